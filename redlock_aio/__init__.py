@@ -1,0 +1,41 @@
+"""
+A lock over independent Redis masters, for asyncio.
+
+Everything that a program needs is here; `redlock_aio.testing` holds what its
+tests need.
+"""
+
+from redlock_aio._engine.lease import Lease as Lease
+from redlock_aio._engine.lock import Lock as Lock
+from redlock_aio._engine.manager import Redlock as Redlock
+from redlock_aio._rules.quorum import Answer as Answer, Vote as Vote
+from redlock_aio._rules.timing import Retry as Retry
+from redlock_aio.errors import (
+    LockLostError as LockLostError,
+    LockNotAcquiredError as LockNotAcquiredError,
+    LockNotHeldError as LockNotHeldError,
+    QuorumUnavailableError as QuorumUnavailableError,
+    RedlockError as RedlockError,
+)
+
+__all__ = (
+    "Answer",
+    "Lease",
+    "Lock",
+    "LockLostError",
+    "LockNotAcquiredError",
+    "LockNotHeldError",
+    "QuorumUnavailableError",
+    "Redlock",
+    "RedlockError",
+    "Retry",
+    "Vote",
+)
+
+
+def __getattr__(name: str) -> str:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("redlock-aio")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,271 @@
+"""
+One acquisition of a lock, as its holder sees it.
+
+This is the only file in which a cancellation is made or turned into an error.
+"""
+
+import asyncio
+import warnings
+from datetime import timedelta
+from types import TracebackType
+from typing import Literal, Self
+
+from anyio import CancelScope
+
+from redlock_aio._engine.watchdog import Hold, Watchdog
+from redlock_aio._rules import timing
+from redlock_aio._rules.lifetime import HELD, LOST, RELEASED
+from redlock_aio._rules.quorum import OPEN, Vote
+from redlock_aio.errors import LockLostError, LockNotHeldError
+
+OnLost = Literal["cancel", "flag"]
+
+
+class Lease:
+    """
+    One acquisition of a lock: the only thing that can be extended, lost or released.
+
+    Made by a `Lock`. ``async with lease:`` releases it at the end and cancels
+    the body if it is lost. A lease that is dropped without a release is not
+    extended any more, warns with a `ResourceWarning`, and ends with its ttl.
+    """
+
+    __slots__ = ("_hold", "_let_go", "_on_lost", "_scope", "_validity", "_watchdog")
+
+    def __init__(self, watchdog: Watchdog, hold: Hold, now: float, on_lost: OnLost) -> None:
+        self._watchdog = watchdog
+        self._hold = hold
+        self._on_lost = on_lost
+        self._validity = timing.remaining(hold.deadline, now)
+        self._scope: CancelScope | None = None
+        self._let_go = False
+
+    def __repr__(self) -> str:
+        names = ", ".join(map(repr, self.resources))
+        state = f"{self.remaining} ms left" if self.valid else self._state()
+        return f"<Lease {names}, {state}>"
+
+    def __del__(self) -> None:
+        # Whoever drops the lease may be in another thread, or in a loop that has
+        # ended. So nothing is sent from here; the key is left to its ttl.
+        hold = self._hold
+        if hold.state is HELD:
+            hold.renewed = False
+            warnings.warn(
+                f"{self!r} was never released; it is not extended any more",
+                ResourceWarning,
+                stacklevel=2,
+                source=self,
+            )
+
+    def _now(self) -> float:
+        return self._watchdog.fleet.clock()
+
+    def _state(self) -> str:
+        return self._hold.state.value if self._hold.state is not HELD else LOST.value
+
+    @property
+    def resources(self) -> tuple[str, ...]:
+        """The names that are locked."""
+        return self._hold.resources
+
+    @property
+    def token(self) -> str:
+        """The value that the masters keep for this lease. Who knows it can release the lock."""
+        return self._hold.attempt.token.decode()
+
+    @property
+    def ttl(self) -> int:
+        """After how many ms without an extension the masters release the lock."""
+        return self._hold.ttl
+
+    @property
+    def validity(self) -> int:
+        """For how many ms the lock could be believed when it was acquired."""
+        return self._validity
+
+    @property
+    def remaining(self) -> int:
+        """For how many ms from now it can be believed without an extension; 0 when it is over."""
+        now = self._now()
+        return timing.remaining(self._hold.deadline, now) if self._hold.valid(now) else 0
+
+    @property
+    def valid(self) -> bool:
+        """Whether the lock can be believed now; true to the clock even if the loop was stalled."""
+        return self._hold.valid(self._now())
+
+    @property
+    def votes(self) -> tuple[Vote, ...]:
+        """What each master said to the acquisition; late answers come in until the time-out."""
+        return self._hold.attempt.votes()
+
+    @property
+    def lost(self) -> asyncio.Event:
+        """Set when the lease is lost; ``await lease.lost.wait()``."""
+        return self._hold.lost
+
+    def ensure_valid(self) -> None:
+        """
+        Return if the lock can be believed now; meant for the line before each write.
+
+        Raises:
+            LockLostError: The lease is lost, or its deadline has passed.
+
+            LockNotHeldError: It has been released.
+        """
+        hold = self._hold
+        if hold.valid(self._now()):
+            return
+        if hold.state is RELEASED:
+            raise LockNotHeldError(hold.resources, "it has been released")
+        self._watchdog.lose(hold, hold.why_expired())
+        raise LockLostError(hold.resources, hold.reason)
+
+    async def extend(self, ttl: int | timedelta | None = None) -> None:
+        """
+        Let the lock live for *ttl* from now.
+
+        Extensions that fail are repeated until the lease is over. A lease that
+        is over is never revived.
+
+        Args:
+            ttl: In milliseconds or as a `timedelta`; the present one if it is
+                left out. Automatic extensions go on with the new one.
+
+        Raises:
+            LockLostError: The lease was lost before a majority had agreed.
+
+            LockNotHeldError: It has been released.
+
+        Cancellation:
+            The lease stands as it was, or is extended. If *ttl* is shorter than
+            what remained, the lease ends with *ttl*.
+        """
+        hold = self._hold
+        new = hold.ttl if ttl is None else timing.milliseconds(ttl, name="ttl")
+        timing.believable(new, factor=hold.factor)
+        await self._watchdog.extend(hold, new)
+
+    async def release(self) -> None:
+        """
+        Let go of the lock, and wait until a majority of the masters has done so.
+
+        Masters that do not answer are waited for as long as the master
+        time-out, and told as soon as they answer again.
+
+        Raises:
+            LockNotHeldError: The lock was not held any more, or has been
+                released before. The key of whoever came after is not touched.
+
+        Cancellation:
+            The lock is released all the same, only the wait ends. The call can
+            be repeated.
+        """
+        hold = self._hold
+        if hold.state is HELD:
+            self._watchdog.release(hold)
+        if hold.state is LOST:
+            raise LockNotHeldError(hold.resources, hold.reason)
+        if self._let_go:
+            raise LockNotHeldError(hold.resources, "it has been released before")
+        self._let_go = True
+        try:
+            held = await self._was_held()
+        except asyncio.CancelledError:
+            self._let_go = False
+            raise
+        if not held:
+            hold.found_gone()
+            raise LockNotHeldError(hold.resources, hold.reason)
+
+    async def _was_held(self) -> bool:
+        """Wait for the masters' answers to the release; return what they tell."""
+        release = self._hold.released
+        if release is None:
+            return True
+        if release.verdict is OPEN:
+            release.waiter = self._watchdog.fleet.loop.create_future()
+            await release.waiter
+        return not release.refused_by_a_majority()
+
+    async def __aenter__(self) -> Self:
+        """
+        Guard the body: it is cancelled if the lease is lost, unless *on_lost* is "flag".
+
+        Raises:
+            LockLostError: The lease is over already; the body does not run.
+
+            LockNotHeldError: It has been released.
+
+        Cancellation:
+            Nothing is awaited.
+        """
+        if self._scope is not None:
+            raise RuntimeError("a lease can be entered only once")
+        self.ensure_valid()
+        self.enter()
+        return self
+
+    def enter(self) -> None:
+        """Begin to guard the body of the running task."""
+        if self._on_lost == "cancel":
+            self._scope = self._hold.scope = CancelScope()
+            self._scope.__enter__()
+            self._hold.tell()  # it may have been lost before there was anything to cancel
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """
+        Release the lock; see `release`.
+
+        An exception of the body comes out as it is, whatever the release comes
+        to, with a note if the lock was lost as well.
+
+        Raises:
+            LockLostError: The lease was lost, and the body has no exception of
+                its own. With *on_lost* "flag" nothing is raised.
+
+        Cancellation:
+            The lock is released all the same.
+        """
+        hold = self._hold
+        scope, hold.scope = self._scope, None
+        released_here = hold.state is HELD and self._watchdog.release(hold)
+        if scope is not None:
+            try:
+                if scope.__exit__(kind, error, trace):
+                    error = None
+            except BaseException as rest:
+                # What a group holds besides our cancellation.
+                self._note(rest)
+                raise
+        if released_here and not self._let_go:
+            self._let_go = True
+            if not await self._let_go_with(error):
+                hold.found_gone()
+        if hold.state is LOST:
+            self._note(error)
+            if error is None and self._on_lost == "cancel":
+                raise LockLostError(hold.resources, hold.reason) from None
+
+    async def _let_go_with(self, error: BaseException | None) -> bool:
+        """Wait for the release as long as *error* allows; return whether the lock was held."""
+        if error is None:
+            return await self._was_held()
+        if not isinstance(error, Exception):
+            return True  # a cancellation is not to be held up; the release is on its way
+        try:
+            return await self._was_held()
+        except asyncio.CancelledError:
+            # The body's error is on its way out and must not be hidden. Whoever
+            # cancelled gets what they wanted: the task leaves the block.
+            return True
+
+    def _note(self, error: BaseException | None) -> None:
+        if self._hold.state is LOST and isinstance(error, Exception):
+            error.add_note(str(LockLostError(self._hold.resources, self._hold.reason)))

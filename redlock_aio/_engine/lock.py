@@ -1,0 +1,172 @@
+"""
+The wish to have a lock, and how it becomes a lease.
+"""
+
+import asyncio
+from types import TracebackType
+from typing import Protocol
+
+from redlock_aio._engine import waiting
+from redlock_aio._engine.lease import Lease, OnLost
+from redlock_aio._engine.rounds import Fleet
+from redlock_aio._engine.waiting import Attempt
+from redlock_aio._engine.watchdog import Hold, Watchdog
+from redlock_aio._rules.timing import Retry
+
+
+class Engine(Protocol):
+    """What a lock needs of its manager."""
+
+    drift_factor: float
+    fleet: Fleet
+    watchdog: Watchdog
+
+    def is_ready(self) -> bool:
+        """Bind to the running loop; return whether the masters' states are known."""
+
+    async def get_ready(self, wait: int | None) -> None:
+        """Wait until they are, at most *wait* ms."""
+
+
+class Lock:
+    """
+    The wish to hold a resource with certain options.
+
+    Made by `Redlock.lock`. It holds no ownership itself: it can be used again,
+    and by several tasks at once, and each acquisition is a `Lease` of its own.
+
+    ``async with lock as lease:`` acquires, guards the body, and releases.
+    """
+
+    __slots__ = (
+        "_auto_extend", "_engine", "_entered", "_key", "_max_hold", "_on_lost", "_resources",
+        "_retry", "_ttl", "_wait",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        engine: Engine,
+        resource: str,
+        key: bytes,
+        *,
+        ttl: int,
+        wait: int | None,
+        auto_extend: bool,
+        max_hold: int | None,
+        retry: Retry,
+        on_lost: OnLost,
+    ) -> None:
+        self._engine = engine
+        self._resources = (resource,)
+        self._key = key
+        self._ttl = ttl
+        self._wait = wait
+        self._auto_extend = auto_extend
+        self._max_hold = max_hold
+        self._retry = retry
+        self._on_lost = on_lost
+        self._entered: dict[asyncio.Task[object] | None, list[Lease]] = {}
+
+    def __repr__(self) -> str:
+        return f"<Lock {', '.join(map(repr, self._resources))}, ttl {self._ttl} ms>"
+
+    async def acquire(self) -> Lease:
+        """
+        Wait for the lock and return a lease on it.
+
+        Attempts are repeated with random delays for as long as *wait* allows,
+        whether others hold the lock or masters are away.
+
+        Returns:
+            A lease that is being extended already, unless *auto_extend* is off.
+
+        Raises:
+            LockNotAcquiredError: Others held it to the end.
+
+            QuorumUnavailableError: Too few masters answered to tell.
+
+        Cancellation:
+            It did not happen. No master keeps a key of ours; one that does not
+            answer now is cleaned as soon as it answers again.
+        """
+        engine = self._engine
+        ready = engine.is_ready()
+        fleet = engine.fleet
+        began = fleet.clock()
+        if not ready:
+            await engine.get_ready(self._wait)
+        won = await waiting.acquire(
+            fleet,
+            self._resources,
+            self._key,
+            self._ttl,
+            factor=engine.drift_factor,
+            began=began,
+            wait=self._wait,
+            retry=self._retry,
+        )
+        return self._lease(won)
+
+    async def try_acquire(self) -> Lease | None:
+        """
+        Try once to obtain the lock, whatever *wait* says.
+
+        Returns:
+            A lease, or ``None`` if others hold the lock or too few masters
+            answered.
+
+        Cancellation:
+            As for `acquire`.
+        """
+        engine = self._engine
+        if not engine.is_ready():
+            await engine.get_ready(0)
+        tried = await waiting.attempt(engine.fleet, self._key, self._ttl, engine.drift_factor)
+        return self._lease(tried) if tried.until else None
+
+    def _lease(self, won: Attempt) -> Lease:
+        engine = self._engine
+        now = engine.fleet.clock()
+        hold = Hold(
+            self._resources,
+            won,
+            now,
+            factor=engine.drift_factor,
+            renewed=self._auto_extend,
+            max_hold=self._max_hold,
+        )
+        engine.watchdog.add(hold, now)
+        return Lease(engine.watchdog, hold, now, self._on_lost)
+
+    async def __aenter__(self) -> Lease:
+        """
+        Acquire the lock and guard the body; see `acquire` and `Lease`.
+
+        Cancellation:
+            As for `acquire`.
+        """
+        lease = await self.acquire()
+        # Nothing is awaited from here on: whoever is cancelled now meets it in
+        # the body, and leaves it through the release.
+        self._entered.setdefault(asyncio.current_task(), []).append(lease)
+        lease.enter()
+        return lease
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """
+        Release what this task has acquired last; see `Lease.__aexit__`.
+
+        Cancellation:
+            The lock is released all the same.
+        """
+        task = asyncio.current_task()
+        leases = self._entered[task]
+        lease = leases.pop()
+        if not leases:
+            del self._entered[task]
+        await lease.__aexit__(kind, error, trace)

@@ -1,0 +1,349 @@
+"""
+The manager of one set of masters: what is valid for all locks on them.
+
+It connects on first use and belongs to the event loop of that use. From there
+it owns the masters' connections, the rounds and the watchdog, and ends all of
+them when it is closed.
+"""
+
+import asyncio
+import logging
+import math
+import os
+import unicodedata
+from collections.abc import Iterable
+from datetime import timedelta
+from types import TracebackType
+from typing import Self, TypeVar
+
+from redis.asyncio import Redis
+
+from redlock_aio._engine.lease import OnLost
+from redlock_aio._engine.lock import Lock
+from redlock_aio._engine.rounds import Fleet
+from redlock_aio._engine.watchdog import Watchdog
+from redlock_aio._rules import timing
+from redlock_aio._rules.quorum import majority
+from redlock_aio._rules.timing import Retry
+from redlock_aio._transport.address import Dialler, address
+from redlock_aio._transport.master import Master
+from redlock_aio.errors import RedlockError
+
+RESERVED = "redlock_aio:"
+"""How the keys begin that are ours beside the locks."""
+
+LONGEST_RESOURCE = 512
+
+T = TypeVar("T")
+
+_log = logging.getLogger("redlock_aio")
+_forks = 0
+
+
+def _count_fork() -> None:
+    global _forks  # noqa: PLW0603 - it is a fact of the process
+    _forks += 1
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_count_fork)
+
+
+class Redlock:
+    """
+    The manager of one set of masters.
+
+    It can be made at module level: it connects on first use, belongs to the
+    event loop of that use, and closes with ``async with`` or `aclose`.
+
+    Args:
+        masters: Independent Redis or Valkey servers, with no replication between
+            them: URLs (``redis://``, ``rediss://``, ``unix://``) or
+            `redis.asyncio.Redis` clients, of which the connection settings are
+            taken over. All who lock the same resources name the same masters.
+
+        master_timeout: How long one master's answer is waited for, in
+            milliseconds or as a `timedelta`. A master that is slower does not
+            vote.
+
+        drift_factor: The share of a ttl by which the clocks of two machines may
+            part while it lasts; what is left of a ttl after it, and 2 ms more,
+            is its validity.
+
+        retry: How to wait between attempts, if a lock does not say it.
+
+        key_prefix: Put before each resource's name to make its key.
+
+    Raises:
+        TypeError: An argument is of another type.
+
+        ValueError: An argument has no sense: no masters, one named twice, a URL
+            that can't be understood, a time that is not positive.
+    """
+
+    def __init__(
+        self,
+        masters: Iterable[str | Redis | Dialler],
+        *,
+        master_timeout: int | timedelta = timing.MASTER_TIMEOUT,
+        drift_factor: float = timing.DRIFT_FACTOR,
+        retry: Retry = Retry(),  # noqa: B008 - a frozen value
+        key_prefix: str = "",
+    ) -> None:
+        self._diallers = _diallers(masters)
+        self._master_timeout = timing.milliseconds(master_timeout, name="master_timeout")
+        self.drift_factor = timing.drift_factor(drift_factor)
+        self._retry = _of_type(retry, Retry, name="retry")
+        self._key_prefix = _of_type(key_prefix, str, name="key_prefix")
+        if key_prefix:
+            _text(key_prefix, name="key_prefix")
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._ready = False
+        self._closed = False
+        self._forks = 0
+        self._masters: list[Master] = []
+
+    def __repr__(self) -> str:
+        total = len(self._diallers)
+        if self._loop is None:
+            return f"<Redlock {total} masters, {'closed' if self._closed else 'not used yet'}>"
+        up = sum(master.up for master in self._masters)
+        return f"<Redlock {total} masters, {up} up, {self.watchdog.held} leases>"
+
+    def lock(
+        self,
+        resource: str,
+        /,
+        *,
+        ttl: int | timedelta = timing.TTL,
+        wait: int | timedelta | None = None,
+        auto_extend: bool = True,
+        max_hold: int | timedelta | None = None,
+        retry: Retry | None = None,
+        on_lost: OnLost = "cancel",
+    ) -> Lock:
+        """
+        Return a lock on *resource*; nothing is sent yet.
+
+        Args:
+            resource: The name that is locked, 1 to 512 bytes as UTF-8, without
+                control characters. With the manager's *key_prefix* before it,
+                it is the key on the masters.
+
+            ttl: After how many milliseconds without an extension the masters
+                release the lock by themselves (default 10 000).
+
+            wait: For how many milliseconds to wait, whether others hold the lock
+                or masters are away. ``None`` (the default) waits for ever, 0
+                makes one attempt.
+
+            auto_extend: Whether the lease is extended every third of *ttl* for
+                as long as it is held (default yes).
+
+            max_hold: After how many milliseconds the lease ends for good,
+                whatever extensions say (default: never).
+
+            retry: How to wait between attempts (default: as the manager says).
+
+            on_lost: ``"cancel"`` (the default) cancels the body of ``async
+                with`` when the lease is lost and raises `LockLostError`;
+                ``"flag"`` only tells, by `Lease.valid` and `Lease.lost`.
+
+        Raises:
+            TypeError: An argument is of another type, such as a `float` for a
+                time.
+
+            ValueError: An argument has no sense.
+        """
+        if type(ttl) is not int or ttl <= 0:
+            ttl = timing.milliseconds(ttl, name="ttl")
+        timing.believable(ttl, factor=self.drift_factor)
+        if wait is not None:
+            wait = timing.milliseconds(wait, name="wait", zero=True)
+        if max_hold is not None:
+            max_hold = timing.milliseconds(max_hold, name="max_hold")
+        if on_lost not in ("cancel", "flag"):
+            raise ValueError(f"on_lost must be 'cancel' or 'flag', not {on_lost!r}")
+        return Lock(
+            self,
+            resource,
+            self._key(resource),
+            ttl=ttl,
+            wait=wait,
+            auto_extend=_of_type(auto_extend, bool, name="auto_extend"),
+            max_hold=max_hold,
+            retry=self._retry if retry is None else _of_type(retry, Retry, name="retry"),
+            on_lost=on_lost,
+        )
+
+    def _key(self, resource: str) -> bytes:
+        key = _text(resource, name="resource")
+        if key.startswith(b"redlock_aio:"):
+            raise ValueError(f"resource must not start with {RESERVED!r}: such keys are our own")
+        if not self._key_prefix:
+            return key
+        return self._key_prefix.encode() + key
+
+    def is_ready(self) -> bool:
+        """Bind to the running loop; return whether it is known which masters are up."""
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop or self._forks != _forks:
+            self._bind(loop)
+        return self._ready
+
+    def _bind(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._closed:
+            raise RedlockError("this Redlock is closed; 'async with' opens it again")
+        if self._loop is not None:
+            what = "another event loop" if self._forks == _forks else "the parent process"
+            raise RedlockError(
+                f"this Redlock is in use by {what}; make one for each event loop and process"
+            )
+        self._loop = loop
+        self._forks = _forks
+        neighbours: dict[str, Master] = {}
+        self._masters = [
+            Master(
+                number,
+                dialler,
+                neighbours=neighbours,
+                timeout=self._master_timeout / 1000,
+                warn=_log.warning,
+            )
+            for number, dialler in enumerate(self._diallers)
+        ]
+        self.fleet = Fleet(self._masters, loop, master_timeout=self._master_timeout)
+        self.watchdog = Watchdog(self.fleet)
+
+    async def get_ready(self, wait: int | None) -> None:
+        """
+        Wait until it is known which masters are up, at most *wait* ms if it is not 0.
+
+        Once a majority is up the others get one master time-out more, so that a
+        minority that hangs does not hold up the first lock.
+
+        Cancellation:
+            Connecting goes on.
+        """
+        loop = asyncio.get_running_loop()
+        ends = loop.time() + wait / 1000 if wait else math.inf
+        needed = majority(len(self._masters))
+        enough = False
+        while trying := {master.tried for master in self._masters if not master.tried.done()}:
+            up = sum(master.up for master in self._masters)
+            if up + len(trying) < needed:
+                break  # no majority can come together now
+            if up >= needed and not enough:
+                enough = True
+                ends = min(ends, loop.time() + self._master_timeout / 1000)
+            left = ends - loop.time()
+            if left <= 0:
+                break
+            await asyncio.wait(
+                trying,
+                timeout=None if ends == math.inf else left,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+        self._ready = True
+
+    async def __aenter__(self) -> Self:
+        """
+        Connect to the masters, as the first lock would.
+
+        Raises:
+            RedlockError: It is in use by another event loop, or by the process
+                that this one was forked from.
+
+        Cancellation:
+            Nothing is open.
+        """
+        self._closed = False
+        try:
+            if not self.is_ready():
+                await self.get_ready(None)
+        except BaseException:
+            await self.aclose()
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """
+        Close; see `aclose`.
+
+        Cancellation:
+            As for `aclose`.
+        """
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """
+        End all leases, tell the masters, and close the connections.
+
+        Leases that are still held are lost: their bodies are cancelled. What
+        was sent is waited for as long as one master time-out. Closing twice is
+        harmless; ``async with`` opens a closed manager again.
+
+        Raises:
+            RedlockError: It is in use by another event loop, or by the process
+                that this one was forked from.
+
+        Cancellation:
+            Everything is closed, only the wait for the masters is cut short.
+        """
+        if self._loop is None:
+            self._closed = True
+            return
+        self.is_ready()
+        masters, self._masters = self._masters, []
+        self.watchdog.close()
+        self._closed = True
+        self._ready = False
+        self._loop = None
+        try:
+            if heard := [answer for master in masters if (answer := master.heard())]:
+                await asyncio.wait(heard, timeout=self._master_timeout / 1000)
+        finally:
+            for master in masters:
+                master.close()
+            await asyncio.gather(*(master.ended() for master in masters))
+
+
+def _diallers(masters: Iterable[str | Redis | Dialler]) -> list[Dialler]:
+    if isinstance(masters, str | bytes | Redis) or not isinstance(masters, Iterable):
+        raise TypeError(f"masters must be a list of masters, not a single {type(masters).__name__}")
+    diallers = [address(master, name=f"masters[{i}]") for i, master in enumerate(masters)]
+    if not diallers:
+        raise ValueError("masters must name at least one master")
+    names = [str(dialler) for dialler in diallers]
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"masters must be different servers, but {name} is there twice")
+    return diallers
+
+
+def _of_type(value: T, kind: type[T], *, name: str) -> T:
+    if not isinstance(value, kind):
+        raise TypeError(f"{name} must be a {kind.__name__}, not a {type(value).__name__}")
+    return value
+
+
+def _text(value: str, *, name: str) -> bytes:
+    """Return a part of a key as the masters see it."""
+    if not isinstance(value, str):
+        raise TypeError(f"{name} must be a str, not a {type(value).__name__}")
+    try:
+        key = value.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{name} must be valid Unicode: {error.reason}") from None
+    if not 1 <= len(key) <= LONGEST_RESOURCE:
+        raise ValueError(f"{name} must have 1 to {LONGEST_RESOURCE} bytes, not {len(key)}")
+    if not value.isprintable():
+        bad = next((c for c in value if unicodedata.category(c) == "Cc"), None)
+        if bad is not None:
+            raise ValueError(f"{name} must not have control characters, such as {bad!r}")
+    return key

@@ -1,0 +1,139 @@
+"""
+From the wish to have a lock to a majority of the masters.
+
+An attempt is one round with a token of its own. One that fails, comes too late
+or is cancelled is taken back on every master that may have heard of it, before
+anything else happens; then a random time passes until the next one.
+"""
+
+import asyncio
+import random
+from binascii import hexlify
+from collections.abc import Sequence
+from os import urandom
+
+from redlock_aio._engine.rounds import Fleet, Link, Release, Round
+from redlock_aio._rules import protocol, timing
+from redlock_aio._rules.protocol import GRANTED_SET
+from redlock_aio._rules.quorum import OPEN, WON, is_contended
+from redlock_aio._rules.timing import Retry
+from redlock_aio.errors import LockNotAcquiredError, QuorumUnavailableError
+
+TOKEN_BYTES = 20
+
+
+class Attempt(Round):
+    """
+    One round for a lock.
+
+    The token is new for each attempt. If two attempts shared one, a release of
+    the first that comes late would delete the lock that the second has won.
+    """
+
+    __slots__ = ("began", "key", "token", "ttl", "until")
+
+    def __init__(self, links: Sequence[Link], key: bytes, ttl: int, began: float) -> None:
+        self.key = key
+        self.ttl = ttl
+        self.token = token = hexlify(urandom(TOKEN_BYTES))
+        self.began = began
+        self.until = 0.0
+        """Until when the lock may be believed; 0 if it was not won, or too late."""
+        super().__init__(links, protocol.acquire(key, token, ttl), GRANTED_SET)
+
+
+async def attempt(
+    fleet: Fleet, key: bytes, ttl: int, factor: float, at_most: float | None = None
+) -> Attempt:
+    """
+    Ask all masters once for *key*.
+
+    Args:
+        ttl: In milliseconds.
+
+        factor: The drift factor.
+
+        at_most: How many ms it may take, if that is less than the master time-out.
+
+    Cancellation:
+        It did not happen: whatever was sent is taken back.
+    """
+    clock = fleet.clock
+    round = Attempt(fleet.links, key, ttl, clock())
+    fleet.ask(round, at_most)
+    try:
+        if round.verdict is OPEN:
+            round.waiter = fleet.loop.create_future()
+            await round.waiter
+        else:
+            await asyncio.sleep(0)  # all masters are down: let others run all the same
+        if round.verdict is WON:
+            # The clock is read after the task has resumed: however long that
+            # took, an attempt that is too old is not believed.
+            until = timing.deadline(round.began, ttl, factor=factor)
+            if clock() < until:
+                round.until = until
+    finally:
+        if not round.until:
+            take_back(fleet, round, ttl)
+    return round
+
+
+def take_back(fleet: Fleet, attempt: Attempt, ttl: int) -> Release:
+    """Ask all masters to forget *attempt*, whose key may live *ttl* ms; nothing is awaited."""
+    return fleet.release(protocol.release(attempt.key, attempt.token), ttl, attempt)
+
+
+async def acquire(
+    fleet: Fleet,
+    resources: tuple[str, ...],
+    key: bytes,
+    ttl: int,
+    *,
+    factor: float,
+    began: float,
+    wait: int | None,
+    retry: Retry,
+) -> Attempt:
+    """
+    Attempt until *key* is won.
+
+    Args:
+        began: When the caller began to wait, on the fleet's clock.
+
+        wait: For how many milliseconds from then; ``None`` for ever.
+
+    Raises:
+        LockNotAcquiredError: Others held it at the last attempt.
+
+        QuorumUnavailableError: Too few masters answered at the last attempt.
+
+    Cancellation:
+        No key stays on any master that can be reached.
+    """
+    clock = fleet.clock
+    attempts = 0
+    while True:
+        left = None if wait is None else wait - (clock() - began) * 1000
+        at_most = max(left, 1.0) if left is not None and wait else None
+        round = await attempt(fleet, key, ttl, factor, at_most)
+        if round.until:
+            return round
+        attempts += 1
+        delay = timing.pause(
+            retry.delay(attempts, random.random()),  # noqa: S311 - no secret
+            wait=wait,
+            waited=(clock() - began) * 1000,
+            reserve=fleet.master_timeout,
+        )
+        if delay is None or attempts == retry.attempts:
+            votes = round.votes()
+            kind = LockNotAcquiredError if is_contended(votes) else QuorumUnavailableError
+            elapsed = round_up((clock() - began) * 1000)
+            raise kind(resources, attempts=attempts, elapsed=elapsed, votes=votes)
+        await asyncio.sleep(delay / 1000)
+
+
+def round_up(ms: float) -> int:
+    """Return *ms* as whole milliseconds."""
+    return -int(-ms // 1)

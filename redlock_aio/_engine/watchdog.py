@@ -1,0 +1,275 @@
+"""
+One watchdog for all leases of a manager.
+
+It keeps the leases in the order in which they want to be looked at, on one
+timer. What is due together is extended together: the commands of all leases
+that are due in one turn of the loop leave in one write per master. Whether an
+extension holds is judged by quorum for each lease. A lease whose deadline comes
+is lost by the timer, whatever an extension that is underway would still say.
+"""
+
+import asyncio
+import heapq
+import itertools
+import math
+import random
+from typing import TYPE_CHECKING
+
+from redlock_aio._engine.rounds import Fleet, Release, Round
+from redlock_aio._engine.waiting import Attempt, take_back
+from redlock_aio._rules import protocol
+from redlock_aio._rules.lifetime import HELD, LOST, RELEASED, RETRY_SHARE, Lifetime
+from redlock_aio._rules.protocol import GRANTED_SCRIPT
+from redlock_aio._rules.quorum import OPEN, WON
+from redlock_aio.errors import LockLostError, LockNotHeldError
+
+if TYPE_CHECKING:
+    from anyio import CancelScope
+
+BATCH = 200
+"""How many leases are extended in one turn of the loop, so that others get their turn."""
+
+LONGEST_SLEEP = 0.5
+"""
+Seconds between two looks at the clock while anything is held: a timer does not
+count the time that the machine was suspended, the clock does.
+"""
+
+KEY_GONE = "a majority of the masters no longer has its key"
+CLOSED = "the Redlock that keeps it was closed"
+
+
+class Hold(Lifetime):
+    """One lease as the engine sees it: its life, its key, and whom to tell when it is lost."""
+
+    __slots__ = ("_lost", "attempt", "released", "resources", "scope")
+
+    def __init__(
+        self,
+        resources: tuple[str, ...],
+        attempt: Attempt,
+        now: float,
+        *,
+        factor: float,
+        renewed: bool,
+        max_hold: int | None,
+    ) -> None:
+        ends = math.inf if max_hold is None else now + max_hold / 1000
+        super().__init__(now, attempt.until, attempt.ttl, factor=factor, renewed=renewed, ends=ends)
+        self.resources = resources
+        self.attempt = attempt
+        self.released: Release | None = None
+        self.scope: CancelScope | None = None
+        self._lost: asyncio.Event | None = None
+
+    @property
+    def lost(self) -> asyncio.Event:
+        """Set when the lease is lost; made when somebody asks for it."""
+        if self._lost is None:
+            self._lost = asyncio.Event()
+            self.tell()
+        return self._lost
+
+    def found_gone(self) -> None:
+        """Hear from the answers to a release that the lease had been lost before."""
+        self.state = LOST
+        self.reason = KEY_GONE
+        self.tell()
+
+    def tell(self) -> None:
+        """Tell whoever watches that the lease is lost, if it is."""
+        if self.state is not LOST:
+            return
+        if self._lost is not None:
+            self._lost.set()
+        if self.scope is not None:
+            self.scope.cancel(f"lock lost: {self.reason}")
+
+
+class Renewal(Round):
+    """One extension of one lease."""
+
+    __slots__ = ("_watchdog", "began", "hold", "number", "ttl")
+
+    def __init__(self, watchdog: "Watchdog", hold: Hold, ttl: int, now: float) -> None:
+        attempt = hold.attempt
+        payload = protocol.extend(attempt.key, attempt.token, ttl)
+        super().__init__(watchdog.fleet.links, payload, GRANTED_SCRIPT)
+        self._watchdog = watchdog
+        self.hold = hold
+        self.ttl = ttl
+        self.began = now
+        self.number = hold.begin_extension(now, ttl)
+
+    def settled(self) -> None:
+        """Judge it, then wake whoever waits."""
+        self._watchdog.judge(self)
+        super().settled()
+
+
+class Watchdog:
+    """
+    Extends leases, and tells each when it is lost.
+
+    Args:
+        fleet: The masters.
+    """
+
+    __slots__ = ("_armed_for", "_heap", "_held", "_order", "_timer", "fleet")
+
+    def __init__(self, fleet: Fleet) -> None:
+        self.fleet = fleet
+        self._heap: list[tuple[float, int, Hold]] = []
+        self._held = 0
+        self._order = itertools.count()
+        self._timer: asyncio.TimerHandle | None = None
+        self._armed_for = math.inf
+
+    def __repr__(self) -> str:
+        return f"<Watchdog of {self._held} leases>"
+
+    @property
+    def held(self) -> int:
+        """How many leases are held."""
+        return self._held
+
+    def add(self, hold: Hold, now: float) -> None:
+        """Watch over *hold* from now on."""
+        self._held += 1
+        hold.rest(now, random.random())  # noqa: S311 - no secret
+        self._push(hold, now)
+
+    def _push(self, hold: Hold, now: float) -> None:
+        heap = self._heap
+        if len(heap) > 2 * self._held + 128:
+            # Entries of leases that have ended, or are due at another time now,
+            # are left where they are until they outnumber the others.
+            heap[:] = [e for e in heap if e[2].state is HELD and e[0] == e[2].due]
+            heapq.heapify(heap)
+        heapq.heappush(heap, (hold.due, next(self._order), hold))
+        if hold.due < self._armed_for:
+            self._arm(now)
+
+    def _arm(self, now: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._armed_for = math.inf
+        if self._heap:
+            delay = min(max(self._heap[0][0] - now, 0.0), LONGEST_SLEEP)
+            self._armed_for = now + delay
+            self._timer = self.fleet.loop.call_later(delay, self._look)
+
+    def _look(self) -> None:
+        """Extend what is due, and end what is over."""
+        self._timer = None
+        self._armed_for = -math.inf  # what is pushed meanwhile is armed for at the end
+        now = self.fleet.clock()
+        heap = self._heap
+        batch = BATCH
+        while heap:
+            due, _, hold = heap[0]
+            if hold.state is not HELD or due != hold.due:
+                heapq.heappop(heap)
+            elif due > now or not batch:
+                break
+            else:
+                heapq.heappop(heap)
+                batch -= 1
+                self._attend(hold, now)
+        self._arm(now)
+
+    def _attend(self, hold: Hold, now: float) -> None:
+        if hold.expired(now):
+            self.lose(hold, hold.why_expired())
+        elif hold.renewed:
+            self._renew(hold, hold.ttl, now)
+        else:  # its holder has gone without releasing it
+            hold.retry(now)
+            self._push(hold, now)
+
+    def _renew(self, hold: Hold, ttl: int, now: float) -> Renewal:
+        renewal = Renewal(self, hold, ttl, now)
+        self._push(hold, now)
+        self.fleet.ask(renewal, (hold.deadline - now) * 1000)
+        return renewal
+
+    def judge(self, renewal: Renewal) -> None:
+        """Draw the consequences of an extension that is settled."""
+        hold = renewal.hold
+        now = self.fleet.clock()
+        if hold.state is not HELD:
+            return
+        if renewal.verdict is WON and hold.extended(
+            renewal.number, renewal.began, renewal.ttl, now
+        ):
+            hold.rest(now, random.random())  # noqa: S311 - no secret
+            self._push(hold, now)
+        elif renewal.refused_by_a_majority():
+            self.lose(hold, KEY_GONE)
+        elif hold.is_latest(renewal.number):
+            hold.retry(now)
+            self._push(hold, now)
+
+    async def extend(self, hold: Hold, ttl: int) -> None:
+        """
+        Extend *hold* to *ttl* milliseconds from now, trying until its deadline.
+
+        Raises:
+            LockLostError: It was lost before a majority had agreed.
+
+            LockNotHeldError: It has been released.
+
+        Cancellation:
+            The lease is extended, or it stands as it was.
+        """
+        while True:
+            now = self.fleet.clock()
+            if hold.expired(now):
+                self.lose(hold, hold.why_expired())
+            if hold.state is RELEASED:
+                raise LockNotHeldError(hold.resources, "it has been released")
+            if hold.state is not HELD:
+                raise LockLostError(hold.resources, hold.reason)
+            renewal = self._renew(hold, ttl, now)
+            if renewal.verdict is OPEN:
+                renewal.waiter = self.fleet.loop.create_future()
+                await renewal.waiter
+            if renewal.verdict is WON and hold.valid(self.fleet.clock()):
+                return
+            pause = min(hold.ttl / 1000 * RETRY_SHARE, hold.deadline - self.fleet.clock())
+            await asyncio.sleep(max(pause, 0))
+
+    def lose(self, hold: Hold, reason: str) -> None:
+        """End *hold* against its holder's will, tell it, and clean up."""
+        if hold.state is HELD:
+            hold.lose(reason)
+            self._end(hold)
+            hold.tell()
+
+    def release(self, hold: Hold) -> bool:
+        """
+        End *hold* as its holder wants, and ask the masters to forget it; nothing is awaited.
+
+        Returns:
+            Whether it was still to be believed. If not, it is lost.
+        """
+        if hold.state is HELD:
+            kept = hold.release(self.fleet.clock())
+            self._end(hold)
+            hold.tell()
+            return kept
+        return False
+
+    def _end(self, hold: Hold) -> None:
+        self._held -= 1
+        hold.released = take_back(self.fleet, hold.attempt, hold.longest_ttl)
+
+    def close(self) -> None:
+        """End all leases: nobody would extend them any more."""
+        for _, _, hold in self._heap:
+            self.lose(hold, CLOSED)
+        self._heap.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

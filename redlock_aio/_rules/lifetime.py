@@ -1,0 +1,161 @@
+"""
+One lease from its acquisition to its end, as a state machine.
+
+    HELD ──── release ──────────────────► RELEASED
+      │
+      └─ the deadline passes, or masters
+         say that the key is gone ──────► LOST ── (for good: nothing revives it)
+
+Nothing here waits, reads a clock or opens a socket: whoever asks says what time
+it is. Instants are seconds on the clock of the acquisition.
+
+Two rules keep a holder from believing for longer than the masters do:
+
+- An extension moves the deadline only if its majority is there before the old
+  deadline, and only if no later extension has been sent meanwhile: the later
+  one is what the masters obey in the end.
+- An extension that shortens the ttl moves the deadline the moment it is sent,
+  because from then on any master may have obeyed.
+"""
+
+import enum
+
+from redlock_aio._rules import timing
+
+
+class State(enum.Enum):
+    """Where a lease stands."""
+
+    HELD = "held"
+    LOST = "lost"
+    RELEASED = "released"
+
+
+HELD, LOST, RELEASED = State.HELD, State.LOST, State.RELEASED
+
+RENEW_SHARE = 1 / 3
+"""Which part of its ttl a lease may grow old before it is extended."""
+
+RENEW_SPREAD = 0.15
+"""By which part of that an extension may come earlier, so that leases do not march in step."""
+
+RETRY_SHARE = 1 / 12
+"""Which part of its ttl a lease waits after an extension that failed."""
+
+MARGIN = 0.001
+"""Loss is told this much before the deadline, in seconds: timers are late, never early."""
+
+
+class Lifetime:
+    """
+    The life of one lease.
+
+    Args:
+        now: The present instant, at which a majority has been counted.
+
+        deadline: Until when the lease may be believed.
+
+        ttl: What the masters were told, in milliseconds.
+
+        factor: The drift factor.
+
+        renewed: Whether it is to be extended for as long as it is held.
+
+        ends: The instant at which it ends whatever extensions say.
+    """
+
+    __slots__ = (
+        "_sent",
+        "deadline",
+        "due",
+        "ends",
+        "factor",
+        "longest_ttl",
+        "reason",
+        "renewed",
+        "state",
+        "ttl",
+    )  # fmt: skip
+
+    def __init__(
+        self, now: float, deadline: float, ttl: int, *, factor: float, renewed: bool, ends: float
+    ) -> None:
+        self.ttl = ttl
+        self.longest_ttl = ttl
+        """The longest ttl that any master may have been told."""
+        self.state = HELD
+        self.reason = ""
+        self.deadline = min(deadline, ends)
+        self.ends = ends
+        self.renewed = renewed
+        self.factor = factor
+        self._sent = 0
+        self.due = now
+        """When it wants to be looked at again: to be extended, or to be told lost."""
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.state.value}, until {self.deadline:.3f}>"
+
+    def valid(self, now: float) -> bool:
+        """Return whether the lease may be believed at *now*."""
+        return self.state is HELD and now < self.deadline
+
+    def rest(self, now: float, chance: float) -> None:
+        """Set `due` after a success, for a renewal early enough to be repeated several times."""
+        wait = self.ttl / 1000 * RENEW_SHARE * (1 - RENEW_SPREAD * chance)
+        self._look_again(now + wait)
+
+    def retry(self, now: float) -> None:
+        """Set `due` after an extension that failed."""
+        self._look_again(now + self.ttl / 1000 * RETRY_SHARE)
+
+    def _look_again(self, renewal: float) -> None:
+        # An extension can't move the end of a lease whose *ends* is reached first.
+        last = self.deadline - MARGIN
+        self.due = renewal if self.renewed and self.deadline < self.ends else last
+        self.due = min(self.due, last)
+
+    def begin_extension(self, now: float, ttl: int) -> int:
+        """Note that an extension to *ttl* is being sent, and return its number."""
+        self._sent += 1
+        self.longest_ttl = max(ttl, self.longest_ttl)
+        promised = timing.deadline(now, ttl, factor=self.factor)
+        self.deadline = min(promised, self.deadline)
+        self.due = self.deadline - MARGIN
+        return self._sent
+
+    def extended(self, number: int, began: float, ttl: int, now: float) -> bool:
+        """Count the majority of an extension that was sent at *began*; say whether it holds."""
+        if number != self._sent or not self.valid(now):
+            return False
+        self.ttl = ttl
+        self.deadline = min(self.ends, timing.deadline(began, ttl, factor=self.factor))
+        return self.valid(now)
+
+    def is_latest(self, number: int) -> bool:
+        """Return whether no extension has been sent after the one with this number."""
+        return number == self._sent
+
+    def expired(self, now: float) -> bool:
+        """Return whether a lease that is still held has to be told lost by now."""
+        return self.state is HELD and now >= self.deadline - MARGIN
+
+    def lose(self, reason: str) -> None:
+        """End the lease against its holder's will."""
+        if self.state is HELD:
+            self.state = LOST
+            self.reason = reason
+
+    def release(self, now: float) -> bool:
+        """End the lease as its holder wants; return whether it was still to be believed."""
+        if self.valid(now):
+            self.state = RELEASED
+            return True
+        self.lose(self.why_expired())
+        return False
+
+    def why_expired(self) -> str:
+        """Return what to tell a holder whose deadline has passed."""
+        if self.deadline >= self.ends:
+            return "it was held for as long as max_hold allows"
+        return "it was not extended before its validity was over"

@@ -1,0 +1,135 @@
+"""
+Who said what, and is it enough?
+
+Nothing here waits, reads a clock or opens a socket. A `Tally` is told the
+masters' replies one by one, in any order, and knows after each whether the
+round is settled. Two facts carry all of Redlock's speed:
+
+- A round is won with the first majority, the other masters need not answer.
+- It is lost as soon as a majority can no longer come together. For an even
+  number of masters that is at one half, not at one more than half.
+"""
+
+import enum
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+class Answer(enum.Enum):
+    """What one master said in one round."""
+
+    GRANTED = "granted"
+    HELD = "held by another"
+    TIMED_OUT = "timed out"
+    UNREACHABLE = "unreachable"
+    ERROR = "error"
+    QUARANTINED = "quarantined"
+
+
+class Verdict(enum.Enum):
+    """What a round has come to so far."""
+
+    OPEN = enum.auto()
+    WON = enum.auto()
+    LOST = enum.auto()
+
+
+OPEN, WON, LOST = Verdict.OPEN, Verdict.WON, Verdict.LOST
+
+
+@dataclass(frozen=True, slots=True)
+class Vote:
+    """
+    One master's answer in one round.
+
+    Attributes:
+        master: The master's address, without credentials.
+
+        answer: What it said, or why it said nothing.
+
+        detail: More about it, for people; never a credential or a token.
+    """
+
+    master: str
+    answer: Answer
+    detail: str = ""
+
+    def __str__(self) -> str:
+        said = f"{self.master}: {self.answer.value}"
+        return f"{said}, {self.detail}" if self.detail else said
+
+
+def majority(masters: int) -> int:
+    """Return the least number of *masters* that any two majorities share one of."""
+    return masters // 2 + 1
+
+
+class Unanswered(enum.Enum):
+    """What stands in a tally for a master that has not replied yet."""
+
+    YET = enum.auto()
+
+
+NOT_YET = Unanswered.YET
+
+
+class Tally:
+    """
+    The count of one round among *masters*, each of which is counted once.
+
+    Replies are kept as they came; what they mean is asked when somebody reads
+    them.
+    """
+
+    __slots__ = ("against", "granted", "replies", "verdict")
+
+    def __init__(self, masters: int) -> None:
+        self.replies: list[object] = [NOT_YET] * masters
+        self.granted = 0
+        self.against = 0
+        self.verdict = OPEN
+
+    def __repr__(self) -> str:
+        score = f"{self.granted}:{self.against} of {len(self.replies)}"
+        return f"<{type(self).__name__} {score}, {self.verdict.name}>"
+
+    def add(self, master: int, reply: object, *, granted: bool) -> bool:
+        """
+        Count the *reply* of the master with this number; return whether it settles the round.
+
+        A second reply of one master changes nothing: what was counted may have
+        been acted upon.
+        """
+        replies = self.replies
+        if replies[master] is not NOT_YET:
+            return False
+        replies[master] = reply
+        if granted:
+            self.granted += 1
+            if self.verdict is OPEN and self.granted > len(replies) // 2:
+                self.verdict = WON
+                return True
+        else:
+            self.against += 1
+            # The round is lost when those that are left do not make a majority.
+            if self.verdict is OPEN and self.against * 2 >= len(replies):
+                self.verdict = LOST
+                return True
+        return False
+
+    @property
+    def complete(self) -> bool:
+        """Whether every master has been counted."""
+        return self.granted + self.against == len(self.replies)
+
+    @property
+    def missing(self) -> list[int]:
+        """The numbers of the masters that have not been counted."""
+        return [i for i, reply in enumerate(self.replies) if reply is NOT_YET]
+
+
+def is_contended(votes: Iterable[Vote]) -> bool:
+    """Return whether enough masters answered to tell that others held the lock."""
+    votes = tuple(votes)
+    answered = sum(vote.answer in (Answer.GRANTED, Answer.HELD) for vote in votes)
+    return answered >= majority(len(votes))

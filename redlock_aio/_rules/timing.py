@@ -1,0 +1,185 @@
+"""
+Milliseconds, drift, deadlines, and how long to wait between two attempts.
+
+Durations are whole milliseconds, instants are seconds on a clock that only
+moves forward. Wherever a rounding is needed it is against the holder, so that
+nobody believes for longer than a master does. Nothing here waits, reads a
+clock or draws a number.
+"""
+
+import math
+from dataclasses import dataclass
+from datetime import timedelta
+
+DRIFT_FACTOR = 0.01
+"""The share of a ttl by which the clocks of its two ends may part while it lasts."""
+
+MASTER_TIMEOUT = 50
+"""How long one master's answer is waited for, in milliseconds."""
+
+TTL = 10_000
+"""After how many milliseconds the masters release a lock by themselves."""
+
+
+def milliseconds(duration: int | timedelta, *, name: str, zero: bool = False) -> int:
+    """
+    Return *duration* as whole milliseconds.
+
+    Args:
+        duration: An `int` of milliseconds, or a `timedelta`.
+
+        name: The argument's name, for the error.
+
+        zero: Whether 0 is a duration here.
+
+    Raises:
+        TypeError: It is neither an `int` nor a `timedelta`; a `float` or a
+            `bool` is most often a mistake of unit.
+
+        ValueError: It is negative, 0 without leave, or not a whole number of
+            milliseconds.
+    """
+    if isinstance(duration, timedelta):
+        whole, rest = divmod(duration, timedelta(milliseconds=1))
+        if rest:
+            raise ValueError(f"{name} must be whole milliseconds, not {duration}")
+    elif isinstance(duration, int) and not isinstance(duration, bool):
+        whole = duration
+    else:
+        raise TypeError(
+            f"{name} must be an int (milliseconds) or a timedelta, not {type(duration).__name__}"
+        )
+    if whole < 0 or (whole == 0 and not zero):
+        raise ValueError(f"{name} must be {'0 or more' if zero else 'positive'}, not {whole} ms")
+    return whole
+
+
+def drift(ttl: int, *, factor: float) -> int:
+    """
+    Return by how many milliseconds the two ends of *ttl* may differ when it is over.
+
+    The share *factor* for clocks that run at different rates, 1 ms for the
+    precision of a master's expiry and 1 ms more, as the Redlock page has it.
+    """
+    return math.ceil(ttl * factor) + 2
+
+
+def deadline(began: float, ttl: int, *, factor: float) -> float:
+    """
+    Return the instant until which a lock may be believed that all agreed to after *began*.
+
+    ``ttl - elapsed - drift`` from now is the same as ``ttl - drift`` from
+    *began*, which must lie before the first byte that was sent.
+    """
+    return began + (ttl - drift(ttl, factor=factor)) / 1000
+
+
+def remaining(until: float, now: float) -> int:
+    """Return the whole milliseconds from *now* to *until*, 0 when it is over."""
+    return max(0, math.floor((until - now) * 1000))
+
+
+def drift_factor(factor: float) -> float:
+    """
+    Return *factor* if it can be a drift factor.
+
+    Raises:
+        TypeError: It is no number.
+
+        ValueError: It is outside [0, 0.5].
+    """
+    if isinstance(factor, bool) or not isinstance(factor, int | float):
+        raise TypeError(f"drift_factor must be a number, not {type(factor).__name__}")
+    if not 0 <= factor <= 0.5:  # a NaN fails this too
+        raise ValueError(f"drift_factor must be from 0 to 0.5, not {factor}")
+    return float(factor)
+
+
+def believable(ttl: int, *, factor: float) -> int:
+    """
+    Return *ttl* if anything of it is left after the drift.
+
+    Raises:
+        ValueError: Nothing is, so that no acquisition could ever be valid.
+    """
+    lost = drift(ttl, factor=factor)
+    if ttl <= lost:
+        raise ValueError(f"ttl must be longer than its drift of {lost} ms, not {ttl} ms")
+    return ttl
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """
+    How to wait between two attempts: a random time, longer from attempt to attempt.
+
+    The delay after attempt number *n* is drawn evenly from *min_delay* to a
+    ceiling that starts at twice *min_delay* and doubles with each attempt, up
+    to *max_delay*. The randomness is what lets contenders that split the votes
+    get out of each other's way.
+
+    Args:
+        min_delay: The shortest delay, in milliseconds or as a `timedelta`.
+
+        max_delay: The longest one; equal to *min_delay* it makes every delay
+            the same.
+
+        attempts: After how many attempts to give up, ``None`` for no limit but
+            the lock's *wait*.
+    """
+
+    min_delay: int | timedelta = 10
+    max_delay: int | timedelta = 200
+    attempts: int | None = None
+
+    def __post_init__(self) -> None:
+        shortest = milliseconds(self.min_delay, name="min_delay")
+        longest = milliseconds(self.max_delay, name="max_delay")
+        if longest < shortest:
+            raise ValueError(
+                f"max_delay must be at least min_delay ({shortest} ms), not {longest} ms"
+            )
+        if self.attempts is not None:
+            if isinstance(self.attempts, bool) or not isinstance(self.attempts, int):
+                raise TypeError(
+                    f"attempts must be an int or None, not {type(self.attempts).__name__}"
+                )
+            if self.attempts < 1:
+                raise ValueError(f"attempts must be positive, not {self.attempts}")
+
+    def delay(self, attempt: int, chance: float) -> float:
+        """
+        Return for how many milliseconds to wait after an attempt.
+
+        Args:
+            attempt: Which one has failed, counted from 1.
+
+            chance: A random number from [0, 1).
+        """
+        shortest = milliseconds(self.min_delay, name="min_delay")
+        longest = milliseconds(self.max_delay, name="max_delay")
+        # The exponent is bounded because 2.0**1024 is an OverflowError.
+        ceiling = min(longest, shortest * 2.0 ** min(attempt, 64))
+        return shortest + chance * (ceiling - shortest)
+
+
+def pause(delay: float, *, wait: int | None, waited: float, reserve: float) -> float | None:
+    """
+    Return for how many milliseconds to wait until the next attempt, ``None`` to give up.
+
+    The last attempt is made so early that its answers can still come within
+    *wait*: *reserve* before its end, but never more than a tenth of it.
+
+    Args:
+        delay: What is due by the rules of `Retry`.
+
+        wait: For how long the caller will wait in all, ``None`` for ever.
+
+        waited: How much of it is over.
+
+        reserve: How long an attempt may take.
+    """
+    if wait is None:
+        return delay
+    last = wait - min(reserve, wait / 10) - waited
+    return min(delay, last) if last > 0 else None

@@ -1,0 +1,179 @@
+"""
+What a master is called, and how it is dialled.
+
+redis-py dials: it knows URLs, TLS, AUTH, HELLO, SELECT, credential providers
+and Sentinel. Its retries, health checks, time-outs and pools stay out, because
+a constructor's default turns one dead master into seconds of waiting, and a
+repeated ``SET NX`` conflicts with itself.
+
+An `Address` is the only place that turns a master into text, and the text holds
+no credential.
+"""
+
+import asyncio
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+
+from redis.asyncio import Redis
+from redis.asyncio.connection import AbstractConnection, ConnectionPool
+from redis.asyncio.retry import Retry as RedisRetry
+from redis.backoff import NoBackoff
+
+from redlock_aio._rules.protocol import harmless
+
+SCHEMES = ("redis", "rediss", "unix")
+
+# What of a client's settings is its own business: how it reads replies, how it
+# repeats and reports, and what newer versions of redis-py add to that.
+_NOT_TAKEN = frozenset({
+    "decode_responses", "encoder_class", "encoding", "encoding_errors", "event_dispatcher",
+    "health_check_interval", "himport_registry", "legacy_responses", "maint_notifications_config",
+    "maint_notifications_pool_handler", "maintenance_notification_hash", "maintenance_state",
+    "oss_cluster_maint_notifications_handler", "orig_host_address", "orig_socket_connect_timeout",
+    "orig_socket_timeout", "parser_class", "protocol", "retry", "retry_on_error",
+    "retry_on_timeout", "socket_connect_timeout", "socket_timeout",
+})  # fmt: skip
+
+
+class Dialler(Protocol):
+    """Whatever can make a connection to one master: an `Address`, or a fake master."""
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """What must never be seen in a text about this master."""
+
+    async def dial(self) -> tuple[asyncio.Transport, object]:
+        """Return a transport that is ready for commands, and what must live as long as it."""
+
+
+class Address:
+    """
+    One master as its user named it.
+
+    Args:
+        pool: A pool of redis-py, of which only the connection settings are used.
+
+        source: What to keep alive because the settings refer to it.
+    """
+
+    def __init__(self, pool: ConnectionPool, source: object) -> None:
+        taken = {k: v for k, v in pool.connection_kwargs.items() if k not in _NOT_TAKEN}
+        self._source = source
+        self._class = _handing_over(pool.connection_class)
+        self._kwargs = {**taken, "protocol": 3, "retry": RedisRetry(NoBackoff(), 0)}
+        self._name = _name(pool)
+        self.secrets = tuple(
+            str(taken[key]) for key in ("password", "ssl_password") if taken.get(key)
+        )
+        self._make()  # a setting that no connection takes is found now, not at the first lock
+
+    def __str__(self) -> str:
+        return self._name
+
+    def __repr__(self) -> str:
+        return f"<Address {self._name}>"
+
+    def _make(self) -> Any:
+        return self._class(**self._kwargs)
+
+    async def dial(self) -> tuple[asyncio.Transport, object]:
+        """
+        Connect and say who we are.
+
+        Raises:
+            OSError, redis.RedisError: The master could not be reached, or did
+                not let us in.
+
+        Cancellation:
+            The connection is closed.
+        """
+        connection = self._make()
+        try:
+            await connection.connect()
+            transport, keep = connection.hand_over()
+        except BaseException:
+            connection.drop()
+            raise
+        return transport, keep
+
+
+def _handing_over(kind: type[AbstractConnection]) -> Any:
+    """Return *kind* with a way to take its transport from it, the least private there is."""
+
+    class HandingOver(kind):  # type: ignore[valid-type, misc]
+        _reader: asyncio.StreamReader | None
+        _writer: asyncio.StreamWriter | None
+
+        def hand_over(self) -> tuple[asyncio.Transport, object]:
+            writer, self._writer, self._reader = self._writer, None, None
+            if writer is None:
+                raise ConnectionError("the connection has ended")
+            transport: asyncio.Transport = writer.transport  # type: ignore[assignment]
+            return transport, writer
+
+        def drop(self) -> None:
+            writer, self._writer, self._reader = self._writer, None, None
+            if writer is not None:
+                writer.transport.abort()
+
+    return HandingOver
+
+
+def _name(pool: ConnectionPool) -> str:
+    settings = pool.connection_kwargs
+    service = getattr(pool, "service_name", None)
+    if service is not None:
+        return f"{service} (by Sentinel)"
+    if path := settings.get("path"):
+        name = str(path)
+    else:
+        host = str(settings.get("host", "localhost"))
+        name = f"[{host}]" if ":" in host else host
+        name += f":{settings.get('port', 6379)}"
+    database = settings.get("db") or 0
+    return f"{name}/{database}" if database else name
+
+
+def address(master: object, *, name: str) -> Dialler:
+    """
+    Return where *master* is, from what a user wrote.
+
+    Args:
+        master: A URL, or a `redis.asyncio.Redis` client.
+
+        name: The argument's name, for the error.
+
+    Raises:
+        TypeError: It is neither.
+
+        ValueError: It is a URL that can't be understood.
+    """
+    if isinstance(master, str):
+        return _from_url(master, name=name)
+    if isinstance(master, Redis):
+        pool = master.connection_pool
+        if getattr(pool, "is_master", True) is False:
+            raise ValueError(f"{name} must be a master, not a Sentinel client for replicas")
+        return Address(pool, master)
+    if hasattr(master, "dial") and hasattr(master, "secrets"):
+        dialler: Dialler = master
+        return dialler
+    kind = f"{type(master).__module__}.{type(master).__qualname__}"
+    raise TypeError(f"{name} must be a URL or a redis.asyncio.Redis client, not a {kind}")
+
+
+def _from_url(url: str, *, name: str) -> Address:
+    try:
+        split = urlsplit(url)
+        secrets = tuple(filter(None, (split.password,)))
+        scheme, where = split.scheme, split.path if split.scheme == "unix" else split.hostname
+    except ValueError as error:
+        raise ValueError(f"{name} is not a URL: {error}") from None
+    if scheme not in SCHEMES:
+        raise ValueError(f"{name} must be a redis://, rediss:// or unix:// URL, not {scheme!r}://")
+    if not where:
+        raise ValueError(f"{name} names no {'path' if scheme == 'unix' else 'host'}")
+    try:
+        return Address(ConnectionPool.from_url(url), None)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name} is wrong: {harmless(str(error), secrets)}") from None

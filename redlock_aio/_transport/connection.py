@@ -1,0 +1,280 @@
+"""
+One pipelined connection to one master.
+
+All commands of a process to a master go down one connection, in order, and
+replies are matched in order. What is written in one turn of the loop leaves in
+one write. The laws of this file:
+
+- Whoever stops waiting abandons its reply, never the connection: a reply that
+  nobody waits for is still read and counted.
+- So a command is always executed behind the one that was sent before it. That
+  is what makes a release safe that follows an unanswered acquisition.
+- Nothing is sent again, with one exception: a script that the master has
+  forgotten, and so has not run.
+"""
+
+import asyncio
+import contextlib
+import socket
+import struct
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+import hiredis
+
+from redlock_aio._rules import protocol
+from redlock_aio._rules.protocol import Silence
+from redlock_aio._rules.quorum import Answer
+
+MAX_PENDING = 10_000
+"""How many commands may be unanswered before no more are taken."""
+
+MAX_UNPARSED = 1 << 20
+"""How many bytes of one unfinished reply are taken before the master is held to be mad."""
+
+_OVERRUN = Silence(Answer.ERROR, f"{MAX_PENDING} requests are unanswered")
+_NOT_ENOUGH = object()
+_Error, _Push = hiredis.ReplyError, hiredis.PushNotification
+# SO_LINGER with a time of 0: close() drops what was not acknowledged and sends
+# a reset. Without it the kernel goes on retransmitting commands that nobody
+# wants any more.
+_NO_LINGER = struct.pack("ii", 1, 0)
+
+
+class Asker(Protocol):
+    """Whoever sent a command and is to be told the reply."""
+
+    payload: bytes
+    debt_ttl: int
+    """For a release: how many ms its key may live, so that it is not forgotten; 0 otherwise."""
+
+    def answered(self, master: int, reply: object, /) -> None:
+        """Take the reply of the master with this number; a `Silence` if there will be none."""
+
+
+class Question:
+    """A command of the house itself: its reply is awaited as *reply*."""
+
+    __slots__ = ("debt_ttl", "payload", "reply")
+
+    def __init__(self, payload: bytes, loop: asyncio.AbstractEventLoop) -> None:
+        self.payload = payload
+        self.debt_ttl = 0
+        self.reply: asyncio.Future[object] = loop.create_future()
+
+    def answered(self, _master: int, reply: object, /) -> None:
+        """Hand the reply on, unless nobody waits any more."""
+        if not self.reply.done():
+            self.reply.set_result(reply)
+
+
+class Ignored:
+    """A command whose reply says nothing that matters."""
+
+    __slots__ = ("debt_ttl", "payload")
+
+    def __init__(self, payload: bytes) -> None:
+        self.payload = payload
+        self.debt_ttl = 0
+
+    def answered(self, _master: int, _reply: object, /) -> None:
+        """Do nothing."""
+
+
+class Again:
+    """A command that is sent for the second and last time."""
+
+    __slots__ = ("answered", "debt_ttl", "payload")
+
+    def __init__(self, asker: Asker) -> None:
+        self.payload = asker.payload
+        self.debt_ttl = asker.debt_ttl
+        self.answered = asker.answered
+
+
+class Connection(asyncio.Protocol):
+    """
+    One connection, from the moment that the server knows who we are.
+
+    Args:
+        number: Which of the masters it leads to, told to every asker.
+
+        condemn_after: For how many seconds it may be silent while an answer is
+            overdue.
+
+        on_lost: Called once when it has ended, with the reason and with
+            everything that was sent and not answered, oldest first.
+    """
+
+    __slots__ = (
+        "_condemn_after", "_keep", "_loop", "_number", "_on_lost", "_out", "_pending", "_reader",
+        "_received", "_transport", "_unparsed", "_watch", "reason",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        number: int,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        condemn_after: float,
+        on_lost: Callable[[str, list[Asker]], None],
+    ) -> None:
+        self._number = number
+        self._loop = loop
+        self._condemn_after = condemn_after
+        self._on_lost = on_lost
+        self._transport: asyncio.Transport | None = None
+        self._keep: object = None
+        self._reader = hiredis.Reader(notEnoughData=_NOT_ENOUGH)
+        self._pending: deque[Asker] = deque()
+        self._out: list[bytes] = []
+        self._received = 0
+        self._unparsed = 0
+        self._watch: asyncio.TimerHandle | None = None
+        self.reason = ""
+
+    def __repr__(self) -> str:
+        state = f"ended: {self.reason}" if self._transport is None else "open"
+        return f"<Connection {self._number}, {len(self._pending)} pending, {state}>"
+
+    @property
+    def pending(self) -> int:
+        """How many commands are not answered yet."""
+        return len(self._pending)
+
+    def adopt(self, transport: asyncio.Transport, keep: object) -> None:
+        """
+        Take over *transport* from whoever dialled.
+
+        Args:
+            transport: Connected, with nothing underway in either direction.
+
+            keep: Held for as long as the connection lives, for an owner of the
+                transport that would close it on its own end.
+        """
+        self._transport = transport
+        self._keep = keep
+        transport.set_protocol(self)
+
+    def send(self, payload: bytes, asker: Asker, /) -> Silence | None:
+        """Send a command behind all others; a `Silence` if it was not taken."""
+        pending = self._pending
+        if self._transport is None:
+            return Silence(Answer.UNREACHABLE, self.reason)
+        if len(pending) >= MAX_PENDING:
+            self.overdue()
+            return _OVERRUN
+        pending.append(asker)
+        out = self._out
+        if not out:
+            self._loop.call_soon(self._flush)
+        out.append(payload)
+        return None
+
+    def _flush(self) -> None:
+        out = self._out
+        if out and self._transport is not None:
+            self._transport.write(out[0] if len(out) == 1 else b"".join(out))
+        out.clear()
+
+    def data_received(self, data: bytes) -> None:
+        """Hand out the replies in *data*, in order."""
+        self._received += 1
+        reader = self._reader
+        pending = self._pending
+        number = self._number
+        try:
+            reader.feed(data)
+            self._unparsed += len(data)
+            while (reply := reader.gets()) is not _NOT_ENOUGH:
+                self._unparsed = 0
+                if reply.__class__ is _Push:
+                    continue
+                if not pending:  # also when an asker has ended this connection meanwhile
+                    self.condemn("it sent a reply that nobody asked for")
+                    return
+                if reply.__class__ is _Error:
+                    self._take_error(reply)
+                else:
+                    pending.popleft().answered(number, reply)
+        except hiredis.ProtocolError as error:
+            self.condemn(f"it does not speak the protocol: {protocol.harmless(str(error))}")
+        if self._unparsed > MAX_UNPARSED:
+            self.condemn(f"it sent a reply of more than {MAX_UNPARSED} bytes")
+
+    def _take_error(self, reply: Exception) -> None:
+        asker = self._pending.popleft()
+        code = str(reply).partition(" ")[0]
+        if code == "NOSCRIPT" and not isinstance(asker, Again):
+            # SCRIPT FLUSH, or a server that drops scripts. It has not run, so it
+            # may be sent again, behind the scripts themselves. Once: a server
+            # that forgets them in between is not waited for.
+            for script in protocol.SCRIPTS:
+                self.send(script.load, Ignored(script.load))
+            if (silence := self.send(asker.payload, Again(asker))) is not None:
+                asker.answered(self._number, silence)
+            return
+        asker.answered(self._number, reply)
+        if code in ("READONLY", "NOAUTH"):
+            # It is not the master any more, or forgot who we are: ask anew.
+            self.condemn(protocol.harmless(str(reply)))
+
+    def overdue(self) -> None:
+        """Hear that an answer is overdue; a connection that stays silent is condemned."""
+        if self._watch is None and self._transport is not None:
+            self._watch = self._loop.call_later(self._condemn_after, self._judge, self._received)
+
+    def _judge(self, received: int) -> None:
+        self._watch = None
+        if self._received == received and self._pending:
+            self.condemn(f"silent for {self._condemn_after * 1000:.0f} ms")
+
+    def condemn(self, reason: str) -> None:
+        """End the connection now; whatever was not sent is dropped."""
+        transport = self._transport
+        if transport is None:
+            return
+        raw = transport.get_extra_info("socket")
+        if raw is not None:
+            # An error means that it is closed already, as it is about to be.
+            with contextlib.suppress(OSError):
+                raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
+        transport.abort()
+        self._end(reason)
+
+    def close(self) -> None:
+        """End the connection after what was sent has left, unless the master takes nothing."""
+        self._flush()
+        transport = self._transport
+        if transport is None:
+            return
+        if transport.get_write_buffer_size():
+            self.condemn("closed")
+        else:
+            transport.close()
+            self._end("closed")
+
+    def eof_received(self) -> None:
+        """Let the transport close itself."""
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Tell everybody who waits that no reply will come."""
+        self._end(protocol.harmless(str(exc)) if exc else "it closed the connection")
+
+    def _end(self, reason: str) -> None:
+        if self._transport is None:
+            return
+        self._transport = None
+        self._keep = None
+        self.reason = reason
+        if self._watch is not None:
+            self._watch.cancel()
+            self._watch = None
+        self._out.clear()
+        unanswered = list(self._pending)
+        self._pending.clear()
+        self._on_lost(reason, unanswered)
+        silence = Silence(Answer.UNREACHABLE, reason)
+        for asker in unanswered:
+            asker.answered(self._number, silence)

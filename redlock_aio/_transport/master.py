@@ -1,0 +1,290 @@
+"""
+One master: its connection, how it comes back, and what it still owes us.
+
+    connecting ──► up ──► down ──► connecting ...
+         └──────────────────┘ (with growing, random delays)
+
+Only while it is up are commands sent; otherwise it votes at once and says why.
+A release that it has not confirmed is a debt: it is sent again, before anything
+else, on the next connection, until it is confirmed. That is safe because a
+release frees only the value of one attempt.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable, MutableMapping
+
+from redis.exceptions import AuthenticationError, AuthorizationError, ResponseError
+
+from redlock_aio._rules import protocol
+from redlock_aio._rules.protocol import ServerInfo, Silence
+from redlock_aio._rules.quorum import Answer
+from redlock_aio._transport.address import Dialler
+from redlock_aio._transport.connection import Asker, Connection, Question
+
+MAX_DEBTS = 10_000
+"""How many releases are remembered for one master; the oldest are left to their ttl."""
+
+SHORTEST_DIAL = 1.0
+"""For how many seconds a connection attempt may last, at least."""
+
+FIRST_DELAY, LONGEST_DELAY = 0.02, 0.5
+"""Seconds between two attempts to connect; a random part of it is left out."""
+
+DEBT_INTERVAL = 0.2
+"""After how many seconds a release is repeated that was refused on a live connection."""
+
+
+class MasterError(Exception):
+    """A server that was reached and must not vote; its text says why."""
+
+
+class Debt:
+    """One release that a master has not confirmed."""
+
+    __slots__ = ("_master", "debt_ttl", "payload", "underway", "until")
+
+    def __init__(self, master: "Master", payload: bytes, ttl: int) -> None:
+        self._master = master
+        self.payload = payload
+        self.debt_ttl = ttl
+        self.underway = False
+        self.until: float | None = None
+        """When the key has ended by itself; unknown while the master does not answer."""
+
+    def answered(self, _number: int, reply: object, /) -> None:
+        """Count as paid when the master has executed it."""
+        self.underway = False
+        if isinstance(reply, int):
+            self._master.paid(self)
+
+
+class Master:
+    """
+    One master and its history.
+
+    Args:
+        number: Which of the masters it is.
+
+        dialler: How it is reached; its text is the master's name.
+
+        neighbours: Shared by all masters of one manager: who is which server.
+
+        timeout: The master time-out in seconds, from which the others follow.
+
+        warn: Called with a sentence about what an operator should mend.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        dialler: Dialler,
+        *,
+        neighbours: MutableMapping[str, "Master"],
+        timeout: float,
+        warn: Callable[[str], None],
+    ) -> None:
+        self.name = str(dialler)
+        self._number = number
+        self._dialler = dialler
+        self._neighbours = neighbours
+        self._warn = warn
+        self._dial_timeout = max(SHORTEST_DIAL, 10 * timeout)
+        self._condemn_after = max(SHORTEST_DIAL, 10 * timeout)
+        self._loop = asyncio.get_running_loop()
+        self._connection: Connection | None = None
+        self._silence = Silence(Answer.UNREACHABLE, "connecting")
+        self._run_id = ""
+        self._cautioned = ""
+        self._debts: dict[bytes, Debt] = {}
+        self._collector: asyncio.TimerHandle | None = None
+        self.tried: asyncio.Future[None] = self._loop.create_future()
+        """Done when it is known for the first time whether the master is up."""
+        self.send: Callable[[bytes, Asker], Silence | None] = self._refuse
+        """Send a command behind all others; a `Silence` if it was not taken."""
+        self._task = self._loop.create_task(self._serve(), name=f"redlock_aio {self.name}")
+
+    def __repr__(self) -> str:
+        state = "up" if self.up else str(self._silence.detail)
+        return f"<Master {self.name}, {state}, {len(self._debts)} debts>"
+
+    @property
+    def up(self) -> bool:
+        """Whether commands are taken."""
+        return self._connection is not None
+
+    @property
+    def pending(self) -> int:
+        """How many commands it has to answer before all is said that was sent."""
+        return self._connection.pending if self._connection is not None else 0
+
+    def _refuse(self, _payload: bytes, _asker: Asker, /) -> Silence:
+        return self._silence
+
+    def overdue(self) -> None:
+        """Hear that an answer of this master is overdue."""
+        if self._connection is not None:
+            self._connection.overdue()
+
+    def owe(self, payload: bytes, ttl: int) -> None:
+        """Remember a release for as long as its key may live, and repeat it until confirmed."""
+        debt = Debt(self, payload, ttl)
+        self._debts.pop(payload, None)
+        if len(self._debts) >= MAX_DEBTS:
+            del self._debts[next(iter(self._debts))]
+        self._debts[payload] = debt
+        if self.up:
+            debt.until = self._loop.time() + ttl / 1000
+            self._collect_later()
+
+    def paid(self, debt: Debt) -> None:
+        """Forget a release that the master has confirmed."""
+        if self._debts.get(debt.payload) is debt:
+            del self._debts[debt.payload]
+
+    def _collect_later(self) -> None:
+        if self._collector is None:
+            self._collector = self._loop.call_later(DEBT_INTERVAL, self._collect)
+
+    def _collect(self) -> None:
+        """Repeat what is owed on the present connection."""
+        self._collector = None
+        now = self._loop.time()
+        for debt in list(self._debts.values()):
+            if debt.underway:
+                continue
+            if debt.until is not None and now >= debt.until:
+                del self._debts[debt.payload]
+            elif self.send(debt.payload, debt) is None:
+                debt.underway = True
+        if self._debts and self.up:
+            self._collect_later()
+
+    async def _serve(self) -> None:
+        """Keep the master connected until cancelled."""
+        failures = 0
+        try:
+            while True:
+                try:
+                    async with asyncio.timeout(self._dial_timeout):
+                        down = await self._connect()
+                except Exception as error:  # noqa: BLE001 - any failure is this master's vote
+                    failures += 1
+                    self._step_down(self._why(error))
+                    self._is_known()
+                else:
+                    failures = 0
+                    self._is_known()
+                    await down
+                longest = min(LONGEST_DELAY, FIRST_DELAY * 2 ** min(failures, 16))
+                await asyncio.sleep(longest * random.uniform(0.5, 1))  # noqa: S311 - no secret
+        finally:
+            if self._connection is not None:
+                self._connection.close()
+
+    def _is_known(self) -> None:
+        if not self.tried.done():
+            self.tried.set_result(None)
+
+    async def _connect(self) -> asyncio.Future[None]:
+        """Come up; the future is done when the master is down again."""
+        down: asyncio.Future[None] = self._loop.create_future()
+
+        def lost(reason: str, unanswered: list[Asker]) -> None:
+            if not down.done():
+                down.set_result(None)
+            self._lost(reason, unanswered)
+
+        transport, keep = await self._dialler.dial()
+        connection = Connection(
+            self._number, self._loop, condemn_after=self._condemn_after, on_lost=lost
+        )
+        connection.adopt(transport, keep)
+        try:
+            await self._examine(connection)
+        except BaseException:
+            connection.condemn("it was not accepted")
+            raise
+        if down.done():
+            raise ConnectionError(connection.reason)
+        self._connection = connection
+        self.send = connection.send
+        for debt in self._debts.values():
+            debt.until = self._loop.time() + debt.debt_ttl / 1000
+        self._collect()
+        return down
+
+    async def _examine(self, connection: Connection) -> None:
+        """Ask a server that let us in whether it may vote, and give it the scripts."""
+        questions = [Question(protocol.INFO, self._loop)]
+        questions += [Question(script.load, self._loop) for script in protocol.SCRIPTS]
+        for question in questions:
+            connection.send(question.payload, question)
+        replies = [await question.reply for question in questions]
+        for reply in replies:
+            if isinstance(reply, Silence):
+                raise ConnectionError(reply.detail)
+            if isinstance(reply, Exception):
+                raise MasterError(str(reply))
+        said = replies[0]
+        if not isinstance(said, bytes):
+            raise MasterError(f"INFO is answered with a {type(said).__name__}")
+        info = ServerInfo.parse(said)
+        if info.objection:
+            raise MasterError(info.objection)
+        other = self._neighbours.setdefault(info.run_id, self)
+        if other is not self:
+            raise MasterError(f"the same server as {other.name}")
+        self._run_id = info.run_id  # stepping down gives the name back
+        if info.caution and info.caution != self._cautioned:
+            self._warn(f"{self.name}: {info.caution}")
+        self._cautioned = info.caution
+
+    def _step_down(self, silence: Silence) -> None:
+        self._connection = None
+        self.send = self._refuse
+        self._silence = silence
+        if self._neighbours.get(self._run_id) is self:
+            del self._neighbours[self._run_id]
+
+    def _lost(self, reason: str, unanswered: list[Asker]) -> None:
+        self._step_down(Silence(Answer.UNREACHABLE, reason))
+        for debt in self._debts.values():
+            # Time runs for a key only once it is known that its SET was executed.
+            debt.until = None
+            debt.underway = False
+        for asker in unanswered:
+            if asker.debt_ttl and not isinstance(asker, Debt):
+                self.owe(asker.payload, asker.debt_ttl)
+
+    def _why(self, error: Exception) -> Silence:
+        text = protocol.harmless(str(error), self._dialler.secrets)
+        if isinstance(error, TimeoutError) and not text:
+            return Silence(Answer.UNREACHABLE, f"no connection in {self._dial_timeout:g} s")
+        if "HELLO" in text or "NOPROTO" in text:
+            text = f"it must be Redis {protocol.OLDEST_SERVER} or newer, or any Valkey: {text}"
+        said = isinstance(
+            error, MasterError | ResponseError | AuthenticationError | AuthorizationError
+        )
+        return Silence(Answer.ERROR if said else Answer.UNREACHABLE, text)
+
+    def heard(self) -> asyncio.Future[object] | None:
+        """Return what is done when all that was sent is answered; ``None`` while it is down."""
+        question = Question(protocol.PING, self._loop)
+        return question.reply if self.send(question.payload, question) is None else None
+
+    def close(self) -> None:
+        """Begin to end the connection, and all attempts to have one."""
+        if self._collector is not None:
+            self._collector.cancel()
+        self._is_known()
+        self._task.cancel()
+
+    async def ended(self) -> None:
+        """
+        Wait until everything has ended after `close`.
+
+        Cancellation:
+            It ends all the same.
+        """
+        await asyncio.wait([self._task])

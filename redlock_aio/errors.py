@@ -1,0 +1,120 @@
+"""
+What can go wrong, as a caller sees it.
+
+Every class here carries its facts as attributes and builds its own message
+from them. A message names every master and its vote, and never a password or a
+token.
+"""
+
+from collections.abc import Sequence
+
+from redlock_aio._rules.quorum import Answer, Vote, majority
+
+__all__ = (
+    "LockLostError",
+    "LockNotAcquiredError",
+    "LockNotHeldError",
+    "QuorumUnavailableError",
+    "RedlockError",
+)
+
+
+class RedlockError(Exception):
+    """The base of everything that this library raises on purpose about locks."""
+
+
+class LockNotAcquiredError(RedlockError):
+    """
+    The lock was not obtained in the time allowed, because others held it.
+
+    Attributes:
+        resources: The names that were asked for.
+
+        attempts: How many rounds were held.
+
+        elapsed: How long it took, in milliseconds.
+
+        votes: The last round, one vote for each master.
+    """
+
+    _because = "held by others"
+
+    def __init__(
+        self, resources: Sequence[str], *, attempts: int, elapsed: int, votes: Sequence[Vote]
+    ) -> None:
+        self.resources = tuple(resources)
+        self.attempts = attempts
+        self.elapsed = elapsed
+        self.votes = tuple(votes)
+        super().__init__(resources, attempts, elapsed, votes)
+
+    def __str__(self) -> str:
+        rounds = "1 round" if self.attempts == 1 else f"{self.attempts} rounds"
+        granted = sum(vote.answer is Answer.GRANTED for vote in self.votes)
+        enough = bool(self.votes) and granted >= majority(len(self.votes))
+        because = "the answers came too late for the ttl" if enough else self._because
+        return (
+            f"{_names(self.resources)} not acquired in {rounds}, {self.elapsed} ms: {because}"
+            f" ({'; '.join(map(str, self.votes))})"
+        )
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _revive, (type(self), self.resources, self.attempts, self.elapsed, self.votes)
+
+
+class QuorumUnavailableError(LockNotAcquiredError):
+    """The lock was not obtained because too few masters answered to tell who holds it."""
+
+    _because = "too few masters answered"
+
+
+class LockLostError(RedlockError):
+    """
+    The lease ended before its holder let go of it: others may hold the lock now.
+
+    Attributes:
+        resources: The names that were locked.
+
+        reason: How it was lost.
+    """
+
+    def __init__(self, resources: Sequence[str], reason: str) -> None:
+        self.resources = tuple(resources)
+        self.reason = reason
+        super().__init__(self.resources, reason)
+
+    def __str__(self) -> str:
+        return f"{_names(self.resources)} lost: {self.reason}"
+
+
+class LockNotHeldError(RedlockError):
+    """
+    A lease was to be released or extended that its holder does not hold any more.
+
+    Attributes:
+        resources: The names that had been locked.
+
+        reason: Why it is not held.
+    """
+
+    def __init__(self, resources: Sequence[str], reason: str) -> None:
+        self.resources = tuple(resources)
+        self.reason = reason
+        super().__init__(self.resources, reason)
+
+    def __str__(self) -> str:
+        return f"{_names(self.resources)} not held: {self.reason}"
+
+
+def _names(resources: Sequence[str]) -> str:
+    return ", ".join(map(repr, resources))
+
+
+def _revive(
+    kind: type[LockNotAcquiredError],
+    resources: tuple[str, ...],
+    attempts: int,
+    elapsed: int,
+    votes: tuple[Vote, ...],
+) -> LockNotAcquiredError:
+    return kind(resources, attempts=attempts, elapsed=elapsed, votes=votes)

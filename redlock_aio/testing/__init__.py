@@ -1,0 +1,28 @@
+"""
+For the tests of programs that take locks: real masters, a fake one, a clock that does not wait.
+
+`EmbeddedMaster` and `embedded_masters` start real servers on this machine, and
+pause, kill and restart them. `FakeMaster` is a master in memory, for tests in
+virtual time (`VirtualTimeLoop`); give either to `redlock_aio.Redlock`.
+`cancelled_at` cancels a coroutine at any place it can be cancelled at.
+"""
+
+from redlock_aio.testing._embedded import (
+    EmbeddedMaster as EmbeddedMaster,
+    embedded_masters as embedded_masters,
+    server_binary as server_binary,
+)
+from redlock_aio.testing._fake import FakeMaster as FakeMaster
+from redlock_aio.testing._virtual import (
+    VirtualTimeLoop as VirtualTimeLoop,
+    cancelled_at as cancelled_at,
+)
+
+__all__ = (
+    "EmbeddedMaster",
+    "FakeMaster",
+    "VirtualTimeLoop",
+    "cancelled_at",
+    "embedded_masters",
+    "server_binary",
+)

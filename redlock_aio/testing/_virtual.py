@@ -1,0 +1,105 @@
+"""Time that passes at once, and cancellations at every place."""
+
+import asyncio
+import functools
+import itertools
+import selectors
+import types
+from collections.abc import Coroutine, Generator
+from typing import Any, Literal, TypeVar
+
+T = TypeVar("T")
+
+
+class _JumpingSelector(selectors.DefaultSelector):
+    """Never blocks: where it would have to, it moves the loop's clock instead."""
+
+    jumped = 0.0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        ready: list[tuple[selectors.SelectorKey, int]] = super().select(0)
+        if ready or (timeout is not None and timeout <= 0):
+            return ready
+        if timeout is None:
+            raise RuntimeError("deadlock: nothing is ready and no timer is set")
+        self.jumped += timeout
+        return []
+
+
+class VirtualTimeLoop(asyncio.SelectorEventLoop):
+    """
+    An event loop on which an hour passes at once when nothing else is to be done.
+
+    Time stands still while tasks run and jumps to the next timer when all of
+    them wait. Do not mix it with real sockets: a reply that is on its way does
+    not stop the jump.
+    """
+
+    def __init__(self) -> None:
+        self._selector_with_clock = _JumpingSelector()
+        self._suspended = 0.0
+        super().__init__(self._selector_with_clock)
+
+    def time(self) -> float:
+        """Return the virtual time, in seconds."""
+        return self._selector_with_clock.jumped
+
+    def boottime(self) -> float:
+        """Return the virtual time with the time that the machine was suspended."""
+        return self._selector_with_clock.jumped + self._suspended
+
+    def stall(self, seconds: float) -> None:
+        """Let time pass without running anybody, as a blocked loop or a stopped process does."""
+        self._selector_with_clock.jumped += seconds
+
+    def suspend(self, seconds: float) -> None:
+        """Let time pass that timers do not count, as a suspended machine does."""
+        self._suspended += seconds
+
+
+@types.coroutine
+def cancelled_at(
+    nth: int,
+    coroutine: Coroutine[Any, Any, T],
+    *,
+    when: Literal["waiting", "answered"] = "waiting",
+) -> Generator[Any, Any, T]:
+    """
+    Run *coroutine* and cancel its task at its *nth* suspension.
+
+    Args:
+        nth: Counted from 1. A coroutine that suspends less often runs to its
+            end, by which a loop over all places knows that it is through.
+
+        coroutine: What is to be cancelled.
+
+        when: ``"waiting"`` cancels while it waits; ``"answered"`` cancels in
+            the same turn in which what it waits for has come in, which is
+            where results get lost.
+
+    Cancellation:
+        Handed on to the coroutine.
+    """
+    task = asyncio.current_task()
+    if task is None:
+        raise RuntimeError("cancelled_at must be awaited in a task")
+    cancel = task.cancel
+    step = functools.partial(coroutine.send, None)
+    for suspension in itertools.count(1):
+        try:
+            awaited = step()
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        if suspension == nth:
+            if when == "answered" and awaited is not None:
+                awaited.add_done_callback(lambda _: cancel())
+            else:
+                cancel()
+        try:
+            value = yield awaited
+        except BaseException as error:  # noqa: BLE001 - it is the coroutine's to handle
+            step = functools.partial(coroutine.throw, error)
+        else:
+            step = functools.partial(coroutine.send, value)
+    raise AssertionError("unreachable")
