@@ -129,11 +129,6 @@ async def acquire(
         if delay is None or attempts == retry.attempts:
             votes = round.votes()
             kind = LockNotAcquiredError if is_contended(votes) else QuorumUnavailableError
-            elapsed = round_up((clock() - began) * 1000)
+            elapsed = int((clock() - began) * 1000 + 0.5)
             raise kind(resources, attempts=attempts, elapsed=elapsed, votes=votes)
         await asyncio.sleep(delay / 1000)
-
-
-def round_up(ms: float) -> int:
-    """Return *ms* as whole milliseconds."""
-    return -int(-ms // 1)

@@ -66,13 +66,18 @@ class EmbeddedMaster:
         self._folder = tempfile.mkdtemp(prefix="redlock_aio-")
         self._process: subprocess.Popen[bytes] | None = None
         self._paused = False
+        self._unix = unix
         self.port = 0 if unix else _free_port()
 
     def __repr__(self) -> str:
         return f"<EmbeddedMaster {self.url}, {self.state}>"
 
     def __enter__(self) -> Self:
-        self.start()
+        try:
+            self.start()
+        except BaseException:
+            self.stop()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -81,7 +86,11 @@ class EmbeddedMaster:
     @property
     def url(self) -> str:
         """Where it is, for `redlock_aio.Redlock`."""
-        return f"redis://127.0.0.1:{self.port}" if self.port else f"unix://{self._folder}/socket"
+        return f"unix://{self._socket}" if self._unix else f"redis://127.0.0.1:{self.port}"
+
+    @property
+    def _socket(self) -> str:
+        return f"{self._folder}/socket"
 
     @property
     def state(self) -> str:
@@ -103,12 +112,11 @@ class EmbeddedMaster:
         """
         if self._process is not None:
             return
-        where = ["--port", str(self.port), "--bind", "127.0.0.1"]
-        if not self.port:
-            where = ["--port", "0", "--unixsocket", f"{self._folder}/socket"]
+        Path(self._socket).unlink(missing_ok=True)
         self._process = subprocess.Popen(  # noqa: S603 - the caller names the server
             [
-                *(self._binary, *where, "--dir", self._folder),
+                *(self._binary, "--port", str(self.port), "--bind", "127.0.0.1"),
+                *("--unixsocket", self._socket, "--dir", self._folder),
                 *("--save", "", "--appendonly", "no", *self._options),
             ],
             stdout=subprocess.DEVNULL,
@@ -116,20 +124,25 @@ class EmbeddedMaster:
             # An interrupt from the keyboard is the program's, which stops us.
             start_new_session=True,
         )
+        try:
+            self._wait_for_an_answer(self._process)
+        except BaseException:
+            self.kill()
+            raise
+
+    def _wait_for_an_answer(self, process: subprocess.Popen[bytes]) -> None:
         ends = time.monotonic() + START_TIMEOUT
         while not self._answers():
-            if self._process.poll() is not None or time.monotonic() > ends:
-                self.kill()
+            if process.poll() is not None or time.monotonic() > ends:
                 raise RuntimeError(f"{self._binary} did not start at {self.url}")
             time.sleep(0.005)
 
     def _answers(self) -> bool:
-        family = socket.AF_INET if self.port else socket.AF_UNIX
-        where = ("127.0.0.1", self.port) if self.port else f"{self._folder}/socket"
-        with socket.socket(family, socket.SOCK_STREAM) as probe:
+        # On its own socket, which it opens last: on the port somebody else could answer.
+        with socket.socket(socket.AF_UNIX) as probe:
             probe.settimeout(1)
             try:
-                probe.connect(where)
+                probe.connect(self._socket)
                 probe.sendall(b"PING\r\n")
                 return probe.recv(64) != b""  # an error, such as NOAUTH, is an answer too
             except OSError:

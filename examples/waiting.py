@@ -1,0 +1,53 @@
+"""How to wait for a lock, and how not to wait."""
+
+import asyncio
+import os
+from datetime import timedelta
+
+from redlock_aio import LockNotAcquiredError, QuorumUnavailableError, Redlock, Retry
+
+MASTERS = os.environ.get("REDLOCK_MASTERS", "redis://localhost:6379").split(",")
+
+
+async def one_attempt(redlock: Redlock) -> None:
+    """Take the lock if it is free, and go on without it if it is not."""
+    lease = await redlock.lock("cache:warm-up").try_acquire()
+    if lease is None:
+        print("somebody else is at it, or too few masters answer")
+        return
+    async with lease:
+        print("the cache is warmed up by us")
+
+
+async def bounded_wait(redlock: Redlock) -> None:
+    """Wait for two seconds at most, and learn why it was in vain."""
+    try:
+        async with redlock.lock("invoice:42", wait=timedelta(seconds=2)):
+            print("it was released in time")
+    except QuorumUnavailableError as error:  # a LockNotAcquiredError too, so it comes first
+        print("too few masters answer:", error)
+    except LockNotAcquiredError as error:
+        print("others hold it:", error)
+
+
+async def few_attempts(redlock: Redlock) -> None:
+    """Make three attempts with long pauses between them, however long they take."""
+    patient = Retry(min_delay=100, max_delay=500, attempts=3)
+    try:
+        async with redlock.lock("invoice:42", retry=patient):
+            print("it was released between two attempts")
+    except LockNotAcquiredError as error:
+        print(f"gave up after {error.attempts} attempts and {error.elapsed} ms")
+
+
+async def main() -> None:
+    async with Redlock(MASTERS) as redlock:
+        await one_attempt(redlock)
+        async with redlock.lock("invoice:42"):
+            await asyncio.gather(one_attempt(redlock), few_attempts(redlock))
+            waiter = asyncio.create_task(bounded_wait(redlock))
+            await asyncio.sleep(0.2)
+        await waiter
+
+
+asyncio.run(main())

@@ -1,0 +1,288 @@
+"""
+A lock at work, in front of your eyes: ``python -m redlock_aio.demo``.
+
+Five masters are started on this machine. The tasks of several processes take
+turns at a counter that nothing but the lock protects, while one master is
+killed and comes back, and another one is paused and goes on. In the end the
+counter must have counted every turn. Only what any program may import of
+redlock_aio is used here.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import multiprocessing
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from multiprocessing.context import SpawnContext, SpawnProcess
+from pathlib import Path
+from typing import Any
+
+from redlock_aio import LockLostError, LockNotAcquiredError, Redlock
+from redlock_aio.testing import EmbeddedMaster, embedded_masters
+
+PROCESSES = 3
+TASKS = 4
+WORKERS = PROCESSES * TASKS
+
+WORK = 0.003
+"""For how many seconds a worker waits between reading the counter and writing it."""
+
+REST = 0.05
+"""For how many seconds a worker has other things to do after its turn, at least."""
+
+DIGITS = 20
+"""The width of the counter: always the same, so that one system call writes it."""
+
+FEWEST_SECONDS = 3.0
+
+Step = tuple[float, Callable[[], None], str]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a worker process must know; it is the same for all of them."""
+
+    masters: tuple[str, ...]
+    counter: Path
+    ttl: int
+    locked: bool
+
+
+class Record:
+    """What all processes see: each worker writes its own place, the parent reads."""
+
+    def __init__(self, context: SpawnContext) -> None:
+        self.turns: Any = context.RawArray("q", WORKERS)
+        self.losses: Any = context.RawArray("q", WORKERS)
+        self.longest: Any = context.RawArray("d", WORKERS)
+        self.over: Any = context.RawValue("b", 0)
+
+
+class Worker:
+    """One of those who want the counter."""
+
+    def __init__(self, number: int, plan: Plan, record: Record, file: int) -> None:
+        self._number = number
+        self._plan = plan
+        self._record = record
+        self._file = file
+
+    async def take_turns(self, redlock: Redlock) -> None:
+        """
+        Take one turn after the other until all is over.
+
+        Cancellation:
+            The turn that is underway does not count.
+        """
+        lock = redlock.lock("demo:counter", ttl=self._plan.ttl, wait=5 * self._plan.ttl)
+        wants_since = time.monotonic()
+        while not self._record.over.value:
+            try:
+                if self._plan.locked:
+                    async with lock as lease:
+                        self._got_it_after(time.monotonic() - wants_since)
+                        await self._increment(lease.ensure_valid)
+                else:
+                    await self._increment(lambda: None)
+            except LockLostError:
+                self._record.losses[self._number] += 1
+            except LockNotAcquiredError:
+                self._got_it_after(time.monotonic() - wants_since)
+                continue  # still the same wish
+            await asyncio.sleep(REST * (1 + self._number / WORKERS))
+            wants_since = time.monotonic()
+
+    def _got_it_after(self, seconds: float) -> None:
+        longest = self._record.longest
+        longest[self._number] = max(seconds, longest[self._number])
+
+    async def _increment(self, ensure_valid: Callable[[], None]) -> None:
+        """Do what must never be done by two at once."""
+        number = int(os.pread(self._file, DIGITS, 0))
+        await asyncio.sleep(WORK)
+        ensure_valid()
+        os.pwrite(self._file, b"%0*d" % (DIGITS, number + 1), 0)
+        self._record.turns[self._number] += 1
+
+
+async def _work(process: int, plan: Plan, record: Record) -> None:
+    file = os.open(plan.counter, os.O_RDWR)
+    try:
+        async with Redlock(plan.masters) as redlock, asyncio.TaskGroup() as group:
+            for number in range(process * TASKS, (process + 1) * TASKS):
+                group.create_task(Worker(number, plan, record, file).take_turns(redlock))
+            group.create_task(_end_with_parent(record))
+    finally:
+        os.close(file)
+
+
+async def _end_with_parent(record: Record) -> None:
+    """See to it that nobody goes on when the parent was killed."""
+    parent = multiprocessing.parent_process()
+    while not record.over.value:
+        await asyncio.sleep(0.05)
+        if parent is not None and not parent.is_alive():
+            record.over.value = 1
+
+
+def work(process: int, plan: Plan, record: Record) -> None:
+    """Run the workers of one process, in that process."""
+    asyncio.run(_work(process, plan, record))
+
+
+class Screen:
+    """Says what happens, with the seconds since the beginning."""
+
+    def __init__(self, record: Record) -> None:
+        self._began = time.monotonic()
+        self._record = record
+
+    def say(self, text: str) -> None:
+        """Print one line."""
+        print(f"{time.monotonic() - self._began:6.2f} s  {text}", flush=True)
+
+    def watch(self, seconds: float, processes: Sequence[SpawnProcess]) -> None:
+        """Let time pass, and tell every second how far the workers are."""
+        ends = time.monotonic() + seconds
+        while (left := ends - time.monotonic()) > 0:
+            time.sleep(min(1.0, left))
+            if any(process.exitcode for process in processes):
+                raise RuntimeError("a worker process has failed")
+            if left < 1.0:
+                continue
+            longest = max(self._record.longest)
+            self.say(f"         {sum(self._record.turns)} turns, longest wait {longest:.2f} s")
+
+
+def story(masters: Sequence[EmbeddedMaster], seconds: float, ttl: int) -> Iterator[Step]:
+    """Yield what happens to the masters: after how many seconds, what, and what it means."""
+    second, fourth = masters[1], masters[3]
+    yield 0.15 * seconds, second.kill, "master 2 is KILLED: four of five are still a majority"
+    # A wait is never shorter than it was asked to be: 2 ttls.
+    yield (
+        0.2 * seconds,
+        second.start,
+        (
+            f"master 2 is BACK and has forgotten everything. It stayed away for longer than the"
+            f" ttl ({ttl / 1000:g} s),\n          so that no lock is alive any more which it could"
+            " give to somebody else: restarts need that"
+        ),
+    )
+    yield 0.15 * seconds, fourth.pause, "master 4 is PAUSED: it takes requests and answers none"
+    yield (
+        0.25 * seconds,
+        fourth.resume,
+        "master 4 GOES ON, and meets late what was sent to it: every request with its release",
+    )
+    yield 0.25 * seconds, lambda: None, "that is all"
+
+
+@contextlib.contextmanager
+def workers(plan: Plan, record: Record, context: SpawnContext) -> Iterator[list[SpawnProcess]]:
+    """Run the worker processes for the body; they have ended after it."""
+    processes = [
+        context.Process(target=work, args=(number, plan, record), daemon=True)
+        for number in range(PROCESSES)
+    ]
+    # An interrupt from the keyboard goes to all processes, but it is the
+    # parent's to handle. Who is ignored stays so in the processes that begin now.
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        for process in processes:
+            process.start()
+        signal.signal(signal.SIGINT, handler)
+        yield processes
+    finally:
+        record.over.value = 1
+        signal.signal(signal.SIGINT, handler)
+        for process in processes:
+            if process.pid is not None:
+                process.join(10)
+                process.kill()
+
+
+def play(seconds: float, *, locked: bool) -> int:
+    """Run the demonstration; return how many updates were lost."""
+    context = multiprocessing.get_context("spawn")
+    record = Record(context)
+    ttl = int(100 * seconds)
+    with (
+        tempfile.TemporaryDirectory(prefix="redlock_aio-demo-") as folder,
+        embedded_masters(5, unix=True) as masters,
+    ):
+        counter = Path(folder, "counter")
+        counter.write_bytes(b"%0*d" % (DIGITS, 0))
+        plan = Plan(tuple(master.url for master in masters), counter, ttl, locked)
+        screen = Screen(record)
+        screen.say("five masters run on this machine")
+        screen.say(
+            f"{PROCESSES} processes with {TASKS} tasks each want to count in one file:"
+            f" {'only who has the lock may' if locked else 'there is NO LOCK'}"
+        )
+        with workers(plan, record, context) as processes:
+            for pause, act, text in story(masters, seconds, ttl):
+                screen.watch(pause, processes)
+                act()
+                screen.say(text)
+        if any(process.exitcode for process in processes):
+            raise RuntimeError("a worker process has failed")
+        return summary(record, int(counter.read_bytes()))
+
+
+def summary(record: Record, counted: int) -> int:
+    """Say what it came to; return how many updates were lost."""
+    turns: int = sum(record.turns)
+    lost = turns - counted
+    busy = sum(bool(number) for number in record.turns)
+    print()
+    print(f"turns taken:    {turns}, by {busy} of {WORKERS} workers in {PROCESSES} processes")
+    print(f"longest wait:   {max(record.longest):.2f} s")
+    print(f"leases lost:    {sum(record.losses)} (a holder that lost its lease has not written)")
+    print(f"counter:        {counted}")
+    print(f"updates lost:   {lost}")
+    return lost
+
+
+def _stopped(number: int, _frame: object) -> None:
+    sys.exit(128 + number)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Read the command line, and return the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m redlock_aio.demo",
+        description=(
+            "Start five masters on this machine, let workers contend for one lock, kill and pause"
+            " masters, and count the updates that were lost."
+        ),
+        epilog="Exit status: 0 if no update was lost, 1 if one was, 2 if it could not run.",
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=10.0, help="how long it takes (default 10, at least 3)"
+    )
+    parser.add_argument(
+        "--no-lock", action="store_true", help="do the same without the lock, to see updates lost"
+    )
+    chosen = parser.parse_args(arguments)
+    if not FEWEST_SECONDS <= chosen.seconds <= 3600:
+        parser.error(f"--seconds must be from {FEWEST_SECONDS:g} to 3600")
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _stopped)  # an exception, so that everything is cleaned up
+    try:
+        return int(play(chosen.seconds, locked=not chosen.no_lock) != 0)
+    except KeyboardInterrupt:
+        print("interrupted; all servers are stopped", file=sys.stderr)
+        return 130
+    except (OSError, RuntimeError) as error:
+        print(f"the demo can't run: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

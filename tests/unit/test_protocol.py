@@ -1,0 +1,95 @@
+import hiredis
+import pytest
+from hypothesis import given, strategies as st
+
+from redlock_aio import Answer
+from redlock_aio._rules import protocol
+from redlock_aio._rules.protocol import EXTEND, RELEASE, ServerInfo, Silence
+from redlock_aio._rules.quorum import NOT_YET
+
+keys = st.text(min_size=1, max_size=600).map(lambda text: text.encode("utf-8", "surrogatepass"))
+tokens = st.binary(min_size=1, max_size=60)
+ttls = st.integers(1, 10**12)
+
+
+def parsed(payload: bytes) -> list[list[bytes]]:
+    reader = hiredis.Reader()
+    reader.feed(payload)
+    commands: list[list[bytes]] = []
+    while (command := reader.gets()) is not False:
+        commands.append(command)
+    return commands
+
+
+@given(keys, tokens, ttls)
+@pytest.mark.promise("S10")
+def test_names_and_tokens_travel_as_arguments(key: bytes, token: bytes, ttl: int) -> None:
+    digits = str(ttl).encode()
+
+    assert parsed(protocol.acquire(key, token, ttl)) == [
+        [b"SET", key, token, b"NX", b"PX", digits]
+    ]
+    assert parsed(protocol.extend(key, token, ttl)) == [
+        [b"EVALSHA", EXTEND.sha, b"1", key, token, digits]
+    ]
+    assert parsed(protocol.release(key, token)) == [[b"EVALSHA", RELEASE.sha, b"1", key, token]]
+
+
+@given(st.lists(st.binary(), min_size=1, max_size=5))
+def test_what_is_packed_is_read_as_it_was(arguments: list[bytes]) -> None:
+    assert parsed(protocol.pack(*arguments)) == [arguments]
+
+
+@pytest.mark.parametrize(
+    ("reply", "answer"),
+    [
+        (b"OK", Answer.GRANTED),
+        (1, Answer.GRANTED),
+        (None, Answer.HELD),
+        (0, Answer.HELD),
+        (NOT_YET, Answer.TIMED_OUT),
+        (hiredis.ReplyError("LOADING"), Answer.ERROR),
+        ([b"?"], Answer.ERROR),
+        (b"NO", Answer.ERROR),
+        (7, Answer.ERROR),
+        (Silence(Answer.UNREACHABLE, "gone"), Answer.UNREACHABLE),
+    ],
+)
+def test_every_reply_is_a_vote(reply: object, answer: Answer) -> None:
+    assert protocol.read(reply).answer is answer
+
+
+@pytest.mark.promise("S10")
+def test_a_server_s_error_shows_no_token_and_no_password() -> None:
+    token = "0123456789" * 4
+    said = protocol.harmless(f"ERR unknown, args: '{token}' 'pass word'\r\n", ("pass word",))
+
+    assert said == "ERR unknown, args: '***' '***'  "
+    assert len(protocol.harmless("x" * 10**6)) == 200
+
+
+def info(**said: str) -> ServerInfo:
+    usual = {"redis_version": "7.0.15", "run_id": "abc", "role": "master"} | said
+    return ServerInfo.parse("".join(f"{k}:{v}\r\n" for k, v in usual.items()).encode())
+
+
+def test_a_master_may_vote() -> None:
+    assert not info().objection
+    assert not info(maxmemory="0", maxmemory_policy="allkeys-lru").caution
+    assert not info(maxmemory="1", maxmemory_policy="noeviction").caution
+
+
+def test_a_replica_may_not_vote() -> None:
+    assert info(role="slave").objection == "not a master but a slave"
+
+
+def test_a_server_without_a_name_may_not_vote() -> None:
+    assert "run_id" in info(run_id="").objection
+
+
+def test_a_server_that_may_drop_locks_is_warned_of() -> None:
+    assert "allkeys-lru" in info(maxmemory="1048576", maxmemory_policy="allkeys-lru").caution
+
+
+def test_info_that_makes_no_sense_is_no_crash() -> None:
+    assert ServerInfo.parse(b"\xff\x00 nonsense").role == "unknown"

@@ -1,0 +1,84 @@
+import pytest
+from hypothesis import given, strategies as st
+
+from redlock_aio import Answer, Vote
+from redlock_aio._rules.quorum import (
+    LOST,
+    NOT_YET,
+    OPEN,
+    WON,
+    Tally,
+    Verdict,
+    is_contended,
+    majority,
+)
+
+ballots = st.lists(st.booleans(), min_size=1, max_size=9)
+
+
+def counted(ballot: list[bool]) -> list[Verdict]:
+    tally = Tally(len(ballot))
+    verdicts = []
+    for master, granted in enumerate(ballot):
+        settled = tally.add(master, granted, granted=granted)
+        verdicts.append(tally.verdict)
+        assert settled == (tally.verdict is not OPEN and (len(verdicts) < 2 or verdicts[-2] is OPEN))
+    return verdicts
+
+
+@given(ballots)
+def test_won_by_a_majority_of_grants_and_by_nothing_else(ballot: list[bool]) -> None:
+    won = ballot.count(True) >= majority(len(ballot))
+
+    assert counted(ballot)[-1] is (WON if won else LOST)
+
+
+@given(ballots)
+def test_a_settled_round_stays_settled(ballot: list[bool]) -> None:
+    assert len({verdict for verdict in counted(ballot) if verdict is not OPEN}) == 1
+
+
+@given(ballots)
+def test_open_only_while_the_rest_could_still_turn_it(ballot: list[bool]) -> None:
+    for given_votes, verdict in enumerate(counted(ballot), start=1):
+        rest = len(ballot) - given_votes
+        endings = {
+            counted(ballot[:given_votes] + [ending] * rest)[-1] for ending in (True, False)
+        }
+        assert (verdict is OPEN) == (len(endings) == 2)
+
+
+def test_any_two_majorities_share_a_master() -> None:
+    assert [majority(n) for n in range(1, 8)] == [1, 2, 2, 3, 3, 4, 4]
+    assert all(2 * majority(n) > n for n in range(1, 100))
+
+
+def test_a_second_reply_of_one_master_changes_nothing() -> None:
+    tally = Tally(3)
+    tally.add(0, "no", granted=False)
+
+    assert not tally.add(0, "yes", granted=True)
+    assert tally.replies == ["no", NOT_YET, NOT_YET]
+    assert tally.missing == [1, 2]
+    assert not tally.complete
+
+
+def test_a_tally_tells_its_score() -> None:
+    tally = Tally(3)
+    tally.add(1, None, granted=True)
+
+    assert repr(tally) == "<Tally 1:0 of 3, OPEN>"
+
+
+@pytest.mark.parametrize(
+    ("answers", "contended"),
+    [
+        ([Answer.HELD, Answer.HELD, Answer.TIMED_OUT], True),
+        ([Answer.GRANTED, Answer.HELD, Answer.ERROR], True),
+        ([Answer.HELD, Answer.UNREACHABLE, Answer.TIMED_OUT], False),
+        ([Answer.GRANTED, Answer.ERROR, Answer.QUARANTINED], False),
+        ([Answer.HELD, Answer.UNREACHABLE], False),
+    ],
+)
+def test_held_by_others_is_told_from_an_outage(answers: list[Answer], contended: bool) -> None:
+    assert is_contended(Vote("m", answer) for answer in answers) is contended
