@@ -19,6 +19,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from multiprocessing.context import SpawnContext, SpawnProcess
 from pathlib import Path
 from typing import Any
@@ -190,17 +191,19 @@ def workers(plan: Plan, record: Record, context: SpawnContext) -> Iterator[list[
         context.Process(target=work, args=(number, plan, record), daemon=True)
         for number in range(PROCESSES)
     ]
-    # An interrupt from the keyboard goes to all processes, but it is the
-    # parent's to handle. Who is ignored stays so in the processes that begin now.
-    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # An interrupt from the keyboard goes to all processes, but is the parent's to
+    # handle. What is blocked stays so in the processes that begin now; the parent
+    # gets it afterwards. The tracker would unblock it, if it began in between.
+    resource_tracker.ensure_running()
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
         for process in processes:
             process.start()
-        signal.signal(signal.SIGINT, handler)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
         yield processes
     finally:
         record.over.value = 1
-        signal.signal(signal.SIGINT, handler)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
         for process in processes:
             if process.pid is not None:
                 process.join(10)

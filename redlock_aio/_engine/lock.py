@@ -1,6 +1,4 @@
-"""
-The wish to have a lock, and how it becomes a lease.
-"""
+"""The wish to have a lock, and how it becomes a lease."""
 
 import asyncio
 from types import TracebackType
@@ -84,6 +82,9 @@ class Lock:
             LockNotAcquiredError: Others held it to the end.
 
             QuorumUnavailableError: Too few masters answered to tell.
+
+            RedlockError: The manager is closed, or belongs to another event
+                loop or process.
 
         Cancellation:
             It did not happen. No master keeps a key of ours; one that does not

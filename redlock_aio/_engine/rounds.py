@@ -146,7 +146,7 @@ class Fleet:
         master_timeout: How many milliseconds one of them may take to answer.
     """
 
-    __slots__ = ("_timer", "_underway", "clock", "links", "loop", "master_timeout")
+    __slots__ = ("_timer", "_underway", "clock", "closed", "links", "loop", "master_timeout")
 
     def __init__(
         self, links: Sequence[Link], loop: asyncio.AbstractEventLoop, *, master_timeout: int
@@ -154,6 +154,7 @@ class Fleet:
         self.links = tuple(links)
         self.master_timeout = master_timeout
         self.clock = clock_of(loop)
+        self.closed = False
         self.loop = loop
         self._underway: deque[Round] = deque()
         self._timer: asyncio.TimerHandle | None = None

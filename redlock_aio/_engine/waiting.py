@@ -17,7 +17,7 @@ from redlock_aio._rules import protocol, timing
 from redlock_aio._rules.protocol import GRANTED_SET
 from redlock_aio._rules.quorum import OPEN, WON, is_contended
 from redlock_aio._rules.timing import Retry
-from redlock_aio.errors import LockNotAcquiredError, QuorumUnavailableError
+from redlock_aio.errors import LockNotAcquiredError, QuorumUnavailableError, RedlockError
 
 TOKEN_BYTES = 20
 
@@ -58,6 +58,8 @@ async def attempt(
     Cancellation:
         It did not happen: whatever was sent is taken back.
     """
+    if fleet.closed:
+        raise RedlockError("this Redlock was closed")
     clock = fleet.clock
     round = Attempt(fleet.links, key, ttl, clock())
     fleet.ask(round, at_most)
@@ -108,6 +110,8 @@ async def acquire(
 
         QuorumUnavailableError: Too few masters answered at the last attempt.
 
+        RedlockError: The manager was closed meanwhile.
+
     Cancellation:
         No key stays on any master that can be reached.
     """
@@ -127,6 +131,10 @@ async def acquire(
             reserve=fleet.master_timeout,
         )
         if delay is None or attempts == retry.attempts:
+            if not round.complete:
+                # Most who have not answered are only a little later, and the
+                # error is to say what they say. Nothing depends on it.
+                await asyncio.sleep(max(clock() - round.began, 0.001))
             votes = round.votes()
             kind = LockNotAcquiredError if is_contended(votes) else QuorumUnavailableError
             elapsed = int((clock() - began) * 1000 + 0.5)

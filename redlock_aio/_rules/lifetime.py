@@ -103,7 +103,8 @@ class Lifetime:
     def rest(self, now: float, chance: float) -> None:
         """Set `due` after a success, for a renewal early enough to be repeated several times."""
         wait = self.ttl / 1000 * RENEW_SHARE * (1 - RENEW_SPREAD * chance)
-        self._look_again(now + wait)
+        # Of a very short ttl the drift leaves less than that.
+        self._look_again(now + min(wait, (self.deadline - MARGIN - now) / 2))
 
     def retry(self, now: float) -> None:
         """Set `due` after an extension that failed."""

@@ -176,7 +176,7 @@ class FakeMaster:
         if not self._alive:
             raise ConnectionRefusedError("connection refused")
         while self._hung:  # noqa: ASYNC110 - an event would belong to one loop
-            await asyncio.sleep(self.latency)
+            await asyncio.sleep(0.05)
         transport = _FakeTransport(self)
         self._connections.add(transport)
         return transport, self

@@ -140,6 +140,16 @@ async def test_one_for_and_one_against_is_settled_at_once(number: int) -> None:
         assert now() - began == pytest.approx(LATENCY)
 
 
+async def test_the_error_hears_out_those_who_are_a_little_later(masters: list[FakeMaster]) -> None:
+    for master in masters:
+        master.set("r", "theirs")
+    masters[4].latency *= 1.9
+    async with Redlock(masters) as redlock:
+        with pytest.raises(LockNotAcquiredError) as caught:
+            await redlock.lock("r", wait=0).acquire()
+        assert [vote.answer for vote in caught.value.votes] == [Answer.HELD] * 5
+
+
 async def test_the_error_names_every_master_and_its_vote(
     redlock: Redlock, masters: list[FakeMaster]
 ) -> None:
@@ -153,9 +163,9 @@ async def test_the_error_names_every_master_and_its_vote(
 
     error = caught.value
     assert error.resources == ("r",)
-    assert (error.attempts, error.elapsed) == (1, 1)
+    assert (error.attempts, error.elapsed) == (1, 2)
     assert str(error) == (
-        "'r' not acquired in 1 round, 1 ms: too few masters answered (m0: held by another;"
+        "'r' not acquired in 1 round, 2 ms: too few masters answered (m0: held by another;"
         " m1: granted; m2: unreachable, connection refused; m3: error, OOM command not allowed;"
         " m4: timed out, not answered when the round was decided)"
     )

@@ -60,15 +60,22 @@ USES: list[Use] = [
 ]
 
 
+async def whole(awaitable: Awaitable[None]) -> None:
+    await awaitable
+
+
 async def every_place(
-    masters: list[FakeMaster], when: When, hung: int, use: Callable[[], Awaitable[None]]
+    masters: list[FakeMaster],
+    when: When,
+    hung: int,
+    use: Callable[[], Coroutine[Any, Any, None]],
 ) -> None:
     for place in itertools.count(1):
         for master in masters[:hung]:
             master.hang()
         for master in masters:
             master.set("theirs", "theirs", ttl=30)
-        task = asyncio.create_task(cancelled_at(place, use(), when=when))  # type: ignore[arg-type]
+        task = asyncio.create_task(whole(cancelled_at(place, use(), when=when)))
         await asyncio.wait([task])
         for master in masters:
             master.resume()

@@ -26,9 +26,7 @@ def parsed(payload: bytes) -> list[list[bytes]]:
 def test_names_and_tokens_travel_as_arguments(key: bytes, token: bytes, ttl: int) -> None:
     digits = str(ttl).encode()
 
-    assert parsed(protocol.acquire(key, token, ttl)) == [
-        [b"SET", key, token, b"NX", b"PX", digits]
-    ]
+    assert parsed(protocol.acquire(key, token, ttl)) == [[b"SET", key, token, b"NX", b"PX", digits]]
     assert parsed(protocol.extend(key, token, ttl)) == [
         [b"EVALSHA", EXTEND.sha, b"1", key, token, digits]
     ]

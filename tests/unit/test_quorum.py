@@ -22,7 +22,9 @@ def counted(ballot: list[bool]) -> list[Verdict]:
     for master, granted in enumerate(ballot):
         settled = tally.add(master, granted, granted=granted)
         verdicts.append(tally.verdict)
-        assert settled == (tally.verdict is not OPEN and (len(verdicts) < 2 or verdicts[-2] is OPEN))
+        assert settled == (
+            tally.verdict is not OPEN and (len(verdicts) < 2 or verdicts[-2] is OPEN)
+        )
     return verdicts
 
 
@@ -42,9 +44,7 @@ def test_a_settled_round_stays_settled(ballot: list[bool]) -> None:
 def test_open_only_while_the_rest_could_still_turn_it(ballot: list[bool]) -> None:
     for given_votes, verdict in enumerate(counted(ballot), start=1):
         rest = len(ballot) - given_votes
-        endings = {
-            counted(ballot[:given_votes] + [ending] * rest)[-1] for ending in (True, False)
-        }
+        endings = {counted(ballot[:given_votes] + [ending] * rest)[-1] for ending in (True, False)}
         assert (verdict is OPEN) == (len(endings) == 2)
 
 

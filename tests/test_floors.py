@@ -1,0 +1,95 @@
+"""The floors of the house: a module imports from below, never from above or beside."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+HOUSE = Path(__file__).parents[1] / "redlock_aio"
+
+FLOORS = [
+    ["_rules.timing", "_rules.quorum"],
+    ["_rules.lifetime", "_rules.protocol"],
+    ["errors"],
+    ["_transport.address", "_transport.connection"],
+    ["_transport.master"],
+    ["_engine.rounds"],
+    ["_engine.waiting"],
+    ["_engine.watchdog"],
+    ["_engine.lease"],
+    ["_engine.lock"],
+    ["_engine.manager"],
+    [""],  # the package itself: the public names
+    ["testing._embedded", "testing._fake", "testing._virtual"],
+    ["testing"],
+    ["demo"],
+]
+FLOOR_OF = {module: floor for floor, modules in enumerate(FLOORS) for module in modules}
+NO_IO = {"asyncio", "anyio", "hiredis", "logging", "random", "redis", "secrets", "socket", "time"}
+# Rounds, waiting, the watchdog and leases see masters only as links, so that a
+# fake is as good as a socket.
+NO_TRANSPORT = {"_engine.rounds", "_engine.waiting", "_engine.watchdog", "_engine.lease"}
+# What users could have written themselves uses what users see.
+ONLY_PUBLIC = {"demo", "testing._embedded"}
+
+
+def modules() -> Iterator[tuple[str, Path]]:
+    for path in sorted(HOUSE.rglob("*.py")):
+        name = ".".join(path.relative_to(HOUSE).with_suffix("").parts)
+        name = name.removesuffix("__init__").removesuffix(".")
+        if path.read_text() or not name:
+            yield name, path
+
+
+def imported(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: import by the full name"
+            assert node.module is not None
+            for alias in node.names:
+                whole = f"{node.module}.{alias.name}"
+                known = whole.removeprefix("redlock_aio.") in FLOOR_OF
+                yield whole if known else node.module
+
+
+def of_the_house(path: Path) -> Iterator[str]:
+    for module in imported(path):
+        if module.partition(".")[0] == "redlock_aio":
+            yield module.removeprefix("redlock_aio").removeprefix(".")
+
+
+@pytest.mark.parametrize(("name", "path"), list(modules()))
+def test_imports_go_down(name: str, path: Path) -> None:
+    assert name in FLOOR_OF, f"{name} lives on no floor yet: give it one in FLOORS"
+    for below in of_the_house(path):
+        assert FLOOR_OF[below] < FLOOR_OF[name], f"{name} may not import {below}"
+
+
+@pytest.mark.parametrize(
+    ("name", "path"), [pair for pair in modules() if pair[0].startswith("_rules.")]
+)
+def test_the_rules_do_no_io(name: str, path: Path) -> None:
+    assert not NO_IO & {module.partition(".")[0] for module in imported(path)}, name
+
+
+@pytest.mark.parametrize(("name", "path"), [pair for pair in modules() if pair[0] in NO_TRANSPORT])
+def test_the_engine_knows_no_transport(name: str, path: Path) -> None:
+    assert not [module for module in of_the_house(path) if module.startswith("_transport")], name
+
+
+@pytest.mark.parametrize(("name", "path"), [pair for pair in modules() if pair[0] in ONLY_PUBLIC])
+def test_what_users_could_have_written_uses_what_users_see(name: str, path: Path) -> None:
+    assert not [module for module in of_the_house(path) if module.startswith("_")], name
+
+
+@pytest.mark.parametrize(("name", "path"), list(modules()))
+def test_no_file_and_no_function_has_two_subjects(name: str, path: Path) -> None:
+    text = path.read_text()
+    assert len(text.splitlines()) <= 400, name
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            first = node.body[1] if ast.get_docstring(node) and len(node.body) > 1 else node.body[0]
+            assert (node.end_lineno or 0) - first.lineno < 40, f"{name}: {node.name}"

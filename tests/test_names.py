@@ -1,0 +1,68 @@
+"""What is public is said once, explained, and known to the type checkers."""
+
+import ast
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import redlock_aio
+import redlock_aio.errors
+import redlock_aio.testing
+
+API = Path(__file__).parent / "typing" / "api.py"
+PUBLIC: list[ModuleType] = [redlock_aio, redlock_aio.errors, redlock_aio.testing]
+
+
+def things() -> Iterator[tuple[str, object]]:
+    for module in PUBLIC:
+        for name in module.__all__:
+            yield f"{module.__name__}.{name}", getattr(module, name)
+
+
+@pytest.mark.parametrize("module", PUBLIC)
+def test_the_list_of_public_names_is_a_sorted_tuple(module: ModuleType) -> None:
+    assert module.__all__ == tuple(sorted(module.__all__))
+
+
+def test_the_type_checkers_see_every_public_name_used() -> None:
+    used = {
+        alias.name
+        for node in ast.walk(ast.parse(API.read_text()))
+        if isinstance(node, ast.ImportFrom) and node.module == "redlock_aio"
+        for alias in node.names
+    }
+    assert used == set(redlock_aio.__all__)
+
+
+@pytest.mark.parametrize(("name", "thing"), list(things()))
+def test_every_public_name_explains_itself(name: str, thing: object) -> None:
+    assert inspect.getdoc(thing), name
+    members = vars(thing) if inspect.isclass(thing) else {"": thing}
+    for attribute, value in members.items():
+        if attribute.startswith("_") and attribute not in ("__aenter__", "__aexit__"):
+            continue
+        function = value.fget if isinstance(value, property) else value
+        if inspect.isfunction(function):
+            assert inspect.getdoc(function), f"{name}.{attribute}"
+        if inspect.iscoroutinefunction(function):
+            said = inspect.getdoc(function) or ""
+            assert "Cancellation:" in said, f"{name}.{attribute}"
+
+
+def test_the_version_is_the_distribution_s() -> None:
+    assert redlock_aio.__version__.count(".") == 2
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        _ = redlock_aio.nonsense
+
+
+def test_every_promise_has_tests(request: pytest.FixtureRequest) -> None:
+    tests = Path(__file__).parent
+    said = "".join(path.read_text() for path in tests.rglob("test_*.py"))
+    # S7 and S8, fencing and fairness, are promised by later versions; S9, waking
+    # at once, in part.
+    for number in (1, 2, 3, 4, 5, 6, 10):
+        assert f'promise("S{number}")' in said, f"no test shows S{number}"
+    assert request.config.getini("markers")

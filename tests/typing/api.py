@@ -1,0 +1,63 @@
+"""Read by the type checkers, never run: what a user's checker makes of the public names."""
+
+import asyncio
+from datetime import timedelta
+from typing import assert_type
+
+from redis.asyncio import Redis
+
+from redlock_aio import (
+    Answer,
+    Lease,
+    Lock,
+    LockLostError,
+    LockNotAcquiredError,
+    LockNotHeldError,
+    QuorumUnavailableError,
+    Redlock,
+    RedlockError,
+    Retry,
+    Vote,
+)
+
+
+async def use(client: Redis) -> None:
+    redlock = Redlock(
+        ["redis://a", client],
+        master_timeout=timedelta(milliseconds=50),
+        drift_factor=0.01,
+        retry=Retry(min_delay=1, max_delay=2, attempts=3),
+        key_prefix="x:",
+    )
+    async with redlock as same:
+        assert_type(same, Redlock)
+        lock = redlock.lock("r", ttl=1000, wait=None, auto_extend=True, max_hold=timedelta(hours=1))
+        assert_type(lock, Lock)
+        async with lock as lease:
+            assert_type(lease, Lease)
+            assert_type(lease.resources, tuple[str, ...])
+            assert_type(lease.token, str)
+            assert_type(lease.ttl, int)
+            assert_type(lease.validity, int)
+            assert_type(lease.remaining, int)
+            assert_type(lease.valid, bool)
+            assert_type(lease.votes, tuple[Vote, ...])
+            assert_type(lease.lost, asyncio.Event)
+            lease.ensure_valid()
+            await lease.extend(timedelta(seconds=1))
+            await lease.release()
+        assert_type(await lock.acquire(), Lease)
+        tried = await redlock.lock("r", on_lost="flag", wait=0).try_acquire()
+        assert_type(tried, Lease | None)
+    await redlock.aclose()
+
+
+vote = Vote("a:6379", Answer.GRANTED)
+assert_type(vote.master, str)
+assert_type(vote.answer, Answer)
+error: RedlockError = QuorumUnavailableError(["r"], attempts=1, elapsed=2, votes=[vote])
+assert_type(
+    LockNotAcquiredError(["r"], attempts=1, elapsed=2, votes=[vote]).votes, tuple[Vote, ...]
+)
+assert_type(LockLostError(["r"], "why").reason, str)
+assert_type(LockNotHeldError(["r"], "why").resources, tuple[str, ...])

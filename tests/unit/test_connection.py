@@ -1,0 +1,246 @@
+"""One connection, its order and its end, against a transport in memory."""
+
+import asyncio
+
+import pytest
+
+from redlock_aio import Answer
+from redlock_aio._rules import protocol
+from redlock_aio._rules.protocol import RELEASE, SCRIPTS, Silence
+from redlock_aio._transport import connection as module
+from redlock_aio._transport.connection import Asker, Connection
+
+
+class Transport(asyncio.Transport):
+    """Keeps what is written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.writes: list[bytes] = []
+        self.ended = ""
+        self.buffered = 0
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        self.protocol = protocol
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.writes.append(bytes(data))
+
+    def get_write_buffer_size(self) -> int:
+        return self.buffered
+
+    def close(self) -> None:
+        self.ended = "closed"
+
+    def abort(self) -> None:
+        self.ended = "aborted"
+
+
+class Asking:
+    """Remembers its replies."""
+
+    def __init__(self, payload: bytes = protocol.PING, debt_ttl: int = 0) -> None:
+        self.payload = payload
+        self.debt_ttl = debt_ttl
+        self.replies: list[object] = []
+
+    def answered(self, master: int, reply: object, /) -> None:
+        assert master == 3
+        self.replies.append(reply)
+
+
+@pytest.fixture
+async def transport() -> Transport:
+    return Transport()
+
+
+@pytest.fixture
+async def lost() -> list[tuple[str, list[Asker]]]:
+    return []
+
+
+@pytest.fixture
+async def connection(transport: Transport, lost: list[tuple[str, list[Asker]]]) -> Connection:
+    made = Connection(
+        3,
+        asyncio.get_running_loop(),
+        condemn_after=1.0,
+        on_lost=lambda reason, unanswered: lost.append((reason, unanswered)),
+    )
+    made.adopt(transport, None)
+    return made
+
+
+def send(connection: Connection, number: int) -> list[Asking]:
+    askers = [Asking() for _ in range(number)]
+    for asker in askers:
+        assert connection.send(asker.payload, asker) is None
+    return askers
+
+
+async def test_replies_reach_their_askers_in_order(connection: Connection) -> None:
+    askers = send(connection, 4)
+    data = b"+OK\r\n_\r\n:1\r\n-ERR no\r\n"
+    for i in range(len(data)):  # however it is cut into pieces
+        connection.data_received(data[i : i + 1])
+
+    assert [asker.replies[0] for asker in askers[:3]] == [b"OK", None, 1]
+    assert str(askers[3].replies[0]) == "ERR no"
+    assert connection.pending == 0
+
+
+async def test_what_is_sent_in_one_turn_leaves_in_one_write(
+    connection: Connection, transport: Transport
+) -> None:
+    send(connection, 3)
+    assert transport.writes == []
+    await asyncio.sleep(0)
+    assert transport.writes == [protocol.PING * 3]
+    send(connection, 1)
+    await asyncio.sleep(0)
+    assert transport.writes[1:] == [protocol.PING]
+
+
+async def test_a_push_is_nobody_s_reply(connection: Connection) -> None:
+    (asker,) = send(connection, 1)
+    connection.data_received(b">2\r\n+invalidate\r\n_\r\n+PONG\r\n")
+
+    assert asker.replies == [b"PONG"]
+
+
+@pytest.mark.promise("S3")
+async def test_the_end_tells_everybody_and_names_what_was_not_answered(
+    connection: Connection, lost: list[tuple[str, list[Asker]]]
+) -> None:
+    first, second = send(connection, 2)
+    connection.data_received(b"+PONG\r\n")
+    connection.connection_lost(ConnectionResetError("reset by peer"))
+    connection.connection_lost(None)
+
+    assert lost == [("reset by peer", [second])]
+    assert first.replies == [b"PONG"]
+    assert second.replies == [Silence(Answer.UNREACHABLE, "reset by peer")]
+    refused = connection.send(protocol.PING, Asking())
+    assert refused == Silence(Answer.UNREACHABLE, "reset by peer")
+    assert repr(connection) == "<Connection 3, 0 pending, ended: reset by peer>"
+
+
+async def test_a_silent_connection_is_condemned(
+    connection: Connection, transport: Transport, lost: list[tuple[str, list[Asker]]]
+) -> None:
+    send(connection, 1)
+    connection.overdue()
+    connection.overdue()
+    await asyncio.sleep(0.99)
+    assert not lost
+    await asyncio.sleep(0.02)
+    assert transport.ended == "aborted"
+    assert lost[0][0] == "silent for 1000 ms"
+
+
+async def test_a_slow_connection_is_not_condemned(
+    connection: Connection, lost: list[tuple[str, list[Asker]]]
+) -> None:
+    send(connection, 9)
+    for _ in range(8):
+        connection.overdue()
+        await asyncio.sleep(0.9)
+        connection.data_received(b"+PONG\r\n")
+    assert not lost
+
+
+async def test_an_idle_connection_is_not_condemned(
+    connection: Connection, lost: list[tuple[str, list[Asker]]]
+) -> None:
+    send(connection, 1)
+    connection.overdue()
+    connection.data_received(b"+PONG\r\n")
+    await asyncio.sleep(5)
+    assert not lost
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"!garbage\r\n", "does not speak the protocol"),
+        (b"HTTP/1.1 400 Bad Request\r\n", "does not speak the protocol"),
+        (b"+OK\r\n+OK\r\n", "nobody asked for"),
+        (b"$99999999\r\n" + b"x" * (1 << 21), "more than 1048576 bytes"),
+    ],
+)
+async def test_a_mad_server_is_condemned(
+    connection: Connection,
+    transport: Transport,
+    lost: list[tuple[str, list[Asker]]],
+    data: bytes,
+    reason: str,
+) -> None:
+    send(connection, 1)
+    connection.data_received(data)
+
+    assert transport.ended == "aborted"
+    assert reason in lost[0][0]
+
+
+@pytest.mark.parametrize("code", ["READONLY You can't write", "NOAUTH Authentication required."])
+async def test_a_server_that_changed_its_mind_is_asked_anew(
+    connection: Connection, transport: Transport, code: str
+) -> None:
+    (asker,) = send(connection, 1)
+    connection.data_received(f"-{code}\r\n".encode())
+
+    assert str(asker.replies[0]) == code
+    assert transport.ended == "aborted"
+
+
+async def test_a_forgotten_script_is_loaded_and_run_again(
+    connection: Connection, transport: Transport
+) -> None:
+    asker = Asking(protocol.release(b"r", b"t"))
+    connection.send(asker.payload, asker)
+    await asyncio.sleep(0)
+    connection.data_received(b"-NOSCRIPT No matching script.\r\n")
+    await asyncio.sleep(0)
+
+    loads = b"".join(script.load for script in SCRIPTS)
+    assert transport.writes[1:] == [loads + asker.payload]
+    connection.data_received(b"+x\r\n" * len(SCRIPTS) + b":1\r\n")
+    assert asker.replies == [1]
+
+
+async def test_a_script_that_is_forgotten_again_and_again_is_an_error(
+    connection: Connection,
+) -> None:
+    asker = Asking(protocol.release(b"r", b"t"))
+    connection.send(asker.payload, asker)
+    connection.data_received(b"-NOSCRIPT No matching script.\r\n")
+    connection.data_received(b"+x\r\n" * len(SCRIPTS) + b"-NOSCRIPT No matching script.\r\n")
+
+    assert [str(reply) for reply in asker.replies] == ["NOSCRIPT No matching script."]
+    assert RELEASE.sha in asker.payload
+
+
+async def test_more_than_can_be_answered_is_not_taken(
+    connection: Connection, transport: Transport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MAX_PENDING", 5)
+    send(connection, 5)
+    refused = connection.send(protocol.PING, Asking())
+
+    assert refused is not None
+    assert refused.answer is Answer.ERROR
+    await asyncio.sleep(1.1)
+    assert transport.ended == "aborted"  # it was silent, too
+
+
+@pytest.mark.parametrize(("buffered", "ended"), [(0, "closed"), (9, "aborted")])
+async def test_closing_waits_for_nobody_who_takes_nothing(
+    connection: Connection, transport: Transport, buffered: int, ended: str
+) -> None:
+    send(connection, 1)
+    transport.buffered = buffered
+    connection.close()
+    connection.close()
+
+    assert transport.ended == ended
+    assert transport.writes == [protocol.PING]

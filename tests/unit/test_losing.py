@@ -1,0 +1,290 @@
+"""What a holder meets when its lease is lost, in virtual time."""
+
+import asyncio
+import gc
+import math
+
+import anyio
+import pytest
+
+from redlock_aio import LockLostError, LockNotHeldError, Redlock
+from redlock_aio.testing import FakeMaster, VirtualTimeLoop
+
+pytestmark = pytest.mark.promise("S2")
+
+
+def loop() -> VirtualTimeLoop:
+    running = asyncio.get_running_loop()
+    assert isinstance(running, VirtualTimeLoop)
+    return running
+
+
+def hang(masters: list[FakeMaster], number: int = 3) -> None:
+    for master in masters[:number]:
+        master.hang()
+
+
+async def settle(masters: list[FakeMaster]) -> None:
+    for master in masters:
+        master.resume()
+    await asyncio.sleep(3)
+
+
+async def test_the_body_is_cancelled_no_later_than_the_deadline(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    ended = math.inf
+    with pytest.raises(LockLostError) as caught:
+        async with redlock.lock("r", ttl=1000) as lease:
+            hang(masters)
+            deadline = loop().time() + lease.remaining / 1000
+            try:
+                await asyncio.sleep(9)
+            finally:
+                ended = loop().time()
+                assert not lease.valid
+
+    assert deadline - 0.005 <= ended <= deadline
+    assert caught.value.resources == ("r",)
+    assert str(caught.value) == "'r' lost: it was not extended before its validity was over"
+    await settle(masters)
+    assert [master.keys for master in masters] == [{}] * 5
+    task = asyncio.current_task()
+    assert task is not None
+    assert not task.cancelling()
+
+
+async def test_a_body_that_swallows_the_cancellation_is_cancelled_again(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    cancelled = 0
+    with pytest.raises(LockLostError):
+        async with redlock.lock("r", ttl=1000):
+            hang(masters)
+            for _ in range(3):
+                try:
+                    await asyncio.sleep(9)
+                except asyncio.CancelledError:
+                    cancelled += 1
+    assert cancelled == 3
+
+
+async def test_a_lease_that_entered_by_itself_is_guarded_too(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    lease = await redlock.lock("r", ttl=1000).acquire()
+    hang(masters)
+    with pytest.raises(LockLostError):
+        async with lease:
+            await asyncio.sleep(9)
+    with pytest.raises(RuntimeError, match="only once"):
+        await lease.__aenter__()
+
+
+async def test_a_lost_lease_can_not_be_entered(redlock: Redlock) -> None:
+    lease = await redlock.lock("r", ttl=100, auto_extend=False).acquire()
+    loop().stall(1)
+
+    with pytest.raises(LockLostError):
+        async with lease:
+            pytest.fail("the body ran")
+
+
+@pytest.mark.parametrize("stalled", ["stall", "suspend"])
+async def test_after_a_stall_nothing_is_believed(redlock: Redlock, stalled: str) -> None:
+    with pytest.raises(LockLostError):
+        async with redlock.lock("r", ttl=1000) as lease:
+            getattr(loop(), stalled)(2)
+            assert not lease.valid
+            assert lease.remaining == 0
+            with pytest.raises(LockLostError):
+                lease.ensure_valid()
+            assert lease.lost.is_set()
+
+
+async def test_after_a_stall_the_next_await_that_waits_meets_the_loss(redlock: Redlock) -> None:
+    steps = []
+    with pytest.raises(LockLostError):
+        async with redlock.lock("r", ttl=1000):
+            loop().stall(2)
+            await asyncio.sleep(0)  # asyncio runs what is ready before what is due
+            steps.append("what is ready")
+            await asyncio.sleep(0.01)
+            steps.append("never")
+    assert steps == ["what is ready"]
+
+
+async def test_a_suspended_machine_is_noticed_soon_after_it_wakes(redlock: Redlock) -> None:
+    with pytest.raises(LockLostError):
+        async with redlock.lock("r", ttl=60_000):
+            await asyncio.sleep(1)
+            loop().suspend(3600)
+            woke = loop().time()
+            await asyncio.sleep(30)
+    assert loop().time() - woke <= 0.5
+
+
+async def test_a_body_that_ends_after_its_deadline_without_waiting_hears_of_it(
+    redlock: Redlock,
+) -> None:
+    with pytest.raises(LockLostError):
+        async with redlock.lock("r", ttl=1000):
+            loop().stall(2)
+
+
+async def test_the_body_s_own_error_wins_over_the_loss(redlock: Redlock) -> None:
+    with pytest.raises(KeyError) as caught:
+        async with redlock.lock("r", ttl=1000):
+            loop().stall(2)
+            raise KeyError("mine")
+    assert caught.value.__notes__ == ["'r' lost: it was not extended before its validity was over"]
+
+
+async def test_an_error_raised_while_being_cancelled_wins_too(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    with pytest.raises(KeyError) as caught:
+        async with redlock.lock("r", ttl=1000):
+            hang(masters)
+            try:
+                await asyncio.sleep(9)
+            finally:
+                raise KeyError("mine")
+    assert len(caught.value.__notes__) == 1
+
+
+async def test_errors_of_a_group_come_out_without_our_cancellation(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    async def child() -> None:
+        try:
+            await anyio.sleep(9)
+        finally:
+            raise KeyError("mine")
+
+    with pytest.raises(ExceptionGroup) as caught:
+        async with redlock.lock("r", ttl=1000), anyio.create_task_group() as group:
+            hang(masters)
+            group.start_soon(child)
+    assert [type(error) for error in caught.value.exceptions] == [KeyError]
+    assert len(caught.value.__notes__) == 1
+
+
+async def test_the_body_s_error_wins_over_a_release_that_finds_the_key_gone(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    with pytest.raises(KeyError) as caught:
+        async with redlock.lock("r"):
+            for master in masters:
+                master.delete("r")
+            raise KeyError
+    assert caught.value.__notes__ == ["'r' lost: a majority of the masters no longer has its key"]
+
+
+async def test_a_body_whose_key_was_gone_at_the_end_hears_of_it(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    with pytest.raises(LockLostError, match="no longer has its key"):
+        async with redlock.lock("r") as lease:
+            for master in masters[:3]:
+                master.delete("r")
+                master.set("r", "theirs")
+    assert lease.lost.is_set()
+    assert [master.keys for master in masters] == [{"r": "theirs"}] * 3 + [{}] * 2
+
+
+async def test_a_release_that_is_cancelled_hides_no_error_of_the_body(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    async def body() -> None:
+        async with redlock.lock("r"):
+            hang(masters)
+            asyncio.get_running_loop().call_later(0.01, task.cancel)
+            raise KeyError
+
+    task = asyncio.create_task(body())
+    await asyncio.wait([task])
+    assert isinstance(task.exception(), KeyError)
+    await settle(masters)
+
+
+async def test_flag_only_tells(redlock: Redlock, masters: list[FakeMaster]) -> None:
+    async with redlock.lock("r", ttl=1000, on_lost="flag") as lease:
+        hang(masters)
+        assert not lease.lost.is_set()
+        await lease.lost.wait()
+        assert not lease.valid
+        await asyncio.sleep(5)
+        with pytest.raises(LockLostError):
+            lease.ensure_valid()
+        with pytest.raises(LockLostError):
+            await lease.extend()
+        assert repr(lease) == "<Lease 'r', lost>"
+
+
+async def test_who_asks_after_the_loss_is_told_at_once(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    lease = await redlock.lock("r", ttl=1000).acquire()
+    hang(masters)
+    await asyncio.sleep(2)
+
+    await lease.lost.wait()
+    with pytest.raises(LockNotHeldError):
+        await lease.release()
+
+
+async def test_a_release_inside_the_body_ends_the_guard(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    async with redlock.lock("r", ttl=1000) as lease:
+        await lease.release()
+        hang(masters)
+        await asyncio.sleep(5)
+    with pytest.raises(LockNotHeldError, match="released before"):
+        await lease.release()
+
+
+async def test_a_lost_lease_is_cleaned_up_and_frees_nobody_else(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    lease = await redlock.lock("r", ttl=1000).acquire()
+    for master in masters[:3]:
+        master.delete("r")
+        master.set("r", "theirs")
+    await lease.lost.wait()
+    await asyncio.sleep(0.1)
+
+    assert loop().time() < 0.5  # at the next extension, long before the deadline
+    assert [master.keys for master in masters] == [{"r": "theirs"}] * 3 + [{}] * 2
+
+
+async def test_closing_the_manager_ends_its_leases(masters: list[FakeMaster]) -> None:
+    redlock = Redlock(masters)
+
+    async def body() -> None:
+        async with redlock.lock("r"):
+            await asyncio.sleep(9)
+
+    task = asyncio.create_task(body())
+    await asyncio.sleep(0.1)
+    await redlock.aclose()
+    await asyncio.wait([task])
+
+    assert isinstance(task.exception(), LockLostError)
+    assert "closed" in str(task.exception())
+    assert [master.keys for master in masters] == [{}] * 5
+
+
+async def test_a_lease_that_is_dropped_is_not_extended_and_warns(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    lease = await redlock.lock("r", ttl=1000).acquire()
+    await asyncio.sleep(2)
+    with pytest.warns(ResourceWarning, match="'r'.*was never released"):
+        del lease
+        gc.collect()
+    assert len(masters[0].keys) == 1
+    await asyncio.sleep(1.1)
+    assert [master.keys for master in masters] == [{}] * 5
+    assert "0 leases" in repr(redlock)

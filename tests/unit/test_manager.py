@@ -1,0 +1,328 @@
+"""What `Redlock` accepts, to whom it belongs, and how it ends."""
+
+import asyncio
+import os
+import pickle
+import threading
+from collections.abc import Coroutine
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import redis
+from redis.asyncio import Redis
+
+from redlock_aio import (
+    LockNotAcquiredError,
+    Redlock,
+    RedlockError,
+    Retry,
+    Vote,
+    errors,
+)
+from redlock_aio._rules.quorum import Answer
+from redlock_aio.testing import FakeMaster, VirtualTimeLoop
+
+SECRET = "pass-word"
+
+
+@pytest.mark.parametrize(
+    ("masters", "error", "said"),
+    [
+        ([], ValueError, "at least one"),
+        ("redis://a", TypeError, "a list of masters, not a single str"),
+        (5, TypeError, "a list of masters"),
+        ([5], TypeError, r"masters\[0\] must be a URL or a redis.asyncio.Redis client"),
+        (["redis://a", None], TypeError, r"masters\[1\]"),
+        ([redis.Redis()], TypeError, "not a redis.client.Redis"),
+        (["http://a"], ValueError, "'http'://"),
+        (["a:6379"], ValueError, r"masters\[0\]"),
+        (["redis://"], ValueError, "names no host"),
+        (["unix://"], ValueError, "names no path"),
+        (["redis://a:port"], ValueError, r"masters\[0\] is wrong"),
+        ([f"redis://u:{SECRET}@a?nonsense=1"], ValueError, "nonsense"),
+        ([f"redis://u:{SECRET}@[::1"], ValueError, "not a URL"),
+        (["redis://a", "redis://a:6379"], ValueError, "a:6379 is there twice"),
+        (["unix:///s", "unix:///s"], ValueError, "/s is there twice"),
+    ],
+)
+def test_masters_that_make_no_sense_are_refused(
+    masters: Any, error: type[Exception], said: str
+) -> None:
+    with pytest.raises(error, match=said) as caught:
+        Redlock(masters)
+    assert SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("master", "name"),
+    [
+        (f"redis://user:{SECRET}@host", "host:6379"),
+        (f"redis://:{SECRET}@host:1/3", "host:1/3"),
+        (f"rediss://user:{SECRET}@[::1]:2", "[::1]:2"),
+        (f"unix://user:{SECRET}@/run/redis.sock", "/run/redis.sock"),
+        ("unix:///run/redis.sock?db=2", "/run/redis.sock/2"),
+        (Redis(host="h", port=7, password=SECRET), "h:7"),
+        (Redis.from_url(f"redis://:{SECRET}@h:8/1"), "h:8/1"),
+    ],
+)
+@pytest.mark.promise("S10")
+async def test_a_master_is_called_by_its_place_and_never_by_its_password(
+    master: str | Redis, name: str
+) -> None:
+    redlock = Redlock([master])
+    assert [str(dialler) for dialler in redlock._diallers] == [name]
+    assert SECRET not in repr(redlock._diallers) + repr(redlock)
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"master_timeout": 0}, ValueError),
+        ({"master_timeout": 0.05}, TypeError),
+        ({"drift_factor": 2.0}, ValueError),
+        ({"retry": 5}, TypeError),
+        ({"key_prefix": b"x"}, TypeError),
+        ({"key_prefix": "x\n"}, ValueError),
+    ],
+)
+def test_options_that_make_no_sense_are_refused_by_name(
+    options: dict[str, Any], error: type[Exception]
+) -> None:
+    with pytest.raises(error, match=next(iter(options))):
+        Redlock(["redis://a"], **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"ttl": 0}, ValueError),
+        ({"ttl": 2}, ValueError),
+        ({"ttl": -5}, ValueError),
+        ({"ttl": 1e4}, TypeError),
+        ({"ttl": True}, TypeError),
+        ({"ttl": "10"}, TypeError),
+        ({"ttl": timedelta(0)}, ValueError),
+        ({"wait": -1}, ValueError),
+        ({"wait": 0.5}, TypeError),
+        ({"max_hold": 0}, ValueError),
+        ({"auto_extend": 1}, TypeError),
+        ({"retry": 3}, TypeError),
+        ({"on_lost": "raise"}, ValueError),
+    ],
+)
+def test_lock_options_that_make_no_sense_are_refused_by_name(
+    options: dict[str, Any], error: type[Exception]
+) -> None:
+    with pytest.raises(error, match=next(iter(options))):
+        Redlock(["redis://a"]).lock("r", **options)
+
+
+@pytest.mark.parametrize(
+    ("resource", "error", "said"),
+    [
+        ("", ValueError, "1 to 512 bytes, not 0"),
+        ("é" * 257, ValueError, "1 to 512 bytes, not 514"),
+        ("a\nb", ValueError, "control characters"),
+        ("a\x00", ValueError, "control characters"),
+        ("a\x85", ValueError, "control characters"),
+        ("\ud800", ValueError, "valid Unicode"),
+        ("redlock_aio:x", ValueError, "must not start with 'redlock_aio:'"),
+        (b"r", TypeError, "resource must be a str, not a bytes"),
+        (None, TypeError, "resource must be a str"),
+    ],
+)
+def test_resources_that_no_lock_can_have_are_refused(
+    resource: Any, error: type[Exception], said: str
+) -> None:
+    with pytest.raises(error, match=said):
+        Redlock(["redis://a"]).lock(resource)
+
+
+@pytest.mark.parametrize("resource", ["x" * 512, "ключ", "it's {x} y", "a\u00a0b", "🔒"])
+@pytest.mark.promise("S10")
+async def test_any_text_can_be_a_resource(
+    redlock: Redlock, masters: list[FakeMaster], resource: str
+) -> None:
+    async with redlock.lock(resource):
+        assert list(masters[0].keys) == [resource]
+
+
+def test_times_can_be_timedeltas() -> None:
+    redlock = Redlock(["redis://a"], master_timeout=timedelta(milliseconds=20))
+    lock = redlock.lock("r", ttl=timedelta(seconds=3), wait=timedelta(0))
+    assert repr(lock) == "<Lock 'r', ttl 3000 ms>"
+
+
+def run(coroutine: Coroutine[Any, Any, None]) -> None:
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        runner.run(coroutine)
+
+
+def in_a_thread(work: Coroutine[Any, Any, None]) -> BaseException | None:
+    caught: list[BaseException] = []
+
+    def target() -> None:
+        try:
+            run(work)
+        except BaseException as error:  # noqa: BLE001 - it is what is asked for
+            caught.append(error)
+
+    thread = threading.Thread(target=target)
+    thread.start()
+    thread.join()
+    return caught[0] if caught else None
+
+
+async def use(redlock: Redlock) -> None:
+    async with redlock.lock("r"):
+        pass
+
+
+def test_it_can_be_made_before_there_is_a_loop() -> None:
+    redlock = Redlock([FakeMaster()])
+    assert repr(redlock) == "<Redlock 1 masters, not used yet>"
+
+    async def main() -> None:
+        await use(redlock)
+        await redlock.aclose()
+
+    run(main())
+    assert repr(redlock) == "<Redlock 1 masters, closed>"
+
+
+async def test_another_event_loop_is_told_so(redlock: Redlock) -> None:
+    error = in_a_thread(use(redlock))
+    assert isinstance(error, RedlockError)
+    assert "in use by another event loop" in str(error)
+    error = in_a_thread(redlock.aclose())
+    assert isinstance(error, RedlockError)
+
+
+async def test_a_forked_child_is_told_so(redlock: Redlock, masters: list[FakeMaster]) -> None:
+    await use(redlock)
+    before = len(masters[0].commands)
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            run(use(redlock))
+        except RedlockError as error:
+            code = 0 if "parent process" in str(error) else 2
+        finally:
+            os._exit(code)
+    _, status = os.waitpid(child, 0)  # noqa: ASYNC222 - it ends at once
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert len(masters[0].commands) == before
+    await use(redlock)
+
+
+async def test_after_closing_it_is_closed_until_it_is_opened_again(
+    masters: list[FakeMaster],
+) -> None:
+    redlock = Redlock(masters)
+    async with redlock:
+        await use(redlock)
+    with pytest.raises(RedlockError, match="closed"):
+        await redlock.lock("r").acquire()
+    await redlock.aclose()
+    async with redlock:
+        await use(redlock)
+
+
+def test_one_object_serves_several_runs_one_after_the_other() -> None:
+    redlock = Redlock([FakeMaster()])
+
+    async def main() -> None:
+        async with redlock:
+            await use(redlock)
+
+    run(main())
+    run(main())
+
+
+def test_a_loop_that_ends_without_closing_leaves_no_warning() -> None:
+    run(use(Redlock([FakeMaster(), FakeMaster()])))
+
+
+async def test_closing_waits_until_what_was_sent_is_heard(masters: list[FakeMaster]) -> None:
+    redlock = Redlock(masters)
+    lease = await redlock.lock("r").acquire()
+    task = asyncio.create_task(lease.release())
+    await asyncio.sleep(0)
+    task.cancel()
+    await redlock.aclose()
+    assert [master.keys for master in masters] == [{}] * 5
+
+
+async def test_whoever_waits_for_a_lock_is_told_of_the_closing(masters: list[FakeMaster]) -> None:
+    redlock = Redlock(masters)
+    lease = await redlock.lock("r").acquire()
+    waiting = asyncio.create_task(redlock.lock("r").acquire())
+    await asyncio.sleep(1)
+    await redlock.aclose()
+    with pytest.raises(RedlockError, match="closed"):
+        await waiting
+    assert lease.lost.is_set()
+
+
+async def test_whoever_waits_for_the_first_connection_is_told_of_the_closing(
+    masters: list[FakeMaster],
+) -> None:
+    for master in masters:
+        master.hang()
+    redlock = Redlock(masters)
+    waiting = [
+        asyncio.create_task(redlock.lock("r").acquire()),
+        asyncio.create_task(redlock.lock("r").try_acquire()),
+    ]
+    await asyncio.sleep(0.1)
+    await redlock.aclose()
+    for task in waiting:
+        with pytest.raises(RedlockError, match="closed"):
+            await task
+
+
+async def test_closing_does_not_wait_for_the_hung(masters: list[FakeMaster]) -> None:
+    redlock = Redlock(masters)
+    await use(redlock)
+    masters[0].hang()
+    began = asyncio.get_running_loop().time()
+    await redlock.aclose()
+    assert asyncio.get_running_loop().time() - began == pytest.approx(0.05, abs=0.002)
+
+
+async def test_without_masters_that_answer_opening_ends_all_the_same() -> None:
+    masters = [FakeMaster() for _ in range(3)]
+    for master in masters:
+        master.kill()
+    async with Redlock(masters) as redlock:
+        assert asyncio.get_running_loop().time() < 0.1
+        assert repr(redlock) == "<Redlock 3 masters, 0 up, 0 leases>"
+        with pytest.raises(LockNotAcquiredError):
+            await redlock.lock("r", wait=0).acquire()
+        assert await redlock.lock("r").try_acquire() is None
+
+
+async def test_retry_of_the_manager_is_what_a_lock_uses(masters: list[FakeMaster]) -> None:
+    for master in masters:
+        master.set("r", "theirs")
+    async with Redlock(masters, retry=Retry(attempts=3)) as redlock:
+        with pytest.raises(LockNotAcquiredError, match="in 3 rounds"):
+            await redlock.lock("r").acquire()
+        with pytest.raises(LockNotAcquiredError, match="in 2 rounds"):
+            await redlock.lock("r", retry=Retry(attempts=2)).acquire()
+
+
+@pytest.mark.parametrize("name", errors.__all__)
+def test_every_error_is_one_of_ours(name: str) -> None:
+    assert issubclass(getattr(errors, name), RedlockError)
+
+
+def test_errors_can_be_sent_to_another_process() -> None:
+    votes = [Vote("m", Answer.HELD, "by x")]
+    error = errors.QuorumUnavailableError(["r"], attempts=2, elapsed=3, votes=votes)
+    again = pickle.loads(pickle.dumps(error))
+    assert (type(again), str(again)) == (type(error), str(error))
+    lost = pickle.loads(pickle.dumps(errors.LockLostError(["r"], "why")))
+    assert str(lost) == "'r' lost: why"

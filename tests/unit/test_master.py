@@ -1,0 +1,205 @@
+"""One master's history: up, down, back, and what it owes us."""
+
+import asyncio
+import logging
+
+import pytest
+
+from redlock_aio import Answer, QuorumUnavailableError, Redlock
+from redlock_aio._transport import master as module
+from redlock_aio.testing import FakeMaster
+
+
+async def votes(redlock: Redlock) -> list[tuple[Answer, str]]:
+    lock = redlock.lock("probe", wait=0)
+    try:
+        async with lock as lease:
+            await asyncio.sleep(0.1)
+            return [(vote.answer, vote.detail) for vote in lease.votes]
+    except QuorumUnavailableError as error:
+        return [(vote.answer, vote.detail) for vote in error.votes]
+
+
+async def test_a_dead_master_votes_at_once_and_comes_back(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    masters[0].kill()
+    await asyncio.sleep(5)
+    assert (await votes(redlock))[0] == (Answer.UNREACHABLE, "connection refused")
+
+    masters[0].restart()
+    await asyncio.sleep(module.LONGEST_DELAY + 0.01)
+    assert (await votes(redlock))[0] == (Answer.GRANTED, "")
+
+
+async def test_a_hung_master_is_given_up_and_comes_back(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    masters[0].hang()
+    assert (await votes(redlock))[0][0] is Answer.TIMED_OUT
+    await asyncio.sleep(2)
+    assert (await votes(redlock))[0][0] is Answer.UNREACHABLE
+    masters[0].resume()
+    await asyncio.sleep(2)
+    assert (await votes(redlock))[0] == (Answer.GRANTED, "")
+
+
+async def test_dialling_slows_down_and_never_stops(
+    redlock: Redlock, masters: list[FakeMaster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dials = 0
+    dial = FakeMaster.dial
+
+    async def counted(master: FakeMaster) -> tuple[asyncio.Transport, object]:
+        nonlocal dials
+        dials += master is masters[0]
+        return await dial(master)
+
+    monkeypatch.setattr(FakeMaster, "dial", counted)
+    masters[0].kill()
+    await asyncio.sleep(1)
+    assert 4 <= dials <= 12
+    dials = 0
+    await asyncio.sleep(100)
+    assert 200 <= dials <= 400
+    assert "4 up" in repr(redlock)
+
+
+@pytest.mark.promise("S3")
+@pytest.mark.parametrize("fault", ["cut", "hang"])
+async def test_a_release_that_was_not_confirmed_is_repeated(
+    redlock: Redlock, masters: list[FakeMaster], fault: str
+) -> None:
+    lease = await redlock.lock("r", ttl=60_000).acquire()
+    if fault == "hang":
+        masters[0].hang()
+    await asyncio.gather(lease.release(), asyncio.sleep(0))
+    if fault == "cut":
+        masters[0].set("r", lease.token, ttl=60_000)
+        lease = await redlock.lock("other").acquire()
+        masters[0].cut()
+        await lease.release()
+    await asyncio.sleep(30)
+    masters[0].resume()
+    await asyncio.sleep(2)
+    assert set(masters[0].keys) <= {"r"}
+    assert "other" not in masters[0].keys
+    assert (fault == "hang") == (masters[0].keys == {})
+
+
+@pytest.mark.promise("S3")
+async def test_a_set_that_is_executed_late_does_not_outlive_its_release(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    masters[0].hang()
+    async with redlock.lock("r", ttl=60_000):
+        pass
+    await asyncio.sleep(30)  # the connection is given up; its SET lies in the server's buffer
+    masters[0].resume()
+    assert [command[0] for command in masters[0].commands[-2:]] == [b"SET", b"EVALSHA"]
+    await asyncio.sleep(1)
+    assert masters[0].keys == {}
+    assert "0 debts" in repr(redlock._masters[0])
+
+
+@pytest.mark.promise("S3")
+async def test_a_release_that_is_answered_with_an_error_is_repeated(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    lease = await redlock.lock("r", ttl=60_000).acquire()
+    masters[0].error = "BUSY Redis is busy running a script"
+    await lease.release()
+    await asyncio.sleep(1)
+    assert list(masters[0].keys) == ["r"]
+    masters[0].error = ""
+    await asyncio.sleep(0.3)
+    assert masters[0].keys == {}
+
+
+async def test_a_debt_is_forgotten_when_its_key_has_ended_by_itself(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    lease = await redlock.lock("r", ttl=1000).acquire()
+    masters[0].error = "NOPERM this user has no permissions"
+    await lease.release()
+    await asyncio.sleep(0.5)
+    assert "1 debts" in repr(redlock._masters[0])
+    await asyncio.sleep(1)
+    assert "0 debts" in repr(redlock._masters[0])
+
+
+async def test_a_debt_of_a_master_that_is_away_is_not_forgotten(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    lease = await redlock.lock("r", ttl=1000).acquire()
+    masters[0].hang()
+    await lease.release()
+    await asyncio.sleep(3600)
+    assert "1 debts" in repr(redlock._masters[0])
+    masters[0].resume()
+    await asyncio.sleep(2)
+    assert "0 debts" in repr(redlock._masters[0])
+
+
+async def test_what_a_master_never_heard_it_does_not_owe(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    masters[0].kill()
+    await asyncio.sleep(1)
+    async with redlock.lock("r"):
+        pass
+    assert "0 debts" in repr(redlock._masters[0])
+
+
+async def test_debts_are_bounded(
+    redlock: Redlock, masters: list[FakeMaster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MAX_DEBTS", 10)
+    leases = [await redlock.lock(f"r{i}").acquire() for i in range(20)]
+    masters[0].kill()
+    for lease in leases:
+        await lease.release()
+    assert "10 debts" in repr(redlock._masters[0])
+
+
+async def test_two_names_of_one_server_have_one_vote(masters: list[FakeMaster]) -> None:
+    masters[1].run_id = masters[0].run_id
+    async with Redlock(masters[:2]) as redlock:
+        said = await votes(redlock)
+        assert sorted(answer.value for answer, _ in said) == ["error", "timed out"] or (
+            Answer.ERROR in [answer for answer, _ in said]
+        )
+        assert any("the same server as m" in detail for _, detail in said)
+
+
+async def test_a_replica_has_no_vote(masters: list[FakeMaster]) -> None:
+    masters[2].role = "slave"
+    async with Redlock(masters) as redlock:
+        assert (await votes(redlock))[2] == (Answer.ERROR, "not a master but a slave")
+
+
+async def test_a_master_that_became_a_replica_loses_its_vote(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    masters[2].error = "READONLY You can't write against a read only replica."
+    masters[2].role = "slave"
+    await votes(redlock)
+    await asyncio.sleep(1)
+    assert (await votes(redlock))[2] == (Answer.ERROR, "not a master but a slave")
+
+
+async def test_a_server_that_may_evict_is_warned_of_once(
+    masters: list[FakeMaster], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(
+        FakeMaster,
+        "_do_info",
+        lambda _: b"role:master\r\nrun_id:x\r\nmaxmemory:9\r\nmaxmemory_policy:allkeys-lru\r\n",
+    )
+    with caplog.at_level(logging.WARNING, "redlock_aio"):
+        async with Redlock(masters[:1]):
+            masters[0].cut()
+            await asyncio.sleep(1)
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == 1
+    assert said[0].startswith("m0: its maxmemory-policy allkeys-lru may drop locks")

@@ -1,0 +1,223 @@
+"""Automatic and explicit extension, in virtual time."""
+
+import asyncio
+
+import pytest
+
+from redlock_aio import LockLostError, LockNotHeldError, Redlock
+from redlock_aio._rules.protocol import EXTEND
+from redlock_aio.testing import FakeMaster
+
+pytestmark = pytest.mark.promise("S4")
+
+
+def extensions(master: FakeMaster) -> int:
+    return sum(command[:2] == [b"EVALSHA", EXTEND.sha] for command in master.commands)
+
+
+async def test_a_lease_lives_as_long_as_it_is_held(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    async with redlock.lock("r", ttl=1000) as lease:
+        for _ in range(1000):
+            await asyncio.sleep(0.01)
+            assert lease.remaining > 600
+            assert all(master.pttl("r") > 600 for master in masters)
+        assert await redlock.lock("r").try_acquire() is None
+
+
+@pytest.mark.parametrize("ttl", [10, 30, 100, 1000, 10_000])
+async def test_a_small_ttl_is_no_reason_for_a_storm(ttl: int) -> None:
+    master = FakeMaster(latency=0.0001)
+    async with Redlock([master]) as redlock, redlock.lock("r", ttl=ttl):
+        await asyncio.sleep(ttl / 1000 * 100)
+    assert 300 <= extensions(master) <= 400
+
+
+async def test_the_smallest_ttl_is_kept_alive() -> None:
+    # Of 5 ms the drift leaves 2, and a lease must be extended within them.
+    master = FakeMaster(latency=0.0001)
+    async with Redlock([master]) as redlock, redlock.lock("r", ttl=5):
+        await asyncio.sleep(0.5)
+    assert extensions(master) < 1000
+
+
+async def test_a_storm_is_not_what_a_failing_extension_leads_to(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    async with redlock.lock("r", ttl=1000, on_lost="flag") as lease:
+        for master in masters:
+            master.error = "BUSY Redis is busy running a script"
+        await lease.lost.wait()
+        assert 6 <= extensions(masters[0]) <= 9
+
+
+async def test_without_extension_the_ttl_only_falls(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    with pytest.raises(LockLostError):
+        async with redlock.lock("r", ttl=1000, auto_extend=False):
+            await asyncio.sleep(9)
+    assert extensions(masters[0]) == 0
+
+
+async def test_after_a_release_nothing_is_extended(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    async with redlock.lock("r", ttl=1000):
+        await asyncio.sleep(1)
+    before = extensions(masters[0])
+    await asyncio.sleep(10)
+    assert extensions(masters[0]) == before
+
+
+async def test_a_restarted_minority_and_a_short_outage_are_survived(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    async with redlock.lock("r", ttl=3000) as lease:
+        await asyncio.sleep(1)
+        masters[0].restart()
+        masters[1].restart()
+        await asyncio.sleep(3)
+        for master in masters:
+            master.cut()
+            master.hang()
+        await asyncio.sleep(1)
+        for master in masters:
+            master.resume()
+        await asyncio.sleep(3)
+        assert lease.remaining > 1500
+        assert [len(master.keys) for master in masters] == [0, 0, 1, 1, 1]
+
+
+async def test_masters_that_restarted_empty_are_a_loss_at_the_next_extension(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    async with redlock.lock("r", ttl=3000, on_lost="flag") as lease:
+        for master in masters[:3]:
+            master.restart()
+        await lease.lost.wait()
+        assert asyncio.get_running_loop().time() < 1.5
+
+
+async def test_a_key_that_expired_is_not_set_again(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    lease = await redlock.lock("r", ttl=1000, auto_extend=False).acquire()
+    await asyncio.sleep(1.1)
+
+    with pytest.raises(LockLostError):
+        await lease.extend()
+    assert [master.keys for master in masters] == [{}] * 5
+
+
+async def test_an_extension_that_is_executed_late_does_not_revive(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    lease = await redlock.lock("r", ttl=1000, auto_extend=False).acquire()
+    for master in masters:
+        master.hang()
+    extending = asyncio.create_task(lease.extend())
+    await asyncio.sleep(0.99)
+    for master in masters:
+        master.resume()
+    with pytest.raises(LockLostError):
+        await extending
+    await asyncio.sleep(0.1)
+    assert [master.keys for master in masters] == [{}] * 5
+
+
+async def test_an_explicit_extension_sets_the_new_ttl(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    async with redlock.lock("r", ttl=1000) as lease:
+        await lease.extend(5000)
+        assert lease.ttl == 5000
+        assert lease.remaining == 5000 - 52 - 1
+        assert all(4990 < master.pttl("r") <= 5000 for master in masters)
+        await asyncio.sleep(20)
+        assert lease.remaining > 3000
+
+
+async def test_a_shorter_extension_is_believed_from_the_moment_it_is_sent(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    async with redlock.lock("r", ttl=10_000, on_lost="flag") as lease:
+        for master in masters[:3]:
+            master.hang()
+        extending = asyncio.create_task(lease.extend(500))
+        await asyncio.sleep(0)
+        assert lease.remaining <= 493
+        with pytest.raises(LockLostError):
+            await extending
+        assert asyncio.get_running_loop().time() < 0.6
+
+
+async def test_an_extension_is_repeated_until_it_holds(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    async with redlock.lock("r", ttl=3000, auto_extend=False) as lease:
+        for master in masters:
+            master.hang()
+        extending = asyncio.create_task(lease.extend())
+        await asyncio.sleep(1)
+        for master in masters:
+            master.resume()
+        await extending
+        assert lease.remaining > 2500
+
+
+async def test_extensions_of_two_tasks_at_once_both_end(redlock: Redlock) -> None:
+    async with redlock.lock("r", ttl=1000) as lease:
+        await asyncio.gather(lease.extend(2000), lease.extend(3000))
+        assert lease.ttl == 3000
+
+
+async def test_an_extension_of_a_released_lease_is_refused(redlock: Redlock) -> None:
+    lease = await redlock.lock("r").acquire()
+    extending = asyncio.create_task(lease.extend())
+    await lease.release()
+    with pytest.raises(LockNotHeldError):
+        await lease.extend()
+    with pytest.raises((LockNotHeldError, LockLostError)):
+        await extending
+
+
+@pytest.mark.parametrize("wrong", [0, -1, 3])
+async def test_an_extension_to_nothing_is_refused(redlock: Redlock, wrong: int) -> None:
+    async with redlock.lock("r") as lease:
+        with pytest.raises(ValueError, match="ttl"):
+            await lease.extend(wrong)
+        assert lease.valid
+
+
+async def test_max_hold_ends_a_lease_for_good(redlock: Redlock, masters: list[FakeMaster]) -> None:
+    began = asyncio.get_running_loop().time()
+    with pytest.raises(LockLostError, match="max_hold"):
+        async with redlock.lock("r", ttl=1000, max_hold=2500):
+            await asyncio.sleep(9)
+    assert asyncio.get_running_loop().time() - began == pytest.approx(2.5, abs=0.01)
+    await asyncio.sleep(0.1)
+    assert [master.keys for master in masters] == [{}] * 5
+
+
+@pytest.mark.promise("S6")
+async def test_thousands_of_leases_are_kept_in_batches(masters: list[FakeMaster]) -> None:
+    async with Redlock(masters) as redlock:
+        leases = await asyncio.gather(
+            *(redlock.lock(f"r{i}", ttl=1000).acquire() for i in range(1500))
+        )
+        await asyncio.sleep(5)
+        assert all(lease.remaining > 500 for lease in leases)
+        assert "1500 leases" in repr(redlock)
+        await asyncio.gather(*(lease.release() for lease in leases))
+        assert [master.keys for master in masters] == [{}] * 5
+
+
+async def test_what_has_ended_does_not_pile_up(redlock: Redlock) -> None:
+    kept = await redlock.lock("kept").acquire()
+    for _ in range(2000):
+        async with redlock.lock("r"):
+            pass
+    assert len(redlock.watchdog._heap) < 300
+    await kept.release()
