@@ -162,11 +162,19 @@ class Lock:
         """
         Release what this task has acquired last; see `Lease.__aexit__`.
 
+        Raises:
+            LockLostError: The lease was lost, and the body has no exception of
+                its own.
+
+            RuntimeError: The block is left by another task than entered it.
+
         Cancellation:
             The lock is released all the same.
         """
         task = asyncio.current_task()
-        leases = self._entered[task]
+        leases = self._entered.get(task)
+        if not leases:
+            raise RuntimeError(f"{self!r} must be left by the task that entered it")
         lease = leases.pop()
         if not leases:
             del self._entered[task]

@@ -301,7 +301,7 @@ class Redlock:
         self.is_ready()
         masters, self._masters = self._masters, []
         self.watchdog.close()
-        self.fleet.closed = True
+        self.fleet.close()
         self._closed = True
         self._ready = False
         self._loop = None

@@ -201,6 +201,12 @@ class Fleet:
         self._watch(round)
         return round
 
+    def close(self) -> None:
+        """Let no new attempt begin."""
+        self.closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+
     def _watch(self, round: Round, at_most: float | None = None) -> None:
         if at_most is not None and at_most < self.master_timeout:
             self.loop.call_later(at_most / 1000, round.expire)
