@@ -204,10 +204,10 @@ class Lease:
         if self._scope is not None:
             raise RuntimeError("a lease can be entered only once")
         self.ensure_valid()
-        self.enter()
+        self._enter()
         return self
 
-    def enter(self) -> None:
+    def _enter(self) -> None:
         """Begin to guard the body of the running task."""
         if self._on_lost == "cancel":
             self._scope = self._hold.scope = CancelScope()

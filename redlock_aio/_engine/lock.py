@@ -15,14 +15,14 @@ from redlock_aio._rules.timing import Retry
 class Engine(Protocol):
     """What a lock needs of its manager."""
 
-    drift_factor: float
-    fleet: Fleet
-    watchdog: Watchdog
+    _drift_factor: float
+    _fleet: Fleet
+    _watchdog: Watchdog
 
-    def is_ready(self) -> bool:
+    def _is_ready(self) -> bool:
         """Bind to the running loop; return whether the masters' states are known."""
 
-    async def get_ready(self, wait: int | None) -> None:
+    async def _get_ready(self, wait: int | None) -> None:
         """Wait until they are, at most *wait* ms."""
 
 
@@ -91,17 +91,17 @@ class Lock:
             answer now is cleaned as soon as it answers again.
         """
         engine = self._engine
-        ready = engine.is_ready()
-        fleet = engine.fleet
+        ready = engine._is_ready()
+        fleet = engine._fleet
         began = fleet.clock()
         if not ready:
-            await engine.get_ready(self._wait)
+            await engine._get_ready(self._wait)
         won = await waiting.acquire(
             fleet,
             self._resources,
             self._key,
             self._ttl,
-            factor=engine.drift_factor,
+            factor=engine._drift_factor,
             began=began,
             wait=self._wait,
             retry=self._retry,
@@ -120,24 +120,24 @@ class Lock:
             As for `acquire`.
         """
         engine = self._engine
-        if not engine.is_ready():
-            await engine.get_ready(0)
-        tried = await waiting.attempt(engine.fleet, self._key, self._ttl, engine.drift_factor)
+        if not engine._is_ready():
+            await engine._get_ready(0)
+        tried = await waiting.attempt(engine._fleet, self._key, self._ttl, engine._drift_factor)
         return self._lease(tried) if tried.until else None
 
     def _lease(self, won: Attempt) -> Lease:
         engine = self._engine
-        now = engine.fleet.clock()
+        now = engine._fleet.clock()
         hold = Hold(
             self._resources,
             won,
             now,
-            factor=engine.drift_factor,
+            factor=engine._drift_factor,
             renewed=self._auto_extend,
             max_hold=self._max_hold,
         )
-        engine.watchdog.add(hold, now)
-        return Lease(engine.watchdog, hold, now, self._on_lost)
+        engine._watchdog.add(hold, now)
+        return Lease(engine._watchdog, hold, now, self._on_lost)
 
     async def __aenter__(self) -> Lease:
         """
@@ -150,7 +150,7 @@ class Lock:
         # Nothing is awaited from here on: whoever is cancelled now meets it in
         # the body, and leaves it through the release.
         self._entered.setdefault(asyncio.current_task(), []).append(lease)
-        lease.enter()
+        lease._enter()
         return lease
 
     async def __aexit__(

@@ -92,7 +92,7 @@ class Redlock:
     ) -> None:
         self._diallers = _diallers(masters)
         self._master_timeout = timing.milliseconds(master_timeout, name="master_timeout")
-        self.drift_factor = timing.drift_factor(drift_factor)
+        self._drift_factor = timing.drift_factor(drift_factor)
         self._retry = _of_type(retry, Retry, name="retry")
         self._key_prefix = _of_type(key_prefix, str, name="key_prefix")
         if key_prefix:
@@ -108,7 +108,7 @@ class Redlock:
         if self._loop is None:
             return f"<Redlock {total} masters, {'closed' if self._closed else 'not used yet'}>"
         up = sum(master.up for master in self._masters)
-        return f"<Redlock {total} masters, {up} up, {self.watchdog.held} leases>"
+        return f"<Redlock {total} masters, {up} up, {self._watchdog.held} leases>"
 
     def lock(
         self,
@@ -157,7 +157,7 @@ class Redlock:
         """
         if type(ttl) is not int or ttl <= 0:
             ttl = timing.milliseconds(ttl, name="ttl")
-        timing.believable(ttl, factor=self.drift_factor)
+        timing.believable(ttl, factor=self._drift_factor)
         if wait is not None:
             wait = timing.milliseconds(wait, name="wait", zero=True)
         if max_hold is not None:
@@ -184,7 +184,7 @@ class Redlock:
             return key
         return self._key_prefix.encode() + key
 
-    def is_ready(self) -> bool:
+    def _is_ready(self) -> bool:
         """Bind to the running loop; return whether it is known which masters are up."""
         loop = asyncio.get_running_loop()
         if self._loop is not loop or self._forks != _forks:
@@ -208,14 +208,14 @@ class Redlock:
                 dialler,
                 neighbours=neighbours,
                 timeout=self._master_timeout / 1000,
-                warn=_log.warning,
+                tell=_tell,
             )
             for number, dialler in enumerate(self._diallers)
         ]
-        self.fleet = Fleet(self._masters, loop, master_timeout=self._master_timeout)
-        self.watchdog = Watchdog(self.fleet)
+        self._fleet = Fleet(self._masters, loop, master_timeout=self._master_timeout)
+        self._watchdog = Watchdog(self._fleet)
 
-    async def get_ready(self, wait: int | None) -> None:
+    async def _get_ready(self, wait: int | None) -> None:
         """
         Wait until it is known which masters are up, at most *wait* ms if it is not 0.
 
@@ -259,8 +259,8 @@ class Redlock:
         """
         self._closed = False
         try:
-            if not self.is_ready():
-                await self.get_ready(None)
+            if not self._is_ready():
+                await self._get_ready(None)
         except BaseException:
             await self.aclose()
             raise
@@ -298,10 +298,10 @@ class Redlock:
         if self._loop is None:
             self._closed = True
             return
-        self.is_ready()
+        self._is_ready()
         masters, self._masters = self._masters, []
-        self.watchdog.close()
-        self.fleet.close()
+        self._watchdog.close()
+        self._fleet.close()
         self._closed = True
         self._ready = False
         self._loop = None
@@ -312,6 +312,11 @@ class Redlock:
             for master in masters:
                 master.close()
             await asyncio.gather(*(master.ended() for master in masters))
+
+
+def _tell(good: bool, said: str) -> None:
+    """Log what a master has to say; the only lines that this library writes."""
+    _log.log(logging.INFO if good else logging.WARNING, "%s", said)
 
 
 def _diallers(masters: Iterable[str | Redis | Dialler]) -> list[Dialler]:

@@ -18,7 +18,7 @@ from redis.exceptions import AuthenticationError, AuthorizationError, ResponseEr
 
 from redlock_aio._rules import protocol
 from redlock_aio._rules.protocol import ServerInfo, Silence
-from redlock_aio._rules.quorum import Answer
+from redlock_aio._rules.quorum import Answer, Vote
 from redlock_aio._transport.address import Dialler
 from redlock_aio._transport.connection import Asker, Connection, Question
 
@@ -72,7 +72,8 @@ class Master:
 
         timeout: The master time-out in seconds, from which the others follow.
 
-        warn: Called with a sentence about what an operator should mend.
+        tell: Called with a sentence about it that an operator should know, and
+            whether it is good news.
     """
 
     def __init__(
@@ -82,13 +83,14 @@ class Master:
         *,
         neighbours: MutableMapping[str, "Master"],
         timeout: float,
-        warn: Callable[[str], None],
+        tell: Callable[[bool, str], None],
     ) -> None:
         self.name = str(dialler)
         self._number = number
         self._dialler = dialler
         self._neighbours = neighbours
-        self._warn = warn
+        self._tell = tell
+        self._told = Silence(Answer.GRANTED)
         self._dial_timeout = max(SHORTEST_DIAL, 10 * timeout)
         self._condemn_after = max(SHORTEST_DIAL, 10 * timeout)
         self._loop = asyncio.get_running_loop()
@@ -98,6 +100,7 @@ class Master:
         self._cautioned = ""
         self._debts: dict[bytes, Debt] = {}
         self._collector: asyncio.TimerHandle | None = None
+        self._closing = False
         self.tried: asyncio.Future[None] = self._loop.create_future()
         """Done when it is known for the first time whether the master is up."""
         self.send: Callable[[bytes, Asker], Silence | None] = self._refuse
@@ -209,6 +212,7 @@ class Master:
             raise ConnectionError(connection.reason)
         self._connection = connection
         self.send = connection.send
+        self._report(Silence(Answer.GRANTED))
         for debt in self._debts.values():
             debt.until = self._loop.time() + debt.debt_ttl / 1000
         self._collect()
@@ -237,13 +241,23 @@ class Master:
             raise MasterError(f"the same server as {other.name}")
         self._run_id = info.run_id  # stepping down gives the name back
         if info.caution and info.caution != self._cautioned:
-            self._warn(f"{self.name}: {info.caution}")
+            self._tell(False, f"{self.name}: {info.caution}")
         self._cautioned = info.caution
+
+    def _report(self, silence: Silence) -> None:
+        """Tell once how the master stands, not at each attempt to connect."""
+        if silence != self._told:
+            self._told = silence
+            good = silence.answer is Answer.GRANTED
+            vote = Vote(self.name, silence.answer, silence.detail)
+            self._tell(good, f"{self.name}: connected again" if good else str(vote))
 
     def _step_down(self, silence: Silence) -> None:
         self._connection = None
         self.send = self._refuse
         self._silence = silence
+        if not self._closing:
+            self._report(silence)
         if self._neighbours.get(self._run_id) is self:
             del self._neighbours[self._run_id]
 
@@ -275,6 +289,7 @@ class Master:
 
     def close(self) -> None:
         """Begin to end the connection, and all attempts to have one."""
+        self._closing = True
         if self._collector is not None:
             self._collector.cancel()
         self._is_known()

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import random
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
@@ -32,6 +33,7 @@ async def redlock(masters: list[FakeMaster]) -> AsyncIterator[Redlock]:
 @pytest.fixture(autouse=True)
 async def nothing_is_left() -> AsyncIterator[None]:
     """No task outlives a test, and nothing is reported to the loop's exception handler."""
+    random.seed(0)  # the delays between attempts are the same in each run
     reported: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
     before = asyncio.all_tasks()

@@ -257,7 +257,7 @@ async def test_a_lock_that_nobody_extends_comes_free_with_its_ttl(redlock: Redlo
     lease = await redlock.lock("r", ttl=1000, auto_extend=False).acquire()
     began = now()
     async with redlock.lock("r"):
-        assert 0.99 < now() - began < 1.25
+        assert 0.98 < now() - began < 1.25  # its holder gave it up at its deadline
         assert not lease.valid
 
 

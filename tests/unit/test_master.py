@@ -200,6 +200,23 @@ async def test_a_server_that_may_evict_is_warned_of_once(
         async with Redlock(masters[:1]):
             masters[0].cut()
             await asyncio.sleep(1)
-    said = [record.getMessage() for record in caplog.records]
+    said = [record.getMessage() for record in caplog.records if "maxm" in record.getMessage()]
     assert len(said) == 1
     assert said[0].startswith("m0: its maxmemory-policy allkeys-lru may drop locks")
+
+
+async def test_an_operator_is_told_once_that_a_master_is_away_and_when_it_is_back(
+    masters: list[FakeMaster], caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "redlock_aio"):
+        async with Redlock(masters):
+            assert not caplog.records
+            masters[1].kill()
+            await asyncio.sleep(60)
+            masters[1].restart()
+            await asyncio.sleep(1)
+    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
+        ("WARNING", "m1: unreachable, connection reset by peer"),
+        ("WARNING", "m1: unreachable, connection refused"),
+        ("INFO", "m1: connected again"),
+    ]
