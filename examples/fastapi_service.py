@@ -31,7 +31,7 @@ app = FastAPI(lifespan=lifespan)
 
 @app.post("/invoices/{invoice_id}/send")
 async def send(invoice_id: int) -> dict[str, int]:
-    async with redlock.lock(f"invoice:{invoice_id}", ttl=5_000, wait=300) as lease:
+    async with redlock.lock(f"invoice:{invoice_id}", ttl=5_000, wait=1_000) as lease:
         await asyncio.sleep(0.1)  # your work
         lease.ensure_valid()
         return {"sent": invoice_id}

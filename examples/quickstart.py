@@ -8,13 +8,16 @@ from redlock_aio import Redlock
 MASTERS = os.environ.get("REDLOCK_MASTERS", "redis://localhost:6379").split(",")
 
 
+async def send_invoice(redlock: Redlock, number: int) -> None:
+    async with redlock.lock(f"invoice:{number}", ttl=10_000) as lease:
+        await asyncio.sleep(0.1)  # your work: cancelled if the lock is ever lost
+        lease.ensure_valid()  # before each write: LockLostError if it is too late
+        print(f"invoice {number} is sent, by nobody else; {lease.remaining} ms were left")
+
+
 async def main() -> None:
-    async with Redlock(MASTERS) as redlock:
-        async with redlock.lock("invoice:42", ttl=10_000) as lease:
-            print("nobody else has invoice 42 now; it is extended for as long as this block runs")
-            await asyncio.sleep(0.1)  # your work; cancelled if the lock is ever lost
-            lease.ensure_valid()  # before each write: raises LockLostError if it is too late
-            print("written; the lock would have lived for", lease.remaining, "ms more")
+    async with Redlock(MASTERS) as redlock:  # one for the whole program
+        await asyncio.gather(send_invoice(redlock, 42), send_invoice(redlock, 42))
 
 
 asyncio.run(main())

@@ -11,12 +11,12 @@ MASTERS = os.environ.get("REDLOCK_MASTERS", "redis://localhost:6379").split(",")
 
 async def one_attempt(redlock: Redlock) -> None:
     """Take the lock if it is free, and go on without it if it is not."""
-    lease = await redlock.lock("cache:warm-up").try_acquire()
+    lease = await redlock.lock("invoice:42").try_acquire()
     if lease is None:
-        print("somebody else is at it, or too few masters answer")
+        print("not now: others hold it, or too few masters answer")
         return
     async with lease:
-        print("the cache is warmed up by us")
+        print("it was free")
 
 
 async def bounded_wait(redlock: Redlock) -> None:
@@ -44,7 +44,8 @@ async def main() -> None:
     async with Redlock(MASTERS) as redlock:
         await one_attempt(redlock)
         async with redlock.lock("invoice:42"):
-            await asyncio.gather(one_attempt(redlock), few_attempts(redlock))
+            await one_attempt(redlock)
+            await few_attempts(redlock)
             waiter = asyncio.create_task(bounded_wait(redlock))
             await asyncio.sleep(0.2)
         await waiter

@@ -1,0 +1,382 @@
+"""
+What a lock costs: redlock_aio against the floor and against other libraries.
+
+It claims that `async with redlock.lock(key, ttl=10_000)` on five masters makes
+at least half as many pairs as the floor (see `floor.py`) and takes alone at most
+one and a half times as long, and that one or two hung masters of five cost less
+than half of a healthy pair's latency again; with three, `QuorumUnavailableError`
+comes when the master time-out is over.
+
+All contestants run in one process, in turn, again and again; every ratio is the
+median of the ratios within one turn, so that a busy machine touches both sides.
+Each pair makes a lock object of its own, as a program would, and each task has
+its own key, so that nobody waits for anybody.
+
+    python benchmarks/compare.py [--quick] [--uvloop] [--containers]
+
+The tables go to `results.md` and `results.svg`; with `--containers` (five Redis
+containers, through testcontainers) to `results-containers.md`.
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Self, cast
+
+import measuring
+import redis.asyncio
+from floor import Floor
+from measuring import Pair, Rate, Server, bar, median, median_ratio, percentile
+from picture import Bar, draw
+from pottery import AIORedlock
+from redis.backoff import ConstantBackoff
+from redis.retry import Retry
+
+from redlock_aio import Answer, QuorumUnavailableError, Redlock
+from redlock_aio.testing import embedded_masters
+
+FLOOR, OURS, OURS_ON_ONE = "the floor", "redlock_aio on five", "redlock_aio on one"
+REDIS_PY, POTTERY = "redis-py's Lock on one", "pottery's AIORedlock on five"
+EVERYBODY = (FLOOR, OURS, OURS_ON_ONE, REDIS_PY, POTTERY)
+
+LEAST_RATE, MOST_LATENCY, MOST_HUNG_LATENCY = 0.5, 1.5, 1.5
+MASTER_TIMEOUT = 50
+MOST_TIMEOUT = 1.2
+"""Times the master time-out until it is told that no quorum can be had."""
+
+CONDEMNED_AFTER = 2.0
+"""Seconds after which a master that hangs is surely known to hang."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How long to measure, in seconds, and how often."""
+
+    times: int
+    rate: float
+    latency: float
+    hangs: int
+    hung: float
+
+    @classmethod
+    def of(cls, *, quick: bool) -> "Plan":
+        return cls(2, 0.4, 0.3, 1, 0.4) if quick else cls(9, 1.0, 0.7, 3, 0.8)
+
+
+@dataclass(slots=True)
+class Taken:
+    """What was measured of one contestant, a figure for each repetition."""
+
+    rates: list[Rate] = field(default_factory=list)
+    p50: list[float] = field(default_factory=list)
+    p99: list[float] = field(default_factory=list)
+
+    @property
+    def pairs(self) -> list[float]:
+        return [rate.pairs_per_second for rate in self.rates]
+
+    @property
+    def cpu(self) -> list[float]:
+        return [rate.cpu_us for rate in self.rates]
+
+
+def redlock_pair(redlock: Redlock) -> Pair:
+    async def pair(name: str) -> None:
+        async with redlock.lock(name, ttl=measuring.TTL):
+            pass
+
+    return pair
+
+
+def redis_py_pair(client: redis.asyncio.Redis) -> Pair:
+    async def pair(name: str) -> None:
+        async with client.lock(name, timeout=measuring.TTL / 1000):
+            pass
+
+    return pair
+
+
+def pottery_pair(clients: Sequence[redis.asyncio.Redis]) -> Pair:
+    masters = frozenset(clients)
+
+    async def pair(name: str) -> None:
+        async with AIORedlock(key=name, masters=masters, auto_release_time=measuring.TTL / 1000):
+            pass
+
+    return pair
+
+
+@contextlib.asynccontextmanager
+async def contestants(urls: Sequence[str], who: Sequence[str]) -> AsyncIterator[dict[str, Pair]]:
+    """Open all that are to be compared; each has made its first pairs."""
+    async with contextlib.AsyncExitStack() as stack:
+        floor = Floor(urls)
+        await floor.open(measuring.names())
+        stack.push_async_callback(floor.aclose)
+        five = await stack.enter_async_context(Redlock(urls, master_timeout=MASTER_TIMEOUT))
+        one = await stack.enter_async_context(Redlock(urls[:1], master_timeout=MASTER_TIMEOUT))
+        clients = [
+            redis.asyncio.Redis.from_url(url, max_connections=2 * measuring.TASKS) for url in urls
+        ]
+        for client in clients:
+            stack.push_async_callback(client.aclose)
+        everybody = {
+            FLOOR: floor.pair,
+            OURS: redlock_pair(five),
+            OURS_ON_ONE: redlock_pair(one),
+            REDIS_PY: redis_py_pair(clients[0]),
+            POTTERY: pottery_pair(clients),
+        }
+        for name in who:  # connections are made on demand, and are no part of a pair
+            await measuring.rate(everybody[name], seconds=0.1)
+        yield {name: everybody[name] for name in who}
+
+
+async def costs(urls: Sequence[str], who: Sequence[str], plan: Plan) -> dict[str, Taken]:
+    """Measure each contestant in turn, *plan.times* times."""
+    taken = {name: Taken() for name in who}
+    async with contestants(urls, who) as pairs:
+        for _ in range(plan.times):
+            for name, pair in pairs.items():
+                taken[name].rates.append(await measuring.rate(pair, seconds=plan.rate))
+            for name, pair in pairs.items():
+                alone = await measuring.latencies(pair, seconds=plan.latency)
+                taken[name].p50.append(percentile(alone, 0.5))
+                taken[name].p99.append(percentile(alone, 0.99))
+    return taken
+
+
+def cost_rows(taken: dict[str, Taken], loop: str = "") -> Iterator[list[str]]:
+    floor = taken[FLOOR]
+    for name, figures in taken.items():
+        share = median_ratio(figures.pairs, floor.pairs)
+        slower = median_ratio(figures.p50, floor.p50)
+        bars = [
+            bar(f"rate >= {LEAST_RATE}", met=share >= LEAST_RATE),
+            bar(f"latency <= {MOST_LATENCY}", met=slower <= MOST_LATENCY),
+        ]
+        yield [
+            f"**{name}**{loop}" if name == OURS else name + loop,
+            f"{median(figures.pairs):,.0f}",
+            f"{share:.2f}",
+            f"{median(figures.p50):,.0f} us",
+            f"{slower:.2f}",
+            f"{median(figures.p99):,.0f} us",
+            f"{median(figures.cpu):,.1f} us",
+            f"{median_ratio(figures.cpu, floor.cpu):,.1f}",
+            ", ".join(bars) if name == OURS else "",
+        ]
+
+
+@contextlib.contextmanager
+def hanging(servers: Sequence[Server]) -> Iterator[None]:
+    try:
+        for server in servers:
+            server.pause()
+        yield
+    finally:
+        for server in servers:
+            server.resume()
+
+
+async def recovered(redlock: Redlock) -> None:
+    """Wait until all masters vote again."""
+    async with asyncio.timeout(30):
+        while True:
+            async with redlock.lock("benchmark:recovered", ttl=measuring.TTL) as lease:
+                await asyncio.sleep(0.02)
+                if all(vote.answer is Answer.GRANTED for vote in lease.votes):
+                    return
+
+
+async def time_to_error(redlock: Redlock, seconds: float) -> list[float]:
+    """Attempt for so many seconds; return how many us each took to say that there is no quorum."""
+    clock = time.perf_counter
+    took = []
+    ends = clock() + seconds
+    while clock() < ends:
+        began = clock()
+        try:
+            await redlock.lock("benchmark:0", ttl=measuring.TTL, wait=0).acquire()
+        except QuorumUnavailableError:
+            took.append((clock() - began) * 1e6)
+    return sorted(took)
+
+
+@dataclass(frozen=True, slots=True)
+class Hang:
+    """How a pair fared while masters hung, in us: at once, and when it was known."""
+
+    healthy: list[float]
+    fresh: list[float]
+    known: list[float]
+
+
+async def hang(redlock: Redlock, servers: Sequence[Server], number: int, plan: Plan) -> Hang:
+    """Measure while *number* of the *servers* hang, and just before."""
+    pair = redlock_pair(redlock)
+    majority_left = len(servers) - number > len(servers) // 2
+
+    async def measure() -> list[float]:
+        if majority_left:
+            return await measuring.latencies(pair, seconds=plan.hung)
+        return await time_to_error(redlock, plan.hung)
+
+    healthy = await measuring.latencies(pair, seconds=plan.hung)
+    with hanging(servers[:number]):
+        began = time.perf_counter()
+        fresh = await measure()
+        await asyncio.sleep(CONDEMNED_AFTER - (time.perf_counter() - began))
+        known = await measure()
+    await recovered(redlock)
+    return Hang(healthy, fresh, known)
+
+
+async def hangs(servers: Sequence[Server], plan: Plan) -> dict[int, list[Hang]]:
+    """Measure with one, two and three hung masters, in turn, not always the same ones."""
+    found: dict[int, list[Hang]] = {1: [], 2: [], 3: []}
+    turn = list(servers)
+    urls = [server.url for server in servers]
+    async with Redlock(urls, master_timeout=MASTER_TIMEOUT) as redlock:
+        for _ in range(plan.hangs):
+            for number, taken in found.items():
+                taken.append(await hang(redlock, turn, number, plan))
+                turn.append(turn.pop(0))
+    return found
+
+
+def hang_rows(found: dict[int, list[Hang]]) -> Iterator[list[str]]:
+    for number, taken in found.items():
+        healthy = [percentile(each.healthy, 0.5) for each in taken]
+        for when in ("fresh", "known"):
+            figures: list[list[float]] = [getattr(each, when) for each in taken]
+            p50 = [percentile(each, 0.5) for each in figures]
+            p99 = median(percentile(each, 0.99) for each in figures)
+            what = f"{number} of five, {'at once' if when == 'fresh' else 'after 2 s'}"
+            if number < 3:
+                ratio = median_ratio(p50, healthy)
+                yield [
+                    what, f"{median(p50):,.0f} us", f"{p99:,.0f} us", f"{ratio:.2f}",
+                    bar(f"< {MOST_HUNG_LATENCY} x healthy", met=ratio < MOST_HUNG_LATENCY),
+                ]  # fmt: skip
+            else:
+                ratio = median(p50) / MASTER_TIMEOUT / 1000
+                yield [
+                    f"{what}: `QuorumUnavailableError`",
+                    f"{median(p50) / 1000:,.1f} ms", f"{p99 / 1000:,.1f} ms", f"{ratio:.2f}",
+                    bar(f"<= {MOST_TIMEOUT} x master_timeout", met=ratio <= MOST_TIMEOUT),
+                ]  # fmt: skip
+
+
+class Container:
+    """A Redis in a container; it hangs when the engine freezes it."""
+
+    def __init__(self) -> None:
+        from testcontainers.core.container import DockerContainer
+
+        self._container = DockerContainer("redis:8-alpine").with_exposed_ports(6379)
+
+    def __enter__(self) -> Self:
+        self._container.start()
+        host = self._container.get_container_host_ip()
+        self.url = f"redis://{host}:{self._container.get_exposed_port(6379)}"
+        # The port is open before the server is: it is asked until it answers, some 30 s.
+        retry = Retry(ConstantBackoff(0.1), 300)
+        with redis.Redis.from_url(self.url, retry=retry) as client:
+            client.ping()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._container.stop()
+
+    def pause(self) -> None:
+        self._container.get_wrapped_container().pause()
+
+    def resume(self) -> None:
+        self._container.get_wrapped_container().unpause()
+
+
+@contextlib.contextmanager
+def running(*, containers: bool) -> Iterator[Sequence[Server]]:
+    """Run five masters for the body."""
+    with contextlib.ExitStack() as stack:
+        if containers:
+            yield [stack.enter_context(Container()) for _ in range(5)]
+        else:
+            yield cast("Sequence[Server]", stack.enter_context(embedded_masters(5)))
+
+
+def bars(taken: dict[str, Taken]) -> list[Bar]:
+    return [
+        Bar(name, median(each.pairs), median(each.p50), ours=name in (OURS, OURS_ON_ONE))
+        for name, each in taken.items()
+    ]
+
+
+def spread(taken: dict[str, Taken]) -> str:
+    """Say how far the most important ratio went from one repetition to the next."""
+    ours, floor = taken[OURS].pairs, taken[FLOOR].pairs
+    ratios = [one / other for one, other in zip(ours, floor, strict=True)]
+    return f"{min(ratios):.2f} to {max(ratios):.2f} of the floor's ({len(ratios)} of them)"
+
+
+def report(
+    taken: dict[str, Taken],
+    on_uvloop: dict[str, Taken],
+    found: dict[int, list[Hang]],
+    where: str,
+    url: str,
+) -> str:
+    cost_head = [
+        "a pair: acquire and release", f"pairs/s, {measuring.TASKS} tasks", "to the floor's",
+        "median latency, 1 task", "to the floor's", "p99", "CPU per pair", "to the floor's", "bars",
+    ]  # fmt: skip
+    hang_head = ["hung masters", "latency (median)", "p99", "ratio", "bars"]
+    machine = measuring.machine(url, "redlock_aio", "redis", "hiredis", "pottery")
+    hung = (
+        "And when masters hang (their connections stay, nothing is answered). The ratio is to the"
+        f" healthy latency just before; for three, to the master time-out of {MASTER_TIMEOUT} ms."
+    )
+    rows = [*cost_rows(taken), *(cost_rows(on_uvloop, ", uvloop") if on_uvloop else ())]
+    return "\n\n".join(
+        [
+            "# What a lock costs",
+            f"Five masters {where}, and the client, on one machine: {machine}.",
+            f"From one repetition to the next redlock_aio's rate was {spread(taken)}.",
+            measuring.table(cost_head, rows),
+            hung,
+            measuring.table(hang_head, hang_rows(found)),
+        ]
+    )
+
+
+def main() -> None:
+    parser = measuring.arguments(__doc__)
+    parser.add_argument("--uvloop", action="store_true", help="rows on uvloop, too")
+    parser.add_argument("--containers", action="store_true", help="masters in containers")
+    options = parser.parse_args()
+    plan = Plan.of(quick=options.quick)
+    # That masters go down and come back is what is asked for here.
+    logging.getLogger("redlock_aio").setLevel(logging.ERROR)
+    with running(containers=options.containers) as servers:
+        urls = [server.url for server in servers]
+        taken = measuring.run(costs(urls, EVERYBODY, plan))
+        on_uvloop = (
+            measuring.run(costs(urls, (FLOOR, OURS), plan), uvloop=True) if options.uvloop else {}
+        )
+        found = measuring.run(hangs(servers, plan))
+        where = "in containers" if options.containers else "as processes"
+        text = report(taken, on_uvloop, found, where, urls[0])
+    print(text)
+    if not options.quick:
+        name = "results-containers.md" if options.containers else "results.md"
+        (measuring.HERE / name).write_text(f"{text}\n")
+        if not options.containers:
+            draw(bars(taken), measuring.HERE / "results.svg")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,174 @@
+"""
+What the benchmarks share: how a figure is taken, and how it is shown.
+
+A *pair* is one acquisition and one release, with nothing in between. It is
+measured in two ways: as a rate, with many tasks that each have a key of their
+own, and as a latency, with one task alone. The garbage collector runs as it
+does in any program, but starts each measurement with nothing to collect.
+"""
+
+import argparse
+import asyncio
+import gc
+import os
+import platform
+import statistics
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+import redis
+
+TTL = 10_000
+"""Milliseconds; what every contestant asks for."""
+
+TASKS = 100
+
+HERE = Path(__file__).parent
+
+LIBRARIES = {"redis": "redis-py"}
+"""Where a package and what it is called have two names."""
+
+Pair = Callable[[str], Awaitable[None]]
+"""Takes and releases the lock with this name."""
+
+T = TypeVar("T")
+
+
+class Server(Protocol):
+    """A master that can be made to hang."""
+
+    @property
+    def url(self) -> str: ...
+    def pause(self) -> None: ...
+    def resume(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """What many tasks at once achieve, and what it costs the client's process."""
+
+    pairs_per_second: float
+    cpu_us: float
+
+
+def names(tasks: int = TASKS) -> list[str]:
+    """Return the keys that a measurement uses, one for each task."""
+    return [f"benchmark:{number}" for number in range(tasks)]
+
+
+async def rate(pair: Pair, *, seconds: float, tasks: int = TASKS) -> Rate:
+    """Let *tasks* tasks make pairs, one after another, for so many seconds."""
+    going = True
+
+    def stop() -> None:
+        nonlocal going
+        going = False
+
+    async def work(name: str) -> int:
+        done = 0
+        while going:
+            await pair(name)
+            done += 1
+        return done
+
+    gc.collect()
+    asyncio.get_running_loop().call_later(seconds, stop)
+    began, cpu_began = time.perf_counter(), time.process_time()
+    done = sum(await asyncio.gather(*(work(name) for name in names(tasks))))
+    elapsed, cpu = time.perf_counter() - began, time.process_time() - cpu_began
+    return Rate(done / elapsed, cpu / done * 1e6)
+
+
+async def latencies(pair: Pair, *, seconds: float) -> list[float]:
+    """Let one task make pairs for so many seconds; return how many us each took, sorted."""
+    (name,) = names(1)
+    clock = time.perf_counter
+    took = []
+    gc.collect()
+    before = clock()
+    ends = before + seconds
+    while before < ends:
+        await pair(name)
+        after = clock()
+        took.append((after - before) * 1e6)
+        before = after
+    return sorted(took)
+
+
+def percentile(ordered: Sequence[float], share: float) -> float:
+    """Return the value below which *share* of the *ordered* values lie."""
+    return ordered[min(int(len(ordered) * share), len(ordered) - 1)]
+
+
+def median(values: Iterable[float]) -> float:
+    return statistics.median(values)
+
+
+def median_ratio(values: Iterable[float], to: Iterable[float]) -> float:
+    """
+    Return the median of the ratios of what was measured in the same repetition.
+
+    A neighbour that takes the processor for a while slows both sides of a
+    ratio, but not both sides of two medians.
+    """
+    return median(value / other for value, other in zip(values, to, strict=True))
+
+
+def run(main: Coroutine[object, object, T], *, uvloop: bool = False) -> T:
+    """Run *main* to its end, on asyncio's own loop or on uvloop."""
+    factory: Callable[[], asyncio.AbstractEventLoop] | None = None
+    if uvloop:
+        import uvloop as other
+
+        factory = other.new_event_loop
+    with asyncio.Runner(loop_factory=factory) as runner:
+        return runner.run(main)
+
+
+def arguments(what: str | None) -> argparse.ArgumentParser:
+    """Return a parser with the options that all benchmarks have."""
+    parser = argparse.ArgumentParser(
+        description=what, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="short and rough; keeps no results")
+    return parser
+
+
+def machine(url: str, *packages: str) -> str:
+    """Return one line about what the figures were taken on; it names no host."""
+    said = redis.Redis.from_url(url).info("server")
+    server = said.get("server_name", "redis")
+    number = said.get(f"{server}_version", said["redis_version"])
+    return ", ".join(
+        [
+            _cpu_model(),
+            f"{os.cpu_count()} cores",
+            f"{platform.system()} {platform.release().partition('-')[0]}",
+            f"{platform.python_implementation()} {platform.python_version()}",
+            f"{server} {number}",
+            *(f"{LIBRARIES.get(p, p)} {version(p)}" for p in packages),
+        ]
+    )
+
+
+def _cpu_model() -> str:
+    told = Path("/proc/cpuinfo")
+    for line in told.read_text().splitlines() if told.exists() else ():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a Markdown table; all columns but the first and the last are numbers."""
+    rule = ["---", *["---:"] * (len(head) - 2), "---"]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in (head, rule, *rows))
+
+
+def bar(label: str, *, met: bool) -> str:
+    """Return how a promise fared."""
+    return f"{'PASS' if met else 'miss'} ({label})"

@@ -1,0 +1,141 @@
+"""
+The workers of one test: starting them, and reading what they did.
+"""
+
+import contextlib
+import importlib.util
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from redlock_aio.testing import EmbeddedMaster
+
+from .history import Diary, Section
+
+WORKER = Path(__file__).with_name("worker.py")
+LONGEST_START = 20.0
+
+
+def instant() -> int:
+    """Return now, in nanoseconds on the clock of the workers' diaries."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What a crew has to do."""
+
+    seconds: float
+    ttl: int = 2_000
+    tasks: int = 8
+    resources: tuple[str, ...] = ("main", "left", "right")
+    first_share: float = 8.0
+    body: tuple[float, float] = (0.0, 0.003)
+    guard: str = "lock"
+    long: bool = False
+
+
+@dataclass(slots=True)
+class Crew:
+    """Processes that work on one job."""
+
+    job: Job
+    masters: Sequence[EmbeddedMaster]
+    folder: Path
+    chance: random.Random
+    until: int = 0
+    processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    @property
+    def counters(self) -> Path:
+        """The folder with a file for each resource."""
+        return self.folder / "counters"
+
+    def hire(self) -> str:
+        """Start one more worker, and return its name."""
+        job, name = self.job, f"worker{len(self.processes)}"
+        command = [
+            *(sys.executable, "-W", "error", str(WORKER)),
+            *("--masters", *(master.url for master in self.masters)),
+            *("--diary", str(self.path(name)), "--counters", str(self.counters)),
+            *("--resources", *job.resources, "--first-share", str(job.first_share)),
+            *(
+                "--until",
+                str(self.folder / "until"),
+                "--tasks",
+                str(job.tasks),
+                "--ttl",
+                str(job.ttl),
+            ),
+            *("--shortest", str(job.body[0]), "--longest", str(job.body[1])),
+            *("--guard", job.guard, "--seed", str(self.chance.getrandbits(32))),
+            *(["--long"] if job.long else []),
+        ]
+        # Every second worker has the other event loop, where it is installed.
+        if len(self.processes) % 2 and importlib.util.find_spec("uvloop") is not None:
+            command.append("--uvloop")
+        with (self.folder / f"{name}.err").open("wb") as errors:
+            self.processes[name] = subprocess.Popen(command, stderr=errors)
+        return name
+
+    def start(self) -> None:
+        """Start the clock once all are there, however long their interpreters took."""
+        ends = time.monotonic() + LONGEST_START
+        while not all(self.path(name).exists() for name in self.processes):
+            assert time.monotonic() < ends, "the workers do not start"
+            time.sleep(0.005)
+        self.until = instant() + int(self.job.seconds * 1e9)
+        unfinished = self.folder / "until.new"
+        unfinished.write_text(str(self.until))
+        unfinished.rename(self.folder / "until")
+
+    def path(self, name: str) -> Path:
+        """Return where a worker's diary is."""
+        return self.folder / f"{name}.diary"
+
+    def diary(self, name: str) -> Diary:
+        """Return what a worker has done so far."""
+        return Diary.read(self.path(name))
+
+    def sections(self) -> list[Section]:
+        """Return what all have done, in the order in which it began."""
+        found = [section for name in self.processes for section in self.diary(name).sections]
+        return sorted(found, key=lambda section: section.acquired_at)
+
+    def missed(self) -> list[str]:
+        """Return why workers gave up waiting."""
+        return [reason for name in self.processes for reason in self.diary(name).missed]
+
+    def wait(self) -> None:
+        """Wait until all have ended, and fail if one has anything to complain about."""
+        late = 15 + max(0.0, (self.until - instant()) / 1e9)
+        ends = time.monotonic() + late
+        for name, process in self.processes.items():
+            code = process.wait(max(0.1, ends - time.monotonic()))
+            said = (self.folder / f"{name}.err").read_text()
+            killed = code == -9
+            assert killed or (code == 0 and not said), f"{name} ended with {code}: {said}"
+
+
+@contextlib.contextmanager
+def at_work(
+    job: Job, masters: Sequence[EmbeddedMaster], chance: random.Random, workers: int = 4
+) -> Iterator[Crew]:
+    """Have *workers* processes at work for the body; whoever is left then is killed."""
+    with tempfile.TemporaryDirectory(prefix="redlock_aio-chaos-") as folder:
+        crew = Crew(job, masters, Path(folder), chance)
+        crew.counters.mkdir()
+        try:
+            for _ in range(workers):
+                crew.hire()
+            crew.start()
+            yield crew
+        finally:
+            for process in crew.processes.values():
+                process.kill()  # nothing happens to one that has ended
+                process.wait()

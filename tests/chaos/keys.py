@@ -1,0 +1,22 @@
+"""
+What is still on the masters.
+"""
+
+import time
+from collections.abc import Sequence
+
+from redlock_aio.testing import EmbeddedMaster
+
+
+def left_behind(masters: Sequence[EmbeddedMaster], *, within: float) -> dict[str, list[str]]:
+    """Return the keys that are still on a master after at most *within* seconds."""
+    ends = time.monotonic() + within
+    while True:
+        left = {}
+        for master in masters:
+            with master.client() as client:
+                if keys := client.keys():
+                    left[master.url] = keys
+        if not left or time.monotonic() > ends:
+            return left
+        time.sleep(0.02)

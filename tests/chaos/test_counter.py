@@ -1,0 +1,94 @@
+"""
+Workers add to counters under the lock while masters are paused, killed and cut off.
+"""
+
+import random
+import sys
+from collections import Counter
+
+import pytest
+
+from redlock_aio.testing import EmbeddedMaster
+
+from . import nemesis
+from .crew import Crew, Job, at_work
+from .history import by_resource, longest_gap, lost_updates, overlaps
+from .keys import left_behind
+
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(600)]
+
+CALM = 1.5
+"""Seconds at the end of a run in which all masters are back, and are told what they missed."""
+
+DEEDS = ("pause", "pause", "cut", "cut", "kill")
+"""What may happen, kills less often: a dead master is away for so long."""
+
+PER_SECOND = 30
+"""How many increments are progress; without faults it is about fifteen times that."""
+
+LONGEST_GAP = 5.0
+
+
+def report(crew: Crew, done: dict[str, int]) -> None:
+    """Say what happened, for whoever looks."""
+    sections = crew.sections()
+    lost = Counter(section.reason for section in sections if section.ended == "lost")
+    for resource, those in by_resource(sections).items():
+        wrote = sum(section.wrote for section in those)
+        sys.stdout.write(
+            f"{resource}: {wrote} increments in {crew.job.seconds:g} s,"
+            f" longest gap {longest_gap(those):.2f} s\n"
+        )
+    missed = dict(Counter(crew.missed()))
+    sys.stdout.write(f"masters: {done}; leases lost: {dict(lost)}; gave up: {missed}\n")
+
+
+@pytest.mark.promise("S1")
+@pytest.mark.promise("S3")
+@pytest.mark.promise("S6")
+def test_no_update_is_lost_while_a_minority_of_masters_comes_and_goes(
+    masters: list[EmbeddedMaster], chance: random.Random, seconds: float
+) -> None:
+    """
+    Four processes, 33 tasks, two of five masters away at any time.
+
+    A killed master comes back empty, and only after the longest ttl in use is
+    over: see `nemesis` for why.
+    """
+    job = Job(seconds, long=True)
+    away = job.ttl / 1000 + 0.2
+    deeds = nemesis.schedule(chance, masters=5, seconds=seconds - CALM, away=away, what=DEEDS)
+    with at_work(job, masters, chance) as crew:
+        done = nemesis.perform(deeds, masters, away=away)
+        crew.wait()
+        left = left_behind(masters, within=1.0)
+        sections = crew.sections()
+        report(crew, done)
+        assert not lost_updates(sections, crew.counters)
+        assert not overlaps(sections)
+        assert not left
+        assert all(section.wrote or section.ended == "lost" for section in sections)
+        first = by_resource(sections)["main"]
+        assert len(first) > PER_SECOND * seconds
+        assert longest_gap(first) < LONGEST_GAP
+
+
+def test_the_nemesis_leaves_a_majority_and_restarts_late() -> None:
+    seen = set()
+    for seed in range(200):
+        deeds = nemesis.schedule(random.Random(seed), masters=5, seconds=8, away=2.2, what=DEEDS)
+        gone: dict[int, nemesis.Deed] = {}
+        for deed in deeds:
+            seen.add(deed.what)
+            if deed.what in {"resume", "start"}:
+                went = gone.pop(deed.master)
+                assert deed.what == {"pause": "resume", "kill": "start"}[went.what]
+                assert deed.what == "resume" or deed.at - went.at > 2.2 - 1e-6
+                assert deed.at < 8
+            else:
+                assert deed.master not in gone
+                assert len(gone) < 2
+                if deed.what != "cut":
+                    gone[deed.master] = deed
+        assert not gone
+    assert seen == {"pause", "resume", "kill", "start", "cut"}

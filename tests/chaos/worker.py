@@ -1,0 +1,223 @@
+"""
+One worker process: tasks that add 1 to counters which only the lock protects.
+
+Run by path, with what it needs as arguments, so that it can be killed and
+stopped like any other program. What it did it writes to a diary, one line at a
+time and unbuffered: whatever kills it, what it had written is there.
+
+    acquired 7 main 81234567890 1977      section, resource, instant, validity
+    checks 7                              it is about to ask whether the lease is valid
+    writes 7 42                           it is, and 42 is about to be written
+    wrote 7
+    ended 7 released 81237567890 81237570001      last instant proven valid, instant of the line
+
+Instants are nanoseconds on CLOCK_BOOTTIME, which all processes share.
+"""
+
+import argparse
+import asyncio
+import logging
+import os
+import random
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from redlock_aio import Lease, LockLostError, LockNotAcquiredError, Redlock
+
+DIGITS = 12
+LONG_TTL = 500
+"""The ttl of the lock that is held for several of them, in ms; it lives by its extensions."""
+LONG_SHORTEST, LONG_LONGEST = 0.3, 1.2
+LONGEST_WAIT = 2_000
+
+
+def instant() -> int:
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+
+
+class Diary:
+    """What this worker did."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        self._sections = 0
+
+    def note(self, *words: object) -> None:
+        os.write(self._file, (" ".join(map(str, words)) + "\n").encode())
+
+    def next_section(self) -> int:
+        self._sections += 1
+        return self._sections
+
+
+class Counter:
+    """A number in a file. Nothing protects it between a read and a write."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT)
+
+    def read(self) -> int:
+        return int(os.pread(self._file, DIGITS, 0) or b"0")
+
+    def write(self, value: int) -> None:
+        # Always as long as before: there is no moment at which half of it is there.
+        os.pwrite(self._file, b"%0*d" % (DIGITS, value), 0)
+
+
+class Worker:
+    """Tasks that go through critical sections until the time is up."""
+
+    def __init__(self, options: argparse.Namespace, redlock: Redlock) -> None:
+        self.until = 0
+        self.options = options
+        self.redlock = redlock
+        self.diary = Diary(options.diary)
+        self.random = random.Random(options.seed)
+        self.counters = {
+            resource: Counter(options.counters / resource)
+            for resource in (*options.resources, "long")
+        }
+
+    def time_left(self) -> float:
+        return (self.until - instant()) / 1e9
+
+    async def wait_for_the_start(self) -> None:
+        """Wait for the file that says until when to work; our diary has said that we are there."""
+        until: Path = self.options.until
+        while not until.exists():  # noqa: ASYNC110, ASYNC240 - another process makes it
+            await asyncio.sleep(0.005)
+        self.until = int(until.read_text())  # noqa: ASYNC240 - a few bytes
+
+    async def short_sections(self) -> None:
+        """Go for the first resource mostly, and hold it for a moment."""
+        resources: list[str] = self.options.resources
+        weights = [self.options.first_share, *[1] * (len(resources) - 1)]
+        while self.time_left() > 0:
+            resource = self.random.choices(resources, weights)[0]
+            body = self.random.uniform(self.options.shortest, self.options.longest)
+            await self.section(resource, body, self.options.ttl)
+
+    async def long_sections(self) -> None:
+        """Hold one resource for longer than its ttl, so that extensions carry the lock."""
+        while self.time_left() > 0:
+            body = self.random.uniform(LONG_SHORTEST, LONG_LONGEST)
+            await self.section("long", body, LONG_TTL)
+
+    async def section(self, resource: str, body: float, ttl: int) -> None:
+        """Go through one critical section: read, wait, write one more."""
+        number = self.diary.next_section()
+        proved = 0
+        guard = {"lock": self.locked, "none": self.not_locked, "short": self.locked_too_short}
+
+        def prove() -> None:
+            # The clock is read first: who is valid later was valid then.
+            nonlocal proved
+            now = instant()
+            self.diary.note("checks", number)
+            still_valid()
+            proved = now
+
+        try:
+            async with guard[self.options.guard](resource, ttl) as (validity, still_valid):
+                proved = instant()
+                self.diary.note("acquired", number, resource, proved, validity)
+                value = self.counters[resource].read() + 1
+                await asyncio.sleep(body)
+                prove()
+                self.diary.note("writes", number, value)
+                self.counters[resource].write(value)
+                self.diary.note("wrote", number)
+                prove()
+                # Before the release is sent: whoever comes after comes later.
+                self.diary.note("ended", number, "released", proved, instant())
+        except LockLostError as error:
+            self.diary.note("ended", number, "lost", proved, instant(), error.reason)
+        except LockNotAcquiredError as error:
+            self.diary.note("missed", number, resource, type(error).__name__)
+
+    @asynccontextmanager
+    async def locked(
+        self, resource: str, ttl: int
+    ) -> AsyncIterator[tuple[int, Callable[[], None]]]:
+        # Whoever waits when the time is up gives up, so that a run has an end.
+        wait = max(200, min(LONGEST_WAIT, int(self.time_left() * 1000)))
+        async with self.redlock.lock(resource, ttl=ttl, wait=wait) as lease:
+            yield lease.validity, lease.ensure_valid
+
+    @asynccontextmanager
+    async def locked_too_short(
+        self, resource: str, ttl: int
+    ) -> AsyncIterator[tuple[int, Callable[[], None]]]:
+        """Make every mistake that a holder can make: a short ttl, no extension, no look at it."""
+        lock = self.redlock.lock(
+            resource, ttl=ttl, wait=LONGEST_WAIT, auto_extend=False, on_lost="flag"
+        )
+        async with lock as lease:
+            yield _blind(lease)
+
+    @asynccontextmanager
+    async def not_locked(
+        self, _resource: str, _ttl: int
+    ) -> AsyncIterator[tuple[int, Callable[[], None]]]:
+        yield 0, lambda: None
+
+
+def _blind(lease: Lease) -> tuple[int, Callable[[], None]]:
+    return lease.validity, lambda: None
+
+
+async def work(options: argparse.Namespace) -> None:
+    """Run the tasks; whatever the loop has to complain about is an end with an error."""
+    complaints: list[str] = []
+    asyncio.get_running_loop().set_exception_handler(
+        lambda _loop, context: complaints.append(str(context))
+    )
+    # That masters come and go is no news here; asyncio's own complaints still are.
+    logging.getLogger("redlock_aio").addHandler(logging.NullHandler())
+    async with Redlock(options.masters) as redlock:
+        worker = Worker(options, redlock)
+        await worker.wait_for_the_start()
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(options.tasks):
+                tasks.create_task(worker.short_sections())
+            if options.long:
+                tasks.create_task(worker.long_sections())
+    if complaints:
+        raise SystemExit("\n".join(complaints))
+
+
+def parse() -> argparse.Namespace:
+    """Return what the test wants this worker to do."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--masters", nargs="+", required=True)
+    parser.add_argument("--diary", type=Path, required=True)
+    parser.add_argument("--counters", type=Path, required=True)
+    parser.add_argument("--resources", nargs="+", required=True)
+    parser.add_argument("--first-share", type=float, required=True)
+    parser.add_argument("--until", type=Path, required=True)
+    parser.add_argument("--tasks", type=int, required=True)
+    parser.add_argument("--ttl", type=int, required=True)
+    parser.add_argument("--shortest", type=float, required=True)
+    parser.add_argument("--longest", type=float, required=True)
+    parser.add_argument("--guard", choices=("lock", "none", "short"), required=True)
+    parser.add_argument("--long", action="store_true")
+    parser.add_argument("--uvloop", action="store_true")
+    parser.add_argument("--seed", type=int, required=True)
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Work until the time is up."""
+    options = parse()
+    if options.uvloop:
+        import uvloop
+
+        uvloop.run(work(options))
+    else:
+        asyncio.run(work(options))
+
+
+if __name__ == "__main__":
+    main()

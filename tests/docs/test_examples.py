@@ -1,0 +1,173 @@
+"""Every example runs, on real servers, as a user would run it."""
+
+import ast
+import asyncio
+import importlib.util
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+import redlock_aio
+import redlock_aio.testing
+from redlock_aio import Redlock
+from redlock_aio.testing import EmbeddedMaster
+
+pytestmark = pytest.mark.integration
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.py"))
+SAYS = {
+    "fastapi_service.py": "",
+    "losing_a_lease.py": (
+        r"the body was cancelled: .*\n"
+        r"after the block: 'report' lost: .*\n"
+        r"\d+ writes, then ensure_valid\(\) raised: 'ledger' lost: .*\n"
+    ),
+    "one_host_only.py": r"cleaning up\n",
+    "quickstart.py": r"(invoice 42 is sent, by nobody else; \d+ ms were left\n){2}",
+    "waiting.py": (
+        r"it was free\n"
+        r"not now: .*\n"
+        r"gave up after 3 attempts and \d+ ms\n"
+        r"it was released in time\n"
+    ),
+}
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+def test_it_runs(path: Path, run: Run) -> None:
+    if path.name.startswith("test_"):
+        done = run("-m", "pytest", "-q", str(path))
+        assert "3 passed" in done.stdout, done.stdout
+    else:
+        done = run(str(path))
+        assert re.fullmatch(SAYS[path.name], done.stdout), done.stdout
+    assert done.stderr == ""
+    assert done.returncode == 0
+
+
+def demo_and_examples() -> list[Path]:
+    return [*EXAMPLES, Path(redlock_aio.__file__).with_name("demo.py")]
+
+
+@pytest.mark.parametrize("path", demo_and_examples(), ids=lambda path: path.name)
+def test_it_imports_public_names_only(path: Path) -> None:
+    public = {
+        "redlock_aio": redlock_aio.__all__,
+        "redlock_aio.testing": redlock_aio.testing.__all__,
+    }
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("redlock_aio"):
+            assert {name.name for name in node.names} <= set(public[node.module or ""])
+        if isinstance(node, ast.Import):
+            assert not any(name.name.startswith("redlock_aio") for name in node.names)
+
+
+async def test_the_job_runs_on_one_host(environment: dict[str, str], root: Path) -> None:
+    environment["KEEP_SECONDS"] = "60"
+
+    async def host() -> asyncio.subprocess.Process:
+        job = str(root / "examples" / "one_host_only.py")
+        # -u: what it prints is seen while it runs.
+        return await asyncio.create_subprocess_exec(
+            *(sys.executable, "-u", job), env=environment, stdout=asyncio.subprocess.PIPE
+        )
+
+    first = await host()
+    try:
+        assert first.stdout is not None
+        assert await first.stdout.readline() == b"cleaning up\n"
+        second = await host()
+        said, _ = await second.communicate()
+        assert said == b"it runs on another host\n"
+    finally:
+        first.kill()
+        await first.wait()
+
+
+def module_at(path: Path) -> Any:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+async def service(
+    masters: list[EmbeddedMaster], root: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[httpx.AsyncClient]:
+    monkeypatch.setenv("REDLOCK_MASTERS", ",".join(master.url for master in masters))
+    module = module_at(root / "examples" / "fastapi_service.py")
+    transport = httpx.ASGITransport(module.app)
+    async with (
+        module.app.router.lifespan_context(module.app),
+        httpx.AsyncClient(transport=transport, base_url="http://service") as client,
+    ):
+        yield client
+    assert repr(module.redlock) == "<Redlock 3 masters, closed>"
+
+
+async def test_the_service_works_on_one_request_at_a_time(service: httpx.AsyncClient) -> None:
+    answers = await asyncio.gather(*(service.post("/invoices/42/send") for _ in range(2)))
+    assert [answer.status_code for answer in answers] == [200, 200]
+    assert answers[0].json() == {"sent": 42}
+
+
+async def test_the_service_is_busy_while_others_hold_the_lock(
+    service: httpx.AsyncClient, masters: list[EmbeddedMaster]
+) -> None:
+    async with Redlock([master.url for master in masters]) as elsewhere:
+        async with elsewhere.lock("billing:invoice:42"):
+            answer = await service.post("/invoices/42/send")
+            other = await service.post("/invoices/43/send")
+        assert (answer.status_code, answer.headers["Retry-After"]) == (409, "1")
+        assert answer.json() == {"detail": "invoice:42 is being worked on"}
+        assert other.status_code == 200
+
+
+async def test_the_service_is_unavailable_without_a_majority(
+    service: httpx.AsyncClient, masters: list[EmbeddedMaster]
+) -> None:
+    for master in masters[:2]:
+        master.kill()
+    answer = await service.post("/invoices/42/send")
+    assert (answer.status_code, answer.headers["Retry-After"]) == (503, "5")
+    assert "socket" not in answer.text, "masters are nobody's business"
+
+
+async def test_the_service_runs_as_its_docstring_says(
+    environment: dict[str, str], root: Path
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        server = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-W", "error", "-m", "uvicorn", "fastapi_service:app"),
+            *("--ws", "none", "--uds", f"{folder}/http"),
+            env=environment,
+            cwd=root / "examples",
+            stderr=asyncio.subprocess.PIPE,
+        )
+        assert server.stderr is not None
+        try:
+            log = await server.stderr.readuntil(b"Uvicorn running")
+            transport = httpx.AsyncHTTPTransport(uds=f"{folder}/http")
+            async with httpx.AsyncClient(transport=transport, base_url="http://x") as client:
+                assert (await client.post("/invoices/42/send")).json() == {"sent": 42}
+            server.send_signal(signal.SIGTERM)
+            log += await server.stderr.read()
+        finally:
+            if server.returncode is None:
+                server.kill()
+            await server.wait()
+        assert b"Application shutdown complete" in log, log.decode()
+        assert b"Traceback" not in log
