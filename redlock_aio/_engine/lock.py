@@ -1,6 +1,7 @@
 """The wish to have a lock, and how it becomes a lease."""
 
 import asyncio
+from collections.abc import Coroutine
 from types import TracebackType
 from typing import Protocol
 
@@ -63,7 +64,7 @@ class Lock:
         self._max_hold = max_hold
         self._retry = retry
         self._on_lost = on_lost
-        self._entered: dict[asyncio.Task[object] | None, list[Lease]] = {}
+        self._entered: list[tuple[asyncio.Task[object] | None, Lease]] = []
 
     def __repr__(self) -> str:
         return f"<Lock {', '.join(map(repr, self._resources))}, ttl {self._ttl} ms>"
@@ -96,16 +97,19 @@ class Lock:
         began = fleet.clock()
         if not ready:
             await engine._get_ready(self._wait)
-        won = await waiting.acquire(
-            fleet,
-            self._resources,
-            self._key,
-            self._ttl,
-            factor=engine._drift_factor,
-            began=began,
-            wait=self._wait,
-            retry=self._retry,
-        )
+        factor, wait = engine._drift_factor, self._wait
+        at_most = waiting.time_left(fleet, began, wait) if wait else None
+        won = await waiting.attempt(fleet, self._key, self._ttl, factor, at_most)
+        if not won.until:
+            won = await waiting.persist(
+                fleet,
+                self._resources,
+                won,
+                factor=factor,
+                began=began,
+                wait=wait,
+                retry=self._retry,
+            )
         return self._lease(won)
 
     async def try_acquire(self) -> Lease | None:
@@ -129,12 +133,7 @@ class Lock:
         engine = self._engine
         now = engine._fleet.clock()
         hold = Hold(
-            self._resources,
-            won,
-            now,
-            factor=engine._drift_factor,
-            renewed=self._auto_extend,
-            max_hold=self._max_hold,
+            self._resources, won, now, engine._drift_factor, self._auto_extend, self._max_hold
         )
         engine._watchdog.add(hold, now)
         return Lease(engine._watchdog, hold, now, self._on_lost)
@@ -149,16 +148,16 @@ class Lock:
         lease = await self.acquire()
         # Nothing is awaited from here on: whoever is cancelled now meets it in
         # the body, and leaves it through the release.
-        self._entered.setdefault(asyncio.current_task(), []).append(lease)
+        self._entered.append((asyncio.current_task(self._engine._fleet.loop), lease))
         lease._enter()
         return lease
 
-    async def __aexit__(
+    def __aexit__(
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
-    ) -> None:
+    ) -> Coroutine[object, object, None]:
         """
         Release what this task has acquired last; see `Lease.__aexit__`.
 
@@ -171,11 +170,9 @@ class Lock:
         Cancellation:
             The lock is released all the same.
         """
-        task = asyncio.current_task()
-        leases = self._entered.get(task)
-        if not leases:
-            raise RuntimeError(f"{self!r} must be left by the task that entered it")
-        lease = leases.pop()
-        if not leases:
-            del self._entered[task]
-        await lease.__aexit__(kind, error, trace)
+        entered = self._entered
+        task = asyncio.current_task(self._engine._fleet.loop)
+        for i in range(len(entered) - 1, -1, -1):
+            if entered[i][0] is task:
+                return entered.pop(i)[1].__aexit__(kind, error, trace)
+        raise RuntimeError(f"{self!r} must be left by the task that entered it")

@@ -13,6 +13,7 @@ import os
 import unicodedata
 from collections.abc import Iterable
 from datetime import timedelta
+from threading import get_ident
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -100,6 +101,7 @@ class Redlock:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ready = False
         self._closed = False
+        self._thread = 0
         self._forks = 0
         self._masters: list[Master] = []
 
@@ -186,9 +188,16 @@ class Redlock:
 
     def _is_ready(self) -> bool:
         """Bind to the running loop; return whether it is known which masters are up."""
-        loop = asyncio.get_running_loop()
-        if self._loop is not loop or self._forks != _forks:
-            self._bind(loop)
+        loop = self._loop
+        # A thread runs one loop at a time. Asking for the running one would cost
+        # a system call on Python 3.11.
+        if (
+            loop is None
+            or self._thread != get_ident()
+            or not loop.is_running()
+            or self._forks != _forks
+        ):
+            self._bind(asyncio.get_running_loop())
         return self._ready
 
     def _bind(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -200,6 +209,7 @@ class Redlock:
                 f"this Redlock is in use by {what}; make one for each event loop and process"
             )
         self._loop = loop
+        self._thread = get_ident()
         self._forks = _forks
         neighbours: dict[str, Master] = {}
         self._masters = [

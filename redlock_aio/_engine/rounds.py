@@ -138,11 +138,10 @@ class Release(Round):
             self._links[master].owe(self.payload, self.debt_ttl)
         super().not_sent(master, silence)
 
-    def answered(self, master: int, reply: object, /) -> None:
-        """Count a reply, and do not take an error for an answer."""
+    def declined(self, master: int, reply: object) -> None:
+        """Do not take an error for an answer."""
         if isinstance(reply, Exception):
             self._links[master].owe(self.payload, self.debt_ttl)
-        super().answered(master, reply)
 
 
 class Fleet:
@@ -229,9 +228,10 @@ class Fleet:
 
     def _expire(self) -> None:
         underway = self._underway
+        masters = len(self.links)
         now = self.loop.time()
         while underway and underway[0][0] <= now:
             for round in underway.popleft()[1]:
-                if not round.complete:
+                if round.granted + round.against < masters:
                     round.expire()
         self._timer = self.loop.call_at(underway[0][0], self._expire) if underway else None

@@ -86,11 +86,18 @@ def take_back(fleet: Fleet, attempt: Attempt, ttl: int) -> Release:
     return fleet.release(protocol.release(attempt.key, attempt.token), ttl, attempt)
 
 
-async def acquire(
+def time_left(fleet: Fleet, began: float, wait: int | None) -> float | None:
+    """Return how many ms an attempt may take if *wait* counts from *began*, ``None`` for no limit.
+
+    A wait of 0 is one attempt, which takes as long as it takes.
+    """
+    return max(wait - (fleet.clock() - began) * 1000, 1.0) if wait else None
+
+
+async def persist(
     fleet: Fleet,
     resources: tuple[str, ...],
-    key: bytes,
-    ttl: int,
+    failed: Attempt,
     *,
     factor: float,
     began: float,
@@ -98,7 +105,7 @@ async def acquire(
     retry: Retry,
 ) -> Attempt:
     """
-    Attempt until *key* is won.
+    Attempt again until the lock is won that *failed* was to win.
 
     Args:
         began: When the caller began to wait, on the fleet's clock.
@@ -116,14 +123,8 @@ async def acquire(
         No key stays on any master that can be reached.
     """
     clock = fleet.clock
-    attempts = 0
-    while True:
-        left = None if wait is None else wait - (clock() - began) * 1000
-        at_most = max(left, 1.0) if left is not None and wait else None
-        round = await attempt(fleet, key, ttl, factor, at_most)
-        if round.until:
-            return round
-        attempts += 1
+    attempts = 1
+    while not failed.until:
         delay = timing.pause(
             retry.delay(attempts, random.random()),  # noqa: S311 - no secret
             wait=wait,
@@ -131,12 +132,16 @@ async def acquire(
             reserve=fleet.master_timeout,
         )
         if delay is None or attempts == retry.attempts:
-            if not round.complete:
+            if not failed.complete:
                 # Most who have not answered are only a little later, and the
                 # error is to say what they say. Nothing depends on it.
-                await asyncio.sleep(max(clock() - round.began, 0.001))
-            votes = round.votes()
+                await asyncio.sleep(max(clock() - failed.began, 0.001))
+            votes = failed.votes()
             kind = LockNotAcquiredError if is_contended(votes) else QuorumUnavailableError
             elapsed = int((clock() - began) * 1000 + 0.5)
             raise kind(resources, attempts=attempts, elapsed=elapsed, votes=votes)
         await asyncio.sleep(delay / 1000)
+        at_most = time_left(fleet, began, wait)
+        failed = await attempt(fleet, failed.key, failed.ttl, factor, at_most)
+        attempts += 1
+    return failed

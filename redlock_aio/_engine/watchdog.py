@@ -49,13 +49,12 @@ class Hold(Lifetime):
         resources: tuple[str, ...],
         attempt: Attempt,
         now: float,
-        *,
         factor: float,
         renewed: bool,
         max_hold: int | None,
     ) -> None:
         ends = math.inf if max_hold is None else now + max_hold / 1000
-        super().__init__(now, attempt.until, attempt.ttl, factor=factor, renewed=renewed, ends=ends)
+        super().__init__(now, attempt.until, attempt.ttl, factor, renewed, ends)
         self.resources = resources
         self.attempt = attempt
         self.released: Release | None = None

@@ -117,10 +117,14 @@ class Tally:
                 self.settled()
         else:
             self.against += 1
+            self.declined(master, reply)
             # The round is lost when those that are left do not make a majority.
             if self.against * 2 >= len(replies) and self.verdict is OPEN:
                 self.verdict = LOST
                 self.settled()
+
+    def declined(self, master: int, reply: object) -> None:
+        """Hear of each reply that grants nothing."""
 
     def settled(self) -> None:
         """Hear, once, that the verdict is known."""

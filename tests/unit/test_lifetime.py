@@ -12,7 +12,7 @@ FACTOR = 0.01
 
 def lifetime(ttl: int = 1000, *, renewed: bool = True, ends: float = math.inf) -> Lifetime:
     deadline = timing.deadline(0.0, ttl, factor=FACTOR)
-    return Lifetime(0.0, deadline, ttl, factor=FACTOR, renewed=renewed, ends=ends)
+    return Lifetime(0.0, deadline, ttl, FACTOR, renewed, ends)
 
 
 def test_it_is_valid_until_its_deadline_and_not_at_it() -> None:
