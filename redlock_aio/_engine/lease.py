@@ -212,7 +212,7 @@ class Lease:
         """Begin to guard the body of the running task."""
         if self._on_lost == "cancel":
             hold = self._hold
-            self._scope = hold.scope = scope = CancelScope()
+            self._scope = hold.scope = scope = self._watchdog.scope()
             scope.__enter__()
             if hold.state is not HELD:
                 hold.tell()  # it was lost before there was anything to cancel

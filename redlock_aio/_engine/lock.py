@@ -64,6 +64,8 @@ class Lock:
         self._max_hold = max_hold
         self._retry = retry
         self._on_lost = on_lost
+        # The leases of blocks that are entered now, with their tasks; the first
+        # needs none, for whoever is not among the others is its task.
         self._entered: list[tuple[asyncio.Task[object] | None, Lease]] = []
 
     def __repr__(self) -> str:
@@ -148,7 +150,8 @@ class Lock:
         lease = await self.acquire()
         # Nothing is awaited from here on: whoever is cancelled now meets it in
         # the body, and leaves it through the release.
-        self._entered.append((asyncio.current_task(self._engine._fleet.loop), lease))
+        entered = self._entered
+        entered.append((asyncio.current_task() if entered else None, lease))
         lease._enter()
         return lease
 
@@ -165,14 +168,15 @@ class Lock:
             LockLostError: The lease was lost, and the body has no exception of
                 its own.
 
-            RuntimeError: The block is left by another task than entered it.
-
         Cancellation:
             The lock is released all the same.
         """
         entered = self._entered
-        task = asyncio.current_task(self._engine._fleet.loop)
-        for i in range(len(entered) - 1, -1, -1):
-            if entered[i][0] is task:
-                return entered.pop(i)[1].__aexit__(kind, error, trace)
-        raise RuntimeError(f"{self!r} must be left by the task that entered it")
+        mine = len(entered) - 1
+        if mine or entered[0][0] is not None:
+            task = asyncio.current_task()
+            while mine >= 0 and entered[mine][0] not in (task, None):
+                mine -= 1
+            if mine < 0:
+                raise RuntimeError(f"{self!r} must be left by the task that entered it")
+        return entered.pop(mine)[1].__aexit__(kind, error, trace)

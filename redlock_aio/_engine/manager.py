@@ -101,6 +101,7 @@ class Redlock:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ready = False
         self._closed = False
+        self._checked_ttl = -1
         self._thread = 0
         self._forks = 0
         self._masters: list[Master] = []
@@ -157,9 +158,9 @@ class Redlock:
 
             ValueError: An argument has no sense.
         """
-        if type(ttl) is not int or ttl <= 0:
+        if type(ttl) is not int or ttl != self._checked_ttl:
             ttl = timing.milliseconds(ttl, name="ttl")
-        timing.believable(ttl, factor=self._drift_factor)
+            self._checked_ttl = timing.believable(ttl, factor=self._drift_factor)
         if wait is not None:
             wait = timing.milliseconds(wait, name="wait", zero=True)
         if max_hold is not None:

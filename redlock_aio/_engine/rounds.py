@@ -14,13 +14,18 @@ all of them.
 
 import asyncio
 import time
+from binascii import hexlify
 from collections import deque
 from collections.abc import Callable, Sequence
+from os import urandom
 from typing import Protocol
 
 from redlock_aio._rules import protocol
 from redlock_aio._rules.protocol import GRANTED_SCRIPT, Silence
-from redlock_aio._rules.quorum import Answer, Tally, Vote
+from redlock_aio._rules.quorum import Tally, Vote
+
+TOKEN_BYTES = 20
+TOKENS_AT_ONCE = 100
 
 
 class Hears(Protocol):
@@ -158,7 +163,8 @@ class Fleet:
     """
 
     __slots__ = (
-        "_asked", "_timer", "_underway", "clock", "closed", "links", "loop", "master_timeout",
+        "_asked", "_timer", "_tokens", "_underway", "clock", "closed", "links", "loop",
+        "master_timeout",
     )  # fmt: skip
 
     def __init__(
@@ -172,10 +178,25 @@ class Fleet:
         self._asked: list[Round] = []
         self._underway: deque[tuple[float, list[Round]]] = deque()
         self._timer: asyncio.TimerHandle | None = None
+        self._tokens: list[bytes] = []
 
     def __repr__(self) -> str:
         underway = sum(len(batch) for _, batch in self._underway)
         return f"<Fleet of {len(self.links)}, {underway} rounds underway>"
+
+    def token(self) -> bytes:
+        """
+        Return a value that nobody can guess and that has never been used, in hex digits.
+
+        Chance is fetched for many at once, a system call costs as much as a
+        round's counting. A fleet is never used in a forked child, which would
+        draw the same.
+        """
+        if not self._tokens:
+            chance = hexlify(urandom(TOKEN_BYTES * TOKENS_AT_ONCE))
+            digits = 2 * TOKEN_BYTES
+            self._tokens = [chance[i : i + digits] for i in range(0, len(chance), digits)]
+        return self._tokens.pop()
 
     def ask(self, round: Round, at_most: float | None = None) -> None:
         """

@@ -8,18 +8,13 @@ anything else happens; then a random time passes until the next one.
 
 import asyncio
 import random
-from binascii import hexlify
-from collections.abc import Sequence
-from os import urandom
 
-from redlock_aio._engine.rounds import Fleet, Link, Release, Round
+from redlock_aio._engine.rounds import Fleet, Release, Round
 from redlock_aio._rules import protocol, timing
 from redlock_aio._rules.protocol import GRANTED_SET
 from redlock_aio._rules.quorum import OPEN, WON, is_contended
 from redlock_aio._rules.timing import Retry
 from redlock_aio.errors import LockNotAcquiredError, QuorumUnavailableError, RedlockError
-
-TOKEN_BYTES = 20
 
 
 class Attempt(Round):
@@ -32,14 +27,14 @@ class Attempt(Round):
 
     __slots__ = ("began", "key", "token", "ttl", "until")
 
-    def __init__(self, links: Sequence[Link], key: bytes, ttl: int, began: float) -> None:
+    def __init__(self, fleet: Fleet, key: bytes, ttl: int) -> None:
         self.key = key
         self.ttl = ttl
-        self.token = token = hexlify(urandom(TOKEN_BYTES))
-        self.began = began
+        self.token = token = fleet.token()
         self.until = 0.0
         """Until when the lock may be believed; 0 if it was not won, or too late."""
-        super().__init__(links, protocol.acquire(key, token, ttl), GRANTED_SET)
+        super().__init__(fleet.links, protocol.acquire(key, token, ttl), GRANTED_SET)
+        self.began = fleet.clock()
 
 
 async def attempt(
@@ -60,8 +55,7 @@ async def attempt(
     """
     if fleet.closed:
         raise RedlockError("this Redlock was closed")
-    clock = fleet.clock
-    round = Attempt(fleet.links, key, ttl, clock())
+    round = Attempt(fleet, key, ttl)
     fleet.ask(round, at_most)
     try:
         if round.verdict is OPEN:
@@ -73,7 +67,7 @@ async def attempt(
             # The clock is read after the task has resumed: however long that
             # took, an attempt that is too old is not believed.
             until = timing.deadline(round.began, ttl, factor=factor)
-            if clock() < until:
+            if fleet.clock() < until:
                 round.until = until
     finally:
         if not round.until:

@@ -86,7 +86,7 @@ class Tally:
         yes: The reply that grants what was asked.
     """
 
-    __slots__ = ("_yes", "against", "granted", "replies", "verdict")
+    __slots__ = ("_lost_at", "_won_at", "_yes", "against", "granted", "replies", "verdict")
 
     def __init__(self, masters: int, yes: object) -> None:
         self.replies: list[object] = [NOT_YET] * masters
@@ -94,6 +94,9 @@ class Tally:
         self.against = 0
         self.verdict = OPEN
         self._yes = yes
+        self._won_at = majority(masters)
+        # Lost when those that are left do not make a majority.
+        self._lost_at = masters - self._won_at + 1
 
     def __repr__(self) -> str:
         score = f"{self.granted}:{self.against} of {len(self.replies)}"
@@ -111,15 +114,15 @@ class Tally:
             return
         replies[master] = reply
         if reply == self._yes:
-            self.granted += 1
-            if self.granted * 2 > len(replies) and self.verdict is OPEN:
+            self.granted = granted = self.granted + 1
+            if granted == self._won_at:
                 self.verdict = WON
                 self.settled()
         else:
-            self.against += 1
+            self.against = against = self.against + 1
             self.declined(master, reply)
-            # The round is lost when those that are left do not make a majority.
-            if self.against * 2 >= len(replies) and self.verdict is OPEN:
+            # Never after WON: a majority granted, so fewer than this are left.
+            if against == self._lost_at:
                 self.verdict = LOST
                 self.settled()
 
