@@ -13,6 +13,7 @@ all of them.
 """
 
 import asyncio
+import functools
 import time
 from binascii import hexlify
 from collections import deque
@@ -60,13 +61,7 @@ def clock_of(loop: asyncio.AbstractEventLoop) -> Callable[[], float]:
     if own is not None:
         return own
     clock = getattr(time, "CLOCK_BOOTTIME", None)
-    if clock is None:
-        return time.monotonic
-
-    def boottime(_gettime: Callable[[int], float] = time.clock_gettime, _id: int = clock) -> float:
-        return _gettime(_id)
-
-    return boottime
+    return time.monotonic if clock is None else functools.partial(time.clock_gettime, clock)
 
 
 class Round(Tally):
@@ -224,10 +219,22 @@ class Fleet:
             if silence is not None:
                 for round in asked:
                     round.not_sent(number, silence)
+        underway = self._underway
+        while underway and self._is_complete(underway[0][1]):
+            underway.popleft()
         expires_at = self.loop.time() + self.master_timeout / 1000
-        self._underway.append((expires_at, asked))
+        underway.append((expires_at, asked))
         if self._timer is None:
             self._timer = self.loop.call_at(expires_at, self._expire)
+
+    def _is_complete(self, batch: list[Round]) -> bool:
+        masters = len(self.links)
+        # The last one is the last to be answered, but for scripts that had to be
+        # sent again.
+        last = batch[-1]
+        if last.granted + last.against < masters:
+            return False
+        return all([round.granted + round.against == masters for round in batch])
 
     def release(self, payload: bytes, ttl: int, asked: Round) -> Release:
         """
@@ -249,10 +256,9 @@ class Fleet:
 
     def _expire(self) -> None:
         underway = self._underway
-        masters = len(self.links)
         now = self.loop.time()
         while underway and underway[0][0] <= now:
             for round in underway.popleft()[1]:
-                if round.granted + round.against < masters:
+                if not round.complete:
                     round.expire()
         self._timer = self.loop.call_at(underway[0][0], self._expire) if underway else None
