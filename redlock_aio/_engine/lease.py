@@ -15,7 +15,7 @@ from anyio import CancelScope
 from redlock_aio._engine.watchdog import Hold, Watchdog
 from redlock_aio._rules import timing
 from redlock_aio._rules.lifetime import HELD, LOST, RELEASED
-from redlock_aio._rules.quorum import OPEN, Vote
+from redlock_aio._rules.quorum import OPEN, WON, Vote
 from redlock_aio.errors import LockLostError, LockNotHeldError
 
 OnLost = Literal["cancel", "flag"]
@@ -188,7 +188,7 @@ class Lease:
         if release.verdict is OPEN:
             release.waiter = self._watchdog.fleet.loop.create_future()
             await release.waiter
-        return not release.refused_by_a_majority()
+        return release.verdict is WON or not release.refused_by_a_majority()
 
     async def __aenter__(self) -> Self:
         """

@@ -93,6 +93,9 @@ class Lock:
             It did not happen. No master keeps a key of ours; one that does not
             answer now is cleaned as soon as it answers again.
         """
+        return await self._obtain(entering=False)
+
+    async def _obtain(self, *, entering: bool) -> Lease:
         engine = self._engine
         ready = engine._is_ready()
         fleet = engine._fleet
@@ -112,7 +115,14 @@ class Lock:
                 wait=wait,
                 retry=self._retry,
             )
-        return self._lease(won)
+        lease = self._lease(won)
+        if entering:
+            # Nothing is awaited from here on: whoever is cancelled now meets it
+            # in the body, and leaves it through the release.
+            entered = self._entered
+            entered.append((asyncio.current_task() if entered else None, lease))
+            lease._enter()
+        return lease
 
     async def try_acquire(self) -> Lease | None:
         """
@@ -140,20 +150,14 @@ class Lock:
         engine._watchdog.add(hold, now)
         return Lease(engine._watchdog, hold, now, self._on_lost)
 
-    async def __aenter__(self) -> Lease:
+    def __aenter__(self) -> Coroutine[object, object, Lease]:
         """
         Acquire the lock and guard the body; see `acquire` and `Lease`.
 
         Cancellation:
             As for `acquire`.
         """
-        lease = await self.acquire()
-        # Nothing is awaited from here on: whoever is cancelled now meets it in
-        # the body, and leaves it through the release.
-        entered = self._entered
-        entered.append((asyncio.current_task() if entered else None, lease))
-        lease._enter()
-        return lease
+        return self._obtain(entering=True)
 
     def __aexit__(
         self,
