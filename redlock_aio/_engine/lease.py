@@ -15,7 +15,7 @@ from anyio import CancelScope
 from redlock_aio._engine.watchdog import Hold, Watchdog
 from redlock_aio._rules import timing
 from redlock_aio._rules.lifetime import HELD, LOST, RELEASED
-from redlock_aio._rules.quorum import OPEN, Vote
+from redlock_aio._rules.quorum import OPEN, WON, Vote
 from redlock_aio.errors import LockLostError, LockNotHeldError
 
 OnLost = Literal["cancel", "flag"]
@@ -30,13 +30,13 @@ class Lease:
     extended any more, warns with a `ResourceWarning`, and ends with its ttl.
     """
 
-    __slots__ = ("_hold", "_let_go", "_on_lost", "_scope", "_validity", "_watchdog")
+    __slots__ = ("_acquired_at", "_hold", "_let_go", "_on_lost", "_scope", "_watchdog")
 
     def __init__(self, watchdog: Watchdog, hold: Hold, now: float, on_lost: OnLost) -> None:
         self._watchdog = watchdog
         self._hold = hold
         self._on_lost = on_lost
-        self._validity = timing.remaining(hold.deadline, now)
+        self._acquired_at = now
         self._scope: CancelScope | None = None
         self._let_go = False
 
@@ -82,7 +82,8 @@ class Lease:
     @property
     def validity(self) -> int:
         """For how many ms the lock could be believed when it was acquired."""
-        return self._validity
+        hold = self._hold
+        return timing.remaining(min(hold.attempt.until, hold.ends), self._acquired_at)
 
     @property
     def remaining(self) -> int:
@@ -187,7 +188,7 @@ class Lease:
         if release.verdict is OPEN:
             release.waiter = self._watchdog.fleet.loop.create_future()
             await release.waiter
-        return not release.refused_by_a_majority()
+        return release.verdict is WON or not release.refused_by_a_majority()
 
     async def __aenter__(self) -> Self:
         """
@@ -210,9 +211,11 @@ class Lease:
     def _enter(self) -> None:
         """Begin to guard the body of the running task."""
         if self._on_lost == "cancel":
-            self._scope = self._hold.scope = CancelScope()
-            self._scope.__enter__()
-            self._hold.tell()  # it may have been lost before there was anything to cancel
+            hold = self._hold
+            self._scope = hold.scope = scope = self._watchdog.scope()
+            scope.__enter__()
+            if hold.state is not HELD:
+                hold.tell()  # it was lost before there was anything to cancel
 
     async def __aexit__(
         self,
@@ -246,19 +249,20 @@ class Lease:
                 raise
         if released_here and not self._let_go:
             self._let_go = True
-            if not await self._let_go_with(error):
+            if error is None:
+                held = await self._was_held()
+            elif isinstance(error, Exception):
+                held = await self._was_held_for_all_that_happens()
+            else:
+                held = True  # a cancellation is not to be held up; the release is on its way
+            if not held:
                 hold.found_gone()
         if hold.state is LOST:
             self._note(error)
             if error is None and self._on_lost == "cancel":
                 raise LockLostError(hold.resources, hold.reason) from None
 
-    async def _let_go_with(self, error: BaseException | None) -> bool:
-        """Wait for the release as long as *error* allows; return whether the lock was held."""
-        if error is None:
-            return await self._was_held()
-        if not isinstance(error, Exception):
-            return True  # a cancellation is not to be held up; the release is on its way
+    async def _was_held_for_all_that_happens(self) -> bool:
         try:
             return await self._was_held()
         except asyncio.CancelledError:

@@ -1,6 +1,7 @@
 """The wish to have a lock, and how it becomes a lease."""
 
 import asyncio
+from collections.abc import Coroutine
 from types import TracebackType
 from typing import Protocol
 
@@ -63,7 +64,9 @@ class Lock:
         self._max_hold = max_hold
         self._retry = retry
         self._on_lost = on_lost
-        self._entered: dict[asyncio.Task[object] | None, list[Lease]] = {}
+        # The leases of blocks that are entered now, with their tasks; the first
+        # needs none, for whoever is not among the others is its task.
+        self._entered: list[tuple[asyncio.Task[object] | None, Lease]] = []
 
     def __repr__(self) -> str:
         return f"<Lock {', '.join(map(repr, self._resources))}, ttl {self._ttl} ms>"
@@ -90,23 +93,36 @@ class Lock:
             It did not happen. No master keeps a key of ours; one that does not
             answer now is cleaned as soon as it answers again.
         """
+        return await self._obtain(entering=False)
+
+    async def _obtain(self, *, entering: bool) -> Lease:
         engine = self._engine
         ready = engine._is_ready()
         fleet = engine._fleet
         began = fleet.clock()
         if not ready:
             await engine._get_ready(self._wait)
-        won = await waiting.acquire(
-            fleet,
-            self._resources,
-            self._key,
-            self._ttl,
-            factor=engine._drift_factor,
-            began=began,
-            wait=self._wait,
-            retry=self._retry,
-        )
-        return self._lease(won)
+        factor, wait = engine._drift_factor, self._wait
+        at_most = waiting.time_left(fleet, began, wait) if wait else None
+        won = await waiting.attempt(fleet, self._key, self._ttl, factor, at_most)
+        if not won.until:
+            won = await waiting.persist(
+                fleet,
+                self._resources,
+                won,
+                factor=factor,
+                began=began,
+                wait=wait,
+                retry=self._retry,
+            )
+        lease = self._lease(won)
+        if entering:
+            # Nothing is awaited from here on: whoever is cancelled now meets it
+            # in the body, and leaves it through the release.
+            entered = self._entered
+            entered.append((asyncio.current_task() if entered else None, lease))
+            lease._enter()
+        return lease
 
     async def try_acquire(self) -> Lease | None:
         """
@@ -129,36 +145,26 @@ class Lock:
         engine = self._engine
         now = engine._fleet.clock()
         hold = Hold(
-            self._resources,
-            won,
-            now,
-            factor=engine._drift_factor,
-            renewed=self._auto_extend,
-            max_hold=self._max_hold,
+            self._resources, won, now, engine._drift_factor, self._auto_extend, self._max_hold
         )
         engine._watchdog.add(hold, now)
         return Lease(engine._watchdog, hold, now, self._on_lost)
 
-    async def __aenter__(self) -> Lease:
+    def __aenter__(self) -> Coroutine[object, object, Lease]:
         """
         Acquire the lock and guard the body; see `acquire` and `Lease`.
 
         Cancellation:
             As for `acquire`.
         """
-        lease = await self.acquire()
-        # Nothing is awaited from here on: whoever is cancelled now meets it in
-        # the body, and leaves it through the release.
-        self._entered.setdefault(asyncio.current_task(), []).append(lease)
-        lease._enter()
-        return lease
+        return self._obtain(entering=True)
 
-    async def __aexit__(
+    def __aexit__(
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
-    ) -> None:
+    ) -> Coroutine[object, object, None]:
         """
         Release what this task has acquired last; see `Lease.__aexit__`.
 
@@ -166,16 +172,15 @@ class Lock:
             LockLostError: The lease was lost, and the body has no exception of
                 its own.
 
-            RuntimeError: The block is left by another task than entered it.
-
         Cancellation:
             The lock is released all the same.
         """
-        task = asyncio.current_task()
-        leases = self._entered.get(task)
-        if not leases:
-            raise RuntimeError(f"{self!r} must be left by the task that entered it")
-        lease = leases.pop()
-        if not leases:
-            del self._entered[task]
-        await lease.__aexit__(kind, error, trace)
+        entered = self._entered
+        mine = len(entered) - 1
+        if mine or entered[0][0] is not None:
+            task = asyncio.current_task()
+            while mine >= 0 and entered[mine][0] not in (task, None):
+                mine -= 1
+            if mine < 0:
+                raise RuntimeError(f"{self!r} must be left by the task that entered it")
+        return entered.pop(mine)[1].__aexit__(kind, error, trace)

@@ -13,6 +13,7 @@ import os
 import unicodedata
 from collections.abc import Iterable
 from datetime import timedelta
+from threading import get_ident
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -100,6 +101,8 @@ class Redlock:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ready = False
         self._closed = False
+        self._checked_ttl = -1
+        self._thread = 0
         self._forks = 0
         self._masters: list[Master] = []
 
@@ -155,9 +158,9 @@ class Redlock:
 
             ValueError: An argument has no sense.
         """
-        if type(ttl) is not int or ttl <= 0:
+        if type(ttl) is not int or ttl != self._checked_ttl:
             ttl = timing.milliseconds(ttl, name="ttl")
-        timing.believable(ttl, factor=self._drift_factor)
+            self._checked_ttl = timing.believable(ttl, factor=self._drift_factor)
         if wait is not None:
             wait = timing.milliseconds(wait, name="wait", zero=True)
         if max_hold is not None:
@@ -186,9 +189,16 @@ class Redlock:
 
     def _is_ready(self) -> bool:
         """Bind to the running loop; return whether it is known which masters are up."""
-        loop = asyncio.get_running_loop()
-        if self._loop is not loop or self._forks != _forks:
-            self._bind(loop)
+        loop = self._loop
+        # A thread runs one loop at a time. Asking for the running one would cost
+        # a system call on Python 3.11.
+        if (
+            loop is None
+            or self._thread != get_ident()
+            or not loop.is_running()
+            or self._forks != _forks
+        ):
+            self._bind(asyncio.get_running_loop())
         return self._ready
 
     def _bind(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -200,6 +210,7 @@ class Redlock:
                 f"this Redlock is in use by {what}; make one for each event loop and process"
             )
         self._loop = loop
+        self._thread = get_ident()
         self._forks = _forks
         neighbours: dict[str, Master] = {}
         self._masters = [

@@ -13,14 +13,20 @@ all of them.
 """
 
 import asyncio
+import functools
 import time
+from binascii import hexlify
 from collections import deque
 from collections.abc import Callable, Sequence
+from os import urandom
 from typing import Protocol
 
 from redlock_aio._rules import protocol
 from redlock_aio._rules.protocol import GRANTED_SCRIPT, Silence
-from redlock_aio._rules.quorum import Answer, Tally, Vote
+from redlock_aio._rules.quorum import Tally, Vote
+
+TOKEN_BYTES = 20
+TOKENS_AT_ONCE = 100
 
 
 class Hears(Protocol):
@@ -38,12 +44,9 @@ class Link(Protocol):
     @property
     def name(self) -> str: ...
     @property
-    def send(self) -> Callable[[bytes, Hears], Silence | None]: ...
+    def send(self) -> Callable[[bytes, Sequence[Hears]], Silence | None]: ...
     def overdue(self) -> None: ...
     def owe(self, payload: bytes, ttl: int) -> None: ...
-
-
-NOT_ASKED = Silence(Answer.UNREACHABLE, "not asked: it never had the key")
 
 
 def clock_of(loop: asyncio.AbstractEventLoop) -> Callable[[], float]:
@@ -58,13 +61,7 @@ def clock_of(loop: asyncio.AbstractEventLoop) -> Callable[[], float]:
     if own is not None:
         return own
     clock = getattr(time, "CLOCK_BOOTTIME", None)
-    if clock is None:
-        return time.monotonic
-
-    def boottime(_gettime: Callable[[int], float] = time.clock_gettime, _id: int = clock) -> float:
-        return _gettime(_id)
-
-    return boottime
+    return time.monotonic if clock is None else functools.partial(time.clock_gettime, clock)
 
 
 class Round(Tally):
@@ -79,25 +76,23 @@ class Round(Tally):
         yes: The reply that grants it.
     """
 
-    __slots__ = ("_links", "_yes", "debt_ttl", "expires_at", "payload", "unsent", "waiter")
+    __slots__ = ("_links", "debt_ttl", "payload", "unsent", "waiter")
 
     def __init__(self, links: Sequence[Link], payload: bytes, yes: object) -> None:
-        super().__init__(len(links))
+        super().__init__(len(links), yes)
         self._links = links
-        self._yes = yes
         self.payload = payload
         self.debt_ttl = 0
-        self.expires_at = 0.0
         self.unsent = 0  # a bit for each master that the question never left for
         self.waiter: asyncio.Future[None] | None = None
 
-    def answered(self, master: int, reply: object, /) -> None:
-        """Count a reply."""
-        if self.add(master, reply, granted=reply == self._yes):
-            self.settled()
+    def not_sent(self, master: int, silence: Silence) -> None:
+        """Count a master that the question could not be sent to."""
+        self.unsent |= 1 << master
+        self.answered(master, silence)
 
     def settled(self) -> None:
-        """Wake whoever waits; called once."""
+        """Wake whoever waits."""
         if self.waiter is not None and not self.waiter.done():
             self.waiter.set_result(None)
 
@@ -121,24 +116,40 @@ class Round(Tally):
 
 
 class Release(Round):
-    """The question to forget a lock; who does not answer will be asked again."""
+    """
+    The question to forget a lock; who does not answer will be asked again.
 
-    __slots__ = ()
+    Args:
+        ttl: For how many milliseconds the key may live without it.
 
-    def __init__(self, links: Sequence[Link], payload: bytes, ttl: int) -> None:
+        asked: The round that may have made the key.
+    """
+
+    __slots__ = ("_asked",)
+
+    def __init__(self, links: Sequence[Link], payload: bytes, ttl: int, asked: Round) -> None:
         super().__init__(links, payload, GRANTED_SCRIPT)
         self.debt_ttl = ttl
+        self._asked = asked
 
-    def answered(self, master: int, reply: object, /) -> None:
-        """Count a reply, and do not take an error for an answer."""
+    def not_sent(self, master: int, silence: Silence) -> None:
+        """Remember it for a master that may have the key."""
+        if not self._asked.unsent >> master & 1:
+            self._links[master].owe(self.payload, self.debt_ttl)
+        super().not_sent(master, silence)
+
+    def declined(self, master: int, reply: object) -> None:
+        """Do not take an error for an answer."""
         if isinstance(reply, Exception):
             self._links[master].owe(self.payload, self.debt_ttl)
-        super().answered(master, reply)
 
 
 class Fleet:
     """
     All masters of one manager, and the rounds that are underway.
+
+    What is asked in one turn of the loop leaves together, in one write to each
+    master, in the order in which it was asked.
 
     Args:
         links: The masters.
@@ -146,7 +157,10 @@ class Fleet:
         master_timeout: How many milliseconds one of them may take to answer.
     """
 
-    __slots__ = ("_timer", "_underway", "clock", "closed", "links", "loop", "master_timeout")
+    __slots__ = (
+        "_asked", "_timer", "_tokens", "_underway", "clock", "closed", "links", "loop",
+        "master_timeout",
+    )  # fmt: skip
 
     def __init__(
         self, links: Sequence[Link], loop: asyncio.AbstractEventLoop, *, master_timeout: int
@@ -156,71 +170,95 @@ class Fleet:
         self.clock = clock_of(loop)
         self.closed = False
         self.loop = loop
-        self._underway: deque[Round] = deque()
+        self._asked: list[Round] = []
+        self._underway: deque[tuple[float, list[Round]]] = deque()
         self._timer: asyncio.TimerHandle | None = None
+        self._tokens: list[bytes] = []
 
     def __repr__(self) -> str:
-        return f"<Fleet of {len(self.links)}, {len(self._underway)} rounds underway>"
+        underway = sum(len(batch) for _, batch in self._underway)
+        return f"<Fleet of {len(self.links)}, {underway} rounds underway>"
+
+    def token(self) -> bytes:
+        """
+        Return a value that nobody can guess and that has never been used, in hex digits.
+
+        Chance is fetched for many at once, a system call costs as much as a
+        round's counting. A fleet is never used in a forked child, which would
+        draw the same.
+        """
+        if not self._tokens:
+            chance = hexlify(urandom(TOKEN_BYTES * TOKENS_AT_ONCE))
+            digits = 2 * TOKEN_BYTES
+            self._tokens = [chance[i : i + digits] for i in range(0, len(chance), digits)]
+        return self._tokens.pop()
 
     def ask(self, round: Round, at_most: float | None = None) -> None:
         """
-        Put the question of *round* to all masters.
+        Put the question of *round* to all masters, behind all that was asked before.
 
         Args:
             at_most: How many ms an answer may take, if less than the master time-out.
         """
-        payload = round.payload
+        asked = self._asked
+        if not asked:
+            self.loop.call_soon(self.flush)
+        asked.append(round)
+        if at_most is not None and at_most < self.master_timeout:
+            self.loop.call_later(at_most / 1000, round.expire)
+
+    def flush(self) -> None:
+        """Send what was asked in this turn of the loop."""
+        asked = self._asked
+        if not asked:
+            return
+        self._asked = []
+        payload = asked[0].payload if len(asked) == 1 else b"".join([r.payload for r in asked])
         for number, link in enumerate(self.links):
-            silence = link.send(payload, round)
+            silence = link.send(payload, asked)
             if silence is not None:
-                round.unsent |= 1 << number
-                round.answered(number, silence)
-        self._watch(round, at_most)
+                for round in asked:
+                    round.not_sent(number, silence)
+        underway = self._underway
+        while underway and self._is_complete(underway[0][1]):
+            underway.popleft()
+        expires_at = self.loop.time() + self.master_timeout / 1000
+        underway.append((expires_at, asked))
+        if self._timer is None:
+            self._timer = self.loop.call_at(expires_at, self._expire)
+
+    def _is_complete(self, batch: list[Round]) -> bool:
+        masters = len(self.links)
+        # The last one is the last to be answered, but for scripts that had to be
+        # sent again.
+        last = batch[-1]
+        if last.granted + last.against < masters:
+            return False
+        return all([r.granted + r.against == masters for r in batch])  # noqa: C419 - faster
 
     def release(self, payload: bytes, ttl: int, asked: Round) -> Release:
         """
-        Ask all masters that heard *asked* to forget it, now or when they can.
+        Ask all masters that may have heard *asked* to forget it, now or when they can.
 
         Nothing is awaited. The release goes down the same connections, so it
         can't arrive before what it takes back.
-
-        Args:
-            payload: The command.
-
-            ttl: For how many milliseconds the key may live without it.
-
-            asked: The round that may have made the key.
         """
-        round = Release(self.links, payload, ttl)
-        for number, link in enumerate(self.links):
-            if asked.unsent >> number & 1:
-                round.answered(number, NOT_ASKED)
-            elif (silence := link.send(payload, round)) is not None:
-                link.owe(payload, ttl)
-                round.answered(number, silence)
-        self._watch(round)
+        round = Release(self.links, payload, ttl, asked)
+        self.ask(round)
         return round
 
     def close(self) -> None:
-        """Let no new attempt begin."""
+        """Send what was asked, and let no new attempt begin."""
         self.closed = True
+        self.flush()
         if self._timer is not None:
             self._timer.cancel()
-
-    def _watch(self, round: Round, at_most: float | None = None) -> None:
-        if at_most is not None and at_most < self.master_timeout:
-            self.loop.call_later(at_most / 1000, round.expire)
-            return
-        round.expires_at = self.loop.time() + self.master_timeout / 1000
-        self._underway.append(round)
-        if self._timer is None:
-            self._timer = self.loop.call_at(round.expires_at, self._expire)
 
     def _expire(self) -> None:
         underway = self._underway
         now = self.loop.time()
-        while underway and underway[0].expires_at <= now:
-            round = underway.popleft()
-            if not round.complete:
-                round.expire()
-        self._timer = self.loop.call_at(underway[0].expires_at, self._expire) if underway else None
+        while underway and underway[0][0] <= now:
+            for round in underway.popleft()[1]:
+                if not round.complete:
+                    round.expire()
+        self._timer = self.loop.call_at(underway[0][0], self._expire) if underway else None

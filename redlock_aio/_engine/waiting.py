@@ -8,18 +8,13 @@ anything else happens; then a random time passes until the next one.
 
 import asyncio
 import random
-from binascii import hexlify
-from collections.abc import Sequence
-from os import urandom
 
-from redlock_aio._engine.rounds import Fleet, Link, Release, Round
+from redlock_aio._engine.rounds import Fleet, Release, Round
 from redlock_aio._rules import protocol, timing
 from redlock_aio._rules.protocol import GRANTED_SET
 from redlock_aio._rules.quorum import OPEN, WON, is_contended
 from redlock_aio._rules.timing import Retry
 from redlock_aio.errors import LockNotAcquiredError, QuorumUnavailableError, RedlockError
-
-TOKEN_BYTES = 20
 
 
 class Attempt(Round):
@@ -32,14 +27,14 @@ class Attempt(Round):
 
     __slots__ = ("began", "key", "token", "ttl", "until")
 
-    def __init__(self, links: Sequence[Link], key: bytes, ttl: int, began: float) -> None:
+    def __init__(self, fleet: Fleet, key: bytes, ttl: int) -> None:
         self.key = key
         self.ttl = ttl
-        self.token = token = hexlify(urandom(TOKEN_BYTES))
-        self.began = began
+        self.token = token = fleet.token()
         self.until = 0.0
         """Until when the lock may be believed; 0 if it was not won, or too late."""
-        super().__init__(links, protocol.acquire(key, token, ttl), GRANTED_SET)
+        super().__init__(fleet.links, protocol.acquire(key, token, ttl), GRANTED_SET)
+        self.began = fleet.clock()
 
 
 async def attempt(
@@ -60,8 +55,7 @@ async def attempt(
     """
     if fleet.closed:
         raise RedlockError("this Redlock was closed")
-    clock = fleet.clock
-    round = Attempt(fleet.links, key, ttl, clock())
+    round = Attempt(fleet, key, ttl)
     fleet.ask(round, at_most)
     try:
         if round.verdict is OPEN:
@@ -73,7 +67,7 @@ async def attempt(
             # The clock is read after the task has resumed: however long that
             # took, an attempt that is too old is not believed.
             until = timing.deadline(round.began, ttl, factor=factor)
-            if clock() < until:
+            if fleet.clock() < until:
                 round.until = until
     finally:
         if not round.until:
@@ -86,11 +80,18 @@ def take_back(fleet: Fleet, attempt: Attempt, ttl: int) -> Release:
     return fleet.release(protocol.release(attempt.key, attempt.token), ttl, attempt)
 
 
-async def acquire(
+def time_left(fleet: Fleet, began: float, wait: int | None) -> float | None:
+    """Return how many ms an attempt may take if *wait* counts from *began*, ``None`` for no limit.
+
+    A wait of 0 is one attempt, which takes as long as it takes.
+    """
+    return max(wait - (fleet.clock() - began) * 1000, 1.0) if wait else None
+
+
+async def persist(
     fleet: Fleet,
     resources: tuple[str, ...],
-    key: bytes,
-    ttl: int,
+    failed: Attempt,
     *,
     factor: float,
     began: float,
@@ -98,7 +99,7 @@ async def acquire(
     retry: Retry,
 ) -> Attempt:
     """
-    Attempt until *key* is won.
+    Attempt again until the lock is won that *failed* was to win.
 
     Args:
         began: When the caller began to wait, on the fleet's clock.
@@ -116,14 +117,8 @@ async def acquire(
         No key stays on any master that can be reached.
     """
     clock = fleet.clock
-    attempts = 0
-    while True:
-        left = None if wait is None else wait - (clock() - began) * 1000
-        at_most = max(left, 1.0) if left is not None and wait else None
-        round = await attempt(fleet, key, ttl, factor, at_most)
-        if round.until:
-            return round
-        attempts += 1
+    attempts = 1
+    while not failed.until:
         delay = timing.pause(
             retry.delay(attempts, random.random()),  # noqa: S311 - no secret
             wait=wait,
@@ -131,12 +126,16 @@ async def acquire(
             reserve=fleet.master_timeout,
         )
         if delay is None or attempts == retry.attempts:
-            if not round.complete:
+            if not failed.complete:
                 # Most who have not answered are only a little later, and the
                 # error is to say what they say. Nothing depends on it.
-                await asyncio.sleep(max(clock() - round.began, 0.001))
-            votes = round.votes()
+                await asyncio.sleep(max(clock() - failed.began, 0.001))
+            votes = failed.votes()
             kind = LockNotAcquiredError if is_contended(votes) else QuorumUnavailableError
             elapsed = int((clock() - began) * 1000 + 0.5)
             raise kind(resources, attempts=attempts, elapsed=elapsed, votes=votes)
         await asyncio.sleep(delay / 1000)
+        at_most = time_left(fleet, began, wait)
+        failed = await attempt(fleet, failed.key, failed.ttl, factor, at_most)
+        attempts += 1
+    return failed

@@ -13,7 +13,8 @@ import heapq
 import itertools
 import math
 import random
-from typing import TYPE_CHECKING
+
+from anyio import CancelScope
 
 from redlock_aio._engine.rounds import Fleet, Release, Round
 from redlock_aio._engine.waiting import Attempt, take_back
@@ -22,9 +23,6 @@ from redlock_aio._rules.lifetime import HELD, LOST, RELEASED, RETRY_SHARE, Lifet
 from redlock_aio._rules.protocol import GRANTED_SCRIPT
 from redlock_aio._rules.quorum import OPEN, WON
 from redlock_aio.errors import LockLostError, LockNotHeldError
-
-if TYPE_CHECKING:
-    from anyio import CancelScope
 
 BATCH = 200
 """How many leases are extended in one turn of the loop, so that others get their turn."""
@@ -49,13 +47,12 @@ class Hold(Lifetime):
         resources: tuple[str, ...],
         attempt: Attempt,
         now: float,
-        *,
         factor: float,
         renewed: bool,
         max_hold: int | None,
     ) -> None:
         ends = math.inf if max_hold is None else now + max_hold / 1000
-        super().__init__(now, attempt.until, attempt.ttl, factor=factor, renewed=renewed, ends=ends)
+        super().__init__(now, attempt.until, attempt.ttl, factor, renewed, ends)
         self.resources = resources
         self.attempt = attempt
         self.released: Release | None = None
@@ -115,7 +112,7 @@ class Watchdog:
         fleet: The masters.
     """
 
-    __slots__ = ("_armed_for", "_heap", "_held", "_order", "_timer", "fleet")
+    __slots__ = ("_armed_for", "_heap", "_held", "_order", "_timer", "fleet", "scope")
 
     def __init__(self, fleet: Fleet) -> None:
         self.fleet = fleet
@@ -124,6 +121,9 @@ class Watchdog:
         self._order = itertools.count()
         self._timer: asyncio.TimerHandle | None = None
         self._armed_for = math.inf
+        # What anyio makes depends on the library that runs the task, and it finds
+        # out each time. A watchdog belongs to one loop, so once is enough.
+        self.scope: type[CancelScope] = type(CancelScope())
 
     def __repr__(self) -> str:
         return f"<Watchdog of {self._held} leases>"

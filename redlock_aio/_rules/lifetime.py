@@ -78,14 +78,14 @@ class Lifetime:
     )  # fmt: skip
 
     def __init__(
-        self, now: float, deadline: float, ttl: int, *, factor: float, renewed: bool, ends: float
+        self, now: float, deadline: float, ttl: int, factor: float, renewed: bool, ends: float
     ) -> None:
         self.ttl = ttl
         self.longest_ttl = ttl
         """The longest ttl that any master may have been told."""
         self.state = HELD
         self.reason = ""
-        self.deadline = min(deadline, ends)
+        self.deadline = deadline if deadline < ends else ends  # noqa: FURB136 - faster
         self.ends = ends
         self.renewed = renewed
         self.factor = factor
@@ -102,19 +102,21 @@ class Lifetime:
 
     def rest(self, now: float, chance: float) -> None:
         """Set `due` after a success, for a renewal early enough to be repeated several times."""
-        wait = self.ttl / 1000 * RENEW_SHARE * (1 - RENEW_SPREAD * chance)
-        # Of a very short ttl the drift leaves less than that.
-        self._look_again(now + min(wait, (self.deadline - MARGIN - now) / 2))
+        last = self.deadline - MARGIN
+        due = now + self.ttl * (RENEW_SHARE / 1000) * (1 - RENEW_SPREAD * chance)
+        if due > last:  # of a very short ttl the drift leaves less than a third
+            due = (now + last) / 2
+        self.due = due if self._can_be_renewed() else last
 
     def retry(self, now: float) -> None:
         """Set `due` after an extension that failed."""
-        self._look_again(now + self.ttl / 1000 * RETRY_SHARE)
-
-    def _look_again(self, renewal: float) -> None:
-        # An extension can't move the end of a lease whose *ends* is reached first.
         last = self.deadline - MARGIN
-        self.due = renewal if self.renewed and self.deadline < self.ends else last
-        self.due = min(self.due, last)
+        due = now + self.ttl * (RETRY_SHARE / 1000)
+        self.due = min(due, last) if self._can_be_renewed() else last
+
+    def _can_be_renewed(self) -> bool:
+        # An extension can't move the end of a lease whose *ends* is reached first.
+        return self.renewed and self.deadline < self.ends
 
     def begin_extension(self, now: float, ttl: int) -> int:
         """Note that an extension to *ttl* is being sent, and return its number."""

@@ -79,43 +79,58 @@ class Tally:
 
     Replies are kept as they came; what they mean is asked when somebody reads
     them.
+
+    Args:
+        masters: How many there are.
+
+        yes: The reply that grants what was asked.
     """
 
-    __slots__ = ("against", "granted", "replies", "verdict")
+    __slots__ = ("_lost_at", "_won_at", "_yes", "against", "granted", "replies", "verdict")
 
-    def __init__(self, masters: int) -> None:
+    def __init__(self, masters: int, yes: object) -> None:
         self.replies: list[object] = [NOT_YET] * masters
         self.granted = 0
         self.against = 0
         self.verdict = OPEN
+        self._yes = yes
+        self._won_at = majority(masters)
+        # Lost when those that are left do not make a majority.
+        self._lost_at = masters - self._won_at + 1
 
     def __repr__(self) -> str:
         score = f"{self.granted}:{self.against} of {len(self.replies)}"
         return f"<{type(self).__name__} {score}, {self.verdict.name}>"
 
-    def add(self, master: int, reply: object, *, granted: bool) -> bool:
+    def answered(self, master: int, reply: object, /) -> None:
         """
-        Count the *reply* of the master with this number; return whether it settles the round.
+        Count the *reply* of the master with this number.
 
         A second reply of one master changes nothing: what was counted may have
         been acted upon.
         """
         replies = self.replies
         if replies[master] is not NOT_YET:
-            return False
+            return
         replies[master] = reply
-        if granted:
-            self.granted += 1
-            if self.verdict is OPEN and self.granted > len(replies) // 2:
+        if reply == self._yes:
+            self.granted = granted = self.granted + 1
+            if granted == self._won_at:
                 self.verdict = WON
-                return True
+                self.settled()
         else:
-            self.against += 1
-            # The round is lost when those that are left do not make a majority.
-            if self.verdict is OPEN and self.against * 2 >= len(replies):
+            self.against = against = self.against + 1
+            self.declined(master, reply)
+            # Never after WON: a majority granted, so fewer than this are left.
+            if against == self._lost_at:
                 self.verdict = LOST
-                return True
-        return False
+                self.settled()
+
+    def declined(self, master: int, reply: object) -> None:
+        """Hear of each reply that grants nothing."""
+
+    def settled(self) -> None:
+        """Hear, once, that the verdict is known."""
 
     @property
     def complete(self) -> bool:

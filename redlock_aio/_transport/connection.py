@@ -2,8 +2,7 @@
 One pipelined connection to one master.
 
 All commands of a process to a master go down one connection, in order, and
-replies are matched in order. What is written in one turn of the loop leaves in
-one write. The laws of this file:
+replies are matched in order. The laws of this file:
 
 - Whoever stops waiting abandons its reply, never the connection: a reply that
   nobody waits for is still read and counted.
@@ -18,7 +17,7 @@ import contextlib
 import socket
 import struct
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import hiredis
@@ -108,7 +107,7 @@ class Connection(asyncio.Protocol):
     """
 
     __slots__ = (
-        "_condemn_after", "_keep", "_loop", "_number", "_on_lost", "_out", "_pending", "_reader",
+        "_condemn_after", "_keep", "_loop", "_number", "_on_lost", "_pending", "_reader",
         "_received", "_transport", "_unparsed", "_watch", "reason",
     )  # fmt: skip
 
@@ -128,7 +127,6 @@ class Connection(asyncio.Protocol):
         self._keep: object = None
         self._reader = hiredis.Reader(notEnoughData=_NOT_ENOUGH)
         self._pending: deque[Asker] = deque()
-        self._out: list[bytes] = []
         self._received = 0
         self._unparsed = 0
         self._watch: asyncio.TimerHandle | None = None
@@ -157,26 +155,25 @@ class Connection(asyncio.Protocol):
         self._keep = keep
         transport.set_protocol(self)
 
-    def send(self, payload: bytes, asker: Asker, /) -> Silence | None:
-        """Send a command behind all others; a `Silence` if it was not taken."""
-        pending = self._pending
-        if self._transport is None:
+    def send(self, payload: bytes, askers: Sequence[Asker], /) -> Silence | None:
+        """
+        Send commands behind all others; a `Silence` if they were not taken.
+
+        Args:
+            payload: The commands, one behind the other.
+
+            askers: Whom to tell the replies, one for each command.
+        """
+        transport = self._transport
+        if transport is None:
             return Silence(Answer.UNREACHABLE, self.reason)
-        if len(pending) >= MAX_PENDING:
+        pending = self._pending
+        if len(pending) + len(askers) > MAX_PENDING:
             self.overdue()
             return _OVERRUN
-        pending.append(asker)
-        out = self._out
-        if not out:
-            self._loop.call_soon(self._flush)
-        out.append(payload)
+        pending.extend(askers)
+        transport.write(payload)
         return None
-
-    def _flush(self) -> None:
-        out = self._out
-        if out and self._transport is not None:
-            self._transport.write(out[0] if len(out) == 1 else b"".join(out))
-        out.clear()
 
     def data_received(self, data: bytes) -> None:
         """Hand out the replies in *data*, in order."""
@@ -210,9 +207,9 @@ class Connection(asyncio.Protocol):
             # SCRIPT FLUSH, or a server that drops scripts. It has not run, so it
             # may be sent again, behind the scripts themselves. Once: a server
             # that forgets them in between is not waited for.
-            for script in protocol.SCRIPTS:
-                self.send(script.load, Ignored(script.load))
-            if (silence := self.send(asker.payload, Again(asker))) is not None:
+            loads = [Ignored(script.load) for script in protocol.SCRIPTS]
+            payload = b"".join([load.payload for load in loads]) + asker.payload
+            if (silence := self.send(payload, [*loads, Again(asker)])) is not None:
                 asker.answered(self._number, silence)
             return
         asker.answered(self._number, reply)
@@ -245,7 +242,6 @@ class Connection(asyncio.Protocol):
 
     def close(self) -> None:
         """End the connection after what was sent has left, unless the master takes nothing."""
-        self._flush()
         transport = self._transport
         if transport is None:
             return
@@ -271,7 +267,6 @@ class Connection(asyncio.Protocol):
         if self._watch is not None:
             self._watch.cancel()
             self._watch = None
-        self._out.clear()
         unanswered = list(self._pending)
         self._pending.clear()
         self._on_lost(reason, unanswered)

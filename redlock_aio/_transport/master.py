@@ -12,7 +12,7 @@ release frees only the value of one attempt.
 
 import asyncio
 import random
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, MutableMapping, Sequence
 
 from redis.exceptions import AuthenticationError, AuthorizationError, ResponseError
 
@@ -103,8 +103,8 @@ class Master:
         self._closing = False
         self.tried: asyncio.Future[None] = self._loop.create_future()
         """Done when it is known for the first time whether the master is up."""
-        self.send: Callable[[bytes, Asker], Silence | None] = self._refuse
-        """Send a command behind all others; a `Silence` if it was not taken."""
+        self.send: Callable[[bytes, Sequence[Asker]], Silence | None] = self._refuse
+        """Send commands behind all others; a `Silence` if they were not taken."""
         self._task = self._loop.create_task(self._serve(), name=f"redlock_aio {self.name}")
 
     def __repr__(self) -> str:
@@ -121,7 +121,7 @@ class Master:
         """How many commands it has to answer before all is said that was sent."""
         return self._connection.pending if self._connection is not None else 0
 
-    def _refuse(self, _payload: bytes, _asker: Asker, /) -> Silence:
+    def _refuse(self, _payload: bytes, _askers: Sequence[Asker], /) -> Silence:
         return self._silence
 
     def overdue(self) -> None:
@@ -158,7 +158,7 @@ class Master:
                 continue
             if debt.until is not None and now >= debt.until:
                 del self._debts[debt.payload]
-            elif self.send(debt.payload, debt) is None:
+            elif self.send(debt.payload, [debt]) is None:
                 debt.underway = True
         if self._debts and self.up:
             self._collect_later()
@@ -222,8 +222,7 @@ class Master:
         """Ask a server that let us in whether it may vote, and give it the scripts."""
         questions = [Question(protocol.INFO, self._loop)]
         questions += [Question(script.load, self._loop) for script in protocol.SCRIPTS]
-        for question in questions:
-            connection.send(question.payload, question)
+        connection.send(b"".join([question.payload for question in questions]), questions)
         replies = [await question.reply for question in questions]
         for reply in replies:
             if isinstance(reply, Silence):
@@ -285,7 +284,7 @@ class Master:
     def heard(self) -> asyncio.Future[object] | None:
         """Return what is done when all that was sent is answered; ``None`` while it is down."""
         question = Question(protocol.PING, self._loop)
-        return question.reply if self.send(question.payload, question) is None else None
+        return question.reply if self.send(question.payload, [question]) is None else None
 
     def close(self) -> None:
         """Begin to end the connection, and all attempts to have one."""

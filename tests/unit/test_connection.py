@@ -74,7 +74,7 @@ async def connection(transport: Transport, lost: list[tuple[str, list[Asker]]]) 
 def send(connection: Connection, number: int) -> list[Asking]:
     askers = [Asking() for _ in range(number)]
     for asker in askers:
-        assert connection.send(asker.payload, asker) is None
+        assert connection.send(asker.payload, [asker]) is None
     return askers
 
 
@@ -87,18 +87,6 @@ async def test_replies_reach_their_askers_in_order(connection: Connection) -> No
     assert [asker.replies[0] for asker in askers[:3]] == [b"OK", None, 1]
     assert str(askers[3].replies[0]) == "ERR no"
     assert connection.pending == 0
-
-
-async def test_what_is_sent_in_one_turn_leaves_in_one_write(
-    connection: Connection, transport: Transport
-) -> None:
-    send(connection, 3)
-    assert transport.writes == []
-    await asyncio.sleep(0)
-    assert transport.writes == [protocol.PING * 3]
-    send(connection, 1)
-    await asyncio.sleep(0)
-    assert transport.writes[1:] == [protocol.PING]
 
 
 async def test_a_push_is_nobody_s_reply(connection: Connection) -> None:
@@ -120,7 +108,7 @@ async def test_the_end_tells_everybody_and_names_what_was_not_answered(
     assert lost == [("reset by peer", [second])]
     assert first.replies == [b"PONG"]
     assert second.replies == [Silence(Answer.UNREACHABLE, "reset by peer")]
-    refused = connection.send(protocol.PING, Asking())
+    refused = connection.send(protocol.PING, [Asking()])
     assert refused == Silence(Answer.UNREACHABLE, "reset by peer")
     assert repr(connection) == "<Connection 3, 0 pending, ended: reset by peer>"
 
@@ -197,10 +185,8 @@ async def test_a_forgotten_script_is_loaded_and_run_again(
     connection: Connection, transport: Transport
 ) -> None:
     asker = Asking(protocol.release(b"r", b"t"))
-    connection.send(asker.payload, asker)
-    await asyncio.sleep(0)
+    connection.send(asker.payload, [asker])
     connection.data_received(b"-NOSCRIPT No matching script.\r\n")
-    await asyncio.sleep(0)
 
     loads = b"".join(script.load for script in SCRIPTS)
     assert transport.writes[1:] == [loads + asker.payload]
@@ -212,7 +198,7 @@ async def test_a_script_that_is_forgotten_again_and_again_is_an_error(
     connection: Connection,
 ) -> None:
     asker = Asking(protocol.release(b"r", b"t"))
-    connection.send(asker.payload, asker)
+    connection.send(asker.payload, [asker])
     connection.data_received(b"-NOSCRIPT No matching script.\r\n")
     connection.data_received(b"+x\r\n" * len(SCRIPTS) + b"-NOSCRIPT No matching script.\r\n")
 
@@ -225,7 +211,7 @@ async def test_more_than_can_be_answered_is_not_taken(
 ) -> None:
     monkeypatch.setattr(module, "MAX_PENDING", 5)
     send(connection, 5)
-    refused = connection.send(protocol.PING, Asking())
+    refused = connection.send(protocol.PING, [Asking()])
 
     assert refused is not None
     assert refused.answer is Answer.ERROR

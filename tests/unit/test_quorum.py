@@ -16,15 +16,30 @@ from redlock_aio._rules.quorum import (
 ballots = st.lists(st.booleans(), min_size=1, max_size=9)
 
 
+class Told(Tally):
+    """Keeps what it is told."""
+
+    def __init__(self, masters: int) -> None:
+        super().__init__(masters, "yes")
+        self.settlements: list[Verdict] = []
+        self.refusals: list[tuple[int, object]] = []
+
+    def settled(self) -> None:
+        self.settlements.append(self.verdict)
+
+    def declined(self, master: int, reply: object) -> None:
+        self.refusals.append((master, reply))
+
+
 def counted(ballot: list[bool]) -> list[Verdict]:
-    tally = Tally(len(ballot))
+    tally = Told(len(ballot))
     verdicts = []
     for master, granted in enumerate(ballot):
-        settled = tally.add(master, granted, granted=granted)
+        tally.answered(master, "yes" if granted else "no")
         verdicts.append(tally.verdict)
-        assert settled == (
-            tally.verdict is not OPEN and (len(verdicts) < 2 or verdicts[-2] is OPEN)
-        )
+        assert tally.settlements == ([] if tally.verdict is OPEN else [tally.verdict])
+    assert tally.complete
+    assert tally.refusals == [(i, "no") for i, granted in enumerate(ballot) if not granted]
     return verdicts
 
 
@@ -54,18 +69,19 @@ def test_any_two_majorities_share_a_master() -> None:
 
 
 def test_a_second_reply_of_one_master_changes_nothing() -> None:
-    tally = Tally(3)
-    tally.add(0, "no", granted=False)
+    tally = Told(3)
+    tally.answered(0, "no")
+    tally.answered(0, "yes")
 
-    assert not tally.add(0, "yes", granted=True)
+    assert tally.granted == 0
     assert tally.replies == ["no", NOT_YET, NOT_YET]
     assert tally.missing == [1, 2]
     assert not tally.complete
 
 
 def test_a_tally_tells_its_score() -> None:
-    tally = Tally(3)
-    tally.add(1, None, granted=True)
+    tally = Tally(3, None)
+    tally.answered(1, None)
 
     assert repr(tally) == "<Tally 1:0 of 3, OPEN>"
 
