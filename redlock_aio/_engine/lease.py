@@ -188,7 +188,9 @@ class Lease:
         if release.verdict is OPEN:
             release.waiter = self._watchdog.fleet.loop.create_future()
             await release.waiter
-        return release.verdict is WON or not release.refused_by_a_majority()
+        return release.verdict is WON or not release.refused_by_a_majority(
+            self._hold.attempt.unsent
+        )
 
     async def __aenter__(self) -> Self:
         """
@@ -226,8 +228,8 @@ class Lease:
         """
         Release the lock; see `release`.
 
-        An exception of the body comes out as it is, whatever the release comes
-        to, with a note if the lock was lost as well.
+        An exception of the body comes out as it is and at once, with a note if
+        the lock was lost as well; the release is sent and not waited for.
 
         Raises:
             LockLostError: The lease was lost, and the body has no exception of
@@ -249,26 +251,14 @@ class Lease:
                 raise
         if released_here and not self._let_go:
             self._let_go = True
-            if error is None:
-                held = await self._was_held()
-            elif isinstance(error, Exception):
-                held = await self._was_held_for_all_that_happens()
-            else:
-                held = True  # a cancellation is not to be held up; the release is on its way
-            if not held:
+            # Whoever fails or is cancelled is not held up: the release is on its
+            # way, before anything that this process may ask for next.
+            if error is None and not await self._was_held():
                 hold.found_gone()
         if hold.state is LOST:
             self._note(error)
             if error is None and self._on_lost == "cancel":
                 raise LockLostError(hold.resources, hold.reason) from None
-
-    async def _was_held_for_all_that_happens(self) -> bool:
-        try:
-            return await self._was_held()
-        except asyncio.CancelledError:
-            # The body's error is on its way out and must not be hidden. Whoever
-            # cancelled gets what they wanted: the task leaves the block.
-            return True
 
     def _note(self, error: BaseException | None) -> None:
         if self._hold.state is LOST and isinstance(error, Exception):

@@ -30,7 +30,7 @@ from redlock_aio._transport.address import Dialler, address
 from redlock_aio._transport.master import Master
 from redlock_aio.errors import RedlockError
 
-RESERVED = "redlock_aio:"
+RESERVED = b"redlock_aio:"
 """How the keys begin that are ours beside the locks."""
 
 LONGEST_RESOURCE = 512
@@ -95,11 +95,8 @@ class Redlock:
         self._master_timeout = timing.milliseconds(master_timeout, name="master_timeout")
         self._drift_factor = timing.drift_factor(drift_factor)
         self._retry = _of_type(retry, Retry, name="retry")
-        self._key_prefix = _of_type(key_prefix, str, name="key_prefix")
-        if key_prefix:
-            _text(key_prefix, name="key_prefix")
+        self._key_prefix = b"" if key_prefix == "" else _text(key_prefix, name="key_prefix")
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._ready = False
         self._closed = False
         self._checked_ttl = -1
         self._thread = 0
@@ -180,12 +177,14 @@ class Redlock:
         )
 
     def _key(self, resource: str) -> bytes:
-        key = _text(resource, name="resource")
-        if key.startswith(b"redlock_aio:"):
-            raise ValueError(f"resource must not start with {RESERVED!r}: such keys are our own")
-        if not self._key_prefix:
-            return key
-        return self._key_prefix.encode() + key
+        name = _text(resource, name="resource")
+        key = self._key_prefix + name
+        if key.startswith(RESERVED):
+            raise ValueError(
+                f"resource must not make a key that starts with {RESERVED.decode()!r}: such keys"
+                " are our own"
+            )
+        return key
 
     def _is_ready(self) -> bool:
         """Bind to the running loop; return whether it is known which masters are up."""
@@ -199,7 +198,7 @@ class Redlock:
             or self._forks != _forks
         ):
             self._bind(asyncio.get_running_loop())
-        return self._ready
+        return self._fleet.ready
 
     def _bind(self, loop: asyncio.AbstractEventLoop) -> None:
         if self._closed:
@@ -236,12 +235,13 @@ class Redlock:
         Cancellation:
             Connecting goes on.
         """
-        loop = asyncio.get_running_loop()
+        fleet, masters = self._fleet, self._masters
+        loop = fleet.loop
         ends = loop.time() + wait / 1000 if wait else math.inf
-        needed = majority(len(self._masters))
+        needed = majority(len(masters))
         enough = False
-        while trying := {master.tried for master in self._masters if not master.tried.done()}:
-            up = sum(master.up for master in self._masters)
+        while trying := {master.tried for master in masters if not master.tried.done()}:
+            up = sum(master.up for master in masters)
             if up + len(trying) < needed:
                 break  # no majority can come together now
             if up >= needed and not enough:
@@ -249,13 +249,15 @@ class Redlock:
                 ends = min(ends, loop.time() + self._master_timeout / 1000)
             left = ends - loop.time()
             if left <= 0:
+                if not enough:
+                    return  # who has more patience waits on
                 break
             await asyncio.wait(
                 trying,
                 timeout=None if ends == math.inf else left,
                 return_when=asyncio.FIRST_COMPLETED,
             )
-        self._ready = True
+        fleet.ready = True
 
     async def __aenter__(self) -> Self:
         """
@@ -266,15 +268,17 @@ class Redlock:
                 that this one was forked from.
 
         Cancellation:
-            Nothing is open.
+            It is closed.
         """
         self._closed = False
         try:
             if not self._is_ready():
                 await self._get_ready(None)
-        except BaseException:
+        except asyncio.CancelledError:
             await self.aclose()
             raise
+        if self._loop is None:
+            raise RedlockError("this Redlock was closed")
         return self
 
     async def __aexit__(
@@ -311,12 +315,15 @@ class Redlock:
             return
         self._is_ready()
         masters, self._masters = self._masters, []
+        self._closed = True
+        self._loop = None
         self._watchdog.close()
         self._fleet.close()
-        self._closed = True
-        self._ready = False
-        self._loop = None
         try:
+            # Attempts that were underway are over now; each takes itself back in
+            # its next turn, and that leaves in the turn after it.
+            await asyncio.sleep(0)
+            self._fleet.flush()
             if heard := [answer for master in masters if (answer := master.heard())]:
                 await asyncio.wait(heard, timeout=self._master_timeout / 1000)
         finally:

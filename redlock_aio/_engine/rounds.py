@@ -22,20 +22,11 @@ from os import urandom
 from typing import Protocol
 
 from redlock_aio._rules import protocol
-from redlock_aio._rules.protocol import GRANTED_SCRIPT, Silence
+from redlock_aio._rules.protocol import GRANTED_SCRIPT, Asker, Silence
 from redlock_aio._rules.quorum import Tally, Vote
 
 TOKEN_BYTES = 20
 TOKENS_AT_ONCE = 100
-
-
-class Hears(Protocol):
-    """Whoever is told a reply."""
-
-    payload: bytes
-    debt_ttl: int
-
-    def answered(self, master: int, reply: object, /) -> None: ...
 
 
 class Link(Protocol):
@@ -44,7 +35,7 @@ class Link(Protocol):
     @property
     def name(self) -> str: ...
     @property
-    def send(self) -> Callable[[bytes, Sequence[Hears]], Silence | None]: ...
+    def send(self) -> Callable[[bytes, Sequence[Asker]], Silence | None]: ...
     def overdue(self) -> None: ...
     def owe(self, payload: bytes, ttl: int) -> None: ...
 
@@ -110,9 +101,15 @@ class Round(Tally):
             for link, silence in zip(self._links, said, strict=True)
         )
 
-    def refused_by_a_majority(self) -> bool:
-        """Return whether so many said no, themselves, that no majority can have said yes."""
-        return self.replies.count(0) * 2 >= len(self.replies)
+    def refused_by_a_majority(self, never: int = 0) -> bool:
+        """
+        Return whether so many said no, themselves, that no majority can have said yes.
+
+        Args:
+            never: A bit for each master that can't have said yes anyway.
+        """
+        no = sum(reply == 0 or never >> i & 1 for i, reply in enumerate(self.replies))
+        return no * 2 >= len(self.replies)
 
 
 class Release(Round):
@@ -159,7 +156,7 @@ class Fleet:
 
     __slots__ = (
         "_asked", "_timer", "_tokens", "_underway", "clock", "closed", "links", "loop",
-        "master_timeout",
+        "master_timeout", "ready",
     )  # fmt: skip
 
     def __init__(
@@ -169,6 +166,8 @@ class Fleet:
         self.master_timeout = master_timeout
         self.clock = clock_of(loop)
         self.closed = False
+        self.ready = False
+        """Whether it is known which masters are up."""
         self.loop = loop
         self._asked: list[Round] = []
         self._underway: deque[tuple[float, list[Round]]] = deque()
@@ -217,8 +216,7 @@ class Fleet:
         for number, link in enumerate(self.links):
             silence = link.send(payload, asked)
             if silence is not None:
-                for round in asked:
-                    round.not_sent(number, silence)
+                self._not_sent(number, silence, asked)
         underway = self._underway
         while underway and self._is_complete(underway[0][1]):
             underway.popleft()
@@ -226,6 +224,17 @@ class Fleet:
         underway.append((expires_at, asked))
         if self._timer is None:
             self._timer = self.loop.call_at(expires_at, self._expire)
+
+    def _not_sent(self, number: int, silence: Silence, asked: list[Round]) -> None:
+        if silence is not protocol.OVERRUN:
+            for round in asked:
+                round.not_sent(number, silence)
+            return
+        # It is up and has too much to answer: it takes what fits, and releases.
+        send = self.links[number].send
+        for round in asked:
+            if (refused := send(round.payload, [round])) is not None:
+                round.not_sent(number, refused)
 
     def _is_complete(self, batch: list[Round]) -> bool:
         masters = len(self.links)
@@ -248,11 +257,12 @@ class Fleet:
         return round
 
     def close(self) -> None:
-        """Send what was asked, and let no new attempt begin."""
+        """Send what was asked, let no new attempt begin, and end those that are underway."""
         self.closed = True
         self.flush()
-        if self._timer is not None:
-            self._timer.cancel()
+        for _, batch in self._underway:
+            for round in batch:
+                round.expire()
 
     def _expire(self) -> None:
         underway = self._underway

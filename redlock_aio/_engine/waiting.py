@@ -12,7 +12,7 @@ import random
 from redlock_aio._engine.rounds import Fleet, Release, Round
 from redlock_aio._rules import protocol, timing
 from redlock_aio._rules.protocol import GRANTED_SET
-from redlock_aio._rules.quorum import OPEN, WON, is_contended
+from redlock_aio._rules.quorum import WON, is_contended
 from redlock_aio._rules.timing import Retry
 from redlock_aio.errors import LockNotAcquiredError, QuorumUnavailableError, RedlockError
 
@@ -58,12 +58,9 @@ async def attempt(
     round = Attempt(fleet, key, ttl)
     fleet.ask(round, at_most)
     try:
-        if round.verdict is OPEN:
-            round.waiter = fleet.loop.create_future()
-            await round.waiter
-        else:
-            await asyncio.sleep(0)  # all masters are down: let others run all the same
-        if round.verdict is WON:
+        round.waiter = fleet.loop.create_future()
+        await round.waiter
+        if round.verdict is WON and not fleet.closed:
             # The clock is read after the task has resumed: however long that
             # took, an attempt that is too old is not believed.
             until = timing.deadline(round.began, ttl, factor=factor)

@@ -21,7 +21,7 @@ from redlock_aio._engine.waiting import Attempt, take_back
 from redlock_aio._rules import protocol
 from redlock_aio._rules.lifetime import HELD, LOST, RELEASED, RETRY_SHARE, Lifetime
 from redlock_aio._rules.protocol import GRANTED_SCRIPT
-from redlock_aio._rules.quorum import OPEN, WON
+from redlock_aio._rules.quorum import LOST as LOST_ROUND, OPEN, WON
 from redlock_aio.errors import LockLostError, LockNotHeldError
 
 BATCH = 200
@@ -86,7 +86,7 @@ class Hold(Lifetime):
 class Renewal(Round):
     """One extension of one lease."""
 
-    __slots__ = ("_watchdog", "began", "hold", "number", "ttl")
+    __slots__ = ("_watchdog", "began", "epoch", "hold", "ttl")
 
     def __init__(self, watchdog: "Watchdog", hold: Hold, ttl: int, now: float) -> None:
         attempt = hold.attempt
@@ -96,7 +96,7 @@ class Renewal(Round):
         self.hold = hold
         self.ttl = ttl
         self.began = now
-        self.number = hold.begin_extension(now, ttl)
+        self.epoch = hold.begin_extension(now, ttl)
 
     def settled(self) -> None:
         """Judge it, then wake whoever waits."""
@@ -200,14 +200,12 @@ class Watchdog:
         now = self.fleet.clock()
         if hold.state is not HELD:
             return
-        if renewal.verdict is WON and hold.extended(
-            renewal.number, renewal.began, renewal.ttl, now
-        ):
+        if renewal.verdict is WON and hold.extended(renewal.epoch, renewal.began, renewal.ttl, now):
             hold.rest(now, random.random())  # noqa: S311 - no secret
             self._push(hold, now)
-        elif renewal.refused_by_a_majority():
+        elif renewal.refused_by_a_majority(hold.attempt.unsent):
             self.lose(hold, KEY_GONE)
-        elif hold.is_latest(renewal.number):
+        elif renewal.verdict is LOST_ROUND:
             hold.retry(now)
             self._push(hold, now)
 
@@ -237,6 +235,8 @@ class Watchdog:
                 await renewal.waiter
             if renewal.verdict is WON and hold.valid(self.fleet.clock()):
                 return
+            if hold.state is not HELD:
+                continue  # to say how it ended
             pause = min(hold.ttl / 1000 * RETRY_SHARE, hold.deadline - self.fleet.clock())
             await asyncio.sleep(max(pause, 0))
 

@@ -12,10 +12,10 @@ it is. Instants are seconds on the clock of the acquisition.
 Two rules keep a holder from believing for longer than the masters do:
 
 - An extension moves the deadline only if its majority is there before the old
-  deadline, and only if no later extension has been sent meanwhile: the later
-  one is what the masters obey in the end.
-- An extension that shortens the ttl moves the deadline the moment it is sent,
-  because from then on any master may have obeyed.
+  deadline, and only if none was sent after it that promises less: the later one
+  is what the masters obey in the end.
+- An extension that promises less than the deadline moves it the moment it is
+  sent, because from then on any master may have obeyed.
 """
 
 import enum
@@ -42,8 +42,11 @@ RENEW_SPREAD = 0.15
 RETRY_SHARE = 1 / 12
 """Which part of its ttl a lease waits after an extension that failed."""
 
-MARGIN = 0.001
+MARGIN = 0.003
 """Loss is told this much before the deadline, in seconds: timers are late, never early."""
+
+MARGIN_SHARE = 1 / 4
+"""Which part of a short ttl the margin may take at most."""
 
 
 class Lifetime:
@@ -65,7 +68,8 @@ class Lifetime:
     """
 
     __slots__ = (
-        "_sent",
+        "_epoch",
+        "_promised",
         "deadline",
         "due",
         "ends",
@@ -89,7 +93,8 @@ class Lifetime:
         self.ends = ends
         self.renewed = renewed
         self.factor = factor
-        self._sent = 0
+        self._promised = self.deadline
+        self._epoch = 0  # counts the extensions that promised less than the one before
         self.due = now
         """When it wants to be looked at again: to be extended, or to be told lost."""
 
@@ -102,46 +107,60 @@ class Lifetime:
 
     def rest(self, now: float, chance: float) -> None:
         """Set `due` after a success, for a renewal early enough to be repeated several times."""
-        last = self.deadline - MARGIN
+        last = self._last()
         due = now + self.ttl * (RENEW_SHARE / 1000) * (1 - RENEW_SPREAD * chance)
-        if due > last:  # of a very short ttl the drift leaves less than a third
-            due = (now + last) / 2
+        # Of a very short ttl, or after slow answers, little more than a third is left.
+        middle = (now + last) / 2
+        if due > middle:  # noqa: PLR1730 - faster
+            due = middle
         self.due = due if self._can_be_renewed() else last
 
     def retry(self, now: float) -> None:
         """Set `due` after an extension that failed."""
-        last = self.deadline - MARGIN
+        last = self._last()
         due = now + self.ttl * (RETRY_SHARE / 1000)
         self.due = min(due, last) if self._can_be_renewed() else last
+
+    def _last(self) -> float:
+        """Return when to tell the loss."""
+        margin = self.ttl * (MARGIN_SHARE / 1000)
+        return self.deadline - (margin if margin < MARGIN else MARGIN)  # noqa: FURB136 - faster
 
     def _can_be_renewed(self) -> bool:
         # An extension can't move the end of a lease whose *ends* is reached first.
         return self.renewed and self.deadline < self.ends
 
     def begin_extension(self, now: float, ttl: int) -> int:
-        """Note that an extension to *ttl* is being sent, and return its number."""
-        self._sent += 1
-        self.longest_ttl = max(ttl, self.longest_ttl)
+        """Note that an extension to *ttl* is being sent; return what `extended` asks for."""
         promised = timing.deadline(now, ttl, factor=self.factor)
+        if promised < self._promised:
+            self._epoch += 1
+        self._promised = promised
+        self.longest_ttl = max(ttl, self.longest_ttl)
         self.deadline = min(promised, self.deadline)
-        self.due = self.deadline - MARGIN
-        return self._sent
+        self.due = self._last()
+        return self._epoch
 
-    def extended(self, number: int, began: float, ttl: int, now: float) -> bool:
-        """Count the majority of an extension that was sent at *began*; say whether it holds."""
-        if number != self._sent or not self.valid(now):
+    def extended(self, epoch: int, began: float, ttl: int, now: float) -> bool:
+        """
+        Count the majority of an extension; return whether it holds.
+
+        Args:
+            epoch: What `begin_extension` returned.
+
+            began: When it was sent.
+        """
+        if epoch != self._epoch or not self.valid(now):
             return False
-        self.ttl = ttl
-        self.deadline = min(self.ends, timing.deadline(began, ttl, factor=self.factor))
+        promised = min(self.ends, timing.deadline(began, ttl, factor=self.factor))
+        if promised >= self.deadline:  # else a later one was answered first
+            self.deadline = promised
+            self.ttl = ttl
         return self.valid(now)
-
-    def is_latest(self, number: int) -> bool:
-        """Return whether no extension has been sent after the one with this number."""
-        return number == self._sent
 
     def expired(self, now: float) -> bool:
         """Return whether a lease that is still held has to be told lost by now."""
-        return self.state is HELD and now >= self.deadline - MARGIN
+        return self.state is HELD and now >= self._last()
 
     def lose(self, reason: str) -> None:
         """End the lease against its holder's will."""

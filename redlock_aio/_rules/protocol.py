@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass
 from hashlib import sha1
 from importlib import resources
+from typing import Protocol
 
 from redlock_aio._rules.quorum import NOT_YET, Answer
 
@@ -45,7 +46,19 @@ class Silence:
     detail: str = ""
 
 
+class Asker(Protocol):
+    """Whoever sends a command and is to be told the reply."""
+
+    payload: bytes
+    debt_ttl: int
+    """For a release: how many ms its key may live, so that it is not forgotten; 0 otherwise."""
+
+    def answered(self, master: int, reply: object, /) -> None:
+        """Take the reply of the master with this number; a `Silence` if there will be none."""
+
+
 TIMED_OUT = Silence(Answer.TIMED_OUT)
+OVERRUN = Silence(Answer.ERROR, "too many requests are unanswered")
 
 
 def pack(*arguments: bytes) -> bytes:

@@ -23,7 +23,6 @@ class Answer(enum.Enum):
     TIMED_OUT = "timed out"
     UNREACHABLE = "unreachable"
     ERROR = "error"
-    QUARANTINED = "quarantined"
 
 
 class Verdict(enum.Enum):

@@ -163,6 +163,10 @@ class Retry:
         return shortest + chance * (ceiling - shortest)
 
 
+SHORTEST_PAUSE = 0.01
+"""In milliseconds; what is left of a wait below it is no pause but a rounding error."""
+
+
 def pause(delay: float, *, wait: int | None, waited: float, reserve: float) -> float | None:
     """
     Return for how many milliseconds to wait until the next attempt, ``None`` to give up.
@@ -182,4 +186,4 @@ def pause(delay: float, *, wait: int | None, waited: float, reserve: float) -> f
     if wait is None:
         return delay
     last = wait - min(reserve, wait / 10) - waited
-    return min(delay, last) if last > 0 else None
+    return min(delay, last) if last > SHORTEST_PAUSE else None

@@ -163,17 +163,25 @@ def address(master: object, *, name: str) -> Dialler:
 
 
 def _from_url(url: str, *, name: str) -> Address:
+    # What urllib and redis-py say of a wrong URL may hold a part of its password,
+    # so only the name of an option is ever repeated.
     try:
         split = urlsplit(url)
-        secrets = tuple(filter(None, (split.password,)))
-        scheme, where = split.scheme, split.path if split.scheme == "unix" else split.hostname
-    except ValueError as error:
-        raise ValueError(f"{name} is not a URL: {error}") from None
-    if scheme not in SCHEMES:
-        raise ValueError(f"{name} must be a redis://, rediss:// or unix:// URL, not {scheme!r}://")
+        where = split.path if split.scheme == "unix" else split.hostname
+        _ = split.port
+    except ValueError:
+        raise ValueError(
+            f"{name} can't be read as a URL; in a password, write '/', '?', '#', '@' and"
+            " brackets as %2F, %3F, %23, %40, %5B, %5D"
+        ) from None
+    if split.scheme not in SCHEMES:
+        came = f"a {split.scheme}:// URL" if "://" in url else "a text without '://'"
+        raise ValueError(f"{name} must be a redis://, rediss:// or unix:// URL, not {came}")
     if not where:
-        raise ValueError(f"{name} names no {'path' if scheme == 'unix' else 'host'}")
+        raise ValueError(f"{name} names no {'path' if split.scheme == 'unix' else 'host'}")
     try:
         return Address(ConnectionPool.from_url(url), None)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{name} is wrong: {harmless(str(error), secrets)}") from None
+    except TypeError as error:  # an option that no connection has
+        raise ValueError(f"{name} is wrong: {harmless(str(error))}") from None
+    except ValueError:
+        raise ValueError(f"{name} has an option with a value of another kind") from None

@@ -8,48 +8,40 @@ replies are matched in order. The laws of this file:
   nobody waits for is still read and counted.
 - So a command is always executed behind the one that was sent before it. That
   is what makes a release safe that follows an unanswered acquisition.
-- Nothing is sent again, with one exception: a script that the master has
-  forgotten, and so has not run.
+- Nothing is sent again, with one exception: a release whose script the master
+  has forgotten, and so has not run.
 """
 
 import asyncio
 import contextlib
+import os
 import socket
 import struct
+import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import hiredis
 
 from redlock_aio._rules import protocol
-from redlock_aio._rules.protocol import Silence
+from redlock_aio._rules.protocol import Asker, Silence
 from redlock_aio._rules.quorum import Answer
 
 MAX_PENDING = 10_000
-"""How many commands may be unanswered before no more are taken."""
+"""How many commands may be unanswered before no more are taken, but for releases."""
 
 MAX_UNPARSED = 1 << 20
 """How many bytes of one unfinished reply are taken before the master is held to be mad."""
 
-_OVERRUN = Silence(Answer.ERROR, f"{MAX_PENDING} requests are unanswered")
 _NOT_ENOUGH = object()
+# TypeError and ValueError come from replies that Python has no form for, such as
+# a map with a list for a key.
+_NONSENSE = (hiredis.ProtocolError, TypeError, ValueError)
 _Error, _Push = hiredis.ReplyError, hiredis.PushNotification
 # SO_LINGER with a time of 0: close() drops what was not acknowledged and sends
 # a reset. Without it the kernel goes on retransmitting commands that nobody
 # wants any more.
 _NO_LINGER = struct.pack("ii", 1, 0)
-
-
-class Asker(Protocol):
-    """Whoever sent a command and is to be told the reply."""
-
-    payload: bytes
-    debt_ttl: int
-    """For a release: how many ms its key may live, so that it is not forgotten; 0 otherwise."""
-
-    def answered(self, master: int, reply: object, /) -> None:
-        """Take the reply of the master with this number; a `Silence` if there will be none."""
 
 
 class Question:
@@ -68,21 +60,8 @@ class Question:
             self.reply.set_result(reply)
 
 
-class Ignored:
-    """A command whose reply says nothing that matters."""
-
-    __slots__ = ("debt_ttl", "payload")
-
-    def __init__(self, payload: bytes) -> None:
-        self.payload = payload
-        self.debt_ttl = 0
-
-    def answered(self, _master: int, _reply: object, /) -> None:
-        """Do nothing."""
-
-
 class Again:
-    """A command that is sent for the second and last time."""
+    """A release that is sent for the second and last time on one connection."""
 
     __slots__ = ("answered", "debt_ttl", "payload")
 
@@ -90,6 +69,31 @@ class Again:
         self.payload = asker.payload
         self.debt_ttl = asker.debt_ttl
         self.answered = asker.answered
+
+
+_open: "weakref.WeakSet[Connection]" = weakref.WeakSet()
+_of_the_parent: list[object] = []
+
+
+def _detach() -> None:
+    """
+    Let go of all connections in a forked child, without a word to the masters.
+
+    A child that unwinds the parent's blocks would release the parent's locks.
+    The transports are kept: closing them would take the sockets out of the
+    event poll that the child shares with its parent.
+    """
+    _of_the_parent.extend(connection.detach() for connection in _open)
+    _open.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_detach)
+
+
+def _must_be_sent(asker: Asker) -> bool:
+    # There are no more releases than locks that were granted, and few questions.
+    return bool(asker.debt_ttl) or isinstance(asker, Question)
 
 
 class Connection(asyncio.Protocol):
@@ -107,8 +111,8 @@ class Connection(asyncio.Protocol):
     """
 
     __slots__ = (
-        "_condemn_after", "_keep", "_loop", "_number", "_on_lost", "_pending", "_reader",
-        "_received", "_transport", "_unparsed", "_watch", "reason",
+        "__weakref__", "_condemn_after", "_keep", "_loaded", "_loop", "_number", "_on_lost",
+        "_pending", "_reader", "_received", "_transport", "_unparsed", "_watch", "reason",
     )  # fmt: skip
 
     def __init__(
@@ -130,6 +134,7 @@ class Connection(asyncio.Protocol):
         self._received = 0
         self._unparsed = 0
         self._watch: asyncio.TimerHandle | None = None
+        self._loaded: asyncio.Future[object] | None = None
         self.reason = ""
 
     def __repr__(self) -> str:
@@ -154,6 +159,7 @@ class Connection(asyncio.Protocol):
         self._transport = transport
         self._keep = keep
         transport.set_protocol(self)
+        _open.add(self)
 
     def send(self, payload: bytes, askers: Sequence[Asker], /) -> Silence | None:
         """
@@ -168,9 +174,9 @@ class Connection(asyncio.Protocol):
         if transport is None:
             return Silence(Answer.UNREACHABLE, self.reason)
         pending = self._pending
-        if len(pending) + len(askers) > MAX_PENDING:
+        if len(pending) + len(askers) > MAX_PENDING and not all(map(_must_be_sent, askers)):
             self.overdue()
-            return _OVERRUN
+            return protocol.OVERRUN
         pending.extend(askers)
         transport.write(payload)
         return None
@@ -178,44 +184,69 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Hand out the replies in *data*, in order."""
         self._received += 1
-        reader = self._reader
+        self._unparsed += len(data)
+        gets = self._reader.gets
         pending = self._pending
         number = self._number
         try:
-            reader.feed(data)
-            self._unparsed += len(data)
-            while (reply := reader.gets()) is not _NOT_ENOUGH:
-                self._unparsed = 0
-                if reply.__class__ is _Push:
-                    continue
-                if not pending:  # also when an asker has ended this connection meanwhile
-                    self.condemn("it sent a reply that nobody asked for")
-                    return
-                if reply.__class__ is _Error:
-                    self._take_error(reply)
-                else:
-                    pending.popleft().answered(number, reply)
-        except hiredis.ProtocolError as error:
-            self.condemn(f"it does not speak the protocol: {protocol.harmless(str(error))}")
+            self._reader.feed(data)
+            reply = gets()
+        except _NONSENSE as error:
+            reply = self._mad(error)
+        while reply is not _NOT_ENOUGH:
+            self._unparsed = 0
+            if reply.__class__ is _Push:
+                pass
+            elif not pending:  # also when an asker has ended this connection meanwhile
+                self.condemn("it sent a reply that nobody asked for")
+                return
+            elif reply.__class__ is _Error:
+                self._take_error(reply)
+            else:
+                pending.popleft().answered(number, reply)
+            try:
+                reply = gets()
+            except _NONSENSE as error:
+                reply = self._mad(error)
         if self._unparsed > MAX_UNPARSED:
             self.condemn(f"it sent a reply of more than {MAX_UNPARSED} bytes")
+
+    def _mad(self, error: Exception) -> object:
+        self.condemn(f"it does not speak the protocol: {protocol.harmless(str(error))}")
+        return _NOT_ENOUGH
 
     def _take_error(self, reply: Exception) -> None:
         asker = self._pending.popleft()
         code = str(reply).partition(" ")[0]
-        if code == "NOSCRIPT" and not isinstance(asker, Again):
-            # SCRIPT FLUSH, or a server that drops scripts. It has not run, so it
-            # may be sent again, behind the scripts themselves. Once: a server
-            # that forgets them in between is not waited for.
-            loads = [Ignored(script.load) for script in protocol.SCRIPTS]
-            payload = b"".join([load.payload for load in loads]) + asker.payload
-            if (silence := self.send(payload, [*loads, Again(asker)])) is not None:
-                asker.answered(self._number, silence)
+        if code == "NOSCRIPT" and self._try_again(asker):
             return
         asker.answered(self._number, reply)
         if code in ("READONLY", "NOAUTH"):
             # It is not the master any more, or forgot who we are: ask anew.
             self.condemn(protocol.harmless(str(reply)))
+
+    def _try_again(self, asker: Asker) -> bool:
+        """
+        Give a server its scripts that has forgotten them; say if *asker* will still be answered.
+
+        A release has not run and may be sent again, behind the scripts. Once: a
+        server that forgets them in between is not waited for. An extension is
+        not: behind a later one it could take back what that one has done.
+        """
+        if self._loaded is None or self._loaded.done():
+            loads = [Question(script.load, self._loop) for script in protocol.SCRIPTS]
+            self._loaded = loads[-1].reply
+            self.send(b"".join([load.payload for load in loads]), loads)
+        if not asker.debt_ttl or isinstance(asker, Again):
+            return False
+        return self.send(asker.payload, [Again(asker)]) is None
+
+    def detach(self) -> tuple[object, object]:
+        """Leave the connection to the parent process; return what must not be closed."""
+        left = self._transport, self._keep
+        self._transport = self._keep = None
+        self.reason = "it belongs to the parent process"
+        return left
 
     def overdue(self) -> None:
         """Hear that an answer is overdue; a connection that stays silent is condemned."""
@@ -224,8 +255,12 @@ class Connection(asyncio.Protocol):
 
     def _judge(self, received: int) -> None:
         self._watch = None
-        if self._received == received and self._pending:
+        if not self._pending:
+            return
+        if self._received == received:
             self.condemn(f"silent for {self._condemn_after * 1000:.0f} ms")
+        else:
+            self.overdue()
 
     def condemn(self, reason: str) -> None:
         """End the connection now; whatever was not sent is dropped."""
@@ -263,6 +298,7 @@ class Connection(asyncio.Protocol):
             return
         self._transport = None
         self._keep = None
+        _open.discard(self)
         self.reason = reason
         if self._watch is not None:
             self._watch.cancel()

@@ -17,10 +17,10 @@ from collections.abc import Callable, MutableMapping, Sequence
 from redis.exceptions import AuthenticationError, AuthorizationError, ResponseError
 
 from redlock_aio._rules import protocol
-from redlock_aio._rules.protocol import ServerInfo, Silence
+from redlock_aio._rules.protocol import Asker, ServerInfo, Silence
 from redlock_aio._rules.quorum import Answer, Vote
 from redlock_aio._transport.address import Dialler
-from redlock_aio._transport.connection import Asker, Connection, Question
+from redlock_aio._transport.connection import Connection, Question
 
 MAX_DEBTS = 10_000
 """How many releases are remembered for one master; the oldest are left to their ttl."""
@@ -91,6 +91,7 @@ class Master:
         self._neighbours = neighbours
         self._tell = tell
         self._told = Silence(Answer.GRANTED)
+        self._timeout = timeout
         self._dial_timeout = max(SHORTEST_DIAL, 10 * timeout)
         self._condemn_after = max(SHORTEST_DIAL, 10 * timeout)
         self._loop = asyncio.get_running_loop()
@@ -161,6 +162,7 @@ class Master:
             elif self.send(debt.payload, [debt]) is None:
                 debt.underway = True
         if self._debts and self.up:
+            self.overdue()
             self._collect_later()
 
     async def _serve(self) -> None:
@@ -182,6 +184,11 @@ class Master:
                 longest = min(LONGEST_DELAY, FIRST_DELAY * 2 ** min(failures, 16))
                 await asyncio.sleep(longest * random.uniform(0.5, 1))  # noqa: S311 - no secret
         finally:
+            if self._connection is not None and not self._closing:
+                # The program ends without `close`: all its tasks are cancelled
+                # at once, and some may release a lock yet.
+                self._closing = True
+                await asyncio.sleep(self._timeout)
             if self._connection is not None:
                 self._connection.close()
 

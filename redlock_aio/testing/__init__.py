@@ -2,8 +2,9 @@
 For the tests of programs that take locks: real masters, a fake one, a clock that does not wait.
 
 `EmbeddedMaster` and `embedded_masters` start real servers on this machine, and
-pause, kill and restart them. `FakeMaster` is a master in memory, for tests in
-virtual time (`VirtualTimeLoop`); give either to `redlock_aio.Redlock`.
+pause, kill and restart them: give their `url` to `redlock_aio.Redlock`.
+`FakeMaster` is a master in memory, for tests in virtual time
+(`VirtualTimeLoop`): give it to `redlock_aio.Redlock` as it is.
 `cancelled_at` cancels a coroutine at any place it can be cancelled at.
 """
 

@@ -50,7 +50,7 @@ def test_no_update_is_lost_while_a_minority_of_masters_comes_and_goes(
     masters: list[EmbeddedMaster], chance: random.Random, seconds: float
 ) -> None:
     """
-    Four processes, 33 tasks, two of five masters away at any time.
+    Four processes, 36 tasks, two of five masters away at any time.
 
     A killed master comes back empty, and only after the longest ttl in use is
     over: see `nemesis` for why.

@@ -1,14 +1,15 @@
 """One connection, its order and its end, against a transport in memory."""
 
 import asyncio
+import os
 
 import pytest
 
 from redlock_aio import Answer
 from redlock_aio._rules import protocol
-from redlock_aio._rules.protocol import RELEASE, SCRIPTS, Silence
+from redlock_aio._rules.protocol import RELEASE, SCRIPTS, Asker, Silence
 from redlock_aio._transport import connection as module
-from redlock_aio._transport.connection import Asker, Connection
+from redlock_aio._transport.connection import Connection, Question
 
 
 class Transport(asyncio.Transport):
@@ -152,6 +153,8 @@ async def test_an_idle_connection_is_not_condemned(
     [
         (b"!garbage\r\n", "does not speak the protocol"),
         (b"HTTP/1.1 400 Bad Request\r\n", "does not speak the protocol"),
+        (b"%1\r\n*1\r\n:1\r\n:1\r\n", "does not speak the protocol"),
+        (b"+OK\r\n%1\r\n*1\r\n:1\r\n:1\r\n", "does not speak the protocol"),
         (b"+OK\r\n+OK\r\n", "nobody asked for"),
         (b"$99999999\r\n" + b"x" * (1 << 21), "more than 1048576 bytes"),
     ],
@@ -181,42 +184,93 @@ async def test_a_server_that_changed_its_mind_is_asked_anew(
     assert transport.ended == "aborted"
 
 
-async def test_a_forgotten_script_is_loaded_and_run_again(
+NOSCRIPT = b"-NOSCRIPT No matching script.\r\n"
+LOADED = b"$1\r\nx\r\n" * len(SCRIPTS)
+
+
+async def test_a_release_whose_script_is_forgotten_is_sent_again_behind_the_scripts(
     connection: Connection, transport: Transport
 ) -> None:
-    asker = Asking(protocol.release(b"r", b"t"))
-    connection.send(asker.payload, [asker])
-    connection.data_received(b"-NOSCRIPT No matching script.\r\n")
+    askers = [Asking(protocol.release(b"r", b"t%d" % i), debt_ttl=9) for i in range(3)]
+    for asker in askers:
+        connection.send(asker.payload, [asker])
+    connection.data_received(NOSCRIPT * 3)
 
     loads = b"".join(script.load for script in SCRIPTS)
-    assert transport.writes[1:] == [loads + asker.payload]
-    connection.data_received(b"+x\r\n" * len(SCRIPTS) + b":1\r\n")
-    assert asker.replies == [1]
+    assert b"".join(transport.writes[3:]) == loads + b"".join(a.payload for a in askers)
+    connection.data_received(LOADED + b":1\r\n:0\r\n:1\r\n")
+    assert [asker.replies for asker in askers] == [[1], [0], [1]]
 
 
 async def test_a_script_that_is_forgotten_again_and_again_is_an_error(
     connection: Connection,
 ) -> None:
-    asker = Asking(protocol.release(b"r", b"t"))
+    asker = Asking(protocol.release(b"r", b"t"), debt_ttl=9)
     connection.send(asker.payload, [asker])
-    connection.data_received(b"-NOSCRIPT No matching script.\r\n")
-    connection.data_received(b"+x\r\n" * len(SCRIPTS) + b"-NOSCRIPT No matching script.\r\n")
+    connection.data_received(NOSCRIPT)
+    connection.data_received(LOADED + NOSCRIPT)
 
     assert [str(reply) for reply in asker.replies] == ["NOSCRIPT No matching script."]
     assert RELEASE.sha in asker.payload
 
 
-async def test_more_than_can_be_answered_is_not_taken(
+async def test_an_extension_whose_script_is_forgotten_is_not_sent_again(
+    connection: Connection, transport: Transport
+) -> None:
+    asker = Asking(protocol.extend(b"r", b"t", 5))
+    connection.send(asker.payload, [asker])
+    connection.data_received(NOSCRIPT)
+
+    assert [str(reply) for reply in asker.replies] == ["NOSCRIPT No matching script."]
+    assert transport.writes[1] == b"".join(script.load for script in SCRIPTS)
+
+
+@pytest.mark.promise("S3")
+async def test_more_than_can_be_answered_is_not_taken_but_for_releases(
     connection: Connection, transport: Transport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "MAX_PENDING", 5)
     send(connection, 5)
-    refused = connection.send(protocol.PING, [Asking()])
-
-    assert refused is not None
-    assert refused.answer is Answer.ERROR
+    assert connection.send(protocol.PING, [Asking()]) is protocol.OVERRUN
+    assert connection.send(protocol.PING, [Asking(debt_ttl=5)]) is None
+    loop = asyncio.get_running_loop()
+    assert connection.send(protocol.PING, [Question(protocol.PING, loop)]) is None
     await asyncio.sleep(1.1)
     assert transport.ended == "aborted"  # it was silent, too
+
+
+async def test_a_connection_that_stops_after_an_answer_is_condemned(
+    connection: Connection, lost: list[tuple[str, list[Asker]]]
+) -> None:
+    send(connection, 2)
+    connection.overdue()
+    await asyncio.sleep(0.5)
+    connection.data_received(b"+PONG\r\n")
+    await asyncio.sleep(1.4)
+    assert not lost
+    await asyncio.sleep(0.2)
+    assert lost
+
+
+@pytest.mark.promise("S1")
+async def test_a_forked_child_says_nothing_to_the_parent_s_masters(
+    connection: Connection, transport: Transport, lost: list[tuple[str, list[Asker]]]
+) -> None:
+    send(connection, 1)
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            refused = connection.send(protocol.PING, [Asking()])
+            connection.close()
+            connection.condemn("")
+            said = (len(transport.writes), transport.ended, len(lost))
+            code = 0 if refused is not None and said == (1, "", 0) else 2
+        finally:
+            os._exit(code)
+    _, status = os.waitpid(child, 0)  # noqa: ASYNC222 - it ends at once
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert connection.send(protocol.PING, [Asking()]) is None
 
 
 @pytest.mark.parametrize(("buffered", "ended"), [(0, "closed"), (9, "aborted")])

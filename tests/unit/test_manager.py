@@ -35,13 +35,17 @@ SECRET = "pass-word"
         ([5], TypeError, r"masters\[0\] must be a URL or a redis.asyncio.Redis client"),
         (["redis://a", None], TypeError, r"masters\[1\]"),
         ([redis.Redis()], TypeError, "not a redis.client.Redis"),
-        (["http://a"], ValueError, "'http'://"),
-        (["a:6379"], ValueError, r"masters\[0\]"),
+        (["http://a"], ValueError, "not a http:// URL"),
+        (["a:6379"], ValueError, r"masters\[0\] .* not a text without '://'"),
         (["redis://"], ValueError, "names no host"),
         (["unix://"], ValueError, "names no path"),
-        (["redis://a:port"], ValueError, r"masters\[0\] is wrong"),
+        (["redis://a:port"], ValueError, r"masters\[0\] can't be read as a URL"),
+        ([f"redis://u:{SECRET}/x@a"], ValueError, "%2F"),
+        ([f"redis://u:{SECRET}#x@a"], ValueError, "%23"),
+        ([f"redis://u:[{SECRET}]@a"], ValueError, "%5B"),
+        ([f"redis://u:{SECRET}@a?db=x"], ValueError, "a value of another kind"),
         ([f"redis://u:{SECRET}@a?nonsense=1"], ValueError, "nonsense"),
-        ([f"redis://u:{SECRET}@[::1"], ValueError, "not a URL"),
+        ([f"redis://u:{SECRET}@[::1"], ValueError, "can't be read as a URL"),
         (["redis://a", "redis://a:6379"], ValueError, "a:6379 is there twice"),
         (["unix:///s", "unix:///s"], ValueError, "/s is there twice"),
     ],
@@ -127,7 +131,7 @@ def test_lock_options_that_make_no_sense_are_refused_by_name(
         ("a\x00", ValueError, "control characters"),
         ("a\x85", ValueError, "control characters"),
         ("\ud800", ValueError, "valid Unicode"),
-        ("redlock_aio:x", ValueError, "must not start with 'redlock_aio:'"),
+        ("redlock_aio:x", ValueError, "starts with 'redlock_aio:'"),
         (b"r", TypeError, "resource must be a str, not a bytes"),
         (None, TypeError, "resource must be a str"),
     ],
@@ -137,6 +141,11 @@ def test_resources_that_no_lock_can_have_are_refused(
 ) -> None:
     with pytest.raises(error, match=said):
         Redlock(["redis://a"]).lock(resource)
+
+
+def test_a_prefix_makes_no_key_that_is_our_own() -> None:
+    with pytest.raises(ValueError, match="starts with 'redlock_aio:'"):
+        Redlock(["redis://a"], key_prefix="redlock_aio").lock(":x")
 
 
 @pytest.mark.parametrize("resource", ["x" * 512, "ключ", "it's {x} y", "a\u00a0b", "🔒"])
@@ -281,6 +290,84 @@ async def test_whoever_waits_for_the_first_connection_is_told_of_the_closing(
     for task in waiting:
         with pytest.raises(RedlockError, match="closed"):
             await task
+
+
+@pytest.mark.parametrize("hung", [0, 3, 5])
+@pytest.mark.parametrize("after", [0.0001, 0.0004, 0.0008, 0.0011])
+@pytest.mark.promise("S3")
+async def test_an_attempt_that_is_underway_when_it_closes_comes_to_nothing(
+    masters: list[FakeMaster], hung: int, after: float
+) -> None:
+    redlock = Redlock(masters)
+    await use(redlock)
+    for master in masters[:hung]:
+        master.hang()
+    attempts = [
+        asyncio.create_task(redlock.lock("r").acquire()),
+        asyncio.create_task(redlock.lock("s").try_acquire()),
+    ]
+    await asyncio.sleep(after)
+    await redlock.aclose()
+    for attempt in attempts:
+        await asyncio.wait([attempt], timeout=1)
+        assert attempt.done()
+        assert attempt.exception() or (lease := attempt.result()) is None or lease.lost.is_set()
+    for master in masters:
+        master.resume()
+    await asyncio.sleep(1)
+    assert [master.keys for master in masters] == [{}] * 5
+
+
+async def test_a_program_that_ends_without_closing_lets_its_tasks_release() -> None:
+    masters = [FakeMaster() for _ in range(3)]
+
+    async def hold(redlock: Redlock, name: str) -> None:
+        async with redlock.lock(name):
+            await asyncio.sleep(9)
+
+    async def main() -> None:
+        redlock = Redlock(masters)
+        tasks.extend(asyncio.create_task(hold(redlock, f"r{i}")) for i in range(5))
+        await asyncio.sleep(0.1)
+        assert len(masters[0].keys) == 5
+
+    async def look() -> None:
+        kept.extend(master._keys for master in masters)
+
+    tasks: list[asyncio.Task[None]] = []
+    kept: list[object] = []
+    assert in_a_thread(main()) is None
+    assert in_a_thread(look()) is None
+    assert kept == [{}] * 3
+
+
+async def test_one_caller_s_impatience_is_nobody_else_s(masters: list[FakeMaster]) -> None:
+    for master in masters:
+        master.latency = 0.02
+    redlock = Redlock(masters, master_timeout=500)
+    with pytest.raises(LockNotAcquiredError):
+        await redlock.lock("r", wait=1).acquire()
+    lease = await redlock.lock("r").try_acquire()
+    assert lease is not None
+    await lease.release()
+    await redlock.aclose()
+
+
+async def test_a_first_use_that_is_closed_does_not_spoil_the_next(
+    masters: list[FakeMaster],
+) -> None:
+    redlock = Redlock(masters)
+    waiting = asyncio.create_task(redlock.lock("r").try_acquire())
+    opening = asyncio.create_task(redlock.__aenter__())
+    await asyncio.sleep(0)
+    await redlock.aclose()
+    for task in (waiting, opening):
+        with pytest.raises(RedlockError, match="closed"):
+            await task
+    async with redlock:
+        lease = await redlock.lock("r").try_acquire()
+        assert lease is not None
+        await lease.release()
 
 
 async def test_closing_does_not_wait_for_the_hung(masters: list[FakeMaster]) -> None:

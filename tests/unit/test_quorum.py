@@ -92,7 +92,7 @@ def test_a_tally_tells_its_score() -> None:
         ([Answer.HELD, Answer.HELD, Answer.TIMED_OUT], True),
         ([Answer.GRANTED, Answer.HELD, Answer.ERROR], True),
         ([Answer.HELD, Answer.UNREACHABLE, Answer.TIMED_OUT], False),
-        ([Answer.GRANTED, Answer.ERROR, Answer.QUARANTINED], False),
+        ([Answer.GRANTED, Answer.ERROR, Answer.TIMED_OUT], False),
         ([Answer.HELD, Answer.UNREACHABLE], False),
     ],
 )

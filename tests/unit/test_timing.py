@@ -119,5 +119,9 @@ def test_no_pause_lasts_longer_than_the_wait(
         assert waited + pause <= wait - min(reserve, wait / 10)
 
 
+def test_a_rounding_error_is_no_pause() -> None:
+    assert timing.pause(9, wait=100, waited=90 - 1e-12, reserve=50) is None
+
+
 def test_without_a_limit_every_pause_is_the_delay() -> None:
     assert timing.pause(123, wait=None, waited=10**9, reserve=50) == 123

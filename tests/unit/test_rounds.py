@@ -1,0 +1,177 @@
+"""Rounds: what leaves when, in what order, and what is waited for."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from redlock_aio import Answer
+from redlock_aio._engine.rounds import Fleet, Round, clock_of
+from redlock_aio._rules import protocol
+from redlock_aio._rules.protocol import TIMED_OUT, Asker, Silence
+from redlock_aio._rules.quorum import LOST, OPEN, WON
+from redlock_aio.testing import VirtualTimeLoop
+
+DOWN = Silence(Answer.UNREACHABLE, "down")
+
+
+class Link:
+    """A master that keeps what it is told."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.down = False
+        self.writes: list[bytes] = []
+        self.askers: list[Asker] = []
+        self.owed: list[tuple[bytes, int]] = []
+        self.late = 0
+
+    def send(self, payload: bytes, askers: Sequence[Asker], /) -> Silence | None:
+        if self.down:
+            return DOWN
+        self.writes.append(payload)
+        self.askers.extend(askers)
+        return None
+
+    def overdue(self) -> None:
+        self.late += 1
+
+    def owe(self, payload: bytes, ttl: int) -> None:
+        self.owed.append((payload, ttl))
+
+
+@pytest.fixture
+async def links() -> list[Link]:
+    return [Link(f"m{i}") for i in range(3)]
+
+
+@pytest.fixture
+async def fleet(links: list[Link]) -> Fleet:
+    return Fleet(links, asyncio.get_running_loop(), master_timeout=50)
+
+
+def ask(fleet: Fleet, payload: bytes, at_most: float | None = None) -> Round:
+    round = Round(fleet.links, payload, b"OK")
+    fleet.ask(round, at_most)
+    return round
+
+
+async def test_what_is_asked_in_one_turn_leaves_in_one_write(
+    fleet: Fleet, links: list[Link]
+) -> None:
+    rounds = [ask(fleet, b"a"), ask(fleet, b"b")]
+    rounds.append(fleet.release(b"c", 9, rounds[0]))
+    assert links[0].writes == []
+    await asyncio.sleep(0)
+    assert [link.writes for link in links] == [[b"abc"]] * 3
+    assert links[0].askers == rounds
+    ask(fleet, b"d")
+    await asyncio.sleep(0)
+    assert [link.writes for link in links] == [[b"abc", b"d"]] * 3
+
+
+async def test_a_master_that_is_down_votes_at_once(fleet: Fleet, links: list[Link]) -> None:
+    links[0].down = links[1].down = True
+    round = ask(fleet, b"a")
+    await asyncio.sleep(0)
+    assert round.verdict is LOST
+    assert round.unsent == 0b011
+    assert [vote.answer for vote in round.votes()[:2]] == [Answer.UNREACHABLE] * 2
+
+
+async def test_who_does_not_answer_is_counted_as_timed_out(fleet: Fleet, links: list[Link]) -> None:
+    round = ask(fleet, b"a")
+    await asyncio.sleep(0.049)
+    round.answered(1, b"OK")
+    assert round.verdict is OPEN
+    await asyncio.sleep(0.002)
+    assert round.verdict is LOST
+    assert round.replies == [TIMED_OUT, b"OK", TIMED_OUT]
+    assert [link.late for link in links] == [1, 0, 1]
+    round.answered(0, b"OK")
+    assert round.verdict is LOST
+
+
+async def test_stragglers_of_a_settled_round_are_heard_until_the_time_out(
+    fleet: Fleet, links: list[Link]
+) -> None:
+    round = ask(fleet, b"a")
+    await asyncio.sleep(0)
+    round.answered(0, b"OK")
+    round.answered(1, b"OK")
+    assert round.verdict is WON
+    await asyncio.sleep(0.1)
+    assert round.complete
+    assert links[2].late == 1
+
+
+async def test_a_shorter_time_out_is_kept(fleet: Fleet) -> None:
+    short, usual = ask(fleet, b"a", at_most=10), ask(fleet, b"b", at_most=70)
+    await asyncio.sleep(0.011)
+    assert (short.verdict, usual.verdict) == (LOST, OPEN)
+    await asyncio.sleep(0.04)
+    assert usual.verdict is LOST
+
+
+async def test_a_release_that_can_not_be_sent_is_owed_by_who_may_have_the_key(
+    fleet: Fleet, links: list[Link]
+) -> None:
+    links[0].down = True
+    asked = ask(fleet, b"a")
+    await asyncio.sleep(0)
+    links[1].down = True
+    release = fleet.release(b"r", 1234, asked)
+    await asyncio.sleep(0)
+    assert [link.owed for link in links] == [[], [(b"r", 1234)], []]
+    assert links[2].writes == [b"a", b"r"]
+    release.answered(2, RuntimeError("BUSY"))
+    assert links[2].owed == [(b"r", 1234)]
+
+
+async def test_what_does_not_fit_is_not_sent_but_for_releases(
+    fleet: Fleet, links: list[Link], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def send(_payload: bytes, askers: Sequence[Asker], /) -> Silence | None:
+        if len(askers) > 1 or (len(links[0].askers) >= 2 and not askers[0].debt_ttl):
+            return protocol.OVERRUN
+        links[0].askers.extend(askers)
+        return None
+
+    monkeypatch.setattr(links[0], "send", send)
+    rounds = [ask(fleet, b"a"), ask(fleet, b"b"), ask(fleet, b"c")]
+    release = fleet.release(b"r", 9, rounds[0])
+    await asyncio.sleep(0)
+    assert links[0].askers == [rounds[0], rounds[1], release]
+    assert rounds[2].replies[0] is protocol.OVERRUN
+    assert not links[0].owed
+    assert links[1].askers == [*rounds, release]
+
+
+async def test_closing_sends_what_was_asked(fleet: Fleet, links: list[Link]) -> None:
+    ask(fleet, b"a")
+    fleet.close()
+    assert links[0].writes == [b"a"]
+    assert fleet.closed
+    await asyncio.sleep(0)
+    assert links[0].writes == [b"a"]
+    assert repr(fleet) == "<Fleet of 3, 1 rounds underway>"
+
+
+async def test_a_loop_that_makes_its_own_time_is_asked_for_it() -> None:
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualTimeLoop)
+    loop.suspend(5)
+    assert clock_of(loop)() == loop.time() + 5
+
+
+def test_the_clock_counts_the_time_of_a_suspended_machine_where_it_can() -> None:
+    clock = clock_of(object())  # type: ignore[arg-type]
+    first = clock()
+    assert clock() >= first
+
+
+def test_what_makes_no_sense_is_a_vote() -> None:
+    round = Round([Link("m")], b"", b"OK")
+    round.answered(0, [b"?"])
+    assert str(round.votes()[0]) == "m: error, an answer that makes no sense: a list"
+    assert protocol.read(round.replies[0]).answer is Answer.ERROR
