@@ -11,6 +11,7 @@ redlock_aio is used here.
 import argparse
 import asyncio
 import contextlib
+import logging
 import multiprocessing
 import os
 import signal
@@ -134,6 +135,8 @@ async def _end_with_parent(record: Record) -> None:
 
 def work(process: int, plan: Plan, record: Record) -> None:
     """Run the workers of one process, in that process."""
+    # That masters come and go is told by the parent, once.
+    logging.getLogger("redlock_aio").setLevel(logging.ERROR)
     asyncio.run(_work(process, plan, record))
 
 

@@ -98,7 +98,7 @@ class Redlock:
         self._key_prefix = b"" if key_prefix == "" else _text(key_prefix, name="key_prefix")
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
-        self._checked_ttl = -1
+        self._checked_ttl: int | None = None
         self._thread = 0
         self._forks = 0
         self._masters: list[Master] = []

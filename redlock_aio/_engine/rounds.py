@@ -95,7 +95,7 @@ class Round(Tally):
 
     def votes(self) -> tuple[Vote, ...]:
         """Return what each master has said so far."""
-        said = [protocol.read(reply) for reply in self.replies]
+        said = [protocol.read(reply, self._yes) for reply in self.replies]
         return tuple(
             Vote(link.name, silence.answer, silence.detail)
             for link, silence in zip(self._links, said, strict=True)

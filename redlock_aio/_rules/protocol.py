@@ -103,17 +103,17 @@ def release(key: bytes, token: bytes) -> bytes:
     return (_RELEASE + _BULK) % (len(key), key, len(token), token)
 
 
-def read(reply: object) -> Silence:
-    """Return what a *reply* stands for, in words that hold no secret."""
+def read(reply: object, yes: object) -> Silence:
+    """Return what a *reply* stands for where *yes* grants, in words that hold no secret."""
     if isinstance(reply, Silence):
         return reply
     if reply is NOT_YET:
         return Silence(Answer.TIMED_OUT, "not answered when the round was decided")
     if isinstance(reply, Exception):
         return Silence(Answer.ERROR, harmless(str(reply)))
-    if reply in (GRANTED_SET, GRANTED_SCRIPT):
+    if reply == yes and reply.__class__ is yes.__class__:
         return Silence(Answer.GRANTED)
-    if reply is None or reply == 0:
+    if reply is None or (reply == 0 and reply.__class__ is int):
         return Silence(Answer.HELD)
     return Silence(Answer.ERROR, f"an answer that makes no sense: a {type(reply).__name__}")
 
@@ -122,9 +122,11 @@ def harmless(text: str, secrets: tuple[str, ...] = ()) -> str:
     """
     Return *text* without what must not be seen, on one line and not too long.
 
-    A server's error may repeat the arguments of a command, so everything that
-    could be a token goes, and with it all of *secrets*.
+    A server's error may repeat the arguments of a command, cut and with other
+    signs for some; so they go, and with them everything that could be a token,
+    and all of *secrets*.
     """
+    text = re.sub(r"[,;]?\s*(with )?args beginning with.*", "", text, flags=re.DOTALL)
     for secret in secrets:
         text = text.replace(secret, "***")
     text = re.sub(r"[0-9a-f]{40}", "***", text)

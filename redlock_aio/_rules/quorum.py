@@ -85,7 +85,7 @@ class Tally:
         yes: The reply that grants what was asked.
     """
 
-    __slots__ = ("_lost_at", "_won_at", "_yes", "against", "granted", "replies", "verdict")
+    __slots__ = ("_kind", "_lost_at", "_won_at", "_yes", "against", "granted", "replies", "verdict")
 
     def __init__(self, masters: int, yes: object) -> None:
         self.replies: list[object] = [NOT_YET] * masters
@@ -93,6 +93,7 @@ class Tally:
         self.against = 0
         self.verdict = OPEN
         self._yes = yes
+        self._kind = yes.__class__
         self._won_at = majority(masters)
         # Lost when those that are left do not make a majority.
         self._lost_at = masters - self._won_at + 1
@@ -112,7 +113,7 @@ class Tally:
         if replies[master] is not NOT_YET:
             return
         replies[master] = reply
-        if reply == self._yes:
+        if reply == self._yes and reply.__class__ is self._kind:  # a true equals a 1
             self.granted = granted = self.granted + 1
             if granted == self._won_at:
                 self.verdict = WON

@@ -17,6 +17,9 @@ DRIFT_FACTOR = 0.01
 MASTER_TIMEOUT = 50
 """How long one master's answer is waited for, in milliseconds."""
 
+LONGEST = 2**53
+"""The longest duration in milliseconds: beyond it a float can't count, nor a master add."""
+
 TTL = 10_000
 """After how many milliseconds the masters release a lock by themselves."""
 
@@ -51,6 +54,8 @@ def milliseconds(duration: int | timedelta, *, name: str, zero: bool = False) ->
         )
     if whole < 0 or (whole == 0 and not zero):
         raise ValueError(f"{name} must be {'0 or more' if zero else 'positive'}, not {whole} ms")
+    if whole > LONGEST:
+        raise ValueError(f"{name} must be at most {LONGEST} ms, about 285,000 years")
     return whole
 
 

@@ -282,9 +282,12 @@ class Connection(asyncio.Protocol):
             return
         if transport.get_write_buffer_size():
             self.condemn("closed")
-        else:
+            return
+        if transport.get_extra_info("sslcontext") is None:
             transport.close()
-            self._end("closed")
+        else:  # what was written has left; a polite end would wait for the server's
+            transport.abort()
+        self._end("closed")
 
     def eof_received(self) -> None:
         """Let the transport close itself."""

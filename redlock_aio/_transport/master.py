@@ -281,8 +281,10 @@ class Master:
         text = protocol.harmless(str(error), self._dialler.secrets)
         if isinstance(error, TimeoutError) and not text:
             return Silence(Answer.UNREACHABLE, f"no connection in {self._dial_timeout:g} s")
-        if "HELLO" in text or "NOPROTO" in text:
+        if "unknown command" in text.lower() or text.startswith("NOPROTO"):
             text = f"it must be Redis {protocol.OLDEST_SERVER} or newer, or any Valkey: {text}"
+        elif isinstance(error, AuthenticationError):
+            text = f"authentication failed: {text}"
         said = isinstance(
             error, MasterError | ResponseError | AuthenticationError | AuthorizationError
         )

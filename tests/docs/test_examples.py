@@ -51,7 +51,9 @@ def test_it_runs(path: Path, run: Run) -> None:
     else:
         done = run(str(path))
         assert re.fullmatch(SAYS[path.name], done.stdout), done.stdout
-    assert done.stderr == ""
+    # What the library logs of masters that are killed, and nothing else.
+    logged = path.name == "losing_a_lease.py"
+    assert all(logged and ": unreachable, " in line for line in done.stderr.splitlines())
     assert done.returncode == 0
 
 

@@ -41,8 +41,10 @@ def test_what_is_packed_is_read_as_it_was(arguments: list[bytes]) -> None:
 @pytest.mark.parametrize(
     ("reply", "answer"),
     [
-        (b"OK", Answer.GRANTED),
         (1, Answer.GRANTED),
+        (1.0, Answer.ERROR),
+        (True, Answer.ERROR),
+        (b"OK", Answer.ERROR),
         (None, Answer.HELD),
         (0, Answer.HELD),
         (NOT_YET, Answer.TIMED_OUT),
@@ -54,15 +56,22 @@ def test_what_is_packed_is_read_as_it_was(arguments: list[bytes]) -> None:
     ],
 )
 def test_every_reply_is_a_vote(reply: object, answer: Answer) -> None:
-    assert protocol.read(reply).answer is answer
+    assert protocol.read(reply, 1).answer is answer
+
+
+def test_a_set_is_granted_by_ok() -> None:
+    assert protocol.read(b"OK", b"OK").answer is Answer.GRANTED
+    assert protocol.read(1, b"OK").answer is Answer.ERROR
 
 
 @pytest.mark.promise("S10")
 def test_a_server_s_error_shows_no_token_and_no_password() -> None:
     token = "0123456789" * 4
-    said = protocol.harmless(f"ERR unknown, args: '{token}' 'pass word'\r\n", ("pass word",))
+    said = protocol.harmless(f"ERR so: '{token}' 'pass word'\r\n", ("pass word",))
 
-    assert said == "ERR unknown, args: '***' '***'  "
+    assert said == "ERR so: '***' '***'  "
+    cut = "ERR unknown command 'SET', with args beginning with: 'key' '01234\r\n"
+    assert protocol.harmless(cut) == "ERR unknown command 'SET'"
     assert len(protocol.harmless("x" * 10**6)) == 200
 
 

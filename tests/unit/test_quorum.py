@@ -79,6 +79,15 @@ def test_a_second_reply_of_one_master_changes_nothing() -> None:
     assert not tally.complete
 
 
+def test_what_only_equals_a_yes_is_none() -> None:
+    tally = Tally(3, 1)
+    tally.answered(0, 1)
+    tally.answered(1, True)
+    tally.answered(2, 1.0)
+
+    assert (tally.granted, tally.verdict) == (1, LOST)
+
+
 def test_a_tally_tells_its_score() -> None:
     tally = Tally(3, None)
     tally.answered(1, None)

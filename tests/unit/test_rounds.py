@@ -174,4 +174,4 @@ def test_what_makes_no_sense_is_a_vote() -> None:
     round = Round([Link("m")], b"", b"OK")
     round.answered(0, [b"?"])
     assert str(round.votes()[0]) == "m: error, an answer that makes no sense: a list"
-    assert protocol.read(round.replies[0]).answer is Answer.ERROR
+    assert round.votes()[0].answer is Answer.ERROR
