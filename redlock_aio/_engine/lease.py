@@ -12,6 +12,7 @@ from typing import Literal, Self
 
 from anyio import CancelScope
 
+from redlock_aio._engine.rounds import Release
 from redlock_aio._engine.watchdog import Hold, Watchdog
 from redlock_aio._rules import timing
 from redlock_aio._rules.lifetime import HELD, LOST, RELEASED
@@ -171,26 +172,24 @@ class Lease:
         if self._let_go:
             raise LockNotHeldError(hold.resources, "it has been released before")
         self._let_go = True
+        release = hold.released
         try:
-            held = await self._was_held()
+            if release is not None and release.verdict is OPEN:
+                release.waiter = self._watchdog.fleet.loop.create_future()
+                await release.waiter
         except asyncio.CancelledError:
             self._let_go = False
             raise
-        if not held:
-            hold.found_gone()
+        self._judge(release)
+        if hold.state is LOST:
             raise LockNotHeldError(hold.resources, hold.reason)
 
-    async def _was_held(self) -> bool:
-        """Wait for the masters' answers to the release; return what they tell."""
-        release = self._hold.released
-        if release is None:
-            return True
-        if release.verdict is OPEN:
-            release.waiter = self._watchdog.fleet.loop.create_future()
-            await release.waiter
-        return release.verdict is WON or not release.refused_by_a_majority(
-            self._hold.attempt.unsent
-        )
+    def _judge(self, release: Release | None) -> None:
+        """Draw the consequence if the masters say that the key was gone."""
+        if release is None or release.verdict is WON:
+            return
+        if release.refused_by_a_majority(self._hold.attempt.unsent):
+            self._hold.found_gone()
 
     async def __aenter__(self) -> Self:
         """
@@ -253,8 +252,12 @@ class Lease:
             self._let_go = True
             # Whoever fails or is cancelled is not held up: the release is on its
             # way, before anything that this process may ask for next.
-            if error is None and not await self._was_held():
-                hold.found_gone()
+            if error is None:
+                release = hold.released
+                if release is not None and release.verdict is OPEN:
+                    release.waiter = self._watchdog.fleet.loop.create_future()
+                    await release.waiter
+                self._judge(release)
         if hold.state is LOST:
             self._note(error)
             if error is None and self._on_lost == "cancel":

@@ -22,7 +22,7 @@ from os import urandom
 from typing import Protocol
 
 from redlock_aio._rules import protocol
-from redlock_aio._rules.protocol import GRANTED_SCRIPT, Asker, Silence
+from redlock_aio._rules.protocol import Asker, Silence
 from redlock_aio._rules.quorum import Tally, Vote
 
 TOKEN_BYTES = 20
@@ -63,14 +63,12 @@ class Round(Tally):
         links: The masters.
 
         payload: What they are asked.
-
-        yes: The reply that grants it.
     """
 
     __slots__ = ("_links", "debt_ttl", "payload", "unsent", "waiter")
 
-    def __init__(self, links: Sequence[Link], payload: bytes, yes: object) -> None:
-        super().__init__(len(links), yes)
+    def __init__(self, links: Sequence[Link], payload: bytes) -> None:
+        super().__init__(len(links))
         self._links = links
         self.payload = payload
         self.debt_ttl = 0
@@ -95,7 +93,7 @@ class Round(Tally):
 
     def votes(self) -> tuple[Vote, ...]:
         """Return what each master has said so far."""
-        said = [protocol.read(reply, self._yes) for reply in self.replies]
+        said = [protocol.read(reply) for reply in self.replies]
         return tuple(
             Vote(link.name, silence.answer, silence.detail)
             for link, silence in zip(self._links, said, strict=True)
@@ -125,7 +123,7 @@ class Release(Round):
     __slots__ = ("_asked",)
 
     def __init__(self, links: Sequence[Link], payload: bytes, ttl: int, asked: Round) -> None:
-        super().__init__(links, payload, GRANTED_SCRIPT)
+        super().__init__(links, payload)
         self.debt_ttl = ttl
         self._asked = asked
 

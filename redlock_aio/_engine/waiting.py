@@ -11,7 +11,6 @@ import random
 
 from redlock_aio._engine.rounds import Fleet, Release, Round
 from redlock_aio._rules import protocol, timing
-from redlock_aio._rules.protocol import GRANTED_SET
 from redlock_aio._rules.quorum import WON, is_contended
 from redlock_aio._rules.timing import Retry
 from redlock_aio.errors import LockNotAcquiredError, QuorumUnavailableError, RedlockError
@@ -33,7 +32,7 @@ class Attempt(Round):
         self.token = token = fleet.token()
         self.until = 0.0
         """Until when the lock may be believed; 0 if it was not won, or too late."""
-        super().__init__(fleet.links, protocol.acquire(key, token, ttl), GRANTED_SET)
+        super().__init__(fleet.links, protocol.acquire(key, token, ttl))
         self.began = fleet.clock()
 
 

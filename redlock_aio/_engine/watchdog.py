@@ -20,7 +20,6 @@ from redlock_aio._engine.rounds import Fleet, Release, Round
 from redlock_aio._engine.waiting import Attempt, take_back
 from redlock_aio._rules import protocol
 from redlock_aio._rules.lifetime import HELD, LOST, RELEASED, RETRY_SHARE, Lifetime
-from redlock_aio._rules.protocol import GRANTED_SCRIPT
 from redlock_aio._rules.quorum import LOST as LOST_ROUND, OPEN, WON
 from redlock_aio.errors import LockLostError, LockNotHeldError
 
@@ -91,7 +90,7 @@ class Renewal(Round):
     def __init__(self, watchdog: "Watchdog", hold: Hold, ttl: int, now: float) -> None:
         attempt = hold.attempt
         payload = protocol.extend(attempt.key, attempt.token, ttl)
-        super().__init__(watchdog.fleet.links, payload, GRANTED_SCRIPT)
+        super().__init__(watchdog.fleet.links, payload)
         self._watchdog = watchdog
         self.hold = hold
         self.ttl = ttl

@@ -13,10 +13,7 @@ from hashlib import sha1
 from importlib import resources
 from typing import Protocol
 
-from redlock_aio._rules.quorum import NOT_YET, Answer
-
-GRANTED_SET = b"OK"
-GRANTED_SCRIPT = 1
+from redlock_aio._rules.quorum import GRANTED, NOT_YET, Answer
 
 OLDEST_SERVER = 6
 """The first Redis whose connections speak RESP3; every Valkey does."""
@@ -103,15 +100,15 @@ def release(key: bytes, token: bytes) -> bytes:
     return (_RELEASE + _BULK) % (len(key), key, len(token), token)
 
 
-def read(reply: object, yes: object) -> Silence:
-    """Return what a *reply* stands for where *yes* grants, in words that hold no secret."""
+def read(reply: object) -> Silence:
+    """Return what a *reply* stands for, in words that hold no secret."""
     if isinstance(reply, Silence):
         return reply
     if reply is NOT_YET:
         return Silence(Answer.TIMED_OUT, "not answered when the round was decided")
     if isinstance(reply, Exception):
         return Silence(Answer.ERROR, harmless(str(reply)))
-    if reply == yes and reply.__class__ is yes.__class__:
+    if reply == GRANTED:
         return Silence(Answer.GRANTED)
     if reply is None or (reply == 0 and reply.__class__ is int):
         return Silence(Answer.HELD)

@@ -33,6 +33,9 @@ class Verdict(enum.Enum):
     LOST = enum.auto()
 
 
+GRANTED = b"OK"
+"""The reply that grants what was asked, whatever it was; nothing else equals it."""
+
 OPEN, WON, LOST = Verdict.OPEN, Verdict.WON, Verdict.LOST
 
 
@@ -81,20 +84,16 @@ class Tally:
 
     Args:
         masters: How many there are.
-
-        yes: The reply that grants what was asked.
     """
 
-    __slots__ = ("_kind", "_lost_at", "_won_at", "_yes", "against", "granted", "replies", "verdict")
+    __slots__ = ("_lost_at", "_won_at", "against", "granted", "replies", "verdict")
 
-    def __init__(self, masters: int, yes: object) -> None:
+    def __init__(self, masters: int) -> None:
         self.replies: list[object] = [NOT_YET] * masters
         self.granted = 0
         self.against = 0
         self.verdict = OPEN
-        self._yes = yes
-        self._kind = yes.__class__
-        self._won_at = majority(masters)
+        self._won_at = masters // 2 + 1  # a majority, without the call
         # Lost when those that are left do not make a majority.
         self._lost_at = masters - self._won_at + 1
 
@@ -113,7 +112,7 @@ class Tally:
         if replies[master] is not NOT_YET:
             return
         replies[master] = reply
-        if reply == self._yes and reply.__class__ is self._kind:  # a true equals a 1
+        if reply == GRANTED:
             self.granted = granted = self.granted + 1
             if granted == self._won_at:
                 self.verdict = WON

@@ -18,7 +18,7 @@ from redis.exceptions import AuthenticationError, AuthorizationError, ResponseEr
 
 from redlock_aio._rules import protocol
 from redlock_aio._rules.protocol import Asker, ServerInfo, Silence
-from redlock_aio._rules.quorum import Answer, Vote
+from redlock_aio._rules.quorum import GRANTED, Answer, Vote
 from redlock_aio._transport.address import Dialler
 from redlock_aio._transport.connection import Connection, Question
 
@@ -55,7 +55,7 @@ class Debt:
     def answered(self, _number: int, reply: object, /) -> None:
         """Count as paid when the master has executed it."""
         self.underway = False
-        if isinstance(reply, int):
+        if reply == GRANTED or reply == 0:  # noqa: PLR1714 - unhashable replies exist
             self._master.paid(self)
 
 

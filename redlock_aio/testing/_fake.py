@@ -287,7 +287,7 @@ class FakeMaster:
             del self._keys[key]
         elif sha == EXTEND.sha and mine:
             self._keys[key] = (arguments[0], self._expiry(int(arguments[1])))
-        return int(mine)
+        return True if mine else 0
 
 
 def _encode(reply: object) -> bytes:

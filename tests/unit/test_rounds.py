@@ -51,7 +51,7 @@ async def fleet(links: list[Link]) -> Fleet:
 
 
 def ask(fleet: Fleet, payload: bytes, at_most: float | None = None) -> Round:
-    round = Round(fleet.links, payload, b"OK")
+    round = Round(fleet.links, payload)
     fleet.ask(round, at_most)
     return round
 
@@ -171,7 +171,7 @@ def test_the_clock_counts_the_time_of_a_suspended_machine_where_it_can() -> None
 
 
 def test_what_makes_no_sense_is_a_vote() -> None:
-    round = Round([Link("m")], b"", b"OK")
+    round = Round([Link("m")], b"")
     round.answered(0, [b"?"])
     assert str(round.votes()[0]) == "m: error, an answer that makes no sense: a list"
     assert round.votes()[0].answer is Answer.ERROR
