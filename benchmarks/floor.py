@@ -3,19 +3,21 @@ The floor: the least work that asyncio can do for a pair on N masters.
 
 It claims nothing for redlock_aio; it is what everything else is measured
 against. One raw `asyncio.Protocol` and one `hiredis.Reader` for each master,
-commands that were packed before the clock started, one future and one counter
-for each round, one `write` to each master for all that is asked in one turn of
-the loop. There are no time-outs, no errors, no new token, no lease: it is not a
-lock that anybody should use. It does check that a majority said yes, and waits
-for ever if not.
+commands that were packed before the clock started but for the token, which is
+new for each pair, one future and one counter for each round, one `write` to
+each master for all that is asked in one turn of the loop. There are no
+time-outs, no errors, no lease: it is not a lock that anybody should use. It
+does check that a majority said yes, and waits for ever if not.
 
     python benchmarks/floor.py [--quick] [--uvloop] [--masters N]
 """
 
 import asyncio
+from binascii import hexlify
 from collections import deque
 from collections.abc import Iterable, Sequence
 from hashlib import sha1
+from os import urandom
 from typing import cast
 from urllib.parse import urlsplit
 
@@ -71,7 +73,7 @@ class Floor:
         self._wires: list[Wire] = []
         self._rounds: list[Round] = []
         self._payloads: list[bytes] = []
-        self._commands: dict[str, tuple[bytes, bytes]] = {}
+        self._commands: dict[str, tuple[bytes, bytes, bytes]] = {}
 
     async def open(self, names: Iterable[str]) -> None:
         """Connect, and pack the commands for the keys with these *names*."""
@@ -83,18 +85,19 @@ class Floor:
         sha = sha1(RELEASE, usedforsecurity=False).hexdigest().encode()
         for name in names:
             key = name.encode()
-            self._commands[name] = (
-                _pack(b"SET", key, TOKEN, b"NX", b"PX", b"%d" % TTL),
-                _pack(b"EVALSHA", sha, b"1", key, TOKEN),
-            )
+            acquire, seconds = _pack(b"SET", key, TOKEN, b"NX", b"PX", b"%d" % TTL).split(TOKEN)
+            release, _ = _pack(b"EVALSHA", sha, b"1", key, TOKEN).split(TOKEN)
+            self._commands[name] = acquire, seconds, release
         # The reply to SCRIPT LOAD is no yes, so EVAL is what loads it: 1 for a key that is there.
         await self._ask(_pack(b"SET", b"benchmark", TOKEN, b"NX", b"PX", b"%d" % TTL))
         await self._ask(_pack(b"EVAL", RELEASE, b"1", b"benchmark", TOKEN))
 
     async def pair(self, name: str) -> None:
-        acquire, release = self._commands[name]
-        await self._ask(acquire)
-        await self._ask(release)
+        # A value that nobody has used before is what makes it a lock at all.
+        token = hexlify(urandom(len(TOKEN) // 2))
+        acquire, seconds, release = self._commands[name]
+        await self._ask(acquire + token + seconds)
+        await self._ask(release + token + b"\r\n")
 
     def _ask(self, payload: bytes) -> asyncio.Future[None]:
         future: asyncio.Future[None] = self._loop.create_future()

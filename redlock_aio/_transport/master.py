@@ -168,8 +168,9 @@ class Master:
     async def _serve(self) -> None:
         """Keep the master connected until cancelled."""
         failures = 0
+        task = asyncio.current_task()
         try:
-            while True:
+            while task is not None and not task.cancelling():
                 try:
                     async with asyncio.timeout(self._dial_timeout):
                         down = await self._connect()
@@ -180,7 +181,10 @@ class Master:
                 else:
                     failures = 0
                     self._is_known()
-                    await down
+                    # A loop or a client that loses a cancellation on the way must
+                    # not keep the program from ending.
+                    if not task.cancelling():
+                        await down
                 longest = min(LONGEST_DELAY, FIRST_DELAY * 2 ** min(failures, 16))
                 await asyncio.sleep(longest * random.uniform(0.5, 1))  # noqa: S311 - no secret
         finally:

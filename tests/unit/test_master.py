@@ -1,13 +1,14 @@
 """One master's history: up, down, back, and what it owes us."""
 
 import asyncio
+import contextlib
 import logging
 
 import pytest
 
 from redlock_aio import Answer, QuorumUnavailableError, Redlock
 from redlock_aio._transport import master as module
-from redlock_aio.testing import FakeMaster
+from redlock_aio.testing import FakeMaster, VirtualTimeLoop
 
 
 async def votes(redlock: Redlock) -> list[tuple[Answer, str]]:
@@ -220,3 +221,26 @@ async def test_an_operator_is_told_once_that_a_master_is_away_and_when_it_is_bac
         ("WARNING", "m1: unreachable, connection refused"),
         ("INFO", "m1: connected again"),
     ]
+
+
+@pytest.mark.parametrize("close", [True, False])
+def test_a_cancellation_that_is_lost_while_dialling_ends_it_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, *, close: bool
+) -> None:
+    dial = FakeMaster.dial
+
+    async def lossy(master: FakeMaster) -> tuple[asyncio.Transport, object]:
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(0.5)
+        return await dial(master)
+
+    async def main() -> None:
+        redlock = Redlock([FakeMaster(), FakeMaster()])
+        with pytest.raises(QuorumUnavailableError):
+            await redlock.lock("r", wait=100).acquire()
+        if close:
+            await redlock.aclose()
+
+    monkeypatch.setattr(FakeMaster, "dial", lossy)
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        runner.run(main())

@@ -1,0 +1,65 @@
+"""
+Five real masters for each test, of each kind of server that is there.
+
+``REDLOCK_AIO_CONTAINERS=required`` lets tests in containers fail instead of
+being skipped where no Docker engine answers.
+"""
+
+import asyncio
+import contextlib
+import gc
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+
+from redlock_aio import Redlock
+
+from .helpers import RealMaster, connected
+from .servers import Sets, repaired
+
+
+@pytest.fixture(scope="session")
+def sets() -> Iterator[Sets]:
+    """All servers of the session."""
+    with contextlib.ExitStack() as stack:
+        yield Sets(stack)
+
+
+@pytest.fixture(scope="session", params=["valkey", "redis"])
+def kind(request: pytest.FixtureRequest) -> str:
+    """Which server the masters are."""
+    return str(request.param)
+
+
+@pytest.fixture
+def masters(sets: Sets, kind: str) -> Iterator[list[RealMaster]]:
+    """Five independent masters, running and empty."""
+    with repaired(sets[kind]) as masters:
+        yield masters
+
+
+@pytest.fixture
+async def redlock(masters: list[RealMaster]) -> AsyncIterator[Redlock]:
+    """A manager that is connected to all of them."""
+    async with connected(masters) as redlock:
+        yield redlock
+
+
+@pytest.fixture
+async def other(masters: list[RealMaster]) -> AsyncIterator[Redlock]:
+    """Another program's manager."""
+    async with connected(masters) as redlock:
+        yield redlock
+
+
+@pytest.fixture(autouse=True)
+async def nothing_is_left() -> AsyncIterator[None]:
+    """No task outlives a test, and nothing is reported to the loop's exception handler."""
+    reported: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
+    before = asyncio.all_tasks()
+    yield
+    gc.collect()
+    assert not asyncio.all_tasks() - before - {asyncio.current_task()}
+    assert not reported

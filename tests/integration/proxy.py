@@ -1,0 +1,141 @@
+"""A TCP proxy before a master, with the ways of failing that only a network has."""
+
+import asyncio
+import contextlib
+import socket
+import struct
+from collections.abc import AsyncIterator
+from typing import Self
+from urllib.parse import urlsplit
+
+_NO_LINGER = struct.pack("ii", 1, 0)
+
+
+class Proxy:
+    """
+    Hands bytes to and from the server at *url*.
+
+    Attributes:
+        requests: Set while what the client sends is handed on.
+
+        replies: Set while what the server answers is handed on.
+
+        dropping: While it is true, what the server answers is thrown away.
+
+        piece: How many bytes are handed on at a time.
+    """
+
+    def __init__(self, url: str) -> None:
+        where = urlsplit(url)
+        self._host, self._port = where.hostname or "", where.port or 0
+        self.requests = asyncio.Event()
+        self.replies = asyncio.Event()
+        self.requests.set()
+        self.replies.set()
+        self.dropping = False
+        self.dropped = 0
+        self.piece = 1 << 16
+        self.port = 0
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._server: asyncio.Server | None = None
+
+    @property
+    def url(self) -> str:
+        """Where it is, for `redlock_aio.Redlock`."""
+        return f"redis://127.0.0.1:{self.port}"
+
+    @property
+    def connections(self) -> int:
+        """How many clients are connected."""
+        return len(self._tasks)
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._server is not None:
+            self._server.close()
+        self.reset()
+        while self._tasks:
+            await asyncio.wait(list(self._tasks))
+
+    def stall(self) -> None:
+        """Hand nothing on in either direction, and tell nobody."""
+        self.requests.clear()
+        self.replies.clear()
+
+    def flow(self) -> None:
+        """Hand everything on again that has come in meanwhile."""
+        self.dropping = False
+        self.requests.set()
+        self.replies.set()
+
+    def cut(self) -> None:
+        """End all connections in order, as a load balancer does that is stopped."""
+        for writer in list(self._writers):
+            writer.close()
+
+    def reset(self) -> None:
+        """Reset all connections; what is underway is lost."""
+        for writer in list(self._writers):
+            raw = writer.get_extra_info("socket")
+            with contextlib.suppress(OSError):
+                raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
+            writer.transport.abort()
+        for task in list(self._tasks):
+            task.cancel()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        self._writers.add(writer)
+        try:
+            # What ends a connection of a proxy is no error of the proxy.
+            with contextlib.suppress(OSError, asyncio.CancelledError):
+                await self._join(reader, writer)
+        finally:
+            writer.transport.abort()
+            self._writers.discard(writer)
+            self._tasks.discard(task)
+
+    async def _join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        up_reader, up_writer = await asyncio.open_connection(self._host, self._port)
+        self._writers.add(up_writer)
+        try:
+            sides = [
+                asyncio.create_task(self._hand_on(reader, up_writer, self.requests)),
+                asyncio.create_task(self._hand_on(up_reader, writer, self.replies)),
+            ]
+            try:
+                await asyncio.wait(sides, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for side in sides:
+                    side.cancel()
+                await asyncio.gather(*sides, return_exceptions=True)
+        finally:
+            self._writers.discard(up_writer)
+            up_writer.transport.abort()
+
+    async def _hand_on(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, flows: asyncio.Event
+    ) -> None:
+        while data := await reader.read(65_536):
+            await flows.wait()
+            if self.dropping and flows is self.replies:
+                self.dropped += len(data)
+                continue
+            for start in range(0, len(data), self.piece):
+                writer.write(data[start : start + self.piece])
+                await writer.drain()
+                await asyncio.sleep(0)
+
+
+@contextlib.asynccontextmanager
+async def proxied(urls: list[str]) -> AsyncIterator[list[Proxy]]:
+    """Put a proxy before each of the servers."""
+    async with contextlib.AsyncExitStack() as stack:
+        yield [await stack.enter_async_context(Proxy(url)) for url in urls]

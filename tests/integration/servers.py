@@ -1,0 +1,207 @@
+"""Real masters in two kinds, processes and containers, with one face: `helpers.RealMaster`."""
+
+import contextlib
+import os
+import secrets
+import shutil
+import socket
+import time
+from collections.abc import Iterator
+from functools import cache
+from typing import Self
+
+import pytest
+import redis
+
+from redlock_aio.testing import EmbeddedMaster, server_binary
+
+from .helpers import RealMaster
+
+IMAGE = "redis:8-alpine"
+EPHEMERAL = 32_768
+START_TIMEOUT = 20.0
+
+
+def quiet_port() -> int:
+    """
+    Return a port that nobody else is given while its master is dead.
+
+    The ports that the system gives away begin above: a client, or a test that
+    runs at the same time, could be sitting on ours when its master comes back.
+    """
+    while True:
+        port = 15_000 + secrets.randbelow(EPHEMERAL - 15_000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+
+
+def binary_of(kind: str) -> str:
+    """Return the server of this kind, or skip the test if there is none."""
+    if kind == "valkey":
+        return server_binary()
+    found = shutil.which("redis-server")
+    if found is None:
+        pytest.skip("no redis-server in the PATH")
+    return found
+
+
+def process(kind: str, *options: str) -> EmbeddedMaster:
+    """Return a master that is to be started as a process."""
+    master = EmbeddedMaster(binary_of(kind), options=options)
+    master.port = quiet_port()
+    return master
+
+
+@cache
+def docker_refuses() -> str:
+    """Return why there is no Docker engine; empty if there is one."""
+    import docker
+    from docker.errors import DockerException
+
+    try:
+        with contextlib.closing(docker.from_env(timeout=10)) as client:
+            client.ping()
+    except (DockerException, OSError) as error:
+        return f"no Docker engine answers: {error}"
+    return ""
+
+
+def need_docker() -> None:
+    """Skip the test if no Docker engine answers, or fail it where containers are required."""
+    if why := docker_refuses():
+        if os.environ.get("REDLOCK_AIO_CONTAINERS") == "required":
+            pytest.fail(f"containers are required, but {why}")
+        pytest.skip(why)
+
+
+class ContainerMaster:
+    """One Redis in a container, at a port that stays the same when it is restarted."""
+
+    def __init__(self) -> None:
+        from testcontainers.core.container import DockerContainer
+
+        self.port = quiet_port()
+        self._container = DockerContainer(IMAGE).with_bind_ports(6379, self.port)
+        self._paused = False
+        self._running = False
+
+    def __repr__(self) -> str:
+        return f"<ContainerMaster {self.url}, {self.state}>"
+
+    @property
+    def url(self) -> str:
+        """Where it is."""
+        return f"redis://127.0.0.1:{self.port}"
+
+    @property
+    def state(self) -> str:
+        """One of "stopped", "paused" and "running"."""
+        if not self._running:
+            return "stopped"
+        return "paused" if self._paused else "running"
+
+    def __enter__(self) -> Self:
+        self._container.start()
+        self._wait_for_an_answer()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        # The engine takes a paused container for alive and does not remove it.
+        self.resume()
+        self._container.stop()
+
+    def client(self) -> redis.Redis:
+        """Return a plain client."""
+        return redis.Redis.from_url(self.url, decode_responses=True)
+
+    def _wait_for_an_answer(self) -> None:
+        ends = time.monotonic() + START_TIMEOUT
+        while True:
+            with contextlib.closing(self.client()) as client:
+                try:
+                    client.ping()
+                except redis.RedisError:
+                    assert time.monotonic() < ends, f"{self.url} does not start"
+                else:
+                    self._running = True
+                    return
+            time.sleep(0.01)
+
+    def pause(self) -> None:
+        """Freeze its processes."""
+        self._container.get_wrapped_container().pause()
+        self._paused = True
+
+    def resume(self) -> None:
+        """Let a paused server go on."""
+        if self._paused:
+            self._container.get_wrapped_container().unpause()
+        self._paused = False
+
+    def kill(self) -> None:
+        """Kill it; what it knew is forgotten."""
+        if self._running:
+            self.resume()
+            self._container.get_wrapped_container().kill()
+            self._container.get_wrapped_container().wait()
+        self._running = False
+
+    def start(self) -> None:
+        """Start it again, and wait until it answers."""
+        if not self._running:
+            self._container.get_wrapped_container().start()
+            self._wait_for_an_answer()
+
+    def restart(self) -> None:
+        """Kill it and start it again, empty, at the same address."""
+        self.kill()
+        self.start()
+
+    def cut(self) -> None:
+        """Close all its clients' connections."""
+        with contextlib.closing(self.client()) as client:
+            client.client_kill_filter(_type="normal", skipme=True)
+
+
+class Sets:
+    """Five masters of each kind, started when a test first asks for them."""
+
+    def __init__(self, stack: contextlib.ExitStack) -> None:
+        self._stack = stack
+        self._made: dict[str, list[RealMaster]] = {}
+
+    def __getitem__(self, kind: str) -> list[RealMaster]:
+        if kind not in self._made:
+            self._made[kind] = made = []
+            for _ in range(5):
+                made.append(self._stack.enter_context(self._new(kind)))
+        return self._made[kind]
+
+    @staticmethod
+    def _new(kind: str) -> EmbeddedMaster | ContainerMaster:
+        if kind != "containers":
+            return process(kind)
+        need_docker()
+        return ContainerMaster()
+
+
+@contextlib.contextmanager
+def repaired(masters: list[RealMaster]) -> Iterator[list[RealMaster]]:
+    """Lend *masters* to a test: all of them running and empty, and running again after it."""
+
+    def repair() -> None:
+        for master in masters:
+            master.resume()
+            master.start()
+
+    repair()
+    for master in masters:
+        with contextlib.closing(master.client()) as client:
+            client.flushall()
+            client.script_flush()
+            client.config_resetstat()
+    try:
+        yield masters
+    finally:
+        repair()

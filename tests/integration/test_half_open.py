@@ -1,0 +1,182 @@
+"""Networks that swallow, stall and cut: what only a proxy before a master can do to it."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from redlock_aio import Answer, LockLostError, QuorumUnavailableError, Redlock, Retry
+
+from .helpers import RealMaster, Stopwatch, call, gone, put, until, up, urls, values
+from .proxy import Proxy, proxied
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+async def proxies(masters: list[RealMaster]) -> AsyncIterator[list[Proxy]]:
+    async with proxied(urls(masters)) as proxies:
+        yield proxies
+
+
+@pytest.fixture
+async def redlock(proxies: list[Proxy]) -> AsyncIterator[Redlock]:
+    async with Redlock([proxy.url for proxy in proxies], master_timeout=100) as redlock:
+        await until(lambda: up(redlock) == 5)
+        yield redlock
+
+
+@pytest.mark.promise("S3")
+async def test_a_connection_that_stays_silent_is_given_up_and_its_master_cleaned(
+    redlock: Redlock, proxies: list[Proxy], masters: list[RealMaster]
+) -> None:
+    """12: neither side hears of the other; when the network is back, so is the master."""
+    async with redlock.lock("r", ttl=60_000):
+        await until(lambda: all(values(masters, "r")))
+        proxies[0].stall()
+    await until(lambda: up(redlock) == 4, what="it is given up")
+    await until(lambda: gone(masters[1:], "r"))
+    assert values(masters[:1], "r") != [None]
+    proxies[0].flow()
+    await until(lambda: gone(masters, "r"))
+    await until(lambda: up(redlock) == 5)
+
+
+@pytest.mark.promise("S5")
+async def test_a_set_whose_reply_is_lost_leaves_nothing(
+    redlock: Redlock, proxies: list[Proxy], masters: list[RealMaster]
+) -> None:
+    """17, C2: it was executed, nobody knows, and it is undone all the same."""
+    for proxy in proxies[:3]:
+        proxy.dropping = True
+    with pytest.raises(QuorumUnavailableError):
+        await redlock.lock("r", ttl=60_000, wait=0).acquire()
+    assert all(proxy.dropped for proxy in proxies[:3])
+    await until(lambda: gone(masters, "r"))
+    # The connections are out of step now: what comes next must not be taken for those replies.
+    put(masters[:3], "r")
+    for proxy in proxies[:3]:
+        proxy.flow()
+    assert await redlock.lock("r").try_acquire() is None
+    await until(lambda: up(redlock) == 5)
+    assert await redlock.lock("r").try_acquire() is None
+
+
+@pytest.mark.promise("S5")
+async def test_an_attempt_after_a_lost_reply_does_not_meet_its_own_key(
+    redlock: Redlock, proxies: list[Proxy], masters: list[RealMaster]
+) -> None:
+    """17, C2: the first attempt's key is gone before the second one's command is read."""
+    for proxy in proxies:
+        proxy.dropping = True
+    waiting = asyncio.create_task(redlock.lock("r", ttl=60_000, wait=10_000).acquire())
+    await until(lambda: all(proxy.dropped for proxy in proxies))
+    for proxy in proxies:
+        proxy.reset()
+        proxy.flow()
+    watch = Stopwatch()
+    lease = await waiting
+    assert watch.ms < 5_000
+    assert all(vote.answer is not Answer.HELD for vote in lease.votes)
+    await lease.release()
+    await until(lambda: gone(masters, "r"))
+
+
+@pytest.mark.promise("S1")
+async def test_replies_that_come_late_are_never_taken_for_others(
+    redlock: Redlock, proxies: list[Proxy], masters: list[RealMaster]
+) -> None:
+    """
+    17: one held resource, one free one, and replies that come when nobody waits any more.
+
+    If the late "OK" of the free one were counted for the held one, that would
+    be acquired twice.
+    """
+    put(masters[:3], "held")
+    for proxy in proxies[:3]:
+        proxy.replies.clear()
+    with pytest.raises(QuorumUnavailableError):
+        await redlock.lock("free", wait=0).acquire()
+    waiting = asyncio.create_task(redlock.lock("held", wait=0).acquire())
+    await asyncio.sleep(0)
+    for proxy in proxies[:3]:
+        proxy.flow()
+    with pytest.raises(Exception, match="held"):
+        await waiting
+    await until(lambda: values(masters, "held") == ["somebody else"] * 3 + [None] * 2)
+
+
+@pytest.mark.promise("S3")
+@pytest.mark.parametrize("how", ["cut", "reset"])
+async def test_connections_that_end_under_an_attempt_leave_nothing(
+    redlock: Redlock, proxies: list[Proxy], masters: list[RealMaster], how: str
+) -> None:
+    """28: the SET was executed, the release had no connection to go down: it is owed."""
+    for proxy in proxies[:3]:
+        proxy.replies.clear()
+    attempt = redlock.lock("r", ttl=60_000, retry=Retry(attempts=1)).acquire()
+    waiting = asyncio.create_task(attempt)
+    await until(lambda: all(values(masters, "r")))
+    for proxy in proxies[:3]:
+        getattr(proxy, how)()
+    with pytest.raises(QuorumUnavailableError):
+        await waiting
+    for proxy in proxies[:3]:
+        proxy.flow()
+    await until(lambda: gone(masters, "r"))
+    await until(lambda: up(redlock) == 5)
+
+
+@pytest.mark.promise("S2")
+async def test_a_holder_who_is_cut_off_is_cancelled_in_time(
+    redlock: Redlock, proxies: list[Proxy], masters: list[RealMaster]
+) -> None:
+    """45: before any key of its lease has ended, though nothing tells that it is cut off."""
+    with pytest.raises(LockLostError):
+        async with redlock.lock("r", ttl=1_000) as lease:
+            await until(lambda: all(values(masters, "r")))
+            for proxy in proxies:
+                proxy.stall()
+            try:
+                await asyncio.sleep(20)
+            finally:
+                assert not lease.valid or lease.remaining <= 2
+                assert sum(value == lease.token for value in values(masters, "r")) >= 3
+    for proxy in proxies:
+        proxy.flow()
+    await until(lambda: gone(masters, "r"))
+
+
+@pytest.mark.promise("S6")
+async def test_a_stalled_minority_is_not_waited_for(
+    redlock: Redlock, proxies: list[Proxy], masters: list[RealMaster]
+) -> None:
+    """9: in whichever direction it is stalled."""
+    proxies[0].requests.clear()
+    proxies[1].replies.clear()
+    watch = Stopwatch()
+    for _ in range(10):
+        async with redlock.lock("r", wait=0):
+            pass
+    assert watch.ms < 10 * 100
+    for proxy in proxies:
+        proxy.flow()
+    await until(lambda: gone(masters, "r"))
+
+
+async def test_replies_that_come_in_pieces_are_understood(
+    proxies: list[Proxy], masters: list[RealMaster]
+) -> None:
+    """Of three bytes each, fifty replies at once: what is not whole waits for its rest."""
+    async with Redlock([proxy.url for proxy in proxies], master_timeout=5_000) as redlock:
+        await until(lambda: up(redlock) == 5)
+        for proxy in proxies:
+            proxy.replies.clear()
+            proxy.piece = 3
+        leases = [asyncio.create_task(redlock.lock(f"r{n}").acquire()) for n in range(50)]
+        await until(lambda: all(call(master, "DBSIZE") == 50 for master in masters))
+        for proxy in proxies:
+            proxy.flow()
+        won = await asyncio.gather(*leases)
+        await asyncio.gather(*(lease.release() for lease in won))
+        await until(lambda: all(call(master, "DBSIZE") == 0 for master in masters))

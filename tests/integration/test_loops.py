@@ -1,0 +1,194 @@
+"""The same on every kind of event loop: asyncio's, uvloop's, and tasks that start at once."""
+
+import asyncio
+import importlib.util
+import sys
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from redlock_aio import LockLostError, LockNotAcquiredError, Redlock, RedlockError
+
+from .helpers import RealMaster, connected, gone, put, until, urls, values
+
+pytestmark = pytest.mark.integration
+
+Factory = Callable[[], asyncio.AbstractEventLoop]
+Use = Callable[[list[RealMaster]], Coroutine[Any, Any, None]]
+
+
+def eager() -> asyncio.AbstractEventLoop:
+    """Return a loop on which tasks run to their first wait before they are handed out."""
+    loop = asyncio.new_event_loop()
+    loop.set_task_factory(asyncio.eager_task_factory)  # type: ignore[attr-defined, unused-ignore]
+    return loop
+
+
+def uv() -> asyncio.AbstractEventLoop:
+    """Return a loop of uvloop."""
+    import uvloop
+
+    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+    return loop
+
+
+def eager_uv() -> asyncio.AbstractEventLoop:
+    """Return a loop of uvloop with eager tasks."""
+    loop = uv()
+    loop.set_task_factory(asyncio.eager_task_factory)  # type: ignore[attr-defined, unused-ignore]
+    return loop
+
+
+no_uvloop = importlib.util.find_spec("uvloop") is None
+no_eager = sys.version_info < (3, 12)
+FACTORIES = [
+    asyncio.new_event_loop,
+    pytest.param(uv, marks=pytest.mark.skipif(no_uvloop, reason="no uvloop")),
+    pytest.param(eager, marks=pytest.mark.skipif(no_eager, reason="eager tasks came with 3.12")),
+    pytest.param(
+        eager_uv,
+        marks=pytest.mark.skipif(no_eager or no_uvloop, reason="eager tasks came with 3.12"),
+    ),
+]
+
+
+async def acquire_extend_release(masters: list[RealMaster]) -> None:
+    async with connected(masters) as redlock:
+        async with redlock.lock("r") as lease:
+            await lease.extend()
+            await until(lambda: values(masters, "r") == [lease.token] * 5)
+        await until(lambda: gone(masters, "r"))
+
+
+async def many_tasks(masters: list[RealMaster]) -> None:
+    counter = 0
+    async with connected(masters) as redlock:
+
+        async def worker() -> None:
+            nonlocal counter
+            async with redlock.lock("r"):
+                read = counter
+                await asyncio.sleep(0)
+                counter = read + 1
+
+        await asyncio.gather(*(worker() for _ in range(10)))
+    assert counter == 10
+
+
+async def many_locks(masters: list[RealMaster]) -> None:
+    async with connected(masters, master_timeout=5_000) as redlock:
+
+        async def worker(number: int) -> None:
+            for _ in range(5):
+                async with redlock.lock(f"r{number}", wait=20_000):
+                    pass
+
+        await asyncio.gather(*map(worker, range(100)))
+
+
+async def lose(masters: list[RealMaster]) -> None:
+    async with connected(masters) as redlock:
+        with pytest.raises(LockLostError):
+            async with redlock.lock("r", ttl=300):
+                await until(lambda: all(values(masters, "r")))
+                put(masters, "r")
+                await asyncio.sleep(20)
+
+
+async def cancel(masters: list[RealMaster]) -> None:
+    async with connected(masters) as redlock:
+        for turns in range(15):
+            task = asyncio.create_task(redlock.lock("r", ttl=60_000).acquire())
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.wait([task])
+            if not task.cancelled():
+                await task.result().release()
+        await until(lambda: gone(masters, "r"))
+
+
+async def hung(masters: list[RealMaster]) -> None:
+    async with connected(masters, master_timeout=100) as redlock:
+        for master in masters[:3]:
+            master.pause()
+        with pytest.raises(LockNotAcquiredError):
+            await redlock.lock("r", ttl=60_000, wait=0).acquire()
+        for master in masters[:3]:
+            master.resume()
+        await until(lambda: gone(masters, "r"))
+
+
+async def restarted(masters: list[RealMaster]) -> None:
+    async with connected(masters) as redlock:
+        for master in masters[:3]:
+            master.restart()
+        async with redlock.lock("r", wait=10_000):
+            pass
+
+
+async def close_with_hung_masters(masters: list[RealMaster]) -> None:
+    async with connected(masters, master_timeout=100) as redlock:
+        lease = await redlock.lock("r", ttl=60_000).acquire()
+        for master in masters[:2]:
+            master.pause()
+    assert not lease.valid
+    for master in masters[:2]:
+        master.resume()
+    await until(lambda: gone(masters, "r"))
+
+
+async def close_while_dialling(masters: list[RealMaster]) -> None:
+    masters[0].pause()
+    async with Redlock(urls(masters), master_timeout=50):
+        pass
+    redlock = Redlock(urls(masters), master_timeout=50)
+    task = asyncio.create_task(redlock.lock("r").acquire())
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait([task])
+    await redlock.aclose()
+    masters[0].resume()
+
+
+USES = [
+    acquire_extend_release, many_tasks, many_locks, lose, cancel, hung, restarted,
+    close_with_hung_masters, close_while_dialling,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("factory", FACTORIES, ids=lambda factory: str(factory.__name__))
+@pytest.mark.parametrize("use", USES, ids=lambda use: str(use.__name__))
+def test_every_loop_will_do(masters: list[RealMaster], factory: Factory, use: Use) -> None:
+    """Nothing is reported to the loop, and nothing is open when it ends."""
+    reported: list[object] = []
+    with asyncio.Runner(loop_factory=factory) as runner:
+        runner.get_loop().set_exception_handler(lambda _, context: reported.append(context))
+        runner.run(use(masters))
+        assert not asyncio.all_tasks(runner.get_loop())
+    assert not reported
+
+
+def test_a_manager_that_was_closed_can_be_used_on_another_loop(
+    masters: list[RealMaster],
+) -> None:
+    """And one that was not closed says whose it is."""
+    redlock = Redlock(urls(masters), master_timeout=500)
+
+    async def once() -> None:
+        async with redlock, redlock.lock("r", wait=2_000):
+            pass
+
+    asyncio.run(once())
+    asyncio.run(once())
+
+    async def open_it() -> None:
+        async with redlock.lock("r", wait=0):
+            pass
+
+    with asyncio.Runner() as first:
+        first.run(redlock.__aenter__())
+        with asyncio.Runner() as second, pytest.raises(RedlockError, match="another event loop"):
+            second.run(open_it())
+        first.run(redlock.aclose())

@@ -1,0 +1,114 @@
+"""Several processes, and one that is killed while it holds the lock."""
+
+import asyncio
+import signal
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from redlock_aio import Redlock
+
+from .helpers import RealMaster, Stopwatch, pttls, until, urls, values
+
+pytestmark = pytest.mark.integration
+
+WORKER = """
+import asyncio, pathlib, sys
+from redlock_aio import Redlock
+
+async def main(path, loops, *masters):
+    counter = pathlib.Path(path)
+    async with Redlock(masters, master_timeout=500) as redlock:
+        async def worker():
+            for _ in range(int(loops)):
+                async with redlock.lock("counter"):
+                    read = int(counter.read_text())
+                    await asyncio.sleep(0)
+                    counter.write_text(str(read + 1))
+        await asyncio.gather(worker(), worker())
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+HOLDER = """
+import asyncio, sys
+from redlock_aio import Redlock
+
+async def main(*masters):
+    async with Redlock(masters, master_timeout=500) as redlock:
+        async with redlock.lock("r", ttl=1_500):
+            print("held", flush=True)
+            await asyncio.sleep(60)
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+Start = Callable[..., Awaitable[asyncio.subprocess.Process]]
+
+
+@pytest.fixture
+async def run() -> AsyncIterator[Start]:
+    """Start processes that do not outlive the test."""
+    started = []
+
+    async def start(script: str, *arguments: str) -> asyncio.subprocess.Process:
+        command = (sys.executable, "-P", "-W", "error", "-c", script, *arguments)
+        pipe = asyncio.subprocess.PIPE
+        started.append(await asyncio.create_subprocess_exec(*command, stdout=pipe, stderr=pipe))
+        return started[-1]
+
+    yield start
+    for process in started:
+        if process.returncode is None:
+            process.kill()
+            await process.communicate()
+
+
+@pytest.mark.promise("S1")
+async def test_a_counter_that_many_processes_change_is_exact(
+    masters: list[RealMaster], tmp_path: Path, run: Start
+) -> None:
+    """31: three processes of two tasks each, that read, give way and write."""
+    counter = tmp_path / "counter"
+    counter.write_text("0")
+    workers = [await run(WORKER, str(counter), "8", *urls(masters)) for _ in range(3)]
+    for worker in workers:
+        _, errors = await worker.communicate()
+        assert (worker.returncode, errors.decode()) == (0, "")
+    assert counter.read_text() == "48"
+
+
+@pytest.mark.promise("S9")
+async def test_the_lock_of_a_killed_process_is_free_after_its_ttl_and_not_before(
+    redlock: Redlock, masters: list[RealMaster], run: Start
+) -> None:
+    """69: its masters keep it for what it had been promised."""
+    holder = await run(HOLDER, *urls(masters))
+    assert holder.stdout is not None
+    assert await holder.stdout.readline() == b"held\n"
+    await until(lambda: all(values(masters, "r")))
+    holder.send_signal(signal.SIGKILL)
+    await holder.communicate()
+    left = sorted(pttls(masters, "r"))[2]  # until then a majority has it
+    watch = Stopwatch()
+    async with redlock.lock("r", wait=10_000):
+        assert left - 20 < watch.ms < left + 1_000
+
+
+async def test_a_process_that_is_interrupted_lets_go(
+    redlock: Redlock, masters: list[RealMaster], run: Start
+) -> None:
+    """28: Ctrl-C is a cancellation; the masters have forgotten the lock when it has ended."""
+    holder = await run(HOLDER, *urls(masters))
+    assert holder.stdout is not None
+    assert await holder.stdout.readline() == b"held\n"
+    holder.send_signal(signal.SIGINT)
+    _, errors = await holder.communicate()
+    assert errors.decode().splitlines()[-1] == "KeyboardInterrupt"
+    assert "Warning" not in errors.decode()
+    assert values(masters, "r") == [None] * 5
+    async with redlock.lock("r", wait=0):
+        pass
