@@ -174,8 +174,7 @@ class Sets:
     def __getitem__(self, kind: str) -> list[RealMaster]:
         if kind not in self._made:
             self._made[kind] = made = []
-            for _ in range(5):
-                made.append(self._stack.enter_context(self._new(kind)))
+            made.extend(self._stack.enter_context(self._new(kind)) for _ in range(5))
         return self._made[kind]
 
     @staticmethod
