@@ -173,7 +173,8 @@ class Sets:
 
     def __getitem__(self, kind: str) -> list[RealMaster]:
         if kind not in self._made:
-            self._made[kind] = made = []
+            made: list[RealMaster] = []
+            self._made[kind] = made
             made.extend(self._stack.enter_context(self._new(kind)) for _ in range(5))
         return self._made[kind]
 
