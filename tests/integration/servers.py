@@ -175,11 +175,13 @@ class Sets:
         if kind not in self._made:
             made: list[RealMaster] = []
             self._made[kind] = made
-            made.extend(self._stack.enter_context(self._new(kind)) for _ in range(5))
+            for _ in range(5):
+                master: RealMaster = self._stack.enter_context(self._new(kind))
+                made.append(master)
         return self._made[kind]
 
     @staticmethod
-    def _new(kind: str) -> EmbeddedMaster | ContainerMaster:
+    def _new(kind: str) -> contextlib.AbstractContextManager[RealMaster]:
         if kind != "containers":
             return process(kind)
         need_docker()
