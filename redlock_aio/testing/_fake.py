@@ -173,10 +173,10 @@ class FakeMaster:
             There is none.
         """
         await asyncio.sleep(self.latency)
-        if not self._alive:
-            raise ConnectionRefusedError("connection refused")
         while self._hung:  # noqa: ASYNC110 - an event would belong to one loop
             await asyncio.sleep(0.05)
+        if not self._alive:
+            raise ConnectionRefusedError("connection refused")
         transport = _FakeTransport(self)
         self._connections.add(transport)
         return transport, self

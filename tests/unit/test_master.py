@@ -244,3 +244,13 @@ def test_a_cancellation_that_is_lost_while_dialling_ends_it_all_the_same(
     monkeypatch.setattr(FakeMaster, "dial", lossy)
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
         runner.run(main())
+
+
+async def test_a_fake_that_dies_while_it_hangs_lets_nobody_in() -> None:
+    master = FakeMaster()
+    master.hang()
+    dialling = asyncio.create_task(master.dial())
+    await asyncio.sleep(0.1)
+    master.kill()
+    with pytest.raises(ConnectionRefusedError):
+        await dialling
