@@ -77,7 +77,8 @@ def take_back(fleet: Fleet, attempt: Attempt, ttl: int) -> Release:
 
 
 def time_left(fleet: Fleet, began: float, wait: int | None) -> float | None:
-    """Return how many ms an attempt may take if *wait* counts from *began*, ``None`` for no limit.
+    """
+    Return how many ms an attempt may take if *wait* counts from *began*, ``None`` for no limit.
 
     A wait of 0 is one attempt, which takes as long as it takes.
     """
