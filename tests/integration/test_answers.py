@@ -12,7 +12,7 @@ from redlock_aio.testing import EmbeddedMaster
 
 from .helpers import RealMaster, call, connected, detail, gone, until, up, urls, values
 from .servers import process
-from .speaker import healthy, speaker
+from .speaker import Answer as Answerer, healthy, speaker
 
 pytestmark = pytest.mark.integration
 
@@ -205,24 +205,27 @@ async def test_nonsense_for_an_answer_is_one_vote_less(
             await until(lambda: gone(masters[:2], "r"))
 
 
-@pytest.mark.parametrize("asked", [b"HELLO", b"INFO", b"SCRIPT"])
 @pytest.mark.parametrize("junk", JUNK)
 async def test_nonsense_for_a_greeting_is_one_vote_less(
-    masters: list[RealMaster], junk: str, asked: bytes
+    masters: list[RealMaster], junk: str
 ) -> None:
-    """At any step of the acquaintance."""
-    sane = healthy()
+    """Of three masters, each of which is mad at another step of the acquaintance."""
 
-    def answer(command: list[bytes]) -> bytes:
-        return JUNK[junk] if command[0] == asked else sane(command)
+    def mad(asked: bytes) -> Answerer:
+        sane = healthy(asked)
+        return lambda command: JUNK[junk] if command[0] == asked else sane(command)
 
-    async with speaker(answer) as where:
-        named = [f"redis://{where}", *urls(masters[:2])]
+    async with (
+        speaker(mad(b"HELLO")) as a,
+        speaker(mad(b"INFO")) as b,
+        speaker(mad(b"SCRIPT")) as c,
+    ):
+        named = [*(f"redis://{where}" for where in (a, b, c)), *urls(masters[:4])]
         async with Redlock(named, master_timeout=100) as redlock:
             for _ in range(2):
                 async with redlock.lock("r", wait=5_000) as lease:
                     await lease.extend()
-            assert detail(redlock, 0).isprintable()
+            assert all(detail(redlock, number).isprintable() for number in range(3))
 
 
 @pytest.fixture

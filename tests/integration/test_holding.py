@@ -104,9 +104,9 @@ async def test_a_held_lock_outlives_its_ttl_many_times(
     redlock: Redlock, other: Redlock, masters: list[RealMaster]
 ) -> None:
     """40: others stay out all the while, and get it afterwards."""
-    async with redlock.lock("r", ttl=400) as lease:
+    async with redlock.lock("r", ttl=300) as lease:
         watch = Stopwatch()
-        while watch.ms < 1_600:
+        while watch.ms < 1_000:
             assert await other.lock("r").try_acquire() is None
             assert lease.valid
             await asyncio.sleep(0.02)
@@ -163,14 +163,14 @@ async def test_an_outage_shorter_than_the_lease_does_not_end_it(
     masters: list[RealMaster],
 ) -> None:
     """42: no master answers for a third of the ttl, then all do."""
-    async with connected(masters) as redlock, redlock.lock("r", ttl=1_500) as lease:
+    async with connected(masters) as redlock, redlock.lock("r", ttl=900) as lease:
         for master in masters:
             master.pause()
         watch = Stopwatch()
-        await until(lambda: watch.ms > 500)
+        await until(lambda: watch.ms > 300)
         for master in masters:
             master.resume()
-        await until(lambda: watch.ms > 2_000)
+        await until(lambda: watch.ms > 1_100)
         assert lease.valid
 
 
@@ -254,13 +254,13 @@ async def test_a_stalled_loop_meets_the_loss_at_its_next_real_wait(
 async def test_a_small_ttl_is_no_reason_for_a_storm(
     redlock: Redlock, masters: list[RealMaster]
 ) -> None:
-    """47, N5: in a second a ttl of 100 ms is extended about thirty times, not a thousand."""
+    """47, N5: in half a second a ttl of 100 ms is extended about 15 times, not a thousand."""
     async with redlock.lock("r", ttl=100, on_lost="flag"):
         watch = Stopwatch()
-        await until(lambda: watch.ms > 1_000)
+        await until(lambda: watch.ms > 500)
     for master in masters:
         calls = call(master, "INFO", "commandstats")["cmdstat_evalsha"]["calls"]
-        assert calls < 100
+        assert calls < 50
 
 
 async def test_a_lease_that_is_dropped_is_not_extended_any_more(
@@ -285,9 +285,9 @@ async def test_after_a_loss_a_new_lease_is_extended_again(
             for master in masters:
                 call(master, "DEL", "r")
             await asyncio.sleep(20)
-    async with redlock.lock("r", ttl=500, wait=5_000) as lease:
+    async with redlock.lock("r", ttl=300, wait=5_000) as lease:
         watch = Stopwatch()
-        await until(lambda: watch.ms > 1_200)
+        await until(lambda: watch.ms > 700)
         assert lease.valid
 
 
