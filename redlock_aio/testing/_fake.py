@@ -95,7 +95,8 @@ class FakeMaster:
         self.commands: list[list[bytes]] = []
         self._keys: dict[bytes, tuple[bytes, float]] = {}
         self._scripts: set[bytes] = set()
-        self._connections: set[_FakeTransport] = set()
+        # A dict, because the order of a set changes from run to run.
+        self._connections: dict[_FakeTransport, None] = {}
         self._inbox: deque[tuple[_FakeTransport, bytes]] = deque()
         self._outbox: deque[tuple[_FakeTransport, bytes]] = deque()
         self._due = 0
@@ -178,12 +179,12 @@ class FakeMaster:
         if not self._alive:
             raise ConnectionRefusedError("connection refused")
         transport = _FakeTransport(self)
-        self._connections.add(transport)
+        self._connections[transport] = None
         return transport, self
 
     def forget(self, transport: _FakeTransport) -> None:
         """Hear that a connection has ended; what it has sent is executed all the same."""
-        self._connections.discard(transport)
+        self._connections.pop(transport, None)
 
     def receive(self, transport: _FakeTransport, data: bytes) -> None:
         """Take what arrives half a latency from now."""
