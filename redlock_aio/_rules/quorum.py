@@ -93,7 +93,7 @@ class Tally:
         self.granted = 0
         self.against = 0
         self.verdict = OPEN
-        self._won_at = masters // 2 + 1  # a majority, without the call
+        self._won_at = majority(masters)
         # Lost when those that are left do not make a majority.
         self._lost_at = masters - self._won_at + 1
 
