@@ -236,8 +236,9 @@ class Watchdog:
                 return
             if hold.state is not HELD:
                 continue  # to say how it ended
-            pause = min(hold.ttl / 1000 * RETRY_SHARE, hold.deadline - self.fleet.clock())
-            await asyncio.sleep(max(pause, 0))
+            # Somebody waits for it, so it is repeated sooner than the watchdog would.
+            pause = min(hold.ttl * RETRY_SHARE, self.fleet.master_timeout) / 1000
+            await asyncio.sleep(max(min(pause, hold.deadline - self.fleet.clock()), 0))
 
     def lose(self, hold: Hold, reason: str) -> None:
         """End *hold* against its holder's will, tell it, and clean up."""

@@ -11,6 +11,7 @@ no credential.
 """
 
 import asyncio
+import contextlib
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
@@ -92,7 +93,7 @@ class Address:
             await connection.connect()
             transport, keep = connection.hand_over()
         except BaseException:
-            connection.drop()
+            await connection.drop()
             raise
         return transport, keep
 
@@ -103,6 +104,7 @@ def _handing_over(kind: type[AbstractConnection]) -> Any:
     class HandingOver(kind):  # type: ignore[valid-type, misc]
         _reader: asyncio.StreamReader | None
         _writer: asyncio.StreamWriter | None
+        _left: asyncio.StreamWriter | None = None
 
         def hand_over(self) -> tuple[asyncio.Transport, object]:
             writer, self._writer, self._reader = self._writer, None, None
@@ -111,10 +113,17 @@ def _handing_over(kind: type[AbstractConnection]) -> Any:
             transport: asyncio.Transport = writer.transport  # type: ignore[assignment]
             return transport, writer
 
-        def drop(self) -> None:
-            writer, self._writer, self._reader = self._writer, None, None
+        async def disconnect(self, *args: Any, **kwargs: Any) -> None:
+            self._left = self._writer or self._left
+            await super().disconnect(*args, **kwargs)
+
+        async def drop(self) -> None:
+            """End what there is, and hear how it ended: asyncio reports who does not."""
+            writer, self._writer, self._reader = self._writer or self._left, None, None
             if writer is not None:
                 writer.transport.abort()
+                with contextlib.suppress(OSError):
+                    await writer.wait_closed()
 
     return HandingOver
 

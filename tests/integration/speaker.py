@@ -63,6 +63,9 @@ async def speaker(answer: Answer) -> AsyncIterator[str]:
                 while command := commands.gets():
                     writer.write(answer(command))
         writer.close()
+        # A client that resets the connection is one to be expected here.
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
         writers.discard(writer)
         if not writers:
             closed.set()
