@@ -77,8 +77,6 @@ class Proxy:
         """End all connections in order, as a load balancer does that is stopped."""
         for writer in list(self._writers):
             writer.close()
-            with contextlib.suppress(OSError):
-                await writer.wait_closed()
 
     def reset(self) -> None:
         """Reset all connections; what is underway is lost."""
