@@ -35,31 +35,48 @@ class LockNotAcquiredError(RedlockError):
         elapsed: How long it took, in milliseconds.
 
         votes: The last round, one vote for each master.
+
+        holder: Who held it on a majority of the masters, as `Lease.fingerprint`
+            has it; ``None`` if nobody did.
+
+        retry_after: In how many milliseconds it is free, if it is not extended;
+            ``None`` if that is not known.
     """
 
     _because = "held by others"
 
     def __init__(
-        self, resources: Sequence[str], *, attempts: int, elapsed: int, votes: Sequence[Vote]
+        self,
+        resources: Sequence[str],
+        *,
+        attempts: int,
+        elapsed: int,
+        votes: Sequence[Vote],
+        holder: str | None = None,
+        retry_after: int | None = None,
     ) -> None:
         self.resources = tuple(resources)
         self.attempts = attempts
         self.elapsed = elapsed
         self.votes = tuple(votes)
-        super().__init__(resources, attempts, elapsed, votes)
+        self.holder = holder
+        self.retry_after = retry_after
+        super().__init__(self.resources, attempts, elapsed, self.votes, holder, retry_after)
 
     def __str__(self) -> str:
         rounds = "1 round" if self.attempts == 1 else f"{self.attempts} rounds"
         granted = sum(vote.answer is Answer.GRANTED for vote in self.votes)
         enough = bool(self.votes) and granted >= majority(len(self.votes))
         because = "the answers came too late for the ttl" if enough else self._because
+        if self.holder is not None:
+            because += f", now by {self.holder}"
         return (
             f"{_names(self.resources)} not acquired in {rounds}, {self.elapsed} ms: {because}"
             f" ({'; '.join(map(str, self.votes))})"
         )
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _revive, (type(self), self.resources, self.attempts, self.elapsed, self.votes)
+        return _revive, (type(self), *self.args)
 
 
 class QuorumUnavailableError(LockNotAcquiredError):
@@ -116,5 +133,14 @@ def _revive(
     attempts: int,
     elapsed: int,
     votes: tuple[Vote, ...],
+    holder: str | None,
+    retry_after: int | None,
 ) -> LockNotAcquiredError:
-    return kind(resources, attempts=attempts, elapsed=elapsed, votes=votes)
+    return kind(
+        resources,
+        attempts=attempts,
+        elapsed=elapsed,
+        votes=votes,
+        holder=holder,
+        retry_after=retry_after,
+    )

@@ -10,17 +10,23 @@ HOUSE = Path(__file__).parents[1] / "redlock_aio"
 
 FLOORS = [
     ["_rules.timing", "_rules.quorum"],
-    ["_rules.lifetime", "_rules.protocol"],
+    ["_rules.fairness", "_rules.lifetime", "_rules.view"],
+    ["_rules.protocol"],
     ["errors"],
     ["_transport.address", "_transport.connection"],
     ["_transport.master"],
+    ["_engine.line"],
     ["_engine.rounds"],
-    ["_engine.waiting"],
+    ["_engine.waiting", "_engine.queues"],
+    ["_engine.claim"],
+    ["_engine.waiter"],
     ["_engine.watchdog"],
     ["_engine.lease"],
     ["_engine.lock"],
     ["_engine.manager"],
     [""],  # the package itself: the public names
+    ["testing._fake_data", "testing._fake_pushes"],
+    ["testing._fake_commands"],
     ["testing._embedded", "testing._fake", "testing._virtual"],
     ["testing"],
     ["demo"],
@@ -29,7 +35,10 @@ FLOOR_OF = {module: floor for floor, modules in enumerate(FLOORS) for module in 
 NO_IO = {"asyncio", "anyio", "hiredis", "logging", "random", "redis", "secrets", "socket", "time"}
 # Rounds, waiting, the watchdog and leases see masters only as links, so that a
 # fake is as good as a socket.
-NO_TRANSPORT = {"_engine.rounds", "_engine.waiting", "_engine.watchdog", "_engine.lease"}
+NO_TRANSPORT = {
+    f"_engine.{name}"
+    for name in ("line", "rounds", "waiting", "queues", "claim", "waiter", "watchdog", "lease")
+}
 # What users could have written themselves uses what users see.
 ONLY_PUBLIC = {"demo", "testing._embedded"}
 

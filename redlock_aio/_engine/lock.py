@@ -5,12 +5,14 @@ from collections.abc import Coroutine
 from types import TracebackType
 from typing import Protocol
 
-from redlock_aio._engine import waiting
+from redlock_aio._engine import waiter, waiting
 from redlock_aio._engine.lease import Lease, OnLost
+from redlock_aio._engine.line import Line
 from redlock_aio._engine.rounds import Fleet
 from redlock_aio._engine.waiting import Attempt
 from redlock_aio._engine.watchdog import Hold, Watchdog
 from redlock_aio._rules.timing import Retry
+from redlock_aio.errors import LockNotAcquiredError
 
 
 class Engine(Protocol):
@@ -18,6 +20,7 @@ class Engine(Protocol):
 
     _drift_factor: float
     _fleet: Fleet
+    _max_waiters: int
     _watchdog: Watchdog
 
     def _is_ready(self) -> bool:
@@ -38,8 +41,8 @@ class Lock:
     """
 
     __slots__ = (
-        "_auto_extend", "_engine", "_entered", "_key", "_max_hold", "_on_lost", "_resources",
-        "_retry", "_ttl", "_wait",
+        "_auto_extend", "_engine", "_entered", "_fair", "_key", "_max_hold", "_on_lost",
+        "_resources", "_retry", "_ttl", "_wait",
     )  # fmt: skip
 
     def __init__(
@@ -52,6 +55,7 @@ class Lock:
         wait: int | None,
         auto_extend: bool,
         max_hold: int | None,
+        fair: bool,
         retry: Retry,
         on_lost: OnLost,
     ) -> None:
@@ -64,6 +68,7 @@ class Lock:
         self._max_hold = max_hold
         self._retry = retry
         self._on_lost = on_lost
+        self._fair = fair
         # The leases of blocks that are entered now, with their tasks; the first
         # needs none, for whoever is not among the others is its task.
         self._entered: list[tuple[asyncio.Task[object] | None, Lease]] = []
@@ -102,20 +107,20 @@ class Lock:
         began = fleet.clock()
         if not ready:
             await engine._get_ready(self._wait)
-        factor, wait = engine._drift_factor, self._wait
-        at_most = waiting.time_left(fleet, began, wait) if wait else None
-        won = await waiting.attempt(fleet, self._key, self._ttl, factor, at_most)
-        if not won.until:
-            won = await waiting.persist(
-                fleet,
-                self._resources,
-                won,
-                factor=factor,
-                began=began,
-                wait=wait,
-                retry=self._retry,
-            )
-        lease = self._lease(won)
+        line = fleet.lines.get(self._key) or fleet.line(self._key)
+        if self._fair or not line.is_open(began):
+            won, mine = await self._in_turn(fleet, line, began)
+        else:
+            line.contending = mine = True
+            at_most = waiting.time_left(fleet, began, self._wait) if self._wait else None
+            try:
+                won = await self._attempt(fleet, at_most, watched=self._wait != 0)
+                if not won.until:
+                    won = await self._persist(fleet, won, line, began, mine=True)
+            except BaseException:
+                line.give_up()
+                raise
+        lease = self._lease(won, line, mine)
         if entering:
             # Nothing is awaited from here on: whoever is cancelled now meets it
             # in the body, and leaves it through the release.
@@ -123,6 +128,76 @@ class Lock:
             entered.append((asyncio.current_task() if entered else None, lease))
             lease._enter()
         return lease
+
+    def _attempt(
+        self, fleet: Fleet, at_most: float | None, *, watched: bool
+    ) -> Coroutine[object, object, Attempt]:
+        return waiting.attempt(
+            fleet, self._key, self._ttl, self._engine._drift_factor, at_most, watched=watched
+        )
+
+    def _persist(
+        self, fleet: Fleet, failed: Attempt, line: Line, began: float, *, mine: bool
+    ) -> Coroutine[object, object, Attempt]:
+        return waiting.persist(
+            fleet,
+            self._resources,
+            failed,
+            line,
+            mine=mine,
+            factor=self._engine._drift_factor,
+            began=began,
+            wait=self._wait,
+            retry=self._retry,
+        )
+
+    def _queue(
+        self, fleet: Fleet, line: Line, began: float, wait: int | None
+    ) -> Coroutine[object, object, Attempt]:
+        engine = self._engine
+        return waiter.acquire(
+            fleet,
+            line,
+            self._resources,
+            self._key,
+            self._ttl,
+            engine._drift_factor,
+            most=engine._max_waiters,
+            began=began,
+            wait=wait,
+        )
+
+    async def _in_turn(self, fleet: Fleet, line: Line, began: float) -> tuple[Attempt, bool]:
+        """
+        Win the lock behind others of this process, or of all.
+
+        Returns:
+            What has won it, and whether it was in the turn that *line* gave.
+        """
+        wait = self._wait
+        if self._fair:
+            return await self._queue(fleet, line, began, wait), False
+        if not line.taken:
+            line.contending = mine = True
+        else:
+            # Whoever counts attempts makes them out of turn, as if alone.
+            stands = wait != 0 and self._retry.attempts is None
+            mine = stands and await waiting.turn(fleet, line, began, wait)
+        try:
+            polite = line.courtesy(fleet.clock()) if mine and wait != 0 else 0.0
+            if polite:
+                await asyncio.sleep(polite)
+            at_most = waiting.time_left(fleet, began, wait) if wait else None
+            won = await self._attempt(fleet, at_most, watched=wait != 0)
+            if polite:
+                line.used(by_others=not won.until)
+            if not won.until:
+                won = await self._persist(fleet, won, line, began, mine=mine)
+        except BaseException:
+            if mine:
+                line.give_up()
+            raise
+        return won, mine
 
     async def try_acquire(self) -> Lease | None:
         """
@@ -138,17 +213,45 @@ class Lock:
         engine = self._engine
         if not engine._is_ready():
             await engine._get_ready(0)
-        tried = await waiting.attempt(engine._fleet, self._key, self._ttl, engine._drift_factor)
-        return self._lease(tried) if tried.until else None
+        fleet = engine._fleet
+        line = fleet.line(self._key)
+        if self._fair:
+            try:
+                won = await self._queue(fleet, line, fleet.clock(), 0)
+            except LockNotAcquiredError:
+                return None
+            return self._lease(won, line, mine=False)
+        mine = not line.taken
+        if mine:
+            line.contending = True
+        tried = None
+        try:
+            tried = await self._attempt(fleet, None, watched=False)
+        finally:
+            if mine and (tried is None or not tried.until):
+                line.give_up()
+        return self._lease(tried, line, mine) if tried.until else None
 
-    def _lease(self, won: Attempt) -> Lease:
+    def _lease(self, won: Attempt, line: Line, mine: bool) -> Lease:
         engine = self._engine
         now = engine._fleet.clock()
+        watchdog = engine._watchdog
         hold = Hold(
-            self._resources, won, now, engine._drift_factor, self._auto_extend, self._max_hold
+            watchdog,
+            line,
+            self._resources,
+            won,
+            now,
+            engine._drift_factor,
+            self._auto_extend,
+            self._max_hold,
         )
-        engine._watchdog.add(hold, now)
-        return Lease(engine._watchdog, hold, now, self._on_lost)
+        watchdog.add(hold, now)
+        if mine:
+            line.won(hold, won.began, now)
+        elif line.holder is None:  # out of turn
+            line.holder = hold
+        return Lease(watchdog, hold, now, self._on_lost)
 
     def __aenter__(self) -> Coroutine[object, object, Lease]:
         """

@@ -35,6 +35,9 @@ RESERVED = b"redlock_aio:"
 
 LONGEST_RESOURCE = 512
 
+MAX_WAITERS = 1_000
+"""How many may wait in the queue of one resource."""
+
 T = TypeVar("T")
 
 _log = logging.getLogger("redlock_aio")
@@ -75,6 +78,9 @@ class Redlock:
 
         key_prefix: Put before each resource's name to make its key.
 
+        max_waiters: How many may wait in the queue of a resource, with
+            ``fair=True``; whoever comes then is refused at once.
+
     Raises:
         TypeError: An argument is of another type.
 
@@ -90,12 +96,16 @@ class Redlock:
         drift_factor: float = timing.DRIFT_FACTOR,
         retry: Retry = Retry(),  # noqa: B008 - a frozen value
         key_prefix: str = "",
+        max_waiters: int = MAX_WAITERS,
     ) -> None:
         self._diallers = _diallers(masters)
         self._master_timeout = timing.milliseconds(master_timeout, name="master_timeout")
         self._drift_factor = timing.drift_factor(drift_factor)
         self._retry = _of_type(retry, Retry, name="retry")
         self._key_prefix = b"" if key_prefix == "" else _text(key_prefix, name="key_prefix")
+        self._max_waiters = _of_type(max_waiters, int, name="max_waiters")
+        if isinstance(max_waiters, bool) or max_waiters < 1:
+            raise ValueError(f"max_waiters must be positive, not {max_waiters}")
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
         self._checked_ttl: int | None = None
@@ -119,6 +129,7 @@ class Redlock:
         wait: int | timedelta | None = None,
         auto_extend: bool = True,
         max_hold: int | timedelta | None = None,
+        fair: bool = False,
         retry: Retry | None = None,
         on_lost: OnLost = "cancel",
     ) -> Lock:
@@ -143,7 +154,12 @@ class Redlock:
             max_hold: After how many milliseconds the lease ends for good,
                 whatever extensions say (default: never).
 
+            fair: Whether to wait in order: whoever asked first is served first, also
+                among programs (default no). It costs the masters more. Those who
+                do not say *fair* do not stand in the queue, and may come first.
+
             retry: How to wait between attempts (default: as the manager says).
+                A fair wait is woken and needs none.
 
             on_lost: ``"cancel"`` (the default) cancels the body of ``async
                 with`` when the lease is lost and raises `LockLostError`;
@@ -172,6 +188,7 @@ class Redlock:
             wait=wait,
             auto_extend=_of_type(auto_extend, bool, name="auto_extend"),
             max_hold=max_hold,
+            fair=_of_type(fair, bool, name="fair"),
             retry=self._retry if retry is None else _of_type(retry, Retry, name="retry"),
             on_lost=on_lost,
         )
@@ -218,12 +235,16 @@ class Redlock:
                 dialler,
                 neighbours=neighbours,
                 timeout=self._master_timeout / 1000,
+                on_push=self._heard,
                 tell=_tell,
             )
             for number, dialler in enumerate(self._diallers)
         ]
         self._fleet = Fleet(self._masters, loop, master_timeout=self._master_timeout)
         self._watchdog = Watchdog(self._fleet)
+
+    def _heard(self, master: int, push: object) -> None:
+        self._fleet.heard(master, push)
 
     async def _get_ready(self, wait: int | None) -> None:
         """

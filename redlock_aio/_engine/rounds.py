@@ -21,12 +21,16 @@ from collections.abc import Callable, Sequence
 from os import urandom
 from typing import Protocol
 
+from redlock_aio._engine.line import Line
 from redlock_aio._rules import protocol
 from redlock_aio._rules.protocol import Asker, Silence
-from redlock_aio._rules.quorum import Tally, Vote
+from redlock_aio._rules.quorum import GRANTED, Tally, Vote
 
 TOKEN_BYTES = 20
 TOKENS_AT_ONCE = 100
+
+IDLE_LINES = 256
+"""How many lines are remembered in which nobody stands."""
 
 
 class Link(Protocol):
@@ -38,6 +42,16 @@ class Link(Protocol):
     def send(self) -> Callable[[bytes, Sequence[Asker]], Silence | None]: ...
     def overdue(self) -> None: ...
     def owe(self, payload: bytes, ttl: int) -> None: ...
+
+
+class Listener(Protocol):
+    """Whoever wants to hear what masters say unasked, beside the lines."""
+
+    def heard(self, master: int, push: object) -> None:
+        """Take it."""
+
+    def close(self) -> None:
+        """Hear that it is over."""
 
 
 def clock_of(loop: asyncio.AbstractEventLoop) -> Callable[[], float]:
@@ -106,7 +120,10 @@ class Round(Tally):
         Args:
             never: A bit for each master that can't have said yes anyway.
         """
-        no = sum(reply == 0 or never >> i & 1 for i, reply in enumerate(self.replies))
+        no = sum(
+            reply == 0 or reply.__class__ is list or never >> i & 1
+            for i, reply in enumerate(self.replies)
+        )
         return no * 2 >= len(self.replies)
 
 
@@ -153,8 +170,8 @@ class Fleet:
     """
 
     __slots__ = (
-        "_asked", "_timer", "_tokens", "_underway", "clock", "closed", "links", "loop",
-        "master_timeout", "ready",
+        "_asked", "_caching", "_most_lines", "_timer", "_tokens", "_underway", "clock", "closed",
+        "lines", "links", "loop", "master_timeout", "queues", "ready",
     )  # fmt: skip
 
     def __init__(
@@ -166,11 +183,18 @@ class Fleet:
         self.closed = False
         self.ready = False
         """Whether it is known which masters are up."""
+        self.lines: dict[bytes, Line] = {}
+        """For each key who wants it, or wanted it lately."""
+        self.queues: Listener | None = None
         self.loop = loop
+        self._caching = Round(links, protocol.CACHING)
+        for number in range(len(links)):
+            self._caching.answered(number, GRANTED)  # nobody asks whether it was
         self._asked: list[Round] = []
         self._underway: deque[tuple[float, list[Round]]] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._tokens: list[bytes] = []
+        self._most_lines = IDLE_LINES
 
     def __repr__(self) -> str:
         underway = sum(len(batch) for _, batch in self._underway)
@@ -203,6 +227,35 @@ class Fleet:
         asked.append(round)
         if at_most is not None and at_most < self.master_timeout:
             self.loop.call_later(at_most / 1000, round.expire)
+
+    def ask_and_watch(self, round: Round, at_most: float | None = None) -> None:
+        """Do as `ask`, and have the masters tell of changes of what *round* lets them read."""
+        self.ask(self._caching)
+        self.ask(round, at_most)
+
+    def line(self, key: bytes) -> Line:
+        """Return the line of those who want *key*."""
+        lines = self.lines
+        line = lines.get(key)
+        if line is None:
+            if len(lines) >= self._most_lines:
+                self.lines = lines = {k: line for k, line in lines.items() if not line.idle}
+                self._most_lines = 2 * len(lines) + IDLE_LINES
+            lines[key] = line = Line()
+        return line
+
+    def heard(self, master: int, push: object) -> None:
+        """Take what a master says without being asked."""
+        if self.queues is not None:
+            self.queues.heard(master, push)
+        changed = protocol.changed(push)
+        if changed is None:
+            for line in list(self.lines.values()):
+                line.changed(master)
+            return
+        for key in changed:
+            if key in self.lines:
+                self.lines[key].changed(master)
 
     def flush(self) -> None:
         """Send what was asked in this turn of the loop."""
@@ -257,6 +310,10 @@ class Fleet:
     def close(self) -> None:
         """Send what was asked, let no new attempt begin, and end those that are underway."""
         self.closed = True
+        for line in self.lines.values():
+            line.dismiss()
+        if self.queues is not None:
+            self.queues.close()
         self.flush()
         for _, batch in self._underway:
             for round in batch:

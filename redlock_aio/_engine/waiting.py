@@ -3,17 +3,26 @@ From the wish to have a lock to a majority of the masters.
 
 An attempt is one round with a token of its own. One that fails, comes too late
 or is cancelled is taken back on every master that may have heard of it, before
-anything else happens; then a random time passes until the next one.
+anything else happens. The answers to that say what stands in the way, and from
+then on each master tells when it changes: so whoever waits tries again when a
+majority may be free, by a release, an expiry or anything else, and after a
+random time if nothing is heard.
 """
 
 import asyncio
+import math
 import random
 
+from redlock_aio._engine.line import Line
 from redlock_aio._engine.rounds import Fleet, Release, Round
 from redlock_aio._rules import protocol, timing
-from redlock_aio._rules.quorum import WON, is_contended
+from redlock_aio._rules.quorum import GRANTED, NOT_YET, WON, Vote, is_contended
 from redlock_aio._rules.timing import Retry
+from redlock_aio._rules.view import View
 from redlock_aio.errors import LockNotAcquiredError, QuorumUnavailableError, RedlockError
+
+EXPIRY_SLACK = 0.001
+"""Seconds: a master lets a key expire in the millisecond after its ttl."""
 
 
 class Attempt(Round):
@@ -24,7 +33,7 @@ class Attempt(Round):
     the first that comes late would delete the lock that the second has won.
     """
 
-    __slots__ = ("began", "key", "token", "ttl", "until")
+    __slots__ = ("began", "key", "token", "ttl", "until", "watch")
 
     def __init__(self, fleet: Fleet, key: bytes, ttl: int) -> None:
         self.key = key
@@ -32,12 +41,98 @@ class Attempt(Round):
         self.token = token = fleet.token()
         self.until = 0.0
         """Until when the lock may be believed; 0 if it was not won, or too late."""
+        self.watch: Watch | None = None
+        """If it was not won: what is known since."""
         super().__init__(fleet.links, protocol.acquire(key, token, ttl))
         self.began = fleet.clock()
 
+    def release(self) -> bytes:
+        """Return the command that takes it back."""
+        return protocol.release(self.key, self.token)
+
+
+class Watch(Release):
+    """
+    The release of an attempt that failed, and a look at what stands in its way.
+
+    Whoever waits is told when that may have gone on a majority.
+    """
+
+    __slots__ = ("_bell", "_clock", "_loop", "view")
+
+    def __init__(self, fleet: Fleet, attempt: Attempt) -> None:
+        super().__init__(fleet.links, attempt.release(), attempt.ttl, attempt)
+        self._clock = fleet.clock
+        self._loop = fleet.loop
+        self.view = View(len(fleet.links))
+        self._bell: asyncio.Future[None] | None = None
+
+    def answered(self, master: int, reply: object, /) -> None:
+        """Note what is in the way; also late, when it does not count as an answer any more."""
+        held = protocol.held(reply)
+        if held is not None:
+            value, left = held
+            self.view.held(master, value, self._clock() + left)
+        elif reply == GRANTED or reply == 0:  # noqa: PLR1714 - unhashable replies exist
+            self.view.may_be_free(master)
+        super().answered(master, reply)
+        self._ring()
+
+    def changed(self, master: int) -> None:
+        """Hear that the key was changed on one master, after it was looked at there."""
+        if self.replies[master] is not NOT_YET:
+            self.view.may_be_free(master)
+            self._ring()
+
+    def nudge(self) -> None:
+        """Hear that a lock of this process has ended, whose release is on its way."""
+        for master in range(len(self.replies)):
+            self.view.may_be_free(master)
+        self._ring()
+
+    def _ring(self) -> None:
+        if self._bell is not None and not self._bell.done():
+            self._bell.set_result(None)
+
+    async def wait(self, seconds: float) -> None:
+        """
+        Wait until a majority may be free, at most so many *seconds*.
+
+        Cancellation:
+            Nothing was waited for that must be taken back.
+        """
+        ends = self._clock() + seconds
+        while (left := min(self.view.free_from + EXPIRY_SLACK, ends) - self._clock()) > 0:
+            await self._listen(left)
+
+    async def hear_out(self, seconds: float) -> None:
+        """
+        Wait until all masters have answered, at most so many *seconds*.
+
+        Cancellation:
+            Nothing was waited for that must be taken back.
+        """
+        ends = self._clock() + seconds
+        while not self.complete and (left := ends - self._clock()) > 0:
+            await self._listen(left)
+
+    async def _listen(self, seconds: float) -> None:
+        self._bell = bell = self._loop.create_future()
+        timer = self._loop.call_later(seconds, self._ring)
+        try:
+            await bell
+        finally:
+            timer.cancel()
+
 
 async def attempt(
-    fleet: Fleet, key: bytes, ttl: int, factor: float, at_most: float | None = None
+    fleet: Fleet,
+    key: bytes,
+    ttl: int,
+    factor: float,
+    at_most: float | None = None,
+    *,
+    watched: bool = False,
 ) -> Attempt:
     """
     Ask all masters once for *key*.
@@ -48,6 +143,8 @@ async def attempt(
         factor: The drift factor.
 
         at_most: How many ms it may take, if that is less than the master time-out.
+
+        watched: Whether, if it fails, the masters are to tell of changes.
 
     Cancellation:
         It did not happen: whatever was sent is taken back.
@@ -67,13 +164,14 @@ async def attempt(
                 round.until = until
     finally:
         if not round.until:
-            take_back(fleet, round, ttl)
+            round.watch = watch = Watch(fleet, round)
+            (fleet.ask_and_watch if watched else fleet.ask)(watch)
     return round
 
 
 def take_back(fleet: Fleet, attempt: Attempt, ttl: int) -> Release:
     """Ask all masters to forget *attempt*, whose key may live *ttl* ms; nothing is awaited."""
-    return fleet.release(protocol.release(attempt.key, attempt.token), ttl, attempt)
+    return fleet.release(attempt.release(), ttl, attempt)
 
 
 def time_left(fleet: Fleet, began: float, wait: int | None) -> float | None:
@@ -85,11 +183,51 @@ def time_left(fleet: Fleet, began: float, wait: int | None) -> float | None:
     return max(wait - (fleet.clock() - began) * 1000, 1.0) if wait else None
 
 
+async def turn(fleet: Fleet, line: Line, began: float, wait: int | None) -> bool:
+    """
+    Wait for a turn in *line*, at most until the last attempt that *wait* allows.
+
+    Returns:
+        Whether the turn has come; if not, the last attempt is made without it,
+        so that its failure says who holds the lock.
+
+    Cancellation:
+        Whoever is next gets the turn.
+    """
+    place: asyncio.Future[bool] = fleet.loop.create_future()
+    line.join(place)
+    timer = None
+    if wait is not None:
+        last = timing.pause(
+            math.inf,
+            wait=wait,
+            waited=(fleet.clock() - began) * 1000,
+            reserve=fleet.master_timeout,
+        )
+        timer = fleet.loop.call_later((last or 0.0) / 1000, _too_late, place)
+    come = False
+    try:
+        come = await place
+    finally:
+        if not come:
+            line.leave(place)
+        if timer is not None:
+            timer.cancel()
+    return come
+
+
+def _too_late(place: asyncio.Future[bool]) -> None:
+    if not place.done():
+        place.set_result(False)
+
+
 async def persist(
     fleet: Fleet,
     resources: tuple[str, ...],
     failed: Attempt,
+    line: Line,
     *,
+    mine: bool,
     factor: float,
     began: float,
     wait: int | None,
@@ -99,6 +237,10 @@ async def persist(
     Attempt again until the lock is won that *failed* was to win.
 
     Args:
+        line: Who else in this process wants it.
+
+        mine: Whether it is our turn there.
+
         began: When the caller began to wait, on the fleet's clock.
 
         wait: For how many milliseconds from then; ``None`` for ever.
@@ -113,26 +255,73 @@ async def persist(
     Cancellation:
         No key stays on any master that can be reached.
     """
-    clock = fleet.clock
     attempts = 1
     while not failed.until:
+        watch = failed.watch
         delay = timing.pause(
             retry.delay(attempts, random.random()),  # noqa: S311 - no secret
             wait=wait,
-            waited=(clock() - began) * 1000,
+            waited=(fleet.clock() - began) * 1000,
             reserve=fleet.master_timeout,
         )
-        if delay is None or attempts == retry.attempts:
-            if not failed.complete:
-                # Most who have not answered are only a little later, and the
-                # error is to say what they say. Nothing depends on it.
-                await asyncio.sleep(max(clock() - failed.began, 0.001))
-            votes = failed.votes()
-            kind = LockNotAcquiredError if is_contended(votes) else QuorumUnavailableError
-            elapsed = int((clock() - began) * 1000 + 0.5)
-            raise kind(resources, attempts=attempts, elapsed=elapsed, votes=votes)
-        await asyncio.sleep(delay / 1000)
+        if watch is None or delay is None or attempts == retry.attempts:
+            raise await _refusal(fleet, resources, failed, attempts=attempts, began=began)
+        took = fleet.clock() - failed.began
+        line.watch(watch, mine=mine)
+        try:
+            await watch.wait(delay / 1000)
+        finally:
+            line.unwatch(watch)
+        line.met(watch.view.holder is None, took)
+        if line.spread:
+            await asyncio.sleep(min(line.spread * random.random(), delay / 1000))  # noqa: S311
         at_most = time_left(fleet, began, wait)
-        failed = await attempt(fleet, failed.key, failed.ttl, factor, at_most)
+        failed = await attempt(fleet, failed.key, failed.ttl, factor, at_most, watched=True)
         attempts += 1
     return failed
+
+
+async def _refusal(
+    fleet: Fleet, resources: tuple[str, ...], failed: Attempt, *, attempts: int, began: float
+) -> LockNotAcquiredError:
+    """Return the error that says why the last attempt failed."""
+    clock, watch = fleet.clock, failed.watch
+    if watch is not None and (is_contended(failed.votes()) or not failed.complete):
+        # Most who have not answered are only a little later, and the error is to
+        # say what they say. Nothing depends on it.
+        await watch.hear_out(max(clock() - failed.began, 0.001))
+    return refusal(
+        resources,
+        failed.votes(),
+        None if watch is None else watch.view,
+        attempts=attempts,
+        began=began,
+        now=clock(),
+    )
+
+
+def refusal(
+    resources: tuple[str, ...],
+    votes: tuple[Vote, ...],
+    view: View | None,
+    *,
+    attempts: int,
+    began: float,
+    now: float,
+) -> LockNotAcquiredError:
+    """Return the error that says by *votes* and *view* why a lock was not obtained."""
+    holder = retry_after = None
+    if view is not None:
+        votes = view.explain(votes, now)
+        holder = protocol.fingerprint(view.holder) if view.holder is not None else None
+        if view.free_from < math.inf:
+            retry_after = timing.remaining(view.free_from, now)
+    kind = LockNotAcquiredError if is_contended(votes) else QuorumUnavailableError
+    return kind(
+        resources,
+        attempts=attempts,
+        elapsed=int((now - began) * 1000 + 0.5),
+        votes=votes,
+        holder=holder,
+        retry_after=retry_after,
+    )

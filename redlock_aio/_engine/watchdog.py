@@ -6,6 +6,10 @@ timer. What is due together is extended together: the commands of all leases
 that are due in one turn of the loop leave in one write per master. Whether an
 extension holds is judged by quorum for each lease. A lease whose deadline comes
 is lost by the timer, whatever an extension that is underway would still say.
+
+A lease that is held for longer than a moment has the masters tell when others
+change its key. Then it is looked at on all of them, so that a holder hears at
+once that its key is gone.
 """
 
 import asyncio
@@ -16,11 +20,12 @@ import random
 
 from anyio import CancelScope
 
+from redlock_aio._engine.line import Line
 from redlock_aio._engine.rounds import Fleet, Release, Round
 from redlock_aio._engine.waiting import Attempt, take_back
 from redlock_aio._rules import protocol
 from redlock_aio._rules.lifetime import HELD, LOST, RELEASED, RETRY_SHARE, Lifetime
-from redlock_aio._rules.quorum import LOST as LOST_ROUND, OPEN, WON
+from redlock_aio._rules.quorum import GRANTED, LOST as LOST_ROUND, OPEN, WON
 from redlock_aio.errors import LockLostError, LockNotHeldError
 
 BATCH = 200
@@ -32,6 +37,12 @@ Seconds between two looks at the clock while anything is held: a timer does not
 count the time that the machine was suspended, the clock does.
 """
 
+LOOK_AFTER = 0.1
+"""After how many seconds the masters are asked to tell of changes: most leases are shorter."""
+
+LOOK_INTERVAL = 0.02
+"""Seconds between two looks at a key that others change again and again, at least."""
+
 KEY_GONE = "a majority of the masters no longer has its key"
 CLOSED = "the Redlock that keeps it was closed"
 
@@ -39,10 +50,15 @@ CLOSED = "the Redlock that keeps it was closed"
 class Hold(Lifetime):
     """One lease as the engine sees it: its life, its key, and whom to tell when it is lost."""
 
-    __slots__ = ("_lost", "attempt", "released", "resources", "scope")
+    __slots__ = (
+        "_lost", "_watchdog", "at", "attempt", "line", "look_at", "looked_at", "released",
+        "resources", "scope",
+    )  # fmt: skip
 
     def __init__(
         self,
+        watchdog: "Watchdog",
+        line: Line,
         resources: tuple[str, ...],
         attempt: Attempt,
         now: float,
@@ -56,6 +72,13 @@ class Hold(Lifetime):
         self.attempt = attempt
         self.released: Release | None = None
         self.scope: CancelScope | None = None
+        self.line = line
+        self.at = 0.0
+        """When the watchdog attends to it."""
+        self.look_at = math.inf
+        """When to look whether the masters still have its key."""
+        self.looked_at = -math.inf
+        self._watchdog = watchdog
         self._lost: asyncio.Event | None = None
 
     @property
@@ -80,6 +103,35 @@ class Hold(Lifetime):
             self._lost.set()
         if self.scope is not None:
             self.scope.cancel(f"lock lost: {self.reason}")
+
+    def changed(self, _master: int) -> None:
+        """Hear that others may have changed its key on a master."""
+        self._watchdog.doubt(self)
+
+    def nudge(self) -> None:
+        """Hear that another lock of this process has ended; that changes nothing here."""
+
+
+class Look(Round):
+    """The question whether the key of a lease still has its value."""
+
+    __slots__ = ("_watchdog", "hold")
+
+    def __init__(self, watchdog: "Watchdog", hold: Hold) -> None:
+        super().__init__(watchdog.fleet.links, protocol.look(hold.attempt.key))
+        self._watchdog = watchdog
+        self.hold = hold
+
+    def answered(self, master: int, reply: object, /) -> None:
+        """Count our own value as a grant, any other or none as a refusal."""
+        if reply is None or isinstance(reply, bytes):
+            reply = GRANTED if reply == self.hold.attempt.token else 0
+        super().answered(master, reply)
+
+    def settled(self) -> None:
+        """Tell the holder if the key is gone."""
+        if self.refused_by_a_majority(self.hold.attempt.unsent):
+            self._watchdog.lose(self.hold, KEY_GONE)
 
 
 class Renewal(Round):
@@ -136,17 +188,30 @@ class Watchdog:
         """Watch over *hold* from now on."""
         self._held += 1
         hold.rest(now, random.random())  # noqa: S311 - no secret
+        if hold.due > now + LOOK_AFTER:
+            hold.look_at = now + LOOK_AFTER
         self._push(hold, now)
+
+    def doubt(self, hold: Hold) -> None:
+        """Look soon whether the masters still have the key of *hold*."""
+        now = self.fleet.clock()
+        if hold.state is HELD and hold.look_at > now + LOOK_INTERVAL:
+            hold.look_at = max(now, hold.looked_at + LOOK_INTERVAL)
+            self._push(hold, now)
 
     def _push(self, hold: Hold, now: float) -> None:
         heap = self._heap
         if len(heap) > 2 * self._held + 128:
             # Entries of leases that have ended, or are due at another time now,
             # are left where they are until they outnumber the others.
-            heap[:] = [e for e in heap if e[2].state is HELD and e[0] == e[2].due]
+            heap[:] = [e for e in heap if e[2].state is HELD and e[0] == e[2].at]
             heapq.heapify(heap)
-        heapq.heappush(heap, (hold.due, next(self._order), hold))
-        if hold.due < self._armed_for:
+        at = hold.due
+        if hold.look_at < at:  # noqa: PLR1730 - faster
+            at = hold.look_at
+        hold.at = at
+        heapq.heappush(heap, (at, next(self._order), hold))
+        if at < self._armed_for:
             self._arm(now)
 
     def _arm(self, now: float) -> None:
@@ -167,10 +232,10 @@ class Watchdog:
         heap = self._heap
         batch = BATCH
         while heap:
-            due, _, hold = heap[0]
-            if hold.state is not HELD or due != hold.due:
+            at, _, hold = heap[0]
+            if hold.state is not HELD or at != hold.at:
                 heapq.heappop(heap)
-            elif due > now or not batch:
+            elif at > now or not batch:
                 break
             else:
                 heapq.heappop(heap)
@@ -181,6 +246,11 @@ class Watchdog:
     def _attend(self, hold: Hold, now: float) -> None:
         if hold.expired(now):
             self.lose(hold, hold.why_expired())
+        elif now >= hold.look_at:
+            hold.look_at = math.inf
+            hold.looked_at = now
+            self._push(hold, now)
+            self.fleet.ask_and_watch(Look(self, hold))
         elif hold.renewed:
             self._renew(hold, hold.ttl, now)
         else:  # its holder has gone without releasing it
@@ -190,7 +260,7 @@ class Watchdog:
     def _renew(self, hold: Hold, ttl: int, now: float) -> Renewal:
         renewal = Renewal(self, hold, ttl, now)
         self._push(hold, now)
-        self.fleet.ask(renewal, (hold.deadline - now) * 1000)
+        self.fleet.ask_and_watch(renewal, (hold.deadline - now) * 1000)
         return renewal
 
     def judge(self, renewal: Renewal) -> None:
@@ -244,7 +314,7 @@ class Watchdog:
         """End *hold* against its holder's will, tell it, and clean up."""
         if hold.state is HELD:
             hold.lose(reason)
-            self._end(hold)
+            self._end(hold, self.fleet.clock())
             hold.tell()
 
     def release(self, hold: Hold) -> bool:
@@ -255,15 +325,17 @@ class Watchdog:
             Whether it was still to be believed. If not, it is lost.
         """
         if hold.state is HELD:
-            kept = hold.release(self.fleet.clock())
-            self._end(hold)
+            now = self.fleet.clock()
+            kept = hold.release(now)
+            self._end(hold, now)
             hold.tell()
             return kept
         return False
 
-    def _end(self, hold: Hold) -> None:
+    def _end(self, hold: Hold, now: float) -> None:
         self._held -= 1
         hold.released = take_back(self.fleet, hold.attempt, hold.longest_ttl)
+        hold.line.ended(hold, now)
 
     def close(self) -> None:
         """End all leases: nobody would extend them any more."""

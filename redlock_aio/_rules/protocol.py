@@ -7,12 +7,15 @@ tokens are arguments, never text of a script; the scripts are files of their
 own, in `lua/`, so that an editor and a reviewer see them as Lua.
 """
 
+import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
-from hashlib import sha1
+from hashlib import sha1, sha256
 from importlib import resources
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
+from redlock_aio._rules.fairness import Standing
 from redlock_aio._rules.quorum import GRANTED, NOT_YET, Answer
 
 OLDEST_SERVER = 6
@@ -65,12 +68,25 @@ def pack(*arguments: bytes) -> bytes:
     return b"".join(parts)
 
 
+ENQUEUE = Script("enqueue")
 EXTEND = Script("extend")
+LEAVE = Script("leave")
 RELEASE = Script("release")
-SCRIPTS = (EXTEND, RELEASE)
+SCRIPTS = (ENQUEUE, EXTEND, LEAVE, RELEASE)
 
 INFO = pack(b"INFO")
 PING = pack(b"PING")
+TIME = pack(b"TIME")
+# A connection is told of changes of what it has read, but only of what it has
+# asked for with CACHING just before, and not of what it has changed itself.
+TRACKING = pack(b"CLIENT", b"TRACKING", b"ON", b"OPTIN", b"NOLOOP")
+CACHING = pack(b"CLIENT", b"CACHING", b"YES")
+
+NEVER = 2**53
+"""An instant on a master's clock, in microseconds, that lies after all others."""
+
+CHANNEL = b"redlock_aio:wake:"
+"""What the channels begin with on which the next in a queue is woken."""
 
 _SET_HEAD = b"*6\r\n$3\r\nSET\r\n$%d\r\n%b\r\n"
 _SET_TAIL = b"$2\r\nNX\r\n$2\r\nPX\r\n$%d\r\n%b\r\n"
@@ -98,6 +114,168 @@ def extend(key: bytes, token: bytes, ttl: int) -> bytes:
 def release(key: bytes, token: bytes) -> bytes:
     """Return the command that frees *key*, if it is *token*'s."""
     return (_RELEASE + _BULK) % (len(key), key, len(token), token)
+
+
+def look(key: bytes) -> bytes:
+    """Return the command that reads the value of *key*."""
+    return pack(b"GET", key)
+
+
+def subscribe(client: bytes) -> bytes:
+    """Return the command by which *client* hears that it is next in a queue; it has no reply."""
+    return pack(b"SUBSCRIBE", CHANNEL + client)
+
+
+def unsubscribe(client: bytes) -> bytes:
+    """Return the command that ends what `subscribe` began; it has no reply."""
+    return pack(b"UNSUBSCRIBE", CHANNEL + client)
+
+
+def queue_keys(key: bytes) -> tuple[bytes, bytes]:
+    """
+    Return the names of the queue for *key*, and of what says who in it lives.
+
+    The braces keep them in the slot of *key* in a Redis Cluster; a key that has
+    such a part keeps its own.
+    """
+    _, brace, rest = key.partition(b"{")
+    tag, closed, _ = rest.partition(b"}")
+    name = key if brace and closed and tag else b"{%b}" % key
+    return b"redlock_aio:queue:" + name, b"redlock_aio:live:" + name
+
+
+def enqueue(
+    keys: tuple[bytes, bytes, bytes],
+    token: bytes,
+    ttl: int,
+    *,
+    member: bytes,
+    priority: int,
+    lives: int,
+    most: int,
+    not_after: int,
+) -> bytes:
+    """
+    Return the command that takes the lock for *token* if it is *member*'s turn, or waits in line.
+
+    Args:
+        keys: The lock's, and those of `queue_keys`.
+
+        priority: The member's place, in microseconds: the lowest is the first.
+
+        lives: For how many ms the member is believed to live without another word.
+
+        most: How many may wait.
+
+        not_after: When it comes too late, in microseconds of the master's clock.
+    """
+    numbers = (b"%d" % number for number in (priority, lives, most, not_after))
+    place, *rest = numbers
+    return pack(b"EVALSHA", ENQUEUE.sha, b"3", *keys, token, b"%d" % ttl, member, place, *rest)
+
+
+def leave(keys: tuple[bytes, bytes, bytes], token: bytes, member: bytes, *, stay: bool) -> bytes:
+    """
+    Return the command that gives back the lock if it is *token*'s, and wakes who is next.
+
+    Args:
+        keys: The lock's, and those of `queue_keys`.
+
+        stay: Whether *member* keeps its place in the queue.
+    """
+    how = b"stay" if stay else b"go"
+    return pack(b"EVALSHA", LEAVE.sha, b"3", *keys, token, member, how, CHANNEL)
+
+
+EVERYTHING_CHANGED = [b"invalidate", None]
+"""What a master says when it has forgotten all keys, or what it was to tell of."""
+
+
+def changed(push: object) -> Sequence[bytes] | None:
+    """Return the keys that a *push* says were changed; ``None`` if all may have been."""
+    if not isinstance(push, list) or len(push) != 2 or push[0] != b"invalidate":
+        return ()
+    if push[1] is None:
+        return None
+    return [key for key in push[1] if isinstance(key, bytes)] if isinstance(push[1], list) else ()
+
+
+def called(push: object) -> bytes:
+    """Return which member of a queue a *push* calls; nobody's name if it does not."""
+    if isinstance(push, list) and len(push) == 3 and push[0] == b"message":
+        return push[2] if isinstance(push[2], bytes) else b""
+    return b""
+
+
+def held(reply: object) -> tuple[bytes, float] | None:
+    """Return the value and the seconds that are left of a lock that a release met instead."""
+    if not isinstance(reply, list) or len(reply) != 2:
+        return None
+    value, left = reply
+    if not isinstance(value, bytes) or not isinstance(left, int):
+        return None
+    return value, left / 1000 if left >= 0 else math.inf
+
+
+def time(reply: object) -> int | None:
+    """Return the microseconds that the reply to `TIME` says."""
+    if not isinstance(reply, list) or len(reply) != 2:
+        return None
+    seconds, rest = reply
+    if not (isinstance(seconds, bytes) and isinstance(rest, bytes)):
+        return None
+    if not (seconds.isdigit() and rest.isdigit()):
+        return None
+    return int(seconds) * 1_000_000 + int(rest)
+
+
+class Queued(NamedTuple):
+    """
+    The reply to `enqueue`.
+
+    Attributes:
+        standing: What was said.
+
+        left: How many seconds the lock has there, infinite if it does not end.
+
+        now: The microseconds of the master's clock.
+
+        holder: The value of the lock, if there is one.
+    """
+
+    standing: Standing
+    left: float
+    now: int
+    holder: bytes | None
+
+
+_SAID = (
+    Standing.GRANTED,
+    Standing.NEXT,
+    Standing.BEHIND,
+    Standing.FULL,
+    Standing.FAILED,
+)
+
+
+def queued(reply: object) -> Queued | None:
+    """Read the reply to `enqueue`; ``None`` if it makes no sense."""
+    if not isinstance(reply, list) or len(reply) != 4:
+        return None
+    what, left, now, holder = reply
+    if not (type(what) is type(left) is type(now) is int and 0 <= what < len(_SAID)):
+        return None
+    return Queued(
+        _SAID[what],
+        left / 1000 if left >= 0 else math.inf,
+        now,
+        holder if isinstance(holder, bytes) else None,
+    )
+
+
+def fingerprint(value: bytes) -> str:
+    """Return by what the holder of a lock can be told from others, without its token."""
+    return sha256(value).hexdigest()[:8]
 
 
 def read(reply: object) -> Silence:

@@ -106,13 +106,16 @@ class Connection(asyncio.Protocol):
         condemn_after: For how many seconds it may be silent while an answer is
             overdue.
 
+        on_push: Called with its number and with what the server says unasked.
+
         on_lost: Called once when it has ended, with the reason and with
             everything that was sent and not answered, oldest first.
     """
 
     __slots__ = (
         "__weakref__", "_condemn_after", "_keep", "_loaded", "_loop", "_number", "_on_lost",
-        "_pending", "_reader", "_received", "_transport", "_unparsed", "_watch", "reason",
+        "_on_push", "_pending", "_reader", "_received", "_transport", "_unparsed", "_watch",
+        "reason",
     )  # fmt: skip
 
     def __init__(
@@ -121,11 +124,13 @@ class Connection(asyncio.Protocol):
         loop: asyncio.AbstractEventLoop,
         *,
         condemn_after: float,
+        on_push: Callable[[int, object], None],
         on_lost: Callable[[str, list[Asker]], None],
     ) -> None:
         self._number = number
         self._loop = loop
         self._condemn_after = condemn_after
+        self._on_push = on_push
         self._on_lost = on_lost
         self._transport: asyncio.Transport | None = None
         self._keep: object = None
@@ -196,7 +201,7 @@ class Connection(asyncio.Protocol):
         while reply is not _NOT_ENOUGH:
             self._unparsed = 0
             if reply.__class__ is _Push:
-                pass
+                self._on_push(number, reply)
             elif not pending:  # also when an asker has ended this connection meanwhile
                 self.condemn("it sent a reply that nobody asked for")
                 return
@@ -239,7 +244,9 @@ class Connection(asyncio.Protocol):
             self.send(b"".join([load.payload for load in loads]), loads)
         if not asker.debt_ttl or isinstance(asker, Again):
             return False
-        return self.send(asker.payload, [Again(asker)]) is None
+        # What it reads may be what somebody waits for.
+        watch = Question(protocol.CACHING, self._loop)
+        return self.send(watch.payload + asker.payload, [watch, Again(asker)]) is None
 
     def detach(self) -> tuple[object, object]:
         """Leave the connection to the parent process; return what must not be closed."""

@@ -55,7 +55,8 @@ class Debt:
     def answered(self, _number: int, reply: object, /) -> None:
         """Count as paid when the master has executed it."""
         self.underway = False
-        if reply == GRANTED or reply == 0:  # noqa: PLR1714 - unhashable replies exist
+        # A list is the value and the ttl of somebody else's key.
+        if reply == GRANTED or reply == 0 or isinstance(reply, list):  # noqa: PLR1714
             self._master.paid(self)
 
 
@@ -72,6 +73,9 @@ class Master:
 
         timeout: The master time-out in seconds, from which the others follow.
 
+        on_push: Called with its number and with what it says unasked: which keys
+            were changed, also that any may have been when it comes up.
+
         tell: Called with a sentence about it that an operator should know, and
             whether it is good news.
     """
@@ -83,12 +87,14 @@ class Master:
         *,
         neighbours: MutableMapping[str, "Master"],
         timeout: float,
+        on_push: Callable[[int, object], None],
         tell: Callable[[bool, str], None],
     ) -> None:
         self.name = str(dialler)
         self._number = number
         self._dialler = dialler
         self._neighbours = neighbours
+        self._on_push = on_push
         self._tell = tell
         self._told = Silence(Answer.GRANTED)
         self._timeout = timeout
@@ -211,7 +217,11 @@ class Master:
 
         transport, keep = await self._dialler.dial()
         connection = Connection(
-            self._number, self._loop, condemn_after=self._condemn_after, on_lost=lost
+            self._number,
+            self._loop,
+            condemn_after=self._condemn_after,
+            on_push=self._on_push,
+            on_lost=lost,
         )
         connection.adopt(transport, keep)
         try:
@@ -227,13 +237,17 @@ class Master:
         for debt in self._debts.values():
             debt.until = self._loop.time() + debt.debt_ttl / 1000
         self._collect()
+        self._on_push(self._number, protocol.EVERYTHING_CHANGED)
         return down
 
     async def _examine(self, connection: Connection) -> None:
         """Ask a server that let us in whether it may vote, and give it the scripts."""
         questions = [Question(protocol.INFO, self._loop)]
         questions += [Question(script.load, self._loop) for script in protocol.SCRIPTS]
-        connection.send(b"".join([question.payload for question in questions]), questions)
+        # Not all may ask to be told of changes; they find out by trying again.
+        wish = Question(protocol.TRACKING, self._loop)
+        payload = b"".join([question.payload for question in (*questions, wish)])
+        connection.send(payload, [*questions, wish])
         replies = [await question.reply for question in questions]
         for reply in replies:
             if isinstance(reply, Silence):

@@ -2,25 +2,22 @@
 A master in memory, which speaks the masters' protocol.
 
 It is reached through the same connection as a real one, so that all of the
-library runs in a test but the dialling. What it answers is checked against real
-servers by this project's tests.
+library runs in a test but the dialling. What it answers, and what it says
+unasked, is checked against real servers by this project's tests.
 """
 
 import asyncio
+import functools
 import itertools
 from collections import deque
-from collections.abc import Callable
 
 import hiredis
 
-from redlock_aio._rules.protocol import EXTEND, RELEASE, SCRIPTS
+from redlock_aio.testing._fake_commands import Commands, encode
+from redlock_aio.testing._fake_pushes import Listener, Push
 
 _numbers = itertools.count()
 _NOT_ENOUGH = object()
-
-
-class _Error(Exception):
-    """Answered as an error."""
 
 
 class _FakeTransport(asyncio.Transport):
@@ -32,6 +29,7 @@ class _FakeTransport(asyncio.Transport):
         self._protocol: asyncio.Protocol | None = None
         self._closing = False
         self.reader = hiredis.Reader(notEnoughData=_NOT_ENOUGH)
+        self.listener = Listener(functools.partial(master.push, self))
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
         if not isinstance(protocol, asyncio.Protocol):
@@ -66,7 +64,7 @@ class _FakeTransport(asyncio.Transport):
                 asyncio.get_running_loop().call_soon(self._protocol.connection_lost, error)
 
 
-class FakeMaster:
+class FakeMaster(Commands):
     """
     One master in memory, with a master's ways of failing.
 
@@ -81,24 +79,28 @@ class FakeMaster:
     Attributes:
         error: If set, the text of the error with which it answers everything
             that a lock is made of.
+
+        forbid: The commands, in capitals, that its access list does not allow.
+            What a script does is not asked for.
+
+        clock_offset: By how many seconds its clock is ahead of those of other
+            fake masters. It is what they say the time is; no key ends earlier.
     """
 
     secrets = ()
 
     def __init__(self, name: str = "", *, latency: float = 0.001) -> None:
         number = next(_numbers)
+        super().__init__(f"{number:040x}")
         self.name = name or f"fake-{number}"
         self.latency = latency
-        self.error = ""
-        self.run_id = f"{number:040x}"
-        self.role = "master"
-        self.commands: list[list[bytes]] = []
-        self._keys: dict[bytes, tuple[bytes, float]] = {}
-        self._scripts: set[bytes] = set()
         # A dict, because the order of a set changes from run to run.
         self._connections: dict[_FakeTransport, None] = {}
         self._inbox: deque[tuple[_FakeTransport, bytes]] = deque()
         self._outbox: deque[tuple[_FakeTransport, bytes]] = deque()
+        self._held: list[tuple[_FakeTransport, bytes]] = []
+        self._serves: _FakeTransport | None = None
+        self._behind = bytearray()
         self._due = 0
         self._hung = False
         self._alive = True
@@ -120,9 +122,14 @@ class FakeMaster:
     def resume(self) -> None:
         """Serve what has come in since `hang`, late but in order."""
         self._hung = False
+        for transport, data in self._held:
+            self._say(transport, data)
+        self._held.clear()
         for _ in range(self._due):
             self._serve_next()
         self._due = 0
+        for key in self._pushes.remembered:
+            self._notice(key)
 
     def cut(self) -> None:
         """Reset all connections; what is underway is lost, new connections work."""
@@ -136,8 +143,8 @@ class FakeMaster:
         self._alive = False
         self._hung = False
         self.cut()
-        self._keys.clear()
-        self._scripts.clear()
+        self._held.clear()
+        self._forget_everything()
 
     def restart(self) -> None:
         """Let it come back, empty."""
@@ -145,24 +152,6 @@ class FakeMaster:
         self._restarts += 1
         self.run_id = f"{self._restarts:08x}" + self.run_id[8:]
         self._alive = True
-
-    def set(self, key: str, value: str, ttl: int | None = None) -> None:
-        """Set a key as another client would, to live *ttl* ms."""
-        self._keys[key.encode()] = (value.encode(), self._expiry(ttl))
-
-    def delete(self, key: str) -> None:
-        """Delete a key as another client would."""
-        self._keys.pop(key.encode(), None)
-
-    @property
-    def keys(self) -> dict[str, str]:
-        """The keys that have not expired, with their values."""
-        now = asyncio.get_running_loop().time()
-        return {k.decode(): v.decode() for k, (v, until) in self._keys.items() if now < until}
-
-    def pttl(self, key: str) -> int:
-        """Return the ms that *key* has left, -1 if it does not end, -2 if there is none."""
-        return self._pttl(key.encode())
 
     # How it is reached.
 
@@ -185,6 +174,7 @@ class FakeMaster:
     def forget(self, transport: _FakeTransport) -> None:
         """Hear that a connection has ended; what it has sent is executed all the same."""
         self._connections.pop(transport, None)
+        self._pushes.forget(transport.listener)
 
     def receive(self, transport: _FakeTransport, data: bytes) -> None:
         """Take what arrives half a latency from now."""
@@ -204,100 +194,31 @@ class FakeMaster:
         transport, data = self._inbox.popleft()
         transport.reader.feed(data)
         said = bytearray()
+        self._serves = transport
         while (command := transport.reader.gets()) is not _NOT_ENOUGH:
-            said += _encode(self.execute(command))
-        self._outbox.append((transport, bytes(said)))
+            said += encode(self.execute(command, transport.listener))
+            said += self._behind
+            self._behind.clear()
+        self._serves = None
+        self._say(transport, bytes(said))
+
+    def push(self, transport: _FakeTransport, push: Push) -> None:
+        """Tell a connection something unasked, behind the reply to the command it stems from."""
+        if transport is self._serves:
+            self._behind += encode(push)
+        elif self._hung:
+            self._held.append((transport, encode(push)))
+        else:
+            self._say(transport, encode(push))
+
+    def _notice(self, key: bytes) -> None:
+        if not self._hung:  # else it is noticed on resuming
+            super()._notice(key)
+
+    def _say(self, transport: _FakeTransport, data: bytes) -> None:
+        self._outbox.append((transport, data))
         asyncio.get_running_loop().call_later(self.latency / 2, self._answer_next)
 
     def _answer_next(self) -> None:
         transport, data = self._outbox.popleft()
         transport.deliver(data)
-
-    # What it does.
-
-    def execute(self, command: list[bytes]) -> object:
-        """Return the answer to *command*: bytes, an int, ``None``, ``True`` for OK, or an error."""
-        self.commands.append(command)
-        name = command[0].decode().lower()
-        handler: Callable[..., object] | None = getattr(self, f"_do_{name}", None)
-        if handler is None:
-            return _Error(f"ERR unknown command '{name}'")
-        if self.error and name in ("set", "evalsha"):
-            return _Error(self.error)
-        try:
-            return handler(*command[1:])
-        except _Error as error:
-            return error
-
-    def _expiry(self, ttl: int | None) -> float:
-        if ttl is None:
-            return float("inf")
-        return asyncio.get_running_loop().time() + ttl / 1000
-
-    def _get(self, key: bytes) -> bytes | None:
-        value, until = self._keys.get(key, (None, 0.0))
-        if value is not None and asyncio.get_running_loop().time() >= until:
-            del self._keys[key]
-            return None
-        return value
-
-    def _pttl(self, key: bytes) -> int:
-        if self._get(key) is None:
-            return -2
-        until = self._keys[key][1]
-        if until == float("inf"):
-            return -1
-        return round((until - asyncio.get_running_loop().time()) * 1000)
-
-    def _do_ping(self) -> object:
-        return b"PONG"
-
-    def _do_info(self) -> object:
-        said = {"redis_version": "7.0.0", "run_id": self.run_id, "role": self.role}
-        return "".join(f"{key}:{value}\r\n" for key, value in said.items()).encode()
-
-    def _do_get(self, key: bytes) -> object:
-        return self._get(key)
-
-    def _do_pttl(self, key: bytes) -> object:
-        return self._pttl(key)
-
-    def _do_script(self, verb: bytes, text: bytes = b"") -> object:
-        if verb.lower() == b"flush":
-            self._scripts.clear()
-            return True
-        script = next(script for script in SCRIPTS if script.text == text)
-        self._scripts.add(script.sha)
-        return script.sha
-
-    def _do_set(self, key: bytes, value: bytes, nx: bytes, px: bytes, ttl: bytes) -> object:
-        if (nx, px) != (b"NX", b"PX"):
-            return _Error("ERR syntax error")
-        if self._get(key) is not None:
-            return None
-        self._keys[key] = (value, self._expiry(int(ttl)))
-        return True
-
-    def _do_evalsha(self, sha: bytes, keys: bytes, key: bytes, *arguments: bytes) -> object:
-        if keys != b"1":
-            return _Error("ERR wrong number of keys")
-        if sha not in self._scripts:
-            return _Error("NOSCRIPT No matching script.")
-        mine = self._get(key) == arguments[0]
-        if sha == RELEASE.sha and mine:
-            del self._keys[key]
-        elif sha == EXTEND.sha and mine:
-            self._keys[key] = (arguments[0], self._expiry(int(arguments[1])))
-        return True if mine else 0
-
-
-def _encode(reply: object) -> bytes:
-    if reply is True:
-        return b"+OK\r\n"
-    if reply is None:
-        return b"_\r\n"
-    if isinstance(reply, int):
-        return b":%d\r\n" % reply
-    if isinstance(reply, bytes):
-        return b"$%d\r\n%b\r\n" % (len(reply), reply)
-    return b"-%b\r\n" % str(reply).encode()

@@ -162,6 +162,21 @@ async def test_a_dead_half_of_two_is_an_error_and_no_hang(masters: list[RealMast
         await until(lambda: gone(masters[1:2], "r"))
 
 
+@pytest.mark.promise("S1")
+@pytest.mark.parametrize("half", [1, 2])
+async def test_half_of_an_even_number_is_no_majority(masters: list[RealMaster], half: int) -> None:
+    """4, 7: though all who answered have granted it, the others could grant it to somebody else."""
+    even = masters[: 2 * half]
+    async with connected(even, master_timeout=200) as redlock:
+        for master in even[:half]:
+            master.pause()
+        with pytest.raises(QuorumUnavailableError):
+            await redlock.lock("r", ttl=60_000, wait=0).acquire()
+        for master in even[:half]:
+            master.resume()
+        await until(lambda: gone(even, "r"))
+
+
 async def test_an_acquisition_that_came_too_late_for_its_ttl_fails(
     masters: list[RealMaster],
 ) -> None:

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from redlock_aio._rules import protocol
 from redlock_aio._rules.protocol import pack
 from redlock_aio.testing import EmbeddedMaster, FakeMaster
-from redlock_aio.testing._fake import _encode
+from redlock_aio.testing._fake_commands import encode
 
 from .servers import process
 
@@ -51,7 +51,7 @@ class Pair:
         reader = hiredis.Reader()
         reader.feed(request)
         said = hiredis.Reader()
-        said.feed(_encode(self.fake.execute(reader.gets())))
+        said.feed(encode(self.fake.execute(reader.gets())))
         self.real.send_packed_command([request])
         try:
             answer: object = self.real.read_response()

@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 from redlock_aio import Lease, Lock, LockNotHeldError, Redlock, RedlockError
+from redlock_aio._engine.waiter import LIVES
 from redlock_aio._engine.watchdog import LONGEST_SLEEP
 from redlock_aio.testing import FakeMaster, VirtualTimeLoop
 
@@ -62,6 +63,7 @@ class Simulation:
         self.away: set[FakeMaster] = set()
         self.late_until = -math.inf
         self.closed_once = False
+        self.fair = self.pick((0, 0.5, 1))
         self.uses = (self.with_lock, self.with_lease, self.with_finally)
         self.faults: tuple[Callable[[], Awaitable[None] | object], ...] = (
             *(self.cancel_a_worker,) * 9,
@@ -82,9 +84,11 @@ class Simulation:
         self.masters = [FakeMaster(f"m{i}", latency=s) for i, s in enumerate(latencies)]
         some = self.masters[: (number - 1) // 2]
         self.faulty = some if some and self.chance.random() < 0.6 else self.masters
-        self.redlock = Redlock(self.masters)
+        # Two programs; one of them closes and opens again.
+        self.redlock, self.other = Redlock(self.masters), Redlock(self.masters)
         async with AsyncExitStack() as self.stack:
             await self.stack.enter_async_context(self.redlock)
+            await self.stack.enter_async_context(self.other)
             self.workers = [asyncio.create_task(self.work()) for _ in range(WORKERS)]
             await self.go_wrong()
             for worker in self.workers:
@@ -107,8 +111,11 @@ class Simulation:
         for master in self.masters:
             master.resume()
             self.bring_back(master)
-        # Who is closed leaves what a master has not heard to its ttl.
-        await asyncio.sleep(PROMPT + (LONGEST_TTL if self.closed_once else 0))
+        # Who is closed leaves what a master has not heard to its ttl, and places in
+        # a queue to what they last for: nobody looks at the queue after that.
+        await asyncio.sleep(
+            PROMPT + (max(LONGEST_TTL, 4 * LIVES / 1000) if self.closed_once else 0)
+        )
 
     async def cancel_a_worker(self) -> None:
         number = self.chance.randrange(WORKERS)
@@ -176,9 +183,10 @@ class Simulation:
             "auto_extend": self.chance.random() < 0.7,
             "max_hold": self.pick((None, None, 200)),
             "on_lost": self.pick(("cancel", "cancel", "flag")),
+            "fair": self.chance.random() < self.fair,
         }
         resource = self.pick(list(self.holders))
-        return self.redlock.lock(resource, **options), options
+        return self.pick((self.redlock, self.other)).lock(resource, **options), options
 
     async def with_lock(self) -> None:
         lock, options = self.lock()
@@ -256,8 +264,19 @@ class Simulation:
         self.must(not held.over, "was over before", lease)
 
     def check_nothing_is_left(self) -> None:
-        up, redlock = len(self.masters), self.redlock
-        self.must(not any(fake.keys for fake in self.masters), "keys are left", self.masters)
+        left = [
+            key
+            for fake in self.masters
+            for key, (_, until) in fake._keys.items()
+            if self.loop.time() < until
+        ]
+        self.must(not left, "keys are left", left)
+        for redlock in (self.redlock, self.other):
+            self.check_nothing_is_left_of(redlock)
+
+    def check_nothing_is_left_of(self, redlock: Redlock) -> None:
+        up, lines = len(self.masters), redlock._fleet.lines
+        self.must(all(line.idle for line in lines.values()), "somebody stands in line", lines)
         says = [repr(redlock), repr(redlock._fleet), *map(repr, redlock._masters)]
         wanted = [f"<Redlock {up} masters, {up} up, 0 leases>"]
         wanted += [f"<Fleet of {up}, 0 rounds underway>"]

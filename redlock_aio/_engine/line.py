@@ -1,0 +1,214 @@
+"""
+The tasks of one process that want the same resource.
+
+They stand in line: one of them talks to the masters, or holds the lock, and the
+others wait for it to pass on the turn. A process that passes a lock from task to
+task keeps all other processes out, because its next attempt travels right behind
+its own release; so after a while it lets them go first.
+
+Nothing here talks to a master or reads a clock.
+"""
+
+import asyncio
+from typing import Protocol
+
+TENURE = 0.02
+"""For how many seconds a process may pass the lock on from task to task before others may try."""
+
+LONGEST_TENURE = 1.0
+"""The same if nobody has used such a chance: it is doubled each time, up to this."""
+
+COURTESY = 0.0005
+"""How many seconds others get to try, beside two rounds: the time for which tasks are not run."""
+
+STEADY = 0.75
+"""By which factor the spread of attempts shrinks with each that is not split."""
+
+LONGEST_SPREAD = 0.1
+"""Seconds over which attempts are spread at most."""
+
+
+class Party(Protocol):
+    """Whoever must know that the key may have been changed on a master."""
+
+    def changed(self, master: int) -> None:
+        """Hear that the key may have been changed by others on the master with this number."""
+
+    def nudge(self) -> None:
+        """Hear that a lock of this very process has ended."""
+
+
+class Line:
+    """
+    Who in this process has the lock, tries to get it, or waits for a turn to try.
+
+    Attributes:
+        contending: Whether somebody has the turn and no lease yet.
+
+        holder: The lease of this process, if it has one.
+
+        watcher: Whoever has the turn and waits for the masters.
+
+        guests: Those who wait out of turn: in the masters' queues, or for few attempts.
+
+        since: Since when the lock has only been passed on in this process, on
+            the clock of leases.
+
+        ended_at: When it was let go of for the last time.
+
+        round_trip: How long its last acquisition took, in seconds.
+
+        spread: Over how many seconds to spread attempts, so that contenders who
+            were woken together do not split the votes again.
+    """
+
+    __slots__ = (
+        "_queue", "_tenure", "contending", "ended_at", "guests", "holder", "round_trip", "since",
+        "spread", "watcher",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.contending = False
+        self.holder: Party | None = None
+        self.watcher: Party | None = None
+        self.guests: dict[Party, None] | None = None
+        # A dict keeps the order, and forgets those who leave at no cost.
+        self._queue: dict[asyncio.Future[bool], None] | None = None
+        self.since = 0.0
+        self.ended_at = 0.0
+        self.round_trip = 0.0
+        self.spread = 0.0
+        self._tenure = TENURE
+
+    def __repr__(self) -> str:
+        return f"<Line, {'taken' if self.taken else 'free'}, {len(self._queue or ())} wait>"
+
+    @property
+    def taken(self) -> bool:
+        """Whether somebody has the lock or the turn."""
+        return self.contending or self.holder is not None
+
+    @property
+    def idle(self) -> bool:
+        """Whether nobody has anything to do with it."""
+        return not (self.taken or self.guests)
+
+    def is_open(self, now: float) -> bool:
+        """Return whether whoever comes now may ask the masters at once."""
+        return (
+            not self.contending
+            and self.holder is None
+            and (now - self.since < self._tenure or self.courtesy(now) == 0.0)
+        )
+
+    def join(self, place: asyncio.Future[bool]) -> None:
+        """Wait behind all others; *place* is done with ``True`` when the turn comes."""
+        if self._queue is None:
+            self._queue = {}
+        self._queue[place] = None
+
+    def leave(self, place: asyncio.Future[bool]) -> None:
+        """Stop waiting; a turn that has come is passed on."""
+        if self._queue is not None:
+            self._queue.pop(place, None)
+        if place.done() and not place.cancelled() and place.result():
+            self.give_up()
+
+    def give_up(self) -> None:
+        """End a turn that has come to nothing."""
+        self.contending = False
+        self._next()
+
+    def won(self, holder: Party, began: float, now: float) -> None:
+        """
+        End a turn with a lease.
+
+        Args:
+            began: When the attempt was made that has won it.
+        """
+        self.contending = False
+        self.holder = holder
+        if began - self.ended_at > 2 * self.round_trip + COURTESY:
+            self.since = now  # others have had it, or could have
+        self.round_trip = now - began
+
+    def ended(self, holder: Party, now: float) -> None:
+        """Hear that a lease has ended, whose release is on its way."""
+        if self.holder is not holder:
+            return
+        self.holder = None
+        self.ended_at = now
+        if self.guests:
+            for guest in list(self.guests):
+                guest.nudge()
+        if self.contending:  # the lease was had out of turn
+            if self.watcher is not None:
+                self.watcher.nudge()
+        elif self._queue:
+            self._next()
+
+    def _next(self) -> None:
+        queue = self._queue
+        while queue and not self.taken:
+            place = next(iter(queue))
+            del queue[place]
+            if not place.done():
+                self.contending = True
+                place.set_result(True)
+
+    def watch(self, party: Party, *, mine: bool) -> None:
+        """Have *party* hear of changes; *mine* says whether it has the turn."""
+        if mine:
+            self.watcher = party
+        else:
+            self.guests = self.guests or {}
+            self.guests[party] = None
+
+    def unwatch(self, party: Party) -> None:
+        """End what `watch` began."""
+        if self.watcher is party:
+            self.watcher = None
+        elif self.guests is not None:
+            self.guests.pop(party, None)
+
+    def changed(self, master: int) -> None:
+        """Hear that the key may have been changed by others on one master."""
+        if self.holder is not None:
+            self.holder.changed(master)
+        if self.watcher is not None:
+            self.watcher.changed(master)
+        if self.guests:
+            for guest in list(self.guests):
+                guest.changed(master)
+
+    def dismiss(self) -> None:
+        """Send everybody away who waits for a turn."""
+        for place in self._queue or ():
+            if not place.done():
+                place.set_result(False)
+
+    # Letting others go first.
+
+    def courtesy(self, now: float) -> float:
+        """Return for how many seconds from now to let other processes go first."""
+        if now - self.since < self._tenure:
+            return 0.0
+        return max(self.ended_at + 2 * self.round_trip + COURTESY - now, 0.0)
+
+    def used(self, by_others: bool) -> None:
+        """Learn whether others took the lock when they could go first."""
+        self._tenure = TENURE if by_others else min(2 * self._tenure, LONGEST_TENURE)
+
+    def met(self, split: bool, took: float) -> None:
+        """
+        Learn from an attempt that failed.
+
+        Args:
+            split: Whether nobody had a majority.
+
+            took: How many seconds it took.
+        """
+        if split:
+            self.spread = min(max(2 * self.spread, 4 * took), LONGEST_SPREAD)
+        else:
+            self.spread *= STEADY

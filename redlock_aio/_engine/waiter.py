@@ -1,0 +1,385 @@
+"""
+Waiting in order, in a queue that each master keeps.
+
+A waiter is in the queues of all masters at the same place, and asks each of them
+for the lock: at first, when the master wakes it because it is next, when the lock
+there has expired, and every now and then, by which the masters also see that it
+lives. What its answers mean is said in `_rules.fairness`.
+
+A release wakes only who is next. If the lock is held by somebody who knows nothing
+of the queue, the one who is next has the master tell when that ends.
+"""
+
+import asyncio
+import math
+import random
+
+from redlock_aio._engine.claim import Claim, Glance, Question
+from redlock_aio._engine.line import Line
+from redlock_aio._engine.queues import Queues
+from redlock_aio._engine.rounds import Fleet
+from redlock_aio._engine.waiting import EXPIRY_SLACK, refusal
+from redlock_aio._rules import protocol
+from redlock_aio._rules.fairness import ASKED, BEHIND, FAILED, FULL, GRANTED, NEXT, Ticket
+from redlock_aio._rules.protocol import Silence
+from redlock_aio._rules.quorum import Answer
+from redlock_aio._rules.view import View
+from redlock_aio.errors import RedlockError
+
+LIVES = 3_000
+"""For how many ms a waiter is believed to live without another word."""
+
+HEARTBEAT = LIVES / 3000
+"""Seconds between two words of a waiter that hears nothing."""
+
+TOO_LATE = 1.0
+"""After how many seconds a question is too late: a master that was hung refuses it."""
+
+RELOADS = 3
+"""How often in a row a master may say that it has forgotten the scripts."""
+
+MEANS = {
+    GRANTED: Silence(Answer.GRANTED),
+    NEXT: Silence(Answer.HELD, "we are next"),
+    BEHIND: Silence(Answer.HELD, "others come first"),
+    FULL: Silence(Answer.HELD, "its queue is full"),
+    FAILED: Silence(Answer.ERROR, "it got the request too late"),
+}
+"""The vote that an answer amounts to."""
+
+
+class Waiter:
+    """
+    One task that waits in the queues.
+
+    Args:
+        queues: The queues of its process.
+
+        line: Who else in its process wants the resource.
+
+        key: The lock.
+
+        ttl: In milliseconds.
+
+        factor: The drift factor.
+
+        most: How many may wait.
+
+        patient: Whether it stays when it can't have the lock at once.
+    """
+
+    def __init__(
+        self,
+        queues: Queues,
+        line: Line,
+        key: bytes,
+        ttl: int,
+        factor: float,
+        most: int,
+        *,
+        patient: bool,
+    ) -> None:
+        masters = len(queues.fleet.links)
+        self.queues = queues
+        self.fleet = queues.fleet
+        self.member, self.place = queues.new_place()
+        self.ticket = Ticket(masters)
+        self._beats = 0
+        self._line = line
+        self._keys = (key, *protocol.queue_keys(key))
+        self._ttl = ttl
+        self._factor = factor
+        self._most = most
+        self._patient = patient
+        self.claim = Claim(self.fleet, self._keys, self.member, ttl)
+        self._said: list[Silence] = [protocol.TIMED_OUT] * masters
+        self._reloads = [0] * masters
+        self._view = View(masters)
+        self._due = [math.inf] * masters
+        self._beat_at = math.inf
+        self._armed_for = math.inf
+        self._timer: asyncio.TimerHandle | None = None
+        self._bell: asyncio.Future[None] | None = None
+        self._over = False
+
+    def __repr__(self) -> str:
+        return f"<Waiter {self.ticket!r}>"
+
+    # Asking.
+
+    def begin(self) -> None:
+        """Enter the queues."""
+        self.queues.waiters[self.member] = self
+        self._line.watch(self, mine=False)
+        self.ask_all()
+
+    def ask_all(self) -> None:
+        """Ask every master, which also tells it that we live."""
+        self._beats += 1
+        every = HEARTBEAT
+        if GRANTED in self.ticket.standings:
+            every = min(every, self._ttl / 3000)  # grants must not run out meanwhile
+        self._beat_at = self.fleet.clock() + every * random.uniform(0.9, 1)  # noqa: S311
+        for master in range(len(self.fleet.links)):
+            self._ask(master)
+        self._arm()
+
+    def _ask(self, master: int) -> None:
+        self.fleet.flush()  # behind all that was asked before
+        now = self.fleet.clock()
+        number = self.ticket.ask(master, now)
+        offset = self.queues.offset(master)
+        late = protocol.NEVER if offset is None else int((now + offset + TOO_LATE) * 1_000_000)
+        payload = protocol.enqueue(
+            self._keys,
+            self.claim.token,
+            self._ttl,
+            member=self.member,
+            priority=self.place,
+            lives=LIVES,
+            most=self._most,
+            not_after=late,
+        )
+        self._due[master] = now + self.fleet.master_timeout / 1000
+        silence = self.fleet.links[master].send(payload, (Question(self, payload, number, now),))
+        if silence is None:
+            self.claim.unsent &= ~(1 << master)
+        else:
+            self._note(master, number, now, silence)
+
+    def _arm(self) -> None:
+        due = min(*self._due, self._beat_at)
+        if due < self._armed_for:  # a timer that is too early looks again
+            if self._timer is not None:
+                self._timer.cancel()
+            self._armed_for = due
+            delay = max(due - self.fleet.clock(), 0.0)
+            self._timer = self.fleet.loop.call_later(delay, self._tick)
+
+    def _tick(self) -> None:
+        """Do what is due: give up on an answer, ask where the lock has expired, be heard."""
+        self._armed_for = math.inf
+        now = self.fleet.clock()
+        for master, due in enumerate(self._due):
+            if due > now:
+                continue
+            self._due[master] = math.inf
+            standing = self.ticket.standings[master]
+            if standing is NEXT:
+                self._ask(master)
+            elif standing in (ASKED, GRANTED):
+                self.fleet.links[master].overdue()
+                if standing is ASKED:
+                    self.ticket.standings[master] = FAILED
+                    self._said[master] = protocol.TIMED_OUT
+        if now >= self._beat_at:
+            self.ask_all()
+        self._consider()
+        self._arm()
+
+    # Hearing.
+
+    def answered(self, master: int, number: int, sent: float, reply: object) -> None:
+        """Take the answer to a question, and draw the consequences."""
+        if not self._over:
+            self._note(master, number, sent, reply)
+            self._consider()
+            self._arm()
+
+    def _note(self, master: int, number: int, sent: float, reply: object) -> None:
+        said = protocol.queued(reply)
+        standing = FAILED if said is None else said.standing
+        if not self.ticket.answered(master, number, standing):
+            return
+        self._due[master] = math.inf
+        if said is None:
+            self._said[master] = silence = protocol.read(reply)
+            if "NOSCRIPT" in silence.detail and self._reloads[master] < RELOADS:
+                self._reloads[master] += 1
+                self._ask(master)  # behind the scripts, which are on their way
+            return
+        self._reloads[master] = 0
+        self._said[master] = MEANS[standing]
+        self.queues.learn(master, said.now, sent)
+        if said.holder is None:
+            self._view.may_be_free(master)
+            return
+        ends = self.fleet.clock() + said.left
+        self._view.held(master, said.holder, ends)
+        if standing is NEXT:
+            self._watch(master, ends + EXPIRY_SLACK)
+
+    def _watch(self, master: int, ends: float) -> None:
+        """Have *master* tell when the lock there ends, and ask when its ttl is over."""
+        self._due[master] = ends
+        glance = Glance(self, protocol.look(self._keys[0]))
+        caching = Glance(self, protocol.CACHING)  # any reply will do
+        self.fleet.flush()
+        self.fleet.links[master].send(caching.payload + glance.payload, (caching, glance))
+
+    def _consider(self) -> None:
+        """Draw the consequences of what is known."""
+        ticket = self.ticket
+        if self._over:
+            return
+        if ticket.until(self._ttl, factor=self._factor) > self.fleet.clock() or ticket.refused:
+            self.ring()
+            return
+        if ticket.must_yield:
+            self.fleet.release(self.claim.give_back(), self._ttl, self.claim)
+            ticket.give_back()
+            unsent = self.claim.unsent
+            self.claim = Claim(self.fleet, self._keys, self.member, self._ttl)
+            self.claim.unsent = unsent
+        if ticket.lost:
+            if not self._patient:
+                self.ring()
+            elif self.queues.listen():
+                self.ask_all()  # a call may have come before we listened
+
+    def called(self, master: int) -> None:
+        """Hear from *master* that it is our turn there."""
+        if not self._over:
+            self._ask(master)
+            self._arm()
+
+    def changed(self, master: int) -> None:
+        """Hear that the lock was changed on *master* by others; ask, if we come after them."""
+        if not self._over and self.ticket.standings[master] is NEXT:
+            self._ask(master)
+            self._arm()
+
+    def nudge(self) -> None:
+        """Hear that a lease of this process has ended."""
+        for master in range(len(self.fleet.links)):
+            self.changed(master)
+
+    def forgotten(self, master: int) -> None:
+        """Hear that *master* may have forgotten us."""
+        if not self._over:
+            self.ticket.forget(master)
+            self._ask(master)
+            self._arm()
+
+    # Coming to an end.
+
+    def ring(self) -> None:
+        """Let the task look what has become of it."""
+        if self._bell is not None and not self._bell.done():
+            self._bell.set_result(None)
+
+    async def wait(self, seconds: float | None) -> None:
+        """
+        Wait until there is something to look at, at most so many *seconds*.
+
+        Cancellation:
+            The place in the queues is kept; `leave` gives it up.
+        """
+        self._bell = bell = self.fleet.loop.create_future()
+        self._consider()
+        timer = None
+        if seconds is not None:
+            timer = self.fleet.loop.call_later(max(seconds, 0.0), self.ring)
+        try:
+            await bell
+        finally:
+            if timer is not None:
+                timer.cancel()
+
+    def won(self) -> bool:
+        """Return whether the lock is ours, by the clock; then it is over."""
+        until = self.ticket.until(self._ttl, factor=self._factor)
+        if until <= self.fleet.clock():
+            return False
+        self.claim.until = until
+        self._end()
+        return True
+
+    def leave(self) -> None:
+        """Give back what there is, and leave the queues."""
+        self._end()
+        self.fleet.release(self.claim.release(), max(self._ttl, LIVES), self.claim)
+
+    def _end(self) -> None:
+        self._over = True
+        self.claim.replies = list(self._said)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._line.unwatch(self)
+        self.queues.left(self)
+
+    def check(self, resources: tuple[str, ...], began: float, *, over: bool) -> None:
+        """Raise the error that says why the lock was not obtained, if there is no hope."""
+        if self.fleet.closed:
+            raise RedlockError("this Redlock was closed")
+        if not (over or self.ticket.refused or (self.ticket.lost and not self._patient)):
+            return
+        self.claim.replies = list(self._said)
+        raise refusal(
+            resources,
+            self.claim.votes(),
+            self._view,
+            attempts=self._beats,
+            began=began,
+            now=self.fleet.clock(),
+        )
+
+
+async def acquire(
+    fleet: Fleet,
+    line: Line,
+    resources: tuple[str, ...],
+    key: bytes,
+    ttl: int,
+    factor: float,
+    *,
+    most: int,
+    began: float,
+    wait: int | None,
+) -> Claim:
+    """
+    Wait in the queues for *key* until it is ours.
+
+    Args:
+        line: Who else in this process wants it.
+
+        ttl: In milliseconds.
+
+        factor: The drift factor.
+
+        most: How many may wait.
+
+        began: When the caller began to wait, on the fleet's clock.
+
+        wait: For how many milliseconds from then; ``None`` for ever.
+
+    Raises:
+        LockNotAcquiredError: Others held it to the end, or too many wait.
+
+        QuorumUnavailableError: Too few masters answered.
+
+        RedlockError: The manager was closed.
+
+    Cancellation:
+        It did not happen: no key stays, and no place in a queue.
+    """
+    queues = fleet.queues
+    if not isinstance(queues, Queues):
+        fleet.queues = queues = Queues(fleet)
+    if not fleet.closed:
+        await queues.know_the_time()
+    if fleet.closed:
+        raise RedlockError("this Redlock was closed")
+    waiter = Waiter(queues, line, key, ttl, factor, most, patient=wait != 0)
+    try:
+        waiter.begin()
+        while True:
+            left = began + wait / 1000 - fleet.clock() if wait else None
+            await waiter.wait(left)
+            if waiter.won():
+                return waiter.claim
+            over = left is not None and fleet.clock() >= began + (wait or 0) / 1000
+            waiter.check(resources, began, over=over)
+    except BaseException:
+        waiter.leave()
+        raise

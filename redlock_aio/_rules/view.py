@@ -1,0 +1,65 @@
+"""
+What stands in the way of a lock, as far as each master has told it.
+
+Nothing here waits or reads a clock: instants are seconds on the clock of leases.
+"""
+
+import math
+from collections.abc import Sequence
+
+from redlock_aio._rules import timing
+from redlock_aio._rules.quorum import Answer, Vote, majority
+
+
+class View:
+    """
+    For each of *masters* who has the lock there, and from when on it may be free.
+
+    Args:
+        masters: How many there are.
+    """
+
+    __slots__ = ("_free_from", "_values")
+
+    def __init__(self, masters: int) -> None:
+        self._free_from = [math.inf] * masters
+        self._values: list[bytes | None] = [None] * masters
+
+    def __repr__(self) -> str:
+        return f"<View {self._free_from}>"
+
+    def held(self, master: int, value: bytes, until: float) -> None:
+        """Note that *master* has *value*, and keeps it until then if nothing happens."""
+        self._values[master] = value
+        self._free_from[master] = until
+
+    def may_be_free(self, master: int) -> None:
+        """Note that *master* had nothing, or that it has changed since."""
+        self._free_from[master] = 0.0
+
+    @property
+    def free_from(self) -> float:
+        """The instant from which a majority may be free; infinite if nobody knows."""
+        return sorted(self._free_from)[majority(len(self._free_from)) - 1]
+
+    @property
+    def holder(self) -> bytes | None:
+        """The value that a majority had, ``None`` if there is none."""
+        values = self._values
+        for value in values:
+            if value is not None and values.count(value) >= majority(len(values)):
+                return value
+        return None
+
+    def explain(self, votes: Sequence[Vote], now: float) -> tuple[Vote, ...]:
+        """Return *votes* with how long the lock is held where it is."""
+        return tuple(
+            _with(vote, f"{timing.remaining(until, now)} ms left")
+            if vote.answer is Answer.HELD and now < until < math.inf
+            else vote
+            for vote, until in zip(votes, self._free_from, strict=True)
+        )
+
+
+def _with(vote: Vote, more: str) -> Vote:
+    return Vote(vote.master, vote.answer, f"{vote.detail}, {more}" if vote.detail else more)

@@ -1,0 +1,204 @@
+"""
+What a fake master answers to which command.
+
+It knows what the library says, and a little more for whoever plays another client.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from redlock_aio._rules import protocol
+from redlock_aio.testing._fake_data import SCRIPTS, Data, Error
+from redlock_aio.testing._fake_pushes import Listener, Push, Pushes
+
+EPOCH = 1_700_000_000
+"""What a master's clock says when the running loop's says 0, in seconds."""
+
+
+class Commands:
+    """
+    A master without its connections; the public attributes are those of `FakeMaster`.
+
+    Args:
+        run_id: By which it is told from others.
+    """
+
+    def __init__(self, run_id: str) -> None:
+        self.run_id = run_id
+        self.role = "master"
+        self.error = ""
+        self.forbid: set[str] = set()
+        self.clock_offset = 0.0
+        self.commands: list[list[bytes]] = []
+        self._pushes = Pushes(self._notice)
+        self._data = Data(self._pushes)
+        self._keys = self._data.keys
+        self._scripts: set[bytes] = set()
+
+    # What another client does.
+
+    def set(self, key: str, value: str, ttl: int | None = None) -> None:
+        """Set a key as another client would, to live *ttl* ms."""
+        self._data.set(key.encode(), value.encode(), ttl)
+
+    def delete(self, key: str) -> None:
+        """Delete a key as another client would."""
+        self._data.delete(key.encode())
+
+    def flush(self) -> None:
+        """Delete all keys as another client would."""
+        self._keys.clear()
+        self._pushes.flushed()
+
+    @property
+    def keys(self) -> dict[str, str]:
+        """The keys that have not expired, with their values; the queues are not among them."""
+        now = asyncio.get_running_loop().time()
+        return {
+            key.decode(): value.decode()
+            for key, (value, until) in self._keys.items()
+            if now < until and isinstance(value, bytes)
+        }
+
+    def pttl(self, key: str) -> int:
+        """Return the ms that *key* has left, -1 if it does not end, -2 if there is none."""
+        return self._data.pttl(key.encode())
+
+    def _forget_everything(self) -> None:
+        self._keys.clear()
+        self._scripts.clear()
+
+    def _notice(self, key: bytes) -> None:
+        """Tell those who want to know if *key* has ended."""
+        _, until = self._data.find(key)
+        self._pushes.watch(key, until)
+
+    # What the commands do.
+
+    def execute(self, command: list[bytes], listener: Listener | None = None) -> object:
+        """
+        Return the answer to *command*.
+
+        It is bytes, an int, ``None``, ``True`` for OK, a list of these, or an
+        error; or what is said instead of an answer.
+
+        Args:
+            listener: The connection on which it came, as one who can be told
+                things; if left out, another client's, who listens to nothing.
+        """
+        self.commands.append(command)
+        name = command[0].decode().lower()
+        self._pushes.speaker = speaker = listener or self._pushes.stranger
+        try:
+            return self._execute(name, command[1:])
+        except Error as error:
+            return error
+        finally:
+            self._pushes.speaker = self._pushes.stranger
+            if name != "client":
+                speaker.caching = False
+
+    def _execute(self, name: str, arguments: list[bytes]) -> object:
+        handler: Callable[..., object] | None = getattr(self, f"_do_{name}", None)
+        if handler is None:
+            raise Error(f"ERR unknown command '{name}'")
+        if name.upper() in self.forbid:
+            full = "|".join([name, *(verb.decode().lower() for verb in arguments[:1])])
+            full = full if name in ("client", "script") else name
+            raise Error(f"NOPERM User default has no permissions to run the '{full}' command")
+        if self.error and name in ("set", "evalsha"):
+            raise Error(self.error)
+        return handler(*arguments)
+
+    def _do_ping(self) -> object:
+        return b"PONG"
+
+    def _do_info(self) -> object:
+        said = {"redis_version": "7.0.0", "run_id": self.run_id, "role": self.role}
+        return "".join(f"{key}:{value}\r\n" for key, value in said.items()).encode()
+
+    def _clock(self) -> int:
+        """Return what its clock says, in microseconds."""
+        seconds = EPOCH + self.clock_offset + asyncio.get_running_loop().time()
+        return round(seconds * 1_000_000)
+
+    def _do_time(self) -> object:
+        return [b"%d" % part for part in divmod(self._clock(), 1_000_000)]
+
+    def _do_client(self, *arguments: bytes) -> object:
+        verb, *options = (argument.upper() for argument in arguments)
+        if verb == b"TRACKING" and options == [b"ON", b"OPTIN", b"NOLOOP"]:
+            self._pushes.track()
+        elif verb == b"CACHING" and options == [b"YES"]:
+            if not self._pushes.speaker.tracking:
+                raise Error(
+                    "ERR CLIENT CACHING can be called only when the client is in tracking mode"
+                    " with OPTIN or OPTOUT mode enabled"
+                )
+            self._pushes.speaker.caching = True
+        else:
+            raise Error("ERR syntax error")
+        return True
+
+    def _do_subscribe(self, channel: bytes) -> object:
+        return self._pushes.subscribe(channel)
+
+    def _do_unsubscribe(self, channel: bytes) -> object:
+        return self._pushes.unsubscribe(channel)
+
+    def _do_publish(self, channel: bytes, message: bytes) -> object:
+        return self._pushes.publish(channel, message)
+
+    def _do_get(self, key: bytes) -> object:
+        return self._data.get(key)
+
+    def _do_pttl(self, key: bytes) -> object:
+        return self._data.pttl(key)
+
+    def _do_pexpire(self, key: bytes, ttl: bytes) -> object:
+        return self._data.pexpire(key, int(ttl))
+
+    def _do_del(self, key: bytes) -> object:
+        return self._data.delete(key)
+
+    def _do_flushall(self) -> object:
+        self.flush()
+        return True
+
+    def _do_script(self, verb: bytes, text: bytes = b"") -> object:
+        if verb.lower() == b"flush":
+            self._scripts.clear()
+            return True
+        script = next(script for script in protocol.SCRIPTS if script.text == text)
+        self._scripts.add(script.sha)
+        return script.sha
+
+    def _do_set(self, key: bytes, value: bytes, *options: bytes) -> object:
+        if options and (options[:2] != (b"NX", b"PX") or len(options) != 3):
+            raise Error("ERR syntax error")
+        if options and self._data.find(key)[0] is not None:
+            return None
+        self._data.set(key, value, int(options[2]) if options else None)
+        return True
+
+    def _do_evalsha(self, sha: bytes, number: bytes, *arguments: bytes) -> object:
+        if sha not in self._scripts:
+            raise Error("NOSCRIPT No matching script.")
+        keys, rest = arguments[: int(number)], arguments[int(number) :]
+        return SCRIPTS[sha](self._data, self._clock(), keys, rest)
+
+
+def encode(reply: object) -> bytes:
+    """Return how an answer of `Commands.execute` is written in RESP3."""
+    if reply is True:
+        return b"+OK\r\n"
+    if reply is None or reply is False:
+        return b"_\r\n"
+    if isinstance(reply, int):
+        return b":%d\r\n" % reply
+    if isinstance(reply, bytes):
+        return b"$%d\r\n%b\r\n" % (len(reply), reply)
+    if isinstance(reply, list):
+        kind = b">" if isinstance(reply, Push) else b"*"
+        return b"%b%d\r\n%b" % (kind, len(reply), b"".join(map(encode, reply)))
+    return b"-%b\r\n" % str(reply).encode()

@@ -1,0 +1,191 @@
+import asyncio
+
+import pytest
+
+from redlock_aio._engine.line import (
+    COURTESY,
+    LONGEST_SPREAD,
+    LONGEST_TENURE,
+    TENURE,
+    Line,
+)
+
+ROUND_TRIP = 0.001
+
+
+class Somebody:
+    """A lease, a watcher or a guest; it keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.heard: list[int | str] = []
+
+    def changed(self, master: int) -> None:
+        self.heard.append(master)
+
+    def nudge(self) -> None:
+        self.heard.append("nudge")
+
+
+def taken(since: float = 0.0) -> tuple[Line, Somebody]:
+    line = Line()
+    line.contending = True
+    holder = Somebody()
+    line.won(holder, since - ROUND_TRIP, since)
+    return line, holder
+
+
+def places(line: Line, number: int) -> list[asyncio.Future[bool]]:
+    loop = asyncio.get_running_loop()
+    made = [loop.create_future() for _ in range(number)]
+    for place in made:
+        line.join(place)
+    return made
+
+
+async def test_turns_come_in_order_and_one_at_a_time() -> None:
+    line, holder = taken()
+    first, second, third = places(line, 3)
+    line.ended(holder, 1.0)
+    assert first.done()
+    assert first.result() is True
+    assert not second.done()
+    assert line.contending
+    line.won(holder, 1.0, 1.001)
+    assert not second.done()
+    line.ended(holder, 2.0)
+    assert second.done()
+    line.give_up()
+    assert third.result() is True
+    line.give_up()
+    assert line.idle
+
+
+async def test_who_leaves_leaves_no_gap() -> None:
+    line, holder = taken()
+    first, second, third, fourth = places(line, 4)
+    line.leave(first)  # before its turn
+    second.cancel()
+    line.ended(holder, 1.0)
+    assert third.result() is True
+    line.leave(third)  # cancelled in the moment in which its turn came
+    assert fourth.result() is True
+
+
+async def test_a_place_whose_time_is_over_gets_no_turn_and_passes_none_on() -> None:
+    line, holder = taken()
+    first, second = places(line, 2)
+    first.set_result(False)
+    line.leave(first)
+    assert not second.done()
+    line.ended(holder, 1.0)
+    assert second.result() is True
+
+
+async def test_a_lease_that_was_had_out_of_turn_wakes_who_has_the_turn() -> None:
+    line = Line()
+    line.contending = True
+    watcher, holder = Somebody(), Somebody()
+    line.watcher = watcher
+    line.holder = holder  # by one attempt that did not wait in line
+    (waits,) = places(line, 1)
+    line.ended(holder, 1.0)
+    assert watcher.heard == ["nudge"]
+    assert not waits.done()
+
+
+async def test_the_end_of_another_lease_changes_nothing() -> None:
+    line, holder = taken()
+    (waits,) = places(line, 1)
+    line.ended(Somebody(), 1.0)
+    assert line.holder is holder
+    assert not waits.done()
+
+
+async def test_everybody_concerned_hears_of_a_change() -> None:
+    line, holder = taken()
+    watcher, guest = Somebody(), Somebody()
+    line.watcher = watcher
+    line.guests = {guest: None}
+    line.changed(3)
+    assert holder.heard == watcher.heard == guest.heard == [3]
+    line.watcher = None
+    line.ended(holder, 1.0)
+    assert guest.heard == [3, "nudge"]
+    assert not line.idle  # the guest is still there
+    line.guests.clear()
+    assert line.idle
+
+
+async def test_all_are_sent_away_when_the_manager_closes() -> None:
+    line, _ = taken()
+    waiting = places(line, 3)
+    line.dismiss()
+    assert [place.result() for place in waiting] == [False] * 3
+
+
+# Letting other processes go first.
+
+
+def test_the_lock_is_passed_on_for_a_while_and_then_others_may_go_first() -> None:
+    line, holder = taken(since=10.0)
+    now = 10.0
+    while now < 10.0 + TENURE:
+        line.ended(holder, now)
+        assert line.is_open(now)
+        assert line.courtesy(now) == 0
+        line.contending = True
+        now += ROUND_TRIP
+        line.won(holder, now - ROUND_TRIP, now)
+    line.ended(holder, now)
+    assert not line.is_open(now)
+    patience = 2 * ROUND_TRIP + COURTESY
+    assert line.courtesy(now) == pytest.approx(patience)
+    assert line.courtesy(now + 0.001) == pytest.approx(patience - 0.001)
+    assert line.is_open(now + patience)
+    assert line.courtesy(now + patience) == 0
+
+
+def test_after_a_pause_that_others_could_use_it_may_be_passed_on_again() -> None:
+    line, holder = taken(since=10.0)
+    line.ended(holder, 11.0)
+    line.contending = True
+    line.won(holder, 12.0, 12.0 + ROUND_TRIP)
+    line.ended(holder, 12.001)
+    assert line.is_open(12.001)
+
+
+def test_if_nobody_uses_the_chance_it_is_given_less_often() -> None:
+    line, holder = taken(since=0.0)
+    line.ended(holder, 1.5 * TENURE)
+    assert line.courtesy(1.5 * TENURE)
+    line.used(by_others=False)
+    assert not line.courtesy(1.5 * TENURE)
+    for _ in range(20):
+        line.used(by_others=False)
+    line.ended_at = LONGEST_TENURE
+    assert line.courtesy(LONGEST_TENURE)
+    assert not line.courtesy(0.9 * LONGEST_TENURE)
+    line.used(by_others=True)
+    line.ended_at = 1.5 * TENURE
+    assert line.courtesy(1.5 * TENURE)
+
+
+def test_attempts_are_spread_after_split_votes_and_less_and_less_after_others() -> None:
+    line = Line()
+    assert line.spread == 0
+    line.met(split=False, took=0.001)
+    assert line.spread == 0
+    line.met(split=True, took=0.001)
+    assert line.spread == pytest.approx(0.004)
+    line.met(split=True, took=0.001)
+    assert line.spread == pytest.approx(0.008)
+    line.met(split=False, took=0.001)
+    assert 0.004 < line.spread < 0.008
+    for _ in range(50):
+        line.met(split=True, took=0.001)
+    assert line.spread == LONGEST_SPREAD
+
+
+def test_it_says_how_it_stands() -> None:
+    line, _ = taken()
+    assert repr(line) == "<Line, taken, 0 wait>"
