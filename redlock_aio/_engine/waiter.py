@@ -35,6 +35,9 @@ HEARTBEAT = LIVES / 3000
 TOO_LATE = 1.0
 """After how many seconds a question is too late: a master that was hung refuses it."""
 
+TIMER_SLACK = 0.001
+"""Seconds by which a wait may end early rather than be looked at once more."""
+
 RELOADS = 3
 """How often in a row a master may say that it has forgotten the scripts."""
 
@@ -225,17 +228,18 @@ class Waiter:
         if ticket.until(self._ttl, factor=self._factor) > self.fleet.clock() or ticket.refused:
             self.ring()
             return
+        lost = ticket.lost
+        if lost and not self._patient:
+            self.ring()  # leaving gives back what there is
+            return
         if ticket.must_yield:
             self.fleet.release(self.claim.give_back(), self._ttl, self.claim)
             ticket.give_back()
             unsent = self.claim.unsent
             self.claim = Claim(self.fleet, self._keys, self.member, self._ttl)
             self.claim.unsent = unsent
-        if ticket.lost:
-            if not self._patient:
-                self.ring()
-            elif self.queues.listen():
-                self.ask_all()  # a call may have come before we listened
+        if lost and self.queues.listen():
+            self.ask_all()  # a call may have come before we listened
 
     def called(self, master: int) -> None:
         """Hear from *master* that it is our turn there."""
@@ -370,16 +374,16 @@ async def acquire(
         await queues.know_the_time()
     if fleet.closed:
         raise RedlockError("this Redlock was closed")
+    # A timer may fire a little early.
+    ends = began + wait / 1000 - TIMER_SLACK if wait else math.inf
     waiter = Waiter(queues, line, key, ttl, factor, most, patient=wait != 0)
     try:
         waiter.begin()
         while True:
-            left = began + wait / 1000 - fleet.clock() if wait else None
-            await waiter.wait(left)
+            await waiter.wait(ends - fleet.clock() if wait else None)
             if waiter.won():
                 return waiter.claim
-            over = left is not None and fleet.clock() >= began + (wait or 0) / 1000
-            waiter.check(resources, began, over=over)
+            waiter.check(resources, began, over=fleet.clock() >= ends)
     except BaseException:
         waiter.leave()
         raise
