@@ -87,21 +87,21 @@ class Commands:
                 things; if left out, another client's, who listens to nothing.
         """
         self.commands.append(command)
-        name = command[0].decode().lower()
         self._pushes.speaker = speaker = listener or self._pushes.stranger
         try:
-            return self._execute(name, command[1:])
+            return self._execute(command[0].decode(), command[1:])
         except Error as error:
             return error
         finally:
             self._pushes.speaker = self._pushes.stranger
-            if name != "client":
+            if command[0].upper() != b"CLIENT":
                 speaker.caching = False
 
-    def _execute(self, name: str, arguments: list[bytes]) -> object:
+    def _execute(self, called: str, arguments: list[bytes]) -> object:
+        name = called.lower()
         handler: Callable[..., object] | None = getattr(self, f"_do_{name}", None)
         if handler is None:
-            raise Error(f"ERR unknown command '{name}'")
+            raise Error(f"ERR unknown command '{called}'")
         if name.upper() in self.forbid:
             full = "|".join([name, *(verb.decode().lower() for verb in arguments[:1])])
             full = full if name in ("client", "script") else name

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -13,7 +14,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from redlock_aio._rules import protocol
 from redlock_aio._rules.protocol import pack
 from redlock_aio.testing import EmbeddedMaster, FakeMaster
-from redlock_aio.testing._fake_commands import encode
+from redlock_aio.testing._fake_commands import EPOCH, encode
 
 from .servers import process
 
@@ -25,17 +26,43 @@ TOLERANCE = 250
 """How many ms the two may differ in what a key has left, on a busy machine."""
 
 keys = st.sampled_from(NAMES)
+MEMBERS = [b"me/1", b"me/2", b"you/1", b"\xff\x00/1", b"nobody"]
+AT_ANY_TIME, AT_NO_TIME = 2**52, 1
+"""Times after which an `enqueue` comes too late, in us of a master's clock."""
+QUEUED = NAMES[:2]
+QUEUES = [key for name in QUEUED for key in protocol.queue_keys(name)]
+
 tokens = st.sampled_from(TOKENS)
+members = st.sampled_from(MEMBERS)
 ttls = st.integers(min_value=2_000, max_value=2**40)
+queue_keys = st.sampled_from([(name, *protocol.queue_keys(name)) for name in QUEUED])
+enqueues = st.builds(
+    protocol.enqueue,
+    queue_keys,
+    tokens,
+    ttls,
+    member=members,
+    priority=st.sampled_from([1, 2, 2**51]),
+    lives=st.integers(min_value=2_000, max_value=2**40),
+    most=st.integers(min_value=1, max_value=3),
+    not_after=st.sampled_from([AT_ANY_TIME] * 9 + [AT_NO_TIME]),
+)
+leaves = st.builds(protocol.leave, queue_keys, tokens, members, stay=st.booleans())
 requests = st.one_of(
     st.builds(protocol.acquire, keys, tokens, ttls),
     st.builds(protocol.acquire, keys, tokens, ttls),
     st.builds(protocol.extend, keys, tokens, ttls),
     st.builds(protocol.release, keys, tokens),
+    enqueues,
+    leaves,
+    st.builds(protocol.release, st.sampled_from(QUEUED), tokens),
     st.sampled_from([script.load for script in protocol.SCRIPTS]),
     st.just(pack(b"SCRIPT", b"FLUSH")),
-    st.builds(pack, st.just(b"GET"), keys),
-    st.just(protocol.PING),
+    st.builds(pack, st.sampled_from([b"GET", b"PTTL", b"DEL"]), keys),
+    st.builds(pack, st.sampled_from([b"GET", b"PTTL", b"DEL"]), st.sampled_from(QUEUES)),
+    st.builds(pack, st.just(b"SET"), keys, tokens),
+    st.builds(pack, st.just(b"PEXPIRE"), keys, st.sampled_from([b"70000", b"0", b"-1"])),
+    st.sampled_from([protocol.PING, protocol.TIME, pack(b"FLUSHALL")]),
 )
 
 
@@ -59,15 +86,60 @@ class Pair:
             answer = error
         return plain(said.gets()), plain(answer)
 
+    def check(self, request: bytes) -> None:
+        """Compare the answers to a request, and all keys after it."""
+        fake, real = self.ask(request)
+        assert alike(fake, real), (request, fake, real)
+        self.check_keys()
+
     def check_keys(self) -> None:
         """Compare values and what is left of them."""
-        for key in NAMES:
-            assert len(set(self.ask(pack(b"GET", key)))) == 1
+        for key in NAMES + QUEUES:
+            if key in NAMES:
+                assert len(set(self.ask(pack(b"GET", key)))) == 1
             left, real_left = self.ask(pack(b"PTTL", key))
             assert isinstance(left, int)
             assert isinstance(real_left, int)
             assert (left < 0) == (real_left < 0)
             assert abs(left - real_left) < TOLERANCE
+        for queue, live in zip(QUEUES[::2], QUEUES[1::2], strict=True):
+            assert self.members(queue) == self.real_members(queue)
+            ours, theirs = self.members(live), self.real_members(live)
+            assert ours.keys() == theirs.keys()
+            assert all(abs(ours[member] - theirs[member]) < TOLERANCE for member in ours)
+
+    def members(self, key: bytes) -> dict[bytes, float]:
+        """Return a sorted set of the fake."""
+        value, _ = self.fake._keys.get(key, ({}, 0.0))
+        assert isinstance(value, dict)
+        return value
+
+    def real_members(self, key: bytes) -> dict[bytes, float]:
+        """Return a sorted set of the real server."""
+        self.real.send_packed_command([pack(b"ZRANGE", key, b"0", b"-1", b"WITHSCORES")])
+        return dict(self.real.read_response())
+
+
+def alike(fake: object, real: object) -> bool:
+    """Say whether two answers are the same but for what passes between them."""
+    match fake, real:
+        case [
+            [int(what), int(left), int(now), value],
+            [real_what, int(real_left), int(real_now), real_value],
+        ]:
+            return (
+                (what, value) == (real_what, real_value)
+                and abs(left - real_left) < TOLERANCE
+                and abs(now - real_now) < TOLERANCE * 1000
+            )
+        case [[bytes(holder), int(left)], [real_holder, int(real_left)]]:
+            return holder == real_holder and abs(left - real_left) < TOLERANCE
+        case [[bytes(seconds), bytes(us)], [bytes(real_seconds), bytes(real_us)]]:
+            apart = (int(seconds) - int(real_seconds)) * 1_000_000 + int(us) - int(real_us)
+            return abs(apart) < TOLERANCE * 1000
+        case [int(number), int(real_number)] if number > 1:  # a PTTL
+            return abs(number - real_number) < TOLERANCE
+    return fake == real
 
 
 def plain(answer: object) -> object:
@@ -98,6 +170,13 @@ def connection_to(server: EmbeddedMaster) -> Iterator[redis.Connection]:
         connection.disconnect()
 
 
+def as_late_as_real() -> FakeMaster:
+    """Return a fake whose clock says what the machine's says."""
+    fake = FakeMaster()
+    fake.clock_offset = time.time() - EPOCH - asyncio.get_running_loop().time()
+    return fake
+
+
 @given(story=st.lists(requests, min_size=1, max_size=30))
 @settings(
     max_examples=200,
@@ -109,11 +188,9 @@ def test_the_fake_master_answers_as_a_real_one(server: EmbeddedMaster, story: li
 
     async def tell() -> None:
         with connection_to(server) as connection:
-            pair = Pair(FakeMaster(), connection)
-            for request in story:
-                fake, real = pair.ask(request)
-                assert fake == real, request
-                pair.check_keys()
+            pair = Pair(as_late_as_real(), connection)
+            for request in [script.load for script in protocol.SCRIPTS] + story:
+                pair.check(request)
 
     asyncio.run(tell())
 
@@ -136,5 +213,45 @@ def test_a_fake_that_lies_is_found_out(server: EmbeddedMaster) -> None:
             with pytest.raises(AssertionError):
                 pair.check_keys()
             assert len(set(pair.ask(protocol.release(b"x", TOKENS[0])))) == 1
+
+    asyncio.run(tell())
+
+
+def test_the_dead_are_buried_as_by_a_real_one(server: EmbeddedMaster) -> None:
+    """By whoever enqueues and whoever leaves; and a queue of nobody ends by itself."""
+    keys = (b"r", *protocol.queue_keys(b"r"))
+
+    def enqueue(member: bytes, lives: int, ttl: int = 60_000) -> bytes:
+        return protocol.enqueue(
+            keys, TOKENS[0] + member, ttl, member=member, priority=int(member[-1:]), lives=lives,
+            most=2, not_after=AT_ANY_TIME,
+        )  # fmt: skip
+
+    def leave(member: bytes) -> bytes:
+        return protocol.leave(keys, TOKENS[0] + member, member, stay=False)
+
+    async def tell() -> None:
+        with connection_to(server) as connection:
+            pair = Pair(as_late_as_real(), connection)
+            for script in protocol.SCRIPTS:
+                pair.check(script.load)
+            pair.check(pack(b"SET", b"r", b"somebody"))
+            for member, lives in ((b"me/1", 60), (b"me/2", 60_000), (b"me/3", 60_000)):
+                pair.check(enqueue(member, lives))
+            assert list(pair.members(keys[1])) == [b"me/1", b"me/2"], "the third finds it full"
+            await asyncio.sleep(0.1)
+            pair.check(enqueue(b"me/3", 60))
+            assert list(pair.members(keys[1])) == [b"me/2", b"me/3"]
+            pair.check(pack(b"DEL", b"r"))
+            await asyncio.sleep(0.1)
+            pair.check(leave(b"me/2"))
+            assert not pair.members(keys[1])
+            pair.check(enqueue(b"me/4", 60_000, ttl=60))
+            await asyncio.sleep(0.1)
+            pair.check(enqueue(b"me/5", 20))
+            assert list(pair.members(keys[1])) == [b"me/5"], "who held it has lived no longer"
+            await asyncio.sleep(0.1)
+            pair.check(protocol.PING)
+            assert not pair.real_members(keys[1])
 
     asyncio.run(tell())
