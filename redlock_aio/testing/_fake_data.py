@@ -95,8 +95,6 @@ class Data:
         value, _ = self.find(key)
         if value is None:
             return 0
-        if ttl <= 0:
-            return self.delete(key)
         self.keys[key] = (value, _now() + ttl / 1000)
         self._witness.was_changed(key)
         return 1

@@ -35,27 +35,32 @@ QUEUES = [key for name in QUEUED for key in protocol.queue_keys(name)]
 tokens = st.sampled_from(TOKENS)
 members = st.sampled_from(MEMBERS)
 ttls = st.integers(min_value=2_000, max_value=2**40)
-queue_keys = st.sampled_from([(name, *protocol.queue_keys(name)) for name in QUEUED])
-enqueues = st.builds(
-    protocol.enqueue,
-    queue_keys,
-    tokens,
-    ttls,
-    member=members,
-    priority=st.sampled_from([1, 2, 2**51]),
-    lives=st.integers(min_value=2_000, max_value=2**40),
-    most=st.integers(min_value=1, max_value=3),
-    not_after=st.sampled_from([AT_ANY_TIME] * 9 + [AT_NO_TIME]),
-)
-leaves = st.builds(protocol.leave, queue_keys, tokens, members, stay=st.booleans())
+
+
+def queue_requests(names: list[bytes]) -> st.SearchStrategy[bytes]:
+    """Build what is said about locks with queues, of these names."""
+    keys = st.sampled_from([(name, *protocol.queue_keys(name)) for name in names])
+    enqueues = st.builds(
+        protocol.enqueue,
+        keys,
+        tokens,
+        ttls,
+        member=members,
+        priority=st.sampled_from([1, 2, 2**51]),
+        lives=st.integers(min_value=2_000, max_value=2**40),
+        most=st.integers(min_value=1, max_value=4),
+        not_after=st.sampled_from([AT_ANY_TIME] * 9 + [AT_NO_TIME]),
+    )
+    leaves = st.builds(protocol.leave, keys, tokens, members, stay=st.booleans())
+    return st.one_of(enqueues, leaves, st.builds(protocol.release, st.sampled_from(names), tokens))
+
+
 requests = st.one_of(
     st.builds(protocol.acquire, keys, tokens, ttls),
     st.builds(protocol.acquire, keys, tokens, ttls),
     st.builds(protocol.extend, keys, tokens, ttls),
     st.builds(protocol.release, keys, tokens),
-    enqueues,
-    leaves,
-    st.builds(protocol.release, st.sampled_from(QUEUED), tokens),
+    queue_requests(QUEUED),
     st.sampled_from([script.load for script in protocol.SCRIPTS]),
     st.just(pack(b"SCRIPT", b"FLUSH")),
     st.builds(pack, st.sampled_from([b"GET", b"PTTL", b"DEL"]), keys),
@@ -177,6 +182,14 @@ def as_late_as_real() -> FakeMaster:
     return fake
 
 
+async def tell_both(server: EmbeddedMaster, story: list[bytes]) -> None:
+    """Compare the fake and the real one after each of these requests."""
+    with connection_to(server) as connection:
+        pair = Pair(as_late_as_real(), connection)
+        for request in [script.load for script in protocol.SCRIPTS] + story:
+            pair.check(request)
+
+
 @given(story=st.lists(requests, min_size=1, max_size=30))
 @settings(
     max_examples=200,
@@ -186,13 +199,21 @@ def as_late_as_real() -> FakeMaster:
 def test_the_fake_master_answers_as_a_real_one(server: EmbeddedMaster, story: list[bytes]) -> None:
     """After each request the answers, the values and the times left are the same."""
 
-    async def tell() -> None:
-        with connection_to(server) as connection:
-            pair = Pair(as_late_as_real(), connection)
-            for request in [script.load for script in protocol.SCRIPTS] + story:
-                pair.check(request)
+    asyncio.run(tell_both(server, story))
 
-    asyncio.run(tell())
+
+@given(story=st.lists(queue_requests(QUEUED[:1]), min_size=5, max_size=30))
+@settings(
+    max_examples=100,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+def test_the_fake_master_keeps_queues_as_a_real_one(
+    server: EmbeddedMaster, story: list[bytes]
+) -> None:
+    """As above, where all want the same lock."""
+
+    asyncio.run(tell_both(server, story))
 
 
 def test_a_fake_that_lies_is_found_out(server: EmbeddedMaster) -> None:

@@ -42,8 +42,8 @@ def enqueue(token: bytes, member: bytes, *, most: int = 9, lives: int = LONG) ->
     )
 
 
-def leave(token: bytes, member: bytes) -> bytes:
-    return protocol.leave(KEYS, token, member, stay=False)
+def leave(token: bytes, member: bytes, *, stay: bool = False) -> bytes:
+    return protocol.leave(KEYS, token, member, stay=stay)
 
 
 LOOK = CACHING + protocol.look(b"k")
@@ -267,6 +267,31 @@ STORIES = [
             ("you", enqueue(OTHERS, b"you/1")),
             ("me", enqueue(TOKEN, b"me/1")),
             ("you", leave(OTHERS, b"you/1")),
+        ],
+        [[b"subscribe", DESK, 1], [b"message", DESK, b"me/1"]],
+    ),
+    Story(
+        "who stays does not wake himself",
+        [
+            (
+                "me",
+                protocol.subscribe(b"me")
+                + enqueue(TOKEN, b"me/1")
+                + leave(TOKEN, b"me/1", stay=True),
+            )
+        ],
+        [[b"subscribe", DESK, 1]],
+    ),
+    Story(
+        "who stays keeps his place",
+        [
+            (
+                "me",
+                protocol.subscribe(b"me")
+                + enqueue(TOKEN, b"me/1")
+                + leave(TOKEN, b"me/1", stay=True),
+            ),
+            ("you", enqueue(OTHERS, b"you/1") + leave(OTHERS, b"you/1")),
         ],
         [[b"subscribe", DESK, 1], [b"message", DESK, b"me/1"]],
     ),

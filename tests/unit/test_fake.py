@@ -127,6 +127,19 @@ async def test_a_key_that_ends_while_the_master_hangs_is_told_of_when_it_is_resu
     assert ear.heard == [GONE]
 
 
+async def test_a_master_that_hangs_notices_nothing(master: FakeMaster, ear: Ear) -> None:
+    """So the first to access the key notices that it has ended, and needs not be told."""
+    master.set("k", "v", 1000)
+    await look(ear)
+    master.hang()
+    ear.transport.write(LOOK)
+    await asyncio.sleep(10)
+    master.resume()
+    await asyncio.sleep(LATENCY)
+    assert ear.replies[-1] is None
+    assert not ear.heard
+
+
 async def test_a_key_that_lives_on_is_still_watched_when_the_master_is_resumed(
     master: FakeMaster, ear: Ear
 ) -> None:
@@ -212,6 +225,7 @@ async def test_all_is_forgotten_of_a_connection_that_has_ended(
     assert not master._pushes.remembered
     master.delete("k")
     master.flush()
+    assert timers() == before, "nothing is underway to it"
     await asyncio.sleep(LATENCY)
     assert ear.heard == [[b"subscribe", DESK, 1]]
 
