@@ -20,6 +20,7 @@ FLOORS = [
     ["_engine.waiting", "_engine.queues"],
     ["_engine.claim"],
     ["_engine.waiter"],
+    ["_engine.queueing"],
     ["_engine.watchdog"],
     ["_engine.lease"],
     ["_engine.lock"],
@@ -37,7 +38,17 @@ NO_IO = {"asyncio", "anyio", "hiredis", "logging", "random", "redis", "secrets",
 # fake is as good as a socket.
 NO_TRANSPORT = {
     f"_engine.{name}"
-    for name in ("line", "rounds", "waiting", "queues", "claim", "waiter", "watchdog", "lease")
+    for name in [
+        "line",
+        "rounds",
+        "waiting",
+        "queues",
+        "claim",
+        "waiter",
+        "queueing",
+        "watchdog",
+        "lease",
+    ]
 }
 # What users could have written themselves uses what users see.
 ONLY_PUBLIC = {"demo", "testing._embedded"}

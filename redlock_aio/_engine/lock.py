@@ -5,7 +5,7 @@ from collections.abc import Coroutine
 from types import TracebackType
 from typing import Protocol
 
-from redlock_aio._engine import waiter, waiting
+from redlock_aio._engine import queueing, waiting
 from redlock_aio._engine.lease import Lease, OnLost
 from redlock_aio._engine.line import Line
 from redlock_aio._engine.rounds import Fleet
@@ -155,7 +155,7 @@ class Lock:
         self, fleet: Fleet, line: Line, began: float, wait: int | None
     ) -> Coroutine[object, object, Attempt]:
         engine = self._engine
-        return waiter.acquire(
+        return queueing.acquire(
             fleet,
             line,
             self._resources,

@@ -17,12 +17,21 @@ import random
 from redlock_aio._engine.claim import Claim, Glance, Question
 from redlock_aio._engine.line import Line
 from redlock_aio._engine.queues import Queues
-from redlock_aio._engine.rounds import Fleet
 from redlock_aio._engine.waiting import EXPIRY_SLACK, refusal
 from redlock_aio._rules import protocol
-from redlock_aio._rules.fairness import ASKED, BEHIND, FAILED, FULL, GRANTED, NEXT, Ticket
+from redlock_aio._rules.fairness import (
+    ASKED,
+    AWAITED,
+    BEHIND,
+    FAILED,
+    FULL,
+    GRANTED,
+    NEXT,
+    UNASKED,
+    Ticket,
+)
 from redlock_aio._rules.protocol import Silence
-from redlock_aio._rules.quorum import Answer
+from redlock_aio._rules.quorum import NOT_YET, Answer
 from redlock_aio._rules.view import View
 from redlock_aio.errors import RedlockError
 
@@ -35,8 +44,8 @@ HEARTBEAT = LIVES / 3000
 TOO_LATE = 1.0
 """After how many seconds a question is too late: a master that was hung refuses it."""
 
-TIMER_SLACK = 0.001
-"""Seconds by which a wait may end early rather than be looked at once more."""
+CALLS_LAST = 0.01
+"""Seconds in which the calls of all masters should come, after the first; then they are asked."""
 
 RELOADS = 3
 """How often in a row a master may say that it has forgotten the scripts."""
@@ -95,7 +104,7 @@ class Waiter:
         self._most = most
         self._patient = patient
         self.claim = Claim(self.fleet, self._keys, self.member, ttl)
-        self._said: list[Silence] = [protocol.TIMED_OUT] * masters
+        self._said: list[object] = [NOT_YET] * masters
         self._reloads = [0] * masters
         self._view = View(masters)
         self._due = [math.inf] * masters
@@ -104,6 +113,9 @@ class Waiter:
         self._timer: asyncio.TimerHandle | None = None
         self._bell: asyncio.Future[None] | None = None
         self._over = False
+        self._began = self.fleet.clock()
+        # When the grace for late answers ends, infinite when it has ended.
+        self._heard_out_at: float | None = None
 
     def __repr__(self) -> str:
         return f"<Waiter {self.ticket!r}>"
@@ -151,7 +163,7 @@ class Waiter:
             self._note(master, number, now, silence)
 
     def _arm(self) -> None:
-        due = min(*self._due, self._beat_at)
+        due = min(*self._due, self._beat_at, self._heard_out_at or math.inf)
         if due < self._armed_for:  # a timer that is too early looks again
             if self._timer is not None:
                 self._timer.cancel()
@@ -168,13 +180,15 @@ class Waiter:
                 continue
             self._due[master] = math.inf
             standing = self.ticket.standings[master]
-            if standing is NEXT:
+            if standing in (NEXT, AWAITED, UNASKED):
                 self._ask(master)
             elif standing in (ASKED, GRANTED):
                 self.fleet.links[master].overdue()
                 if standing is ASKED:
                     self.ticket.standings[master] = FAILED
                     self._said[master] = protocol.TIMED_OUT
+        if self._heard_out_at is not None and now >= self._heard_out_at:
+            self._heard_out_at = math.inf
         if now >= self._beat_at:
             self.ask_all()
         self._consider()
@@ -230,7 +244,7 @@ class Waiter:
             return
         lost = ticket.lost
         if lost and not self._patient:
-            self.ring()  # leaving gives back what there is
+            self._hear_out()  # leaving gives back what there is
             return
         if ticket.must_yield:
             self.fleet.release(self.claim.give_back(), self._ttl, self.claim)
@@ -241,11 +255,25 @@ class Waiter:
         if lost and self.queues.listen():
             self.ask_all()  # a call may have come before we listened
 
+    def _hear_out(self) -> None:
+        """End it when all have answered, or as much time again has passed: the error says more."""
+        if self._heard_out_at is None:
+            now = self.fleet.clock()
+            self._heard_out_at = now + max(now - self._began, 0.001)
+        if ASKED not in self.ticket.standings or self._heard_out_at == math.inf:
+            self.ring()
+
     def called(self, master: int) -> None:
         """Hear from *master* that it is our turn there."""
-        if not self._over:
-            self._ask(master)
-            self._arm()
+        if self._over:
+            return
+        self.ticket.called()
+        soon = self.fleet.clock() + CALLS_LAST
+        for number, standing in enumerate(self.ticket.standings):
+            if standing in (AWAITED, UNASKED):  # it is its turn to call, or it waits for us
+                self._due[number] = min(self._due[number], soon)
+        self._ask(master)
+        self._arm()
 
     def changed(self, master: int) -> None:
         """Hear that the lock was changed on *master* by others; ask, if we come after them."""
@@ -327,63 +355,3 @@ class Waiter:
             began=began,
             now=self.fleet.clock(),
         )
-
-
-async def acquire(
-    fleet: Fleet,
-    line: Line,
-    resources: tuple[str, ...],
-    key: bytes,
-    ttl: int,
-    factor: float,
-    *,
-    most: int,
-    began: float,
-    wait: int | None,
-) -> Claim:
-    """
-    Wait in the queues for *key* until it is ours.
-
-    Args:
-        line: Who else in this process wants it.
-
-        ttl: In milliseconds.
-
-        factor: The drift factor.
-
-        most: How many may wait.
-
-        began: When the caller began to wait, on the fleet's clock.
-
-        wait: For how many milliseconds from then; ``None`` for ever.
-
-    Raises:
-        LockNotAcquiredError: Others held it to the end, or too many wait.
-
-        QuorumUnavailableError: Too few masters answered.
-
-        RedlockError: The manager was closed.
-
-    Cancellation:
-        It did not happen: no key stays, and no place in a queue.
-    """
-    queues = fleet.queues
-    if not isinstance(queues, Queues):
-        fleet.queues = queues = Queues(fleet)
-    if not fleet.closed:
-        await queues.know_the_time()
-    if fleet.closed:
-        raise RedlockError("this Redlock was closed")
-    # A timer may fire a little early.
-    ends = began + wait / 1000 - TIMER_SLACK if wait else math.inf
-    waiter = Waiter(queues, line, key, ttl, factor, most, patient=wait != 0)
-    try:
-        waiter.begin()
-        while True:
-            await waiter.wait(ends - fleet.clock() if wait else None)
-            if waiter.won():
-                return waiter.claim
-            waiter.check(resources, began, over=fleet.clock() >= ends)
-    except BaseException:
-        waiter.leave()
-        raise

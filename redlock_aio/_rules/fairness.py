@@ -15,6 +15,8 @@ whether they are next. This file is one waiter's side of it:
 - Whoever can't have a majority, because too many masters have others before us,
   must give back what it has: the others may be waiting for just that. It keeps
   its place.
+- Whoever is called by one master will be called by the others, if nobody else
+  comes before it there. Until then their old answers are no reason to give back.
 - What was asked before giving back must not count when it is answered after it:
   the master has taken that grant back. So every question has a number.
 
@@ -38,12 +40,14 @@ class Standing(enum.Enum):
     GRANTED = "granted"
     NEXT = "held, and we are next"
     BEHIND = "others come first"
+    AWAITED = "others came first, and we are called elsewhere"
     FULL = "its queue is full"
     FAILED = "no answer that helps"
 
 
 UNASKED, ASKED, GRANTED, NEXT = Standing.UNASKED, Standing.ASKED, Standing.GRANTED, Standing.NEXT
-BEHIND, FULL, FAILED = Standing.BEHIND, Standing.FULL, Standing.FAILED
+BEHIND, AWAITED = Standing.BEHIND, Standing.AWAITED
+FULL, FAILED = Standing.FULL, Standing.FAILED
 
 AGAINST = (BEHIND, FULL, FAILED)
 
@@ -129,6 +133,12 @@ class Ticket:
             if standing in (GRANTED, ASKED, FAILED):
                 self.standings[master] = UNASKED
             self._numbers[master] += 1
+
+    def called(self) -> None:
+        """Note that it is our turn on some master: that others come first is old news."""
+        for master, standing in enumerate(self.standings):
+            if standing is BEHIND:
+                self.standings[master] = AWAITED
 
     def forget(self, master: int) -> None:
         """Note that *master* may have forgotten what it said."""

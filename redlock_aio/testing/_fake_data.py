@@ -196,9 +196,9 @@ def _enqueue(data: Data, now: int, keys: Sequence[bytes], arguments: Sequence[by
         data.zadd(queue, priority, member)
     first = data.zfirst(queue) == member
     granted = mine or (first and holder is None)
-    data.pexpire(queue, lives * 4)
+    data.pexpire(queue, lives + 100)
     data.zadd(live, ms + (min(lives, ttl) if granted else lives), member)
-    data.pexpire(live, lives * 4)
+    data.pexpire(live, lives + 100)
     if granted:
         data.set(lock, token, ttl)
         return [0, ttl, now, token]
@@ -210,17 +210,20 @@ def _leave(data: Data, now: int, keys: Sequence[bytes], arguments: Sequence[byte
     token, member, how, channel = arguments
     holder = data.get(lock)
     mine = holder == token
+    news = mine or holder is None
     if mine:
         data.delete(lock)
     if how != b"stay":
+        news = news or data.zfirst(queue) == member
         data.zrem(queue, member)
         data.zrem(live, member)
+    if news:
+        _bury(data, queue, live, now // 1000)
+        first = data.zfirst(queue)
+        if first is not None and first != member:
+            data.publish(channel + first.partition(b"/")[0], first)
     if holder is not None and not mine:
         return [holder, data.pttl(lock)]
-    _bury(data, queue, live, now // 1000)
-    first = data.zfirst(queue)
-    if first is not None and first != member:
-        data.publish(channel + first.partition(b"/")[0], first)
     return True if mine else 0
 
 

@@ -278,6 +278,56 @@ async def test_a_hung_or_dead_minority_costs_nothing(
     assert await waiter - released == pytest.approx(2 * LATENCY)
 
 
+@pytest.mark.parametrize("dead", range(3))
+async def test_masters_that_are_far_from_each_other_do_not_make_anybody_yield_in_vain(
+    dead: int,
+) -> None:
+    """A call of the nearest is answered before the others have called."""
+    masters = [FakeMaster(latency=0.001 * 2**number) for number in range(5)]
+    async with Redlock(masters) as redlock, Redlock(masters) as other:
+        await got(redlock)
+        await got(other)
+        for master in masters[1 : 1 + dead]:
+            master.kill()
+        holder = await redlock.lock("r", fair=True).acquire()
+        waiters = []
+        for number in range(6):
+            waiters.append(asyncio.create_task(got((redlock, other)[number % 2])))
+            await asyncio.sleep(0.05)
+        released = now()
+        await holder.release()
+        times = await asyncio.gather(*waiters)
+        assert list(times) == sorted(times)
+        assert times[-1] - released < 6 * 3 * 0.016
+
+
+async def test_who_comes_next_after_one_who_left_hears_of_it(
+    redlock: Redlock, other: Redlock
+) -> None:
+    """The lock is held by somebody who knows nothing of the queue."""
+    holder = await other.lock("r").acquire()
+    first = asyncio.create_task(got(redlock))
+    await asyncio.sleep(0.03)
+    second = asyncio.create_task(got(other))
+    await asyncio.sleep(0.03)
+    first.cancel()
+    await asyncio.sleep(0.03)
+    released = now()
+    await holder.release()
+    assert await second - released < 0.01
+    await asyncio.wait([first])
+
+
+async def test_queues_do_not_outlive_who_stands_in_them(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    async with redlock.lock("r"):
+        for master in masters:
+            enqueue(master, b"theirs/1", place=1)
+        await asyncio.sleep(LIVES / 1000 + 0.2)
+        assert left(masters) == [b"r"] * 5
+
+
 @pytest.mark.parametrize("how", ["restart", "flush", "cut", "forget"])
 async def test_waiters_stand_in_line_again_where_they_were_forgotten(
     redlock: Redlock, other: Redlock, masters: list[FakeMaster], how: str

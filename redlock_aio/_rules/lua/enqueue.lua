@@ -27,13 +27,13 @@ end
 local first = redis.call("ZRANGE", KEYS[2], 0, 0)[1] == ARGV[3]
 local granted = mine or (first and not holder)
 local lives = tonumber(ARGV[5])
-redis.call("PEXPIRE", KEYS[2], lives * 4)
+redis.call("PEXPIRE", KEYS[2], lives + 100)
 if granted then
   -- Whoever holds the lock and dies is not waited for longer than for the lock.
   lives = math.min(lives, tonumber(ARGV[2]))
 end
 redis.call("ZADD", KEYS[3], string.format("%.0f", ms + lives), ARGV[3])
-redis.call("PEXPIRE", KEYS[3], ARGV[5] * 4)
+redis.call("PEXPIRE", KEYS[3], ARGV[5] + 100)
 if granted then
   redis.call("SET", KEYS[1], ARGV[1], "PX", ARGV[2])
   return {0, tonumber(ARGV[2]), now, ARGV[1]}

@@ -1,0 +1,73 @@
+"""From the wish to have a lock in turn to a majority of the masters."""
+
+import math
+
+from redlock_aio._engine.claim import Claim
+from redlock_aio._engine.line import Line
+from redlock_aio._engine.queues import Queues
+from redlock_aio._engine.rounds import Fleet
+from redlock_aio._engine.waiter import Waiter
+from redlock_aio.errors import RedlockError
+
+TIMER_SLACK = 0.001
+"""Seconds by which a wait may end early rather than be looked at once more."""
+
+
+async def acquire(
+    fleet: Fleet,
+    line: Line,
+    resources: tuple[str, ...],
+    key: bytes,
+    ttl: int,
+    factor: float,
+    *,
+    most: int,
+    began: float,
+    wait: int | None,
+) -> Claim:
+    """
+    Wait in the queues for *key* until it is ours.
+
+    Args:
+        line: Who else in this process wants it.
+
+        ttl: In milliseconds.
+
+        factor: The drift factor.
+
+        most: How many may wait.
+
+        began: When the caller began to wait, on the fleet's clock.
+
+        wait: For how many milliseconds from then; ``None`` for ever.
+
+    Raises:
+        LockNotAcquiredError: Others held it to the end, or too many wait.
+
+        QuorumUnavailableError: Too few masters answered.
+
+        RedlockError: The manager was closed.
+
+    Cancellation:
+        It did not happen: no key stays, and no place in a queue.
+    """
+    queues = fleet.queues
+    if not isinstance(queues, Queues):
+        fleet.queues = queues = Queues(fleet)
+    if not fleet.closed:
+        await queues.know_the_time()
+    if fleet.closed:
+        raise RedlockError("this Redlock was closed")
+    # A timer may fire a little early.
+    ends = began + wait / 1000 - TIMER_SLACK if wait else math.inf
+    waiter = Waiter(queues, line, key, ttl, factor, most, patient=wait != 0)
+    try:
+        waiter.begin()
+        while True:
+            await waiter.wait(ends - fleet.clock() if wait else None)
+            if waiter.won():
+                return waiter.claim
+            waiter.check(resources, began, over=fleet.clock() >= ends)
+    except BaseException:
+        waiter.leave()
+        raise
