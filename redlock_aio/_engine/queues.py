@@ -125,11 +125,14 @@ class Queues:
         if self._listening:
             return False
         self._listening = True
-        payload = protocol.subscribe(self.client)
         self.fleet.flush()
-        for link in self.fleet.links:
-            link.send(payload, ())
+        for master in range(len(self.fleet.links)):
+            self._subscribe(master, begins=True)
         return True
+
+    def _subscribe(self, master: int, *, begins: bool) -> None:
+        subscription = protocol.Subscription(self.client, begins=begins)
+        self.fleet.links[master].send(subscription.payload, (subscription,))
 
     def left(self, waiter: Member) -> None:
         """Forget a waiter; some time after the last one, listen no more."""
@@ -141,15 +144,14 @@ class Queues:
         self._idle = None
         if not self.waiters:
             self._listening = False
-            payload = protocol.unsubscribe(self.client)
-            for link in self.fleet.links:
-                link.send(payload, ())
+            for master in range(len(self.fleet.links)):
+                self._subscribe(master, begins=False)
 
     def heard(self, master: int, push: object) -> None:
         """Wake whom a master calls; after a new beginning, all."""
         if push == protocol.EVERYTHING_CHANGED:
             if self._listening:
-                self.fleet.links[master].send(protocol.subscribe(self.client), ())
+                self._subscribe(master, begins=True)
             for waiter in list(self.waiters.values()):
                 waiter.forgotten(master)
             return

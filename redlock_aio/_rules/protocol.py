@@ -121,14 +121,27 @@ def look(key: bytes) -> bytes:
     return pack(b"GET", key)
 
 
-def subscribe(client: bytes) -> bytes:
-    """Return the command by which *client* hears that it is next in a queue; it has no reply."""
-    return pack(b"SUBSCRIBE", CHANNEL + client)
+class Subscription:
+    """
+    The command by which *client* begins or ends to hear that it is next in a queue.
+
+    Its reply is what the server says unasked, or an error in the place of a reply.
+    """
+
+    __slots__ = ("debt_ttl", "payload")
+
+    def __init__(self, client: bytes, *, begins: bool) -> None:
+        self.payload = pack(b"SUBSCRIBE" if begins else b"UNSUBSCRIBE", CHANNEL + client)
+        self.debt_ttl = 0
+
+    def answered(self, master: int, reply: object, /) -> None:
+        """Leave it at that: whoever may not listen asks now and then."""
 
 
-def unsubscribe(client: bytes) -> bytes:
-    """Return the command that ends what `subscribe` began; it has no reply."""
-    return pack(b"UNSUBSCRIBE", CHANNEL + client)
+def is_confirmation(push: object) -> bool:
+    """Return whether a *push* is the reply to a `Subscription`."""
+    kinds = (b"subscribe", b"unsubscribe")
+    return isinstance(push, list) and len(push) == 3 and push[0] in kinds
 
 
 def queue_keys(key: bytes) -> tuple[bytes, bytes]:

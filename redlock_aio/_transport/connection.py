@@ -201,7 +201,7 @@ class Connection(asyncio.Protocol):
         while reply is not _NOT_ENOUGH:
             self._unparsed = 0
             if reply.__class__ is _Push:
-                self._on_push(number, reply)
+                self._take_push(reply)
             elif not pending:  # also when an asker has ended this connection meanwhile
                 self.condemn("it sent a reply that nobody asked for")
                 return
@@ -215,6 +215,13 @@ class Connection(asyncio.Protocol):
                 reply = self._mad(error)
         if self._unparsed > MAX_UNPARSED:
             self.condemn(f"it sent a reply of more than {MAX_UNPARSED} bytes")
+
+    def _take_push(self, push: object) -> None:
+        pending = self._pending
+        if not protocol.is_confirmation(push):
+            self._on_push(self._number, push)
+        elif pending and isinstance(pending[0], protocol.Subscription):
+            pending.popleft().answered(self._number, push)
 
     def _mad(self, error: Exception) -> object:
         self.condemn(f"it does not speak the protocol: {protocol.harmless(str(error))}")

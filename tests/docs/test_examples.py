@@ -39,6 +39,7 @@ SAYS = {
         r"not now: .*\n"
         r"gave up after 3 attempts and \d+ ms\n"
         r"it was released in time\n"
+        r"number 1 is served\nnumber 2 is served\nnumber 3 is served\n"
     ),
 }
 

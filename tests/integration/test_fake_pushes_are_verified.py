@@ -22,6 +22,16 @@ KEYS = (b"k", *protocol.queue_keys(b"k"))
 QUEUE, LIVE = KEYS[1:]
 MISSED = 0.45
 """Seconds after which a server has noticed that a key has ended, on a busy machine."""
+
+
+def subscribe(client: bytes) -> bytes:
+    return protocol.Subscription(client, begins=True).payload
+
+
+def unsubscribe(client: bytes) -> bytes:
+    return protocol.Subscription(client, begins=False).payload
+
+
 DESK = protocol.CHANNEL + b"me"
 
 Heard = list[list[object]]
@@ -222,7 +232,7 @@ STORIES = [
     # Channels.
     Story(
         "subscribed and published",
-        [("me", protocol.subscribe(b"me")), ("you", pack(b"PUBLISH", DESK, b"x"))],
+        [("me", subscribe(b"me")), ("you", pack(b"PUBLISH", DESK, b"x"))],
         [[b"subscribe", DESK, 1], [b"message", DESK, b"x"]],
     ),
     Story("published and not subscribed", [("you", pack(b"PUBLISH", DESK, b"x"))]),
@@ -231,7 +241,7 @@ STORIES = [
         [
             (
                 "me",
-                protocol.subscribe(b"me") + protocol.subscribe(b"me") + protocol.subscribe(b"2"),
+                subscribe(b"me") + subscribe(b"me") + subscribe(b"2"),
             ),
             ("you", pack(b"PUBLISH", DESK, b"x")),
         ],
@@ -245,25 +255,25 @@ STORIES = [
     Story(
         "unsubscribed",
         [
-            ("me", protocol.subscribe(b"me") + protocol.unsubscribe(b"me")),
+            ("me", subscribe(b"me") + unsubscribe(b"me")),
             ("you", pack(b"PUBLISH", DESK, b"x")),
         ],
         [[b"subscribe", DESK, 1], [b"unsubscribe", DESK, 0]],
     ),
     Story(
         "unsubscribed from nothing",
-        [("me", protocol.unsubscribe(b"me"))],
+        [("me", unsubscribe(b"me"))],
         [[b"unsubscribe", DESK, 0]],
     ),
     Story(
         "published by myself",
-        [("me", protocol.subscribe(b"me") + pack(b"PUBLISH", DESK, b"x"))],
+        [("me", subscribe(b"me") + pack(b"PUBLISH", DESK, b"x"))],
         [[b"subscribe", DESK, 1], [b"message", DESK, b"x"]],
     ),
     Story(
         "who leaves wakes the next",
         [
-            ("me", protocol.subscribe(b"me")),
+            ("me", subscribe(b"me")),
             ("you", enqueue(OTHERS, b"you/1")),
             ("me", enqueue(TOKEN, b"me/1")),
             ("you", leave(OTHERS, b"you/1")),
@@ -275,9 +285,7 @@ STORIES = [
         [
             (
                 "me",
-                protocol.subscribe(b"me")
-                + enqueue(TOKEN, b"me/1")
-                + leave(TOKEN, b"me/1", stay=True),
+                subscribe(b"me") + enqueue(TOKEN, b"me/1") + leave(TOKEN, b"me/1", stay=True),
             )
         ],
         [[b"subscribe", DESK, 1]],
@@ -287,9 +295,7 @@ STORIES = [
         [
             (
                 "me",
-                protocol.subscribe(b"me")
-                + enqueue(TOKEN, b"me/1")
-                + leave(TOKEN, b"me/1", stay=True),
+                subscribe(b"me") + enqueue(TOKEN, b"me/1") + leave(TOKEN, b"me/1", stay=True),
             ),
             ("you", enqueue(OTHERS, b"you/1") + leave(OTHERS, b"you/1")),
         ],
@@ -298,7 +304,7 @@ STORIES = [
     Story(
         "who leaves wakes nobody while others hold the lock",
         [
-            ("me", protocol.subscribe(b"me")),
+            ("me", subscribe(b"me")),
             ("you", THEIRS + enqueue(b"c", b"you/1")),
             ("me", enqueue(TOKEN, b"me/1")),
             ("you", leave(b"c", b"you/1")),
@@ -308,7 +314,7 @@ STORIES = [
     Story(
         "a change, then a message",
         [
-            ("me", protocol.subscribe(b"me") + LOOK),
+            ("me", subscribe(b"me") + LOOK),
             ("you", SET + pack(b"PUBLISH", DESK, b"x")),
         ],
         [[b"subscribe", DESK, 1], *gone(b"k"), [b"message", DESK, b"x"]],

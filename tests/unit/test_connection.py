@@ -185,6 +185,24 @@ async def test_a_server_that_changed_its_mind_is_asked_anew(
     assert transport.ended == "aborted"
 
 
+async def test_the_reply_to_a_subscription_is_what_the_server_says_unasked(
+    connection: Connection,
+) -> None:
+    """Or an error; either way the replies behind it come to those who asked for them."""
+    before, behind, last = (Asking(protocol.look(b"k%d" % i)) for i in range(3))
+    begins = protocol.Subscription(b"c", begins=True)
+    ends = protocol.Subscription(b"c", begins=False)
+    asked: list[protocol.Asker] = [before, begins, behind, ends, last]
+    connection.send(b"".join(asker.payload for asker in asked), asked)
+    subscribed = b">3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n"
+    connection.data_received(subscribed)  # nobody's: it is not its turn
+    connection.data_received(b":1\r\n" + subscribed + b":2\r\n-NOPERM no\r\n:3\r\n")
+    assert [asker.replies for asker in (before, behind, last)] == [[1], [2], [3]]
+    assert connection.pending == 0
+    connection.data_received(subscribed)
+    assert not connection.reason
+
+
 NOSCRIPT = b"-NOSCRIPT No matching script.\r\n"
 LOADED = b"$1\r\nx\r\n" * len(SCRIPTS)
 

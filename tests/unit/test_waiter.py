@@ -386,6 +386,21 @@ def listening(masters: list[FakeMaster]) -> int:
     return said.count(b"SUBSCRIBE") - said.count(b"UNSUBSCRIBE")
 
 
+async def test_who_may_not_listen_finds_out_by_asking(masters: list[FakeMaster]) -> None:
+    for master in masters:
+        master.forbid = {"SUBSCRIBE", "UNSUBSCRIBE"}
+    async with Redlock(masters) as redlock, Redlock(masters) as other:
+        holder = await redlock.lock("r", fair=True).acquire()
+        waiter = asyncio.create_task(got(other))
+        await asyncio.sleep(0.1)
+        released = now()
+        await holder.release()
+        assert await waiter - released <= HEARTBEAT + 0.01
+        await asyncio.sleep(2 * IDLE)
+        assert "5 up" in repr(other)
+    assert not left(masters)
+
+
 async def test_clocks_that_go_wrong_do_not_keep_it_out(masters: list[FakeMaster]) -> None:
     for number, master in enumerate(masters):
         master.clock_offset = 1000.0 * number
