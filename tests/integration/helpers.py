@@ -9,10 +9,16 @@ from typing import Any, Protocol
 
 import redis
 
-from redlock_aio import Redlock
+from redlock_aio import Lease, Redlock, Retry
+from redlock_aio._engine.line import Line
+from redlock_aio._engine.waiting import Watch
 
 TIMEOUT = 500
 """A master time-out, in ms, that a healthy master on a busy machine keeps to."""
+
+
+SELDOM = Retry(min_delay=20_000, max_delay=20_000)
+"""Who waits like this and is soon done has been woken."""
 
 
 class RealMaster(Protocol):
@@ -87,6 +93,57 @@ def detail(redlock: Redlock, number: int) -> str:
     """Return why one master has no vote."""
     master = redlock._masters[number]
     return "" if master.up else f"{master._silence.answer.name} {master._silence.detail}"
+
+
+def line(redlock: Redlock, name: str = "r") -> Line:
+    """Return who wants *name* in a manager that has been used."""
+    return redlock._fleet.line(name.encode())
+
+
+def listens(redlock: Redlock, name: str = "r") -> bool:
+    """Return whether a task waits for *name*, and all masters have said what is in its way."""
+    watch = line(redlock, name).watcher
+    return isinstance(watch, Watch) and watch.complete
+
+
+def queued(masters: Iterable[RealMaster], name: str = "r") -> list[int]:
+    """Return how many wait in the queue for *name* on each master."""
+    return [call(master, "ZCARD", f"redlock_aio:queue:{{{name}}}") for master in masters]
+
+
+def own_keys(masters: Iterable[RealMaster]) -> list[str]:
+    """Return what there is on any master besides locks: queues, and channels to be woken on."""
+    found = []
+    for master in masters:
+        found += call(master, "KEYS", "redlock_aio:*")
+        found += call(master, "PUBSUB", "CHANNELS", "*")
+    return found
+
+
+async def heard(redlock: Redlock) -> None:
+    """Wait until the masters have answered all that was sent so far."""
+    redlock._fleet.flush()
+    answers = [answer for master in redlock._masters if (answer := master.heard())]
+    async with asyncio.timeout(5):
+        await asyncio.gather(*answers)
+
+
+@contextlib.asynccontextmanager
+async def waiting(
+    redlock: Redlock, name: str = "r", **options: Any
+) -> AsyncIterator[asyncio.Task[Lease]]:
+    """Have a task that waits, and that tries again only if it is woken; end what it gets."""
+    options.setdefault("retry", SELDOM)
+    task = asyncio.create_task(redlock.lock(name, **options).acquire())
+    try:
+        yield task
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+        if not task.cancelled() and task.exception() is None:
+            lease = task.result()
+            if lease.valid:
+                await lease.release()
 
 
 class Stopwatch:
