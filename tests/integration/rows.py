@@ -1,0 +1,42 @@
+"""Waiters in the masters' queues, and what must be left of them."""
+
+import asyncio
+
+from redlock_aio import Redlock
+
+from .helpers import RealMaster, gone, own_keys, queued, until
+
+PATIENCE = 30_000
+
+
+class Row:
+    """Waiters of several managers, and the order in which they were served."""
+
+    def __init__(self, *managers: Redlock) -> None:
+        self._managers = managers
+        self.order: list[int] = []
+        self.tasks: list[asyncio.Task[None]] = []
+
+    async def _one(self, number: int, ttl: int) -> None:
+        manager = self._managers[number % len(self._managers)]
+        async with manager.lock("r", fair=True, wait=PATIENCE, ttl=ttl):
+            self.order.append(number)
+            await asyncio.sleep(0.002)
+
+    async def join(self, number: int, *, apart: float = 0.03, ttl: int = 10_000) -> None:
+        """Let so many more ask, one after the other."""
+        for _ in range(number):
+            self.tasks.append(asyncio.create_task(self._one(len(self.tasks), ttl)))
+            await asyncio.sleep(apart)
+
+    async def served(self) -> None:
+        """Wait until all have had it, and fail if one has failed."""
+        await asyncio.gather(*self.tasks)
+        assert self.order == list(range(len(self.tasks)))
+
+
+async def nothing_is_left(masters: list[RealMaster]) -> None:
+    """See all queues go at once, and the channels when nobody has waited for a second."""
+    await until(lambda: gone(masters, "r"))
+    await until(lambda: not any(queued(masters)), within=2)
+    await until(lambda: not own_keys(masters), within=4)
