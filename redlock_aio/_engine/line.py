@@ -134,18 +134,15 @@ class Line:
 
     def ended(self, holder: Party, now: float) -> None:
         """Hear that a lease has ended, whose release is on its way."""
-        if self.holder is not holder:
-            return
-        self.holder = None
-        self.ended_at = now
+        if self.holder is holder:
+            self.holder = None
+            self.ended_at = now
         if self.guests:
             for guest in list(self.guests):
                 guest.nudge()
-        if self.contending:  # the lease was had out of turn
-            if self.watcher is not None:
-                self.watcher.nudge()
-        elif self._queue:
-            self._next()
+        if self.watcher is not None:  # the lease was had out of turn
+            self.watcher.nudge()
+        self._next()
 
     def _next(self) -> None:
         queue = self._queue
@@ -182,7 +179,10 @@ class Line:
                 guest.changed(master)
 
     def dismiss(self) -> None:
-        """Send everybody away who waits for a turn."""
+        """Send everybody away: it is over."""
+        for party in (self.watcher, *(self.guests or ())):
+            if party is not None:
+                party.nudge()
         for place in self._queue or ():
             if not place.done():
                 place.set_result(False)

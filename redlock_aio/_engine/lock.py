@@ -152,12 +152,11 @@ class Lock:
         )
 
     def _queue(
-        self, fleet: Fleet, line: Line, began: float, wait: int | None
+        self, fleet: Fleet, began: float, wait: int | None
     ) -> Coroutine[object, object, Attempt]:
         engine = self._engine
         return queueing.acquire(
             fleet,
-            line,
             self._resources,
             self._key,
             self._ttl,
@@ -176,7 +175,7 @@ class Lock:
         """
         wait = self._wait
         if self._fair:
-            return await self._queue(fleet, line, began, wait), False
+            return await self._queue(fleet, began, wait), False
         if not line.taken:
             line.contending = mine = True
         else:
@@ -186,7 +185,8 @@ class Lock:
         try:
             polite = line.courtesy(fleet.clock()) if mine and wait != 0 else 0.0
             if polite:
-                await asyncio.sleep(polite)
+                pause = waiting.pause(fleet, polite * 1000, began, wait)
+                await asyncio.sleep((pause or 0) / 1000)
             at_most = waiting.time_left(fleet, began, wait) if wait else None
             won = await self._attempt(fleet, at_most, watched=wait != 0)
             if polite:
@@ -217,7 +217,7 @@ class Lock:
         line = fleet.line(self._key)
         if self._fair:
             try:
-                won = await self._queue(fleet, line, fleet.clock(), 0)
+                won = await self._queue(fleet, fleet.clock(), 0)
             except LockNotAcquiredError:
                 return None
             return self._lease(won, line, mine=False)
@@ -235,6 +235,8 @@ class Lock:
     def _lease(self, won: Attempt, line: Line, mine: bool) -> Lease:
         engine = self._engine
         now = engine._fleet.clock()
+        if not mine:  # it may have been forgotten meanwhile
+            line = engine._fleet.line(self._key)
         watchdog = engine._watchdog
         hold = Hold(
             watchdog,

@@ -3,7 +3,6 @@
 import math
 
 from redlock_aio._engine.claim import Claim
-from redlock_aio._engine.line import Line
 from redlock_aio._engine.queues import Queues
 from redlock_aio._engine.rounds import Fleet
 from redlock_aio._engine.waiter import Waiter
@@ -15,7 +14,6 @@ TIMER_SLACK = 0.001
 
 async def acquire(
     fleet: Fleet,
-    line: Line,
     resources: tuple[str, ...],
     key: bytes,
     ttl: int,
@@ -29,8 +27,6 @@ async def acquire(
     Wait in the queues for *key* until it is ours.
 
     Args:
-        line: Who else in this process wants it.
-
         ttl: In milliseconds.
 
         factor: The drift factor.
@@ -60,7 +56,7 @@ async def acquire(
         raise RedlockError("this Redlock was closed")
     # A timer may fire a little early.
     ends = began + wait / 1000 - TIMER_SLACK if wait else math.inf
-    waiter = Waiter(queues, line, key, ttl, factor, most, patient=wait != 0)
+    waiter = Waiter(queues, fleet.line(key), key, ttl, factor, most, patient=wait != 0)
     try:
         waiter.begin()
         while True:

@@ -99,7 +99,12 @@ class Queues:
 
     def learn(self, master: int, time: int, sent: float) -> None:
         """Note that it was *time*, in us, at *master*, some time since *sent*."""
-        self._offsets[master] = time / 1_000_000 - (sent + self.fleet.clock()) / 2
+        least, most = time / 1_000_000 - self.fleet.clock(), time / 1_000_000 - sent
+        known = self._offsets[master]
+        if known is None or most - least < self.fleet.master_timeout / 1000:
+            self._offsets[master] = (least + most) / 2
+        else:  # an answer that was read late says little, but is not to be contradicted
+            self._offsets[master] = min(max(known, least), most)
 
     def offset(self, master: int) -> float | None:
         """Return what a master's clock is ahead of ours, in seconds, if that is known."""

@@ -152,7 +152,7 @@ class Release(Round):
 
     def declined(self, master: int, reply: object) -> None:
         """Do not take an error for an answer."""
-        if isinstance(reply, Exception):
+        if isinstance(reply, Exception) and not protocol.is_settled(reply):
             self._links[master].owe(self.payload, self.debt_ttl)
 
 

@@ -41,14 +41,17 @@ LIVES = 3_000
 HEARTBEAT = LIVES / 3000
 """Seconds between two words of a waiter that hears nothing."""
 
+SHORTEST_BEAT = 0.02
+"""Seconds between two words of a waiter with some grants, however short its ttl."""
+
 TOO_LATE = 1.0
 """After how many seconds a question is too late: a master that was hung refuses it."""
 
 CALLS_LAST = 0.01
 """Seconds in which the calls of all masters should come, after the first; then they are asked."""
 
-RELOADS = 3
-"""How often in a row a master may say that it has forgotten the scripts."""
+AGAIN = 3
+"""How often in a row a master is asked again that has forgotten the scripts, or is ahead."""
 
 MEANS = {
     GRANTED: Silence(Answer.GRANTED),
@@ -105,7 +108,7 @@ class Waiter:
         self._patient = patient
         self.claim = Claim(self.fleet, self._keys, self.member, ttl)
         self._said: list[object] = [NOT_YET] * masters
-        self._reloads = [0] * masters
+        self._again = [0] * masters
         self._view = View(masters)
         self._due = [math.inf] * masters
         self._beat_at = math.inf
@@ -128,15 +131,22 @@ class Waiter:
         self._line.watch(self, mine=False)
         self.ask_all()
 
-    def ask_all(self) -> None:
-        """Ask every master, which also tells it that we live."""
+    def ask_all(self, *, again: bool = False) -> None:
+        """
+        Ask every master, which also tells it that we live.
+
+        Args:
+            again: Also those that have not answered the last question yet.
+        """
         self._beats += 1
         every = HEARTBEAT
-        if GRANTED in self.ticket.standings:
-            every = min(every, self._ttl / 3000)  # grants must not run out meanwhile
+        if GRANTED in self.ticket.standings:  # grants must not run out meanwhile
+            every = min(every, max(self._ttl / 3000, SHORTEST_BEAT))
         self._beat_at = self.fleet.clock() + every * random.uniform(0.9, 1)  # noqa: S311
-        for master in range(len(self.fleet.links)):
-            self._ask(master)
+        for master, standing in enumerate(self.ticket.standings):
+            # A question that follows before the answer would make it void.
+            if again or standing not in {ASKED, GRANTED} or self._due[master] == math.inf:
+                self._ask(master)
         self._arm()
 
     def _ask(self, master: int) -> None:
@@ -211,13 +221,17 @@ class Waiter:
         self._due[master] = math.inf
         if said is None:
             self._said[master] = silence = protocol.read(reply)
-            if "NOSCRIPT" in silence.detail and self._reloads[master] < RELOADS:
-                self._reloads[master] += 1
+            if "NOSCRIPT" in silence.detail and self._again[master] < AGAIN:
+                self._again[master] += 1
                 self._ask(master)  # behind the scripts, which are on their way
             return
-        self._reloads[master] = 0
         self._said[master] = MEANS[standing]
         self.queues.learn(master, said.now, sent)
+        if standing is FAILED and self._again[master] < AGAIN:
+            self._again[master] += 1
+            self._ask(master)  # by the time that it has told
+            return
+        self._again[master] = 0
         if said.holder is None:
             self._view.may_be_free(master)
             return
@@ -243,7 +257,7 @@ class Waiter:
             self.ring()
             return
         lost = ticket.lost
-        if lost and not self._patient:
+        if self._in_vain:
             self._hear_out()  # leaving gives back what there is
             return
         if ticket.must_yield:
@@ -253,7 +267,12 @@ class Waiter:
             self.claim = Claim(self.fleet, self._keys, self.member, self._ttl)
             self.claim.unsent = unsent
         if lost and self.queues.listen():
-            self.ask_all()  # a call may have come before we listened
+            self.ask_all(again=True)  # a call may have come before we listened
+
+    @property
+    def _in_vain(self) -> bool:
+        """Whether whoever does not want to wait can't have it; also if the grants are too old."""
+        return not self._patient and (self.ticket.lost or ASKED not in self.ticket.standings)
 
     def _hear_out(self) -> None:
         """End it when all have answered, or as much time again has passed: the error says more."""
@@ -282,7 +301,9 @@ class Waiter:
             self._arm()
 
     def nudge(self) -> None:
-        """Hear that a lease of this process has ended."""
+        """Hear that a lease of this process has ended, or that it is all over."""
+        if self.fleet.closed:
+            return
         for master in range(len(self.fleet.links)):
             self.changed(master)
 
@@ -344,7 +365,7 @@ class Waiter:
         """Raise the error that says why the lock was not obtained, if there is no hope."""
         if self.fleet.closed:
             raise RedlockError("this Redlock was closed")
-        if not (over or self.ticket.refused or (self.ticket.lost and not self._patient)):
+        if not (over or self.ticket.refused or self._in_vain):
             return
         self.claim.replies = list(self._said)
         raise refusal(

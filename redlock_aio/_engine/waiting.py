@@ -16,7 +16,7 @@ import random
 from redlock_aio._engine.line import Line
 from redlock_aio._engine.rounds import Fleet, Release, Round
 from redlock_aio._rules import protocol, timing
-from redlock_aio._rules.quorum import GRANTED, NOT_YET, WON, Vote, is_contended
+from redlock_aio._rules.quorum import NOT_YET, WON, Vote, is_contended
 from redlock_aio._rules.timing import Retry
 from redlock_aio._rules.view import View
 from redlock_aio.errors import LockNotAcquiredError, QuorumUnavailableError, RedlockError
@@ -73,7 +73,8 @@ class Watch(Release):
         if held is not None:
             value, left = held
             self.view.held(master, value, self._clock() + left)
-        elif reply == GRANTED or reply == 0:  # noqa: PLR1714 - unhashable replies exist
+        elif protocol.is_settled(reply) and not isinstance(self._asked.replies[master], Exception):
+            # Where it was refused for another reason, that nobody has it means nothing.
             self.view.may_be_free(master)
         super().answered(master, reply)
         self._ring()
@@ -153,19 +154,21 @@ async def attempt(
         raise RedlockError("this Redlock was closed")
     round = Attempt(fleet, key, ttl)
     fleet.ask(round, at_most)
+    round.waiter = fleet.loop.create_future()
     try:
-        round.waiter = fleet.loop.create_future()
         await round.waiter
-        if round.verdict is WON and not fleet.closed:
-            # The clock is read after the task has resumed: however long that
-            # took, an attempt that is too old is not believed.
-            until = timing.deadline(round.began, ttl, factor=factor)
-            if fleet.clock() < until:
-                round.until = until
-    finally:
-        if not round.until:
-            round.watch = watch = Watch(fleet, round)
-            (fleet.ask_and_watch if watched else fleet.ask)(watch)
+    except BaseException:
+        take_back(fleet, round, ttl)
+        raise
+    if round.verdict is WON and not fleet.closed:
+        # The clock is read after the task has resumed: however long that took,
+        # an attempt that is too old is not believed.
+        until = timing.deadline(round.began, ttl, factor=factor)
+        if fleet.clock() < until:
+            round.until = until
+            return round
+    round.watch = watch = Watch(fleet, round)
+    (fleet.ask_and_watch if watched else fleet.ask)(watch)
     return round
 
 
@@ -183,6 +186,18 @@ def time_left(fleet: Fleet, began: float, wait: int | None) -> float | None:
     return max(wait - (fleet.clock() - began) * 1000, 1.0) if wait else None
 
 
+def pause(fleet: Fleet, delay: float, began: float, wait: int | None) -> float | None:
+    """Return *delay* in ms, shorter if the last attempt comes before; ``None`` if it has been."""
+    waited = (fleet.clock() - began) * 1000
+    return timing.pause(delay, wait=wait, waited=waited, reserve=fleet.master_timeout)
+
+
+def is_split(failed: Attempt, view: View) -> bool:
+    """Return whether *failed* because nobody got a majority, as far as can be seen."""
+    several = failed.granted > 0 or view.parties > 1
+    return several and view.holder is None and is_contended(failed.votes())
+
+
 async def turn(fleet: Fleet, line: Line, began: float, wait: int | None) -> bool:
     """
     Wait for a turn in *line*, at most until the last attempt that *wait* allows.
@@ -198,12 +213,7 @@ async def turn(fleet: Fleet, line: Line, began: float, wait: int | None) -> bool
     line.join(place)
     timer = None
     if wait is not None:
-        last = timing.pause(
-            math.inf,
-            wait=wait,
-            waited=(fleet.clock() - began) * 1000,
-            reserve=fleet.master_timeout,
-        )
+        last = pause(fleet, math.inf, began, wait)
         timer = fleet.loop.call_later((last or 0.0) / 1000, _too_late, place)
     come = False
     try:
@@ -257,24 +267,20 @@ async def persist(
     """
     attempts = 1
     while not failed.until:
-        watch = failed.watch
-        delay = timing.pause(
-            retry.delay(attempts, random.random()),  # noqa: S311 - no secret
-            wait=wait,
-            waited=(fleet.clock() - began) * 1000,
-            reserve=fleet.master_timeout,
-        )
+        watch, failed.watch = failed.watch, None  # they know each other
+        delay = pause(fleet, retry.delay(attempts, random.random()), began, wait)  # noqa: S311
         if watch is None or delay is None or attempts == retry.attempts:
-            raise await _refusal(fleet, resources, failed, attempts=attempts, began=began)
+            raise await _refusal(fleet, resources, failed, watch, attempts=attempts, began=began)
         took = fleet.clock() - failed.began
         line.watch(watch, mine=mine)
         try:
             await watch.wait(delay / 1000)
         finally:
             line.unwatch(watch)
-        line.met(watch.view.holder is None, took)
+        line.met(is_split(failed, watch.view), took)
         if line.spread:
-            await asyncio.sleep(min(line.spread * random.random(), delay / 1000))  # noqa: S311
+            nap = pause(fleet, line.spread * 1000 * random.random(), began, wait)  # noqa: S311
+            await asyncio.sleep((nap or 0) / 1000)
         at_most = time_left(fleet, began, wait)
         failed = await attempt(fleet, failed.key, failed.ttl, factor, at_most, watched=True)
         attempts += 1
@@ -282,10 +288,16 @@ async def persist(
 
 
 async def _refusal(
-    fleet: Fleet, resources: tuple[str, ...], failed: Attempt, *, attempts: int, began: float
+    fleet: Fleet,
+    resources: tuple[str, ...],
+    failed: Attempt,
+    watch: Watch | None,
+    *,
+    attempts: int,
+    began: float,
 ) -> LockNotAcquiredError:
     """Return the error that says why the last attempt failed."""
-    clock, watch = fleet.clock, failed.watch
+    clock = fleet.clock
     if watch is not None and (is_contended(failed.votes()) or not failed.complete):
         # Most who have not answered are only a little later, and the error is to
         # say what they say. Nothing depends on it.

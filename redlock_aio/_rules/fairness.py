@@ -52,6 +52,10 @@ FULL, FAILED = Standing.FULL, Standing.FAILED
 AGAINST = (BEHIND, FULL, FAILED)
 
 
+LONGEST_LEAD = 1_000_000
+"""By how many us the last place may lie ahead of the masters' time to be taken seriously."""
+
+
 class Ticket:
     """
     One waiter's standing with each of *masters*.
@@ -161,4 +165,6 @@ def place(now: float, offsets: Sequence[float], last: int) -> int:
 
         last: The place that was given out last.
     """
-    return max(int((now + median(offsets)) * 1_000_000), last + 1)
+    here = int((now + median(offsets)) * 1_000_000)
+    # A place that lies far ahead was given out by a clock that was wrong.
+    return here if last > here + LONGEST_LEAD else max(here, last + 1)

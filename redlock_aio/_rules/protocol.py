@@ -153,7 +153,7 @@ def queue_keys(key: bytes) -> tuple[bytes, bytes]:
     """
     _, brace, rest = key.partition(b"{")
     tag, closed, _ = rest.partition(b"}")
-    name = key if brace and closed and tag else b"{%b}" % key
+    name = b"=" + key if brace and closed and tag else b"{%b}" % key
     return b"redlock_aio:queue:" + name, b"redlock_aio:live:" + name
 
 
@@ -204,6 +204,18 @@ EVERYTHING_CHANGED = [b"invalidate", None]
 """What a master says when it has forgotten all keys, or what it was to tell of."""
 
 
+GONE = [b"gone"]
+"""What is said for a master that can't say it: its connection has ended."""
+
+
+def is_settled(reply: object) -> bool:
+    """Return whether a release has freed what was ours, or there was nothing of ours."""
+    if isinstance(reply, Exception):
+        return str(reply).startswith("WRONGTYPE")  # no key of ours is a list or a set
+    # A list is the value and the ttl of somebody else's key.
+    return reply == GRANTED or reply == 0 or isinstance(reply, list)  # noqa: PLR1714
+
+
 def changed(push: object) -> Sequence[bytes] | None:
     """Return the keys that a *push* says were changed; ``None`` if all may have been."""
     if not isinstance(push, list) or len(push) != 2 or push[0] != b"invalidate":
@@ -225,7 +237,7 @@ def held(reply: object) -> tuple[bytes, float] | None:
     if not isinstance(reply, list) or len(reply) != 2:
         return None
     value, left = reply
-    if not isinstance(value, bytes) or not isinstance(left, int):
+    if not isinstance(value, bytes) or not isinstance(left, int) or left > NEVER:
         return None
     return value, left / 1000 if left >= 0 else math.inf
 
@@ -237,7 +249,7 @@ def time(reply: object) -> int | None:
     seconds, rest = reply
     if not (isinstance(seconds, bytes) and isinstance(rest, bytes)):
         return None
-    if not (seconds.isdigit() and rest.isdigit()):
+    if not (seconds.isdigit() and rest.isdigit() and len(seconds + rest) < 20):
         return None
     return int(seconds) * 1_000_000 + int(rest)
 
@@ -277,6 +289,8 @@ def queued(reply: object) -> Queued | None:
         return None
     what, left, now, holder = reply
     if not (type(what) is type(left) is type(now) is int and 0 <= what < len(_SAID)):
+        return None
+    if not (-3 < left <= NEVER and 0 <= now < NEVER):
         return None
     return Queued(
         _SAID[what],

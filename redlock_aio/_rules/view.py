@@ -43,6 +43,11 @@ class View:
         return sorted(self._free_from)[majority(len(self._free_from)) - 1]
 
     @property
+    def parties(self) -> int:
+        """How many different values there were."""
+        return len({value for value in self._values if value is not None})
+
+    @property
     def holder(self) -> bytes | None:
         """The value that a majority had, ``None`` if there is none."""
         values = self._values

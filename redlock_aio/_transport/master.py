@@ -18,7 +18,7 @@ from redis.exceptions import AuthenticationError, AuthorizationError, ResponseEr
 
 from redlock_aio._rules import protocol
 from redlock_aio._rules.protocol import Asker, ServerInfo, Silence
-from redlock_aio._rules.quorum import GRANTED, Answer, Vote
+from redlock_aio._rules.quorum import Answer, Vote
 from redlock_aio._transport.address import Dialler
 from redlock_aio._transport.connection import Connection, Question
 
@@ -55,8 +55,7 @@ class Debt:
     def answered(self, _number: int, reply: object, /) -> None:
         """Count as paid when the master has executed it."""
         self.underway = False
-        # A list is the value and the ttl of somebody else's key.
-        if reply == GRANTED or reply == 0 or isinstance(reply, list):  # noqa: PLR1714
+        if protocol.is_settled(reply):
             self._master.paid(self)
 
 
@@ -277,6 +276,8 @@ class Master:
             self._tell(good, f"{self.name}: connected again" if good else str(vote))
 
     def _step_down(self, silence: Silence) -> None:
+        if self._connection is not None:
+            self._on_push(self._number, protocol.GONE)
         self._connection = None
         self.send = self._refuse
         self._silence = silence

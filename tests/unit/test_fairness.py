@@ -117,13 +117,18 @@ def test_a_master_that_may_have_forgotten_has_granted_nothing() -> None:
 
 
 @given(st.lists(st.floats(-1e9, 1e9), min_size=1, max_size=7), st.floats(0, 1e6))
-def test_places_rise_within_a_program_whatever_the_clocks_say(
+def test_places_rise_within_a_program_though_the_clocks_go_back_a_little(
     offsets: list[float], now: float
 ) -> None:
-    first = fairness.place(now, offsets, 0)
-    second = fairness.place(now, [offset - 5 for offset in offsets], first)
-    assert second > first
+    first = fairness.place(now, offsets, -(10**18))
+    second = fairness.place(now, [offset - 0.9 for offset in offsets], first)
+    assert second == first + 1
     assert isinstance(second, int)
+
+
+def test_a_clock_that_was_wrong_for_a_moment_does_not_put_us_behind_for_ever() -> None:
+    last = fairness.place(10.0, [3600.0], 0)
+    assert fairness.place(11.0, [0.0], last) == 11_000_000
 
 
 def test_the_place_is_the_time_that_most_masters_have() -> None:

@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 from redlock_aio import Lease, Lock, LockNotHeldError, Redlock, RedlockError
+from redlock_aio._engine.queues import IDLE
 from redlock_aio._engine.waiter import LIVES
 from redlock_aio._engine.watchdog import LONGEST_SLEEP
 from redlock_aio.testing import FakeMaster, VirtualTimeLoop
@@ -114,7 +115,7 @@ class Simulation:
         # Who is closed leaves what a master has not heard to its ttl, and places in
         # a queue to what they last for: nobody looks at the queue after that.
         await asyncio.sleep(
-            PROMPT + (max(LONGEST_TTL, 4 * LIVES / 1000) if self.closed_once else 0)
+            PROMPT + IDLE / 2 + (max(LONGEST_TTL, 2 * LIVES / 1000) if self.closed_once else 0)
         )
 
     async def cancel_a_worker(self) -> None:

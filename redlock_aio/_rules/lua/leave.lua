@@ -24,7 +24,8 @@ if news then
   end
   local first = redis.call("ZRANGE", KEYS[2], 0, 0)[1]
   if first and first ~= ARGV[2] then
-    redis.call("PUBLISH", ARGV[4] .. string.match(first, "^[^/]*"), first)
+    -- Whoever may not publish frees the lock all the same; the first finds out by asking.
+    redis.pcall("PUBLISH", ARGV[4] .. string.match(first, "^[^/]*"), first)
   end
 end
 if holder and not mine then
