@@ -15,7 +15,7 @@ from pathlib import Path
 
 from redlock_aio.testing import EmbeddedMaster
 
-from .history import Diary, Section
+from .history import Diary, Section, Wait
 
 WORKER = Path(__file__).with_name("worker.py")
 LONGEST_START = 20.0
@@ -37,6 +37,10 @@ class Job:
     first_share: float = 8.0
     body: tuple[float, float] = (0.0, 0.003)
     guard: str = "lock"
+    waiting: str = "plain"
+    """Or "fair", or "mixed": half of the tasks like this, half like that."""
+    patience: int = 2_000
+    """For how many ms a task waits before it gives up, and comes back."""
     long: bool = False
 
 
@@ -50,6 +54,7 @@ class Crew:
     chance: random.Random
     until: int = 0
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    killed_at: dict[str, int] = field(default_factory=dict)
 
     @property
     def counters(self) -> Path:
@@ -74,6 +79,7 @@ class Crew:
             ),
             *("--shortest", str(job.body[0]), "--longest", str(job.body[1])),
             *("--guard", job.guard, "--seed", str(self.chance.getrandbits(32))),
+            *("--waiting", job.waiting, "--patience", str(job.patience)),
             *(["--long"] if job.long else []),
         ]
         # Every second worker has the other event loop, where it is installed.
@@ -94,6 +100,17 @@ class Crew:
         unfinished.write_text(str(self.until))
         unfinished.rename(self.folder / "until")
 
+    def living(self) -> list[str]:
+        """Return who is at work."""
+        return [name for name, process in self.processes.items() if process.poll() is None]
+
+    def kill(self, name: str) -> None:
+        """Kill a worker in the middle of whatever it does, and note when it was dead."""
+        process = self.processes[name]
+        process.kill()
+        process.wait()
+        self.killed_at[name] = instant()
+
     def path(self, name: str) -> Path:
         """Return where a worker's diary is."""
         return self.folder / f"{name}.diary"
@@ -107,9 +124,13 @@ class Crew:
         found = [section for name in self.processes for section in self.diary(name).sections]
         return sorted(found, key=lambda section: section.acquired_at)
 
+    def waits(self) -> list[Wait]:
+        """Return who has waited for what."""
+        return [wait for name in self.processes for wait in self.diary(name).waits]
+
     def missed(self) -> list[str]:
         """Return why workers gave up waiting."""
-        return [reason for name in self.processes for reason in self.diary(name).missed]
+        return [wait.missed for wait in self.waits() if wait.missed]
 
     def wait(self) -> None:
         """Wait until all have ended, and fail if one has anything to complain about."""
@@ -118,8 +139,9 @@ class Crew:
         for name, process in self.processes.items():
             code = process.wait(max(0.1, ends - time.monotonic()))
             said = (self.folder / f"{name}.err").read_text()
-            killed = code == -9
-            assert killed or (code == 0 and not said), f"{name} ended with {code}: {said}"
+            assert name in self.killed_at or (code == 0 and not said), (
+                f"{name} ended with {code}: {said}"
+            )
 
 
 @contextlib.contextmanager

@@ -33,6 +33,7 @@ class Section:
     resource: str
     acquired_at: int
     validity: int
+    valid_until: int = 0
     checked: bool = False
     value: int = 0
     wrote: bool = False
@@ -49,34 +50,63 @@ class Section:
         """Until when nobody else may have had the resource."""
         if self.ended:
             return max(self.proved_at, self.acquired_at)
-        # Its holder was killed, so it was never released and lived to its end.
-        return self.acquired_at + max(0, self.validity * 1_000_000 - MARGIN_NS)
+        # Its holder was killed, so it was never released and lived to its end: that
+        # which it knew when it was last seen to be valid.
+        return max(self.acquired_at, self.valid_until - MARGIN_NS)
+
+    def valid(self, at: int, validity: int) -> None:
+        """Note that it was valid at an instant, and for how many ms more."""
+        self.valid_until = max(self.valid_until, at + validity * 1_000_000)
+
+
+@dataclass(slots=True)
+class Wait:
+    """The wish of one task to have a resource, and what has become of it."""
+
+    worker: str
+    number: int
+    resource: str
+    asked_at: int
+    task: int
+    fair: bool
+    acquired_at: int = 0
+    missed_at: int = 0
+    missed: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.worker}/{self.number} for {self.resource!r} since {self.asked_at}"
 
 
 @dataclass(slots=True)
 class Diary:
-    """All sections of one worker, and how often it gave up waiting."""
+    """All sections of one worker, and what it has waited for."""
 
     sections: list[Section]
-    missed: list[str]
+    waits: list[Wait]
 
     @classmethod
     def read(cls, path: Path) -> "Diary":
         """Read what a worker has written so far."""
         found: dict[int, Section] = {}
-        missed: list[str] = []
+        waits: dict[int, Wait] = {}
         for line in path.read_text().splitlines() if path.exists() else ():
-            kind, number, *rest = line.split(" ")
-            if kind == "missed":
-                missed.append(rest[1])
+            kind, word, *rest = line.split(" ")
+            number = int(word)
+            if kind == "waits":
+                resource, at, task, how = rest
+                waits[number] = Wait(path.stem, number, resource, int(at), int(task), how == "fair")
+            elif kind == "missed":
+                _, at, waits[number].missed = rest
+                waits[number].missed_at = int(at)
             elif kind == "acquired":
                 resource, at, validity = rest
-                found[int(number)] = Section(
-                    path.stem, int(number), resource, int(at), int(validity)
-                )
+                section = Section(path.stem, number, resource, int(at), int(validity))
+                section.valid(int(at), int(validity))
+                found[number] = section
+                waits[number].acquired_at = int(at)
             else:
-                _take(found[int(number)], kind, rest)
-        return cls(list(found.values()), missed)
+                _take(found[number], kind, rest)
+        return cls(list(found.values()), list(waits.values()))
 
     def open_sections(self) -> list[Section]:
         """Return the sections that had begun and not ended."""
@@ -85,6 +115,8 @@ class Diary:
 
 def _take(section: Section, kind: str, rest: list[str]) -> None:
     match kind:
+        case "valid":
+            section.valid(int(rest[0]), int(rest[1]))
         case "checks":
             section.checked = True
         case "writes":
@@ -142,10 +174,13 @@ def overlaps(sections: Iterable[Section]) -> list[str]:
     return wrong
 
 
-def longest_gap(sections: Iterable[Section]) -> float:
-    """Return the longest time between two acquisitions of one resource, in seconds."""
-    sections = list(sections)
-    return max(
-        (after.acquired_at - before.acquired_at) / 1e9
-        for before, after in itertools.pairwise(sections)
-    )
+def longest_gap(sections: Iterable[Section], others: Iterable[int] = ()) -> float:
+    """
+    Return the longest time between two acquisitions of one resource, in seconds.
+
+    Args:
+        others: Instants from which it counts anew: whoever may wait until what was
+            killed is forgotten may do so after each that is killed.
+    """
+    instants = sorted([*(section.acquired_at for section in sections), *others])
+    return max((after - before) / 1e9 for before, after in itertools.pairwise(instants))

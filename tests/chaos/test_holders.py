@@ -39,7 +39,7 @@ def job(seconds: float) -> Job:
 
 def a_holder(crew: Crew, chance: random.Random) -> str | None:
     """Return a worker that holds something now, as far as its diary tells."""
-    names = [name for name, process in crew.processes.items() if process.poll() is None]
+    names = crew.living()
     chance.shuffle(names)
     return next((name for name in names if crew.diary(name).open_sections()), None)
 
@@ -54,29 +54,26 @@ def next_one(sections: list[Section], section: Section) -> Section | None:
 def test_what_a_killed_holder_held_comes_free_after_its_ttl_and_not_before(
     masters: list[EmbeddedMaster], chance: random.Random, seconds: float
 ) -> None:
-    killed_at: dict[str, int] = {}
     with at_work(job(seconds / 2), masters, chance) as crew:
         # The last one is killed so early that somebody can still come after it.
         while instant() + (TTL / 1000 + PATIENCE + 0.5) * 1e9 < crew.until:
             if (name := a_holder(crew, chance)) is not None:
-                crew.processes[name].kill()
-                crew.processes[name].wait()
-                killed_at[name] = instant()
+                crew.kill(name)
                 crew.hire()
             time.sleep(chance.uniform(0.05, 0.5))
         crew.wait()
         left = left_behind(masters, within=1.0)
         sections = crew.sections()
-        held = [one for name in killed_at for one in crew.diary(name).open_sections()]
+        held = [one for name in crew.killed_at for one in crew.diary(name).open_sections()]
         counters_wrong = lost_updates(sections, crew.counters)
     assert held, "no holder was killed: the test has seen nothing"
     waits = []
     for section in held:
         after = next_one(sections, section)
         assert after is not None, f"nobody got {section.resource!r} after {section}"
-        waits.append((after.acquired_at - killed_at[section.worker]) / 1e9)
+        waits.append((after.acquired_at - crew.killed_at[section.worker]) / 1e9)
     sys.stdout.write(
-        f"{len(killed_at)} workers killed with {len(held)} leases, ttl {TTL} ms;"
+        f"{len(crew.killed_at)} workers killed with {len(held)} leases, ttl {TTL} ms;"
         f" free again after {min(waits):.3f} to {max(waits):.3f} s\n"
     )
     # Not before: what was open when its holder died counts as held to the end of

@@ -5,11 +5,14 @@ Run by path, with what it needs as arguments, so that it can be killed and
 stopped like any other program. What it did it writes to a diary, one line at a
 time and unbuffered: whatever kills it, what it had written is there.
 
+    waits 7 main 81234500000 3 fair       section, resource, instant, number of the task, how
     acquired 7 main 81234567890 1977      section, resource, instant, validity
+    valid 7 81234667890 1877              it still is, and for how many ms
     checks 7                              it is about to ask whether the lease is valid
     writes 7 42                           it is, and 42 is about to be written
     wrote 7
     ended 7 released 81237567890 81237570001      last instant proven valid, instant of the line
+    missed 8 main 81236500000 LockNotAcquiredError      instead of acquired
 
 Instants are nanoseconds on CLOCK_BOOTTIME, which all processes share.
 """
@@ -26,11 +29,15 @@ from pathlib import Path
 
 from redlock_aio import Lease, LockLostError, LockNotAcquiredError, Redlock
 
+Proof = tuple[Callable[[], int], Callable[[], None]]
+"""Says for how many ms the lease is valid; fails if it is not."""
+
 DIGITS = 12
 LONG_TTL = 500
 """The ttl of the lock that is held for several of them, in ms; it lives by its extensions."""
 LONG_SHORTEST, LONG_LONGEST = 0.3, 1.2
-LONGEST_WAIT = 2_000
+SLICE = 0.1
+"""After how many seconds a body says that its lease is valid, if it lasts so long."""
 
 
 def instant() -> int:
@@ -90,24 +97,30 @@ class Worker:
             await asyncio.sleep(0.005)
         self.until = int(until.read_text())  # noqa: ASYNC240 - a few bytes
 
-    async def short_sections(self) -> None:
+    def is_fair(self, task: int) -> bool:
+        """Return whether a task waits in the masters' queues; half of them do if it is mixed."""
+        how: str = self.options.waiting
+        return how == "fair" or (how == "mixed" and task % 2 == 0)
+
+    async def short_sections(self, task: int) -> None:
         """Go for the first resource mostly, and hold it for a moment."""
         resources: list[str] = self.options.resources
         weights = [self.options.first_share, *[1] * (len(resources) - 1)]
         while self.time_left() > 0:
             resource = self.random.choices(resources, weights)[0]
             body = self.random.uniform(self.options.shortest, self.options.longest)
-            await self.section(resource, body, self.options.ttl)
+            await self.section(task, resource, body, self.options.ttl)
 
-    async def long_sections(self) -> None:
+    async def long_sections(self, task: int) -> None:
         """Hold one resource for longer than its ttl, so that extensions carry the lock."""
         while self.time_left() > 0:
             body = self.random.uniform(LONG_SHORTEST, LONG_LONGEST)
-            await self.section("long", body, LONG_TTL)
+            await self.section(task, "long", body, LONG_TTL)
 
-    async def section(self, resource: str, body: float, ttl: int) -> None:
+    async def section(self, task: int, resource: str, body: float, ttl: int) -> None:
         """Go through one critical section: read, wait, write one more."""
         number = self.diary.next_section()
+        fair = self.is_fair(task)
         proved = 0
         guard = {"lock": self.locked, "none": self.not_locked, "short": self.locked_too_short}
 
@@ -120,11 +133,18 @@ class Worker:
             proved = now
 
         try:
-            async with guard[self.options.guard](resource, ttl) as (validity, still_valid):
+            self.diary.note("waits", number, resource, instant(), task, "fair" if fair else "plain")
+            async with guard[self.options.guard](resource, ttl, fair) as (validity, still_valid):
                 proved = instant()
-                self.diary.note("acquired", number, resource, proved, validity)
+                self.diary.note("acquired", number, resource, proved, validity())
                 value = self.counters[resource].read() + 1
-                await asyncio.sleep(body)
+                ends = proved + int(body * 1e9)
+                while (left := (ends - instant()) / 1e9) > SLICE:
+                    await asyncio.sleep(SLICE)
+                    # The clock is read first: what is left now was left from then on.
+                    now = instant()
+                    self.diary.note("valid", number, now, validity())
+                await asyncio.sleep(max(left, 0.0))
                 prove()
                 self.diary.note("writes", number, value)
                 self.counters[resource].write(value)
@@ -135,37 +155,36 @@ class Worker:
         except LockLostError as error:
             self.diary.note("ended", number, "lost", proved, instant(), error.reason)
         except LockNotAcquiredError as error:
-            self.diary.note("missed", number, resource, type(error).__name__)
+            self.diary.note("missed", number, resource, instant(), type(error).__name__)
 
     @asynccontextmanager
-    async def locked(
-        self, resource: str, ttl: int
-    ) -> AsyncIterator[tuple[int, Callable[[], None]]]:
+    async def locked(self, resource: str, ttl: int, fair: bool) -> AsyncIterator[Proof]:
         # Whoever waits when the time is up gives up, so that a run has an end.
-        wait = max(200, min(LONGEST_WAIT, int(self.time_left() * 1000)))
-        async with self.redlock.lock(resource, ttl=ttl, wait=wait) as lease:
-            yield lease.validity, lease.ensure_valid
+        wait = max(200, min(self.options.patience, int(self.time_left() * 1000)))
+        async with self.redlock.lock(resource, ttl=ttl, wait=wait, fair=fair) as lease:
+            yield lambda: lease.remaining, lease.ensure_valid
 
     @asynccontextmanager
-    async def locked_too_short(
-        self, resource: str, ttl: int
-    ) -> AsyncIterator[tuple[int, Callable[[], None]]]:
+    async def locked_too_short(self, resource: str, ttl: int, fair: bool) -> AsyncIterator[Proof]:
         """Make every mistake that a holder can make: a short ttl, no extension, no look at it."""
         lock = self.redlock.lock(
-            resource, ttl=ttl, wait=LONGEST_WAIT, auto_extend=False, on_lost="flag"
+            resource,
+            ttl=ttl,
+            wait=self.options.patience,
+            auto_extend=False,
+            on_lost="flag",
+            fair=fair,
         )
         async with lock as lease:
             yield _blind(lease)
 
     @asynccontextmanager
-    async def not_locked(
-        self, _resource: str, _ttl: int
-    ) -> AsyncIterator[tuple[int, Callable[[], None]]]:
-        yield 0, lambda: None
+    async def not_locked(self, _resource: str, _ttl: int, _fair: bool) -> AsyncIterator[Proof]:
+        yield lambda: 0, lambda: None
 
 
-def _blind(lease: Lease) -> tuple[int, Callable[[], None]]:
-    return lease.validity, lambda: None
+def _blind(lease: Lease) -> Proof:
+    return lambda: lease.remaining, lambda: None
 
 
 async def work(options: argparse.Namespace) -> None:
@@ -180,10 +199,10 @@ async def work(options: argparse.Namespace) -> None:
         worker = Worker(options, redlock)
         await worker.wait_for_the_start()
         async with asyncio.TaskGroup() as tasks:
-            for _ in range(options.tasks):
-                tasks.create_task(worker.short_sections())
+            for task in range(options.tasks):
+                tasks.create_task(worker.short_sections(task))
             if options.long:
-                tasks.create_task(worker.long_sections())
+                tasks.create_task(worker.long_sections(options.tasks))
     if complaints:
         raise SystemExit("\n".join(complaints))
 
@@ -202,6 +221,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--shortest", type=float, required=True)
     parser.add_argument("--longest", type=float, required=True)
     parser.add_argument("--guard", choices=("lock", "none", "short"), required=True)
+    parser.add_argument("--waiting", choices=("plain", "fair", "mixed"), required=True)
+    parser.add_argument("--patience", type=int, required=True)
     parser.add_argument("--long", action="store_true")
     parser.add_argument("--uvloop", action="store_true")
     parser.add_argument("--seed", type=int, required=True)
