@@ -4,13 +4,16 @@ there is worth nothing.
 """
 
 import random
+from pathlib import Path
 
 import pytest
 
 from redlock_aio.testing import EmbeddedMaster, server_binary
 
 from .crew import Job, at_work
-from .history import lost_updates, overlaps
+from .history import Diary, longest_gap, lost_updates, overlaps
+from .keys import left_behind
+from .order import SLACK, overtakings, turns
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(60)]
 
@@ -36,3 +39,85 @@ def test_lost_updates_and_overlaps_are_found_where_the_lock_is_broken(
         assert len(sections) > 20
         assert lost_updates(sections, crew.counters)
         assert overlaps(sections)
+
+
+def test_overtakings_and_uneven_turns_are_found_where_nobody_stands_in_a_queue(
+    masters: list[EmbeddedMaster], chance: random.Random
+) -> None:
+    job = Job(1.5, resources=("main",), waiting="plain", patience=10_000)
+    with at_work(job, masters, chance) as crew:
+        crew.wait()
+        waits = crew.waits()
+    assert overtakings(waits)
+    had = turns(waits).values()
+    assert min(had) < 0.8 * max(had)
+
+
+MS = 1_000_000
+
+
+def diary(folder: Path, name: str, *lines: str) -> Diary:
+    """Return what a worker would have done that had written this."""
+    path = folder / f"{name}.diary"
+    path.write_text("".join(f"{line}\n" for line in lines))
+    return Diary.read(path)
+
+
+def turn(number: int, asked: int, acquired: int) -> list[str]:
+    """Return what a waiter writes that asked and acquired then, in ms."""
+    return [
+        f"waits {number} main {asked * MS} 0 fair",
+        f"acquired {number} main {acquired * MS} 1000",
+        f"ended {number} released {acquired * MS} {acquired * MS}",
+    ]
+
+
+LATER = int(SLACK * 1000) + 1
+
+
+@pytest.mark.parametrize(
+    ("mine", "found"),
+    [
+        pytest.param(turn(1, 1000, 1200), 1, id="overtaken"),
+        pytest.param(turn(1, 1002, 1200), 0, id="at about the same time"),
+        pytest.param(turn(1, 1000, 1090), 0, id="before"),
+        pytest.param(["waits 1 main 1000000000 0 fair"], 0, id="killed"),
+        pytest.param(
+            ["waits 1 main 1000000000 0 fair", "missed 1 main 1200000000 X"], 1, id="gave up after"
+        ),
+        pytest.param(
+            ["waits 1 main 1000000000 0 fair", "missed 1 main 1090000000 X"], 0, id="gave up before"
+        ),
+    ],
+)
+def test_an_overtaking_in_a_forged_diary_is_found(
+    tmp_path: Path, mine: list[str], found: int
+) -> None:
+    one = diary(tmp_path, "one", *mine)
+    two = diary(tmp_path, "two", *turn(1, 1000 + LATER, 1100))
+    assert len(overtakings([*one.waits, *two.waits])) == found
+
+
+def test_a_killed_holder_counts_as_holder_until_what_it_knew_last_is_over(
+    tmp_path: Path,
+) -> None:
+    """It acquired for 500 ms at 1000, and knew at 1400 that it had 450 more."""
+    killed = [*turn(1, 900, 1000)[:1], "acquired 1 main 1000000000 500", "valid 1 1400000000 450"]
+    for acquired, wrong in ((1200, 1), (1600, 1), (1840, 1), (1860, 0)):
+        one = diary(tmp_path, "one", *killed)
+        two = diary(tmp_path, "two", *turn(1, 1100, acquired))
+        assert len(overlaps([*one.sections, *two.sections])) == wrong
+
+
+def test_a_stall_counts_from_whoever_was_killed_last(tmp_path: Path) -> None:
+    sections = diary(tmp_path, "one", *turn(1, 900, 1000), *turn(2, 1000, 9000)).sections
+    assert longest_gap(sections) == 8.0
+    assert longest_gap(sections, [6000 * MS]) == 5.0
+    assert longest_gap(sections, [6000 * MS, 20_000 * MS]) == 11.0
+
+
+def test_an_entry_that_stays_in_a_queue_is_found(masters: list[EmbeddedMaster]) -> None:
+    assert left_behind(masters, within=0.1) == {}
+    with masters[3].client() as client:
+        client.zadd("redlock_aio:queue:{main}", {"0123456789abcdef/1": 1.0})
+    assert left_behind(masters, within=0.1) == {masters[3].url: ["redlock_aio:queue:{main}"]}

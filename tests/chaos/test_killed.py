@@ -1,0 +1,168 @@
+"""
+Workers that are killed at any moment, while masters come and go: some hold, some wait.
+"""
+
+import contextlib
+import random
+import sys
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from redlock_aio.testing import EmbeddedMaster, server_binary
+
+from . import nemesis
+from .crew import Crew, Job, at_work, instant
+from .history import by_resource, longest_gap, lost_updates, overlaps
+from .keys import left_behind
+from .order import overtakings, turns, worst_inversion
+from .told import report
+
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(600)]
+
+TTL = 1_000
+REGISTRATION = 3.0
+"""For how many seconds a master believes that a waiter lives of which it hears nothing."""
+
+HEARTBEAT = 1.0
+"""Seconds between two words of a waiter that hears nothing."""
+
+LONGEST_STALL = {
+    # What a killed holder had comes free after its ttl; whoever waits hears of that,
+    # or tries again within the longest random delay, and masters may be hung then.
+    "plain": TTL / 1000 + 2.0,
+    # Until the registration of a killed waiter is over nobody comes before it. The
+    # next one finds that out with its next heartbeat. If by then a killed waiter had
+    # a part of the masters, or masters come and go so that the votes have to come
+    # together anew, another ttl may pass. Whoever is killed meanwhile has it begin
+    # again, so it counts from the last one that was killed.
+    "fair": REGISTRATION + HEARTBEAT + TTL / 1000,
+}
+LONGEST_STALL["mixed"] = LONGEST_STALL["fair"]
+
+BETWEEN = {"plain": (0.3, 1.2), "fair": (0.3, 3.0), "mixed": (0.3, 3.0)}
+"""Seconds between two workers that are killed."""
+
+SHARE = {"plain": 0.5, "fair": 1.0, "mixed": 0.8}
+"""How long a run is, as a part of the longest."""
+
+FEWEST_TO_MOST = 0.8
+"""How many turns the waiter with the fewest has, to those of the one with the most."""
+
+
+@pytest.fixture
+def binary() -> str:
+    return server_binary()
+
+
+@contextlib.contextmanager
+def killing(crew: Crew, chance: random.Random, between: tuple[float, float]) -> Iterator[None]:
+    """
+    Kill one worker after the other and hire another one, whatever it does just now.
+
+    The last one is killed so early that the others get over it.
+    """
+    over = threading.Event()
+    ends = crew.until - int((LONGEST_STALL[crew.job.waiting] + 0.5) * 1e9)
+
+    def kill() -> None:
+        while not over.wait(chance.uniform(*between)) and instant() < ends:
+            crew.kill(chance.choice(crew.living()))
+            crew.hire()
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+@pytest.mark.promise("S1")
+@pytest.mark.promise("S6")
+@pytest.mark.parametrize("waiting", SHARE)
+def test_no_update_is_lost_while_workers_are_killed_and_masters_come_and_go(
+    masters: list[EmbeddedMaster], chance: random.Random, seconds: float, waiting: str
+) -> None:
+    seconds *= SHARE[waiting]
+    job = Job(seconds, ttl=TTL, tasks=6, waiting=waiting, patience=10_000, long=True)
+    away = job.ttl / 1000 + 0.2
+    deeds = nemesis.schedule(
+        chance, masters=5, seconds=seconds - 1.5, away=away, what=("pause", "cut", "cut", "kill")
+    )
+    fate = random.Random(chance.getrandbits(32))
+    with at_work(job, masters, chance) as crew:
+        with killing(crew, fate, BETWEEN[waiting]):
+            done = nemesis.perform(deeds, masters, away=away)
+            time.sleep(max(0.0, (crew.until - instant()) / 1e9))
+        crew.wait()
+        # The living have gone on for longer than the dead were believed to live, and
+        # have cleared away what those had left.
+        left = left_behind(masters, within=1.0)
+        sections = crew.sections()
+        report(crew, done)
+        wrong = lost_updates(sections, crew.counters)
+    assert not wrong
+    assert not overlaps(sections)
+    assert not left
+    assert len(crew.killed_at) > 0
+    assert all(
+        one.wrote or one.ended == "lost" for one in sections if one.worker not in crew.killed_at
+    )
+    assert any(one.worker in crew.killed_at and not one.ended for one in sections) or seconds < 30
+    # The end counts as an acquisition: nobody may have to wait for longer than until then.
+    marks = (*crew.killed_at.values(), crew.until)
+    stall = longest_gap(by_resource(sections)["main"], marks)
+    sys.stdout.write(f"longest stall {stall:.2f} s of {LONGEST_STALL[waiting]:.2f} s\n")
+    assert stall < LONGEST_STALL[waiting]
+
+
+@pytest.mark.promise("S3")
+@pytest.mark.parametrize(
+    "waiting",
+    [
+        "plain",
+        pytest.param(
+            "fair",
+            marks=pytest.mark.xfail(reason="a queue stays for four registrations", strict=True),
+        ),
+    ],
+)
+def test_what_killed_workers_leave_goes_by_itself(
+    masters: list[EmbeddedMaster], chance: random.Random, waiting: str
+) -> None:
+    lives = {"plain": TTL / 1000, "fair": REGISTRATION}[waiting]
+    job = Job(30, ttl=TTL, tasks=4, resources=("main",), body=(0.02, 0.05), waiting=waiting)
+    with at_work(job, masters, chance, workers=2) as crew:
+        time.sleep(1.0)
+        for name in crew.living():
+            crew.kill(name)
+        killed_at = instant()
+        assert left_behind(masters, within=0.0), "nobody was killed in the middle of anything"
+        left = left_behind(masters, within=lives + 0.2)
+        sys.stdout.write(f"{waiting}: clean {(instant() - killed_at) / 1e9:.2f} s after the kill\n")
+    assert not left
+
+
+def test_who_asks_first_is_served_first_and_all_have_as_many_turns(
+    masters: list[EmbeddedMaster], chance: random.Random, seconds: float
+) -> None:
+    job = Job(seconds * 0.4, resources=("main",), waiting="fair", patience=10_000)
+    with at_work(job, masters, chance) as crew:
+        crew.wait()
+        left = left_behind(masters, within=1.0)
+        waits = crew.waits()
+        had = turns(waits)
+        report(crew, {})
+    fewest, most = min(had.values()), max(had.values())
+    sys.stdout.write(
+        f"{len(had)} tasks with {fewest} to {most} turns;"
+        f" inversions below {worst_inversion(waits) * 1000:.1f} ms\n"
+    )
+    assert not overtakings(waits)
+    assert len(had) == 4 * job.tasks
+    assert fewest >= FEWEST_TO_MOST * most
+    assert not left
