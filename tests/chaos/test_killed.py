@@ -42,8 +42,11 @@ LONGEST_STALL = {
 }
 LONGEST_STALL["mixed"] = LONGEST_STALL["fair"]
 
-BETWEEN = {"plain": (0.3, 1.2), "fair": (0.3, 3.0), "mixed": (0.3, 3.0)}
+BETWEEN = {"plain": (0.3, 1.2), "fair": (0.3, 2.0), "mixed": (0.3, 2.0)}
 """Seconds between two workers that are killed."""
+
+FIRST = 0.5
+"""Seconds until the first one is."""
 
 SHARE = {"plain": 0.5, "fair": 1.0, "mixed": 0.8}
 """How long a run is, as a part of the longest."""
@@ -68,9 +71,11 @@ def killing(crew: Crew, chance: random.Random, between: tuple[float, float]) -> 
     ends = crew.until - int((LONGEST_STALL[crew.job.waiting] + 0.5) * 1e9)
 
     def kill() -> None:
-        while not over.wait(chance.uniform(*between)) and instant() < ends:
+        delay = FIRST
+        while not over.wait(delay) and instant() < ends:
             crew.kill(chance.choice(crew.living()))
             crew.hire()
+            delay = chance.uniform(*between)
 
     thread = threading.Thread(target=kill)
     thread.start()
@@ -166,3 +171,25 @@ def test_who_asks_first_is_served_first_and_all_have_as_many_turns(
     assert len(had) == 4 * job.tasks
     assert fewest >= FEWEST_TO_MOST * most
     assert not left
+
+
+@pytest.mark.promise("S6")
+@pytest.mark.parametrize(
+    "dead",
+    [
+        0,
+        pytest.param(
+            2, marks=pytest.mark.xfail(reason="every turn waits for a heartbeat", strict=True)
+        ),
+    ],
+)
+def test_fair_waits_get_on_as_well_while_masters_are_dead(
+    masters: list[EmbeddedMaster], chance: random.Random, dead: int
+) -> None:
+    for master in masters[:dead]:
+        master.kill()
+    job = Job(2.0, resources=("main",), waiting="fair", patience=10_000)
+    with at_work(job, masters, chance) as crew:
+        crew.wait()
+        report(crew, {"dead": dead})
+        assert longest_gap(crew.sections()) < HEARTBEAT / 2
