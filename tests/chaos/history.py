@@ -183,4 +183,5 @@ def longest_gap(sections: Iterable[Section], others: Iterable[int] = ()) -> floa
             killed is forgotten may do so after each that is killed.
     """
     instants = sorted([*(section.acquired_at for section in sections), *others])
-    return max((after - before) / 1e9 for before, after in itertools.pairwise(instants))
+    pairs = itertools.pairwise(instants)
+    return max(((after - before) / 1e9 for before, after in pairs), default=0.0)

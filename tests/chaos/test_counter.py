@@ -26,6 +26,11 @@ PER_SECOND = 30
 """How many increments are progress; without faults it is about fifteen times that."""
 
 LONGEST_GAP = 5.0
+"""
+Seconds. What is left of those who gave up while a master was away is cleared when it
+is back, or ends with its ttl, 2 s; of waiters, with their registration, 3 s, which
+others find out with their next heartbeat, after 1 s; and the machine is slow.
+"""
 
 
 SHARE = {"plain": 1.0, "fair": 0.5, "mixed": 0.5}
