@@ -48,7 +48,7 @@ BETWEEN = {"plain": (0.3, 1.2), "fair": (0.3, 2.0), "mixed": (0.3, 2.0)}
 FIRST = 0.5
 """Seconds until the first one is."""
 
-SHARE = {"plain": 0.5, "fair": 1.0, "mixed": 0.8}
+SHARE = {"plain": 0.5, "fair": 0.8, "mixed": 0.7}
 """How long a run is, as a part of the longest."""
 
 FEWEST_TO_MOST = 0.8
@@ -155,7 +155,7 @@ def test_what_killed_workers_leave_goes_by_itself(
 def test_who_asks_first_is_served_first_and_all_have_as_many_turns(
     masters: list[EmbeddedMaster], chance: random.Random, seconds: float
 ) -> None:
-    job = Job(seconds * 0.4, resources=("main",), waiting="fair", patience=10_000)
+    job = Job(seconds * 0.3, resources=("main",), waiting="fair", patience=10_000)
     with at_work(job, masters, chance) as crew:
         crew.wait()
         left = left_behind(masters, within=1.0)
@@ -174,22 +174,14 @@ def test_who_asks_first_is_served_first_and_all_have_as_many_turns(
 
 
 @pytest.mark.promise("S6")
-@pytest.mark.parametrize(
-    "dead",
-    [
-        0,
-        pytest.param(
-            2, marks=pytest.mark.xfail(reason="every turn waits for a heartbeat", strict=True)
-        ),
-    ],
-)
+@pytest.mark.xfail(reason="every turn waits for a heartbeat", strict=True)
 def test_fair_waits_get_on_as_well_while_masters_are_dead(
-    masters: list[EmbeddedMaster], chance: random.Random, dead: int
+    masters: list[EmbeddedMaster], chance: random.Random
 ) -> None:
-    for master in masters[:dead]:
+    for master in masters[:2]:
         master.kill()
     job = Job(2.0, resources=("main",), waiting="fair", patience=10_000)
     with at_work(job, masters, chance) as crew:
         crew.wait()
-        report(crew, {"dead": dead})
+        report(crew, {"dead": 2})
         assert longest_gap(crew.sections()) < HEARTBEAT / 2
