@@ -1,28 +1,49 @@
 """The fewest permissions with which everything works, found by leaving one out at a time."""
 
+import asyncio
 import contextlib
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from redlock_aio import Answer, QuorumUnavailableError, Redlock
+from redlock_aio import Answer, LockNotAcquiredError, QuorumUnavailableError, Redlock
 from redlock_aio.testing import EmbeddedMaster
 
-from .helpers import call, gone, until, up
+from .helpers import call, gone, listens, own_keys, put, queued, until, up, waiting
 from .servers import process
 
 pytestmark = pytest.mark.integration
 
-NEEDED = ("evalsha", "script|load", "get", "set", "del", "pexpire", "info", "ping")
+NEEDED = (
+    "evalsha", "script|load", "get", "set", "del", "pexpire", "pttl", "info", "ping",
+    "client|tracking", "client|caching",
+)  # fmt: skip
 """
 What a user of the server's access list has to be allowed, and nothing else:
 
     ACL SETUSER redlock on >PASSWORD resetkeys ~KEYS resetchannels -@all
-        +evalsha +script|load +get +set +del +pexpire +info +ping
+        +evalsha +script|load +get +set +del +pexpire +pttl +info +ping
+        +client|tracking +client|caching
 
 HELLO and AUTH need no permission. SELECT is needed for another database than 0.
 """
+
+WISHED = ("client|tracking", "client|caching")
+"""Without these it works as well; who waits is not woken and tries again."""
+
+FAIR = (
+    "time", "publish", "subscribe", "unsubscribe", "zadd", "zrem", "zscore", "zcard", "zrange",
+    "zrangebyscore",
+)  # fmt: skip
+"""
+What is needed for ``fair=True`` besides, and:
+
+    ~redlock_aio:* &redlock_aio:wake:*
+"""
+
+OWN = ("~redlock_aio:*", "&redlock_aio:wake:*")
 
 
 @pytest.fixture(scope="module")
@@ -32,9 +53,9 @@ def server(kind: str) -> Iterator[EmbeddedMaster]:
 
 
 @contextlib.contextmanager
-def allowed(master: EmbeddedMaster, *commands: str) -> Iterator[str]:
-    """Give the URL of a user who may do this and no more."""
-    rules = ["on", ">secret", "resetkeys", "~app:*", "resetchannels", "-@all"]
+def allowed(master: EmbeddedMaster, *commands: str, own: tuple[str, ...] = ()) -> Iterator[str]:
+    """Give the URL of a user who may do this and no more, with *own* keys and channels."""
+    rules = ["on", ">secret", "resetkeys", "~app:*", "resetchannels", *own, "-@all"]
     call(master, "ACL", "DELUSER", "app")
     call(master, "ACL", "SETUSER", "app", *rules, *(f"+{command}" for command in commands))
     call(master, "ACL", "LOG", "RESET")
@@ -56,13 +77,55 @@ async def everything_works(url: str, master: EmbeddedMaster) -> bool:
                 await until(lambda round=renewal: round.complete)  # type: ignore[misc]
             if renewal is None or renewal.votes()[0].answer is not Answer.GRANTED:
                 return False
-            if await redlock.lock("app:r").try_acquire() is not None:
+            with pytest.raises(LockNotAcquiredError) as refused:
+                await redlock.lock("app:r", wait=0).acquire()
+            if refused.value.holder != lease.fingerprint:
                 return False
         if not gone([master], "app:r"):
             return False
         heard = redlock._masters[0].heard()
         return heard is not None and not isinstance(await heard, Exception)
     except QuorumUnavailableError:
+        return False
+    finally:
+        await redlock.aclose()
+
+
+async def wakes(url: str, master: EmbeddedMaster) -> bool:
+    """Return whether who waits is woken by a stranger's DEL."""
+    put([master], "app:r", 60_000)
+    async with Redlock([url], master_timeout=500) as redlock, waiting(redlock, "app:r") as waiter:
+        await until(lambda: listens(redlock, "app:r"))
+        call(master, "DEL", "app:r")
+        await asyncio.wait([waiter], timeout=0.5)
+        return waiter.done()
+
+
+async def fair_works(url: str, master: EmbeddedMaster) -> bool:
+    """Wait behind a stranger and another waiter, give up, be served; return whether all went."""
+    put([master], "app:r", 60_000)
+    redlock = Redlock([url], master_timeout=500)
+    try:
+        async with redlock, waiting(redlock, "app:r", fair=True) as first:
+            await until(lambda: queued([master], "app:r") == [1], within=0.5)
+            connection = redlock._masters[0]._connection
+            async with waiting(redlock, "app:r", fair=True) as second:
+                await until(lambda: queued([master], "app:r") == [2], within=0.5)
+                with pytest.raises(LockNotAcquiredError):
+                    await redlock.lock("app:r", fair=True, wait=100).acquire()
+                await until(lambda: queued([master], "app:r") == [2], within=0.5)
+                if not call(master, "PUBSUB", "CHANNELS"):
+                    return False
+                call(master, "DEL", "app:r")
+                await asyncio.wait([first], timeout=0.5)
+                await first.result().release()
+                await asyncio.wait([second], timeout=0.5)
+                await second.result().release()
+                await until(lambda: not own_keys([master]), within=2.5)
+            if redlock._masters[0]._connection is not connection:
+                return False  # the refusal has cost it
+        return gone([master], "app:r")
+    except (AssertionError, QuorumUnavailableError, asyncio.InvalidStateError):
         return False
     finally:
         await redlock.aclose()
@@ -80,11 +143,49 @@ async def test_these_permissions_are_enough(
         assert refused <= {"client|setinfo"}
 
 
-@pytest.mark.parametrize("missing", NEEDED)
+@pytest.mark.parametrize("missing", sorted(set(NEEDED) - set(WISHED)))
 async def test_each_of_these_permissions_is_needed(server: EmbeddedMaster, missing: str) -> None:
     """Without it something does not work, so that the list has nothing in excess."""
     with allowed(server, *(command for command in NEEDED if command != missing)) as url:
         assert not await everything_works(url, server)
+
+
+@pytest.mark.parametrize("missing", ["", *WISHED])
+async def test_who_may_not_be_told_of_changes_tries_again(
+    server: EmbeddedMaster, missing: str
+) -> None:
+    """With the permissions who waits is woken; without them only that is missing."""
+    with allowed(server, *(command for command in NEEDED if command != missing)) as url:
+        assert await everything_works(url, server)
+        assert await wakes(url, server) is not missing.startswith("client")
+        put([server], "app:r", 200)
+        redlock = Redlock([url], master_timeout=500)
+        async with redlock, redlock.lock("app:r", wait=5_000):
+            pass
+
+
+@pytest.mark.promise("S10")
+async def test_these_permissions_are_enough_for_fair(
+    server: EmbeddedMaster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And those for a plain lock are no less so."""
+    with allowed(server, *NEEDED, *FAIR, own=OWN) as url, caplog.at_level(logging.INFO):
+        assert await fair_works(url, server)
+        assert await everything_works(url, server)
+        assert not caplog.text
+        refused = {entry["object"] for entry in map(as_dict, call(server, "ACL", "LOG"))}
+        assert refused <= {"client|setinfo"}
+
+
+@pytest.mark.parametrize("missing", [*FAIR, *OWN])
+async def test_each_of_these_permissions_is_needed_for_fair(
+    server: EmbeddedMaster, missing: str
+) -> None:
+    """Without it something does not work, so that the list has nothing in excess."""
+    commands = [command for command in (*NEEDED, *FAIR) if command != missing]
+    own = tuple(pattern for pattern in OWN if pattern != missing)
+    with allowed(server, *commands, own=own) as url:
+        assert not await fair_works(url, server)
 
 
 @pytest.mark.promise("S10")
@@ -103,6 +204,20 @@ async def test_a_missing_permission_is_named_in_the_vote(server: EmbeddedMaster)
         async with Redlock([url], master_timeout=500) as redlock:
             with pytest.raises(QuorumUnavailableError, match="'info'"):
                 await redlock.lock("app:r", wait=0).acquire()
+
+
+def test_the_readme_says_the_same() -> None:
+    """Both commands, word by word."""
+    text = (Path(__file__).parents[2] / "README.md").read_text()
+    block = text.partition("<!-- acl:begin -->")[2].partition("<!-- acl:end -->")[0]
+    commands = [line.split() for line in block.splitlines() if line.startswith("ACL SETUSER")]
+    start = ["ACL", "SETUSER", "redlock", "on", ">PASSWORD", "resetkeys", "~KEYS", "resetchannels"]
+    plain = [f"+{command}" for command in NEEDED]
+    fair = [f"+{command}" for command in FAIR]
+    assert commands == [
+        [*start, "-@all", *plain],
+        [*start, *OWN, "-@all", *plain, *fair],
+    ]
 
 
 def as_dict(entry: object) -> dict[str, str]:
