@@ -27,7 +27,7 @@ async def bounded_wait(redlock: Redlock) -> None:
     except QuorumUnavailableError as error:  # a LockNotAcquiredError too, so it comes first
         print("too few masters answer:", error)
     except LockNotAcquiredError as error:
-        print("others hold it:", error)
+        print(f"{error.holder} holds it, for {error.retry_after} ms more:", error)
 
 
 async def few_attempts(redlock: Redlock) -> None:
@@ -40,6 +40,19 @@ async def few_attempts(redlock: Redlock) -> None:
         print(f"gave up after {error.attempts} attempts and {error.elapsed} ms")
 
 
+async def in_order(redlock: Redlock) -> None:
+    """Serve those first who asked first, also among programs."""
+
+    async def wait(number: int) -> None:
+        async with redlock.lock("counter:1", fair=True):
+            print(f"number {number} is served")
+
+    async with asyncio.TaskGroup() as tasks:
+        for number in range(1, 4):
+            tasks.create_task(wait(number))
+            await asyncio.sleep(0.01)
+
+
 async def main() -> None:
     async with Redlock(MASTERS) as redlock:
         await one_attempt(redlock)
@@ -49,6 +62,7 @@ async def main() -> None:
             waiter = asyncio.create_task(bounded_wait(redlock))
             await asyncio.sleep(0.2)
         await waiter
+        await in_order(redlock)
 
 
 asyncio.run(main())

@@ -126,16 +126,7 @@ def test_no_update_is_lost_while_workers_are_killed_and_masters_come_and_go(
 
 
 @pytest.mark.promise("S3")
-@pytest.mark.parametrize(
-    "waiting",
-    [
-        "plain",
-        pytest.param(
-            "fair",
-            marks=pytest.mark.xfail(reason="a queue stays for four registrations", strict=True),
-        ),
-    ],
-)
+@pytest.mark.parametrize("waiting", ["plain", "fair"])
 def test_what_killed_workers_leave_goes_by_itself(
     masters: list[EmbeddedMaster], chance: random.Random, waiting: str
 ) -> None:
@@ -174,7 +165,6 @@ def test_who_asks_first_is_served_first_and_all_have_as_many_turns(
 
 
 @pytest.mark.promise("S6")
-@pytest.mark.xfail(reason="every turn waits for a heartbeat", strict=True)
 def test_fair_waits_get_on_as_well_while_masters_are_dead(
     masters: list[EmbeddedMaster], chance: random.Random
 ) -> None:

@@ -247,7 +247,6 @@ async def test_a_manager_that_is_closed_leaves_all_queues(
 
 
 @pytest.mark.promise("S8")
-@pytest.mark.xfail(reason="the next one is not told that it is next", strict=False)
 async def test_who_comes_after_a_head_that_left_is_woken_as_well(
     redlock: Redlock, masters: list[RealMaster]
 ) -> None:

@@ -142,7 +142,6 @@ async def test_a_waiter_that_died_delays_the_queue_by_its_registration_at_most(
 
 
 @pytest.mark.promise("S8")
-@pytest.mark.xfail(reason="it gives back what it has before all masters have called", strict=False)
 async def test_a_dead_master_does_not_slow_the_passing_on(
     redlock: Redlock, other: Redlock, masters: list[RealMaster]
 ) -> None:

@@ -202,7 +202,6 @@ async def test_who_waits_in_line_too_long_is_told_who_holds_the_lock(
     await crowd.done()
 
 
-@pytest.mark.xfail(reason="places that timed out are kept")
 async def test_who_waited_too_long_is_not_remembered(redlock: Redlock) -> None:
     """48: however many come and go while one task has the lock."""
     async with redlock.lock("r"):

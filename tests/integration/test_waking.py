@@ -227,7 +227,6 @@ async def test_masters_that_forget_their_scripts_wake_all_the_same(
         assert watch.ms < AT_LAST
 
 
-@pytest.mark.xfail(reason="what is sent again is not watched")
 async def test_masters_that_forgot_their_scripts_before_the_attempt_tell_as_well(
     redlock: Redlock, other: Redlock, masters: list[RealMaster]
 ) -> None:
