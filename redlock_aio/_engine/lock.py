@@ -230,6 +230,7 @@ class Lock:
         finally:
             if mine and (tried is None or not tried.until):
                 line.give_up()
+        tried.watch = None  # they know each other
         return self._lease(tried, line, mine) if tried.until else None
 
     def _lease(self, won: Attempt, line: Line, mine: bool) -> Lease:
