@@ -179,13 +179,10 @@ class Line:
                 guest.changed(master)
 
     def dismiss(self) -> None:
-        """Send everybody away: it is over."""
+        """Let those who wait for masters find out that it is over; the line follows them."""
         for party in (self.watcher, *(self.guests or ())):
             if party is not None:
                 party.nudge()
-        for place in self._queue or ():
-            if not place.done():
-                place.set_result(False)
 
     # Letting others go first.
 

@@ -153,9 +153,10 @@ class Queues:
                 self._subscribe(master, begins=False)
 
     def heard(self, master: int, push: object) -> None:
-        """Wake whom a master calls; after a new beginning, all."""
-        if push == protocol.EVERYTHING_CHANGED:
-            if self._listening:
+        """Wake whom a master calls; when it goes or comes back, tell all."""
+        back, gone = push == protocol.EVERYTHING_CHANGED, push == protocol.GONE
+        if back or gone:
+            if back and self._listening:
                 self._subscribe(master, begins=True)
             for waiter in list(self.waiters.values()):
                 waiter.forgotten(master)

@@ -116,11 +116,17 @@ async def test_everybody_concerned_hears_of_a_change() -> None:
     assert line.idle
 
 
-async def test_all_are_sent_away_when_the_manager_closes() -> None:
+async def test_who_waits_for_masters_hears_when_the_manager_closes() -> None:
     line, _ = taken()
-    waiting = places(line, 3)
+    watcher, guest = Somebody(), Somebody()
+    line.watch(watcher, mine=True)
+    line.watch(guest, mine=False)
     line.dismiss()
-    assert [place.result() for place in waiting] == [False] * 3
+    assert watcher.heard == guest.heard == ["nudge"]
+    line.unwatch(watcher)
+    line.unwatch(guest)
+    line.dismiss()
+    assert watcher.heard == guest.heard == ["nudge"]
 
 
 # Letting other processes go first.

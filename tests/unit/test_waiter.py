@@ -294,11 +294,13 @@ async def test_masters_that_are_far_from_each_other_do_not_make_anybody_yield_in
         for number in range(6):
             waiters.append(asyncio.create_task(got((redlock, other)[number % 2])))
             await asyncio.sleep(0.05)
-        released = now()
+        for master in masters:
+            master.commands.clear()
         await holder.release()
         times = await asyncio.gather(*waiters)
         assert list(times) == sorted(times)
-        assert times[-1] - released < 6 * 3 * 0.016
+        left = [said for master in masters for said in commands(master, protocol.LEAVE)]
+        assert [said[8] for said in left] == [b"go"] * len(left)
 
 
 async def test_who_comes_next_after_one_who_left_hears_of_it(
@@ -335,18 +337,18 @@ async def test_waiters_stand_in_line_again_where_they_were_forgotten(
     holder = await redlock.lock("r").acquire()
     waiters = [asyncio.create_task(got(manager)) for manager in (other, redlock)]
     await asyncio.sleep(0.1)
-    for master in masters[:2]:
+    for master in masters[:3] if how == "cut" else masters[:2]:
         if how == "forget":
             master.execute([b"SCRIPT", b"FLUSH"])
         else:
             getattr(master, how)()
-    await asyncio.sleep(HEARTBEAT + 0.1)
+    await asyncio.sleep(0.1)  # no heartbeat comes so soon
     assert [len(queued(master)) for master in masters] == [2] * 5
     released = now()
     await holder.release()
     first, second = await asyncio.gather(*waiters)
     # They are called on the new connections as well.
-    assert first - released == pytest.approx(2 * LATENCY, abs=LATENCY)
+    assert first - released <= 3 * LATENCY + 1e-9
     assert second - first < 0.01
 
 
