@@ -1,5 +1,5 @@
 """
-The picture of the comparison, for light pages and for dark ones.
+The pictures of the comparisons, for light pages and for dark ones.
 
 There is no background, and the grey of the words is as far from white as from
 black.
@@ -29,6 +29,14 @@ class Bar:
     ours: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """One setting: what each contestant made in a second."""
+
+    title: str
+    values: Sequence[float]
+
+
 def draw(bars: Sequence[Bar], path: Path) -> None:
     """Draw rates and latencies, one bar for each contestant, and write them to *path*."""
     # With the salt the same figures give the same file.
@@ -36,23 +44,53 @@ def draw(bars: Sequence[Bar], path: Path) -> None:
         figure, (left, right) = plt.subplots(
             1, 2, figsize=(9.6, 0.46 * len(bars) + 0.7), sharey=True, layout="constrained"
         )
-        _panel(left, bars, [bar.pairs for bar in bars], "{:,.0f}")
-        left.set_yticks(range(len(bars)), [bar.name for bar in bars], color=WORDS)
-        left.invert_yaxis()  # the panels share it
-        for name, bar in zip(left.get_yticklabels(), bars, strict=True):
-            if bar.ours:
-                name.set(color=OURS, fontweight="bold")
+        ours = [bar.ours for bar in bars]
+        _panel(left, ours, [bar.pairs for bar in bars], "{:,.0f}")
+        _names(left, ours, [bar.name for bar in bars])
         left.set_title("Locks taken and released in a second, 100 tasks", loc="left", fontsize=10.5)
-        _panel(right, bars, [bar.latency for bar in bars], "{:,.0f} µs")
+        _panel(right, ours, [bar.latency for bar in bars], "{:,.0f} µs")
         right.tick_params(labelleft=False)
         right.set_title("Time for one, alone (shorter is better)", loc="left", fontsize=10.5)
         figure.savefig(path, transparent=True, metadata={"Date": None})
         plt.close(figure)
 
 
-def _panel(axes: Axes, bars: Sequence[Bar], values: Sequence[float], label: str) -> None:
-    rows = range(len(bars))
-    drawn = axes.barh(rows, values, height=0.62, color=[OURS if b.ours else OTHERS for b in bars])
+def draw_rates(
+    names: Sequence[str], ours: Sequence[str], panels: Sequence[Rates], ideal: float, path: Path
+) -> None:
+    """Draw a panel for each setting, with the *ideal* as a line, and write them to *path*."""
+    with plt.rc_context({"font.size": 10.5, "text.color": WORDS, "svg.hashsalt": "redlock_aio"}):
+        figure, axes = plt.subplots(
+            1, len(panels), figsize=(9.6, 0.46 * len(names) + 1.0), sharey=True, layout="constrained"
+        )
+        red = [name in ours for name in names]
+        for each, panel in zip(axes, panels, strict=True):
+            _panel(each, red, panel.values, "{:,.0f}")
+            each.set_xlim(0, max(ideal, *panel.values) * 1.22)
+            each.axvline(ideal, color=WORDS, linestyle="--", linewidth=1)
+            each.set_title(panel.title, loc="left", fontsize=10.5)
+        _names(axes[0], red, names)
+        for each in axes[1:]:
+            each.tick_params(labelleft=False)
+        figure.suptitle(
+            f"Turns of 1 ms in a second, one lock for all; the line is the ideal ({ideal:,.0f})",
+            fontsize=10.5,
+        )
+        figure.savefig(path, transparent=True, metadata={"Date": None})
+        plt.close(figure)
+
+
+def _names(axes: Axes, ours: Sequence[bool], names: Sequence[str]) -> None:
+    axes.set_yticks(range(len(names)), names, color=WORDS)
+    axes.invert_yaxis()  # the panels share it
+    for label, red in zip(axes.get_yticklabels(), ours, strict=True):
+        if red:
+            label.set(color=OURS, fontweight="bold")
+
+
+def _panel(axes: Axes, ours: Sequence[bool], values: Sequence[float], label: str) -> None:
+    rows = range(len(values))
+    drawn = axes.barh(rows, values, height=0.62, color=[OURS if red else OTHERS for red in ours])
     axes.bar_label(drawn, [label.format(value) for value in values], padding=4, color=WORDS)
     axes.set_xlim(0, max(values) * 1.22)
     axes.set_xticks([])

@@ -1,0 +1,131 @@
+"""
+One client process of `contention.py`: so many waiters for one lock.
+
+It claims nothing; `contention.py` starts it, as often as a setting has
+processes, and puts together what they say. It makes its connections, says that
+it is ready, is told the instant at which all of them start, and prints when each
+turn of each waiter began and ended. `time.monotonic` is the same clock in all
+processes of a machine.
+
+A turn is 1 ms of work under the lock, after which its waiter asks again at once.
+When the time is over whoever still waits is cancelled.
+"""
+
+import asyncio
+import contextlib
+import gc
+import json
+import logging
+import os
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import asdict, dataclass
+
+import redis.asyncio
+from measuring import TTL
+from redis.exceptions import LockError
+
+PLAIN, FAIR = "redlock_aio on five", "redlock_aio on five, fair"
+REDIS_PY, POTTERY = "redis-py's Lock on one", "pottery's AIORedlock on five"
+EVERYBODY = (PLAIN, FAIR, REDIS_PY, POTTERY)
+
+WORK = 0.001
+"""Seconds of work in a turn."""
+
+Take = Callable[[str], AbstractAsyncContextManager[object]]
+"""Holds the lock with this name."""
+
+Turns = list[tuple[float, float]]
+"""When each turn of one waiter began and ended, by the monotonic clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What one process is to do."""
+
+    contestant: str
+    urls: Sequence[str]
+    key: str
+    waiters: int
+    seconds: float
+
+    def dump(self) -> str:
+        return json.dumps(asdict(self))
+
+
+@contextlib.asynccontextmanager
+async def ours(urls: Sequence[str], *, fair: bool) -> AsyncIterator[Take]:
+    from redlock_aio import Redlock
+
+    async with Redlock(urls) as redlock:
+        yield lambda name: redlock.lock(name, ttl=TTL, fair=fair)
+
+
+@contextlib.asynccontextmanager
+async def redis_py(url: str) -> AsyncIterator[Take]:
+    async with redis.asyncio.Redis.from_url(url) as client:
+        yield lambda name: client.lock(name, timeout=TTL / 1000)
+
+
+@contextlib.asynccontextmanager
+async def pottery(urls: Sequence[str]) -> AsyncIterator[Take]:
+    from pottery import AIORedlock
+
+    async with contextlib.AsyncExitStack() as stack:
+        masters = frozenset(
+            [await stack.enter_async_context(redis.asyncio.Redis.from_url(url)) for url in urls]
+        )
+        yield lambda name: AIORedlock(key=name, masters=masters, auto_release_time=TTL / 1000)
+
+
+def contestant(load: Load) -> tuple[AbstractAsyncContextManager[Take], tuple[type[Exception], ...]]:
+    """Return who is to be opened, and the errors by which it says that it has no lock."""
+    if load.contestant == REDIS_PY:
+        return redis_py(load.urls[0]), (LockError,)
+    if load.contestant == POTTERY:
+        from pottery.exceptions import PotteryError
+
+        return pottery(load.urls), (PotteryError,)
+    return ours(load.urls, fair=load.contestant == FAIR), ()
+
+
+async def contend(load: Load) -> None:
+    clock = time.monotonic
+    turns: list[Turns] = [[] for _ in range(load.waiters)]
+    failed = 0
+    opening, failures = contestant(load)
+
+    async def pair(name: str) -> None:
+        async with take(name):
+            pass
+
+    async def wait_again_and_again(mine: Turns) -> None:
+        nonlocal failed
+        while True:
+            try:
+                async with take(load.key):
+                    began = clock()
+                    await asyncio.sleep(WORK)
+                    mine.append((began, clock()))
+            except failures:
+                failed += 1
+
+    async with opening as take:
+        # Connections are made on demand, and are no part of a turn.
+        await asyncio.gather(*(pair(f"warm:{os.getpid()}:{n}") for n in range(load.waiters)))
+        gc.collect()
+        print("ready", flush=True)
+        start = float(await asyncio.to_thread(sys.stdin.readline))
+        await asyncio.sleep(start - clock())
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(start + load.seconds), asyncio.TaskGroup() as waiters:
+                for mine in turns:
+                    waiters.create_task(wait_again_and_again(mine))
+    print(json.dumps({"turns": turns, "failed": failed}))
+
+
+if __name__ == "__main__":
+    logging.disable()
+    asyncio.run(contend(Load(**json.loads(sys.argv[1]))))

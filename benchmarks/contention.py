@@ -1,0 +1,445 @@
+"""
+Many waiters for one lock: how much of the time it is in use, and who gets it.
+
+Each waiter takes the lock, works for 1 ms under it, and asks again at once. The
+ideal is a lock that loses two pairs of the floor's (see `floor.py`) from one turn
+to the next. It claims that redlock_aio on five masters makes at least half as
+many turns as the ideal with all waiters in one process, and 0.4 with five
+processes; with `fair=True` at least 0.35 however many there are, and that the
+waiter with the fewest turns has at most 20 % fewer than the one with the most.
+No two turns overlap.
+
+It also claims that who waits in another manager has the lock 4 round trips of
+the floor's after a release (the median), and 50 ms after an expiry or a foreign
+`DEL` (the longest). A minute lies between two attempts of that waiter, so that
+only being woken explains it.
+
+Every process is one of the system's, running `contenders.py`. All start at one
+instant; the longest wait and the turns are those within the time, and a wait
+that has not ended counts for as long as it lasted.
+
+    python benchmarks/contention.py [--quick] [--seconds S] [--containers]
+
+The tables go to `results-contention.md`, the rates to `results-contention.svg`;
+with `--containers` (five Redis containers, through testcontainers) to
+`results-contention-containers.md`.
+"""
+
+import asyncio
+import itertools
+import json
+import logging
+import random
+import sys
+import time
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+
+import measuring
+import redis
+import redis.asyncio
+from compare import running
+from contenders import EVERYBODY, FAIR, PLAIN, WORK, Load, Turns
+from floor import Floor
+from measuring import bar, median, percentile
+from picture import Rates, draw_rates
+
+from redlock_aio import Redlock, Retry
+
+LEAST_PLAIN = {1: 0.5, 5: 0.4}
+"""By the number of processes: the least share of the ideal."""
+LEAST_FAIR = 0.35
+MOST_APART = 0.2
+"""By what share of the most turns the fewest may be less, once there are enough of them."""
+ENOUGH_TURNS = 20
+
+MOST_ROUND_TRIPS = 4
+MOST_WAKING_MS = 50
+EXPIRY = 100
+"""Milliseconds that a foreign key lives."""
+NEVER = 60_000
+"""Milliseconds between two attempts of a waiter that is to be woken."""
+GIVEN_UP = 10.0
+"""Seconds; a waiter that is not awake by then is counted with this."""
+
+HEAD_START = 0.2
+"""Seconds from telling all processes when to start until then."""
+
+OURS = (PLAIN, FAIR)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Setting:
+    """How many processes, and how many waiters in all of them."""
+
+    processes: int
+    waiters: int
+
+    def __str__(self) -> str:
+        return f"{self.processes} x {self.waiters}"
+
+
+FOR_US = [
+    Setting(*each)
+    for each in (
+        *((1, 1), (1, 10), (1, 50), (2, 10), (5, 5)),
+        *((5, 10), (5, 50), (10, 10), (10, 50)),
+    )
+]
+FOR_ALL = [Setting(1, 10), Setting(5, 10), Setting(10, 50)]
+FOR_QUICK = [Setting(1, 10), Setting(5, 10)]
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What came of one contestant in one setting."""
+
+    contestant: str
+    setting: Setting
+    start: float
+    seconds: float
+    turns: Sequence[Turns]
+    failed: int
+    commands: int
+
+    @property
+    def merged(self) -> Turns:
+        return sorted(turn for mine in self.turns for turn in mine)
+
+    @property
+    def rate(self) -> float:
+        return sum(self.counts) / self.seconds
+
+    @property
+    def counts(self) -> list[int]:
+        return [len(mine) for mine in self.turns]
+
+    @property
+    def apart(self) -> float:
+        return 1 - min(self.counts) / max(1, *self.counts)
+
+    @property
+    def longest_wait(self) -> float:
+        """In ms, from the end of a waiter's turn to the beginning of its next one."""
+        over = self.start + self.seconds
+        waits = (
+            began - ended
+            for mine in self.turns
+            for (_, ended), (began, _) in itertools.pairwise(
+                [(0.0, self.start), *mine, (over, over)]
+            )
+        )
+        return max(waits) * 1000
+
+    @property
+    def gaps(self) -> list[float]:
+        """In ms, from the end of a turn to the beginning of the next one's, whoever's; sorted."""
+        gaps = [(new[0] - old[1]) * 1000 for old, new in itertools.pairwise(self.merged)]
+        return sorted(gaps) or [self.seconds * 1000]
+
+    @property
+    def overlaps(self) -> int:
+        merged = self.merged
+        ends = itertools.accumulate((ended for _, ended in merged), max)
+        return sum(new[0] < ended for ended, new in zip(ends, merged[1:], strict=False))
+
+
+class Counters:
+    """How many commands the masters have executed, those inside of scripts included."""
+
+    def __init__(self, urls: Sequence[str]) -> None:
+        self._clients = [redis.Redis.from_url(url) for url in urls]
+
+    def read(self) -> int:
+        told = [client.info("stats") for client in self._clients]
+        return sum(int(each["total_commands_processed"]) for each in told)
+
+    def close(self) -> None:
+        for client in self._clients:
+            client.close()
+
+
+async def ready(client: Process) -> None:
+    assert client.stdout is not None
+    if await client.stdout.readline() != b"ready\n":
+        raise RuntimeError("a client process did not start")
+
+
+async def start_at(client: Process, instant: float) -> None:
+    assert client.stdin is not None
+    client.stdin.write(f"{instant!r}\n".encode())
+    await client.stdin.drain()
+
+
+async def result(client: Process) -> tuple[list[Turns], int]:
+    told, _ = await client.communicate()
+    if client.returncode:
+        raise RuntimeError(f"a client process ended with {client.returncode}")
+    said = json.loads(told)
+    turns = [[(began, ended) for began, ended in mine] for mine in said["turns"]]
+    return turns, said["failed"]
+
+
+@asynccontextmanager
+async def client_processes(load: Load, number: int) -> AsyncIterator[list[Process]]:
+    clients: list[Process] = []
+    arguments = (sys.executable, str(measuring.HERE / "contenders.py"), load.dump())
+    try:
+        for _ in range(number):
+            clients.append(
+                await asyncio.create_subprocess_exec(*arguments, stdin=PIPE, stdout=PIPE)
+            )
+        yield clients
+    finally:
+        for client in clients:
+            if client.returncode is None:
+                client.kill()
+                await client.wait()
+
+
+async def contend(
+    urls: Sequence[str], contestant: str, setting: Setting, seconds: float
+) -> Taken:
+    """Let one contestant's processes contend; a key that was never used before is theirs."""
+    each = setting.waiters // setting.processes
+    load = Load(contestant, urls, f"hot:{time.monotonic_ns()}", each, seconds)
+    counters = Counters(urls)
+    async with asyncio.timeout(seconds + 120), client_processes(load, setting.processes) as clients:
+        await asyncio.gather(*map(ready, clients))
+        before = counters.read()
+        start = time.monotonic() + HEAD_START
+        await asyncio.gather(*(start_at(client, start) for client in clients))
+        await asyncio.sleep(start + seconds - time.monotonic())
+        commands = counters.read() - before - len(urls)  # the first question is counted, too
+        told = await asyncio.gather(*map(result, clients))
+    counters.close()
+    turns = [
+        [turn for turn in mine if turn[1] <= start + seconds] for their, _ in told for mine in their
+    ]
+    failed = sum(number for _, number in told)
+    return Taken(contestant, setting, start, seconds, turns, failed, commands)
+
+
+async def floor_latency(urls: Sequence[str], seconds: float) -> float:
+    """Return the median us of a pair alone."""
+    floor = Floor(urls)
+    await floor.open(measuring.names())
+    took = await measuring.latencies(floor.pair, seconds=seconds)
+    await floor.aclose()
+    return percentile(took, 0.5)
+
+
+@dataclass(slots=True)
+class Found:
+    """All that was measured."""
+
+    floors: list[float] = field(default_factory=list)
+    taken: list[Taken] = field(default_factory=list)
+    waking: dict[str, list[float]] = field(default_factory=dict)
+
+    @property
+    def floor(self) -> float:
+        """Us of one pair."""
+        return median(self.floors)
+
+    @property
+    def ideal(self) -> float:
+        return 1 / (WORK + 2 * self.floor / 1e6)
+
+
+Awake = Callable[[], Awaitable[float]]
+"""Returns how many ms the waiter took, from now on."""
+
+
+class Waking:
+    """A holder, a waiter with connections of its own, and somebody who has no library."""
+
+    KEY = "waking"
+
+    def __init__(self, holder: Redlock, waiter: Redlock, others: Sequence[redis.asyncio.Redis]):
+        self._holder = holder
+        self._waiter = waiter
+        self._others = others
+
+    async def _wait(self, *, fair: bool) -> float:
+        try:
+            async with asyncio.timeout(GIVEN_UP), self._waiter.lock(self.KEY, ttl=10_000, fair=fair):
+                return time.monotonic()
+        except TimeoutError:
+            return time.monotonic()
+
+    async def _a_while(self) -> None:
+        await asyncio.sleep(random.uniform(0.03, 0.08))
+
+    async def _set(self, ttl: int) -> None:
+        await asyncio.gather(*(each.set(self.KEY, "foreign", px=ttl) for each in self._others))
+
+    async def after_release(self, *, fair: bool) -> float:
+        lease = await self._holder.lock(self.KEY, ttl=10_000, fair=fair).acquire()
+        waiting = asyncio.create_task(self._wait(fair=fair))
+        await self._a_while()
+        began = time.monotonic()
+        await lease.release()
+        return await waiting - began
+
+    async def after_expiry(self) -> float:
+        began = time.monotonic()  # no key can end earlier than its time after this
+        await self._set(EXPIRY)
+        return await self._wait(fair=False) - began - EXPIRY / 1000
+
+    async def after_delete(self) -> float:
+        await self._set(10_000)
+        waiting = asyncio.create_task(self._wait(fair=False))
+        await self._a_while()
+        began = time.monotonic()
+        await asyncio.gather(*(each.delete(self.KEY) for each in self._others))
+        return await waiting - began
+
+
+RELEASE, FAIR_RELEASE = "a release", "a release, fair"
+EXPIRED, DELETED = "the expiry of a foreign key", "a foreign `DEL` on all masters"
+
+
+async def waking(urls: Sequence[str], times: int) -> dict[str, list[float]]:
+    """Return for each way to get free how many ms a waiter took to have the lock."""
+    async with AsyncExitStack() as stack:
+        holder = await stack.enter_async_context(Redlock(urls))
+        never = Retry(min_delay=NEVER, max_delay=NEVER)
+        waiter = await stack.enter_async_context(Redlock(urls, retry=never))
+        others = [
+            await stack.enter_async_context(redis.asyncio.Redis.from_url(url)) for url in urls
+        ]
+        scene = Waking(holder, waiter, others)
+        ways: dict[str, Callable[[], Awaitable[float]]] = {
+            RELEASE: lambda: scene.after_release(fair=False),
+            FAIR_RELEASE: lambda: scene.after_release(fair=True),
+            EXPIRED: scene.after_expiry,
+            DELETED: scene.after_delete,
+        }
+        took: dict[str, list[float]] = {}
+        for way, measure in ways.items():
+            await measure()  # connections are made on demand
+            took[way] = sorted([await measure() * 1000 for _ in range(times)])
+        return took
+
+
+async def measure(urls: Sequence[str], seconds: float, *, quick: bool) -> Found:
+    found = Found()
+    for contestant in EVERYBODY:
+        settings = FOR_QUICK if quick else FOR_US if contestant in OURS else FOR_ALL
+        for setting in settings:
+            found.floors.append(await floor_latency(urls, 0.2))
+            found.taken.append(await contend(urls, contestant, setting, seconds))
+    found.floors.append(await floor_latency(urls, 0.2))
+    found.waking = await waking(urls, 8 if quick else 40)
+    return found
+
+
+def bars(each: Taken, share: float) -> Iterator[str]:
+    fair = each.contestant == FAIR
+    least = LEAST_FAIR if fair else LEAST_PLAIN.get(each.setting.processes)
+    if least is not None:
+        yield bar(f"ratio >= {least}", met=share >= least)
+    if fair and max(each.counts) >= ENOUGH_TURNS:
+        yield bar(f"within {MOST_APART:.0%}", met=each.apart <= MOST_APART)
+    yield bar("no overlaps", met=not each.overlaps)
+
+
+def rows(found: Found) -> Iterator[list[str]]:
+    for each in found.taken:
+        ours = each.contestant in OURS
+        share = each.rate / found.ideal
+        notes = [f"{each.failed} times no lock"] if each.failed else []
+        turns = sum(each.counts)
+        commands = f"{each.commands / turns / 5:,.1f}" if turns else ""
+        yield [
+            f"**{each.contestant}**" if ours else each.contestant,
+            f"{each.setting}",
+            f"{each.rate:,.0f}",
+            f"{share:.2f}",
+            f"{min(each.counts):,}",
+            f"{max(each.counts):,}",
+            f"{each.longest_wait:,.0f} ms",
+            f"{percentile(each.gaps, 0.5):,.2f} ms",
+            f"{percentile(each.gaps, 0.99):,.2f} ms",
+            f"{each.overlaps}",
+            commands,
+            ", ".join([*notes, *(bars(each, share) if ours else ())]),
+        ]
+
+
+def waking_rows(found: Found) -> Iterator[list[str]]:
+    round_trip = found.floor / 2000
+    for way, took in found.waking.items():
+        trips = percentile(took, 0.5) / round_trip
+        if way in {RELEASE, FAIR_RELEASE}:
+            promise = bar(
+                f"median <= {MOST_ROUND_TRIPS} round trips", met=trips <= MOST_ROUND_TRIPS
+            )
+        else:
+            promise = bar(f"longest <= {MOST_WAKING_MS} ms", met=took[-1] <= MOST_WAKING_MS)
+        yield [way, f"{percentile(took, 0.5):.2f} ms", f"{trips:.1f}", f"{took[-1]:.2f} ms", promise]
+
+
+def report(found: Found, seconds: float, where: str, url: str) -> str:
+    head = [
+        "one lock, 1 ms of work in each turn", "processes x waiters in all", "turns/s",
+        "to the ideal", "fewest turns", "most turns", "longest wait", "hand-over (median)", "p99",
+        "overlaps", "commands per turn and master", "bars",
+    ]  # fmt: skip
+    waking_head = ["from ... until a waiter has it", "median", "round trips", "longest", "bars"]
+    machine = measuring.machine(url, "redlock_aio", "redis", "hiredis", "pottery")
+    return "\n\n".join(
+        [
+            "# What a lock is worth when many want it",
+            f"Five masters {where}, and the clients, on one machine: {machine}.",
+            f"A pair of the floor's took {found.floor:,.0f} us (the median), so that the ideal is"
+            f" {found.ideal:,.0f} turns/s; each setting was measured for {seconds:g} s.",
+            measuring.table(head, rows(found)),
+            f"And how long a waiter takes that is in another manager and would not ask again for"
+            f" {NEVER // 1000} s. A round trip is half of a pair of the floor's.",
+            measuring.table(waking_head, waking_rows(found)),
+        ]
+    )
+
+
+def rates(found: Found) -> list[Rates]:
+    """Return what is drawn: a panel for each setting that everybody was in."""
+    by = {(each.setting, each.contestant): each.rate for each in found.taken}
+    return [
+        Rates(
+            f"{setting.processes} process{'es' * (setting.processes > 1)},"
+            f" {setting.waiters} waiters",
+            [by[setting, contestant] for contestant in EVERYBODY],
+        )
+        for setting in FOR_ALL
+    ]
+
+
+def main() -> None:
+    parser = measuring.arguments(__doc__)
+    parser.add_argument("--seconds", type=float, help="how long each setting is measured")
+    parser.add_argument("--containers", action="store_true", help="masters in containers")
+    options = parser.parse_args()
+    seconds = options.seconds or (0.5 if options.quick else 3.0)
+    logging.getLogger("redlock_aio").setLevel(logging.ERROR)
+    with running(containers=options.containers) as servers:
+        urls = [server.url for server in servers]
+        found = measuring.run(measure(urls, seconds, quick=options.quick))
+        where = "in containers" if options.containers else "as processes"
+        text = report(found, seconds, where, urls[0])
+    print(text)
+    if not options.quick:
+        name = "results-contention-containers.md" if options.containers else "results-contention.md"
+        (measuring.HERE / name).write_text(f"{text}\n")
+        if not options.containers:
+            draw_rates(
+                EVERYBODY, OURS, rates(found), found.ideal,
+                measuring.HERE / "results-contention.svg",
+            )  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
