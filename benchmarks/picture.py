@@ -61,7 +61,11 @@ def draw_rates(
     """Draw a panel for each setting, with the *ideal* as a line, and write them to *path*."""
     with plt.rc_context({"font.size": 10.5, "text.color": WORDS, "svg.hashsalt": "redlock_aio"}):
         figure, axes = plt.subplots(
-            1, len(panels), figsize=(9.6, 0.46 * len(names) + 1.0), sharey=True, layout="constrained"
+            1,
+            len(panels),
+            figsize=(9.6, 0.46 * len(names) + 1.0),
+            sharey=True,
+            layout="constrained",
         )
         red = [name in ours for name in names]
         for each, panel in zip(axes, panels, strict=True):

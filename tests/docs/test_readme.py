@@ -122,9 +122,15 @@ def test_every_promise_is_told(readme: str, root: Path) -> None:
     assert shown <= told
 
 
-def test_the_comparison_is_what_was_measured(readme: str, root: Path) -> None:
-    measured = root / "benchmarks" / "results.md"
-    told = [line for line in between(readme, "benchmarks").splitlines() if line.startswith("|")]
+@pytest.mark.parametrize(
+    ("marker", "results"), [("benchmarks", "results.md"), ("contention", "results-contention.md")]
+)
+def test_the_comparison_is_what_was_measured(
+    readme: str, root: Path, marker: str, results: str
+) -> None:
+    measured = root / "benchmarks" / results
+    text = between(readme, marker) if f"<!-- {marker}:" in readme else ""
+    told = [line for line in text.splitlines() if line.startswith("|")]
     if not measured.exists():
         assert not told, "figures that nobody measured"
         pytest.skip("nothing is measured yet")
