@@ -234,14 +234,21 @@ async def floor_latency(urls: Sequence[str], seconds: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Woken:
-    """How many ms a waiter took, sorted, and how many a pair of the floor's took just before."""
+    """How many ms a waiter took, each time, and how many a pair of the floor's."""
 
     took: list[float]
-    floor: float
+    busy: float
+    """One pair right after the other, just before."""
+    idle: list[float]
+    """A pair after a pause, in turn with the waiter's, which had one as well."""
 
     @property
     def round_trips(self) -> float:
-        return percentile(self.took, 0.5) / (self.floor / 2)
+        return median(self.took) / (self.busy / 2)
+
+    @property
+    def idle_round_trips(self) -> float:
+        return measuring.median_ratio(self.took, (pair / 2 for pair in self.idle))
 
 
 @dataclass(slots=True)
@@ -271,10 +278,24 @@ class Waking:
 
     KEY = "waking"
 
-    def __init__(self, holder: Redlock, waiter: Redlock, others: Sequence[redis.asyncio.Redis]):
+    def __init__(
+        self,
+        holder: Redlock,
+        waiter: Redlock,
+        others: Sequence[redis.asyncio.Redis],
+        floor: Floor,
+    ) -> None:
         self._holder = holder
         self._waiter = waiter
         self._others = others
+        self._floor = floor
+
+    async def idle_pair(self) -> float:
+        """Return what a pair of the floor's takes when everything has been quiet for a while."""
+        await self._a_while()
+        began = time.monotonic()
+        await self._floor.pair("benchmark:0")
+        return time.monotonic() - began
 
     async def _wait(self, *, fair: bool) -> float:
         try:
@@ -327,7 +348,10 @@ async def waking(urls: Sequence[str], times: int) -> dict[str, Woken]:
         others = [
             await stack.enter_async_context(redis.asyncio.Redis.from_url(url)) for url in urls
         ]
-        scene = Waking(holder, waiter, others)
+        floor = Floor(urls)
+        await floor.open(measuring.names(1))
+        stack.push_async_callback(floor.aclose)
+        scene = Waking(holder, waiter, others, floor)
         ways: dict[str, Callable[[], Awaitable[float]]] = {
             RELEASE: lambda: scene.after_release(fair=False),
             FAIR_RELEASE: lambda: scene.after_release(fair=True),
@@ -337,8 +361,12 @@ async def waking(urls: Sequence[str], times: int) -> dict[str, Woken]:
         woken: dict[str, Woken] = {}
         for way, measure in ways.items():
             await measure()  # connections are made on demand
-            floor = await floor_latency(urls, 0.2) / 1000
-            woken[way] = Woken(sorted([await measure() * 1000 for _ in range(times)]), floor)
+            busy = await floor_latency(urls, 0.2) / 1000
+            took, idle = [], []
+            for _ in range(times):
+                took.append(await measure() * 1000)
+                idle.append(await scene.idle_pair() * 1000)
+            woken[way] = Woken(took, busy, idle)
         return woken
 
 
@@ -389,11 +417,12 @@ def rows(found: Found) -> Iterator[list[str]]:
 
 def waking_rows(found: Found) -> Iterator[list[str]]:
     for way, woken in found.waking.items():
-        trips, longest = woken.round_trips, woken.took[-1]
+        trips, longest = woken.round_trips, max(woken.took)
         yield [
             way,
-            f"{percentile(woken.took, 0.5):.2f} ms",
+            f"{median(woken.took):.2f} ms",
             f"{trips:.1f}",
+            f"{woken.idle_round_trips:.1f}",
             f"{longest:.2f} ms",
             bar(f"median <= {MOST_ROUND_TRIPS} round trips", met=trips <= MOST_ROUND_TRIPS)
             if way in {RELEASE, FAIR_RELEASE}
@@ -407,7 +436,14 @@ def report(found: Found, seconds: float, where: str, url: str) -> str:
         "to the ideal", "fewest turns", "most turns", "longest wait", "hand-over (median)", "p99",
         "overlaps", "commands per turn and master", "bars",
     ]  # fmt: skip
-    waking_head = ["from ... until a waiter has it", "median", "round trips", "longest", "bars"]
+    waking_head = [
+        "from ... until a waiter has it",
+        "median",
+        "round trips",
+        "idle ones",
+        "longest",
+        "bars",
+    ]
     machine = measuring.machine(url, "redlock_aio", "redis", "hiredis", "pottery")
     ideal = (
         f"A pair of the floor's took {found.floor:,.0f} us (the median), so that the ideal is"
@@ -416,7 +452,9 @@ def report(found: Found, seconds: float, where: str, url: str) -> str:
     )
     woken = (
         "And how long a waiter takes that is in another manager and would not ask again for"
-        f" {NEVER // 1000} s. A round trip is half of a pair of the floor's just before."
+        f" {NEVER // 1000} s. A round trip is half of a pair of the floor's just before, one right"
+        " after the other. An idle one is half of a pair after a pause such as the waiter's: a"
+        " machine that has slept is slower, whoever wakes it."
     )
     return "\n\n".join(
         [

@@ -17,6 +17,7 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 
 WORDS, OURS, OTHERS = "#7a828c", "#e0483e", "#9aa3ad"
+ON_BARS = "#1f2328"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +70,9 @@ def draw_rates(
         )
         red = [name in ours for name in names]
         for each, panel in zip(axes, panels, strict=True):
-            _panel(each, red, panel.values, "{:,.0f}")
-            each.set_xlim(0, max(ideal, *panel.values) * 1.22)
+            # Beside the bars the figures would meet the line.
+            _panel(each, red, panel.values, "{:,.0f}", inside=True)
+            each.set_xlim(0, max(ideal, *panel.values) * 1.08)
             each.axvline(ideal, color=WORDS, linestyle="--", linewidth=1)
             each.set_title(panel.title, loc="left", fontsize=10.5)
         _names(axes[0], red, names)
@@ -92,10 +94,16 @@ def _names(axes: Axes, ours: Sequence[bool], names: Sequence[str]) -> None:
             label.set(color=OURS, fontweight="bold")
 
 
-def _panel(axes: Axes, ours: Sequence[bool], values: Sequence[float], label: str) -> None:
+def _panel(
+    axes: Axes, ours: Sequence[bool], values: Sequence[float], label: str, *, inside: bool = False
+) -> None:
     rows = range(len(values))
     drawn = axes.barh(rows, values, height=0.62, color=[OURS if red else OTHERS for red in ours])
-    axes.bar_label(drawn, [label.format(value) for value in values], padding=4, color=WORDS)
+    told = [label.format(value) for value in values]
+    if inside:
+        axes.bar_label(drawn, told, label_type="center", color=ON_BARS)
+    else:
+        axes.bar_label(drawn, told, padding=4, color=WORDS)
     axes.set_xlim(0, max(values) * 1.22)
     axes.set_xticks([])
     axes.tick_params(length=0)
