@@ -67,8 +67,9 @@ class Wire(asyncio.Protocol):
 class Floor:
     """A lock without anything that makes a lock safe."""
 
-    def __init__(self, urls: Sequence[str]) -> None:
+    def __init__(self, urls: Sequence[str], release: bytes = RELEASE) -> None:
         self._urls = urls
+        self._release = release
         self._majority = len(urls) // 2 + 1
         self._wires: list[Wire] = []
         self._rounds: list[Round] = []
@@ -82,15 +83,15 @@ class Floor:
             where = urlsplit(url)
             _, wire = await loop.create_connection(Wire, where.hostname or "", where.port or 6379)
             self._wires.append(wire)
-        sha = sha1(RELEASE, usedforsecurity=False).hexdigest().encode()
+        sha = sha1(self._release, usedforsecurity=False).hexdigest().encode()
         for name in names:
             key = name.encode()
-            acquire, seconds = _pack(b"SET", key, TOKEN, b"NX", b"PX", b"%d" % TTL).split(TOKEN)
-            release, _ = _pack(b"EVALSHA", sha, b"1", key, TOKEN).split(TOKEN)
+            acquire, seconds = pack(b"SET", key, TOKEN, b"NX", b"PX", b"%d" % TTL).split(TOKEN)
+            release, _ = pack(b"EVALSHA", sha, b"1", key, TOKEN).split(TOKEN)
             self._commands[name] = acquire, seconds, release
         # The reply to SCRIPT LOAD is no yes, so EVAL is what loads it: 1 for a key that is there.
-        await self._ask(_pack(b"SET", b"benchmark", TOKEN, b"NX", b"PX", b"%d" % TTL))
-        await self._ask(_pack(b"EVAL", RELEASE, b"1", b"benchmark", TOKEN))
+        await self._ask(pack(b"SET", b"benchmark", TOKEN, b"NX", b"PX", b"%d" % TTL))
+        await self._ask(pack(b"EVAL", self._release, b"1", b"benchmark", TOKEN))
 
     async def pair(self, name: str) -> None:
         # A value that nobody has used before is what makes it a lock at all.
@@ -122,7 +123,7 @@ class Floor:
             wire.transport.close()
 
 
-def _pack(*arguments: bytes) -> bytes:
+def pack(*arguments: bytes) -> bytes:
     head = b"*%d\r\n" % len(arguments)
     return head + b"".join(b"$%d\r\n%b\r\n" % (len(a), a) for a in arguments)
 
