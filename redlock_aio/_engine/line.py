@@ -54,7 +54,7 @@ class Line:
         since: Since when the lock has only been passed on in this process, on
             the clock of leases.
 
-        ended_at: When it was let go of for the last time.
+        open_at: From when on whoever comes may ask the masters, if nobody is there.
 
         round_trip: How long its last acquisition took, in seconds.
 
@@ -63,8 +63,8 @@ class Line:
     """
 
     __slots__ = (
-        "_queue", "_tenure", "contending", "ended_at", "guests", "holder", "round_trip", "since",
-        "spread", "watcher",
+        "_queue", "_tenure", "_tried_by", "contending", "guests", "holder", "open_at",
+        "round_trip", "since", "spread", "watcher",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -75,7 +75,8 @@ class Line:
         # A dict keeps the order, and forgets those who leave at no cost.
         self._queue: dict[asyncio.Future[bool], None] | None = None
         self.since = 0.0
-        self.ended_at = 0.0
+        self.open_at = 0.0
+        self._tried_by = 0.0
         self.round_trip = 0.0
         self.spread = 0.0
         self._tenure = TENURE
@@ -92,14 +93,6 @@ class Line:
     def idle(self) -> bool:
         """Whether nobody has anything to do with it."""
         return not (self.taken or self.guests)
-
-    def is_open(self, now: float) -> bool:
-        """Return whether whoever comes now may ask the masters at once."""
-        return (
-            not self.contending
-            and self.holder is None
-            and (now - self.since < self._tenure or self.courtesy(now) == 0.0)
-        )
 
     def join(self, place: asyncio.Future[bool]) -> None:
         """Wait behind all others; *place* is done with ``True`` when the turn comes."""
@@ -128,7 +121,7 @@ class Line:
         """
         self.contending = False
         self.holder = holder
-        if began - self.ended_at > 2 * self.round_trip + COURTESY:
+        if began > self._tried_by:
             self.since = now  # others have had it, or could have
         self.round_trip = now - began
 
@@ -136,7 +129,10 @@ class Line:
         """Hear that a lease has ended, whose release is on its way."""
         if self.holder is holder:
             self.holder = None
-            self.ended_at = now
+            # By then others have tried, if they were woken by this.
+            self._tried_by = tried_by = now + 2 * self.round_trip + COURTESY
+            if now - self.since >= self._tenure:
+                self.open_at = tried_by
         if self.guests:
             for guest in list(self.guests):
                 guest.nudge()
@@ -188,9 +184,7 @@ class Line:
 
     def courtesy(self, now: float) -> float:
         """Return for how many seconds from now to let other processes go first."""
-        if now - self.since < self._tenure:
-            return 0.0
-        return max(self.ended_at + 2 * self.round_trip + COURTESY - now, 0.0)
+        return max(self.open_at - now, 0.0)
 
     def used(self, by_others: bool) -> None:
         """Learn whether others took the lock when they could go first."""

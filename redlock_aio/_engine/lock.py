@@ -108,13 +108,16 @@ class Lock:
         if not ready:
             await engine._get_ready(self._wait)
         line = fleet.lines.get(self._key) or fleet.line(self._key)
-        if self._fair or not line.is_open(began):
+        if self._fair or line.contending or line.holder is not None or began < line.open_at:
             won, mine = await self._in_turn(fleet, line, began)
         else:
             line.contending = mine = True
-            at_most = waiting.time_left(fleet, began, self._wait) if self._wait else None
+            wait = self._wait
+            at_most = waiting.time_left(fleet, began, wait) if wait else None
             try:
-                won = await self._attempt(fleet, at_most, watched=self._wait != 0)
+                won = await waiting.attempt(
+                    fleet, self._key, self._ttl, engine._drift_factor, at_most, watched=wait != 0
+                )
                 if not won.until:
                     won = await self._persist(fleet, won, line, began, mine=True)
             except BaseException:

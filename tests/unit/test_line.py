@@ -137,17 +137,14 @@ def test_the_lock_is_passed_on_for_a_while_and_then_others_may_go_first() -> Non
     now = 10.0
     while now < 10.0 + TENURE:
         line.ended(holder, now)
-        assert line.is_open(now)
         assert line.courtesy(now) == 0
         line.contending = True
         now += ROUND_TRIP
         line.won(holder, now - ROUND_TRIP, now)
     line.ended(holder, now)
-    assert not line.is_open(now)
     patience = 2 * ROUND_TRIP + COURTESY
     assert line.courtesy(now) == pytest.approx(patience)
     assert line.courtesy(now + 0.001) == pytest.approx(patience - 0.001)
-    assert line.is_open(now + patience)
     assert line.courtesy(now + patience) == 0
 
 
@@ -157,23 +154,29 @@ def test_after_a_pause_that_others_could_use_it_may_be_passed_on_again() -> None
     line.contending = True
     line.won(holder, 12.0, 12.0 + ROUND_TRIP)
     line.ended(holder, 12.001)
-    assert line.is_open(12.001)
+    assert line.courtesy(12.001) == 0
 
 
 def test_if_nobody_uses_the_chance_it_is_given_less_often() -> None:
-    line, holder = taken(since=0.0)
-    line.ended(holder, 1.5 * TENURE)
-    assert line.courtesy(1.5 * TENURE)
+    def courtesy_after(line: Line, kept: float) -> float:
+        holder = Somebody()
+        line.open_at = 0.0
+        line.contending = True
+        line.won(holder, 100.0 - ROUND_TRIP, 100.0)
+        line.since = 100.0
+        line.ended(holder, 100.0 + kept)
+        return line.courtesy(100.0 + kept)
+
+    line = Line()
+    assert courtesy_after(line, 1.5 * TENURE)
     line.used(by_others=False)
-    assert not line.courtesy(1.5 * TENURE)
+    assert not courtesy_after(line, 1.5 * TENURE)
     for _ in range(20):
         line.used(by_others=False)
-    line.ended_at = LONGEST_TENURE
-    assert line.courtesy(LONGEST_TENURE)
-    assert not line.courtesy(0.9 * LONGEST_TENURE)
+    assert courtesy_after(line, LONGEST_TENURE)
+    assert not courtesy_after(line, 0.9 * LONGEST_TENURE)
     line.used(by_others=True)
-    line.ended_at = 1.5 * TENURE
-    assert line.courtesy(1.5 * TENURE)
+    assert courtesy_after(line, 1.5 * TENURE)
 
 
 def test_attempts_are_spread_after_split_votes_and_less_and_less_after_others() -> None:
