@@ -37,6 +37,9 @@ WORK = 0.001
 Take = Callable[[str], AbstractAsyncContextManager[object]]
 """Holds the lock with this name."""
 
+PATIENCE = 2.0
+"""For how many seconds who was cancelled may take to end."""
+
 Turns = list[tuple[float, float]]
 """When each turn of one waiter began and ended, by the monotonic clock."""
 
@@ -119,11 +122,13 @@ async def contend(load: Load) -> None:
         print("ready", flush=True)
         start = float(await asyncio.to_thread(sys.stdin.readline))
         await asyncio.sleep(start - clock())
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout_at(start + load.seconds), asyncio.TaskGroup() as waiters:
-                for mine in turns:
-                    waiters.create_task(wait_again_and_again(mine))
-    print(json.dumps({"turns": turns, "failed": failed}))
+        waiters = [asyncio.create_task(wait_again_and_again(mine)) for mine in turns]
+        await asyncio.wait(waiters, timeout=start + load.seconds - clock())
+        for waiter in waiters:
+            waiter.cancel()
+        await asyncio.wait(waiters, timeout=PATIENCE)
+        print(json.dumps({"turns": turns, "failed": failed}), flush=True)
+        os._exit(0)  # some do not end when they are told to
 
 
 if __name__ == "__main__":
