@@ -471,12 +471,16 @@ def report(found: Found, seconds: float, where: str, url: str) -> str:
 
 def rates(found: Found) -> list[Rates]:
     """Return what is drawn: a panel for each setting that everybody was in."""
-    by = {(each.setting, each.contestant): each.rate for each in found.taken}
+    by = {(each.setting, each.contestant): each for each in found.taken}
     return [
         Rates(
             f"{setting.processes} process{'es' * (setting.processes > 1)},"
             f" {setting.waiters} waiters",
-            [by[setting, contestant] for contestant in EVERYBODY],
+            [by[setting, contestant].rate for contestant in EVERYBODY],
+            [
+                (min(by[setting, contestant].counts), max(by[setting, contestant].counts))
+                for contestant in EVERYBODY
+            ],
         )
         for setting in FOR_ALL
     ]

@@ -32,10 +32,11 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """One setting: what each contestant made in a second."""
+    """One setting: what each contestant made in a second, and the waiters with least and most."""
 
     title: str
     values: Sequence[float]
+    turns: Sequence[tuple[int, int]]
 
 
 def draw(bars: Sequence[Bar], path: Path) -> None:
@@ -46,10 +47,10 @@ def draw(bars: Sequence[Bar], path: Path) -> None:
             1, 2, figsize=(9.6, 0.46 * len(bars) + 0.7), sharey=True, layout="constrained"
         )
         ours = [bar.ours for bar in bars]
-        _panel(left, ours, [bar.pairs for bar in bars], "{:,.0f}")
+        _panel(left, ours, [b.pairs for b in bars], [f"{b.pairs:,.0f}" for b in bars])
         _names(left, ours, [bar.name for bar in bars])
         left.set_title("Locks taken and released in a second, 100 tasks", loc="left", fontsize=10.5)
-        _panel(right, ours, [bar.latency for bar in bars], "{:,.0f} µs")
+        _panel(right, ours, [b.latency for b in bars], [f"{b.latency:,.0f} µs" for b in bars])
         right.tick_params(labelleft=False)
         right.set_title("Time for one, alone (shorter is better)", loc="left", fontsize=10.5)
         figure.savefig(path, transparent=True, metadata={"Date": None})
@@ -71,7 +72,11 @@ def draw_rates(
         red = [name in ours for name in names]
         for each, panel in zip(axes, panels, strict=True):
             # Beside the bars the figures would meet the line.
-            _panel(each, red, panel.values, "{:,.0f}", inside=True)
+            told = [
+                f"{value:,.0f}  ({fewest:,} to {most:,})"
+                for value, (fewest, most) in zip(panel.values, panel.turns, strict=True)
+            ]
+            _panel(each, red, panel.values, told, inside=True)
             each.set_xlim(0, max(ideal, *panel.values) * 1.08)
             each.axvline(ideal, color=WORDS, linestyle="--", linewidth=1)
             each.set_title(panel.title, loc="left", fontsize=10.5)
@@ -79,7 +84,8 @@ def draw_rates(
         for each in axes[1:]:
             each.tick_params(labelleft=False)
         figure.suptitle(
-            f"Turns of 1 ms in a second, one lock for all; the line is the ideal ({ideal:,.0f})",
+            "Turns of 1 ms in a second, one lock for all (fewest to most turns of a waiter in 3 s);"
+            f" the line is the ideal, {ideal:,.0f}",
             fontsize=10.5,
         )
         figure.savefig(path, transparent=True, metadata={"Date": None})
@@ -95,11 +101,15 @@ def _names(axes: Axes, ours: Sequence[bool], names: Sequence[str]) -> None:
 
 
 def _panel(
-    axes: Axes, ours: Sequence[bool], values: Sequence[float], label: str, *, inside: bool = False
+    axes: Axes,
+    ours: Sequence[bool],
+    values: Sequence[float],
+    told: Sequence[str],
+    *,
+    inside: bool = False,
 ) -> None:
     rows = range(len(values))
     drawn = axes.barh(rows, values, height=0.62, color=[OURS if red else OTHERS for red in ours])
-    told = [label.format(value) for value in values]
     if inside:
         axes.bar_label(drawn, told, label_type="center", color=ON_BARS)
     else:

@@ -80,8 +80,11 @@ class Lock:
         """
         Wait for the lock and return a lease on it.
 
-        Attempts are repeated with random delays for as long as *wait* allows,
-        whether others hold the lock or masters are away.
+        Attempts are repeated for as long as *wait* allows, whether others hold
+        the lock or masters are away: when the masters tell that it may be free,
+        when its time is over there, and after random delays. Tasks of one
+        process take turns in the order in which they came, with *fair* all who
+        say so, in all processes.
 
         Returns:
             A lease that is being extended already, unless *auto_extend* is off.

@@ -120,8 +120,8 @@ class Retry:
 
     The delay after attempt number *n* is drawn evenly from *min_delay* to a
     ceiling that starts at twice *min_delay* and doubles with each attempt, up
-    to *max_delay*. The randomness is what lets contenders that split the votes
-    get out of each other's way.
+    to *max_delay*. It ends early when the masters tell that the lock may be
+    free; the delay is for what nobody tells of, such as masters that are away.
 
     Args:
         min_delay: The shortest delay, in milliseconds or as a `timedelta`.
@@ -130,7 +130,8 @@ class Retry:
             the same.
 
         attempts: After how many attempts to give up, ``None`` for no limit but
-            the lock's *wait*.
+            the lock's *wait*. Whoever counts them makes them as if alone, and
+            does not stand in line with the other tasks of its process.
     """
 
     min_delay: int | timedelta = 10

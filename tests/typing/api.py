@@ -28,6 +28,7 @@ async def use(client: Redis) -> None:
         drift_factor=0.01,
         retry=Retry(min_delay=1, max_delay=2, attempts=3),
         key_prefix="x:",
+        max_waiters=10,
     )
     async with redlock as same:
         assert_type(same, Redlock)
@@ -37,6 +38,7 @@ async def use(client: Redis) -> None:
             assert_type(lease, Lease)
             assert_type(lease.resources, tuple[str, ...])
             assert_type(lease.token, str)
+            assert_type(lease.fingerprint, str)
             assert_type(lease.ttl, int)
             assert_type(lease.validity, int)
             assert_type(lease.remaining, int)
@@ -47,6 +49,7 @@ async def use(client: Redis) -> None:
             await lease.extend(timedelta(seconds=1))
             await lease.release()
         assert_type(await lock.acquire(), Lease)
+        assert_type(await redlock.lock("r", fair=True).acquire(), Lease)
         tried = await redlock.lock("r", on_lost="flag", wait=0).try_acquire()
         assert_type(tried, Lease | None)
     await redlock.aclose()
@@ -59,5 +62,8 @@ error: RedlockError = QuorumUnavailableError(["r"], attempts=1, elapsed=2, votes
 assert_type(
     LockNotAcquiredError(["r"], attempts=1, elapsed=2, votes=[vote]).votes, tuple[Vote, ...]
 )
+refused = LockNotAcquiredError(["r"], attempts=1, elapsed=2, votes=[vote], holder="x")
+assert_type(refused.holder, str | None)
+assert_type(refused.retry_after, int | None)
 assert_type(LockLostError(["r"], "why").reason, str)
 assert_type(LockNotHeldError(["r"], "why").resources, tuple[str, ...])
