@@ -2,12 +2,23 @@
 
 import copy
 import pickle
+from functools import partial
 
 import pytest
 
 from redlock_aio import Answer, Lease, LockNotAcquiredError, QuorumUnavailableError, Redlock
 
-from .helpers import RealMaster, Stopwatch, connected, put, until, up
+from .helpers import (
+    RealMaster,
+    Stopwatch,
+    connected,
+    gone,
+    put,
+    queued,
+    until,
+    up,
+    values,
+)  # fmt: skip
 
 pytestmark = pytest.mark.integration
 
@@ -30,6 +41,11 @@ def everything(error: LockNotAcquiredError) -> str:
     return " ".join((*seen, repr(pickle.dumps(error)), str(copy.copy(error))))
 
 
+def has(masters: list[RealMaster], everywhere: list[str]) -> bool:
+    """Return whether each master has its value."""
+    return values(masters, "r") == everywhere
+
+
 def names(error: LockNotAcquiredError, lease: Lease) -> bool:
     """Return whether an error says who holds the lock, and for how long at most."""
     return (
@@ -43,11 +59,14 @@ def names(error: LockNotAcquiredError, lease: Lease) -> bool:
 @pytest.mark.parametrize("wait", [0, 300])
 @pytest.mark.promise("S9")
 async def test_a_refusal_names_the_holder_and_when_the_lock_is_free(
-    redlock: Redlock, other: Redlock, wait: int, *, fair: bool
+    redlock: Redlock, other: Redlock, masters: list[RealMaster], wait: int, *, fair: bool
 ) -> None:
     """22, 63: whether the holder is another manager or this one."""
     for holder in (other, redlock):
         async with holder.lock("r", ttl=30_000, fair=fair) as lease:
+            # A majority has let it in; the others may not have heard of it yet.
+            everywhere = [lease.token] * len(masters)
+            await until(partial(has, masters, everywhere))
             error = await refused(redlock, wait=wait, fair=fair, kind=LockNotAcquiredError)
             assert names(error, lease)
             assert lease.fingerprint in str(error)
@@ -55,6 +74,8 @@ async def test_a_refusal_names_the_holder_and_when_the_lock_is_free(
             for vote in error.votes:
                 assert vote.answer is Answer.HELD
                 assert vote.detail.endswith("ms left")
+        # Nor, by now, that it has gone: the next must not meet its place in a queue.
+        await until(lambda: gone(masters, "r") and not any(queued(masters)))
 
 
 @MODES
