@@ -10,7 +10,7 @@ HOUSE = Path(__file__).parents[1] / "redlock_aio"
 
 FLOORS = [
     ["_rules.timing", "_rules.quorum"],
-    ["_rules.fairness", "_rules.lifetime", "_rules.view"],
+    ["_rules.fairness", "_rules.lifetime", "_rules.server", "_rules.view"],
     ["_rules.protocol"],
     ["errors"],
     ["_transport.address", "_transport.connection"],

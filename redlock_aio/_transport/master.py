@@ -17,8 +17,9 @@ from collections.abc import Callable, MutableMapping, Sequence
 from redis.exceptions import AuthenticationError, AuthorizationError, ResponseError
 
 from redlock_aio._rules import protocol
-from redlock_aio._rules.protocol import Asker, ServerInfo, Silence
+from redlock_aio._rules.protocol import Asker, Silence
 from redlock_aio._rules.quorum import Answer, Vote
+from redlock_aio._rules.server import ServerInfo
 from redlock_aio._transport.address import Dialler
 from redlock_aio._transport.connection import Connection, Question
 

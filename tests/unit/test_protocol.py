@@ -4,8 +4,9 @@ from hypothesis import given, strategies as st
 
 from redlock_aio import Answer
 from redlock_aio._rules import protocol
-from redlock_aio._rules.protocol import EXTEND, RELEASE, ServerInfo, Silence
+from redlock_aio._rules.protocol import EXTEND, RELEASE, Silence
 from redlock_aio._rules.quorum import NOT_YET
+from redlock_aio._rules.server import ServerInfo
 
 keys = st.text(min_size=1, max_size=600).map(lambda text: text.encode("utf-8", "surrogatepass"))
 tokens = st.binary(min_size=1, max_size=60)
