@@ -9,21 +9,23 @@ import pytest
 HOUSE = Path(__file__).parents[1] / "redlock_aio"
 
 FLOORS = [
-    ["_rules.timing", "_rules.quorum"],
+    ["_rules.clocks", "_rules.timing", "_rules.quorum"],
     ["_rules.fairness", "_rules.lifetime", "_rules.server", "_rules.view"],
     ["_rules.protocol"],
+    ["_rules.fencing"],
     ["errors"],
     ["_transport.address", "_transport.connection"],
     ["_transport.master"],
     ["_engine.line"],
     ["_engine.rounds"],
-    ["_engine.waiting", "_engine.queues"],
-    ["_engine.claim"],
+    ["_engine.attempts", "_engine.clocks", "_engine.queues"],
+    ["_engine.claim", "_engine.waiting"],
     ["_engine.waiter"],
     ["_engine.queueing"],
     ["_engine.watchdog"],
     ["_engine.lease"],
     ["_engine.lock"],
+    ["_engine.arguments"],
     ["_engine.manager"],
     [""],  # the package itself: the public names
     ["testing._fake_data", "testing._fake_pushes"],
@@ -41,6 +43,8 @@ NO_TRANSPORT = {
     for name in [
         "line",
         "rounds",
+        "attempts",
+        "clocks",
         "waiting",
         "queues",
         "claim",

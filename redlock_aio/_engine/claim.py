@@ -1,10 +1,15 @@
 """What one waiter in the masters' queues holds, and what it asks."""
 
+import math
 from typing import Protocol
 
+from redlock_aio._engine.attempts import TOO_LATE, Attempt, agree
 from redlock_aio._engine.rounds import Fleet
-from redlock_aio._engine.waiting import Attempt
-from redlock_aio._rules import protocol
+from redlock_aio._rules import fencing, protocol
+from redlock_aio._rules.fencing import Counter
+
+CALLS_LAST = 0.01
+"""Seconds in which the calls of all masters should come, after the first; then they are asked."""
 
 
 class Asking(Protocol):
@@ -24,12 +29,20 @@ class Claim(Attempt):
     The token is new after every time that it has given back what it had.
     """
 
-    __slots__ = ("_keys", "_member")
+    __slots__ = ("_fleet", "_keys", "_member", "_proposal", "_proposed_at")
 
     def __init__(
-        self, fleet: Fleet, keys: tuple[bytes, bytes, bytes], member: bytes, ttl: int
+        self,
+        fleet: Fleet,
+        keys: tuple[bytes, bytes, bytes],
+        member: bytes,
+        ttl: int,
+        counter: Counter | None,
     ) -> None:
-        super().__init__(fleet, keys[0], ttl)
+        self._fleet = fleet
+        self._proposal = 0
+        self._proposed_at = -math.inf
+        super().__init__(fleet, keys[0], ttl, counter)
         self._keys = keys
         self._member = member
         self.unsent = (1 << len(fleet.links)) - 1
@@ -41,6 +54,41 @@ class Claim(Attempt):
     def give_back(self) -> bytes:
         """Return the command that takes it back, and keeps the place in the queue."""
         return protocol.leave(self._keys, self.token, self._member, stay=True)
+
+    def proposal(self, now: float, counters: list[int]) -> tuple[bytes, ...]:
+        """
+        Return what a question says to have a fencing token, nothing if there is to be none.
+
+        It is the same for masters that are asked one by one.
+
+        Args:
+            counters: What those say that have granted the lock.
+        """
+        if self.counter is None:
+            return ()
+        if now > self._proposed_at + CALLS_LAST:
+            time = self._fleet.clocks.new_time(now)
+            # What the first have granted suits the others too, unless that is long ago.
+            known = max(counters, default=0)
+            self._proposal = known if abs(time - known) < TOO_LATE * 1_000_000 else time
+            self._proposed_at = now
+        return self.counter.proposed(self._proposal)
+
+    async def settle_on(self, counters: list[int], needed: int) -> bool:
+        """
+        Have *needed* masters agree on a fencing token; return whether they do.
+
+        Args:
+            counters: What those say that have granted the lock.
+
+        Cancellation:
+            Counters may have been raised, which costs nothing but numbers.
+        """
+        if self.counter is not None and not self.fence:
+            self.fence = fencing.agreed(counters, needed)
+            if not self.fence:
+                self.fence = await agree(self._fleet, self.counter, self.token, counters)
+        return self.fence > 0
 
 
 class Question:

@@ -17,7 +17,7 @@ from redlock_aio._engine.watchdog import Hold, Watchdog
 from redlock_aio._rules import protocol, timing
 from redlock_aio._rules.lifetime import HELD, LOST, RELEASED
 from redlock_aio._rules.quorum import OPEN, WON, Vote
-from redlock_aio.errors import LockLostError, LockNotHeldError
+from redlock_aio.errors import LockLostError, LockNotHeldError, RedlockError
 
 OnLost = Literal["cancel", "flag"]
 
@@ -74,6 +74,23 @@ class Lease:
     def token(self) -> str:
         """The value that the masters keep for this lease. Who knows it can release the lock."""
         return self._hold.attempt.token.decode()
+
+    @property
+    def fencing_token(self) -> int:
+        """
+        The number that is higher than that of everybody who had the lock before.
+
+        Pass it to what you write to, and let that refuse a lower one than it has
+        seen; see `redlock_aio.fencing`. It stays the same for as long as the
+        lease is held.
+
+        Raises:
+            RedlockError: The lock was made without ``fencing=True``.
+        """
+        fence = self._hold.attempt.fence
+        if not fence:
+            raise RedlockError("this lease has no fencing token: its lock needs fencing=True")
+        return fence
 
     @property
     def fingerprint(self) -> str:

@@ -12,6 +12,8 @@ Nothing here talks to a master or reads a clock.
 import asyncio
 from typing import Protocol
 
+from redlock_aio._rules.fencing import Counter
+
 TENURE = 0.02
 """For how many seconds a process may pass the lock on from task to task before others may try."""
 
@@ -45,6 +47,8 @@ class Line:
     Attributes:
         contending: Whether somebody has the turn and no lease yet.
 
+        counter: What is said about the resource's counter, once it was needed.
+
         holder: The lease of this process, if it has one.
 
         watcher: Whoever has the turn and waits for the masters.
@@ -63,12 +67,13 @@ class Line:
     """
 
     __slots__ = (
-        "_queue", "_tenure", "_tried_by", "contending", "guests", "holder", "open_at",
+        "_queue", "_tenure", "_tried_by", "contending", "counter", "guests", "holder", "open_at",
         "round_trip", "since", "spread", "watcher",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.contending = False
+        self.counter: Counter | None = None
         self.holder: Party | None = None
         self.watcher: Party | None = None
         self.guests: dict[Party, None] | None = None

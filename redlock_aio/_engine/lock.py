@@ -6,11 +6,13 @@ from types import TracebackType
 from typing import Protocol
 
 from redlock_aio._engine import queueing, waiting
+from redlock_aio._engine.attempts import Attempt
+from redlock_aio._engine.clocks import LAST as KNOWN, know_the_time
 from redlock_aio._engine.lease import Lease, OnLost
 from redlock_aio._engine.line import Line
 from redlock_aio._engine.rounds import Fleet
-from redlock_aio._engine.waiting import Attempt
 from redlock_aio._engine.watchdog import Hold, Watchdog
+from redlock_aio._rules.fencing import Counter
 from redlock_aio._rules.timing import Retry
 from redlock_aio.errors import LockNotAcquiredError
 
@@ -18,6 +20,7 @@ from redlock_aio.errors import LockNotAcquiredError
 class Engine(Protocol):
     """What a lock needs of its manager."""
 
+    _clock_lead: int
     _drift_factor: float
     _fleet: Fleet
     _max_waiters: int
@@ -41,7 +44,7 @@ class Lock:
     """
 
     __slots__ = (
-        "_auto_extend", "_engine", "_entered", "_fair", "_key", "_max_hold", "_on_lost",
+        "_auto_extend", "_engine", "_entered", "_fair", "_fenced", "_key", "_max_hold", "_on_lost",
         "_resources", "_retry", "_ttl", "_wait",
     )  # fmt: skip
 
@@ -56,6 +59,7 @@ class Lock:
         auto_extend: bool,
         max_hold: int | None,
         fair: bool,
+        fenced: bool,
         retry: Retry,
         on_lost: OnLost,
     ) -> None:
@@ -69,6 +73,7 @@ class Lock:
         self._retry = retry
         self._on_lost = on_lost
         self._fair = fair
+        self._fenced = fenced
         # The leases of blocks that are entered now, with their tasks; the first
         # needs none, for whoever is not among the others is its task.
         self._entered: list[tuple[asyncio.Task[object] | None, Lease]] = []
@@ -110,16 +115,25 @@ class Lock:
         began = fleet.clock()
         if not ready:
             await engine._get_ready(self._wait)
+        if self._fenced and began > fleet.time_known_at + KNOWN:
+            await know_the_time(fleet)
         line = fleet.lines.get(self._key) or fleet.line(self._key)
+        counter = self._counter(line) if self._fenced else None
         if self._fair or line.contending or line.holder is not None or began < line.open_at:
-            won, mine = await self._in_turn(fleet, line, began)
+            won, mine = await self._in_turn(fleet, line, counter, began)
         else:
             line.contending = mine = True
             wait = self._wait
             at_most = waiting.time_left(fleet, began, wait) if wait else None
             try:
                 won = await waiting.attempt(
-                    fleet, self._key, self._ttl, engine._drift_factor, at_most, watched=wait != 0
+                    fleet,
+                    self._key,
+                    self._ttl,
+                    engine._drift_factor,
+                    at_most,
+                    counter=counter,
+                    watched=wait != 0,
                 )
                 if not won.until:
                     won = await self._persist(fleet, won, line, began, mine=True)
@@ -135,11 +149,25 @@ class Lock:
             lease._enter()
         return lease
 
+    def _counter(self, line: Line) -> Counter | None:
+        """Return what gives a fencing token, if there is to be one."""
+        if not self._fenced:
+            return None
+        if line.counter is None:
+            line.counter = Counter(self._key, self._engine._clock_lead)
+        return line.counter
+
     def _attempt(
-        self, fleet: Fleet, at_most: float | None, *, watched: bool
+        self, fleet: Fleet, counter: Counter | None, at_most: float | None, *, watched: bool
     ) -> Coroutine[object, object, Attempt]:
         return waiting.attempt(
-            fleet, self._key, self._ttl, self._engine._drift_factor, at_most, watched=watched
+            fleet,
+            self._key,
+            self._ttl,
+            self._engine._drift_factor,
+            at_most,
+            counter=counter,
+            watched=watched,
         )
 
     def _persist(
@@ -158,7 +186,7 @@ class Lock:
         )
 
     def _queue(
-        self, fleet: Fleet, began: float, wait: int | None
+        self, fleet: Fleet, counter: Counter | None, began: float, wait: int | None
     ) -> Coroutine[object, object, Attempt]:
         engine = self._engine
         return queueing.acquire(
@@ -168,11 +196,14 @@ class Lock:
             self._ttl,
             engine._drift_factor,
             most=engine._max_waiters,
+            counter=counter,
             began=began,
             wait=wait,
         )
 
-    async def _in_turn(self, fleet: Fleet, line: Line, began: float) -> tuple[Attempt, bool]:
+    async def _in_turn(
+        self, fleet: Fleet, line: Line, counter: Counter | None, began: float
+    ) -> tuple[Attempt, bool]:
         """
         Win the lock behind others of this process, or of all.
 
@@ -181,7 +212,7 @@ class Lock:
         """
         wait = self._wait
         if self._fair:
-            return await self._queue(fleet, began, wait), False
+            return await self._queue(fleet, counter, began, wait), False
         if not line.taken:
             line.contending = mine = True
         else:
@@ -194,7 +225,7 @@ class Lock:
                 pause = waiting.pause(fleet, polite * 1000, began, wait)
                 await asyncio.sleep((pause or 0) / 1000)
             at_most = waiting.time_left(fleet, began, wait) if wait else None
-            won = await self._attempt(fleet, at_most, watched=wait != 0)
+            won = await self._attempt(fleet, counter, at_most, watched=wait != 0)
             if polite:
                 line.used(by_others=not won.until)
             if not won.until:
@@ -220,10 +251,13 @@ class Lock:
         if not engine._is_ready():
             await engine._get_ready(0)
         fleet = engine._fleet
+        if self._fenced:
+            await know_the_time(fleet)
         line = fleet.line(self._key)
+        counter = self._counter(line)
         if self._fair:
             try:
-                won = await self._queue(fleet, fleet.clock(), 0)
+                won = await self._queue(fleet, counter, fleet.clock(), 0)
             except LockNotAcquiredError:
                 return None
             return self._lease(won, line, mine=False)
@@ -232,7 +266,7 @@ class Lock:
             line.contending = True
         tried = None
         try:
-            tried = await self._attempt(fleet, None, watched=False)
+            tried = await self._attempt(fleet, counter, None, watched=False)
         finally:
             if mine and (tried is None or not tried.until):
                 line.give_up()

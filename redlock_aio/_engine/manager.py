@@ -10,35 +10,32 @@ import asyncio
 import logging
 import math
 import os
-import unicodedata
 from collections.abc import Iterable
 from datetime import timedelta
 from threading import get_ident
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Self
 
 from redis.asyncio import Redis
 
+from redlock_aio._engine.arguments import diallers, of_type, text
 from redlock_aio._engine.lease import OnLost
 from redlock_aio._engine.lock import Lock
 from redlock_aio._engine.rounds import Fleet
 from redlock_aio._engine.watchdog import Watchdog
 from redlock_aio._rules import timing
+from redlock_aio._rules.fencing import LEAD_SHARE
 from redlock_aio._rules.quorum import majority
 from redlock_aio._rules.timing import Retry
-from redlock_aio._transport.address import Dialler, address
+from redlock_aio._transport.address import Dialler
 from redlock_aio._transport.master import Master
 from redlock_aio.errors import RedlockError
 
 RESERVED = b"redlock_aio:"
 """How the keys begin that are ours beside the locks."""
 
-LONGEST_RESOURCE = 512
-
 MAX_WAITERS = 1_000
 """How many may wait in the queue of one resource."""
-
-T = TypeVar("T")
 
 _log = logging.getLogger("redlock_aio")
 _forks = 0
@@ -78,6 +75,8 @@ class Redlock:
 
         key_prefix: Put before each resource's name to make its key.
 
+        fencing: Whether locks have a fencing token, if a lock does not say it.
+
         max_waiters: How many may wait in the queue of a resource, with
             ``fair=True``; whoever comes then is refused at once.
 
@@ -96,14 +95,18 @@ class Redlock:
         drift_factor: float = timing.DRIFT_FACTOR,
         retry: Retry = Retry(),  # noqa: B008 - a frozen value
         key_prefix: str = "",
+        fencing: bool = False,
         max_waiters: int = MAX_WAITERS,
     ) -> None:
-        self._diallers = _diallers(masters)
+        self._diallers = diallers(masters)
         self._master_timeout = timing.milliseconds(master_timeout, name="master_timeout")
         self._drift_factor = timing.drift_factor(drift_factor)
-        self._retry = _of_type(retry, Retry, name="retry")
-        self._key_prefix = b"" if key_prefix == "" else _text(key_prefix, name="key_prefix")
-        self._max_waiters = _of_type(max_waiters, int, name="max_waiters")
+        self._retry = of_type(retry, Retry, name="retry")
+        self._key_prefix = b"" if key_prefix == "" else text(key_prefix, name="key_prefix")
+        self._fencing = of_type(fencing, bool, name="fencing")
+        absence = timing.absence(timing.MAX_TTL, factor=self._drift_factor)
+        self._clock_lead = int(absence * LEAD_SHARE * 1_000_000)
+        self._max_waiters = of_type(max_waiters, int, name="max_waiters")
         if isinstance(max_waiters, bool) or max_waiters < 1:
             raise ValueError(f"max_waiters must be positive, not {max_waiters}")
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -130,6 +133,7 @@ class Redlock:
         auto_extend: bool = True,
         max_hold: int | timedelta | None = None,
         fair: bool = False,
+        fencing: bool | None = None,
         retry: Retry | None = None,
         on_lost: OnLost = "cancel",
     ) -> Lock:
@@ -157,6 +161,11 @@ class Redlock:
             fair: Whether to wait in order: whoever asked first is served first, also
                 among programs (default no). It costs the masters more. Those who
                 do not say *fair* do not stand in the queue, and may come first.
+
+            fencing: Whether the lease has a `Lease.fencing_token`, which is higher
+                than that of everybody who had the lock before (default: as the
+                manager says). It counts only those who say *fencing*, and costs
+                the masters more.
 
             retry: How to wait between attempts (default: as the manager says).
                 A fair wait is woken and needs none.
@@ -186,15 +195,16 @@ class Redlock:
             self._key(resource),
             ttl=ttl,
             wait=wait,
-            auto_extend=_of_type(auto_extend, bool, name="auto_extend"),
+            auto_extend=of_type(auto_extend, bool, name="auto_extend"),
             max_hold=max_hold,
-            fair=_of_type(fair, bool, name="fair"),
-            retry=self._retry if retry is None else _of_type(retry, Retry, name="retry"),
+            fair=of_type(fair, bool, name="fair"),
+            fenced=self._fencing if fencing is None else of_type(fencing, bool, name="fencing"),
+            retry=self._retry if retry is None else of_type(retry, Retry, name="retry"),
             on_lost=on_lost,
         )
 
     def _key(self, resource: str) -> bytes:
-        name = _text(resource, name="resource")
+        name = text(resource, name="resource")
         key = self._key_prefix + name
         if key.startswith(RESERVED):
             raise ValueError(
@@ -356,39 +366,3 @@ class Redlock:
 def _tell(good: bool, said: str) -> None:
     """Log what a master has to say; the only lines that this library writes."""
     _log.log(logging.INFO if good else logging.WARNING, "%s", said)
-
-
-def _diallers(masters: Iterable[str | Redis | Dialler]) -> list[Dialler]:
-    if isinstance(masters, str | bytes | Redis) or not isinstance(masters, Iterable):
-        raise TypeError(f"masters must be a list of masters, not a single {type(masters).__name__}")
-    diallers = [address(master, name=f"masters[{i}]") for i, master in enumerate(masters)]
-    if not diallers:
-        raise ValueError("masters must name at least one master")
-    names = [str(dialler) for dialler in diallers]
-    for name in names:
-        if names.count(name) > 1:
-            raise ValueError(f"masters must be different servers, but {name} is there twice")
-    return diallers
-
-
-def _of_type(value: T, kind: type[T], *, name: str) -> T:
-    if not isinstance(value, kind):
-        raise TypeError(f"{name} must be a {kind.__name__}, not a {type(value).__name__}")
-    return value
-
-
-def _text(value: str, *, name: str) -> bytes:
-    """Return a part of a key as the masters see it."""
-    if not isinstance(value, str):
-        raise TypeError(f"{name} must be a str, not a {type(value).__name__}")
-    try:
-        key = value.encode()
-    except UnicodeEncodeError as error:
-        raise ValueError(f"{name} must be valid Unicode: {error.reason}") from None
-    if not 1 <= len(key) <= LONGEST_RESOURCE:
-        raise ValueError(f"{name} must have 1 to {LONGEST_RESOURCE} bytes, not {len(key)}")
-    if not value.isprintable():
-        bad = next((c for c in value if unicodedata.category(c) == "Cc"), None)
-        if bad is not None:
-            raise ValueError(f"{name} must not have control characters, such as {bad!r}")
-    return key

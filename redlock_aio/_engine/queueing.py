@@ -3,9 +3,11 @@
 import math
 
 from redlock_aio._engine.claim import Claim
+from redlock_aio._engine.clocks import know_the_time
 from redlock_aio._engine.queues import Queues
 from redlock_aio._engine.rounds import Fleet
 from redlock_aio._engine.waiter import Waiter
+from redlock_aio._rules.fencing import Counter
 from redlock_aio.errors import RedlockError
 
 TIMER_SLACK = 0.001
@@ -20,6 +22,7 @@ async def acquire(
     factor: float,
     *,
     most: int,
+    counter: Counter | None,
     began: float,
     wait: int | None,
 ) -> Claim:
@@ -32,6 +35,8 @@ async def acquire(
         factor: The drift factor.
 
         most: How many may wait.
+
+        counter: The one from which it is to have a fencing token, if any.
 
         began: When the caller began to wait, on the fleet's clock.
 
@@ -51,16 +56,18 @@ async def acquire(
     if not isinstance(queues, Queues):
         fleet.queues = queues = Queues(fleet)
     if not fleet.closed:
-        await queues.know_the_time()
+        await know_the_time(fleet)
     if fleet.closed:
         raise RedlockError("this Redlock was closed")
     # A timer may fire a little early.
     ends = began + wait / 1000 - TIMER_SLACK if wait else math.inf
-    waiter = Waiter(queues, fleet.line(key), key, ttl, factor, most, patient=wait != 0)
+    line = fleet.line(key)
+    waiter = Waiter(queues, line, key, ttl, factor, most, counter, patient=wait != 0)
     try:
         waiter.begin()
         while True:
             await waiter.wait(ends - fleet.clock() if wait else None)
+            await waiter.agree()
             if waiter.won():
                 return waiter.claim
             waiter.check(resources, began, over=fleet.clock() >= ends)

@@ -14,6 +14,7 @@ all of them.
 
 import asyncio
 import functools
+import math
 import time
 from binascii import hexlify
 from collections import deque
@@ -23,6 +24,7 @@ from typing import Protocol
 
 from redlock_aio._engine.line import Line
 from redlock_aio._rules import protocol
+from redlock_aio._rules.clocks import Clocks
 from redlock_aio._rules.protocol import Asker, Silence
 from redlock_aio._rules.quorum import GRANTED, Tally, Vote
 
@@ -121,7 +123,7 @@ class Round(Tally):
             never: A bit for each master that can't have said yes anyway.
         """
         no = sum(
-            reply == 0 or reply.__class__ is list or never >> i & 1
+            reply.__class__ is int or reply.__class__ is list or never >> i & 1
             for i, reply in enumerate(self.replies)
         )
         return no * 2 >= len(self.replies)
@@ -170,8 +172,9 @@ class Fleet:
     """
 
     __slots__ = (
-        "_asked", "_caching", "_most_lines", "_timer", "_tokens", "_underway", "clock", "closed",
-        "lines", "links", "loop", "master_timeout", "queues", "ready",
+        "_asked", "_caching", "_most_lines", "_timer", "_tokens", "_underway", "clock", "clocks",
+        "closed", "lines", "links", "loop", "master_timeout", "queues", "ready",
+        "time_known_at",
     )  # fmt: skip
 
     def __init__(
@@ -180,6 +183,8 @@ class Fleet:
         self.links = tuple(links)
         self.master_timeout = master_timeout
         self.clock = clock_of(loop)
+        self.clocks = Clocks(len(links), time.time() - self.clock(), master_timeout / 1000)
+        self.time_known_at = -math.inf
         self.closed = False
         self.ready = False
         """Whether it is known which masters are up."""

@@ -14,10 +14,11 @@ import asyncio
 import math
 import random
 
-from redlock_aio._engine.claim import Claim, Glance, Question
+from redlock_aio._engine.attempts import EXPIRY_SLACK, TOO_LATE
+from redlock_aio._engine.claim import CALLS_LAST, Claim, Glance, Question
 from redlock_aio._engine.line import Line
 from redlock_aio._engine.queues import Queues
-from redlock_aio._engine.waiting import EXPIRY_SLACK, refusal
+from redlock_aio._engine.waiting import refusal
 from redlock_aio._rules import protocol
 from redlock_aio._rules.fairness import (
     ASKED,
@@ -30,6 +31,7 @@ from redlock_aio._rules.fairness import (
     UNASKED,
     Ticket,
 )
+from redlock_aio._rules.fencing import Counter
 from redlock_aio._rules.protocol import Silence
 from redlock_aio._rules.quorum import NOT_YET, Answer
 from redlock_aio._rules.view import View
@@ -43,12 +45,6 @@ HEARTBEAT = LIVES / 3000
 
 SHORTEST_BEAT = 0.02
 """Seconds between two words of a waiter with some grants, however short its ttl."""
-
-TOO_LATE = 1.0
-"""After how many seconds a question is too late: a master that was hung refuses it."""
-
-CALLS_LAST = 0.01
-"""Seconds in which the calls of all masters should come, after the first; then they are asked."""
 
 AGAIN = 3
 """How often in a row a master is asked again that has forgotten the scripts, or is ahead."""
@@ -80,6 +76,8 @@ class Waiter:
 
         most: How many may wait.
 
+        counter: The one from which it is to have a fencing token, if any.
+
         patient: Whether it stays when it can't have the lock at once.
     """
 
@@ -91,6 +89,7 @@ class Waiter:
         ttl: int,
         factor: float,
         most: int,
+        counter: Counter | None,
         *,
         patient: bool,
     ) -> None:
@@ -105,8 +104,9 @@ class Waiter:
         self._ttl = ttl
         self._factor = factor
         self._most = most
+        self._counter = counter
         self._patient = patient
-        self.claim = Claim(self.fleet, self._keys, self.member, ttl)
+        self.claim = Claim(self.fleet, self._keys, self.member, ttl, counter)
         self._said: list[object] = [NOT_YET] * masters
         self._again = [0] * masters
         self._view = View(masters)
@@ -153,10 +153,11 @@ class Waiter:
         self.fleet.flush()  # behind all that was asked before
         now = self.fleet.clock()
         number = self.ticket.ask(master, now)
-        offset = self.queues.offset(master)
+        offset = self.fleet.clocks.offset(master)
         late = protocol.NEVER if offset is None else int((now + offset + TOO_LATE) * 1_000_000)
+        counter = self._counter
         payload = protocol.enqueue(
-            self._keys,
+            self._keys if counter is None else (*self._keys, counter.key),
             self.claim.token,
             self._ttl,
             member=self.member,
@@ -164,6 +165,7 @@ class Waiter:
             lives=LIVES,
             most=self._most,
             not_after=late,
+            fence=self.claim.proposal(now, self.ticket.counters),
         )
         self._due[master] = now + self.fleet.master_timeout / 1000
         silence = self.fleet.links[master].send(payload, (Question(self, payload, number, now),))
@@ -216,7 +218,8 @@ class Waiter:
     def _note(self, master: int, number: int, sent: float, reply: object) -> None:
         said = protocol.queued(reply)
         standing = FAILED if said is None else said.standing
-        if not self.ticket.answered(master, number, standing):
+        counter = 0 if said is None else said.counter
+        if not self.ticket.answered(master, number, standing, counter):
             return
         self._due[master] = math.inf
         if said is None:
@@ -226,7 +229,7 @@ class Waiter:
                 self._ask(master)  # behind the scripts, which are on their way
             return
         self._said[master] = MEANS[standing]
-        self.queues.learn(master, said.now, sent)
+        self.fleet.clocks.learn(master, said.now, sent, self.fleet.clock())
         if standing is FAILED and self._again[master] < AGAIN:
             self._again[master] += 1
             self._ask(master)  # by the time that it has told
@@ -261,13 +264,17 @@ class Waiter:
             self._hear_out()  # leaving gives back what there is
             return
         if ticket.must_yield:
-            self.fleet.release(self.claim.give_back(), self._ttl, self.claim)
-            ticket.give_back()
-            unsent = self.claim.unsent
-            self.claim = Claim(self.fleet, self._keys, self.member, self._ttl)
-            self.claim.unsent = unsent
+            self._give_back()
         if lost and self.queues.listen():
             self.ask_all(again=True)  # a call may have come before we listened
+
+    def _give_back(self) -> None:
+        """Let others have what we have, and stay in the queues."""
+        self.fleet.release(self.claim.give_back(), self._ttl, self.claim)
+        self.ticket.give_back()
+        unsent = self.claim.unsent
+        self.claim = Claim(self.fleet, self._keys, self.member, self._ttl, self._counter)
+        self.claim.unsent = unsent
 
     @property
     def _in_vain(self) -> bool:
@@ -339,10 +346,25 @@ class Waiter:
             if timer is not None:
                 timer.cancel()
 
+    async def agree(self) -> None:
+        """
+        Have the masters agree on a fencing token, if there is to be one and a majority grants.
+
+        Cancellation:
+            The place in the queues is kept; `leave` gives it up.
+        """
+        claim, counters = self.claim, self.ticket.counters
+        if self._counter is None or len(counters) < self.ticket.needed:
+            return
+        if not await claim.settle_on(counters, self.ticket.needed) and claim is self.claim:
+            self._give_back()
+            self.ask_all()
+
     def won(self) -> bool:
         """Return whether the lock is ours, by the clock; then it is over."""
         until = self.ticket.until(self._ttl, factor=self._factor)
-        if until <= self.fleet.clock():
+        fenced = self._counter is None or self.claim.fence
+        if until <= self.fleet.clock() or not fenced:
             return False
         self.claim.until = until
         self._end()

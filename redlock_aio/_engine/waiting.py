@@ -13,117 +13,15 @@ import asyncio
 import math
 import random
 
+from redlock_aio._engine.attempts import Attempt, FencedAttempt, Watch
 from redlock_aio._engine.line import Line
-from redlock_aio._engine.rounds import Fleet, Release, Round
+from redlock_aio._engine.rounds import Fleet, Release
 from redlock_aio._rules import protocol, timing
-from redlock_aio._rules.quorum import NOT_YET, WON, Vote, is_contended
+from redlock_aio._rules.fencing import Counter
+from redlock_aio._rules.quorum import SPLIT, WON, Vote, is_contended
 from redlock_aio._rules.timing import Retry
 from redlock_aio._rules.view import View
 from redlock_aio.errors import LockNotAcquiredError, QuorumUnavailableError, RedlockError
-
-EXPIRY_SLACK = 0.001
-"""Seconds: a master lets a key expire in the millisecond after its ttl."""
-
-
-class Attempt(Round):
-    """
-    One round for a lock.
-
-    The token is new for each attempt. If two attempts shared one, a release of
-    the first that comes late would delete the lock that the second has won.
-    """
-
-    __slots__ = ("began", "key", "token", "ttl", "until", "watch")
-
-    def __init__(self, fleet: Fleet, key: bytes, ttl: int) -> None:
-        self.key = key
-        self.ttl = ttl
-        self.token = token = fleet.token()
-        self.until = 0.0
-        """Until when the lock may be believed; 0 if it was not won, or too late."""
-        self.watch: Watch | None = None
-        """If it was not won: what is known since."""
-        super().__init__(fleet.links, protocol.acquire(key, token, ttl))
-        self.began = fleet.clock()
-
-    def release(self) -> bytes:
-        """Return the command that takes it back."""
-        return protocol.release(self.key, self.token)
-
-
-class Watch(Release):
-    """
-    The release of an attempt that failed, and a look at what stands in its way.
-
-    Whoever waits is told when that may have gone on a majority.
-    """
-
-    __slots__ = ("_bell", "_clock", "_loop", "view")
-
-    def __init__(self, fleet: Fleet, attempt: Attempt) -> None:
-        super().__init__(fleet.links, attempt.release(), attempt.ttl, attempt)
-        self._clock = fleet.clock
-        self._loop = fleet.loop
-        self.view = View(len(fleet.links))
-        self._bell: asyncio.Future[None] | None = None
-
-    def answered(self, master: int, reply: object, /) -> None:
-        """Note what is in the way; also late, when it does not count as an answer any more."""
-        held = protocol.held(reply)
-        if held is not None:
-            value, left = held
-            self.view.held(master, value, self._clock() + left)
-        elif protocol.is_settled(reply) and not isinstance(self._asked.replies[master], Exception):
-            # Where it was refused for another reason, that nobody has it means nothing.
-            self.view.may_be_free(master)
-        super().answered(master, reply)
-        self._ring()
-
-    def changed(self, master: int) -> None:
-        """Hear that the key was changed on one master, after it was looked at there."""
-        if self.replies[master] is not NOT_YET:
-            self.view.may_be_free(master)
-            self._ring()
-
-    def nudge(self) -> None:
-        """Hear that a lock of this process has ended, whose release is on its way."""
-        for master in range(len(self.replies)):
-            self.view.may_be_free(master)
-        self._ring()
-
-    def _ring(self) -> None:
-        if self._bell is not None and not self._bell.done():
-            self._bell.set_result(None)
-
-    async def wait(self, seconds: float) -> None:
-        """
-        Wait until a majority may be free, at most so many *seconds*.
-
-        Cancellation:
-            Nothing was waited for that must be taken back.
-        """
-        ends = self._clock() + seconds
-        while (left := min(self.view.free_from + EXPIRY_SLACK, ends) - self._clock()) > 0:
-            await self._listen(left)
-
-    async def hear_out(self, seconds: float) -> None:
-        """
-        Wait until all masters have answered, at most so many *seconds*.
-
-        Cancellation:
-            Nothing was waited for that must be taken back.
-        """
-        ends = self._clock() + seconds
-        while not self.complete and (left := ends - self._clock()) > 0:
-            await self._listen(left)
-
-    async def _listen(self, seconds: float) -> None:
-        self._bell = bell = self._loop.create_future()
-        timer = self._loop.call_later(seconds, self._ring)
-        try:
-            await bell
-        finally:
-            timer.cancel()
 
 
 async def attempt(
@@ -133,17 +31,20 @@ async def attempt(
     factor: float,
     at_most: float | None = None,
     *,
+    counter: Counter | None = None,
     watched: bool = False,
 ) -> Attempt:
     """
-    Ask all masters once for *key*.
+    Ask all masters once for *key*, twice if their counters differ.
 
     Args:
         ttl: In milliseconds.
 
         factor: The drift factor.
 
-        at_most: How many ms it may take, if that is less than the master time-out.
+        at_most: How many ms a round may take, if that is less than the master time-out.
+
+        counter: The one from which it is to have a fencing token, if any.
 
         watched: Whether, if it fails, the masters are to tell of changes.
 
@@ -152,11 +53,13 @@ async def attempt(
     """
     if fleet.closed:
         raise RedlockError("this Redlock was closed")
-    round = Attempt(fleet, key, ttl)
+    round = Attempt(fleet, key, ttl) if counter is None else FencedAttempt(fleet, counter, key, ttl)
     fleet.ask(round, at_most)
     round.waiter = fleet.loop.create_future()
     try:
         await round.waiter
+        if round.verdict is SPLIT:
+            await round.agree(fleet, at_most)
     except BaseException:
         take_back(fleet, round, ttl)
         raise
@@ -282,7 +185,9 @@ async def persist(
             nap = pause(fleet, line.spread * 1000 * random.random(), began, wait)  # noqa: S311
             await asyncio.sleep((nap or 0) / 1000)
         at_most = time_left(fleet, began, wait)
-        failed = await attempt(fleet, failed.key, failed.ttl, factor, at_most, watched=True)
+        failed = await attempt(
+            fleet, failed.key, failed.ttl, factor, at_most, counter=failed.counter, watched=True
+        )
         attempts += 1
     return failed
 

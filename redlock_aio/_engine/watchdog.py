@@ -20,9 +20,10 @@ import random
 
 from anyio import CancelScope
 
+from redlock_aio._engine.attempts import Attempt
 from redlock_aio._engine.line import Line
 from redlock_aio._engine.rounds import Fleet, Release, Round
-from redlock_aio._engine.waiting import Attempt, take_back
+from redlock_aio._engine.waiting import take_back
 from redlock_aio._rules import protocol
 from redlock_aio._rules.lifetime import HELD, LOST, RELEASED, RETRY_SHARE, Lifetime
 from redlock_aio._rules.quorum import GRANTED, LOST as LOST_ROUND, OPEN, WON
@@ -44,6 +45,7 @@ LOOK_INTERVAL = 0.02
 """Seconds between two looks at a key that others change again and again, at least."""
 
 KEY_GONE = "a majority of the masters no longer has its key"
+OVERTAKEN = "somebody else has had the lock on a majority of the masters since"
 CLOSED = "the Redlock that keeps it was closed"
 
 
@@ -140,9 +142,7 @@ class Renewal(Round):
     __slots__ = ("_watchdog", "began", "epoch", "hold", "ttl")
 
     def __init__(self, watchdog: "Watchdog", hold: Hold, ttl: int, now: float) -> None:
-        attempt = hold.attempt
-        payload = protocol.extend(attempt.key, attempt.token, ttl)
-        super().__init__(watchdog.fleet.links, payload)
+        super().__init__(watchdog.fleet.links, hold.attempt.extension(ttl))
         self._watchdog = watchdog
         self.hold = hold
         self.ttl = ttl
@@ -153,6 +153,29 @@ class Renewal(Round):
         """Judge it, then wake whoever waits."""
         self._watchdog.judge(self)
         super().settled()
+
+    def declined(self, master: int, reply: object) -> None:
+        """Have a master that has lost the key keep it again, once the extension holds."""
+        if self.verdict is WON and reply == 0:
+            self._watchdog.restore(self.hold, master)
+
+    def why_refused(self) -> str:
+        """Return what those say that refuse it."""
+        beyond = [reply for reply in self.replies if reply.__class__ is int and reply]
+        return OVERTAKEN if beyond else KEY_GONE
+
+
+class Restoration:
+    """The request to set the key of a lease again; the next extension tells what became of it."""
+
+    __slots__ = ("debt_ttl", "payload")
+
+    def __init__(self, payload: bytes) -> None:
+        self.payload = payload
+        self.debt_ttl = 0
+
+    def answered(self, master: int, reply: object, /) -> None:
+        """Leave it at that."""
 
 
 class Watchdog:
@@ -272,11 +295,29 @@ class Watchdog:
         if renewal.verdict is WON and hold.extended(renewal.epoch, renewal.began, renewal.ttl, now):
             hold.rest(now, random.random())  # noqa: S311 - no secret
             self._push(hold, now)
+            for master, reply in enumerate(renewal.replies):
+                if reply == 0:
+                    self.restore(hold, master)
         elif renewal.refused_by_a_majority(hold.attempt.unsent):
-            self.lose(hold, KEY_GONE)
+            self.lose(hold, renewal.why_refused())
         elif renewal.verdict is LOST_ROUND:
             hold.retry(now)
             self._push(hold, now)
+
+    def restore(self, hold: Hold, master: int) -> None:
+        """
+        Set the key again on a master that has lost it, so that all of them keep it.
+
+        It counts from the next extension on: by then it has been there all the
+        time, while a majority of others was.
+        """
+        fleet = self.fleet
+        if not hold.valid(fleet.clock()):
+            return
+        fleet.flush()  # behind all that was asked before
+        restoration = Restoration(hold.attempt.restoration(hold.ttl))
+        if fleet.links[master].send(restoration.payload, (restoration,)) is None:
+            hold.attempt.unsent &= ~(1 << master)
 
     async def extend(self, hold: Hold, ttl: int) -> None:
         """

@@ -25,8 +25,6 @@ who gets on. Nothing here waits, reads a clock or opens a socket.
 """
 
 import enum
-from collections.abc import Sequence
-from statistics import median
 
 from redlock_aio._rules import timing
 from redlock_aio._rules.quorum import majority
@@ -52,10 +50,6 @@ FULL, FAILED = Standing.FULL, Standing.FAILED
 AGAINST = (BEHIND, FULL, FAILED)
 
 
-LONGEST_LEAD = 1_000_000
-"""By how many us the last place may lie ahead of the masters' time to be taken seriously."""
-
-
 class Ticket:
     """
     One waiter's standing with each of *masters*.
@@ -64,7 +58,7 @@ class Ticket:
         masters: How many there are.
     """
 
-    __slots__ = ("_asked", "_numbers", "_sent", "needed", "standings")
+    __slots__ = ("_asked", "_counters", "_numbers", "_sent", "needed", "standings")
 
     def __init__(self, masters: int) -> None:
         self.standings = [UNASKED] * masters
@@ -72,6 +66,7 @@ class Ticket:
         self._numbers = [0] * masters
         self._asked = [0.0] * masters  # when the last question left
         self._sent = [0.0] * masters  # when the question left that was granted last
+        self._counters = [0] * masters  # what was said with that
 
     def __repr__(self) -> str:
         return f"<Ticket {', '.join(standing.name for standing in self.standings)}>"
@@ -84,14 +79,21 @@ class Ticket:
         self._asked[master] = now
         return self._numbers[master]
 
-    def answered(self, master: int, number: int, standing: Standing) -> bool:
+    def answered(self, master: int, number: int, standing: Standing, counter: int = 0) -> bool:
         """Count the answer to question *number*; return whether it still counts."""
         if number != self._numbers[master]:
             return False
         self.standings[master] = standing
         if standing is GRANTED:
             self._sent[master] = self._asked[master]
+            self._counters[master] = counter
         return True
+
+    @property
+    def counters(self) -> list[int]:
+        """What those masters' counters say that have granted the lock."""
+        pairs = zip(self._counters, self.standings, strict=True)
+        return [counter for counter, standing in pairs if standing is GRANTED]
 
     def waits_for(self, master: int, number: int) -> bool:
         """Return whether question *number* is not answered yet, and the answer would count."""
@@ -148,23 +150,3 @@ class Ticket:
         """Note that *master* may have forgotten what it said."""
         self.standings[master] = UNASKED
         self._numbers[master] += 1
-
-
-def place(now: float, offsets: Sequence[float], last: int) -> int:
-    """
-    Return a waiter's place: the time that the masters have, in microseconds.
-
-    It is the median of their clocks, so that all programs share it whatever their
-    own clocks say, and different for each waiter of one program.
-
-    Args:
-        now: The instant on the own clock.
-
-        offsets: What the masters' clocks are ahead of it, in seconds, one for
-            each master that is known.
-
-        last: The place that was given out last.
-    """
-    here = int((now + median(offsets)) * 1_000_000)
-    # A place that lies far ahead was given out by a clock that was wrong.
-    return here if last > here + LONGEST_LEAD else max(here, last + 1)

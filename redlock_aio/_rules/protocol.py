@@ -61,18 +61,24 @@ TIMED_OUT = Silence(Answer.TIMED_OUT)
 OVERRUN = Silence(Answer.ERROR, "too many requests are unanswered")
 
 
+def bulk(*arguments: bytes) -> bytes:
+    """Return parts of a command as a master wants to read them."""
+    return b"".join([b"$%d\r\n%b\r\n" % (len(argument), argument) for argument in arguments])
+
+
 def pack(*arguments: bytes) -> bytes:
     """Return a command as a master wants to read it."""
-    parts = [b"*%d\r\n" % len(arguments)]
-    parts += [b"$%d\r\n%b\r\n" % (len(argument), argument) for argument in arguments]
-    return b"".join(parts)
+    return b"*%d\r\n%b" % (len(arguments), bulk(*arguments))
 
 
+ACQUIRE = Script("acquire")
 ENQUEUE = Script("enqueue")
 EXTEND = Script("extend")
+EXTEND_FENCED = Script("extend_fenced")
 LEAVE = Script("leave")
+RAISE = Script("raise")
 RELEASE = Script("release")
-SCRIPTS = (ENQUEUE, EXTEND, LEAVE, RELEASE)
+SCRIPTS = (ACQUIRE, ENQUEUE, EXTEND, EXTEND_FENCED, LEAVE, RAISE, RELEASE)
 
 INFO = pack(b"INFO")
 PING = pack(b"PING")
@@ -144,21 +150,26 @@ def is_confirmation(push: object) -> bool:
     return isinstance(push, list) and len(push) == 3 and push[0] in kinds
 
 
-def queue_keys(key: bytes) -> tuple[bytes, bytes]:
+def hash_tagged(key: bytes) -> bytes:
     """
-    Return the names of the queue for *key*, and of what says who in it lives.
+    Return how the names end of what belongs to *key*.
 
     The braces keep them in the slot of *key* in a Redis Cluster; a key that has
     such a part keeps its own.
     """
     _, brace, rest = key.partition(b"{")
     tag, closed, _ = rest.partition(b"}")
-    name = b"=" + key if brace and closed and tag else b"{%b}" % key
+    return b"=" + key if brace and closed and tag else b"{%b}" % key
+
+
+def queue_keys(key: bytes) -> tuple[bytes, bytes]:
+    """Return the names of the queue for *key*, and of what says who in it lives."""
+    name = hash_tagged(key)
     return b"redlock_aio:queue:" + name, b"redlock_aio:live:" + name
 
 
 def enqueue(
-    keys: tuple[bytes, bytes, bytes],
+    keys: tuple[bytes, ...],
     token: bytes,
     ttl: int,
     *,
@@ -167,12 +178,13 @@ def enqueue(
     lives: int,
     most: int,
     not_after: int,
+    fence: tuple[bytes, ...] = (),
 ) -> bytes:
     """
     Return the command that takes the lock for *token* if it is *member*'s turn, or waits in line.
 
     Args:
-        keys: The lock's, and those of `queue_keys`.
+        keys: The lock's, those of `queue_keys`, and with *fence* that of the counter.
 
         priority: The member's place, in microseconds: the lowest is the first.
 
@@ -181,10 +193,12 @@ def enqueue(
         most: How many may wait.
 
         not_after: When it comes too late, in microseconds of the master's clock.
+
+        fence: What the fencing token needs, see `fencing.Counter.proposed`.
     """
-    numbers = (b"%d" % number for number in (priority, lives, most, not_after))
-    place, *rest = numbers
-    return pack(b"EVALSHA", ENQUEUE.sha, b"3", *keys, token, b"%d" % ttl, member, place, *rest)
+    place, *rest = (b"%d" % number for number in (priority, lives, most, not_after))
+    names = (b"%d" % len(keys), *keys)
+    return pack(b"EVALSHA", ENQUEUE.sha, *names, token, b"%d" % ttl, member, place, *rest, *fence)
 
 
 def leave(keys: tuple[bytes, bytes, bytes], token: bytes, member: bytes, *, stay: bool) -> bytes:
@@ -254,6 +268,14 @@ def time(reply: object) -> int | None:
     return int(seconds) * 1_000_000 + int(rest)
 
 
+def instant(reply: object) -> int | None:
+    """Return the microseconds of the clock of a master that finds a proposal out of time."""
+    if not isinstance(reply, list) or len(reply) != 1:
+        return None
+    now = reply[0]
+    return now if type(now) is int and 0 <= now < NEVER else None
+
+
 class Queued(NamedTuple):
     """
     The reply to `enqueue`.
@@ -266,12 +288,15 @@ class Queued(NamedTuple):
         now: The microseconds of the master's clock.
 
         holder: The value of the lock, if there is one.
+
+        counter: What the counter says, if the lock was granted with one; else 0.
     """
 
     standing: Standing
     left: float
     now: int
     holder: bytes | None
+    counter: int
 
 
 _SAID = (
@@ -285,18 +310,19 @@ _SAID = (
 
 def queued(reply: object) -> Queued | None:
     """Read the reply to `enqueue`; ``None`` if it makes no sense."""
-    if not isinstance(reply, list) or len(reply) != 4:
+    if not isinstance(reply, list) or len(reply) != 5:
         return None
-    what, left, now, holder = reply
-    if not (type(what) is type(left) is type(now) is int and 0 <= what < len(_SAID)):
+    what, left, now, holder, counter = reply
+    if {type(number) for number in (what, left, now, counter)} != {int}:
         return None
-    if not (-3 < left <= NEVER and 0 <= now < NEVER):
+    if not (0 <= what < len(_SAID) and -3 < left <= NEVER and 0 <= now < NEVER):
         return None
     return Queued(
         _SAID[what],
         left / 1000 if left >= 0 else math.inf,
         now,
         holder if isinstance(holder, bytes) else None,
+        counter,
     )
 
 

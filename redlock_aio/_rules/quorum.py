@@ -31,12 +31,14 @@ class Verdict(enum.Enum):
     OPEN = enum.auto()
     WON = enum.auto()
     LOST = enum.auto()
+    SPLIT = enum.auto()
+    """A majority has granted, but not all that has to agree does."""
 
 
 GRANTED = b"OK"
 """The reply that grants what was asked, whatever it was; nothing else equals it."""
 
-OPEN, WON, LOST = Verdict.OPEN, Verdict.WON, Verdict.LOST
+OPEN, WON, LOST, SPLIT = Verdict.OPEN, Verdict.WON, Verdict.LOST, Verdict.SPLIT
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,16 +88,16 @@ class Tally:
         masters: How many there are.
     """
 
-    __slots__ = ("_lost_at", "_won_at", "against", "granted", "replies", "verdict")
+    __slots__ = ("against", "granted", "lost_at", "replies", "verdict", "won_at")
 
     def __init__(self, masters: int) -> None:
         self.replies: list[object] = [NOT_YET] * masters
         self.granted = 0
         self.against = 0
         self.verdict = OPEN
-        self._won_at = majority(masters)
+        self.won_at = majority(masters)
         # Lost when those that are left do not make a majority.
-        self._lost_at = masters - self._won_at + 1
+        self.lost_at = masters - self.won_at + 1
 
     def __repr__(self) -> str:
         score = f"{self.granted}:{self.against} of {len(self.replies)}"
@@ -114,14 +116,14 @@ class Tally:
         replies[master] = reply
         if reply == GRANTED:
             self.granted = granted = self.granted + 1
-            if granted == self._won_at:
+            if granted == self.won_at:
                 self.verdict = WON
                 self.settled()
         else:
             self.against = against = self.against + 1
             self.declined(master, reply)
             # Never after WON: a majority granted, so fewer than this are left.
-            if against == self._lost_at:
+            if against == self.lost_at:
                 self.verdict = LOST
                 self.settled()
 

@@ -24,6 +24,10 @@ TTL = 10_000
 """After how many milliseconds the masters release a lock by themselves."""
 
 
+MAX_TTL = 60_000
+"""The longest ttl that anybody uses, in milliseconds."""
+
+
 def milliseconds(duration: int | timedelta, *, name: str, zero: bool = False) -> int:
     """
     Return *duration* as whole milliseconds.
@@ -67,6 +71,16 @@ def drift(ttl: int, *, factor: float) -> int:
     precision of a master's expiry and 1 ms more, as the Redlock page has it.
     """
     return math.ceil(ttl * factor) + 2
+
+
+def absence(max_ttl: int, *, factor: float) -> float:
+    """
+    Return for how many seconds a master that lost its memory must stay away.
+
+    By then every lease is over that it may have forgotten; a second more,
+    because a master counts its uptime in whole ones.
+    """
+    return max_ttl * (1 + factor) / 1000 + 1
 
 
 def deadline(began: float, ttl: int, *, factor: float) -> float:

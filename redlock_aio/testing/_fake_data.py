@@ -9,7 +9,15 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from redlock_aio._rules.protocol import ENQUEUE, EXTEND, LEAVE, RELEASE
+from redlock_aio._rules.protocol import (
+    ACQUIRE,
+    ENQUEUE,
+    EXTEND,
+    EXTEND_FENCED,
+    LEAVE,
+    RAISE,
+    RELEASE,
+)
 
 Value = bytes | dict[bytes, float]
 """A string, or the members of a sorted set with their scores."""
@@ -180,19 +188,73 @@ def _extend(data: Data, _now: int, keys: Sequence[bytes], arguments: Sequence[by
     return True
 
 
+def _acquire(data: Data, now: int, keys: Sequence[bytes], arguments: Sequence[bytes]) -> object:
+    lock, counter = keys
+    token, proposed = arguments[0], arguments[2]
+    ttl, asked, not_after, lead, kept = (int(argument) for argument in arguments[1:])
+    if now > not_after or abs(asked - now) > lead:
+        return [now]
+    if data.find(lock)[0] is not None:
+        return int(data.get(counter) or 0) if data.get(lock) == token else 0
+    data.set(lock, token, ttl)
+    value, _ = data.find(counter)
+    last = int(value) if isinstance(value, bytes) else 0
+    data.set(counter, proposed, kept)
+    if last < asked:
+        return asked
+    data.set(counter, b"%d" % (last + 1), kept)
+    return last + 1
+
+
+def _raise(data: Data, _now: int, keys: Sequence[bytes], arguments: Sequence[bytes]) -> object:
+    lock, counter = keys
+    token, least, kept = arguments
+    if data.get(lock) != token:
+        return 0
+    value = int(data.get(counter) or 0)
+    if value < int(least):
+        value = int(least)
+        data.set(counter, least, int(kept))
+    return value
+
+
+def _extend_fenced(
+    data: Data, _now: int, keys: Sequence[bytes], arguments: Sequence[bytes]
+) -> object:
+    lock, counter = keys
+    token, ttl, fence, kept, again = arguments
+    value = int(data.get(counter) or 0)
+    if value > int(fence):
+        return value
+    holder = data.get(lock)
+    if holder == token:
+        data.pexpire(lock, int(ttl))
+    elif holder is not None or again != b"1":
+        return 0
+    else:
+        data.set(lock, token, int(ttl))
+    if value < int(fence):
+        data.set(counter, fence, int(kept))
+    else:
+        data.pexpire(counter, int(kept))
+    data.get(lock)
+    return True
+
+
 def _enqueue(data: Data, now: int, keys: Sequence[bytes], arguments: Sequence[bytes]) -> object:
-    lock, queue, live = keys
+    lock, queue, live, *counter = keys
     token, _, member = arguments[:3]
     ttl, priority, lives, most, not_after = (int(arguments[i]) for i in (1, 3, 4, 5, 6))
-    if now > not_after:
-        return [4, -2, now, None]
+    asked, lead, kept = (int(n) for n in arguments[7:]) if counter else (now, 0, 0)
+    if now > not_after or abs(asked - now) > lead:
+        return [4, -2, now, None, 0]
     ms = now // 1000
     _bury(data, queue, live, ms)
     holder = data.get(lock)
     mine = holder == token
     if not mine and data.zscore(queue, member) is None:
         if data.zcard(queue) >= most:
-            return [3, data.pttl(lock), now, holder]
+            return [3, data.pttl(lock), now, holder, 0]
         data.zadd(queue, priority, member)
     first = data.zfirst(queue) == member
     granted = mine or (first and holder is None)
@@ -201,8 +263,12 @@ def _enqueue(data: Data, now: int, keys: Sequence[bytes], arguments: Sequence[by
     data.pexpire(live, lives + 100)
     if granted:
         data.set(lock, token, ttl)
-        return [0, ttl, now, token]
-    return [1 if first else 2, data.pttl(lock), now, holder]
+        value = int(data.get(counter[0]) or 0) if counter else 0
+        if counter:
+            value = value if mine and value else max(value + 1, asked)
+            data.set(counter[0], b"%d" % value, kept)
+        return [0, ttl, now, token, value]
+    return [1 if first else 2, data.pttl(lock), now, holder, 0]
 
 
 def _leave(data: Data, now: int, keys: Sequence[bytes], arguments: Sequence[bytes]) -> object:
@@ -230,9 +296,12 @@ def _leave(data: Data, now: int, keys: Sequence[bytes], arguments: Sequence[byte
 Run = Callable[[Data, int, Sequence[bytes], Sequence[bytes]], object]
 
 SCRIPTS: dict[bytes, Run] = {
+    ACQUIRE.sha: _acquire,
     ENQUEUE.sha: _enqueue,
     EXTEND.sha: _extend,
+    EXTEND_FENCED.sha: _extend_fenced,
     LEAVE.sha: _leave,
+    RAISE.sha: _raise,
     RELEASE.sha: _release,
 }
 """What the scripts do, by their hash: with the time in us, the keys and the arguments."""

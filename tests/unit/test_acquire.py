@@ -15,7 +15,7 @@ from redlock_aio import (
     Redlock,
     Retry,
 )
-from redlock_aio._engine.waiting import EXPIRY_SLACK
+from redlock_aio._engine.attempts import EXPIRY_SLACK
 from redlock_aio.testing import FakeMaster
 
 LATENCY = 0.001

@@ -3,10 +3,9 @@ from collections import deque
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from redlock_aio._rules import fairness
 from redlock_aio._rules.fairness import (
     ASKED,
     BEHIND,
@@ -114,26 +113,6 @@ def test_a_master_that_may_have_forgotten_has_granted_nothing() -> None:
     waiter.forget(1)
     assert waiter.until(TTL, factor=0.01) == 0.0
     assert not waiter.answered(0, renewal, GRANTED)
-
-
-@given(st.lists(st.floats(-1e9, 1e9), min_size=1, max_size=7), st.floats(0, 1e6))
-def test_places_rise_within_a_program_though_the_clocks_go_back_a_little(
-    offsets: list[float], now: float
-) -> None:
-    first = fairness.place(now, offsets, -(10**18))
-    second = fairness.place(now, [offset - 0.9 for offset in offsets], first)
-    assert second == first + 1
-    assert isinstance(second, int)
-
-
-def test_a_clock_that_was_wrong_for_a_moment_does_not_put_us_behind_for_ever() -> None:
-    last = fairness.place(10.0, [3600.0], 0)
-    assert fairness.place(11.0, [0.0], last) == 11_000_000
-
-
-def test_the_place_is_the_time_that_most_masters_have() -> None:
-    assert fairness.place(10.0, [100.0, 101.0, -50.0], 0) == 110_000_000
-    assert fairness.place(10.0, [100.0, 100.0, 100.0, 9e9, 9e9], 0) == 110_000_000
 
 
 # A few masters and waiters, with messages that travel in order on each way; the

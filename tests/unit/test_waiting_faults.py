@@ -7,11 +7,10 @@ from collections.abc import AsyncIterator
 import pytest
 
 from redlock_aio import LockNotAcquiredError, QuorumUnavailableError, Redlock, RedlockError, Retry
+from redlock_aio._engine.attempts import Attempt
 from redlock_aio._engine.line import LONGEST_SPREAD
-from redlock_aio._engine.queues import Queues
 from redlock_aio._engine.rounds import IDLE_LINES
 from redlock_aio._engine.waiter import LIVES
-from redlock_aio._engine.waiting import Attempt
 from redlock_aio._rules import protocol
 from redlock_aio.testing import FakeMaster, VirtualTimeLoop
 
@@ -203,16 +202,15 @@ async def test_a_time_that_is_read_late_is_not_believed(
     assert isinstance(loop, VirtualTimeLoop)
     async with redlock.lock("r", fair=True):
         pass
-    queues = redlock._fleet.queues
-    assert isinstance(queues, Queues)
-    before = [queues.offset(number) for number in range(5)]
+    fleet = redlock._fleet
+    before = [fleet.clocks.offset(number) for number in range(5)]
     loop.call_later(0.0004, loop.stall, stalled)  # between a question and its answer
     began = now()
     lease = await redlock.lock("r", fair=True).acquire()
     # What comes too late is asked again at once, by the time that the answer has told.
     assert now() - began < stalled + 0.01
     await lease.release()
-    after = [queues.offset(number) for number in range(5)]
+    after = [fleet.clocks.offset(number) for number in range(5)]
     for old, new in zip(before, after, strict=True):
         assert old is not None
         assert new == pytest.approx(old, abs=0.002)
@@ -220,31 +218,13 @@ async def test_a_time_that_is_read_late_is_not_believed(
     assert not left(masters)
 
 
-async def test_only_an_answer_that_is_read_soon_says_what_time_it_is(redlock: Redlock) -> None:
-    async with redlock.lock("r", fair=True):
-        pass
-    queues = redlock._fleet.queues
-    assert isinstance(queues, Queues)
-    await asyncio.sleep(10)
-    ahead = queues.offset(0)
-    assert ahead is not None
-    there = int((now() + ahead) * 1_000_000)
-    queues.learn(0, there, now() - 5)  # asked long ago, and answered just now
-    assert queues.offset(0) == pytest.approx(ahead, abs=0.001)
-    queues.learn(0, there + 3_000_000, now() - 5)  # but it can't have been as far as that
-    assert queues.offset(0) == pytest.approx(ahead + 3, abs=0.001)
-    queues.learn(0, there, now() - 0.01)
-    assert queues.offset(0) == pytest.approx(ahead + 0.005, abs=0.001)
-
-
 async def test_one_attempt_survives_that_all_clocks_were_thought_to_be_behind(
     redlock: Redlock,
 ) -> None:
     async with redlock.lock("r", fair=True):
         pass
-    queues = redlock._fleet.queues
-    assert isinstance(queues, Queues)
-    queues._offsets = [(offset or 0.0) - 5 for offset in queues._offsets]
+    clocks = redlock._fleet.clocks
+    clocks._known = [(ahead or 0.0) - 5 for ahead in clocks._known]
     lease = await redlock.lock("r", fair=True).try_acquire()
     assert lease is not None
     await lease.release()

@@ -1,0 +1,266 @@
+"""
+One try to get a lock, plain or with a fencing token.
+
+An attempt is one round with a token of its own. With fencing the masters answer
+with their counters; if those of a majority differ, a second round makes them agree.
+"""
+
+import asyncio
+
+from redlock_aio._engine.rounds import Fleet, Release, Round
+from redlock_aio._rules import fencing, protocol
+from redlock_aio._rules.fencing import Counter
+from redlock_aio._rules.protocol import Silence
+from redlock_aio._rules.quorum import GRANTED, LOST, NOT_YET, OPEN, SPLIT, WON, Answer
+from redlock_aio._rules.view import View
+
+EXPIRY_SLACK = 0.001
+"""Seconds: a master lets a key expire in the millisecond after its ttl."""
+
+TOO_LATE = 1.0
+"""After how many seconds a request is too late: a master that was hung refuses it."""
+
+
+class Attempt(Round):
+    """
+    One round for a lock.
+
+    The token is new for each attempt. If two attempts shared one, a release of
+    the first that comes late would delete the lock that the second has won.
+    """
+
+    __slots__ = ("began", "counter", "fence", "key", "token", "ttl", "until", "watch")
+
+    def __init__(self, fleet: Fleet, key: bytes, ttl: int, counter: Counter | None = None) -> None:
+        self.counter = counter
+        """What is said about the resource's counter, if there is to be a fencing token."""
+        self.fence = 0
+        """The fencing token, when there is one."""
+        self.key = key
+        self.ttl = ttl
+        self.token = fleet.token()
+        self.until = 0.0
+        """Until when the lock may be believed; 0 if it was not won, or too late."""
+        self.watch: Watch | None = None
+        """If it was not won: what is known since."""
+        super().__init__(fleet.links, self._request(fleet))
+        self.began = fleet.clock()
+
+    def _request(self, _fleet: Fleet) -> bytes:
+        return protocol.acquire(self.key, self.token, self.ttl)
+
+    async def agree(self, fleet: Fleet, at_most: float | None) -> None:
+        """
+        Have the masters that have granted it agree on a fencing token, if they do not.
+
+        Args:
+            at_most: How many ms a round may take, if less than the master time-out.
+
+        Cancellation:
+            Counters may have been raised, which costs nothing but numbers.
+        """
+
+    def release(self) -> bytes:
+        """Return the command that takes it back."""
+        return protocol.release(self.key, self.token)
+
+    def extension(self, ttl: int) -> bytes:
+        """Return the command that lets the lock live for *ttl* ms more, where it is ours."""
+        if self.counter is None:
+            return protocol.extend(self.key, self.token, ttl)
+        return self.counter.extend(self.token, ttl, self.fence)
+
+    def restoration(self, ttl: int) -> bytes:
+        """Return the command that sets the lock again for *ttl* ms, where nobody has it."""
+        if self.counter is None:
+            return protocol.acquire(self.key, self.token, ttl)
+        return self.counter.extend(self.token, ttl, self.fence, again=True)
+
+
+def _count(self: "FencedAttempt | Raising", master: int, reply: object, /) -> None:
+    """Count a counter's value as a grant, anything else as a refusal."""
+    replies = self.replies
+    if replies[master] is not NOT_YET:
+        return
+    if type(reply) is int and reply > 0:
+        replies[master] = GRANTED
+        self.counters.append(reply)
+        self.granted = granted = self.granted + 1
+        if granted >= self.won_at and self.verdict is OPEN:
+            # The others may be slow; and if the counters differ now, it takes
+            # another round most likely.
+            self.fence = fence = fencing.agreed(self.counters, self.won_at)
+            self.verdict = WON if fence else SPLIT
+            self.settled()
+        return
+    replies[master] = self.read(master, reply)
+    self.against = against = self.against + 1
+    if against == self.lost_at:
+        self.verdict = LOST
+        self.settled()
+
+
+class FencedAttempt(Attempt):
+    """An attempt that is won when a majority grants the lock and the same fencing token."""
+
+    __slots__ = ("_counter", "_fleet", "_proposal", "counters")
+
+    def __init__(self, fleet: Fleet, counter: Counter, key: bytes, ttl: int) -> None:
+        self.counters: list[int] = []
+        self._counter = counter
+        self._fleet = fleet
+        super().__init__(fleet, key, ttl, counter)
+
+    answered = _count
+
+    def _request(self, fleet: Fleet) -> bytes:
+        clocks = fleet.clocks
+        self._proposal = proposal = clocks.new_time(fleet.clock())
+        patience = max(TOO_LATE, 2 * fleet.master_timeout / 1000) + clocks.spread
+        not_after = proposal + int(patience * 1_000_000)
+        return self._counter.acquire(self.token, self.ttl, proposal, not_after)
+
+    async def agree(self, fleet: Fleet, at_most: float | None) -> None:
+        """Have the masters agree; see `Attempt.agree`."""
+        self.fence = await agree(fleet, self._counter, self.token, self.counters, at_most)
+        if self.fence:
+            self.verdict = WON
+
+    def read(self, master: int, reply: object) -> object:
+        """Learn the time from a master that says the proposal makes no sense at it."""
+        time = protocol.instant(reply)
+        if time is None:
+            return reply
+        now = self._fleet.clock()
+        self._fleet.clocks.learn(master, time, self.began, now)
+        ahead = (time - self._proposal) / 1_000_000
+        ahead -= min(max(ahead, 0.0), now - self.began)
+        if abs(ahead) < TOO_LATE:
+            return Silence(Answer.ERROR, "it got the request too late")
+        way = "ahead of" if ahead > 0 else "behind"
+        return Silence(Answer.ERROR, f"its clock is {abs(ahead):.1f} s {way} the others'")
+
+
+class Raising(Round):
+    """The demand that all counters that differ are raised to the highest."""
+
+    __slots__ = ("counters", "fence")
+
+    def __init__(self, fleet: Fleet, counter: Counter, token: bytes, value: int) -> None:
+        self.counters: list[int] = []
+        self.fence = 0
+        super().__init__(fleet.links, counter.raise_to(value, token))
+
+    answered = _count
+
+    def read(self, _master: int, reply: object) -> object:
+        """Return what stands for a reply that grants nothing."""
+        return reply
+
+
+async def agree(
+    fleet: Fleet,
+    counter: Counter,
+    token: bytes,
+    counters: list[int],
+    at_most: float | None = None,
+) -> int:
+    """
+    Make a majority agree that has granted the lock to *token* with different *counters*.
+
+    Args:
+        at_most: How many ms a round may take, if that is less than the master time-out.
+
+    Returns:
+        The fencing token; 0 if too few keep the lock, or others raise the
+        counters all the time.
+
+    Cancellation:
+        Counters may have been raised, which costs nothing but numbers.
+    """
+    for _ in range(fencing.MOST_RAISES):
+        raising = Raising(fleet, counter, token, max(counters))
+        fleet.ask(raising, at_most)
+        raising.waiter = fleet.loop.create_future()
+        await raising.waiter
+        if raising.verdict is not SPLIT:
+            return raising.fence
+        counters = raising.counters
+    return 0
+
+
+class Watch(Release):
+    """
+    The release of an attempt that failed, and a look at what stands in its way.
+
+    Whoever waits is told when that may have gone on a majority.
+    """
+
+    __slots__ = ("_bell", "_clock", "_loop", "view")
+
+    def __init__(self, fleet: Fleet, attempt: Attempt) -> None:
+        super().__init__(fleet.links, attempt.release(), attempt.ttl, attempt)
+        self._clock = fleet.clock
+        self._loop = fleet.loop
+        self.view = View(len(fleet.links))
+        self._bell: asyncio.Future[None] | None = None
+
+    def answered(self, master: int, reply: object, /) -> None:
+        """Note what is in the way; also late, when it does not count as an answer any more."""
+        held = protocol.held(reply)
+        if held is not None:
+            value, left = held
+            self.view.held(master, value, self._clock() + left)
+        elif protocol.is_settled(reply) and not isinstance(
+            self._asked.replies[master], Exception | Silence
+        ):
+            # Where it was refused for another reason, that nobody has it means nothing.
+            self.view.may_be_free(master)
+        super().answered(master, reply)
+        self._ring()
+
+    def changed(self, master: int) -> None:
+        """Hear that the key was changed on one master, after it was looked at there."""
+        if self.replies[master] is not NOT_YET:
+            self.view.may_be_free(master)
+            self._ring()
+
+    def nudge(self) -> None:
+        """Hear that a lock of this process has ended, whose release is on its way."""
+        for master in range(len(self.replies)):
+            self.view.may_be_free(master)
+        self._ring()
+
+    def _ring(self) -> None:
+        if self._bell is not None and not self._bell.done():
+            self._bell.set_result(None)
+
+    async def wait(self, seconds: float) -> None:
+        """
+        Wait until a majority may be free, at most so many *seconds*.
+
+        Cancellation:
+            Nothing was waited for that must be taken back.
+        """
+        ends = self._clock() + seconds
+        while (left := min(self.view.free_from + EXPIRY_SLACK, ends) - self._clock()) > 0:
+            await self._listen(left)
+
+    async def hear_out(self, seconds: float) -> None:
+        """
+        Wait until all masters have answered, at most so many *seconds*.
+
+        Cancellation:
+            Nothing was waited for that must be taken back.
+        """
+        ends = self._clock() + seconds
+        while not self.complete and (left := ends - self._clock()) > 0:
+            await self._listen(left)
+
+    async def _listen(self, seconds: float) -> None:
+        self._bell = bell = self._loop.create_future()
+        timer = self._loop.call_later(seconds, self._ring)
+        try:
+            await bell
+        finally:
+            timer.cancel()

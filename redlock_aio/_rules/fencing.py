@@ -1,0 +1,127 @@
+"""
+Fencing tokens over several masters: whose is the higher one?
+
+Each master counts for each resource, and raises its counter with every lock that
+it grants: to the masters' time if that is higher, so that most often all say the
+same. A token is what a majority of the counters says *exactly*, while the lock is
+ours there:
+
+    a majority grants ─┬─ and says the same, and none more ──────► that is the token
+                       └─ otherwise: raise all to the highest ─┬─► all exactly that
+                                   ▲                           │
+                                   └── somebody says more ─────┘
+
+- Two majorities share a master. It has given the lock to one after the other, and
+  raised its counter in between. So the later token is the higher one, whatever
+  clocks, pauses and late messages do to the lock itself.
+- "At least" instead of "exactly" would hand out one token twice: a counter that
+  is higher already says nothing about who made it so.
+- Whoever extends is counted only where the counter is not beyond its token. That
+  the lock is its own is not enough: it may be so again after somebody else.
+
+The proof and its assumptions are in the README; the tests search all ways in
+which a few acquisitions can go. Nothing here waits, reads a clock or opens a socket.
+"""
+
+from collections.abc import Sequence
+
+from redlock_aio._rules.protocol import ACQUIRE, EXTEND_FENCED, RAISE, bulk, hash_tagged, pack
+
+KEPT = 7 * 24 * 60 * 60 * 1000
+"""
+For how many ms a counter is kept that nobody uses. A master that has forgotten it
+goes by the time, which is higher by then than any counter was.
+"""
+
+MOST_RAISES = 3
+"""How often the counters are raised for one acquisition."""
+
+LEAD_SHARE = 1 / 8
+"""
+By which part of the time for which a master that restarts stays away a proposal may
+be off its clock: two clocks that are wrong by that much, and a lead each, fit into it.
+"""
+
+
+def agreed(counters: Sequence[int], needed: int) -> int:
+    """
+    Return the fencing token that *counters* amount to, 0 if they do not agree.
+
+    A lower one that many agree on would do, but those who say more could never
+    be counted again when the lock is extended.
+
+    Args:
+        counters: What the masters say that keep the lock for us.
+
+        needed: How many must say the same.
+    """
+    highest = max(counters)
+    return highest if counters.count(highest) >= needed else 0
+
+
+def is_overtaken(counter: int, token: int) -> bool:
+    """Return whether a master whose counter says that can't be counted for *token*."""
+    return counter > token
+
+
+class Counter:
+    """
+    The counter of one resource: what is said to the masters about it.
+
+    Args:
+        key: The lock's key.
+
+        lead: By how many us a proposal may be off a master's clock.
+    """
+
+    __slots__ = ("_head", "_keys", "_lead", "_tail", "key")
+
+    def __init__(self, key: bytes, lead: int) -> None:
+        self.key = b"redlock_aio:fence:" + hash_tagged(key)
+        self._keys = (key, self.key)
+        self._lead = b"%d" % lead
+        # An acquisition is packed again and again, so what is the same is kept.
+        self._head = b"*11\r\n" + bulk(b"EVALSHA", ACQUIRE.sha, b"2", *self._keys)
+        self._tail = bulk(self._lead, _KEPT)
+
+    def __repr__(self) -> str:
+        return f"<Counter {self.key!r}>"
+
+    def acquire(self, token: bytes, ttl: int, proposal: int, not_after: int) -> bytes:
+        """
+        Return the command that takes the lock for *token*, if nobody has it.
+
+        Args:
+            ttl: In milliseconds.
+
+            proposal: What the counter is to be at least: the masters' time in us.
+
+            not_after: When it comes too late, in us of a master's clock.
+        """
+        digits = b"%d" % ttl
+        return b"%b$%d\r\n%b\r\n$%d\r\n%b\r\n$16\r\n%016d\r\n$16\r\n%016d\r\n%b" % (
+            self._head, len(token), token, len(digits), digits, proposal, not_after, self._tail,
+        )  # fmt: skip
+
+    def raise_to(self, value: int, token: bytes) -> bytes:
+        """Return the command that raises it to *value*, if the lock is *token*'s."""
+        return pack(b"EVALSHA", RAISE.sha, b"2", *self._keys, token, b"%d" % value, _KEPT)
+
+    def extend(self, token: bytes, ttl: int, fence: int, *, again: bool = False) -> bytes:
+        """
+        Return the command that lets the lock live for *ttl* more, if it is *token*'s.
+
+        Args:
+            fence: The fencing token; a master whose counter is beyond it refuses.
+
+            again: Whether the lock is set again where nobody has it.
+        """
+        numbers = (b"%d" % ttl, b"%d" % fence, _KEPT, b"%d" % again)
+        return pack(b"EVALSHA", EXTEND_FENCED.sha, b"2", *self._keys, token, *numbers)
+
+    def proposed(self, proposal: int) -> tuple[bytes, ...]:
+        """Return what `protocol.enqueue` says besides, to have a fencing token as well."""
+        return b"%d" % proposal, self._lead, _KEPT
+
+
+_KEPT = b"%d" % KEPT

@@ -1,0 +1,64 @@
+"""What time the masters have: shared by all programs, and later each time."""
+
+import pytest
+from hypothesis import given, strategies as st
+
+from redlock_aio._rules.clocks import Clocks
+
+SECOND = 1_000_000
+
+
+def clocks(*ahead: float, now: float = 0.0) -> Clocks:
+    """Return clocks of masters that have just told that they are so many seconds *ahead*."""
+    known = Clocks(len(ahead), 0.0, 0.05)
+    for master, seconds in enumerate(ahead):
+        known.learn(master, round((now + seconds) * SECOND), now, now)
+    return known
+
+
+@given(st.lists(st.floats(0, 1e9), min_size=1, max_size=7), st.floats(0, 1e6))
+def test_times_rise_though_the_clocks_go_back_a_little(ahead: list[float], now: float) -> None:
+    known = clocks(*ahead, now=now)
+    first = known.new_time(now)
+    for master, seconds in enumerate(ahead):
+        known.learn(master, round((now + seconds - 0.9) * SECOND), now, now)
+    second = known.new_time(now)
+    assert second == first + 1
+    assert isinstance(second, int)
+
+
+def test_a_clock_that_was_wrong_for_a_moment_does_not_put_us_ahead_for_ever() -> None:
+    known = clocks(3600.0)
+    assert known.new_time(10.0) == 3_610_000_000
+    known.learn(0, 11_000_000, 11.0, 11.0)
+    assert known.new_time(11.0) == 11_000_000
+
+
+def test_the_time_is_what_most_masters_have() -> None:
+    assert clocks(100.0, 101.0, 50.0).new_time(10.0) == 110_000_000
+    assert clocks(100.0, 100.0, 100.0, 9e6, 9e6).new_time(10.0) == 110_000_000
+
+
+def test_the_spread_is_how_far_the_fastest_is_ahead_of_most() -> None:
+    assert clocks(100.0, 101.0, 50.0).spread == pytest.approx(1.0)
+    assert clocks(7.0).spread == 0.0
+    assert Clocks(3, 5.0, 0.05).spread == 0.0
+
+
+def test_our_own_clock_will_do_until_a_master_has_told_its_time() -> None:
+    known = Clocks(3, 5.0, 0.05)
+    assert known.offset(1) is None
+    assert known.new_time(1.0) == 6_000_000
+    known.learn(1, 9_000_000, 1.0, 1.0)
+    assert known.offset(1) == pytest.approx(8.0)
+    assert known.new_time(2.0) == 10_000_000
+
+
+def test_only_an_answer_that_is_read_soon_says_what_time_it_is() -> None:
+    known = clocks(100.0)
+    known.learn(0, 110_000_000, 5.0, 10.0)  # asked long ago, and answered just now
+    assert known.offset(0) == pytest.approx(100.0)
+    known.learn(0, 113_000_000, 5.0, 10.0)  # but it can't have been as far as that
+    assert known.offset(0) == pytest.approx(103.0)
+    known.learn(0, 110_000_000, 9.99, 10.0)
+    assert known.offset(0) == pytest.approx(100.005)
