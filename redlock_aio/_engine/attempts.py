@@ -6,6 +6,7 @@ with their counters; if those of a majority differ, a second round makes them ag
 """
 
 import asyncio
+from typing import ClassVar
 
 from redlock_aio._engine.rounds import Fleet, Release, Round
 from redlock_aio._rules import fencing, protocol
@@ -64,6 +65,11 @@ class Attempt(Round):
         """Return the command that takes it back."""
         return protocol.release(self.key, self.token)
 
+    @property
+    def only_key(self) -> bool:
+        """Whether a release has nothing to do but to delete the key."""
+        return True
+
     def extension(self, ttl: int) -> bytes:
         """Return the command that lets the lock live for *ttl* ms more, where it is ours."""
         if self.counter is None:
@@ -84,7 +90,7 @@ def _count(self: "FencedAttempt | Raising", master: int, reply: object, /) -> No
         return
     if type(reply) is int and reply > 0:
         replies[master] = GRANTED
-        self.counters.append(reply)
+        self.counters.append(self.proposal if reply == 1 else reply)
         self.granted = granted = self.granted + 1
         if granted >= self.won_at and self.verdict is OPEN:
             # The others may be slow; and if the counters differ now, it takes
@@ -103,7 +109,7 @@ def _count(self: "FencedAttempt | Raising", master: int, reply: object, /) -> No
 class FencedAttempt(Attempt):
     """An attempt that is won when a majority grants the lock and the same fencing token."""
 
-    __slots__ = ("_counter", "_fleet", "_proposal", "counters")
+    __slots__ = ("_counter", "_fleet", "counters", "proposal")
 
     def __init__(self, fleet: Fleet, counter: Counter, key: bytes, ttl: int) -> None:
         self.counters: list[int] = []
@@ -115,10 +121,9 @@ class FencedAttempt(Attempt):
 
     def _request(self, fleet: Fleet) -> bytes:
         clocks = fleet.clocks
-        self._proposal = proposal = clocks.new_time(fleet.clock())
-        patience = max(TOO_LATE, 2 * fleet.master_timeout / 1000) + clocks.spread
-        not_after = proposal + int(patience * 1_000_000)
-        return self._counter.acquire(self.token, self.ttl, proposal, not_after)
+        self.proposal = proposal = clocks.new_time(fleet.clock())
+        patience = max(2 * TOO_LATE, fleet.master_timeout / 500) + clocks.spread
+        return self._counter.acquire(self.token, self.ttl, proposal, int(patience * 1_000_000))
 
     async def agree(self, fleet: Fleet, at_most: float | None) -> None:
         """Have the masters agree; see `Attempt.agree`."""
@@ -128,12 +133,12 @@ class FencedAttempt(Attempt):
 
     def read(self, master: int, reply: object) -> object:
         """Learn the time from a master that says the proposal makes no sense at it."""
-        time = protocol.instant(reply)
+        time = protocol.time(reply)
         if time is None:
             return reply
         now = self._fleet.clock()
         self._fleet.clocks.learn(master, time, self.began, now)
-        ahead = (time - self._proposal) / 1_000_000
+        ahead = (time - self.proposal) / 1_000_000
         ahead -= min(max(ahead, 0.0), now - self.began)
         if abs(ahead) < TOO_LATE:
             return Silence(Answer.ERROR, "it got the request too late")
@@ -144,11 +149,12 @@ class FencedAttempt(Attempt):
 class Raising(Round):
     """The demand that all counters that differ are raised to the highest."""
 
-    __slots__ = ("counters", "fence")
+    __slots__ = ("counters", "fence", "proposal")
 
     def __init__(self, fleet: Fleet, counter: Counter, token: bytes, value: int) -> None:
         self.counters: list[int] = []
         self.fence = 0
+        self.proposal = value
         super().__init__(fleet.links, counter.raise_to(value, token))
 
     answered = _count
@@ -156,6 +162,28 @@ class Raising(Round):
     def read(self, _master: int, reply: object) -> object:
         """Return what stands for a reply that grants nothing."""
         return reply
+
+
+class Freeing(Release):
+    """
+    The release of a lock by the command that some servers have for it.
+
+    It tells less than the script of all others, and takes a third of its time.
+    """
+
+    __slots__ = ("_attempt",)
+
+    yes: ClassVar[object] = 1
+
+    def __init__(self, fleet: Fleet, attempt: Attempt, ttl: int) -> None:
+        payload = protocol.free(attempt.key, attempt.token)
+        super().__init__(fleet.links, payload, ttl, attempt)
+        self._attempt = attempt
+
+    @property
+    def debt(self) -> bytes:
+        """The script: by the time that it is repeated the server may be another one."""
+        return self._attempt.release()
 
 
 async def agree(

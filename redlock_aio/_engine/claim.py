@@ -47,6 +47,11 @@ class Claim(Attempt):
         self._member = member
         self.unsent = (1 << len(fleet.links)) - 1
 
+    @property
+    def only_key(self) -> bool:
+        """Whether a release has nothing to do but to delete the key: there is a queue."""
+        return False
+
     def release(self) -> bytes:
         """Return the command that takes it back, and leaves the queue."""
         return protocol.leave(self._keys, self.token, self._member, stay=False)

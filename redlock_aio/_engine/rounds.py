@@ -41,6 +41,8 @@ class Link(Protocol):
     @property
     def name(self) -> str: ...
     @property
+    def can_free(self) -> bool: ...
+    @property
     def send(self) -> Callable[[bytes, Sequence[Asker]], Silence | None]: ...
     def overdue(self) -> None: ...
     def owe(self, payload: bytes, ttl: int) -> None: ...
@@ -146,16 +148,21 @@ class Release(Round):
         self.debt_ttl = ttl
         self._asked = asked
 
+    @property
+    def debt(self) -> bytes:
+        """The command that is repeated until a master has confirmed it."""
+        return self.payload
+
     def not_sent(self, master: int, silence: Silence) -> None:
         """Remember it for a master that may have the key."""
         if not self._asked.unsent >> master & 1:
-            self._links[master].owe(self.payload, self.debt_ttl)
+            self._links[master].owe(self.debt, self.debt_ttl)
         super().not_sent(master, silence)
 
     def declined(self, master: int, reply: object) -> None:
         """Do not take an error for an answer."""
         if isinstance(reply, Exception) and not protocol.is_settled(reply):
-            self._links[master].owe(self.payload, self.debt_ttl)
+            self._links[master].owe(self.debt, self.debt_ttl)
 
 
 class Fleet:
@@ -172,8 +179,8 @@ class Fleet:
     """
 
     __slots__ = (
-        "_asked", "_caching", "_most_lines", "_timer", "_tokens", "_underway", "clock", "clocks",
-        "closed", "lines", "links", "loop", "master_timeout", "queues", "ready",
+        "_asked", "_caching", "_most_lines", "_timer", "_tokens", "_underway", "can_free", "clock",
+        "clocks", "closed", "lines", "links", "loop", "master_timeout", "queues", "ready",
         "time_known_at",
     )  # fmt: skip
 
@@ -185,6 +192,8 @@ class Fleet:
         self.clock = clock_of(loop)
         self.clocks = Clocks(len(links), time.time() - self.clock(), master_timeout / 1000)
         self.time_known_at = -math.inf
+        self.can_free = False
+        """Whether every master that is up has a command for releases."""
         self.closed = False
         self.ready = False
         """Whether it is known which masters are up."""
@@ -255,6 +264,7 @@ class Fleet:
             self.queues.heard(master, push)
         changed = protocol.changed(push)
         if changed is None:
+            self.can_free = all(link.can_free for link in self.links)
             for line in list(self.lines.values()):
                 line.changed(master)
             return

@@ -13,7 +13,7 @@ import asyncio
 import math
 import random
 
-from redlock_aio._engine.attempts import Attempt, FencedAttempt, Watch
+from redlock_aio._engine.attempts import Attempt, FencedAttempt, Freeing, Watch
 from redlock_aio._engine.line import Line
 from redlock_aio._engine.rounds import Fleet, Release
 from redlock_aio._rules import protocol, timing
@@ -77,6 +77,10 @@ async def attempt(
 
 def take_back(fleet: Fleet, attempt: Attempt, ttl: int) -> Release:
     """Ask all masters to forget *attempt*, whose key may live *ttl* ms; nothing is awaited."""
+    if fleet.can_free and attempt.only_key:
+        freeing = Freeing(fleet, attempt, ttl)
+        fleet.ask(freeing)
+        return freeing
     return fleet.release(attempt.release(), ttl, attempt)
 
 

@@ -81,6 +81,8 @@ RELEASE = Script("release")
 SCRIPTS = (ACQUIRE, ENQUEUE, EXTEND, EXTEND_FENCED, LEAVE, RAISE, RELEASE)
 
 INFO = pack(b"INFO")
+# Answered without an error by a server that has the command and lets us use it.
+CAN_FREE = pack(b"DELIFEQ", b"redlock_aio:marker", b"")
 PING = pack(b"PING")
 TIME = pack(b"TIME")
 # A connection is told of changes of what it has read, but only of what it has
@@ -120,6 +122,13 @@ def extend(key: bytes, token: bytes, ttl: int) -> bytes:
 def release(key: bytes, token: bytes) -> bytes:
     """Return the command that frees *key*, if it is *token*'s."""
     return (_RELEASE + _BULK) % (len(key), key, len(token), token)
+
+
+def free(key: bytes, token: bytes) -> bytes:
+    """Do as `release`, on a server that has a command for it; answers 1 or 0."""
+    return b"*3\r\n$7\r\nDELIFEQ\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n" % (
+        len(key), key, len(token), token,
+    )  # fmt: skip
 
 
 def look(key: bytes) -> bytes:
@@ -266,14 +275,6 @@ def time(reply: object) -> int | None:
     if not (seconds.isdigit() and rest.isdigit() and len(seconds + rest) < 20):
         return None
     return int(seconds) * 1_000_000 + int(rest)
-
-
-def instant(reply: object) -> int | None:
-    """Return the microseconds of the clock of a master that finds a proposal out of time."""
-    if not isinstance(reply, list) or len(reply) != 1:
-        return None
-    now = reply[0]
-    return now if type(now) is int and 0 <= now < NEVER else None
 
 
 class Queued(NamedTuple):

@@ -13,6 +13,7 @@ round is settled. Two facts carry all of Redlock's speed:
 import enum
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import ClassVar
 
 
 class Answer(enum.Enum):
@@ -88,6 +89,9 @@ class Tally:
         masters: How many there are.
     """
 
+    yes: ClassVar[object] = GRANTED
+    """The reply that grants what is asked."""
+
     __slots__ = ("against", "granted", "lost_at", "replies", "verdict", "won_at")
 
     def __init__(self, masters: int) -> None:
@@ -113,13 +117,14 @@ class Tally:
         replies = self.replies
         if replies[master] is not NOT_YET:
             return
-        replies[master] = reply
-        if reply == GRANTED:
+        if reply == self.yes:
+            replies[master] = GRANTED
             self.granted = granted = self.granted + 1
             if granted == self.won_at:
                 self.verdict = WON
                 self.settled()
         else:
+            replies[master] = reply
             self.against = against = self.against + 1
             self.declined(master, reply)
             # Never after WON: a majority granted, so fewer than this are left.

@@ -105,6 +105,8 @@ class Master:
         self._silence = Silence(Answer.UNREACHABLE, "connecting")
         self._run_id = ""
         self._cautioned = ""
+        self.can_free = True
+        """Whether it has a command for releases; as long as it is down, that bothers nobody."""
         self._debts: dict[bytes, Debt] = {}
         self._collector: asyncio.TimerHandle | None = None
         self._closing = False
@@ -245,9 +247,9 @@ class Master:
         questions = [Question(protocol.INFO, self._loop)]
         questions += [Question(script.load, self._loop) for script in protocol.SCRIPTS]
         # Not all may ask to be told of changes; they find out by trying again.
-        wish = Question(protocol.TRACKING, self._loop)
-        payload = b"".join([question.payload for question in (*questions, wish)])
-        connection.send(payload, [*questions, wish])
+        wishes = [Question(wish, self._loop) for wish in (protocol.TRACKING, protocol.CAN_FREE)]
+        payload = b"".join([question.payload for question in (*questions, *wishes)])
+        connection.send(payload, [*questions, *wishes])
         replies = [await question.reply for question in questions]
         for reply in replies:
             if isinstance(reply, Silence):
@@ -263,6 +265,7 @@ class Master:
         other = self._neighbours.setdefault(info.run_id, self)
         if other is not self:
             raise MasterError(f"the same server as {other.name}")
+        self.can_free = await wishes[1].reply == 0
         self._run_id = info.run_id  # stepping down gives the name back
         if info.caution and info.caution != self._cautioned:
             self._tell(False, f"{self.name}: {info.caution}")
@@ -280,6 +283,7 @@ class Master:
         if self._connection is not None:
             self._on_push(self._number, protocol.GONE)
         self._connection = None
+        self.can_free = True
         self.send = self._refuse
         self._silence = silence
         if not self._closing:
@@ -295,7 +299,8 @@ class Master:
             debt.underway = False
         for asker in unanswered:
             if asker.debt_ttl and not isinstance(asker, Debt):
-                self.owe(asker.payload, asker.debt_ttl)
+                # What is repeated may be another command than what was sent.
+                self.owe(getattr(asker, "debt", asker.payload), asker.debt_ttl)
 
     def _why(self, error: Exception) -> Silence:
         text = protocol.harmless(str(error), self._dialler.secrets)

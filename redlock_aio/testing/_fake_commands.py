@@ -106,7 +106,7 @@ class Commands:
             full = "|".join([name, *(verb.decode().lower() for verb in arguments[:1])])
             full = full if name in ("client", "script") else name
             raise Error(f"NOPERM User default has no permissions to run the '{full}' command")
-        if self.error and name in ("set", "evalsha"):
+        if self.error and name in ("set", "evalsha", "delifeq"):
             raise Error(self.error)
         return handler(*arguments)
 
@@ -160,6 +160,12 @@ class Commands:
 
     def _do_del(self, key: bytes) -> object:
         return self._data.delete(key)
+
+    def _do_delifeq(self, key: bytes, value: bytes) -> object:
+        found, _ = self._data.find(key)
+        if isinstance(found, dict):
+            self._data.get(key)  # which is refused
+        return self._data.delete(key) if found == value else 0
 
     def _do_flushall(self) -> object:
         self.flush()

@@ -190,20 +190,20 @@ def _extend(data: Data, _now: int, keys: Sequence[bytes], arguments: Sequence[by
 
 def _acquire(data: Data, now: int, keys: Sequence[bytes], arguments: Sequence[bytes]) -> object:
     lock, counter = keys
-    token, proposed = arguments[0], arguments[2]
-    ttl, asked, not_after, lead, kept = (int(argument) for argument in arguments[1:])
-    if now > not_after or abs(asked - now) > lead:
-        return [now]
+    token, ttl, proposed, earliest, latest, kept = arguments
+    time = [b"%d" % part for part in divmod(now, 1_000_000)]
+    if time[0] < earliest or time[0] > latest:
+        return time
     if data.find(lock)[0] is not None:
         return int(data.get(counter) or 0) if data.get(lock) == token else 0
-    data.set(lock, token, ttl)
-    value, _ = data.find(counter)
-    last = int(value) if isinstance(value, bytes) else 0
-    data.set(counter, proposed, kept)
-    if last < asked:
-        return asked
-    data.set(counter, b"%d" % (last + 1), kept)
-    return last + 1
+    data.set(lock, token, int(ttl))
+    last, _ = data.find(counter)
+    data.set(counter, proposed, int(kept))
+    if not isinstance(last, bytes) or last < proposed:
+        return 1
+    value = max(int(last) + 1, int(proposed))
+    data.set(counter, b"%016d" % value, int(kept))
+    return value
 
 
 def _raise(data: Data, _now: int, keys: Sequence[bytes], arguments: Sequence[bytes]) -> object:
@@ -266,7 +266,7 @@ def _enqueue(data: Data, now: int, keys: Sequence[bytes], arguments: Sequence[by
         value = int(data.get(counter[0]) or 0) if counter else 0
         if counter:
             value = value if mine and value else max(value + 1, asked)
-            data.set(counter[0], b"%d" % value, kept)
+            data.set(counter[0], b"%016d" % value, kept)
         return [0, ttl, now, token, value]
     return [1 if first else 2, data.pttl(lock), now, holder, 0]
 

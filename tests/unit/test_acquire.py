@@ -202,7 +202,7 @@ async def test_a_failed_attempt_is_taken_back_before_the_next(
         assert len(tokens) == 3  # a new one for each attempt
         assert keys(masters) == [{"r": lease.token}] * 5
     said = [c[0] for c in masters[4].commands]
-    assert said[-8:] == [b"SET", b"CLIENT", b"EVALSHA"] * 2 + [b"SET", b"EVALSHA"]
+    assert said[-8:] == [b"SET", b"CLIENT", b"EVALSHA"] * 2 + [b"SET", b"DELIFEQ"]
 
 
 @pytest.mark.parametrize("wait", [100, 1000, timedelta(seconds=3)])

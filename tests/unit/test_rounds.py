@@ -33,6 +33,8 @@ class Link:
         self.askers.extend(askers)
         return None
 
+    can_free = False
+
     def overdue(self) -> None:
         self.late += 1
 

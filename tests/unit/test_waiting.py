@@ -368,4 +368,4 @@ async def test_a_short_lease_costs_nothing_more(
         before = len(masters[0].commands)
         await asyncio.sleep(LOOK_AFTER / 2)
     said = [command[0] for command in masters[0].commands[before:]]
-    assert said == [b"EVALSHA"]
+    assert said == [b"DELIFEQ"]

@@ -47,7 +47,7 @@ if granted then
     if not mine or value == 0 then
       value = math.max(value + 1, asked)
     end
-    redis.call("SET", KEYS[4], string.format("%.0f", value), "PX", ARGV[10])
+    redis.call("SET", KEYS[4], string.format("%016.0f", value), "PX", ARGV[10])
   end
   return {0, tonumber(ARGV[2]), now, ARGV[1], value}
 end

@@ -1,6 +1,6 @@
 -- KEYS[1]: the lock, KEYS[2]: its counter.
--- ARGV[1]: the token, ARGV[2]: the new ttl in ms, ARGV[3]: the fencing token, ARGV[4]: for how many
--- ms a counter is kept, ARGV[5]: "1" sets a lock again that is gone.
+-- ARGV[1]: the token, ARGV[2]: the new ttl in ms, ARGV[3]: the fencing token in 16 digits, ARGV[4]: for how
+-- many ms a counter is kept, ARGV[5]: "1" sets a lock again that is gone.
 -- Answers OK if the lock is ours, 0 if not, the counter's value if that is beyond our fencing token:
 -- then somebody has come after us, even if the lock is ours again.
 -- SET is used only where something is missing, so that it works when memory has run out.

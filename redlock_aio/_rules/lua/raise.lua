@@ -1,5 +1,5 @@
 -- KEYS[1]: the lock, KEYS[2]: its counter.
--- ARGV[1]: the token, ARGV[2]: a value that the counter is to have at least, ARGV[3]: for how many
+-- ARGV[1]: the token, ARGV[2]: a value of 16 digits that the counter is to have at least, ARGV[3]: for how many
 -- ms a counter is kept.
 -- Answers the counter's value if the lock is ours, 0 if not.
 if redis.call("GET", KEYS[1]) ~= ARGV[1] then
