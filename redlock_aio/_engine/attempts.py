@@ -239,13 +239,14 @@ class Watch(Release):
         if held is not None:
             value, left = held
             self.view.held(master, value, self._clock() + left)
-        elif protocol.is_settled(reply) and not isinstance(
-            self._asked.replies[master], Exception | Silence
-        ):
-            # Where it was refused for another reason, that nobody has it means nothing.
+        elif protocol.is_settled(reply) and not self._was_refused(master):
             self.view.may_be_free(master)
         super().answered(master, reply)
         self._ring()
+
+    def _was_refused(self, master: int) -> bool:
+        """Whether a master refused for another reason; then it means nothing that nobody has it."""
+        return protocol.read(self._asked.replies[master]).answer is Answer.ERROR
 
     def changed(self, master: int) -> None:
         """Hear that the key was changed on one master, after it was looked at there."""

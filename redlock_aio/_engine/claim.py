@@ -6,10 +6,23 @@ from typing import Protocol
 from redlock_aio._engine.attempts import TOO_LATE, Attempt, agree
 from redlock_aio._engine.rounds import Fleet
 from redlock_aio._rules import fencing, protocol
+from redlock_aio._rules.fairness import BEHIND, FAILED, FULL, GRANTED, NEXT
 from redlock_aio._rules.fencing import Counter
+from redlock_aio._rules.protocol import Silence
+from redlock_aio._rules.quorum import Answer
 
 CALLS_LAST = 0.01
 """Seconds in which the calls of all masters should come, after the first; then they are asked."""
+
+
+MEANS = {
+    GRANTED: Silence(Answer.GRANTED),
+    NEXT: Silence(Answer.HELD, "we are next"),
+    BEHIND: Silence(Answer.HELD, "others come first"),
+    FULL: Silence(Answer.HELD, "its queue is full"),
+    FAILED: Silence(Answer.ERROR, "it got the request too late"),
+}
+"""The vote that an answer amounts to."""
 
 
 class Asking(Protocol):
@@ -89,7 +102,7 @@ class Claim(Attempt):
         Cancellation:
             Counters may have been raised, which costs nothing but numbers.
         """
-        if self.counter is not None and not self.fence:
+        if self.counter is not None and len(counters) >= needed:
             self.fence = fencing.agreed(counters, needed)
             if not self.fence:
                 self.fence = await agree(self._fleet, self.counter, self.token, counters)

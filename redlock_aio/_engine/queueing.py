@@ -67,8 +67,7 @@ async def acquire(
         waiter.begin()
         while True:
             await waiter.wait(ends - fleet.clock() if wait else None)
-            await waiter.agree()
-            if waiter.won():
+            if await waiter.win():
                 return waiter.claim
             waiter.check(resources, began, over=fleet.clock() >= ends)
     except BaseException:

@@ -15,7 +15,7 @@ import math
 import random
 
 from redlock_aio._engine.attempts import EXPIRY_SLACK, TOO_LATE
-from redlock_aio._engine.claim import CALLS_LAST, Claim, Glance, Question
+from redlock_aio._engine.claim import CALLS_LAST, MEANS, Claim, Glance, Question
 from redlock_aio._engine.line import Line
 from redlock_aio._engine.queues import Queues
 from redlock_aio._engine.waiting import refusal
@@ -23,17 +23,14 @@ from redlock_aio._rules import protocol
 from redlock_aio._rules.fairness import (
     ASKED,
     AWAITED,
-    BEHIND,
     FAILED,
-    FULL,
     GRANTED,
     NEXT,
     UNASKED,
     Ticket,
-)
+)  # fmt: skip
 from redlock_aio._rules.fencing import Counter
-from redlock_aio._rules.protocol import Silence
-from redlock_aio._rules.quorum import NOT_YET, Answer
+from redlock_aio._rules.quorum import NOT_YET
 from redlock_aio._rules.view import View
 from redlock_aio.errors import RedlockError
 
@@ -48,15 +45,6 @@ SHORTEST_BEAT = 0.02
 
 AGAIN = 3
 """How often in a row a master is asked again that has forgotten the scripts, or is ahead."""
-
-MEANS = {
-    GRANTED: Silence(Answer.GRANTED),
-    NEXT: Silence(Answer.HELD, "we are next"),
-    BEHIND: Silence(Answer.HELD, "others come first"),
-    FULL: Silence(Answer.HELD, "its queue is full"),
-    FAILED: Silence(Answer.ERROR, "it got the request too late"),
-}
-"""The vote that an answer amounts to."""
 
 
 class Waiter:
@@ -165,7 +153,7 @@ class Waiter:
             lives=LIVES,
             most=self._most,
             not_after=late,
-            fence=self.claim.proposal(now, self.ticket.counters),
+            fence=self.claim.proposal(now, self._counters()),
         )
         self._due[master] = now + self.fleet.master_timeout / 1000
         silence = self.fleet.links[master].send(payload, (Question(self, payload, number, now),))
@@ -346,29 +334,35 @@ class Waiter:
             if timer is not None:
                 timer.cancel()
 
-    async def agree(self) -> None:
+    async def win(self) -> bool:
         """
-        Have the masters agree on a fencing token, if there is to be one and a majority grants.
+        Return whether the lock is ours, by the clock, with a fencing token if there is to be one.
+
+        Then it is over.
 
         Cancellation:
             The place in the queues is kept; `leave` gives it up.
         """
-        claim, counters = self.claim, self.ticket.counters
-        if self._counter is None or len(counters) < self.ticket.needed:
-            return
-        if not await claim.settle_on(counters, self.ticket.needed) and claim is self.claim:
-            self._give_back()
-            self.ask_all()
-
-    def won(self) -> bool:
-        """Return whether the lock is ours, by the clock; then it is over."""
-        until = self.ticket.until(self._ttl, factor=self._factor)
-        fenced = self._counter is None or self.claim.fence
-        if until <= self.fleet.clock() or not fenced:
+        ticket, claim = self.ticket, self.claim
+        until = ticket.until(self._ttl, factor=self._factor)
+        if until <= self.fleet.clock():
             return False
-        self.claim.until = until
+        if self._counter is not None:
+            # A token belongs to these very grants: if they have run out meanwhile,
+            # somebody else may have had the lock, and we may have been granted it anew.
+            agreed = await claim.settle_on(self._counters(), ticket.needed)
+            if claim is not self.claim:
+                return False
+            if not agreed or until <= self.fleet.clock():
+                self._give_back()
+                self.ask_all()
+                return False
+        claim.until = until
         self._end()
         return True
+
+    def _counters(self) -> list[int]:
+        return self.ticket.counters(self.fleet.clock(), self._ttl, factor=self._factor)
 
     def leave(self) -> None:
         """Give back what there is, and leave the queues."""

@@ -89,11 +89,14 @@ class Ticket:
             self._counters[master] = counter
         return True
 
-    @property
-    def counters(self) -> list[int]:
-        """What those masters' counters say that have granted the lock."""
-        pairs = zip(self._counters, self.standings, strict=True)
-        return [counter for counter, standing in pairs if standing is GRANTED]
+    def counters(self, now: float, ttl: int, *, factor: float) -> list[int]:
+        """Return what those masters' counters say that have granted the lock, and still do."""
+        grants = zip(self._counters, self._sent, self.standings, strict=True)
+        return [
+            counter
+            for counter, sent, standing in grants
+            if standing is GRANTED and now < timing.deadline(sent, ttl, factor=factor)
+        ]
 
     def waits_for(self, master: int, number: int) -> bool:
         """Return whether question *number* is not answered yet, and the answer would count."""

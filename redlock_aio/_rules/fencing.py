@@ -62,11 +62,6 @@ def agreed(counters: Sequence[int], needed: int) -> int:
     return highest if counters.count(highest) >= needed else 0
 
 
-def is_overtaken(counter: int, token: int) -> bool:
-    """Return whether a master whose counter says that can't be counted for *token*."""
-    return counter > token
-
-
 class Counter:
     """
     The counter of one resource: what is said to the masters about it.

@@ -9,7 +9,7 @@ from hypothesis import given, strategies as st
 from redlock_aio import Redlock, RedlockError
 from redlock_aio._rules import fencing
 from redlock_aio._rules.protocol import ACQUIRE, RAISE
-from redlock_aio.testing import FakeMaster
+from redlock_aio.testing import FakeMaster, VirtualTimeLoop
 
 pytestmark = pytest.mark.promise("S7")
 
@@ -65,3 +65,27 @@ async def test_a_lock_without_fencing_has_no_token(redlock: Redlock) -> None:
     async with redlock.lock("r") as lease:
         with pytest.raises(RedlockError, match="fencing=True"):
             _ = lease.fencing_token
+
+
+async def test_a_token_belongs_to_the_grants_that_it_was_agreed_on() -> None:
+    """A waiter stands still until they have run out, and another one has had the lock."""
+    masters = [FakeMaster(f"m{i}", latency=0.02) for i in range(3)]
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualTimeLoop)
+    async with Redlock(masters) as redlock:
+        async with redlock.lock("r", fencing=True) as lease:
+            first = lease.fencing_token
+        for master, ahead in zip(masters, (0, 1_000, 2_000), strict=True):
+            master.set(FENCE, f"{first + 1_000_000 + ahead:016}")  # they have to be raised
+        theirs = first + 900_000_000
+
+        def stand_still() -> None:
+            loop.stall(5)
+            for master in masters:  # the other one got it, with a higher token
+                master.set(FENCE, f"{theirs:016}")
+
+        loop.call_later(0.035, stand_still)  # the answers to the raising are on their way
+        lock = redlock.lock("r", ttl=200, fair=True, fencing=True, on_lost="flag")
+        async with lock as lease:
+            assert ran(masters[0], RAISE.sha) > 0
+            assert lease.fencing_token > theirs
