@@ -50,6 +50,11 @@ class Attempt(Round):
     def _request(self, _fleet: Fleet) -> bytes:
         return protocol.acquire(self.key, self.token, self.ttl)
 
+    @property
+    def is_curable(self) -> bool:
+        """Whether it was lost for a reason that another attempt does not meet."""
+        return False
+
     async def agree(self, fleet: Fleet, at_most: float | None) -> None:
         """
         Have the masters that have granted it agree on a fencing token, if they do not.
@@ -88,7 +93,7 @@ def _count(self: "FencedAttempt | Raising", master: int, reply: object, /) -> No
     replies = self.replies
     if replies[master] is not NOT_YET:
         return
-    if type(reply) is int and reply > 0:
+    if type(reply) is int and 0 < reply < protocol.NEVER:  # beyond that, x + 1 may be x
         replies[master] = GRANTED
         self.counters.append(self.proposal if reply == 1 else reply)
         self.granted = granted = self.granted + 1
@@ -109,10 +114,11 @@ def _count(self: "FencedAttempt | Raising", master: int, reply: object, /) -> No
 class FencedAttempt(Attempt):
     """An attempt that is won when a majority grants the lock and the same fencing token."""
 
-    __slots__ = ("_counter", "_fleet", "counters", "proposal")
+    __slots__ = ("_counter", "_curable", "_fleet", "counters", "proposal")
 
     def __init__(self, fleet: Fleet, counter: Counter, key: bytes, ttl: int) -> None:
         self.counters: list[int] = []
+        self._curable = False
         self._counter = counter
         self._fleet = fleet
         super().__init__(fleet, key, ttl, counter)
@@ -125,6 +131,11 @@ class FencedAttempt(Attempt):
         patience = max(2 * TOO_LATE, fleet.master_timeout / 500) + clocks.spread
         return self._counter.acquire(self.token, self.ttl, proposal, int(patience * 1_000_000))
 
+    @property
+    def is_curable(self) -> bool:
+        """Whether a master had forgotten the script, or had another time."""
+        return self._curable and self.verdict is LOST
+
     async def agree(self, fleet: Fleet, at_most: float | None) -> None:
         """Have the masters agree; see `Attempt.agree`."""
         self.fence = await agree(fleet, self._counter, self.token, self.counters, at_most)
@@ -135,7 +146,9 @@ class FencedAttempt(Attempt):
         """Learn the time from a master that says the proposal makes no sense at it."""
         time = protocol.time(reply)
         if time is None:
+            self._curable |= protocol.has_no_script(reply)
             return reply
+        self._curable = True
         now = self._fleet.clock()
         self._fleet.clocks.learn(master, time, self.began, now)
         ahead = (time - self.proposal) / 1_000_000

@@ -92,6 +92,10 @@ class Claim(Attempt):
             self._proposed_at = now
         return self.counter.proposed(self._proposal)
 
+    def propose_anew(self) -> None:
+        """Let the next question propose another time: this one made no sense to a master."""
+        self._proposed_at = -math.inf
+
     async def settle_on(self, counters: list[int], needed: int) -> bool:
         """
         Have *needed* masters agree on a fencing token; return whether they do.

@@ -1,5 +1,7 @@
 """Asking the masters what time it is."""
 
+import math
+
 from redlock_aio._engine.rounds import Fleet, Round
 from redlock_aio._rules import protocol
 from redlock_aio._rules.quorum import GRANTED, WON
@@ -34,12 +36,15 @@ class Times(Round):
         super().settled()
 
 
-async def know_the_time(fleet: Fleet) -> None:
+async def know_the_time(fleet: Fleet, at_most: float | None) -> None:
     """
     Ask the masters for their time unless that was done lately.
 
     It is waited for the first time only; after that what is known will do until
     the answers come.
+
+    Args:
+        at_most: How many ms it may take, if that is less than the master time-out.
 
     Cancellation:
         Answers that come later are used later.
@@ -48,8 +53,8 @@ async def know_the_time(fleet: Fleet) -> None:
     if age < LAST:
         return
     times = Times(fleet)
-    fleet.ask(times)
-    if age < 2 * LAST:
+    fleet.ask(times, at_most)
+    if age < math.inf:
         return
     times.waiter = fleet.loop.create_future()
     await times.waiter

@@ -116,7 +116,7 @@ class Lock:
         if not ready:
             await engine._get_ready(self._wait)
         if self._fenced and began > fleet.time_known_at + KNOWN:
-            await know_the_time(fleet)
+            await know_the_time(fleet, waiting.time_left(fleet, began, self._wait))
         line = fleet.lines.get(self._key) or fleet.line(self._key)
         counter = self._counter(line) if self._fenced else None
         if self._fair or line.contending or line.holder is not None or began < line.open_at:
@@ -252,7 +252,7 @@ class Lock:
             await engine._get_ready(0)
         fleet = engine._fleet
         if self._fenced:
-            await know_the_time(fleet)
+            await know_the_time(fleet, None)
         line = fleet.line(self._key)
         counter = self._counter(line)
         if self._fair:

@@ -7,6 +7,7 @@ from redlock_aio._engine.clocks import know_the_time
 from redlock_aio._engine.queues import Queues
 from redlock_aio._engine.rounds import Fleet
 from redlock_aio._engine.waiter import Waiter
+from redlock_aio._engine.waiting import time_left
 from redlock_aio._rules.fencing import Counter
 from redlock_aio.errors import RedlockError
 
@@ -56,7 +57,7 @@ async def acquire(
     if not isinstance(queues, Queues):
         fleet.queues = queues = Queues(fleet)
     if not fleet.closed:
-        await know_the_time(fleet)
+        await know_the_time(fleet, time_left(fleet, began, wait))
     if fleet.closed:
         raise RedlockError("this Redlock was closed")
     # A timer may fire a little early.

@@ -220,6 +220,7 @@ class Waiter:
         self.fleet.clocks.learn(master, said.now, sent, self.fleet.clock())
         if standing is FAILED and self._again[master] < AGAIN:
             self._again[master] += 1
+            self.claim.propose_anew()
             self._ask(master)  # by the time that it has told
             return
         self._again[master] = 0

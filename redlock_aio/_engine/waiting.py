@@ -33,6 +33,7 @@ async def attempt(
     *,
     counter: Counter | None = None,
     watched: bool = False,
+    again: bool = False,
 ) -> Attempt:
     """
     Ask all masters once for *key*, twice if their counters differ.
@@ -47,6 +48,8 @@ async def attempt(
         counter: The one from which it is to have a fencing token, if any.
 
         watched: Whether, if it fails, the masters are to tell of changes.
+
+        again: Whether this is the repetition of one that had no chance.
 
     Cancellation:
         It did not happen: whatever was sent is taken back.
@@ -70,6 +73,11 @@ async def attempt(
         if fleet.clock() < until:
             round.until = until
             return round
+    if round.is_curable and not again:
+        take_back(fleet, round, ttl)
+        return await attempt(
+            fleet, key, ttl, factor, at_most, counter=counter, watched=watched, again=True
+        )
     round.watch = watch = Watch(fleet, round)
     (fleet.ask_and_watch if watched else fleet.ask)(watch)
     return round

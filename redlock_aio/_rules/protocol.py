@@ -239,6 +239,11 @@ def is_settled(reply: object) -> bool:
     return reply == GRANTED or reply == 0 or isinstance(reply, list)  # noqa: PLR1714
 
 
+def has_no_script(reply: object) -> bool:
+    """Return whether a master has forgotten the scripts, which it is being given again."""
+    return isinstance(reply, Exception) and str(reply).startswith("NOSCRIPT")
+
+
 def changed(push: object) -> Sequence[bytes] | None:
     """Return the keys that a *push* says were changed; ``None`` if all may have been."""
     if not isinstance(push, list) or len(push) != 2 or push[0] != b"invalidate":
@@ -274,7 +279,8 @@ def time(reply: object) -> int | None:
         return None
     if not (seconds.isdigit() and rest.isdigit() and len(seconds + rest) < 20):
         return None
-    return int(seconds) * 1_000_000 + int(rest)
+    now = int(seconds) * 1_000_000 + int(rest)
+    return now if now < NEVER else None
 
 
 class Queued(NamedTuple):
@@ -316,7 +322,9 @@ def queued(reply: object) -> Queued | None:
     what, left, now, holder, counter = reply
     if {type(number) for number in (what, left, now, counter)} != {int}:
         return None
-    if not (0 <= what < len(_SAID) and -3 < left <= NEVER and 0 <= now < NEVER):
+    if not (0 <= what < len(_SAID) and -3 < left <= NEVER):
+        return None
+    if not (0 <= now < NEVER and 0 <= counter < NEVER):
         return None
     return Queued(
         _SAID[what],
