@@ -146,7 +146,9 @@ async def test_other_processes_with_plain_clients_see_the_same(
 ) -> None:
     """S9: whoever sets the key in the classic way excludes us, until it expires."""
     for url, master in zip(urls(masters), masters, strict=True):
-        assert call(master, "SET", "r", url, "NX", "PX", "700")
+        assert call(master, "SET", "r", url, "NX", "PX", "1200")
     watch = Stopwatch()
+    left = sorted(pttls(masters, "r"))[2]  # until then a majority has it
     async with redlock.lock("r", wait=10_000):
-        assert watch.ms > 500
+        assert left > 0
+        assert watch.ms > left - 2

@@ -10,7 +10,7 @@ import pytest
 
 from redlock_aio import Redlock
 
-from .helpers import RealMaster, Stopwatch, pttls, until, urls, values
+from .helpers import RealMaster, Stopwatch, gone, pttls, until, urls, values
 
 pytestmark = pytest.mark.integration
 
@@ -92,10 +92,10 @@ async def test_the_lock_of_a_killed_process_is_free_after_its_ttl_and_not_before
     await until(lambda: all(values(masters, "r")))
     holder.send_signal(signal.SIGKILL)
     await holder.communicate()
+    watch = Stopwatch()  # before what is left is read, which takes time itself
     left = sorted(pttls(masters, "r"))[2]  # until then a majority has it
-    watch = Stopwatch()
     async with redlock.lock("r", wait=10_000):
-        assert left - 20 < watch.ms < left + 1_000
+        assert left - 2 < watch.ms < left + 1_000
 
 
 async def test_a_process_that_is_interrupted_lets_go(
@@ -109,6 +109,7 @@ async def test_a_process_that_is_interrupted_lets_go(
     _, errors = await holder.communicate()
     assert errors.decode().splitlines()[-1] == "KeyboardInterrupt"
     assert "Warning" not in errors.decode()
-    assert values(masters, "r") == [None] * 5
+    assert values(masters, "r").count(None) >= 3
+    await until(lambda: gone(masters, "r"))
     async with redlock.lock("r", wait=0):
         pass

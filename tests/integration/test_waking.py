@@ -72,11 +72,12 @@ async def test_an_expiry_wakes_who_waits(redlock: Redlock, masters: list[RealMas
         put(masters, "r", 300)
         async with waiting(redlock) as waiter:
             await until(lambda: listens(redlock))
+            lower = Stopwatch()  # reading what is left takes time itself
             left = sorted(pttls(masters, "r"))[2]
-            watch = Stopwatch()
+            upper = Stopwatch()
             await waiter
-            assert left - 20 < watch.ms
-            return watch.ms - left
+            assert left - 2 < lower.ms
+            return upper.ms - left
 
     assert await median(5, once) < SOON
 
@@ -238,7 +239,7 @@ async def test_masters_that_forgot_their_scripts_before_the_attempt_tell_as_well
             await until(lambda: line(redlock).watcher is not None)
             await heard(redlock)
             await heard(redlock)
-            assert values(masters, "r") == [lease.token] * 5
+            await until(lambda: values(masters, "r") == [lease.token] * 5)
             watch = Stopwatch()
             await lease.release()
             await waiter
