@@ -35,6 +35,25 @@ async def refused(
     return caught.value
 
 
+async def refused_by(
+    number: int, redlock: Redlock, *, wait: int, fair: bool
+) -> LockNotAcquiredError:
+    """
+    Return the error of somebody who tries until so many masters have said who holds the lock.
+
+    Those that answer later than the first three, by as long again, are not heard
+    out. On an idle machine there are none, on a busy one there often are.
+    """
+    errors = []
+
+    async def told() -> bool:
+        errors.append(await refused(redlock, wait=wait, fair=fair, kind=LockNotAcquiredError))
+        return sum(vote.detail.endswith("ms left") for vote in errors[-1].votes) >= number
+
+    await until(told)
+    return errors[-1]
+
+
 def everything(error: LockNotAcquiredError) -> str:
     """Return all that could be seen of it."""
     seen = (str(error), repr(error), repr(error.args), repr(error.votes), repr(error.__dict__))
@@ -67,13 +86,11 @@ async def test_a_refusal_names_the_holder_and_when_the_lock_is_free(
             # A majority has let it in; the others may not have heard of it yet.
             everywhere = [lease.token] * len(masters)
             await until(partial(has, masters, everywhere))
-            error = await refused(redlock, wait=wait, fair=fair, kind=LockNotAcquiredError)
+            error = await refused_by(5, redlock, wait=wait, fair=fair)
             assert names(error, lease)
             assert lease.fingerprint in str(error)
-            assert 29_000 - wait < (error.retry_after or 0)
-            for vote in error.votes:
-                assert vote.answer is Answer.HELD
-                assert vote.detail.endswith("ms left")
+            assert lease.remaining - 1_000 < (error.retry_after or 0)
+            assert all(vote.answer is Answer.HELD for vote in error.votes)
         # Nor, by now, that it has gone: the next must not meet its place in a queue.
         await until(lambda: gone(masters, "r") and not any(queued(masters)))
 
@@ -111,8 +128,14 @@ async def test_two_holders_of_some_masters_each_are_no_holder(
 ) -> None:
     """3: but a key on a majority is, whoever has set it, also if it has no end."""
     put(masters[:3], "r")
-    error = await refused(redlock, wait=0, fair=fair, kind=LockNotAcquiredError)
-    assert error.holder is not None
+    errors = []
+
+    async def told() -> bool:  # see `refused_by`
+        errors.append(await refused(redlock, wait=0, fair=fair, kind=LockNotAcquiredError))
+        return errors[-1].holder is not None
+
+    await until(told)
+    error = errors[-1]
     assert error.retry_after is None
     assert not any("ms left" in vote.detail for vote in error.votes)
 
@@ -148,10 +171,11 @@ async def test_a_refusal_by_the_masters_that_are_left_names_the_holder(
 ) -> None:
     """9: two of five are away, the other three know."""
     async with other.lock("r", ttl=30_000, fair=fair) as lease:
+        await until(partial(has, masters, [lease.token] * len(masters)))
         for master in masters[:2]:
             master.kill()
         await until(lambda: up(redlock) == 3)
-        error = await refused(redlock, wait=300, fair=fair, kind=LockNotAcquiredError)
+        error = await refused_by(3, redlock, wait=300, fair=fair)
         assert names(error, lease)
         assert [vote.answer for vote in error.votes] == [
             *[Answer.UNREACHABLE] * 2, *[Answer.HELD] * 3,
