@@ -37,7 +37,14 @@ class RealMaster(Protocol):
     def cut(self) -> None: ...
 
 
-def urls(masters: Iterable[RealMaster]) -> list[str]:
+class Reachable(Protocol):
+    """What has an address."""
+
+    @property
+    def url(self) -> str: ...
+
+
+def urls(masters: Iterable[Reachable]) -> list[str]:
     """Return where the masters are."""
     return [master.url for master in masters]
 
@@ -159,7 +166,7 @@ class Stopwatch:
 
 
 @contextlib.asynccontextmanager
-async def connected(masters: Iterable[RealMaster], **options: Any) -> AsyncIterator[Redlock]:
+async def connected(masters: Iterable[Reachable], **options: Any) -> AsyncIterator[Redlock]:
     """Have a manager that is connected to all *masters*, with patience for a busy machine."""
     options.setdefault("master_timeout", TIMEOUT)
     wanted = urls(masters)

@@ -7,7 +7,18 @@ import pytest
 
 from redlock_aio import Answer, LockLostError, QuorumUnavailableError, Redlock, Retry
 
-from .helpers import RealMaster, Stopwatch, call, gone, put, until, up, urls, values
+from .helpers import (
+    RealMaster,
+    Stopwatch,
+    call,
+    connected,
+    gone,
+    put,
+    until,
+    up,
+    urls,
+    values,
+)
 from .proxy import Proxy, proxied
 
 pytestmark = pytest.mark.integration
@@ -51,7 +62,7 @@ async def test_a_set_whose_reply_is_lost_leaves_nothing(
         proxy.dropping = True
     with pytest.raises(QuorumUnavailableError):
         await redlock.lock("r", ttl=60_000, wait=0).acquire()
-    assert all(proxy.dropped for proxy in proxies[:3])
+    await until(lambda: all(proxy.dropped for proxy in proxies[:3]))
     await until(lambda: gone(masters, "r"))
     # The connections are out of step now: what comes next must not be taken for those replies.
     put(masters[:3], "r")
@@ -137,11 +148,19 @@ async def test_a_holder_who_is_cut_off_is_cancelled_in_time(
             await until(lambda: all(values(masters, "r")))
             for proxy in proxies:
                 proxy.stall()
+            # When each key ends, at least: the best of five, because asking takes time.
+            clock = redlock._fleet.clock
+            ends = [
+                max(clock() + call(master, "PTTL", "r") / 1000 for _ in range(5))
+                for master in masters
+            ]
             try:
                 await asyncio.sleep(20)
             finally:
                 assert not lease.valid or lease.remaining <= 2
-                assert sum(value == lease.token for value in values(masters, "r")) >= 3
+                # A busy machine runs every timer late, so it is asked when this one was due.
+                assert lease._hold.deadline < sorted(ends)[2]
+                assert clock() < lease._hold.deadline + 1
     for proxy in proxies:
         proxy.flow()
     await until(lambda: gone(masters, "r"))
@@ -149,19 +168,21 @@ async def test_a_holder_who_is_cut_off_is_cancelled_in_time(
 
 @pytest.mark.promise("S6")
 async def test_a_stalled_minority_is_not_waited_for(
-    redlock: Redlock, proxies: list[Proxy], masters: list[RealMaster]
+    proxies: list[Proxy], masters: list[RealMaster]
 ) -> None:
     """9: in whichever direction it is stalled."""
-    proxies[0].requests.clear()
-    proxies[1].replies.clear()
-    watch = Stopwatch()
-    for _ in range(10):
-        async with redlock.lock("r", wait=0):
-            pass
-    assert watch.ms < 10 * 100
-    for proxy in proxies:
-        proxy.flow()
-    await until(lambda: gone(masters, "r"))
+    # For much longer than a busy machine may keep the others from answering.
+    async with connected(proxies, master_timeout=5_000) as redlock:
+        proxies[0].requests.clear()
+        proxies[1].replies.clear()
+        watch = Stopwatch()
+        for _ in range(10):
+            async with redlock.lock("r", wait=0):
+                pass
+        assert watch.ms < 5_000
+        for proxy in proxies:
+            proxy.flow()
+        await until(lambda: gone(masters, "r"))
 
 
 async def test_replies_that_come_in_pieces_are_understood(
