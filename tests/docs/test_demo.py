@@ -1,5 +1,6 @@
 """The demonstration shows what it says, and leaves nothing behind."""
 
+import contextlib
 import os
 import re
 import signal
@@ -23,19 +24,19 @@ def folder() -> Iterator[str]:
     with tempfile.TemporaryDirectory(prefix="demo-") as folder:
         yield folder
         assert not list(Path(folder).iterdir())
-        assert processes_of(folder) == []
+        assert processes_of(folder) == {}
 
 
-def processes_of(folder: str) -> list[str]:
+def processes_of(folder: str) -> dict[int, str]:
     """Return the servers that were started for *folder*, where the system tells."""
-    found = []
+    found = {}
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             line = path.read_bytes()
         except OSError:
             continue  # it has just ended
         if folder.encode() in line:
-            found.append(line.replace(b"\0", b" ").decode())
+            found[int(path.parent.name)] = line.replace(b"\0", b" ").decode()
     return found
 
 
@@ -112,9 +113,9 @@ def test_its_workers_end_when_it_is_killed() -> None:
             # The pipe is the workers' too: it ends when all of them have ended.
             shown.stdout.read()
         # Its servers could not be helped; they are ended by hand.
-        for path in Path("/proc").glob("[0-9]*/cmdline"):
-            if path.exists() and folder.encode() in path.read_bytes():
-                os.kill(int(path.parent.name), signal.SIGKILL)
+        for number in processes_of(folder):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(number, signal.SIGKILL)
         ends = time.monotonic() + 10
         while processes_of(folder) and time.monotonic() < ends:
             time.sleep(0.01)
