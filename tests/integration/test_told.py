@@ -11,8 +11,8 @@ from .helpers import RealMaster, Stopwatch, call, heard, put, until, values
 
 pytestmark = [pytest.mark.integration, pytest.mark.promise("S4")]
 
-SOON = 150
-"""Ms in which a holder is told, on a busy machine; without being told it would be 10 000."""
+SOON = 1_000
+"""Ms in which a holder is told, on a busy machine; without being told it would be 9 000 or more."""
 
 Harm = Callable[[list[RealMaster]], None]
 
