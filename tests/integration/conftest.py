@@ -26,15 +26,6 @@ def sets() -> Iterator[Sets]:
         yield Sets(stack)
 
 
-@pytest.fixture(scope="session", autouse=True)
-def what_is_there_already() -> Iterator[None]:
-    """Spare the collection after each test the modules, which are most of all objects."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
-
-
 @pytest.fixture(scope="session", params=["valkey", "redis"])
 def kind(request: pytest.FixtureRequest) -> str:
     """Which server the masters are."""
