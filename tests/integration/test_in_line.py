@@ -180,7 +180,7 @@ async def test_the_next_starts_within_a_few_ms(redlock: Redlock) -> None:
     await asyncio.gather(*(worker() for _ in range(20)))
     gaps = sorted(begin - end for begin, end in zip(begins[1:], ends[:-1], strict=True))
     assert gaps[0] > 0
-    assert gaps[10] < 0.02
+    assert gaps[10] < 0.1
     assert gaps[-1] < 1
 
 

@@ -26,7 +26,7 @@ from .helpers import (
 
 pytestmark = pytest.mark.integration
 
-SOON = 50
+SOON = 250
 """Ms in which whoever is woken has the lock, in most of the cases on a busy machine."""
 
 AT_LAST = 5_000
