@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from redlock_aio import Redlock
+from redlock_aio._engine import queues
 
 from .helpers import RealMaster, connected
 from .servers import Sets, repaired
@@ -51,6 +52,12 @@ async def other(masters: list[RealMaster]) -> AsyncIterator[Redlock]:
     """Another program's manager."""
     async with connected(masters) as redlock:
         yield redlock
+
+
+@pytest.fixture
+def soon_deaf(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stop listening soon when nobody waits, not after a second, which many tests wait for."""
+    monkeypatch.setattr(queues, "IDLE", 0.2)
 
 
 @pytest.fixture(autouse=True)

@@ -36,7 +36,7 @@ class Row:
 
 
 async def nothing_is_left(masters: list[RealMaster]) -> None:
-    """See all queues go at once, and the channels when nobody has waited for a second."""
+    """See all queues go at once, and the channels when nobody has waited for some time."""
     await until(lambda: gone(masters, "r"))
     await until(lambda: not any(queued(masters)), within=2)
     await until(lambda: not own_keys(masters), within=4)

@@ -21,7 +21,7 @@ from .helpers import (
 )
 from .rows import PATIENCE, Row, nothing_is_left
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("soon_deaf")]
 
 SOON = 250
 """

@@ -17,7 +17,7 @@ from .helpers import (
 )
 from .rows import PATIENCE, Row, nothing_is_left
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("soon_deaf")]
 
 
 @pytest.mark.promise("S5")
