@@ -1,0 +1,180 @@
+"""
+What fencing tokens cost in round trips, and whether they rise.
+
+It claims that a token takes one round trip if nobody contends, and in more than
+95 of 100 acquisitions if ten processes contend for one lock; that no token is
+given out twice; and that of any two leases the later one has the higher token.
+
+The masters are asked a second time when the counters of a majority differ. Nobody
+outside can see that, so each process counts the calls of the engine's `agree`.
+
+    python benchmarks/fencing.py [--quick]
+
+The table goes to `results-fencing.md`.
+"""
+
+import asyncio
+import itertools
+import json
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import measuring
+from measuring import TTL, bar
+
+from redlock_aio import Redlock
+from redlock_aio._engine import attempts, claim
+from redlock_aio.testing import embedded_masters
+
+WORK = 0.001
+"""Seconds of work under the lock."""
+
+LEAST_SHARE = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """Who contends."""
+
+    processes: int
+    waiters: int
+    fair: bool
+
+    @property
+    def least_share(self) -> float:
+        return 1.0 if self.processes * self.waiters == 1 else LEAST_SHARE
+
+
+SETTINGS = [
+    Setting(processes, waiters, fair)
+    for processes, waiters in ((1, 1), (1, 10), (10, 1), (10, 5))
+    for fair in (False, True)
+]
+
+Held = tuple[float, float, int]
+"""When a lease began and ended, by the clock of the machine, and its token."""
+
+
+@dataclass(slots=True)
+class Found:
+    """What came of one setting."""
+
+    held: list[Held]
+    second_rounds: int
+
+    @property
+    def share(self) -> float:
+        return 1 - self.second_rounds / len(self.held)
+
+    @property
+    def unique(self) -> bool:
+        return len({token for _, _, token in self.held}) == len(self.held)
+
+    @property
+    def rising(self) -> bool:
+        in_turn = itertools.pairwise(sorted(self.held))
+        return all(first[1] <= second[0] and first[2] < second[2] for first, second in in_turn)
+
+
+async def contend(urls: Sequence[str], waiters: int, seconds: float, *, fair: bool) -> Found:
+    """Take one lock again and again, with so many tasks."""
+    found = Found([], 0)
+    agree = attempts.agree
+
+    async def counted(*arguments: object) -> int:
+        found.second_rounds += 1
+        return await agree(*arguments)  # type: ignore[arg-type]
+
+    attempts.agree = claim.agree = counted  # type: ignore[assignment, attr-defined]
+    clock = time.monotonic
+    async with Redlock(urls, fencing=True) as redlock:
+        lock = redlock.lock("benchmark", ttl=TTL, fair=fair)
+        async with lock:
+            pass
+        ends = clock() + seconds
+
+        async def again_and_again() -> None:
+            while clock() < ends:
+                async with lock as lease:
+                    began = clock()
+                    await asyncio.sleep(WORK)
+                    found.held.append((began, clock(), lease.fencing_token))
+
+        await asyncio.gather(*(again_and_again() for _ in range(waiters)))
+    return found
+
+
+async def measure(urls: Sequence[str], setting: Setting, seconds: float) -> Found:
+    """Run the processes of one setting, and put together what they say."""
+    what = (json.dumps(urls), str(setting.waiters), str(seconds), str(int(setting.fair)))
+    clients = [
+        await asyncio.create_subprocess_exec(
+            sys.executable, __file__, "--client", *what, stdout=asyncio.subprocess.PIPE
+        )
+        for _ in range(setting.processes)
+    ]
+    found = Found([], 0)
+    for said, _ in await asyncio.gather(*(client.communicate() for client in clients)):
+        held, second_rounds = json.loads(said)
+        found.held += [tuple(each) for each in held]
+        found.second_rounds += second_rounds
+    return found
+
+
+def client(urls: str, waiters: str, seconds: str, fair: str) -> None:
+    """Be one process of a setting."""
+    found = measuring.run(contend(json.loads(urls), int(waiters), float(seconds), fair=fair == "1"))
+    json.dump([found.held, found.second_rounds], sys.stdout)
+
+
+def row(setting: Setting, found: Found) -> list[str]:
+    least = setting.least_share
+    return [
+        f"{setting.processes} x {setting.waiters}{', fair' if setting.fair else ''}",
+        f"{len(found.held):,}",
+        f"{found.second_rounds:,}",
+        f"{found.share:.2%}",
+        ", ".join(
+            [
+                bar(f"one round trip in {least:.0%}", met=found.share >= least),
+                bar("unique", met=found.unique),
+                bar("rising", met=found.rising),
+            ]
+        ),
+    ]
+
+
+async def rows(urls: Sequence[str], seconds: float) -> list[list[str]]:
+    return [row(setting, await measure(urls, setting, seconds)) for setting in SETTINGS]
+
+
+def report(table: Iterator[list[str]] | list[list[str]], url: str) -> str:
+    head = ["processes x waiters", "leases", "second rounds", "in one round trip", "bars"]
+    machine = measuring.machine(url, "redlock_aio", "redis", "hiredis")
+    return "\n\n".join(
+        [
+            "# What a fencing token takes",
+            f"One lock on five masters as processes, {WORK * 1000:.0f} ms of work under it;"
+            f" {machine}.",
+            measuring.table(head, table),
+        ]
+    )
+
+
+def main() -> None:
+    if sys.argv[1:2] == ["--client"]:
+        client(*sys.argv[2:])
+        return
+    options = measuring.arguments(__doc__).parse_args()
+    with embedded_masters(5) as servers:
+        urls = [server.url for server in servers]
+        text = report(asyncio.run(rows(urls, 0.5 if options.quick else 4.0)), urls[0])
+    print(text)
+    if not options.quick:
+        (measuring.HERE / "results-fencing.md").write_text(f"{text}\n")
+
+
+if __name__ == "__main__":
+    main()
