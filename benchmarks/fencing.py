@@ -153,14 +153,9 @@ async def rows(urls: Sequence[str], seconds: float) -> list[list[str]]:
 def report(table: Iterator[list[str]] | list[list[str]], url: str) -> str:
     head = ["processes x waiters", "leases", "second rounds", "in one round trip", "bars"]
     machine = measuring.machine(url, "redlock_aio", "redis", "hiredis")
-    return "\n\n".join(
-        [
-            "# What a fencing token takes",
-            f"One lock on five masters as processes, {WORK * 1000:.0f} ms of work under it;"
-            f" {machine}.",
-            measuring.table(head, table),
-        ]
-    )
+    what = f"One lock on five masters as processes, {WORK * 1000:.0f} ms of work under it"
+    title = "# What a fencing token takes"
+    return "\n\n".join([title, f"{what}: {machine}.", measuring.table(head, table)])
 
 
 def main() -> None:

@@ -6,9 +6,6 @@ from redlock_aio._engine.rounds import Fleet, Round
 from redlock_aio._rules import protocol
 from redlock_aio._rules.quorum import GRANTED, WON
 
-LAST = 30.0
-"""After how many seconds the masters are asked for their time again."""
-
 
 class Times(Round):
     """The question what time it is."""
@@ -30,9 +27,9 @@ class Times(Round):
         super().answered(master, reply)
 
     def settled(self) -> None:
-        """Note when the time was known."""
+        """Note when the time is due again."""
         if self.verdict is WON:
-            self._fleet.time_known_at = self._fleet.clock()
+            self._fleet.clocks.ask_later(self._fleet.clock())
         super().settled()
 
 
@@ -49,12 +46,12 @@ async def know_the_time(fleet: Fleet, at_most: float | None) -> None:
     Cancellation:
         Answers that come later are used later.
     """
-    age = fleet.clock() - fleet.time_known_at
-    if age < LAST:
+    due_at = fleet.clocks.due_at
+    if fleet.clock() < due_at:
         return
     times = Times(fleet)
     fleet.ask(times, at_most)
-    if age < math.inf:
+    if due_at > -math.inf:
         return
     times.waiter = fleet.loop.create_future()
     await times.waiter

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from redlock_aio._engine import queueing, waiting
 from redlock_aio._engine.attempts import Attempt
-from redlock_aio._engine.clocks import LAST as KNOWN, know_the_time
+from redlock_aio._engine.clocks import know_the_time
 from redlock_aio._engine.lease import Lease, OnLost
 from redlock_aio._engine.line import Line
 from redlock_aio._engine.rounds import Fleet
@@ -115,7 +115,7 @@ class Lock:
         began = fleet.clock()
         if not ready:
             await engine._get_ready(self._wait)
-        if self._fenced and began > fleet.time_known_at + KNOWN:
+        if self._fenced and began >= fleet.clocks.due_at:
             await know_the_time(fleet, waiting.time_left(fleet, began, self._wait))
         line = fleet.lines.get(self._key) or fleet.line(self._key)
         counter = self._counter(line) if self._fenced else None

@@ -14,7 +14,6 @@ all of them.
 
 import asyncio
 import functools
-import math
 import time
 from binascii import hexlify
 from collections import deque
@@ -181,7 +180,6 @@ class Fleet:
     __slots__ = (
         "_asked", "_caching", "_most_lines", "_timer", "_tokens", "_underway", "can_free", "clock",
         "clocks", "closed", "lines", "links", "loop", "master_timeout", "queues", "ready",
-        "time_known_at",
     )  # fmt: skip
 
     def __init__(
@@ -190,8 +188,7 @@ class Fleet:
         self.links = tuple(links)
         self.master_timeout = master_timeout
         self.clock = clock_of(loop)
-        self.clocks = Clocks(len(links), time.time() - self.clock(), master_timeout / 1000)
-        self.time_known_at = -math.inf
+        self.clocks = Clocks(len(links), time.time() - self.clock())
         self.can_free = False
         """Whether every master that is up has a command for releases."""
         self.closed = False

@@ -224,7 +224,8 @@ async def test_one_attempt_survives_that_all_clocks_were_thought_to_be_behind(
     async with redlock.lock("r", fair=True):
         pass
     clocks = redlock._fleet.clocks
-    clocks._known = [(ahead or 0.0) - 5 for ahead in clocks._known]
+    for bounds in (clocks._least, clocks._most):
+        bounds[:] = [bound - 5 for bound in bounds]
     lease = await redlock.lock("r", fair=True).try_acquire()
     assert lease is not None
     await lease.release()
