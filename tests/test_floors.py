@@ -28,6 +28,7 @@ FLOORS = [
     ["_engine.arguments"],
     ["_engine.manager"],
     [""],  # the package itself: the public names
+    ["fencing"],
     ["testing._fake_data", "testing._fake_pushes"],
     ["testing._fake_commands"],
     ["testing._embedded", "testing._fake", "testing._virtual"],
@@ -55,7 +56,7 @@ NO_TRANSPORT = {
     ]
 }
 # What users could have written themselves uses what users see.
-ONLY_PUBLIC = {"demo", "testing._embedded"}
+ONLY_PUBLIC = {"demo", "fencing", "testing._embedded"}
 
 
 def modules() -> Iterator[tuple[str, Path]]:

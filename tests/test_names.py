@@ -10,10 +10,16 @@ import pytest
 
 import redlock_aio
 import redlock_aio.errors
+import redlock_aio.fencing
 import redlock_aio.testing
 
 API = Path(__file__).parent / "typing" / "api.py"
-PUBLIC: list[ModuleType] = [redlock_aio, redlock_aio.errors, redlock_aio.testing]
+PUBLIC: list[ModuleType] = [
+    redlock_aio,
+    redlock_aio.errors,
+    redlock_aio.fencing,
+    redlock_aio.testing,
+]
 
 
 def things() -> Iterator[tuple[str, object]]:

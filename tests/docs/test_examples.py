@@ -16,6 +16,7 @@ import httpx
 import pytest
 
 import redlock_aio
+import redlock_aio.fencing
 import redlock_aio.testing
 from redlock_aio import Redlock
 from redlock_aio.testing import EmbeddedMaster
@@ -27,12 +28,29 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.py"))
 SAYS = {
     "fastapi_service.py": "",
+    "fenced_writes.py": (
+        r"sent, with token (?P<first>\d+)\n"
+        r"cancelled, with token (?P<second>\d+)\n"
+        r"Redis: 'fenced:42' not written: token (?P=first) is stale, (?P=second) has been seen\n"
+        r"SQL: 'fenced:42' not written: token (?P=first) is stale, a higher one has been seen\n"
+        r"Redis says: cancelled\nSQL says: cancelled\n"
+    ),
     "losing_a_lease.py": (
         r"the body was cancelled: .*\n"
         r"after the block: 'report' lost: .*\n"
         r"\d+ writes, then ensure_valid\(\) raised: 'ledger' lost: .*\n"
     ),
     "one_host_only.py": r"cleaning up\n",
+    "paused_holder.py": (
+        r"first: has the lock, with token (?P<first>\d+)\n"
+        r"first: is stopped\n"
+        r"second: has the lock, with token (?P<second>\d+)\n"
+        r"second: has written\n"
+        r"first: goes on and writes\n"
+        r"first: 'ledger:paused' not written: token (?P=first) is stale, (?P=second) .*\n"
+        r"the last to write without the fence: first\n"
+        r"the last to write through the fence: second\n"
+    ),
     "quickstart.py": r"(invoice 42 is sent, by nobody else; \d+ ms were left\n){2}",
     "waiting.py": (
         r"it was free\n"
@@ -66,6 +84,7 @@ def demo_and_examples() -> list[Path]:
 def test_it_imports_public_names_only(path: Path) -> None:
     public = {
         "redlock_aio": redlock_aio.__all__,
+        "redlock_aio.fencing": redlock_aio.fencing.__all__,
         "redlock_aio.testing": redlock_aio.testing.__all__,
     }
     for node in ast.walk(ast.parse(path.read_text())):
