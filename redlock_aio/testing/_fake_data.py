@@ -188,6 +188,23 @@ def _extend(data: Data, _now: int, keys: Sequence[bytes], arguments: Sequence[by
     return True
 
 
+def _number(text: bytes) -> int:
+    """Read a counter as a script does, which counts in doubles."""
+    try:
+        return int(float(text))
+    except ValueError:
+        raise Error("ERR user_script: a number is wanted") from None
+
+
+def _count(data: Data, counter: bytes) -> int:
+    value = data.get(counter)
+    return 0 if value is None else _number(value)
+
+
+def _next(value: int) -> int:
+    return int(float(value) + 1)
+
+
 def _acquire(data: Data, now: int, keys: Sequence[bytes], arguments: Sequence[bytes]) -> object:
     lock, counter = keys
     token, ttl, proposed, earliest, latest, kept = arguments
@@ -195,13 +212,18 @@ def _acquire(data: Data, now: int, keys: Sequence[bytes], arguments: Sequence[by
     if time[0] < earliest or time[0] > latest:
         return time
     if data.find(lock)[0] is not None:
-        return int(data.get(counter) or 0) if data.get(lock) == token else 0
+        if data.get(lock) != token:
+            return 0
+        said = data.get(counter)
+        return _number(said) if said is not None and said.isdigit() else 0
     data.set(lock, token, int(ttl))
     last, _ = data.find(counter)
+    if isinstance(last, dict):
+        raise _wrong_type()
     data.set(counter, proposed, int(kept))
-    if not isinstance(last, bytes) or last < proposed:
+    if last is None or (len(last) == 16 and last < proposed):
         return 1
-    value = max(int(last) + 1, int(proposed))
+    value = max(_next(_number(last)), int(proposed))
     data.set(counter, b"%016d" % value, int(kept))
     return value
 
@@ -211,7 +233,7 @@ def _raise(data: Data, _now: int, keys: Sequence[bytes], arguments: Sequence[byt
     token, least, kept = arguments
     if data.get(lock) != token:
         return 0
-    value = int(data.get(counter) or 0)
+    value = _count(data, counter)
     if value < int(least):
         value = int(least)
         data.set(counter, least, int(kept))
@@ -223,7 +245,7 @@ def _extend_fenced(
 ) -> object:
     lock, counter = keys
     token, ttl, fence, kept, again = arguments
-    value = int(data.get(counter) or 0)
+    value = _count(data, counter)
     if value > int(fence):
         return value
     holder = data.get(lock)
@@ -263,9 +285,9 @@ def _enqueue(data: Data, now: int, keys: Sequence[bytes], arguments: Sequence[by
     data.pexpire(live, lives + 100)
     if granted:
         data.set(lock, token, ttl)
-        value = int(data.get(counter[0]) or 0) if counter else 0
+        value = _count(data, counter[0]) if counter else 0
         if counter:
-            value = value if mine and value else max(value + 1, asked)
+            value = value if mine and value else max(_next(value), asked)
             data.set(counter[0], b"%016d" % value, kept)
         return [0, ttl, now, token, value]
     return [1 if first else 2, data.pttl(lock), now, holder, 0]

@@ -1,30 +1,40 @@
 """Fencing tokens: what the counters amount to, and that tokens rise from holder to holder."""
 
 import asyncio
+import random
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 
 import pytest
 from hypothesis import given, strategies as st
 
 from redlock_aio import Redlock, RedlockError
 from redlock_aio._rules import fencing
-from redlock_aio._rules.protocol import ACQUIRE, RAISE
+from redlock_aio._rules.fencing import KEPT, Counter
+from redlock_aio._rules.protocol import (
+    ACQUIRE,
+    ENQUEUE,
+    EXTEND,
+    EXTEND_FENCED,
+    NEVER,
+    RAISE,
+    TIME,
+    queued,
+    time,
+)
 from redlock_aio.testing import FakeMaster, VirtualTimeLoop
+
+from .meddling import LEAD, count_up, fence, ran
 
 pytestmark = pytest.mark.promise("S7")
 
-FENCE = "redlock_aio:fence:{r}"
+FENCE = fence("r")
 
 
 @pytest.fixture
 async def other(masters: list[FakeMaster]) -> AsyncIterator[Redlock]:
     async with Redlock(masters) as other:
         yield other
-
-
-def ran(master: FakeMaster, script: bytes) -> int:
-    """Return how often *master* was asked to run a script."""
-    return sum(script in command for command in master.commands)
 
 
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=7), st.integers(1, 4))
@@ -34,37 +44,233 @@ def test_counters_agree_if_enough_say_exactly_the_highest(counters: list[int], n
     assert token == (highest if sum(c == highest for c in counters) >= needed else 0)
 
 
+def test_a_counter_that_a_script_can_not_count_with_is_no_answer() -> None:
+    """From 2**53 on a script would grant the same number for ever."""
+    granted = [0, 1000, 1, b"t"]
+    assert queued([*granted, NEVER - 1]) is not None
+    assert queued([*granted, NEVER]) is None
+    assert queued([*granted, -1]) is None
+
+
+def test_a_time_that_a_script_can_not_count_with_is_none() -> None:
+    assert time([b"%d" % (2**53 // 10**6), b"0"]) == 9007199254000000
+    assert time([b"%d" % 10**10, b"0"]) is None
+
+
+def test_a_counter_belongs_to_its_resource_and_lies_in_its_slot() -> None:
+    assert Counter(b"r", LEAD).key == b"redlock_aio:fence:{r}"
+    assert Counter(b"{a}b", LEAD).key == b"redlock_aio:fence:={a}b"
+    assert "fence:{r}" in repr(Counter(b"r", LEAD))
+
+
+@pytest.mark.parametrize("fair", [False, True])
 async def test_tokens_rise_from_holder_to_holder_in_one_round_trip(
-    redlock: Redlock, other: Redlock, masters: list[FakeMaster]
+    redlock: Redlock, other: Redlock, masters: list[FakeMaster], *, fair: bool
 ) -> None:
-    last = 0
+    async with redlock.lock("warm", fencing=True), other.lock("warm 2", fencing=True):
+        pass
+    loop, last = asyncio.get_running_loop(), 0
     for manager in (redlock, other, other, redlock):
-        async with manager.lock("r", fencing=True) as lease:
+        began = loop.time()
+        async with manager.lock("r", fencing=True, fair=fair) as lease:
+            assert loop.time() - began == pytest.approx(0.001)
             assert lease.fencing_token > last
             last = lease.fencing_token
-    assert [ran(master, ACQUIRE.sha) for master in masters] == [4] * 5
-    assert [ran(master, RAISE.sha) for master in masters] == [0] * 5
+    taken = [ran(master, ACQUIRE) + ran(master, ENQUEUE) for master in masters]
+    assert taken == [2 + 4] * 5
+    assert [ran(master, RAISE) for master in masters] == [0] * 5
 
 
-async def test_counters_that_differ_are_made_to_agree(
+async def test_a_token_is_the_time_of_the_masters_in_microseconds(
     redlock: Redlock, masters: list[FakeMaster]
 ) -> None:
-    """On all masters, so that none of them has to be left out when the lease is extended."""
+    """That is why counters that were forgotten do no harm, and why all say the same."""
+    masters[0].clock_offset, masters[4].clock_offset = -2.0, 2.0
     async with redlock.lock("r", fencing=True) as lease:
-        ahead = lease.fencing_token + 60_000_000
-    masters[0].set(FENCE, str(ahead))
-    async with redlock.lock("r", fencing=True) as lease:
-        assert lease.fencing_token == ahead + 1
+        assert lease.fencing_token == pytest.approx(masters[2]._clock(), abs=2_000)
+    assert {master.keys.get(FENCE) for master in masters} == {str(lease.fencing_token)}
+
+
+@pytest.mark.parametrize(("shares", "twice"), [((0,), 0.05), ((1,), 0.05), ((0, 0.5, 1), 0.3)])
+async def test_among_many_who_contend_one_round_is_enough_most_often(
+    masters: list[FakeMaster], shares: tuple[float, ...], twice: float
+) -> None:
+    """Ten programs, plain, fair and both; masters whose clocks and distances differ."""
+    for number, master in enumerate(masters):
+        master.latency = 0.0005 * (1 + number / 3)
+        master.clock_offset = (-0.004, 0.003, 0.0, 0.001, 0.002)[number]
+    tokens: list[int] = []
+
+    async def use(redlock: Redlock, share: float) -> None:
+        for _ in range(20):
+            lock = redlock.lock("r", ttl=1000, fencing=True, fair=random.random() < share)
+            async with lock as lease:
+                tokens.append(lease.fencing_token)
+                await asyncio.sleep(random.random() * 0.003)
+
+    async with AsyncExitStack() as stack:
+        users = [await stack.enter_async_context(Redlock(masters)) for _ in range(10)]
+        both = zip(users, shares * 10, strict=False)
+        await asyncio.gather(*(use(redlock, share) for redlock, share in both))
+    assert len(tokens) == 200
+    assert tokens == sorted(set(tokens))
+    assert max(ran(master, RAISE) for master in masters) < len(tokens) * twice
+
+
+async def test_the_masters_are_asked_for_their_time_now_and_then(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    """And it is waited for only the first time."""
+    loop = asyncio.get_running_loop()
+
+    async def took() -> float:
+        began = loop.time()
+        async with redlock.lock("r", fencing=True):
+            return loop.time() - began
+
+    def asked() -> int:
+        return sum(command == [b"TIME"] for command in masters[0].commands)
+
+    assert TIME == b"*1\r\n$4\r\nTIME\r\n"
+    assert await took() == pytest.approx(0.002)
+    assert await took() == pytest.approx(0.001)
+    assert asked() == 1
+    await asyncio.sleep(31)
+    assert await took() == pytest.approx(0.001)
+    assert asked() == 2
+    await asyncio.sleep(3600)
+    assert await took() == pytest.approx(0.001)
+    assert asked() == 3
+    for _ in range(3600):
+        await took()
+        await asyncio.sleep(1)
+    assert 3 + 120 <= asked() <= 3 + 130
+
+
+async def test_what_the_masters_say_of_their_time_is_used_though_nobody_waited_for_it(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    async with redlock.lock("r", fencing=True):
+        pass
+    for master in masters:
+        master.clock_offset = 0.5
+    await asyncio.sleep(31)
+    for ahead in (0, 500_000):
+        async with redlock.lock("r", fencing=True) as lease:
+            now = masters[0]._clock() - 500_000
+            assert lease.fencing_token == pytest.approx(now + ahead, abs=5_000)
+
+
+@pytest.mark.promise("S6")
+@pytest.mark.parametrize("fair", [False, True])
+async def test_the_question_for_the_time_takes_no_longer_than_the_wait(
+    masters: list[FakeMaster], *, fair: bool
+) -> None:
+    async with Redlock(masters, master_timeout=200) as redlock:
+        async with redlock.lock("s"):
+            pass
+        for master in masters[:3]:
+            master.hang()
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        with pytest.raises(RedlockError):
+            await redlock.lock("r", wait=20, fencing=True, fair=fair).acquire()
+        assert loop.time() - began == pytest.approx(0.02, abs=0.003)
+
+
+async def test_a_token_stays_the_same_for_as_long_as_the_lease_is_held(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    async with redlock.lock("r", ttl=1000, fencing=True) as lease:
+        token = lease.fencing_token
+        await asyncio.sleep(5)
+        await lease.extend(3000)
+        assert lease.fencing_token == token
+        assert {master.keys[FENCE] for master in masters} == {str(token)}
+        assert ran(masters[0], EXTEND_FENCED) > 10
+        assert ran(masters[0], EXTEND) == 0
+    assert lease.fencing_token == token
+
+
+async def test_a_counter_is_kept_for_as_long_as_somebody_uses_it(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    async with redlock.lock("r", ttl=60_000, fencing=True) as lease:
+        assert all(KEPT - 10 < master.pttl(FENCE) <= KEPT for master in masters)
+        for master in masters:  # as if it had been held for a week, less a minute
+            assert master._data.pexpire(FENCE.encode(), 60_000)
+        await asyncio.sleep(65)
+        assert lease.valid
+        assert all(KEPT - 60_000 < master.pttl(FENCE) <= KEPT for master in masters)
+    await asyncio.sleep(KEPT / 1000 - 61)
+    assert all(FENCE in master.keys for master in masters)
+    await asyncio.sleep(62)
+    assert [master.keys for master in masters] == [{}] * 5
+    async with redlock.lock("r", fencing=True) as later:
+        assert later.fencing_token > lease.fencing_token
+
+
+async def test_a_counter_that_was_raised_is_kept_as_long(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    async with redlock.lock("r", fencing=True):
+        pass
+    count_up(masters[0], 10_000_000)
+    await asyncio.sleep(100)
+    masters[0].set(FENCE, str(10**15 * 2))
+    async with redlock.lock("r", fencing=True):
         await asyncio.sleep(0.01)
-        assert {master.keys[FENCE] for master in masters} == {str(ahead + 1)}
-        await lease.extend()
-    assert [ran(master, RAISE.sha) for master in masters] == [1] * 5
+        assert all(KEPT - 20 < master.pttl(FENCE) <= KEPT for master in masters)
+    async with redlock.lock("r", fencing=True, fair=True):
+        assert all(KEPT - 20 < master.pttl(FENCE) <= KEPT for master in masters)
 
 
-async def test_a_lock_without_fencing_has_no_token(redlock: Redlock) -> None:
-    async with redlock.lock("r") as lease:
+@pytest.mark.parametrize("fair", [False, True])
+async def test_resources_are_counted_each_for_itself(
+    redlock: Redlock, masters: list[FakeMaster], *, fair: bool
+) -> None:
+    async with redlock.lock("r", fencing=True, fair=fair):
+        pass
+    for master in masters:
+        count_up(master, 10**12)
+    async with redlock.lock("r2", fencing=True, fair=fair) as lease:
+        assert lease.fencing_token < int(masters[0].keys[FENCE])
+        assert masters[0].keys[fence("r2")] == str(lease.fencing_token)
+
+
+@pytest.mark.parametrize("fair", [False, True])
+async def test_a_lock_without_fencing_has_no_token(
+    redlock: Redlock, masters: list[FakeMaster], *, fair: bool
+) -> None:
+    async with redlock.lock("r", fair=fair) as lease:
         with pytest.raises(RedlockError, match="fencing=True"):
             _ = lease.fencing_token
+        assert all(FENCE not in master.keys for master in masters)
+
+
+async def test_a_manager_says_for_all_its_locks_whether_they_have_a_token(
+    masters: list[FakeMaster],
+) -> None:
+    async with Redlock(masters, fencing=True) as redlock:
+        async with redlock.lock("r") as lease:
+            assert lease.fencing_token > 0
+        async with redlock.lock("r", fencing=False) as lease:
+            with pytest.raises(RedlockError):
+                _ = lease.fencing_token
+        lease_or_none = await redlock.lock("r", fair=True).try_acquire()
+        assert lease_or_none is not None
+        async with lease_or_none as lease:
+            assert lease.fencing_token > 0
+
+
+@pytest.mark.parametrize("wrong", [1, "yes", b""])
+async def test_what_is_no_bool_is_refused(masters: list[FakeMaster], wrong: bool) -> None:
+    with pytest.raises(TypeError, match="fencing must be a bool"):
+        Redlock(masters, fencing=wrong)
+    with pytest.raises(TypeError, match="fencing must be a bool"):
+        Redlock(masters).lock("r", fencing=wrong)
+    with pytest.raises(TypeError, match="fencing must be a bool"):
+        Redlock(masters, fencing=None)  # type: ignore[arg-type]
 
 
 async def test_a_token_belongs_to_the_grants_that_it_was_agreed_on() -> None:
@@ -87,5 +293,5 @@ async def test_a_token_belongs_to_the_grants_that_it_was_agreed_on() -> None:
         loop.call_later(0.035, stand_still)  # the answers to the raising are on their way
         lock = redlock.lock("r", ttl=200, fair=True, fencing=True, on_lost="flag")
         async with lock as lease:
-            assert ran(masters[0], RAISE.sha) > 0
+            assert ran(masters[0], RAISE) > 0
             assert lease.fencing_token > theirs

@@ -60,11 +60,14 @@ class Simulation:
         self.broken: list[str] = []
         """What did not hold, and when."""
         self.holders: dict[str, list[Held]] = {"a": [], "b": []}
+        self.tokens: dict[str, list[int]] = {"a": [0], "b": [0]}
+        """The fencing tokens of each resource, as they were given out."""
         self.hung: set[FakeMaster] = set()
         self.away: set[FakeMaster] = set()
         self.late_until = -math.inf
         self.closed_once = False
         self.fair = self.pick((0, 0.5, 1))
+        self.fenced = self.pick((0, 0.5, 1))
         self.uses = (self.with_lock, self.with_lease, self.with_finally)
         self.faults: tuple[Callable[[], Awaitable[None] | object], ...] = (
             *(self.cancel_a_worker,) * 9,
@@ -83,6 +86,8 @@ class Simulation:
         number = self.chance.randint(1, 5)
         latencies = self.chance.choices((0.001, 0.004, 0.03), k=number)
         self.masters = [FakeMaster(f"m{i}", latency=s) for i, s in enumerate(latencies)]
+        for master in self.masters:
+            master.clock_offset = self.chance.random() * 0.1
         some = self.masters[: (number - 1) // 2]
         self.faulty = some if some and self.chance.random() < 0.6 else self.masters
         # Two programs; one of them closes and opens again.
@@ -144,6 +149,7 @@ class Simulation:
         seconds = self.chance.random() * self.pick((0.1, 3))
         self.loop.suspend(seconds)
         for master in self.masters:
+            master.clock_offset += seconds
             for key, (value, until) in master._keys.items():
                 master._keys[key] = (value, until - seconds)
         self.late_until = max(self.late_until, self.loop.time() + LONGEST_SLEEP)
@@ -185,9 +191,11 @@ class Simulation:
             "max_hold": self.pick((None, None, 200)),
             "on_lost": self.pick(("cancel", "cancel", "flag")),
             "fair": self.chance.random() < self.fair,
+            "fencing": self.chance.random() < self.fenced,
         }
         resource = self.pick(list(self.holders))
-        return self.pick((self.redlock, self.other)).lock(resource, **options), options
+        lock = self.pick((self.redlock, self.other)).lock(resource, **options)
+        return lock, options | {"above": max(self.tokens[resource])}
 
     async def with_lock(self) -> None:
         lock, options = self.lock()
@@ -216,6 +224,8 @@ class Simulation:
         holders = self.holders[lease.resources[0]]
         holders.append(held)
         self.must(lease.valid, "acquired and not valid", lease)
+        if options["fencing"]:
+            self.check_token(lease, options["above"])
         self.check()
         try:
             await self.body(held)
@@ -256,6 +266,13 @@ class Simulation:
             for held in holders:
                 held.over = held not in valid
 
+    def check_token(self, lease: Lease, above: int) -> None:
+        """Nobody has the same, and all that were given out before it was asked for are lower."""
+        token, tokens = lease.fencing_token, self.tokens[lease.resources[0]]
+        self.must(token not in tokens, "the token of another", lease, token)
+        self.must(token > above, "a lower token than before", lease, token, above)
+        tokens.append(token)
+
     def check_valid(self, resource: str, held: Held) -> None:
         """Nobody believes for longer than a majority of the masters does; nothing is revived."""
         lease, masters = held.lease, self.masters
@@ -269,7 +286,7 @@ class Simulation:
             key
             for fake in self.masters
             for key, (_, until) in fake._keys.items()
-            if self.loop.time() < until
+            if self.loop.time() < until and not key.startswith(b"redlock_aio:fence:")
         ]
         self.must(not left, "keys are left", left)
         for redlock in (self.redlock, self.other):

@@ -16,7 +16,7 @@ if not redis.call("SET", KEYS[1], ARGV[1], "NX", "PX", ARGV[2]) then
   return redis.call("GET", KEYS[1]) == ARGV[1] and tonumber(redis.call("GET", KEYS[2])) or 0
 end
 local last = redis.call("SET", KEYS[2], ARGV[3], "GET", "PX", ARGV[6])
-if not last or last < ARGV[3] then
+if not last or #last == 16 and last < ARGV[3] then
   return 1
 end
 local value = math.max(tonumber(last) + 1, tonumber(ARGV[3]))

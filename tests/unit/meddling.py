@@ -1,0 +1,52 @@
+"""What others do to a master in the midst of what we do, and what it has been asked."""
+
+from collections.abc import Callable
+
+from redlock_aio._rules.fencing import Counter
+from redlock_aio._rules.protocol import Script
+from redlock_aio.testing import FakeMaster
+from redlock_aio.testing._fake_pushes import Listener
+
+LEAD = 2**53
+"""A lead with which any proposal will do."""
+
+
+def ran(master: FakeMaster, script: Script) -> int:
+    """Return how often *master* was asked to run a script."""
+    return sum(script.sha in command for command in master.commands)
+
+
+def before(master: FakeMaster, script: Script, meddle: Callable[[], object]) -> None:
+    """Have something happen each time before *master* runs a script."""
+    execute = master.execute
+
+    def meddled(command: list[bytes], listener: Listener | None = None) -> object:
+        if script.sha in command:
+            meddle()
+        return execute(command, listener)
+
+    # It is not the class that is meddled with.
+    vars(master)["execute"] = meddled
+
+
+def fence(name: str = "r") -> str:
+    """Return the key of the counter of a resource."""
+    return Counter(name.encode(), LEAD).key.decode()
+
+
+def count_up(master: FakeMaster, by: int = 1, name: str = "r") -> int:
+    """Raise a counter as a grant to somebody else would; return what it says now."""
+    counter = int(master.keys[fence(name)]) + by
+    master.set(fence(name), f"{counter:016}")
+    return counter
+
+
+def had_it(masters: list[FakeMaster], name: str = "r") -> int:
+    """Let somebody else have had the lock on *masters* where nobody has it; return the token."""
+    free = [master for master in masters if name not in master.keys]
+    if 2 * len(free) <= len(masters):
+        return 0
+    token = max(int(master.keys[fence(name)]) for master in free) + 1
+    for master in free:
+        master.set(fence(name), f"{token:016}")
+    return token

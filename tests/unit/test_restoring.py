@@ -1,0 +1,286 @@
+"""A master that has lost a key gets it back with an extension, and never after the lease."""
+
+import asyncio
+import itertools
+
+import pytest
+
+from redlock_aio import Lease, LockLostError, Redlock
+from redlock_aio._engine.watchdog import KEY_GONE, OVERTAKEN
+from redlock_aio.testing import FakeMaster, cancelled_at
+
+from .meddling import count_up, fence
+
+pytestmark = pytest.mark.promise("S4")
+
+FENCE = fence("r")
+BOTH = pytest.mark.parametrize("fenced", [False, True])
+
+
+@pytest.fixture
+async def redlock(masters: list[FakeMaster], *, fenced: bool) -> Redlock:
+    """One whose locks have a token, or have not, which makes no difference here."""
+    return Redlock(masters, fencing=fenced)
+
+
+def kept(masters: list[FakeMaster], lease: Lease) -> list[bool]:
+    """Return which masters keep the lock for *lease*."""
+    return [master.keys.get("r") == lease.token for master in masters]
+
+
+async def heard() -> None:
+    """Let what was sent be executed."""
+    await asyncio.sleep(0.01)
+
+
+@BOTH
+@pytest.mark.parametrize("fair", [False, True])
+async def test_a_minority_that_lost_the_key_gets_it_back(
+    redlock: Redlock, masters: list[FakeMaster], *, fenced: bool, fair: bool
+) -> None:
+    """With the time and the counter that it has elsewhere."""
+    async with redlock, redlock.lock("r", ttl=3000, fair=fair) as lease:
+        masters[0].flush()
+        masters[1].restart()
+        await asyncio.sleep(0.8)
+        assert kept(masters, lease) == [False, False, True, True, True]
+        await asyncio.sleep(0.3)
+        assert kept(masters, lease) == [True] * 5
+        assert all(2700 < master.pttl("r") <= 3000 for master in masters)
+        if fenced:
+            assert {master.keys[FENCE] for master in masters} == {str(lease.fencing_token)}
+        masters[2].flush()
+        masters[3].kill()
+        await lease.extend()
+        assert lease.valid
+        masters[3].restart()
+        await asyncio.sleep(2)
+        assert kept(masters, lease) == [True] * 5
+    assert all("r" not in master.keys for master in masters)
+
+
+@BOTH
+async def test_masters_that_were_away_when_it_was_acquired_get_it_when_they_are_back(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    """After that any other two may go."""
+    masters[0].kill()
+    masters[1].kill()
+    async with redlock, redlock.lock("r", ttl=3000) as lease:
+        assert kept(masters, lease) == [False, False, True, True, True]
+        masters[0].restart()
+        masters[1].restart()
+        await asyncio.sleep(1.7)
+        assert kept(masters, lease) == [True] * 5
+        masters[2].kill()
+        masters[3].kill()
+        await lease.extend()
+        masters[2].restart()
+        masters[3].restart()
+        await asyncio.sleep(0.5)
+    await heard()
+    assert all("r" not in master.keys for master in masters)
+
+
+@BOTH
+async def test_what_is_set_again_counts_from_the_next_extension_on(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    """Two that keep the key and two that would set it again are no majority."""
+    async with redlock, redlock.lock("r", ttl=3000, auto_extend=False) as lease:
+        masters[0].flush()
+        masters[1].flush()
+        masters[4].hang()
+        extending = asyncio.create_task(lease.extend())
+        await asyncio.sleep(0.5)
+        assert not extending.done()
+        assert kept(masters, lease)[:4] == [False, False, True, True]
+        masters[4].resume()
+        await extending
+        await heard()
+        assert kept(masters, lease) == [True] * 5
+        masters[2].flush()
+        masters[4].hang()
+        extending = asyncio.create_task(lease.extend())
+        await asyncio.wait([extending], timeout=0.02)
+        assert extending.done(), "the two count by now"
+        masters[4].resume()
+        await extending
+
+
+@BOTH
+async def test_the_key_of_somebody_else_is_left_alone(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    async with redlock, redlock.lock("r", ttl=3000) as lease:
+        masters[0].set("r", "theirs", ttl=60_000)
+        await lease.extend()
+        await heard()
+        assert masters[0].keys["r"] == "theirs"
+        assert lease.valid
+
+
+@BOTH
+async def test_an_extension_without_a_majority_sets_nothing(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    async with redlock:
+        lease = await redlock.lock("r", ttl=3000).acquire()
+        for master in masters[:3]:
+            master.flush()
+        with pytest.raises(LockLostError, match=KEY_GONE):
+            await lease.extend()
+        await heard()
+        assert all("r" not in master.keys for master in masters)
+
+
+@BOTH
+@pytest.mark.promise("S3")
+@pytest.mark.parametrize("late", [0.001, 0.01, 0.04])
+@pytest.mark.parametrize("after", [0.0, 0.0004, 0.0006, 0.002, 0.006, 0.012])
+@pytest.mark.parametrize("harm", ["none", "cut", "hang"])
+async def test_nothing_is_set_again_for_a_lease_that_is_released(
+    redlock: Redlock, masters: list[FakeMaster], late: float, after: float, harm: str
+) -> None:
+    """However soon after the extension, and whatever happens to the connection."""
+    masters[0].latency = late
+    async with redlock:
+        lease = await redlock.lock("r", ttl=3000, auto_extend=False).acquire()
+        await asyncio.sleep(0.05)
+        masters[0].flush()
+        await lease.extend()
+        await asyncio.sleep(after)
+        if harm == "cut":
+            masters[0].cut()
+        elif harm == "hang":
+            masters[0].hang()
+        await lease.release()
+        await asyncio.sleep(1.5 if harm == "hang" else 0.0)
+        masters[0].resume()
+        await asyncio.sleep(1)
+        assert all("r" not in master.keys for master in masters)
+        assert all("0 debts" in repr(master) for master in redlock._masters)
+
+
+@BOTH
+@pytest.mark.promise("S3")
+async def test_nothing_is_set_again_after_the_deadline(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    """The answers that would do come when the lease is over."""
+    async with redlock:
+        lease = await redlock.lock("r", ttl=3000, auto_extend=False).acquire()
+        await asyncio.sleep(2.9)
+        masters[0].flush()
+        for master in masters:
+            master.latency = 0.09
+        with pytest.raises(LockLostError):
+            await lease.extend()
+        await asyncio.sleep(0.5)
+        assert all("r" not in master.keys for master in masters)
+
+
+@BOTH
+@pytest.mark.promise("S3")
+@pytest.mark.parametrize("when", ["waiting", "answered"])
+async def test_an_extension_that_is_cancelled_leaves_nothing_behind_the_release(
+    redlock: Redlock, masters: list[FakeMaster], when: str
+) -> None:
+    async with redlock:
+        for place in itertools.count(1):
+            lease = await redlock.lock("r", ttl=3000).acquire()
+            masters[0].flush()
+
+            async def use(lease: Lease = lease) -> None:
+                async with lease:
+                    await lease.extend()
+
+            async def whole(place: int = place) -> None:
+                await cancelled_at(place, use(), when=when)  # type: ignore[arg-type]
+
+            task = asyncio.create_task(whole())
+            await asyncio.wait([task])
+            await heard()
+            assert all("r" not in master.keys for master in masters), f"suspension {place}"
+            if not task.cancelled():
+                assert task.exception() is None
+                assert place > 1
+                return
+
+
+@BOTH
+async def test_a_lease_that_is_not_extended_is_not_set_again(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    async with redlock, redlock.lock("r", ttl=3000, auto_extend=False) as lease:
+        masters[0].flush()
+        await asyncio.sleep(2)
+        assert kept(masters, lease) == [False, True, True, True, True]
+
+
+@BOTH
+async def test_a_master_that_could_not_set_it_again_does_so_later(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    async with redlock, redlock.lock("r", ttl=3000) as lease:
+        masters[0].flush()
+        masters[0].error = "OOM command not allowed when used memory > 'maxmemory'."
+        await asyncio.sleep(1.5)
+        masters[0].error = ""
+        await asyncio.sleep(1.1)
+        assert kept(masters, lease) == [True] * 5
+
+
+# With a fencing token: whoever came after is seen by the counters.
+
+
+@pytest.mark.promise("S7")
+@pytest.mark.parametrize("fenced", [True])
+async def test_a_counter_beyond_the_token_does_not_count_on_a_minority(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    """Though the key is ours there; and where it is gone it is not set again."""
+    async with redlock, redlock.lock("r", ttl=3000, auto_extend=False) as lease:
+        count_up(masters[0])
+        count_up(masters[1])
+        masters[1].delete("r")
+        await lease.extend()
+        await heard()
+        assert kept(masters, lease) == [True, False, True, True, True]
+        masters[2].hang()
+        extending = asyncio.create_task(lease.extend())
+        await asyncio.sleep(0.5)
+        assert not extending.done()
+        masters[2].resume()
+        await extending
+
+
+@pytest.mark.promise("S7")
+@pytest.mark.parametrize("fenced", [True])
+async def test_counters_beyond_the_token_on_a_majority_are_a_loss_at_once(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    """Late requests have made the key ours again, after somebody else has had the lock."""
+    async with redlock:
+        lease = await redlock.lock("r", ttl=60_000).acquire()
+        for master in masters[:3]:
+            count_up(master)
+        began = asyncio.get_running_loop().time()
+        with pytest.raises(LockLostError, match=OVERTAKEN):
+            await lease.extend()
+        assert asyncio.get_running_loop().time() - began == pytest.approx(0.001)
+        await heard()
+        assert all("r" not in master.keys for master in masters)
+
+
+@pytest.mark.promise("S7")
+@pytest.mark.parametrize("fenced", [True])
+async def test_a_counter_that_fell_behind_is_raised_by_an_extension(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    async with redlock, redlock.lock("r", ttl=3000) as lease:
+        masters[0].set(FENCE, "1")
+        masters[1].delete(FENCE)
+        await lease.extend()
+        assert {master.keys[FENCE] for master in masters} == {str(lease.fencing_token)}
+        assert all(master.pttl(FENCE) > 10**8 for master in masters)
