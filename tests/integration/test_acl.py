@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from redlock_aio import Answer, LockNotAcquiredError, QuorumUnavailableError, Redlock
+from redlock_aio._engine.attempts import agree
+from redlock_aio._rules.fencing import Counter
 from redlock_aio.testing import EmbeddedMaster
 
 from .helpers import call, gone, listens, own_keys, put, queued, until, up, waiting
@@ -44,6 +46,15 @@ What is needed for ``fair=True`` besides, and:
 """
 
 OWN = ("~redlock_aio:*", "&redlock_aio:wake:*")
+
+FENCED = ("time",)
+"""
+What is needed for ``fencing=True`` besides, and the keys of the counters:
+
+    ~redlock_aio:fence:*
+"""
+
+COUNTERS = ("~redlock_aio:fence:*",)
 
 
 @pytest.fixture(scope="module")
@@ -200,6 +211,60 @@ async def test_each_of_these_permissions_is_needed_for_fair(
         assert not await fair_works(url, server)
 
 
+async def fencing_works(url: str, master: EmbeddedMaster) -> bool:
+    """Acquire, raise the counter, extend, set again, release; return whether all went."""
+    redlock = Redlock([url], master_timeout=500, fencing=True)
+    try:
+        async with redlock.lock("app:r", ttl=5_000, wait=0) as lease:
+            agreed = await agree(
+                redlock._fleet, Counter(b"app:r", 0), lease.token.encode(), [lease.fencing_token]
+            )
+            if agreed != lease.fencing_token:
+                return False
+            renewal = redlock._watchdog._renew(lease._hold, 60_000, redlock._fleet.clock())
+            await until(lambda: renewal.complete)
+            if renewal.votes()[0].answer is not Answer.GRANTED:
+                return False
+            call(master, "DEL", "app:r")
+            redlock._watchdog.restore(lease._hold, 0)
+            await until(lambda: not gone([master], "app:r"), within=0.5)
+        return gone([master], "app:r")
+    except (AssertionError, QuorumUnavailableError):
+        return False
+    finally:
+        await redlock.aclose()
+
+
+@pytest.mark.promise("S10")
+async def test_these_permissions_are_enough_for_fencing(
+    server: EmbeddedMaster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And those for a plain lock are no less so; with all three sets all works together."""
+    with allowed(server, *NEEDED, *FENCED, own=COUNTERS) as url, caplog.at_level(logging.INFO):
+        assert await fencing_works(url, server)
+        assert await everything_works(url, server)
+        assert not caplog.text
+        refused = {entry["object"] for entry in map(as_dict, call(server, "ACL", "LOG"))}
+        assert refused <= {"client|setinfo"}
+    with allowed(server, *NEEDED, *FAIR, own=OWN) as url:
+        assert await fencing_works(url, server)
+        async with Redlock([url], fencing=True) as redlock, redlock.lock("app:r", fair=True) as own:
+            assert own.fencing_token > 0
+
+
+@pytest.mark.parametrize(
+    "missing", [*sorted({*NEEDED, *FENCED} - {*WISHED, "pttl", "info", "ping"}), *COUNTERS]
+)
+async def test_each_of_these_permissions_is_needed_for_fencing(
+    server: EmbeddedMaster, missing: str
+) -> None:
+    """Without it something does not work, so that the list has nothing in excess."""
+    commands = [command for command in (*NEEDED, *FENCED) if command != missing]
+    own = tuple(pattern for pattern in COUNTERS if pattern != missing)
+    with allowed(server, *commands, own=own) as url:
+        assert not await fencing_works(url, server)
+
+
 @pytest.mark.promise("S10")
 async def test_other_keys_are_out_of_reach(server: EmbeddedMaster) -> None:
     """A resource outside of the user's keys is that master's vote."""
@@ -226,8 +291,10 @@ def test_the_readme_says_the_same() -> None:
     start = ["ACL", "SETUSER", "redlock", "on", ">PASSWORD", "resetkeys", "~KEYS", "resetchannels"]
     plain = [f"+{command}" for command in NEEDED]
     fair = [f"+{command}" for command in FAIR]
+    fenced = [f"+{command}" for command in FENCED]
     assert commands == [
         [*start, "-@all", *plain],
+        [*start, *COUNTERS, "-@all", *plain, *fenced],
         [*start, *OWN, "-@all", *plain, *fair],
     ]
 
