@@ -9,6 +9,7 @@ import hiredis
 import pytest
 
 from redlock_aio._rules import protocol
+from redlock_aio._rules.fencing import Counter
 from redlock_aio._rules.protocol import CACHING, TRACKING, pack
 from redlock_aio.testing import EmbeddedMaster, FakeMaster
 
@@ -62,6 +63,13 @@ LOOK = CACHING + protocol.look(b"k")
 EXTEND = protocol.extend(b"k", TOKEN, LONG)
 MINE = protocol.acquire(b"k", TOKEN, LONG)
 THEIRS = protocol.acquire(b"k", OTHERS, LONG)
+COUNTER = Counter(b"k", 2**53)
+FENCE = 2**51
+FENCED = COUNTER.acquire(b"b" * 40, LONG, FENCE, 2**52)
+MY_FENCED = COUNTER.acquire(TOKEN, LONG, FENCE, 2**52)
+MY_EXTENSION = COUNTER.extend(TOKEN, LONG, FENCE + 1)
+AGAIN = COUNTER.extend(TOKEN, LONG, FENCE, again=True)
+COUNT = pack(b"SET", COUNTER.key, b"7")
 SET, DEL, PEXPIRE = words("SET k v"), words("DEL k"), words("PEXPIRE k 50000")
 
 
@@ -230,6 +238,68 @@ STORIES = [
             ("me", CACHING + leave(TOKEN, b"me/1")),
             ("you", leave(b"c", b"you/1")),
         ],
+    ),
+    # Counters.
+    Story("you acquire with a token", [("me", LOOK), ("you", FENCED)], gone(b"k")),
+    Story("you fail to", [("you", THEIRS), ("me", LOOK), ("you", MY_FENCED)]),
+    Story(
+        "whoever acquires with a token does not look",
+        [("me", CACHING + MY_FENCED), ("you", COUNT + DEL)],
+    ),
+    Story(
+        "whoever fails to acquire with a token looks",
+        [("you", THEIRS), ("me", CACHING + MY_FENCED), ("you", COUNT + DEL)],
+        gone(b"k"),
+        before_7_2=gone(COUNTER.key, b"k"),
+    ),
+    Story(
+        "a counter is raised",
+        [("me", MY_FENCED + CACHING + COUNTER.raise_to(FENCE + 9, TOKEN)), ("you", COUNT + DEL)],
+        gone(b"k"),
+    ),
+    Story(
+        "a token's extension looks again",
+        [("me", MY_FENCED + CACHING + MY_EXTENSION), ("you", DEL)],
+        gone(b"k"),
+    ),
+    Story(
+        "a token's extension looks at the counter",
+        [("me", MY_FENCED + CACHING + COUNTER.extend(TOKEN, LONG, 5)), ("you", COUNT + DEL)],
+        gone(COUNTER.key),
+        before_7_2=gone(COUNTER.key, b"k"),
+    ),
+    Story(
+        "a lock with a token is set again",
+        [("me", CACHING + AGAIN), ("you", DEL)],
+        gone(b"k"),
+    ),
+    Story(
+        "a lock with a token is gone", [("me", CACHING + MY_EXTENSION), ("you", SET)], gone(b"k")
+    ),
+    Story(
+        "you extend with a token", [("you", MY_FENCED), ("me", LOOK), ("you", AGAIN)], gone(b"k")
+    ),
+    Story("you set again with a token", [("me", LOOK), ("you", AGAIN)], gone(b"k")),
+    Story(
+        "you enqueue with a token",
+        [
+            ("me", CACHING + protocol.look(COUNTER.key)),
+            (
+                "you",
+                protocol.enqueue(
+                    (*KEYS, COUNTER.key),
+                    OTHERS,
+                    LONG,
+                    member=b"you/1",
+                    priority=5,
+                    lives=LONG,
+                    most=9,
+                    not_after=2**52,
+                    fence=COUNTER.proposed(FENCE),
+                ),
+            ),
+        ],
+        gone(COUNTER.key),
     ),
     # Channels.
     Story(
