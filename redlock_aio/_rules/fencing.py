@@ -100,8 +100,8 @@ class Counter:
         # The master looks at whole seconds only, which is made up for here.
         late = (patience if patience < lead else lead) - 1_000_000  # noqa: FURB136 - faster
         return _ACQUIRE % (
-            self._head, len(token), token, len(digits), digits, proposal, proposal - lead,
-            proposal + late, _KEPT,
+            self._head, len(token), token, len(digits), digits, proposal,
+            max(proposal - lead, 0), min(proposal + late, _LAST_TIME), _KEPT,
         )  # fmt: skip
 
     def raise_to(self, value: int, token: bytes) -> bytes:
@@ -126,6 +126,7 @@ class Counter:
 
 
 _KEPT = b"%d" % KEPT
+_LAST_TIME = 10**16 - 1
 _ACQUIRE = (
     b"%b$%d\r\n%b\r\n$%d\r\n%b\r\n$16\r\n%016d\r\n$16\r\n%016d\r\n$16\r\n%016d\r\n$9\r\n%b\r\n"
 )

@@ -102,7 +102,7 @@ def set_counter(name: bytes, value: bytes) -> bytes:
 def spoilt(name: bytes, token: bytes, script: protocol.Script) -> bytes:
     """Say something about a counter that is, or may be, a queue."""
     said = {
-        ACQUIRE: (b"60000", b"5", b"%d" % AT_ANY_TIME, b"%d" % ANY_LEAD, b"60000"),
+        ACQUIRE: (b"60000", b"%016d" % 5, b"0" * 16, b"9" * 16, b"60000"),
         RAISE: (b"7", b"60000"),
         EXTEND_FENCED: (b"60000", b"7", b"60000", b"1"),
     }
