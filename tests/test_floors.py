@@ -10,13 +10,14 @@ HOUSE = Path(__file__).parents[1] / "redlock_aio"
 
 FLOORS = [
     ["_rules.clocks", "_rules.timing", "_rules.quorum"],
-    ["_rules.fairness", "_rules.lifetime", "_rules.server", "_rules.view"],
-    ["_rules.protocol"],
+    ["_rules.arguments", "_rules.fairness", "_rules.lifetime", "_rules.server", "_rules.view"],
+    ["_rules.protocol", "_rules.restarts"],
     ["_rules.fencing"],
     ["errors"],
-    ["_transport.address", "_transport.connection"],
+    ["_transport.address", "_transport.connection", "_transport.replies"],
+    ["_transport.guard"],
     ["_transport.master"],
-    ["_engine.line"],
+    ["_engine.line", "_engine.readiness"],
     ["_engine.rounds"],
     ["_engine.attempts", "_engine.clocks", "_engine.queues"],
     ["_engine.claim", "_engine.waiting"],
@@ -25,7 +26,6 @@ FLOORS = [
     ["_engine.watchdog"],
     ["_engine.lease"],
     ["_engine.lock"],
-    ["_engine.arguments"],
     ["_engine.manager"],
     [""],  # the package itself: the public names
     ["fencing"],
@@ -43,6 +43,7 @@ NO_TRANSPORT = {
     f"_engine.{name}"
     for name in [
         "line",
+        "readiness",
         "rounds",
         "attempts",
         "clocks",

@@ -11,7 +11,7 @@ from typing import ClassVar
 from redlock_aio._engine.rounds import Fleet, Release, Round
 from redlock_aio._rules import fencing, protocol
 from redlock_aio._rules.fencing import Counter
-from redlock_aio._rules.protocol import Silence
+from redlock_aio._rules.protocol import Silence, Trust
 from redlock_aio._rules.quorum import GRANTED, LOST, NOT_YET, OPEN, SPLIT, WON, Answer
 from redlock_aio._rules.view import View
 
@@ -31,6 +31,7 @@ class Attempt(Round):
     """
 
     __slots__ = ("began", "counter", "fence", "key", "token", "ttl", "until", "watch")
+    trust = Trust.NONE
 
     def __init__(self, fleet: Fleet, key: bytes, ttl: int, counter: Counter | None = None) -> None:
         self.counter = counter
@@ -238,6 +239,7 @@ class Watch(Release):
     """
 
     __slots__ = ("_bell", "_clock", "_loop", "view")
+    trust = Trust.FULL
 
     def __init__(self, fleet: Fleet, attempt: Attempt) -> None:
         super().__init__(fleet.links, attempt.release(), attempt.ttl, attempt)
@@ -259,7 +261,8 @@ class Watch(Release):
 
     def _was_refused(self, master: int) -> bool:
         """Whether a master refused for another reason; then it means nothing that nobody has it."""
-        return protocol.read(self._asked.replies[master]).answer is Answer.ERROR
+        said = protocol.read(self._asked.replies[master]).answer
+        return said in {Answer.ERROR, Answer.QUARANTINED}
 
     def changed(self, master: int) -> None:
         """Hear that the key was changed on one master, after it was looked at there."""

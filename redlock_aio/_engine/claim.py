@@ -8,7 +8,7 @@ from redlock_aio._engine.rounds import Fleet
 from redlock_aio._rules import fencing, protocol
 from redlock_aio._rules.fairness import BEHIND, FAILED, FULL, GRANTED, NEXT
 from redlock_aio._rules.fencing import Counter
-from redlock_aio._rules.protocol import Silence
+from redlock_aio._rules.protocol import Silence, Trust
 from redlock_aio._rules.quorum import Answer
 
 CALLS_LAST = 0.01
@@ -117,6 +117,7 @@ class Question:
     """One request of one waiter to one master."""
 
     __slots__ = ("_number", "_sent", "_waiter", "debt_ttl", "payload")
+    trust = Trust.NONE
 
     def __init__(self, waiter: Asking, payload: bytes, number: int, sent: float) -> None:
         self._waiter = waiter
@@ -134,6 +135,7 @@ class Glance:
     """Whether the lock is still held, by those whom a waiter comes after."""
 
     __slots__ = ("_waiter", "debt_ttl", "payload")
+    trust = Trust.FULL
 
     def __init__(self, waiter: Asking, payload: bytes) -> None:
         self._waiter = waiter

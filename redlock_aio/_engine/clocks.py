@@ -4,6 +4,7 @@ import math
 
 from redlock_aio._engine.rounds import Fleet, Round
 from redlock_aio._rules import protocol
+from redlock_aio._rules.protocol import Trust
 from redlock_aio._rules.quorum import GRANTED, WON
 
 
@@ -11,6 +12,7 @@ class Times(Round):
     """The question what time it is."""
 
     __slots__ = ("_began", "_fleet")
+    trust = Trust.FULL
 
     def __init__(self, fleet: Fleet) -> None:
         super().__init__(fleet.links, protocol.TIME)

@@ -158,6 +158,8 @@ class Lease:
                 left out. Automatic extensions go on with the new one.
 
         Raises:
+            ValueError: *ttl* is longer than the manager's *max_ttl*.
+
             LockLostError: The lease was lost before a majority had agreed.
 
             LockNotHeldError: It has been released.
@@ -168,7 +170,7 @@ class Lease:
         """
         hold = self._hold
         new = hold.ttl if ttl is None else timing.milliseconds(ttl, name="ttl")
-        timing.believable(new, factor=hold.factor)
+        timing.believable(timing.at_most(new, self._watchdog.max_ttl), factor=hold.factor)
         await self._watchdog.extend(hold, new)
 
     async def release(self) -> None:

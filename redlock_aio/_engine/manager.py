@@ -8,26 +8,27 @@ them when it is closed.
 
 import asyncio
 import logging
-import math
 import os
 from collections.abc import Iterable
 from datetime import timedelta
 from threading import get_ident
 from types import TracebackType
-from typing import Self
+from typing import Literal, Self
 
 from redis.asyncio import Redis
 
-from redlock_aio._engine.arguments import diallers, of_type, text
 from redlock_aio._engine.lease import OnLost
 from redlock_aio._engine.lock import Lock
-from redlock_aio._engine.rounds import Fleet
+from redlock_aio._engine.readiness import readiness
+from redlock_aio._engine.rounds import Fleet, clock_of
 from redlock_aio._engine.watchdog import Watchdog
-from redlock_aio._rules import timing
+from redlock_aio._rules import restarts, timing
+from redlock_aio._rules.arguments import of_type, one_of, text
 from redlock_aio._rules.fencing import LEAD_SHARE
-from redlock_aio._rules.quorum import majority
+from redlock_aio._rules.restarts import Seen
 from redlock_aio._rules.timing import Retry
-from redlock_aio._transport.address import Dialler
+from redlock_aio._transport.address import Dialler, addresses
+from redlock_aio._transport.guard import Guard
 from redlock_aio._transport.master import Master
 from redlock_aio.errors import RedlockError
 
@@ -36,6 +37,10 @@ RESERVED = b"redlock_aio:"
 
 MAX_WAITERS = 1_000
 """How many may wait in the queue of one resource."""
+
+RestartGuard = Literal["auto", "strict", "fsync-always", "off"]
+"""Who sees to it that a master that has forgotten its locks stays out of votes."""
+
 
 _log = logging.getLogger("redlock_aio")
 _forks = 0
@@ -80,6 +85,15 @@ class Redlock:
         max_waiters: How many may wait in the queue of a resource, with
             ``fair=True``; whoever comes then is refused at once.
 
+        max_ttl: The longest ttl that a lock may ask for, in milliseconds (default
+            60 000). All programs that use the masters have the same one.
+
+        restart_guard: Who sees to it that a master that has forgotten its locks
+            stays out of votes until they are over, *max_ttl* and a little more:
+            ``"auto"`` (the default), this library, but for a set of masters that
+            is new as a whole; ``"strict"``, the same, also then; ``"fsync-always"``,
+            nobody needs to: you vouch for ``appendfsync always``; ``"off"``, nobody.
+
     Raises:
         TypeError: An argument is of another type.
 
@@ -97,18 +111,23 @@ class Redlock:
         key_prefix: str = "",
         fencing: bool = False,
         max_waiters: int = MAX_WAITERS,
+        max_ttl: int | timedelta = timing.MAX_TTL,
+        restart_guard: RestartGuard = "auto",
     ) -> None:
-        self._diallers = diallers(masters)
+        self._diallers = addresses(masters)
         self._master_timeout = timing.milliseconds(master_timeout, name="master_timeout")
         self._drift_factor = timing.drift_factor(drift_factor)
         self._retry = of_type(retry, Retry, name="retry")
         self._key_prefix = b"" if key_prefix == "" else text(key_prefix, name="key_prefix")
         self._fencing = of_type(fencing, bool, name="fencing")
-        absence = timing.absence(timing.MAX_TTL, factor=self._drift_factor)
-        self._clock_lead = int(absence * LEAD_SHARE * 1_000_000)
         self._max_waiters = of_type(max_waiters, int, name="max_waiters")
         if isinstance(max_waiters, bool) or max_waiters < 1:
             raise ValueError(f"max_waiters must be positive, not {max_waiters}")
+        self._max_ttl = timing.milliseconds(max_ttl, name="max_ttl")
+        self._lasts = timing.forgetting(self._max_ttl, factor=self._drift_factor)
+        self._clock_lead = int(self._lasts * LEAD_SHARE * 1_000_000)
+        self._restart_guard = one_of(restart_guard, restarts.GUARDS, name="restart_guard")
+        self._seen = [Seen() for _ in self._diallers]
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
         self._checked_ttl: int | None = None
@@ -121,7 +140,9 @@ class Redlock:
         if self._loop is None:
             return f"<Redlock {total} masters, {'closed' if self._closed else 'not used yet'}>"
         up = sum(master.up for master in self._masters)
-        return f"<Redlock {total} masters, {up} up, {self._watchdog.held} leases>"
+        out = up - sum(master.votes for master in self._masters)
+        quarantined = f", {out} quarantined" if out else ""
+        return f"<Redlock {total} masters, {up} up{quarantined}, {self._watchdog.held} leases>"
 
     def lock(
         self,
@@ -146,7 +167,8 @@ class Redlock:
                 it is the key on the masters.
 
             ttl: After how many milliseconds without an extension the masters
-                release the lock by themselves (default 10 000).
+                release the lock by themselves (default 10 000), at most the
+                manager's *max_ttl*.
 
             wait: For how many milliseconds to wait, whether others hold the lock
                 or masters are away. ``None`` (the default) waits for ever, 0
@@ -182,13 +204,13 @@ class Redlock:
         """
         if type(ttl) is not int or ttl != self._checked_ttl:
             ttl = timing.milliseconds(ttl, name="ttl")
+            ttl = timing.at_most(ttl, self._max_ttl)
             self._checked_ttl = timing.believable(ttl, factor=self._drift_factor)
         if wait is not None:
             wait = timing.milliseconds(wait, name="wait", zero=True)
         if max_hold is not None:
             max_hold = timing.milliseconds(max_hold, name="max_hold")
-        if on_lost not in ("cancel", "flag"):
-            raise ValueError(f"on_lost must be 'cancel' or 'flag', not {on_lost!r}")
+        one_of(on_lost, ("cancel", "flag"), name="on_lost")
         return Lock(
             self,
             resource,
@@ -239,6 +261,7 @@ class Redlock:
         self._thread = get_ident()
         self._forks = _forks
         neighbours: dict[str, Master] = {}
+        self._guard = self._new_guard(loop)
         self._masters = [
             Master(
                 number,
@@ -247,48 +270,37 @@ class Redlock:
                 timeout=self._master_timeout / 1000,
                 on_push=self._heard,
                 tell=_tell,
+                guard=self._guard,
+                vouched=self._restart_guard == "fsync-always",
             )
             for number, dialler in enumerate(self._diallers)
         ]
         self._fleet = Fleet(self._masters, loop, master_timeout=self._master_timeout)
-        self._watchdog = Watchdog(self._fleet)
+        self._watchdog = Watchdog(self._fleet, max_ttl=self._max_ttl)
+
+    def _new_guard(self, loop: asyncio.AbstractEventLoop) -> Guard | None:
+        if self._restart_guard not in ("auto", "strict"):
+            return None
+        return Guard(
+            self._seen,
+            clock_of(loop),
+            lasts=self._lasts,
+            strict=self._restart_guard == "strict",
+        )
 
     def _heard(self, master: int, push: object) -> None:
         self._fleet.heard(master, push)
 
     async def _get_ready(self, wait: int | None) -> None:
         """
-        Wait until it is known which masters are up, at most *wait* ms if it is not 0.
-
-        Once a majority is up the others get one master time-out more, so that a
-        minority that hangs does not hold up the first lock.
+        Wait until it is known which masters vote, at most *wait* ms if it is not 0.
 
         Cancellation:
             Connecting goes on.
         """
-        fleet, masters = self._fleet, self._masters
-        loop = fleet.loop
-        ends = loop.time() + wait / 1000 if wait else math.inf
-        needed = majority(len(masters))
-        enough = False
-        while trying := {master.tried for master in masters if not master.tried.done()}:
-            up = sum(master.up for master in masters)
-            if up + len(trying) < needed:
-                break  # no majority can come together now
-            if up >= needed and not enough:
-                enough = True
-                ends = min(ends, loop.time() + self._master_timeout / 1000)
-            left = ends - loop.time()
-            if left <= 0:
-                if not enough:
-                    return  # who has more patience waits on
-                break
-            await asyncio.wait(
-                trying,
-                timeout=None if ends == math.inf else left,
-                return_when=asyncio.FIRST_COMPLETED,
-            )
-        fleet.ready = True
+        fleet = self._fleet
+        if await readiness(self._masters, wait, self._master_timeout):
+            fleet.ready = True
 
     async def __aenter__(self) -> Self:
         """

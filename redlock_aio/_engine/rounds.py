@@ -24,8 +24,8 @@ from typing import Protocol
 from redlock_aio._engine.line import Line
 from redlock_aio._rules import protocol
 from redlock_aio._rules.clocks import Clocks
-from redlock_aio._rules.protocol import Asker, Silence
-from redlock_aio._rules.quorum import GRANTED, Tally, Vote
+from redlock_aio._rules.protocol import Asker, Silence, Trust
+from redlock_aio._rules.quorum import GRANTED, Answer, Tally, Vote
 
 TOKEN_BYTES = 20
 TOKENS_AT_ONCE = 100
@@ -83,6 +83,7 @@ class Round(Tally):
     """
 
     __slots__ = ("_links", "debt_ttl", "payload", "unsent", "waiter")
+    trust = Trust.MUTED
 
     def __init__(self, links: Sequence[Link], payload: bytes) -> None:
         super().__init__(len(links))
@@ -141,6 +142,7 @@ class Release(Round):
     """
 
     __slots__ = ("_asked",)
+    trust = Trust.IF_FOUND
 
     def __init__(self, links: Sequence[Link], payload: bytes, ttl: int, asked: Round) -> None:
         super().__init__(links, payload)
@@ -289,11 +291,11 @@ class Fleet:
             self._timer = self.loop.call_at(expires_at, self._expire)
 
     def _not_sent(self, number: int, silence: Silence, asked: list[Round]) -> None:
-        if silence is not protocol.OVERRUN:
+        if silence is not protocol.OVERRUN and silence.answer is not Answer.QUARANTINED:
             for round in asked:
                 round.not_sent(number, silence)
             return
-        # It is up and has too much to answer: it takes what fits, and releases.
+        # It is up, and has too much to answer or no vote: it takes what it can, and releases.
         send = self.links[number].send
         for round in asked:
             if (refused := send(round.payload, [round])) is not None:

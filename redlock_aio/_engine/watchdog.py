@@ -26,6 +26,7 @@ from redlock_aio._engine.rounds import Fleet, Release, Round
 from redlock_aio._engine.waiting import take_back
 from redlock_aio._rules import protocol
 from redlock_aio._rules.lifetime import HELD, LOST, RELEASED, RETRY_SHARE, Lifetime
+from redlock_aio._rules.protocol import Trust
 from redlock_aio._rules.quorum import GRANTED, LOST as LOST_ROUND, OPEN, WON
 from redlock_aio.errors import LockLostError, LockNotHeldError
 
@@ -169,6 +170,7 @@ class Restoration:
     """The request to set the key of a lease again; the next extension tells what became of it."""
 
     __slots__ = ("debt_ttl", "payload")
+    trust = Trust.FULL
 
     def __init__(self, payload: bytes) -> None:
         self.payload = payload
@@ -184,12 +186,15 @@ class Watchdog:
 
     Args:
         fleet: The masters.
+
+        max_ttl: To how many ms a lease may be extended.
     """
 
-    __slots__ = ("_armed_for", "_heap", "_held", "_order", "_timer", "fleet", "scope")
+    __slots__ = ("_armed_for", "_heap", "_held", "_order", "_timer", "fleet", "max_ttl", "scope")
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: Fleet, *, max_ttl: int) -> None:
         self.fleet = fleet
+        self.max_ttl = max_ttl
         self._heap: list[tuple[float, int, Hold]] = []
         self._held = 0
         self._order = itertools.count()

@@ -7,6 +7,7 @@ tokens are arguments, never text of a script; the scripts are files of their
 own, in `lua/`, so that an editor and a reviewer see them as Lua.
 """
 
+import enum
 import math
 import re
 from collections.abc import Sequence
@@ -46,9 +47,19 @@ class Silence:
     detail: str = ""
 
 
+class Trust(enum.Enum):
+    """What becomes of a command at a master that may have forgotten locks."""
+
+    FULL = "it is executed and answered as ever"
+    IF_FOUND = "it is executed; that nothing was there to be freed means nothing"
+    MUTED = "it is executed, but the answer does not count"
+    NONE = "it is not sent"
+
+
 class Asker(Protocol):
     """Whoever sends a command and is to be told the reply."""
 
+    trust: Trust
     payload: bytes
     debt_ttl: int
     """For a release: how many ms its key may live, so that it is not forgotten; 0 otherwise."""
@@ -89,6 +100,9 @@ TIME = pack(b"TIME")
 # asked for with CACHING just before, and not of what it has changed itself.
 TRACKING = pack(b"CLIENT", b"TRACKING", b"ON", b"OPTIN", b"NOLOOP")
 CACHING = pack(b"CLIENT", b"CACHING", b"YES")
+
+MARKER = b"redlock_aio:marker"
+"""The key by which it is seen that a master may have forgotten locks; see `restarts`."""
 
 NEVER = 2**53
 """An instant on a master's clock, in microseconds, that lies after all others."""
@@ -136,6 +150,14 @@ def look(key: bytes) -> bytes:
     return pack(b"GET", key)
 
 
+LOOK = look(MARKER)
+
+
+def mark(value: bytes, *, careful: bool) -> bytes:
+    """Return the command that sets a master's marker, if *careful* only where there is none."""
+    return pack(b"SET", MARKER, value, *([b"NX"] if careful else []))
+
+
 class Subscription:
     """
     The command by which *client* begins or ends to hear that it is next in a queue.
@@ -144,6 +166,7 @@ class Subscription:
     """
 
     __slots__ = ("debt_ttl", "payload")
+    trust = Trust.FULL
 
     def __init__(self, client: bytes, *, begins: bool) -> None:
         self.payload = pack(b"SUBSCRIBE" if begins else b"UNSUBSCRIBE", CHANNEL + client)

@@ -24,6 +24,7 @@ class Answer(enum.Enum):
     TIMED_OUT = "timed out"
     UNREACHABLE = "unreachable"
     ERROR = "error"
+    QUARANTINED = "quarantined"
 
 
 class Verdict(enum.Enum):

@@ -5,12 +5,29 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ServerInfo:
-    """What a server says of itself, as far as it matters to a lock."""
+    """
+    What a server says of itself, as far as it matters to a lock.
+
+    Attributes:
+        uptime: For how many seconds it has been running by its own clock; ``None``
+            if it does not say.
+
+        time: The microseconds of its clock; ``None`` if it does not say.
+
+        promoted: Whether it was a replica before, or was restored as one.
+
+        appends: Whether it keeps a file of all that was changed; ``None`` if it
+            does not say.
+    """
 
     version: str
     run_id: str
     role: str
     evicts: str
+    uptime: int | None = None
+    time: int | None = None
+    promoted: bool = False
+    appends: bool | None = None
 
     @classmethod
     def parse(cls, text: bytes) -> "ServerInfo":
@@ -19,11 +36,16 @@ class ServerInfo:
         said = dict(line.split(":", 1) for line in lines if ":" in line)
         policy = said.get("maxmemory_policy", "noeviction")
         limited = said.get("maxmemory", "0") != "0"
+        appends = said.get("aof_enabled")
         return cls(
             version=said.get("redis_version", "unknown"),
             run_id=said.get("run_id", ""),
             role=said.get("role", "unknown"),
             evicts=policy if limited and policy != "noeviction" else "",
+            uptime=_number(said.get("uptime_in_seconds", "")),
+            time=_number(said.get("server_time_usec", "")),
+            promoted=bool(said.get("master_replid2", "").strip("0")),
+            appends=None if appends is None else appends != "0",
         )
 
     @property
@@ -44,3 +66,20 @@ class ServerInfo:
             f"its maxmemory-policy {self.evicts} may drop locks when memory runs out;"
             " only noeviction is safe"
         )
+
+    @property
+    def forgets(self) -> str:
+        """Why it can't keep its locks over a restart, empty if it may."""
+        if self.appends is not False:
+            return ""
+        return (
+            "restart_guard is 'fsync-always', but it keeps nothing (aof_enabled is 0);"
+            " it needs appendonly yes and appendfsync always"
+        )
+
+
+def _number(digits: str) -> int | None:
+    sign, digits = (-1, digits[1:]) if digits[:1] == "-" else (1, digits)
+    return (
+        sign * int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 20 else None
+    )

@@ -20,12 +20,11 @@ MASTER_TIMEOUT = 50
 LONGEST = 2**53
 """The longest duration in milliseconds: beyond it a float can't count, nor a master add."""
 
+MAX_TTL = 60_000
+"""The longest ttl that a lock may have, in milliseconds."""
+
 TTL = 10_000
 """After how many milliseconds the masters release a lock by themselves."""
-
-
-MAX_TTL = 60_000
-"""The longest ttl that anybody uses, in milliseconds."""
 
 
 def milliseconds(duration: int | timedelta, *, name: str, zero: bool = False) -> int:
@@ -73,16 +72,6 @@ def drift(ttl: int, *, factor: float) -> int:
     return math.ceil(ttl * factor) + 2
 
 
-def absence(max_ttl: int, *, factor: float) -> float:
-    """
-    Return for how many seconds a master that lost its memory must stay away.
-
-    By then every lease is over that it may have forgotten; a second more,
-    because a master counts its uptime in whole ones.
-    """
-    return max_ttl * (1 + factor) / 1000 + 1
-
-
 def deadline(began: float, ttl: int, *, factor: float) -> float:
     """
     Return the instant until which a lock may be believed that all agreed to after *began*.
@@ -112,6 +101,28 @@ def drift_factor(factor: float) -> float:
     if not 0 <= factor <= 0.5:  # a NaN fails this too
         raise ValueError(f"drift_factor must be from 0 to 0.5, not {factor}")
     return float(factor)
+
+
+def forgetting(max_ttl: int, *, factor: float) -> float:
+    """
+    Return for how many seconds a lease may be believed that a master has forgotten.
+
+    It was extended just before, at the longest ttl, on a clock that is slower; 1 s
+    more because uptimes are whole seconds.
+    """
+    return max_ttl * (1 + factor) / 1000 + 1
+
+
+def at_most(ttl: int, max_ttl: int) -> int:
+    """
+    Return *ttl* if it is not longer than *max_ttl*.
+
+    Raises:
+        ValueError: It is: a master that restarts would vote again too early.
+    """
+    if ttl > max_ttl:
+        raise ValueError(f"ttl must be at most max_ttl, which is {max_ttl} ms, not {ttl} ms")
+    return ttl
 
 
 def believable(ttl: int, *, factor: float) -> int:

@@ -12,6 +12,7 @@ no credential.
 
 import asyncio
 import contextlib
+from collections.abc import Iterable
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
@@ -169,6 +170,27 @@ def address(master: object, *, name: str) -> Dialler:
         return dialler
     kind = f"{type(master).__module__}.{type(master).__qualname__}"
     raise TypeError(f"{name} must be a URL or a redis.asyncio.Redis client, not a {kind}")
+
+
+def addresses(masters: Iterable[str | Redis | Dialler]) -> list[Dialler]:
+    """
+    Return where all of *masters* are.
+
+    Raises:
+        TypeError: It is no list, or one of them is no master.
+
+        ValueError: There is none, one is there twice, or can't be understood.
+    """
+    if isinstance(masters, str | bytes | Redis) or not isinstance(masters, Iterable):
+        raise TypeError(f"masters must be a list of masters, not a single {type(masters).__name__}")
+    diallers = [address(master, name=f"masters[{i}]") for i, master in enumerate(masters)]
+    if not diallers:
+        raise ValueError("masters must name at least one master")
+    names = [str(dialler) for dialler in diallers]
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"masters must be different servers, but {name} is there twice")
+    return diallers
 
 
 def _from_url(url: str, *, name: str) -> Address:

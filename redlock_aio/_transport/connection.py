@@ -24,7 +24,7 @@ from collections.abc import Callable, Sequence
 import hiredis
 
 from redlock_aio._rules import protocol
-from redlock_aio._rules.protocol import Asker, Silence
+from redlock_aio._rules.protocol import Asker, Silence, Trust
 from redlock_aio._rules.quorum import Answer
 
 MAX_PENDING = 10_000
@@ -48,6 +48,7 @@ class Question:
     """A command of the house itself: its reply is awaited as *reply*."""
 
     __slots__ = ("debt_ttl", "payload", "reply")
+    trust = Trust.FULL
 
     def __init__(self, payload: bytes, loop: asyncio.AbstractEventLoop) -> None:
         self.payload = payload
@@ -64,6 +65,7 @@ class Again:
     """A release that is sent for the second and last time on one connection."""
 
     __slots__ = ("answered", "debt_ttl", "payload")
+    trust = Trust.FULL
 
     def __init__(self, asker: Asker) -> None:
         self.payload = asker.payload

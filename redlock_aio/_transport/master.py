@@ -5,6 +5,7 @@ One master: its connection, how it comes back, and what it still owes us.
          └──────────────────┘ (with growing, random delays)
 
 Only while it is up are commands sent; otherwise it votes at once and says why.
+While it may have forgotten locks it gets all commands but those that acquire one.
 A release that it has not confirmed is a debt: it is sent again, before anything
 else, on the next connection, until it is confirmed. That is safe because a
 release frees only the value of one attempt.
@@ -17,11 +18,13 @@ from collections.abc import Callable, MutableMapping, Sequence
 from redis.exceptions import AuthenticationError, AuthorizationError, ResponseError
 
 from redlock_aio._rules import protocol
-from redlock_aio._rules.protocol import Asker, Silence
+from redlock_aio._rules.protocol import Asker, Silence, Trust
 from redlock_aio._rules.quorum import Answer, Vote
-from redlock_aio._rules.server import ServerInfo
+from redlock_aio._rules.restarts import MEMBER
 from redlock_aio._transport.address import Dialler
 from redlock_aio._transport.connection import Connection, Question
+from redlock_aio._transport.guard import Guard, Sentry
+from redlock_aio._transport.replies import MasterError, info_of
 
 MAX_DEBTS = 10_000
 """How many releases are remembered for one master; the oldest are left to their ttl."""
@@ -36,14 +39,11 @@ DEBT_INTERVAL = 0.2
 """After how many seconds a release is repeated that was refused on a live connection."""
 
 
-class MasterError(Exception):
-    """A server that was reached and must not vote; its text says why."""
-
-
 class Debt:
     """One release that a master has not confirmed."""
 
     __slots__ = ("_master", "debt_ttl", "payload", "underway", "until")
+    trust = Trust.FULL
 
     def __init__(self, master: "Master", payload: bytes, ttl: int) -> None:
         self._master = master
@@ -78,6 +78,10 @@ class Master:
 
         tell: Called with a sentence about it that an operator should know, and
             whether it is good news.
+
+        guard: What knows whether it may have forgotten locks; ``None`` if nobody asks.
+
+        vouched: Whether its operator says that it never forgets any.
     """
 
     def __init__(
@@ -89,6 +93,8 @@ class Master:
         timeout: float,
         on_push: Callable[[int, object], None],
         tell: Callable[[bool, str], None],
+        guard: Guard | None = None,
+        vouched: bool = False,
     ) -> None:
         self.name = str(dialler)
         self._number = number
@@ -97,6 +103,11 @@ class Master:
         self._on_push = on_push
         self._tell = tell
         self._told = Silence(Answer.GRANTED)
+        self._vouched = vouched
+        self._sentry: Sentry | None = None
+        if guard is not None:
+            self._sentry = Sentry(guard, number, on_push=on_push, judged=self._judged)
+        self._out = ""
         self._timeout = timeout
         self._dial_timeout = max(SHORTEST_DIAL, 10 * timeout)
         self._condemn_after = max(SHORTEST_DIAL, 10 * timeout)
@@ -110,20 +121,29 @@ class Master:
         self._debts: dict[bytes, Debt] = {}
         self._collector: asyncio.TimerHandle | None = None
         self._closing = False
-        self.tried: asyncio.Future[None] = self._loop.create_future()
+        self.reached: asyncio.Future[None] = self._loop.create_future()
         """Done when it is known for the first time whether the master is up."""
+        self.tried: asyncio.Future[None] = self._loop.create_future()
+        """Done when it is known for the first time whether it votes."""
         self.send: Callable[[bytes, Sequence[Asker]], Silence | None] = self._refuse
         """Send commands behind all others; a `Silence` if they were not taken."""
         self._task = self._loop.create_task(self._serve(), name=f"redlock_aio {self.name}")
 
     def __repr__(self) -> str:
-        state = "up" if self.up else str(self._silence.detail)
+        state = str(self._silence.detail)
+        if self.up:
+            state = "up" if self._sentry is None or self.votes else self._sentry.detail
         return f"<Master {self.name}, {state}, {len(self._debts)} debts>"
 
     @property
     def up(self) -> bool:
         """Whether commands are taken."""
         return self._connection is not None
+
+    @property
+    def votes(self) -> bool:
+        """Whether it is up, and has not forgotten locks as far as is known."""
+        return self.up and (self._sentry is None or self._sentry.state is MEMBER)
 
     @property
     def pending(self) -> int:
@@ -188,11 +208,13 @@ class Master:
                     self._is_known()
                 else:
                     failures = 0
-                    self._is_known()
                     # A loop or a client that loses a cancellation on the way must
                     # not keep the program from ending.
                     if not task.cancelling():
-                        await down
+                        await (down if self._sentry is None else self._sentry.stay(down))
+                if self._sentry is not None and self._sentry.at_once:
+                    self._sentry.at_once = False
+                    continue
                 longest = min(LONGEST_DELAY, FIRST_DELAY * 2 ** min(failures, 16))
                 await asyncio.sleep(longest * random.uniform(0.5, 1))  # noqa: S311 - no secret
         finally:
@@ -204,9 +226,10 @@ class Master:
             if self._connection is not None:
                 self._connection.close()
 
-    def _is_known(self) -> None:
-        if not self.tried.done():
-            self.tried.set_result(None)
+    def _is_known(self, *, votes: bool = True) -> None:
+        for known in (self.reached, self.tried) if votes else (self.reached,):
+            if not known.done():
+                known.set_result(None)
 
     async def _connect(self) -> asyncio.Future[None]:
         """Come up; the future is done when the master is down again."""
@@ -222,7 +245,7 @@ class Master:
             self._number,
             self._loop,
             condemn_after=self._condemn_after,
-            on_push=self._on_push,
+            on_push=self._on_push if self._sentry is None else self._sentry.heard,
             on_lost=lost,
         )
         connection.adopt(transport, keep)
@@ -234,13 +257,31 @@ class Master:
         if down.done():
             raise ConnectionError(connection.reason)
         self._connection = connection
-        self.send = connection.send
+        self.send = connection.send if self._sentry is None or self.votes else self._sentry.send
         self._report(Silence(Answer.GRANTED))
         for debt in self._debts.values():
             debt.until = self._loop.time() + debt.debt_ttl / 1000
         self._collect()
-        self._on_push(self._number, protocol.EVERYTHING_CHANGED)
+        self._judged()
         return down
+
+    def _judged(self) -> None:
+        """Hear whether it has a vote, and tell whoever waits for it."""
+        connection, sentry = self._connection, self._sentry
+        if connection is None:
+            return  # it is still being examined
+        self._is_known(votes=sentry is None or sentry.settled)
+        if sentry is None or sentry.state is MEMBER:
+            self.send = connection.send
+            if self._out:
+                self._tell(True, f"{self.name}: votes again")
+            self._out = ""
+            self._on_push(self._number, protocol.EVERYTHING_CHANGED)
+            return
+        self.send = sentry.send
+        if sentry.settled and self._out != sentry.why:
+            self._out = sentry.why
+            self._tell(False, str(Vote(self.name, Answer.QUARANTINED, sentry.detail)))
 
     async def _examine(self, connection: Connection) -> None:
         """Ask a server that let us in whether it may vote, and give it the scripts."""
@@ -248,6 +289,8 @@ class Master:
         questions += [Question(script.load, self._loop) for script in protocol.SCRIPTS]
         # Not all may ask to be told of changes; they find out by trying again.
         wishes = [Question(wish, self._loop) for wish in (protocol.TRACKING, protocol.CAN_FREE)]
+        if self._sentry is not None:
+            wishes += [Question(wish, self._loop) for wish in (protocol.CACHING, protocol.LOOK)]
         payload = b"".join([question.payload for question in (*questions, *wishes)])
         connection.send(payload, [*questions, *wishes])
         replies = [await question.reply for question in questions]
@@ -256,20 +299,18 @@ class Master:
                 raise ConnectionError(reply.detail)
             if isinstance(reply, Exception):
                 raise MasterError(str(reply))
-        said = replies[0]
-        if not isinstance(said, bytes):
-            raise MasterError(f"INFO is answered with a {type(said).__name__}")
-        info = ServerInfo.parse(said)
-        if info.objection:
-            raise MasterError(info.objection)
+        info = info_of(replies[0])
         other = self._neighbours.setdefault(info.run_id, self)
         if other is not self:
             raise MasterError(f"the same server as {other.name}")
         self.can_free = await wishes[1].reply == 0
         self._run_id = info.run_id  # stepping down gives the name back
-        if info.caution and info.caution != self._cautioned:
-            self._tell(False, f"{self.name}: {info.caution}")
-        self._cautioned = info.caution
+        caution = "; ".join(filter(None, [info.caution, info.forgets if self._vouched else ""]))
+        if caution and caution != self._cautioned:
+            self._tell(False, f"{self.name}: {caution}")
+        self._cautioned = caution
+        if self._sentry is not None:
+            await self._sentry.examine(connection, info, await wishes[-1].reply)
 
     def _report(self, silence: Silence) -> None:
         """Tell once how the master stands, not at each attempt to connect."""
@@ -286,7 +327,9 @@ class Master:
         self.can_free = True
         self.send = self._refuse
         self._silence = silence
-        if not self._closing:
+        if self._sentry is not None:
+            self._sentry.gone()
+        if not self._closing and (self._sentry is None or not self._sentry.at_once):
             self._report(silence)
         if self._neighbours.get(self._run_id) is self:
             del self._neighbours[self._run_id]

@@ -83,6 +83,11 @@ class FakeMaster(Commands):
         forbid: The commands, in capitals, that its access list does not allow.
             What a script does is not asked for.
 
+        uptime: For how many seconds it has been running: ten days at first, 0 after
+            `restart`; can be set.
+
+        replica_before: Whether it was a replica once, and became a master.
+
         clock_offset: By how many seconds its clock is ahead of those of other
             fake masters. It is what they say the time is; no key ends earlier.
     """
@@ -146,11 +151,12 @@ class FakeMaster(Commands):
         self._held.clear()
         self._forget_everything()
 
-    def restart(self) -> None:
-        """Let it come back, empty."""
+    def restart(self, *, uptime: float = 0.0) -> None:
+        """Let it come back, empty, as a process that has been running for *uptime* seconds."""
         self.kill()
         self._restarts += 1
         self.run_id = f"{self._restarts:08x}" + self.run_id[8:]
+        self.uptime = uptime
         self._alive = True
 
     # How it is reached.

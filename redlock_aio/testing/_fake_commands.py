@@ -11,6 +11,9 @@ from redlock_aio._rules import protocol
 from redlock_aio.testing._fake_data import SCRIPTS, Data, Error
 from redlock_aio.testing._fake_pushes import Listener, Push, Pushes
 
+AGE = 864_000.0
+"""For how many seconds a master has been running that was not restarted."""
+
 EPOCH = 1_700_000_000
 """What a master's clock says when the running loop's says 0, in seconds."""
 
@@ -29,11 +32,22 @@ class Commands:
         self.error = ""
         self.forbid: set[str] = set()
         self.clock_offset = 0.0
+        self.replica_before = False
         self.commands: list[list[bytes]] = []
+        self._age, self._age_at = AGE, _now()
         self._pushes = Pushes(self._notice)
         self._data = Data(self._pushes)
         self._keys = self._data.keys
         self._scripts: set[bytes] = set()
+
+    @property
+    def uptime(self) -> float:
+        """For how many seconds it has been running."""
+        return self._age + _now() - self._age_at
+
+    @uptime.setter
+    def uptime(self, seconds: float) -> None:
+        self._age, self._age_at = seconds, _now()
 
     # What another client does.
 
@@ -52,13 +66,23 @@ class Commands:
 
     @property
     def keys(self) -> dict[str, str]:
-        """The keys that have not expired, with their values; the queues are not among them."""
+        """
+        The keys that have not expired, with their values.
+
+        The queues are not among them, nor the marker of the restart guard.
+        """
         now = asyncio.get_running_loop().time()
         return {
             key.decode(): value.decode()
             for key, (value, until) in self._keys.items()
-            if now < until and isinstance(value, bytes)
+            if now < until and isinstance(value, bytes) and key != protocol.MARKER
         }
+
+    @property
+    def marker(self) -> str | None:
+        """The marker of the restart guard; ``None`` if it has none."""
+        value = self._data.find(protocol.MARKER)[0]
+        return value.decode() if isinstance(value, bytes) else None
 
     def pttl(self, key: str) -> int:
         """Return the ms that *key* has left, -1 if it does not end, -2 if there is none."""
@@ -114,7 +138,15 @@ class Commands:
         return b"PONG"
 
     def _do_info(self) -> object:
-        said = {"redis_version": "7.0.0", "run_id": self.run_id, "role": self.role}
+        said = {
+            "redis_version": "7.0.0",
+            "run_id": self.run_id,
+            "role": self.role,
+            "uptime_in_seconds": int(self.uptime),
+            "server_time_usec": self._clock(),
+            "master_replid2": ("1" if self.replica_before else "0") * 40,
+            "aof_enabled": 0,
+        }
         return "".join(f"{key}:{value}\r\n" for key, value in said.items()).encode()
 
     def _clock(self) -> int:
@@ -180,11 +212,12 @@ class Commands:
         return script.sha
 
     def _do_set(self, key: bytes, value: bytes, *options: bytes) -> object:
-        if options and (options[:2] != (b"NX", b"PX") or len(options) != 3):
+        careful, rest = options[:1] == (b"NX",), options[options[:1] == (b"NX",) :]
+        if rest and (rest[:1] != (b"PX",) or len(rest) != 2):
             raise Error("ERR syntax error")
-        if options and self._data.find(key)[0] is not None:
+        if careful and self._data.find(key)[0] is not None:
             return None
-        self._data.set(key, value, int(options[2]) if options else None)
+        self._data.set(key, value, int(rest[1]) if rest else None)
         return True
 
     def _do_evalsha(self, sha: bytes, number: bytes, *arguments: bytes) -> object:
@@ -192,6 +225,13 @@ class Commands:
             raise Error("NOSCRIPT No matching script.")
         keys, rest = arguments[: int(number)], arguments[int(number) :]
         return SCRIPTS[sha](self._data, self._clock(), keys, rest)
+
+
+def _now() -> float:
+    try:
+        return asyncio.get_running_loop().time()
+    except RuntimeError:  # it is made before the loop, and is old enough
+        return 0.0
 
 
 def encode(reply: object) -> bytes:

@@ -9,6 +9,7 @@ import anyio
 import pytest
 
 from redlock_aio import LockLostError, Redlock
+from redlock_aio._rules.protocol import MARKER
 from redlock_aio.testing import FakeMaster, cancelled_at
 
 When = Literal["waiting", "answered"]
@@ -73,9 +74,9 @@ USES: list[Use] = [
 
 
 def left(master: FakeMaster) -> list[bytes]:
-    """All keys, the queues too."""
+    """All keys of locks, the queues too."""
     now = asyncio.get_running_loop().time()
-    return [key for key, (_, until) in master._keys.items() if now < until]
+    return [key for key, (_, until) in master._keys.items() if now < until and key != MARKER]
 
 
 async def whole(awaitable: Awaitable[None]) -> None:

@@ -40,6 +40,8 @@ class Transport(asyncio.Transport):
 class Asking:
     """Remembers its replies."""
 
+    trust = protocol.Trust.FULL
+
     def __init__(self, payload: bytes = protocol.PING, debt_ttl: int = 0) -> None:
         self.payload = payload
         self.debt_ttl = debt_ttl

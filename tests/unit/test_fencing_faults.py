@@ -23,7 +23,7 @@ BOTH = pytest.mark.parametrize("fair", [False, True])
 @pytest.fixture
 async def redlock(masters: list[FakeMaster]) -> AsyncIterator[Redlock]:
     """One that knows the masters' time, and has had the lock, so that there are counters."""
-    async with Redlock(masters, fencing=True) as redlock:
+    async with Redlock(masters, restart_guard="off", fencing=True) as redlock:
         async with redlock.lock("r"):
             pass
         await asyncio.sleep(0.01)
@@ -261,7 +261,7 @@ async def test_nothing_stays_wherever_it_is_cancelled(
 ) -> None:
     """Also between the rounds, and while the masters are asked for their time."""
     raised = 0
-    async with Redlock(masters, fencing=True) as redlock:
+    async with Redlock(masters, restart_guard="off", fencing=True) as redlock:
         for place in itertools.count(1):
             async with redlock.lock("r", fair=fair):
                 pass
@@ -307,7 +307,7 @@ async def test_clocks_that_differ_a_little_do_not_matter(
 ) -> None:
     masters[0].clock_offset = apart
     masters[1].clock_offset = apart * 0.9
-    async with Redlock(masters, fencing=True) as redlock:
+    async with Redlock(masters, restart_guard="off", fencing=True) as redlock:
         for _ in range(3):
             async with redlock.lock("r", fair=fair) as lease:
                 await asyncio.sleep(0.01)
@@ -324,7 +324,7 @@ async def test_a_master_whose_clock_is_far_off_has_no_vote(
 ) -> None:
     """And says by how much; two of five do no harm."""
     masters[0].clock_offset = masters[1].clock_offset = offset
-    async with Redlock(masters, fencing=True) as redlock:
+    async with Redlock(masters, restart_guard="off", fencing=True) as redlock:
         async with redlock.lock("r", wait=0) as lease:
             await asyncio.sleep(0.01)
             said = [vote.answer for vote in lease.votes]
@@ -343,7 +343,7 @@ async def test_clocks_of_which_none_has_a_majority_with_it_give_no_token(
 ) -> None:
     for number, master in enumerate(masters):
         master.clock_offset = 20.0 * number
-    async with Redlock(masters, fencing=True) as redlock:
+    async with Redlock(masters, restart_guard="off", fencing=True) as redlock:
         with pytest.raises(QuorumUnavailableError, match=r"its clock is 20\.0 s|too late"):
             await redlock.lock("r", wait=50, fair=fair).acquire()
         await asyncio.sleep(0.01)
@@ -357,7 +357,10 @@ async def test_a_mad_clock_makes_nothing_unreadable_for_the_others(
 ) -> None:
     """It is in the year 2286, by which numbers have a digit more."""
     masters[0].clock_offset = 1e10
-    async with Redlock(masters) as redlock, redlock.lock("r", fencing=True, fair=fair) as lease:
+    async with (
+        Redlock(masters, restart_guard="off") as redlock,
+        redlock.lock("r", fencing=True, fair=fair) as lease,
+    ):
         assert lease.fencing_token < 2**53
 
 

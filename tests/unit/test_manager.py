@@ -332,7 +332,7 @@ async def test_a_program_that_ends_without_closing_lets_its_tasks_release() -> N
         assert len(masters[0].keys) == 5
 
     async def look() -> None:
-        kept.extend(master._keys for master in masters)
+        kept.extend(master.keys for master in masters)
 
     tasks: list[asyncio.Task[None]] = []
     kept: list[object] = []

@@ -10,6 +10,8 @@ from redlock_aio import Answer, QuorumUnavailableError, Redlock
 from redlock_aio._transport import master as module
 from redlock_aio.testing import FakeMaster, VirtualTimeLoop
 
+RESTARTED = "it restarted 0 s ago and may have forgotten locks"
+
 
 async def votes(redlock: Redlock) -> list[tuple[Answer, str]]:
     lock = redlock.lock("probe", wait=0)
@@ -215,11 +217,16 @@ async def test_an_operator_is_told_once_that_a_master_is_away_and_when_it_is_bac
             masters[1].kill()
             await asyncio.sleep(60)
             masters[1].restart()
-            await asyncio.sleep(1)
+            await asyncio.sleep(70)
     assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
         ("WARNING", "m1: unreachable, connection reset by peer"),
         ("WARNING", "m1: unreachable, connection refused"),
         ("INFO", "m1: connected again"),
+        (
+            "WARNING",
+            f"m1: quarantined, {RESTARTED}; it votes again in 62 s",
+        ),
+        ("INFO", "m1: votes again"),
     ]
 
 

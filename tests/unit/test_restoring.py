@@ -20,7 +20,7 @@ BOTH = pytest.mark.parametrize("fenced", [False, True])
 @pytest.fixture
 async def redlock(masters: list[FakeMaster], *, fenced: bool) -> Redlock:
     """One whose locks have a token, or have not, which makes no difference here."""
-    return Redlock(masters, fencing=fenced)
+    return Redlock(masters, restart_guard="off", fencing=fenced)
 
 
 def kept(masters: list[FakeMaster], lease: Lease) -> list[bool]:

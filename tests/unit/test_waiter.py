@@ -10,6 +10,7 @@ from redlock_aio import LockNotAcquiredError, QuorumUnavailableError, Redlock
 from redlock_aio._engine.queues import IDLE
 from redlock_aio._engine.waiter import HEARTBEAT, LIVES
 from redlock_aio._rules import protocol
+from redlock_aio._rules.protocol import MARKER
 from redlock_aio.testing import FakeMaster
 
 LATENCY = 0.001
@@ -25,7 +26,7 @@ def now() -> float:
 @pytest.fixture
 async def other(masters: list[FakeMaster]) -> AsyncIterator[Redlock]:
     """Another program."""
-    async with Redlock(masters) as other:
+    async with Redlock(masters, restart_guard="off") as other:
         yield other
 
 
@@ -52,7 +53,9 @@ def queued(master: FakeMaster) -> list[bytes]:
 
 
 def left(masters: list[FakeMaster]) -> list[bytes]:
-    return [key for master in masters for key, (_, until) in master._keys.items() if now() < until]
+    """All keys of locks, the queues too."""
+    keys = [(key, until) for master in masters for key, (_, until) in master._keys.items()]
+    return [key for key, until in keys if now() < until and key != MARKER]
 
 
 async def test_alone_it_is_one_round_and_leaves_nothing(
@@ -200,7 +203,7 @@ def delay(redlock: Redlock, number: int, seconds: float) -> None:
 
 
 async def test_a_queue_that_is_full_refuses_at_once(masters: list[FakeMaster]) -> None:
-    async with Redlock(masters, max_waiters=3) as redlock:
+    async with Redlock(masters, max_waiters=3, restart_guard="off") as redlock:
         holder = await redlock.lock("r", fair=True).acquire()
         waiters = [asyncio.create_task(got(redlock)) for _ in range(2)]
         await asyncio.sleep(0.1)
@@ -284,7 +287,10 @@ async def test_masters_that_are_far_from_each_other_do_not_make_anybody_yield_in
 ) -> None:
     """A call of the nearest is answered before the others have called."""
     masters = [FakeMaster(latency=0.001 * 2**number) for number in range(5)]
-    async with Redlock(masters) as redlock, Redlock(masters) as other:
+    async with (
+        Redlock(masters, restart_guard="off") as redlock,
+        Redlock(masters, restart_guard="off") as other,
+    ):
         await got(redlock)
         await got(other)
         for master in masters[1 : 1 + dead]:
@@ -391,7 +397,10 @@ def listening(masters: list[FakeMaster]) -> int:
 async def test_who_may_not_listen_finds_out_by_asking(masters: list[FakeMaster]) -> None:
     for master in masters:
         master.forbid = {"SUBSCRIBE", "UNSUBSCRIBE"}
-    async with Redlock(masters) as redlock, Redlock(masters) as other:
+    async with (
+        Redlock(masters, restart_guard="off") as redlock,
+        Redlock(masters, restart_guard="off") as other,
+    ):
         holder = await redlock.lock("r", fair=True).acquire()
         waiter = asyncio.create_task(got(other))
         await asyncio.sleep(0.1)
@@ -406,7 +415,7 @@ async def test_who_may_not_listen_finds_out_by_asking(masters: list[FakeMaster])
 async def test_clocks_that_go_wrong_do_not_keep_it_out(masters: list[FakeMaster]) -> None:
     for number, master in enumerate(masters):
         master.clock_offset = 1000.0 * number
-    async with Redlock(masters) as redlock:
+    async with Redlock(masters, restart_guard="off") as redlock:
         await got(redlock)
         for master in masters[:3]:
             master.clock_offset += 100  # all later than what was asked is allowed to be

@@ -1,40 +1,26 @@
-"""
-What users pass, checked.
-
-Each error names the argument, what is wanted and what came.
-"""
+"""What users hand in: is it of the right kind, and does it make sense?"""
 
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import TypeVar
-
-from redis.asyncio import Redis
-
-from redlock_aio._transport.address import Dialler, address
 
 LONGEST_RESOURCE = 512
 
 T = TypeVar("T")
 
 
-def diallers(masters: Iterable[str | Redis | Dialler]) -> list[Dialler]:
-    """Return how each of *masters* is reached."""
-    if isinstance(masters, str | bytes | Redis) or not isinstance(masters, Iterable):
-        raise TypeError(f"masters must be a list of masters, not a single {type(masters).__name__}")
-    found = [address(master, name=f"masters[{i}]") for i, master in enumerate(masters)]
-    if not found:
-        raise ValueError("masters must name at least one master")
-    names = [str(dialler) for dialler in found]
-    for name in names:
-        if names.count(name) > 1:
-            raise ValueError(f"masters must be different servers, but {name} is there twice")
-    return found
-
-
 def of_type(value: T, kind: type[T], *, name: str) -> T:
-    """Return *value* if it is of that *kind*."""
+    """Return *value* if it is a *kind*; else a `TypeError` that names the argument."""
     if not isinstance(value, kind):
         raise TypeError(f"{name} must be a {kind.__name__}, not a {type(value).__name__}")
+    return value
+
+
+def one_of(value: T, values: Sequence[T], *, name: str) -> T:
+    """Return *value* if it is one of *values*; else a `ValueError` that names the argument."""
+    if value not in values:
+        *most, last = map(repr, values)
+        raise ValueError(f"{name} must be {', '.join(most)} or {last}, not {value!r}")
     return value
 
 

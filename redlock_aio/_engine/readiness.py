@@ -1,0 +1,62 @@
+"""When enough is known of the masters for a first attempt."""
+
+import asyncio
+import math
+from collections.abc import Sequence
+from typing import Protocol
+
+from redlock_aio._rules.quorum import majority
+
+
+class Candidate(Protocol):
+    """What is asked of a master until it is known whether it votes."""
+
+    reached: asyncio.Future[None]
+    """Done when it is known for the first time whether it is up."""
+    tried: asyncio.Future[None]
+    """Done when it is known for the first time whether it votes."""
+
+    @property
+    def up(self) -> bool: ...
+    @property
+    def votes(self) -> bool: ...
+
+
+async def readiness(masters: Sequence[Candidate], wait: int | None, patience: int) -> bool:
+    """
+    Wait until it is known which masters vote, at most *wait* ms if it is not 0.
+
+    Once a majority is up the others get *patience* ms more, so that a
+    minority that hangs does not hold up the first lock. If none hangs, but it is
+    not known yet whether they are a new set, that is waited for.
+
+    Returns:
+        Whether it is; if not, who has more patience waits on.
+
+    Cancellation:
+        Connecting goes on.
+    """
+    loop = asyncio.get_running_loop()
+    ends = loop.time() + wait / 1000 if wait else math.inf
+    grace = math.inf
+    needed = majority(len(masters))
+    while trying := [master for master in masters if not master.tried.done()]:
+        votes = sum(master.votes for master in masters)
+        if votes + len(trying) < needed:
+            break  # no majority can come together now
+        up = sum(master.up for master in masters)
+        dialling = [master.reached for master in trying if not master.up]
+        if up < needed or not (dialling or votes >= needed):
+            grace = math.inf
+        elif grace == math.inf:
+            grace = loop.time() + patience / 1000
+        left = min(ends, grace) - loop.time()
+        if left <= 0:
+            return up >= needed
+        await asyncio.wait(
+            {master.tried for master in trying}
+            | {reached for reached in dialling if not reached.done()},
+            timeout=None if left == math.inf else left,
+            return_when=asyncio.FIRST_COMPLETED,
+        )
+    return True

@@ -1,0 +1,387 @@
+"""
+Masters that may have forgotten locks, and how they come to vote again.
+
+    away ──► UNDECIDED ──► QUARANTINED ──► MEMBER
+       └─────────┴───────────────┴───────────┘ (by what `restarts.judge` says)
+
+A `Sentry` examines one master at each connection, before it is sent anything of a
+lock, and goes on looking while the connection lives: when the quarantine is over,
+when the server says that its marker was changed, and now and then, for servers
+that do not say it and for proxies that hide a restart. A member that turns out to
+have lost its marker loses its connection, so that nothing counts that is underway.
+
+The `Guard` is what the sentries of one manager share: only together can they see
+that a whole set of masters is new.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from redlock_aio._rules import protocol, restarts
+from redlock_aio._rules.protocol import Asker, Silence, Trust
+from redlock_aio._rules.quorum import GRANTED, Answer
+from redlock_aio._rules.restarts import MEMBER, QUARANTINED, UNDECIDED, Marker, Seen, Verdict
+from redlock_aio._rules.server import ServerInfo
+from redlock_aio._transport.connection import Connection, Question
+from redlock_aio._transport.replies import (
+    MasterError,
+    forbidden,
+    info_of,
+    marker_of,
+    read_marker,
+)
+
+REREADS = (0.02, 0.03, 0.05, 0.1, 0.15, 0.15)
+"""
+After how many seconds the marker of an undecided master is read again: another
+process may be marking a new set at this very moment.
+"""
+
+UNDECIDED_INTERVAL = 0.5
+"""Seconds between two looks at it after that, while other masters can't be asked."""
+
+LOOKS = 4
+"""How often a live connection is looked at in the time for which a forgotten lease may live."""
+
+SLACK = 0.001
+"""Seconds by which a timer may come too early."""
+
+WRITES = 3
+"""How often a marker is written in a row; somebody may be quicker, or the server be full."""
+
+
+class Muted:
+    """Stands for an asker at a master whose answer does not count as it comes."""
+
+    __slots__ = ("_asker", "_silence", "debt", "debt_ttl", "payload", "trust")
+
+    def __init__(self, asker: Asker, silence: Silence) -> None:
+        self._asker = asker
+        self._silence = silence
+        self.payload = asker.payload
+        self.debt = getattr(asker, "debt", asker.payload)
+        self.debt_ttl = asker.debt_ttl
+        self.trust = asker.trust
+
+    def answered(self, master: int, reply: object, /) -> None:
+        """Hand on what counts."""
+        nothing = reply == 0 or isinstance(reply, list)  # to be freed; or somebody else's key
+        if nothing or self.trust is Trust.MUTED:
+            reply = self._silence
+        self._asker.answered(master, reply)
+
+
+class Guard:
+    """
+    What the sentries of one manager share.
+
+    Args:
+        seen: What is known of each address; it outlives the connections.
+
+        clock: The clock of leases.
+
+        lasts: For how many seconds a forgotten lease may be believed at most.
+
+        strict: Whether young servers without a marker have restarted even if all
+            of them are like that.
+    """
+
+    def __init__(
+        self, seen: list[Seen], clock: Callable[[], float], *, lasts: float, strict: bool
+    ) -> None:
+        self.seen = seen
+        self.clock = clock
+        self.lasts = lasts
+        self.strict = strict
+        self.sentries: list[Sentry] = []
+        self.founding = False
+        """Whether a new set is being marked."""
+
+    def __repr__(self) -> str:
+        states = ", ".join(s.state.name if s.state else "AWAY" for s in self.sentries)
+        return f"<Guard of {states}>"
+
+    @property
+    def is_old(self) -> bool:
+        """Whether some master is known not to be new."""
+        return any(sentry.state in (MEMBER, QUARANTINED) for sentry in self.sentries)
+
+    async def found(self) -> None:
+        """
+        Mark all masters as members, if none of them has a marker.
+
+        It is a new set only if all of them say so when all are marked: meanwhile
+        somebody may have marked one as rejoining who knows it from before.
+
+        Cancellation:
+            What is marked by then stays marked.
+        """
+        sentries = self.sentries
+        if self.founding or any(sentry.state is not UNDECIDED for sentry in sentries):
+            return
+        self.founding = True
+        try:
+            asked = [sentry.ask_for(restarts.founding(sentry.info)) for sentry in sentries]
+            if None in asked:
+                return  # one has just gone
+            replies = [(await mark.reply, await get.reply) for mark, get in filter(None, asked)]
+        finally:
+            self.founding = False
+        found = [read_marker(reply) for _, reply in replies]
+        new = all(
+            marker is not None and marker.run_id == sentry.info.run_id and not marker.rejoining
+            for sentry, marker in zip(sentries, found, strict=True)
+        )
+        for sentry, marker, (marked, _) in zip(sentries, found, replies, strict=True):
+            if new and sentry.state is UNDECIDED:
+                sentry.stand(Verdict(MEMBER), marker)
+            elif not new and marked == GRANTED:
+                sentry.ask_for(restarts.not_new(sentry.info, self.lasts, certain=True))
+
+
+class Sentry:
+    """
+    Who knows whether one master may have forgotten locks.
+
+    Args:
+        number: Which of the masters it is.
+
+        on_push: Called with its number and with what the server says unasked.
+
+        judged: Called when it is known whether it has a vote.
+    """
+
+    def __init__(
+        self,
+        guard: Guard,
+        number: int,
+        *,
+        on_push: Callable[[int, object], None],
+        judged: Callable[[], None],
+    ) -> None:
+        self.state: restarts.State | None = None
+        """How the master stands, ``None`` while it is away."""
+        self.at_once = False
+        """Whether the connection was ended by us, to see anew what the master has."""
+        self.settled = False
+        """Whether enough has been done to decide."""
+        self._guard = guard
+        self._number = number
+        self._on_push = on_push
+        self._judged = judged
+        self._connection: Connection | None = None
+        self._wake: asyncio.Future[None] | None = None
+        self._doubt = False
+        self._stood = 0
+        self._rereads = 0
+        self._until = 0.0
+        self._started = 0.0
+        self._reason = restarts.Reason.NONE
+        self.info: ServerInfo
+        guard.sentries.append(self)
+
+    def __repr__(self) -> str:
+        return f"<Sentry {self._number}, {self.state.name if self.state else 'AWAY'}>"
+
+    @property
+    def detail(self) -> str:
+        """Why the master has no vote, empty if it has one."""
+        if self.state in (None, MEMBER):
+            return ""
+        now = self._guard.clock()
+        return restarts.describe(self._reason, ago=now - self._started, left=self._until - now)
+
+    @property
+    def why(self) -> str:
+        """By what this quarantine is told from others."""
+        return f"{self.info.run_id} {self._reason.name}"
+
+    @property
+    def left(self) -> float:
+        """For how many seconds it has no vote yet."""
+        return self._until - self._guard.clock()
+
+    def send(self, payload: bytes, askers: Sequence[Asker], /) -> Silence | None:
+        """Send what a master without a vote may get; a `Silence` if there is anything else."""
+        silence = Silence(Answer.QUARANTINED, self.detail)
+        if self._connection is None or any(asker.trust is Trust.NONE for asker in askers):
+            return silence
+        heard = [a if a.trust is Trust.FULL else Muted(a, silence) for a in askers]
+        return self._connection.send(payload, heard)
+
+    # Looking.
+
+    async def examine(self, connection: Connection, info: ServerInfo, said: object) -> None:
+        """
+        Judge a server that let us in.
+
+        Args:
+            info: What it says of itself.
+
+            said: Its answer to the question for its marker.
+
+        Raises:
+            MasterError: It does not let us use the marker.
+
+            ConnectionError: The connection has ended.
+
+        Cancellation:
+            The master is away.
+        """
+        self._connection = connection
+        self._rereads = 0
+        self.settled = False
+        try:
+            await self._judge(info, marker_of(said))
+        except BaseException:
+            self.gone()
+            raise
+
+    async def stay(self, down: asyncio.Future[None]) -> None:
+        """
+        Look after a connection until it is *down*.
+
+        Cancellation:
+            Nothing is looked after any more.
+        """
+        while not down.done():
+            try:
+                if self.state is UNDECIDED:
+                    await self._guard.found()
+                await self._rest(down)
+                if not down.done():
+                    await self._look()
+            except ConnectionError:
+                pass  # it is down
+            except MasterError as error:
+                if self._connection is not None:
+                    self._connection.condemn(protocol.harmless(str(error)))
+
+    async def _rest(self, down: asyncio.Future[None]) -> None:
+        """Wait until there is something to look at."""
+        wait = self._pause()
+        if not self._doubt:
+            self._wake = wake = asyncio.get_running_loop().create_future()
+            await asyncio.wait([down, wake], timeout=wait, return_when="FIRST_COMPLETED")
+        self._doubt = False
+
+    def _pause(self) -> float:
+        """Return for how many seconds there is nothing to do."""
+        every = self._guard.lasts / LOOKS
+        if self.state is QUARANTINED:
+            return max(min(self.left + SLACK, every), 0.0)
+        if self.state is MEMBER:
+            return every
+        self._rereads += 1
+        if self._rereads <= len(REREADS):
+            return REREADS[self._rereads - 1]
+        if not self.settled:
+            self.settled = True
+            self._judged()
+        return min(max(self.left, 0.0), UNDECIDED_INTERVAL)
+
+    async def _look(self) -> None:
+        """See whether the server and its marker are what they were."""
+        connection = self._connection
+        if connection is None:
+            return
+        stood = self._stood
+        loop = asyncio.get_running_loop()
+        commands = (protocol.INFO, protocol.CACHING, protocol.LOOK)
+        info, _, marker = questions = [Question(command, loop) for command in commands]
+        connection.send(b"".join(commands), questions)
+        connection.overdue()
+        now, found = info_of(await info.reply), marker_of(await marker.reply)
+        if stood != self._stood:
+            return  # a new set was founded meanwhile: what was read is old
+        if self.state is MEMBER:
+            verdict = self._verdict(now, found)
+            if verdict.state is not MEMBER:
+                ago, left = now.uptime or 0, verdict.seconds
+                self._again(restarts.describe(verdict.reason, ago=ago, left=left))
+                return
+        await self._judge(now, found)
+
+    def _verdict(self, info: ServerInfo, marker: Marker | None) -> Verdict:
+        guard = self._guard
+        seen, now = guard.seen[self._number], guard.clock()
+        verdict = restarts.judge(info, marker, seen, now, lasts=guard.lasts, strict=guard.strict)
+        reread = self._rereads > len(REREADS)
+        if verdict.state is UNDECIDED and reread and guard.is_old:
+            return restarts.not_new(info, guard.lasts)
+        return verdict
+
+    async def _judge(self, info: ServerInfo, marker: Marker | None) -> None:
+        """Draw the consequences of what was found, and write them down there."""
+        self.info = info
+        self._started = self._guard.clock() - (info.uptime or 0)
+        verdict = self._verdict(info, marker)
+        for _ in range(WRITES):
+            self._remember(verdict, marker)
+            asked = self.ask_for(verdict)
+            if asked is None:
+                break
+            marked, get = await asked[0].reply, await asked[1].reply
+            marker = marker_of(get)
+            if isinstance(marked, Exception) and str(marked).startswith("NOPERM"):
+                raise forbidden(marked)
+            verdict = self._verdict(info, marker)
+        self.stand(verdict, marker)
+
+    def ask_for(self, verdict: Verdict) -> tuple[Question, Question] | None:
+        """Write what *verdict* says, and read what is there then; ``None`` if it says nothing."""
+        if verdict.write is None or self._connection is None:
+            return None
+        loop = asyncio.get_running_loop()
+        mark = protocol.mark(bytes(verdict.write), careful=verdict.careful)
+        commands = (mark, protocol.CACHING, protocol.LOOK)
+        questions = [Question(command, loop) for command in commands]
+        self._connection.send(b"".join(commands), questions)
+        self._connection.overdue()
+        return questions[0], questions[2]
+
+    def _remember(self, verdict: Verdict, marker: Marker | None) -> None:
+        guard, number = self._guard, self._number
+        guard.seen[number] = restarts.remember(
+            guard.seen[number], self.info, marker, verdict, guard.clock()
+        )
+
+    def stand(self, verdict: Verdict, marker: Marker | None) -> None:
+        """Let the master stand as *verdict* says, for which *marker* was read."""
+        self._remember(verdict, marker)
+        before, self.state = self.state, verdict.state
+        self._stood += 1
+        self._until = self._guard.clock() + verdict.seconds
+        self._reason = verdict.reason
+        if verdict.state is not UNDECIDED:
+            self.settled = True
+        if before is not self.state:
+            self._judged()
+
+    # Hearing.
+
+    def heard(self, number: int, push: object) -> None:
+        """Take what the server says unasked."""
+        changed = protocol.changed(push)
+        if changed is None:
+            self._again("its keys were flushed")
+            return
+        if protocol.MARKER in changed:
+            self._doubt = True
+            if self._wake is not None and not self._wake.done():
+                self._wake.set_result(None)
+        self._on_push(number, push)
+
+    def _again(self, reason: str) -> None:
+        """End the connection, so that nothing counts that is underway, and look anew."""
+        if self._connection is not None:
+            self.at_once = True
+            self._connection.condemn(reason)
+
+    def gone(self) -> None:
+        """Hear that the connection has ended."""
+        if self.state is not None:
+            guard, number = self._guard, self._number
+            guard.seen[number] = restarts.last_seen(guard.seen[number], guard.clock())
+        self._connection = None
+        self.state = None

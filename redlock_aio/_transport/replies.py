@@ -1,0 +1,48 @@
+"""What the replies of a server come to that is asked about itself."""
+
+from redlock_aio._rules import protocol
+from redlock_aio._rules.protocol import Silence
+from redlock_aio._rules.restarts import Marker
+from redlock_aio._rules.server import ServerInfo
+
+
+class MasterError(Exception):
+    """A server that was reached and must not vote; its text says why."""
+
+
+def info_of(said: object) -> ServerInfo:
+    """Return what a server says of itself; raise why it says nothing, or must not vote."""
+    if isinstance(said, Silence):
+        raise ConnectionError(said.detail)
+    if isinstance(said, Exception):
+        raise MasterError(str(said))
+    if not isinstance(said, bytes):
+        raise MasterError(f"INFO is answered with a {type(said).__name__}")
+    info = ServerInfo.parse(said)
+    if info.objection:
+        raise MasterError(info.objection)
+    return info
+
+
+def marker_of(said: object) -> Marker | None:
+    """Return the marker that a server has told; raise why it has not."""
+    if isinstance(said, Silence):
+        raise ConnectionError(said.detail)
+    if isinstance(said, Exception):
+        if str(said).startswith("NOPERM"):
+            raise forbidden(said)
+        raise MasterError(str(said))
+    return read_marker(said)
+
+
+def read_marker(said: object) -> Marker | None:
+    """Return the marker in a reply; ``None`` if there is none, or no reply."""
+    return Marker.parse(said if isinstance(said, bytes) else None)
+
+
+def forbidden(error: Exception) -> MasterError:
+    """Return the error that says what a server must allow that has answered *error*."""
+    return MasterError(
+        f"the restart guard must GET and SET the key {protocol.MARKER.decode()}, or be off"
+        f' (restart_guard="off"): {error}'
+    )
