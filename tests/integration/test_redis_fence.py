@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 from redis.asyncio import Redis, RedisCluster
-from redis.exceptions import NoPermissionError, RedisError, ResponseError
+from redis.exceptions import RedisError, ResponseError
 
 from redlock_aio import Redlock, RedlockError
 from redlock_aio.fencing import FENCE_LUA, MOST_WORDS, RedisFence, StaleTokenError
 
 from .helpers import RealMaster, call
-from .servers import process
+from .servers import process, quiet_port
 
 pytestmark = [pytest.mark.integration, pytest.mark.promise("S7")]
 
@@ -196,16 +196,16 @@ async def test_a_key_of_another_type_is_an_error(fence: RedisFence, client: Redi
     assert await client.type(fence.key) == "list"
 
 
-async def test_other_errors_of_the_server_are_not_ours(masters: list[RealMaster]) -> None:
-    call(masters[0], "ACL", "SETUSER", "writer", "on", "nopass", "~k", "+@all")
+@pytest.mark.parametrize("may", ["~k +@all", "~* +@all -get"])
+async def test_other_errors_of_the_server_are_not_ours(masters: list[RealMaster], may: str) -> None:
+    call(masters[0], "ACL", "SETUSER", "writer", "on", "nopass", *may.split())
     try:
         url = masters[0].url.replace("//", "//writer:any@")
         async with Redis.from_url(url) as writer:
-            with pytest.raises(RedisError) as caught:
+            with pytest.raises(RedisError, match="permission|can't run"):
                 await RedisFence(writer, "k").write(("SET", "k", "v"), token=1)
     finally:
         call(masters[0], "ACL", "DELUSER", "writer")
-    assert isinstance(caught.value, NoPermissionError) or "permission" in str(caught.value)
     assert call(masters[0], "GET", "k") is None
 
 
@@ -257,7 +257,9 @@ async def test_the_lua_alone_refuses_by_an_error(client: Redis) -> None:
 
 
 async def test_a_cluster_has_token_and_data_in_one_slot(kind: str) -> None:
-    with process(kind, "--cluster-enabled", "yes") as server:
+    # Else it wants the port that is 10,000 higher, which somebody may have.
+    bus = ("--cluster-port", str(quiet_port()))
+    with process(kind, "--cluster-enabled", "yes", *bus) as server:
         call(server, "CLUSTER", "ADDSLOTSRANGE", 0, 16383)
         while "cluster_state:ok" not in str(call(server, "CLUSTER", "INFO")):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
