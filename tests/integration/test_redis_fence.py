@@ -202,7 +202,7 @@ async def test_other_errors_of_the_server_are_not_ours(masters: list[RealMaster]
     try:
         url = masters[0].url.replace("//", "//writer:any@")
         async with Redis.from_url(url) as writer:
-            with pytest.raises(RedisError, match="permission|can't run"):
+            with pytest.raises(RedisError, match=r"permission|can't run"):
                 await RedisFence(writer, "k").write(("SET", "k", "v"), token=1)
     finally:
         call(masters[0], "ACL", "DELUSER", "writer")
