@@ -306,7 +306,7 @@ class Sentry:
         guard = self._guard
         seen, now = guard.seen[self._number], guard.clock()
         verdict = restarts.judge(info, marker, seen, now, lasts=guard.lasts, strict=guard.strict)
-        reread = self._rereads > len(REREADS)
+        reread = self._rereads >= len(REREADS)
         if verdict.state is UNDECIDED and reread and guard.is_old:
             return restarts.not_new(info, guard.lasts)
         return verdict

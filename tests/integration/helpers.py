@@ -169,6 +169,7 @@ class Stopwatch:
 async def connected(masters: Iterable[Reachable], **options: Any) -> AsyncIterator[Redlock]:
     """Have a manager that is connected to all *masters*, with patience for a busy machine."""
     options.setdefault("master_timeout", TIMEOUT)
+    options.setdefault("restart_guard", "off")  # others restart and flush these servers
     wanted = urls(masters)
     async with Redlock(wanted, **options) as redlock:
         await until(lambda: up(redlock) == len(wanted), what="all masters are up")

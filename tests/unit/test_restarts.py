@@ -1,0 +1,230 @@
+"""May this master have forgotten locks? The rules as tables."""
+
+import math
+
+import pytest
+from hypothesis import given, strategies as st
+
+from redlock_aio._rules import restarts
+from redlock_aio._rules.restarts import (
+    MEMBER,
+    QUARANTINED,
+    UNDECIDED,
+    Marker,
+    Reason,
+    Seen,
+    State,
+    Verdict,
+)
+from redlock_aio._rules.server import ServerInfo
+
+pytestmark = [pytest.mark.promise("S1")]
+
+NOW, CLOCK, LASTS = 1000.0, 1_700_000_000_000_000, 60.0
+ME = "b" * 40
+NOTHING = Seen()
+OTHER = "a" * 40
+
+
+def info(
+    uptime: int | None = 10, *, time: int | None = CLOCK, promoted: bool = False
+) -> ServerInfo:
+    return ServerInfo("7", ME, "master", "", uptime=uptime, time=time, promoted=promoted)
+
+
+def member(run_id: str = ME, at: int = 5) -> Marker:
+    return Marker(run_id, rejoining=False, at=at)
+
+
+def rejoining(left: float, run_id: str = ME) -> Marker:
+    return Marker(run_id, rejoining=True, at=CLOCK + int(left * 1_000_000))
+
+
+def judge(
+    said: ServerInfo, marker: Marker | None, seen: Seen = NOTHING, *, strict: bool = False
+) -> Verdict:
+    return restarts.judge(said, marker, seen, NOW, lasts=LASTS, strict=strict)
+
+
+OLD, YOUNG = info(60), info(10)
+THERE_BEFORE = Seen(ME, NOW - 1, marker=5)
+ANOTHER_BEFORE = Seen(OTHER, NOW - 59, marker=5)
+LONG_AGO = Seen(OTHER, NOW - 60, marker=5)
+OUT = Seen(ME, NOW - 1, rejoining(99).at, NOW + 7, Reason.FLUSHED)
+SERVED = Seen(ME, NOW - 1, rejoining(99).at, NOW - 0.01, Reason.FLUSHED)
+
+
+@pytest.mark.parametrize(
+    ("said", "marker", "seen", "state", "seconds", "reason"),
+    [
+        # Another server was here within the time, whatever it says of itself.
+        (OLD, None, ANOTHER_BEFORE, QUARANTINED, 60, Reason.RESTARTED),
+        (OLD, member(), ANOTHER_BEFORE, QUARANTINED, 60, Reason.RESTARTED),
+        (OLD, member(), LONG_AGO, MEMBER, 0, Reason.NONE),
+        (OLD, None, LONG_AGO, MEMBER, 0, Reason.NONE),
+        # The marker was here and has gone, or was written by who knew of none.
+        (OLD, None, THERE_BEFORE, QUARANTINED, 60, Reason.FLUSHED),
+        (OLD, member(OTHER), THERE_BEFORE, QUARANTINED, 60, Reason.FLUSHED),
+        (OLD, member(at=6), THERE_BEFORE, QUARANTINED, 60, Reason.FLUSHED),
+        (OLD, member(), THERE_BEFORE, MEMBER, 0, Reason.NONE),
+        (OLD, rejoining(9), THERE_BEFORE, QUARANTINED, 9, Reason.MARKED),
+        # An uptime that can't be.
+        (info(-3598), None, NOTHING, QUARANTINED, 60, Reason.ABSURD),
+        (info(None), None, NOTHING, QUARANTINED, 60, Reason.ABSURD),
+        (info(10**9 + 1), None, NOTHING, QUARANTINED, 60, Reason.ABSURD),
+        (info(-1), member(OTHER), NOTHING, QUARANTINED, 60, Reason.ABSURD),
+        (info(-1), rejoining(-1), NOTHING, QUARANTINED, 60, Reason.ABSURD),
+        (info(-1), member(), NOTHING, MEMBER, 0, Reason.NONE),
+        # Its own marker.
+        (YOUNG, member(), NOTHING, MEMBER, 0, Reason.NONE),
+        (YOUNG, rejoining(1), NOTHING, QUARANTINED, 50, Reason.RESTARTED),
+        (YOUNG, rejoining(55), NOTHING, QUARANTINED, 55, Reason.RESTARTED),
+        (OLD, rejoining(20), NOTHING, QUARANTINED, 20, Reason.MARKED),
+        (OLD, rejoining(999), NOTHING, QUARANTINED, 60, Reason.MARKED),
+        (OLD, rejoining(0), NOTHING, MEMBER, 0, Reason.NONE),
+        (info(99, time=None), rejoining(0), NOTHING, QUARANTINED, 60, Reason.MARKED),
+        (OLD, Marker(ME, rejoining=True, at=0), NOTHING, QUARANTINED, 60, Reason.MARKED),
+        # What we have begun to wait for ourselves, we wait for to the end and no longer.
+        (OLD, rejoining(99), OUT, QUARANTINED, 7, Reason.FLUSHED),
+        (info(0), rejoining(99), SERVED, MEMBER, 0, Reason.NONE),
+        (YOUNG, None, Seen(ME, NOW - 1, None, NOW + 55, Reason.FLUSHED), QUARANTINED, 55,
+         Reason.FLUSHED),
+        (OLD, member(), Seen(ME, NOW - 1, None, NOW + 7, Reason.FLUSHED), QUARANTINED, 7,
+         Reason.FLUSHED),
+        # Another server's marker: restored from a disk, or a replica that was promoted.
+        (YOUNG, member(OTHER), NOTHING, QUARANTINED, 50, Reason.RESTARTED),
+        (YOUNG, rejoining(-9, OTHER), NOTHING, QUARANTINED, 50, Reason.RESTARTED),
+        (OLD, member(OTHER), NOTHING, MEMBER, 0, Reason.NONE),
+        (info(99, promoted=True), member(OTHER), NOTHING, QUARANTINED, 60, Reason.PROMOTED),
+        (info(99, promoted=True), member(), NOTHING, MEMBER, 0, Reason.NONE),
+        # No marker.
+        (OLD, None, NOTHING, MEMBER, 0, Reason.NONE),
+        (info(59), None, NOTHING, UNDECIDED, 1, Reason.UNPROVEN),
+        (YOUNG, None, NOTHING, UNDECIDED, 50, Reason.UNPROVEN),
+    ],
+)  # fmt: skip
+def test_who_votes(
+    said: ServerInfo,
+    marker: Marker | None,
+    seen: Seen,
+    state: State,
+    seconds: float,
+    reason: Reason,
+) -> None:
+    verdict = judge(said, marker, seen)
+
+    assert (verdict.state, verdict.reason) == (state, reason)
+    assert verdict.seconds == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(
+    ("said", "marker", "seen", "written", "careful"),
+    [
+        (OLD, None, ANOTHER_BEFORE, rejoining(60), False),
+        (OLD, member(at=6), THERE_BEFORE, rejoining(60), False),
+        (info(-1), None, NOTHING, rejoining(60), False),
+        (info(-1), rejoining(3), NOTHING, None, False),
+        (YOUNG, member(), NOTHING, None, False),
+        (YOUNG, rejoining(1), NOTHING, None, False),
+        (OLD, rejoining(0), NOTHING, member(at=CLOCK), False),
+        (YOUNG, member(OTHER), NOTHING, rejoining(50), False),
+        # The number stays, so that two who write it at once write the same.
+        (OLD, member(OTHER), NOTHING, member(), False),
+        (OLD, None, NOTHING, member(at=CLOCK), True),
+        (info(60, time=None), None, NOTHING, member(at=0), True),
+        (info(-1, time=None), None, NOTHING, Marker(ME, rejoining=True, at=0), False),
+        (YOUNG, None, NOTHING, None, False),
+    ],
+)
+def test_what_is_written(
+    said: ServerInfo, marker: Marker | None, seen: Seen, written: Marker | None, careful: bool
+) -> None:
+    verdict = judge(said, marker, seen)
+
+    assert (verdict.write, verdict.careful) == (written, careful)
+
+
+def test_a_strict_guard_takes_no_young_master_for_a_new_one() -> None:
+    verdict = judge(YOUNG, None, strict=True)
+
+    assert verdict == Verdict(QUARANTINED, 50, Reason.RESTARTED, rejoining(50), careful=True)
+    assert judge(OLD, None, strict=True).state is MEMBER
+
+
+uptimes = st.none() | st.integers(-5, 130) | st.just(10**12)
+markers = st.none() | st.builds(
+    Marker, st.sampled_from([ME, OTHER, ""]), st.booleans(), st.integers(0, 2 * CLOCK)
+)
+memories = st.builds(
+    Seen,
+    st.sampled_from([ME, OTHER, ""]),
+    st.floats(NOW - 99, NOW),
+    st.none() | st.just(5),
+    st.just(-math.inf) | st.floats(NOW - 99, NOW + LASTS),
+)
+
+
+@given(uptimes, st.sampled_from([None, CLOCK]), markers, memories, st.booleans(), st.booleans())
+def test_nobody_is_kept_out_for_longer_than_a_forgotten_lease_may_live(
+    uptime: int | None,
+    time: int | None,
+    marker: Marker | None,
+    seen: Seen,
+    promoted: bool,
+    strict: bool,
+) -> None:
+    said = info(uptime, time=time, promoted=promoted)
+    verdict = judge(said, marker, seen, strict=strict)
+
+    assert 0 <= verdict.seconds <= LASTS
+    assert (verdict.seconds == 0) == (verdict.state is MEMBER)
+    # Whoever looks again at what was written comes to the same.
+    kept = restarts.remember(seen, said, marker, verdict, NOW)
+    if verdict.write is not None:
+        again = judge(said, verdict.write, kept, strict=strict)
+        assert again.state is verdict.state
+        assert again.write is None
+        assert again.seconds >= verdict.seconds - 1e-6
+
+
+@pytest.mark.parametrize("marker", [member(), rejoining(9), member(at=0)])
+def test_a_marker_is_read_as_it_was_written(marker: Marker) -> None:
+    assert Marker.parse(bytes(marker)) == marker
+
+
+@pytest.mark.parametrize("value", [b"", b"member", b"\xff\xfe", b"a b c d", b"x" * 99])
+def test_what_is_no_marker_is_nobodys(value: bytes) -> None:
+    assert Marker.parse(value) == Marker("", rejoining=False, at=0)
+    assert judge(YOUNG, Marker.parse(value)).state is QUARANTINED
+
+
+def test_a_marker_without_a_number_is_one() -> None:
+    assert Marker.parse(None) is None
+    assert Marker.parse(ME.encode() + b" member") == member(at=0)
+    assert Marker.parse(ME.encode() + b" rejoining soon") == Marker(ME, rejoining=True, at=0)
+
+
+def test_why_and_how_long_is_told_in_whole_seconds() -> None:
+    told = restarts.describe(Reason.RESTARTED, ago=12.9, left=48.1)
+
+    assert told == "it restarted 12 s ago and may have forgotten locks; it votes again in 49 s"
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("uptime_in_seconds:12", {"uptime": 12}),
+        ("uptime_in_seconds:-3598", {"uptime": -3598}),
+        ("uptime_in_seconds:soon", {"uptime": None}),
+        ("server_time_usec:1700", {"time": 1700}),
+        ("master_replid2:" + "0" * 40, {"promoted": False}),
+        ("master_replid2:" + "0" * 39 + "a", {"promoted": True}),
+        ("aof_enabled:0", {"appends": False}),
+        ("aof_enabled:1", {"appends": True}),
+        ("", {"uptime": None, "time": None, "promoted": False, "appends": None}),
+    ],
+)
+def test_what_a_server_says_of_itself(line: str, expected: dict[str, object]) -> None:
+    said = ServerInfo.parse(f"run_id:x\r\n{line}\r\n".encode())
+
+    assert {name: getattr(said, name) for name in expected} == expected
