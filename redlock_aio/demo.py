@@ -3,7 +3,7 @@ A lock at work, in front of your eyes: ``python -m redlock_aio.demo``.
 
 Five masters are started on this machine. The tasks of several processes take
 turns at a counter that nothing but the lock protects, while one master is
-killed and comes back, and another one is paused and goes on. In the end the
+killed and comes back without its memory, and another one is paused and goes on. In the end the
 counter must have counted every turn. Only what any program may import of
 redlock_aio is used here.
 """
@@ -116,7 +116,8 @@ class Worker:
 async def _work(process: int, plan: Plan, record: Record) -> None:
     file = os.open(plan.counter, os.O_RDWR)
     try:
-        async with Redlock(plan.masters) as redlock, asyncio.TaskGroup() as group:
+        redlock = Redlock(plan.masters, max_ttl=plan.ttl)
+        async with redlock, asyncio.TaskGroup() as group:
             for number in range(process * TASKS, (process + 1) * TASKS):
                 group.create_task(Worker(number, plan, record, file).take_turns(redlock))
             group.create_task(_end_with_parent(record))
@@ -167,18 +168,18 @@ class Screen:
 def story(masters: Sequence[EmbeddedMaster], seconds: float, ttl: int) -> Iterator[Step]:
     """Yield what happens to the masters: after how many seconds, what, and what it means."""
     second, fourth = masters[1], masters[3]
+    out = 1.01 * ttl / 1000 + 1
     yield 0.15 * seconds, second.kill, "master 2 is KILLED: four of five are still a majority"
-    # A wait is never shorter than it was asked to be: 2 ttls.
     yield (
-        0.2 * seconds,
+        0.05 * seconds,
         second.start,
         (
-            f"master 2 is BACK and has forgotten everything. It stayed away for longer than the"
-            f" ttl ({ttl / 1000:g} s),\n          so that no lock is alive any more which it could"
-            " give to somebody else: restarts need that"
+            f"master 2 is BACK and has forgotten everything: QUARANTINED for {out:.1f} s, the"
+            " longest ttl and 1 s,\n          so that it gives nobody a lock that is still alive"
         ),
     )
-    yield 0.15 * seconds, fourth.pause, "master 4 is PAUSED: it takes requests and answers none"
+    yield max(0.3 * seconds, out + 0.1), lambda: None, "master 2 VOTES AGAIN"
+    yield 0.05 * seconds, fourth.pause, "master 4 is PAUSED: it takes requests and answers none"
     yield (
         0.25 * seconds,
         fourth.resume,

@@ -37,6 +37,7 @@ class Job:
     first_share: float = 8.0
     body: tuple[float, float] = (0.0, 0.003)
     guard: str = "lock"
+    restart_guard: str = "auto"
     waiting: str = "plain"
     """Or "fair", or "mixed": half of the tasks like this, half like that."""
     patience: int = 2_000
@@ -78,6 +79,7 @@ class Crew:
                 str(job.ttl),
             ),
             *("--shortest", str(job.body[0]), "--longest", str(job.body[1])),
+            *("--restart-guard", job.restart_guard),
             *("--guard", job.guard, "--seed", str(self.chance.getrandbits(32))),
             *("--waiting", job.waiting, "--patience", str(job.patience)),
             *(["--long"] if job.long else []),

@@ -15,7 +15,7 @@ def left_behind(masters: Sequence[EmbeddedMaster], *, within: float) -> dict[str
         left = {}
         for master in masters:
             with master.client() as client:
-                if keys := client.keys():
+                if keys := [key for key in client.scan_iter() if key != "redlock_aio:marker"]:
                     left[master.url] = keys
         if not left or time.monotonic() > ends:
             return left

@@ -4,10 +4,9 @@ What befalls the masters, from a seed.
 Never more than a minority is away at a time, and a master that comes back is
 given a moment before the next one goes, in which its clients find it.
 
-A killed master comes back without its memory. It must stay away for longer than
-the longest ttl that is in use, or it would grant a lock that it had granted
-before its death: the delayed restart, an operator's duty for as long as the
-library does not guard against it. So the nemesis does as an operator must.
+A killed master comes back soon, without its memory. That it does not grant what it
+had granted before its death is the restart guard's doing. Until it votes again it
+counts as away.
 """
 
 import random
@@ -21,6 +20,9 @@ FOUND_AGAIN = 0.7
 """Seconds that clients may take to find a master that is back: half a second between two dials."""
 
 PAUSES = (0.05, 1.8)
+AWAY = 0.2
+"""For how many seconds a killed master is not there: as long as a restart takes."""
+
 STEPS = (0.1, 0.6)
 """Seconds between two deeds, from and to."""
 
@@ -35,7 +37,13 @@ class Deed:
 
 
 def schedule(
-    chance: random.Random, *, masters: int, seconds: float, away: float, what: Sequence[str]
+    chance: random.Random,
+    *,
+    masters: int,
+    seconds: float,
+    what: Sequence[str],
+    out: float = 0.0,
+    away: float = AWAY,
 ) -> list[Deed]:
     """
     Return what is to be done, in order; all masters are back at the end.
@@ -47,9 +55,11 @@ def schedule(
 
         seconds: When the last master has to be back.
 
-        away: For how many seconds a killed master stays away.
-
         what: Which of "pause", "kill" and "cut" may happen.
+
+        out: For how many seconds a master has no vote that is back.
+
+        away: For how many seconds a killed master is not there.
     """
     minority = (masters - 1) // 2
     deeds: list[Deed] = []
@@ -64,17 +74,14 @@ def schedule(
             deeds.append(Deed(now, master, deed))
             if deed != "cut":
                 deeds.append(Deed(now + gone, master, {"pause": "resume", "kill": "start"}[deed]))
-            busy_until[master] = now + gone + FOUND_AGAIN
+            busy_until[master] = now + gone + FOUND_AGAIN + (out if deed == "kill" else 0.0)
         now += chance.uniform(*STEPS)
     return sorted(deeds)
 
 
-def perform(
-    deeds: Sequence[Deed], masters: Sequence[EmbeddedMaster], *, away: float
-) -> dict[str, int]:
+def perform(deeds: Sequence[Deed], masters: Sequence[EmbeddedMaster]) -> dict[str, int]:
     """Do it, and return how often what was done; the masters are all up afterwards."""
     began = time.monotonic()
-    killed: dict[int, float] = {}
     done: dict[str, int] = {}
     for deed in deeds:
         master = masters[deed.master]
@@ -82,12 +89,7 @@ def perform(
             "pause": master.pause, "resume": master.resume, "kill": master.kill,
             "start": master.start, "cut": master.cut,
         }  # fmt: skip
-        due = began + deed.at
-        if deed.what == "start":
-            # From its death, not from when that was planned: this must not be short.
-            due = max(due, killed[deed.master] + away)
-        time.sleep(max(0.0, due - time.monotonic()))
+        time.sleep(max(0.0, began + deed.at - time.monotonic()))
         acts[deed.what]()
-        killed[deed.master] = time.monotonic()
         done[deed.what] = done.get(deed.what, 0) + 1
     return done

@@ -223,12 +223,11 @@ async def test_nothing_is_left_where_masters_come_and_go_meanwhile(
     masters: list[EmbeddedMaster], chance: random.Random, seconds: float
 ) -> None:
     deeds = nemesis.schedule(
-        chance, masters=5, seconds=seconds / 5, away=0.3, what=("pause", "cut", "cut", "kill")
+        chance, masters=5, seconds=seconds / 5, what=("pause", "cut", "cut", "kill")
     )
     async with Scene(masters).redlock() as redlock:
         storm = Storm(redlock, chance)
         raging = asyncio.create_task(storm.rage(EACH, seconds / 5))
-        # Nobody counts here, so a killed master may be back before its time.
-        done = await asyncio.to_thread(nemesis.perform, deeds, masters, away=0.3)
+        done = await asyncio.to_thread(nemesis.perform, deeds, masters)
         await raging
     storm.report(str(done))

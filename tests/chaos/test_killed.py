@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from redlock_aio._rules.timing import DRIFT_FACTOR, forgetting
 from redlock_aio.testing import EmbeddedMaster, server_binary
 
 from . import nemesis
@@ -19,6 +20,7 @@ from .history import by_resource, longest_gap, lost_updates, overlaps
 from .keys import left_behind
 from .order import overtakings, turns, worst_inversion
 from .told import report
+from .worker import LONG_TTL
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(600)]
 
@@ -94,14 +96,14 @@ def test_no_update_is_lost_while_workers_are_killed_and_masters_come_and_go(
 ) -> None:
     seconds *= SHARE[waiting]
     job = Job(seconds, ttl=TTL, tasks=6, waiting=waiting, patience=10_000, long=True)
-    away = job.ttl / 1000 + 0.2
+    out = forgetting(max(job.ttl, LONG_TTL), factor=DRIFT_FACTOR)
     deeds = nemesis.schedule(
-        chance, masters=5, seconds=seconds - 1.5, away=away, what=("pause", "cut", "cut", "kill")
+        chance, masters=5, seconds=seconds - 1.5, out=out, what=("pause", "cut", "cut", "kill")
     )
     fate = random.Random(chance.getrandbits(32))
     with at_work(job, masters, chance) as crew:
         with killing(crew, fate, BETWEEN[waiting]):
-            done = nemesis.perform(deeds, masters, away=away)
+            done = nemesis.perform(deeds, masters)
             time.sleep(max(0.0, (crew.until - instant()) / 1e9))
         crew.wait()
         # The living have gone on for longer than the dead were believed to live, and

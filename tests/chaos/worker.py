@@ -195,7 +195,9 @@ async def work(options: argparse.Namespace) -> None:
     )
     # That masters come and go is no news here; asyncio's own complaints still are.
     logging.getLogger("redlock_aio").addHandler(logging.NullHandler())
-    async with Redlock(options.masters) as redlock:
+    async with Redlock(
+        options.masters, max_ttl=max(options.ttl, LONG_TTL), restart_guard=options.restart_guard
+    ) as redlock:
         worker = Worker(options, redlock)
         await worker.wait_for_the_start()
         async with asyncio.TaskGroup() as tasks:
@@ -221,6 +223,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--shortest", type=float, required=True)
     parser.add_argument("--longest", type=float, required=True)
     parser.add_argument("--guard", choices=("lock", "none", "short"), required=True)
+    parser.add_argument("--restart-guard", choices=("auto", "off"), default="auto")
     parser.add_argument("--waiting", choices=("plain", "fair", "mixed"), required=True)
     parser.add_argument("--patience", type=int, required=True)
     parser.add_argument("--long", action="store_true")

@@ -55,7 +55,7 @@ def test_nothing_is_lost(folder: str) -> None:
     shown = demo(folder, "--seconds", "4")
     assert shown.stderr == ""
     assert re.search(r"^updates lost: +0$", shown.stdout, re.MULTILINE), shown.stdout
-    for event in ("KILLED", "BACK", "longer than the ttl (0.4 s)", "PAUSED", "GOES ON"):
+    for event in ("KILLED", "BACK", "QUARANTINED for 1.4 s", "VOTES AGAIN", "PAUSED", "GOES ON"):
         assert event in shown.stdout
     turns = re.search(r"^turns taken: +(\d+), by 12 of 12 workers", shown.stdout, re.MULTILINE)
     assert turns, shown.stdout

@@ -118,11 +118,14 @@ def queued(masters: Iterable[RealMaster], name: str = "r") -> list[int]:
     return [call(master, "ZCARD", f"redlock_aio:queue:{{{name}}}") for master in masters]
 
 
+MARKER = "redlock_aio:marker"
+
+
 def own_keys(masters: Iterable[RealMaster]) -> list[str]:
     """Return what there is on any master besides locks: queues, and channels to be woken on."""
     found = []
     for master in masters:
-        found += call(master, "KEYS", "redlock_aio:*")
+        found += [key for key in call(master, "KEYS", "redlock_aio:*") if key != MARKER]
         found += call(master, "PUBSUB", "CHANNELS", "*")
     return found
 

@@ -25,7 +25,7 @@ NEEDED = (
 """
 What a user of the server's access list has to be allowed, and nothing else:
 
-    ACL SETUSER redlock on >PASSWORD resetkeys ~KEYS resetchannels -@all
+    ACL SETUSER redlock on >PASSWORD resetkeys ~KEYS resetchannels ~redlock_aio:marker -@all
         +evalsha +script|load +get +set +del +pexpire +pttl +info +ping
         +client|tracking +client|caching
 
@@ -44,6 +44,9 @@ What is needed for ``fair=True`` besides, and:
 
     ~redlock_aio:* &redlock_aio:wake:*
 """
+
+MARKER = "~redlock_aio:marker"
+"""What the restart guard needs; `OWN` allows it too."""
 
 OWN = ("~redlock_aio:*", "&redlock_aio:wake:*")
 
@@ -64,7 +67,9 @@ def server(kind: str) -> Iterator[EmbeddedMaster]:
 
 
 @contextlib.contextmanager
-def allowed(master: EmbeddedMaster, *commands: str, own: tuple[str, ...] = ()) -> Iterator[str]:
+def allowed(
+    master: EmbeddedMaster, *commands: str, own: tuple[str, ...] = (MARKER,)
+) -> Iterator[str]:
     """Give the URL of a user who may do this and no more, with *own* keys and channels."""
     rules = ["on", ">secret", "resetkeys", "~app:*", "resetchannels", *own, "-@all"]
     call(master, "ACL", "DELUSER", "app")
@@ -166,11 +171,26 @@ async def test_these_permissions_are_enough(
         assert refused <= {"client|setinfo", "delifeq"}  # tried once, and not needed
 
 
-@pytest.mark.parametrize("missing", sorted(set(NEEDED) - set(WISHED)))
+@pytest.mark.parametrize("missing", [*sorted(set(NEEDED) - set(WISHED)), MARKER])
 async def test_each_of_these_permissions_is_needed(server: EmbeddedMaster, missing: str) -> None:
     """Without it something does not work, so that the list has nothing in excess."""
-    with allowed(server, *(command for command in NEEDED if command != missing)) as url:
+    own = () if missing == MARKER else (MARKER,)
+    with allowed(server, *(command for command in NEEDED if command != missing), own=own) as url:
         assert not await everything_works(url, server)
+
+
+async def test_the_marker_is_named_in_the_vote_and_can_be_done_without(
+    server: EmbeddedMaster,
+) -> None:
+    with allowed(server, *NEEDED, own=()) as url:
+        async with Redlock([url], master_timeout=500) as redlock:
+            with pytest.raises(
+                QuorumUnavailableError, match=r'redlock_aio:marker.*restart_guard="off".*NOPERM'
+            ):
+                await redlock.lock("app:r", wait=0).acquire()
+        redlock = Redlock([url], master_timeout=500, restart_guard="off")
+        async with redlock, redlock.lock("app:r", wait=0):
+            pass
 
 
 @pytest.mark.parametrize("missing", ["", *WISHED])
@@ -240,7 +260,10 @@ async def test_these_permissions_are_enough_for_fencing(
     server: EmbeddedMaster, caplog: pytest.LogCaptureFixture
 ) -> None:
     """And those for a plain lock are no less so; with all three sets all works together."""
-    with allowed(server, *NEEDED, *FENCED, own=COUNTERS) as url, caplog.at_level(logging.INFO):
+    with (
+        allowed(server, *NEEDED, *FENCED, own=(MARKER, *COUNTERS)) as url,
+        caplog.at_level(logging.INFO),
+    ):
         assert await fencing_works(url, server)
         assert await everything_works(url, server)
         assert not caplog.text
@@ -283,9 +306,9 @@ async def test_a_missing_permission_is_named_in_the_vote(server: EmbeddedMaster)
                 await redlock.lock("app:r", wait=0).acquire()
 
 
-def test_the_readme_says_the_same() -> None:
+def test_the_documentation_says_the_same() -> None:
     """Both commands, word by word."""
-    text = (Path(__file__).parents[2] / "README.md").read_text()
+    text = (Path(__file__).parents[2] / "examples" / "acl.md").read_text()
     block = text.partition("<!-- acl:begin -->")[2].partition("<!-- acl:end -->")[0]
     commands = [line.split() for line in block.splitlines() if line.startswith("ACL SETUSER")]
     start = ["ACL", "SETUSER", "redlock", "on", ">PASSWORD", "resetkeys", "~KEYS", "resetchannels"]
@@ -293,8 +316,8 @@ def test_the_readme_says_the_same() -> None:
     fair = [f"+{command}" for command in FAIR]
     fenced = [f"+{command}" for command in FENCED]
     assert commands == [
-        [*start, "-@all", *plain],
-        [*start, *COUNTERS, "-@all", *plain, *fenced],
+        [*start, MARKER, "-@all", *plain],
+        [*start, MARKER, *COUNTERS, "-@all", *plain, *fenced],
         [*start, *OWN, "-@all", *plain, *fair],
     ]
 

@@ -186,9 +186,8 @@ async def test_a_majority_that_restarted_empty_lets_nobody_in_before_the_deadlin
         assert await answers(redlock, "r") == ["G"] * 5
 
 
-async def test_a_newcomer_after_a_quick_restart_of_all_waits(
-    redlock: Redlock, masters: list[FakeMaster]
-) -> None:
+@pytest.mark.usefixtures("redlock")
+async def test_a_newcomer_after_a_quick_restart_of_all_waits(masters: list[FakeMaster]) -> None:
     """One after the other, each seen by somebody: a newcomer must not take them for a new set."""
     for master in masters:
         master.restart()
