@@ -283,7 +283,7 @@ async def test_each_of_these_permissions_is_needed_for_fencing(
 ) -> None:
     """Without it something does not work, so that the list has nothing in excess."""
     commands = [command for command in (*NEEDED, *FENCED) if command != missing]
-    own = tuple(pattern for pattern in COUNTERS if pattern != missing)
+    own = (MARKER, *(pattern for pattern in COUNTERS if pattern != missing))
     with allowed(server, *commands, own=own) as url:
         assert not await fencing_works(url, server)
 
