@@ -1,0 +1,399 @@
+"""
+Every way in which a few acquisitions can go, on the shipped rules and scripts.
+
+Time is not modelled: what it can do, anything can do at any moment.
+
+- A lock may end on a master at any moment. That is a ttl, a clock that jumps, a
+  holder that was suspended for an hour, and a release, all at once. So a master may
+  grant whoever has the lock there, and no releases are needed. With *until_released*
+  a lock ends only by its release instead: that is the world in which leases exclude
+  each other.
+- A message that is late is delivered later, one that is lost is never delivered. A
+  reply that is late or lost is a client that decides by some of the answers that
+  there are. An acquire may be delivered more than once, at any time, and a raise
+  after its round is over.
+- A refusal is the same as a lost message: it can only keep a client from deciding.
+- Others take the lock on single masters and never get it (*others* times).
+
+Three things make the states fewer and lose nothing. Masters are alike, so their
+columns are sorted. An attempt begins, and a round, with its first answer: beginning
+earlier promises less, and nobody can tell. And a client that has a majority may be
+taken to decide by exactly so many answers: among more that do not agree there are so
+many that do not either, with the same highest one.
+"""
+
+import functools
+import itertools
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+from redlock_aio._rules import fencing
+from redlock_aio._rules.fencing import Counter
+from redlock_aio._rules.quorum import majority
+
+from .masters import Keys, run, words
+from .rules import SHIPPED, Rules
+from .search import Step
+
+NEW, ASKING, RAISING, HELD, EXTENDING, OVER = range(6)
+
+Attempt = tuple[int, int, int, tuple[int, ...], int]
+"""Its status, token, the highest token reported before it began, raises, extensions."""
+
+Side = tuple[int, int, int, int]
+"""
+What is between one master and one attempt: how many acquires may still come, the
+counter that was granted, the answer in the present round, whether a release may come.
+"""
+
+Column = tuple[int, int, int, tuple[Side, ...]]
+"""One master: whether it votes, who has the lock, the counter, and its sides."""
+
+State = tuple[tuple[Attempt, ...], tuple[Column, ...], tuple[int, int], int]
+"""The attempts, the masters, how often more may go wrong, the highest token reported."""
+
+Delivery = tuple[str, Column, Callable[[Side], Side] | None, Attempt]
+"""What a master does, what it is then, what that means for the others, and the attempt then."""
+
+PROPERTIES = ("P1", "P2", "P3", "P4", "P5")
+"""
+What must hold.
+
+P1: whoever begins after a token was reported gets a higher one.
+P2: no token is reported twice.
+P3: no two leases are held at once, where locks end only when they are released.
+P4: what is extended has not been overtaken before the extension began.
+P5: where leases exclude each other, tokens rise from holder to holder.
+"""
+
+NOBODY = -1
+TTL = 1000
+COUNTER = Counter(b"r", lead=10**9)
+LATE = 10**9
+
+T = TypeVar("T")
+
+
+class Fencing:
+    """
+    Attempts to get a fencing token.
+
+    Args:
+        counters: What the masters' counters say at first; 0 is none.
+
+        proposals: What each attempt proposes: the time, as its client knows it.
+
+        copies: How often an acquire of each attempt may be delivered, once if left out.
+
+        forgetful: How often a master may forget everything.
+
+        others: How often others take the lock on a master.
+
+        extensions: How often a lease may be extended.
+
+        until_released: Whether a lock ends only when it is released.
+
+        looked_for: Which of the properties are looked at.
+    """
+
+    def __init__(
+        self,
+        counters: tuple[int, ...],
+        proposals: tuple[int, ...],
+        rules: Rules = SHIPPED,
+        *,
+        copies: tuple[int, ...] | None = None,
+        forgetful: int = 0,
+        others: int = 0,
+        extensions: int = 0,
+        until_released: bool = False,
+        looked_for: tuple[str, ...] = PROPERTIES,
+    ) -> None:
+        self.needed = majority(len(counters))
+        self._counters = counters
+        self._proposals = proposals
+        self._rules = rules
+        self._copies = copies or (1,) * len(proposals)
+        self._budget = (forgetful, others)
+        self._extensions = extensions
+        self._until_released = until_released
+        self._looked_for = looked_for
+        # The first client makes two attempts if there can be a mistake in that.
+        self._owners = [a if rules.fresh else max(a - 1, 0) for a in range(len(proposals))]
+        self._extended = functools.cache(functools.partial(_extended, rules))
+
+    def first(self) -> State:
+        """Return the state in which nobody has begun."""
+        sides: tuple[Side, ...] = ((0, 0, 0, 0),) * len(self._proposals)
+        columns = sorted((1, NOBODY, counter, sides) for counter in self._counters)
+        return ((NEW, 0, 0, (), 0),) * len(self._proposals), tuple(columns), self._budget, 0
+
+    def steps(self, state: State) -> Iterator[Step[State]]:
+        """Return all that can happen next."""
+        attempts, columns, budget, highest = state
+        if all(self._final(attempt) for attempt in attempts):
+            return  # nobody can be told anything any more
+        for a in range(len(attempts)):
+            yield from self._decided(state, a)
+        for i, column in enumerate(columns):
+            if i and column == columns[i - 1]:
+                continue
+            rest = columns[:i] + columns[i + 1 :]
+            votes, _, counter, sides = column
+            if budget[0] and votes:
+                forgot = (int(not self._rules.stays_away), NOBODY, 0, sides)
+                left = (budget[0] - 1, budget[1])
+                label = f"a master whose counter says {counter} forgets everything"
+                yield label, (attempts, _among(rest, forgot), left, highest), ""
+            if budget[1] and votes and not self._until_released:
+                taken = (1, NOBODY, counter + 1, sides)
+                left = (budget[0], budget[1] - 1)
+                label = f"another takes a master whose counter says {counter}"
+                yield label, (attempts, _among(rest, taken), left, highest), ""
+            for a in range(len(attempts)):
+                for what, after, everywhere, new in self._delivered(state, column, a):
+                    others = rest if everywhere is None else _each(rest, a, everywhere)
+                    changed = _replaced(attempts, a, new)
+                    label = f"attempt {a}: a master that says {counter} {what}"
+                    yield label, (changed, _among(others, after), budget, highest), ""
+
+    def _final(self, attempt: Attempt) -> bool:
+        done = attempt[4] == self._extensions and not self._until_released
+        return attempt[0] == OVER or (attempt[0] == HELD and done)
+
+    # What clients decide.
+
+    def _decided(self, state: State, a: int) -> Iterator[Step[State]]:
+        attempts, columns, budget, highest = state
+        status, token, floor, raises, extensions = attempts[a]
+        if status in (ASKING, RAISING):
+            for fence in self._outcome(attempts[a], columns, a)[0]:
+                held = (HELD, fence, 0, raises, 0)
+                after = self._settled(_replaced(attempts, a, held), columns, a)
+                broken = self._broken(state, a, fence)
+                yield f"attempt {a} reports {fence}", (*after, budget, max(highest, fence)), broken
+        elif status == EXTENDING and sum(c[3][a][2] for c in columns) >= self.needed:
+            held = (HELD, token, 0, raises, extensions + 1)
+            after = self._settled(_replaced(attempts, a, held), columns, a)
+            broken = f"P4: {token} is extended, but {floor} was reported before that began"
+            label = f"attempt {a} is extended"
+            yield label, (*after, budget, highest), broken if floor > token else ""
+        if self._until_released and status in (ASKING, RAISING, HELD):
+            over = _replaced(attempts, a, (OVER, 0, 0, raises, 0))
+            gone = _each(columns, a, lambda side: (side[0], 0, 0, 1))
+            label = f"attempt {a} is {'released' if status == HELD else 'given up'}"
+            yield label, (over, tuple(sorted(gone)), budget, highest), ""
+
+    def _outcome(
+        self, attempt: Attempt, columns: tuple[Column, ...], a: int
+    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return the tokens that may be found agreed on by now, and to what to raise otherwise."""
+        raising = attempt[0] == RAISING
+        answers = sorted([c[3][a][1 + raising] for c in columns if c[3][a][1 + raising]])
+        if len(answers) < self.needed:
+            return (), ()
+        asked = attempt[3][-1] if raising else 0
+        agreed, targets = _outcomes(self._rules, tuple(answers), self.needed, asked)
+        return agreed, targets if len(attempt[3]) < fencing.MOST_RAISES else ()
+
+    def _broken(self, state: State, a: int, token: int) -> str:
+        """Return the first of what does not hold if *token* is reported now."""
+        attempts, _, _, highest = state
+        held = [b for b, other in enumerate(attempts) if other[0] in (HELD, EXTENDING)]
+        floor, alone = attempts[a][2], self._until_released
+        broken = {
+            "P1": token <= floor and f"{token} is reported by one that began after {floor} was",
+            "P2": token in [attempts[b][1] for b in held] and f"{token} is reported twice",
+            "P3": alone and bool(held) and f"attempts {held[0]} and {a} have the lock at once",
+            "P5": alone and token <= highest and f"{token} is reported after {highest}",
+        }
+        return next((f"{p}: {what}" for p in self._looked_for if (what := broken.get(p))), "")
+
+    def _settled(
+        self, attempts: tuple[Attempt, ...], columns: tuple[Column, ...], a: int
+    ) -> tuple[tuple[Attempt, ...], tuple[Column, ...]]:
+        """Forget what can't matter any more, so that fewer states differ."""
+        sides = _each(columns, a, lambda side: (side[0], 0, 0, side[3]))
+        if not self._final(attempts[a]) or attempts[a][3]:
+            return attempts, tuple(sorted(sides))
+        owner = self._owners[a]
+        if self._owners.count(owner) == 1:
+            sides = tuple([(v, NOBODY if h == owner else h, c, s) for v, h, c, s in sides])
+        return attempts, tuple(sorted(sides))
+
+    # What masters do.
+
+    def _delivered(self, state: State, column: Column, a: int) -> Iterator[Delivery]:
+        votes, holder, counter, sides = column
+        attempt = state[0][a]
+        status, _, _, raises, extensions = attempt
+        left, _, _, leaving = sides[a]
+        if votes and status == NEW and self._may_begin(state[0], a):
+            new: Attempt = (ASKING, 0, state[3], (), 0)
+            fresh = (self._copies[a], 0, 0, 0)
+            begun = (votes, holder, counter, _replaced(sides, a, fresh))
+            for what, after, _, _ in self._granted(begun, a, new):
+                yield what, after, lambda _: fresh, new
+        elif votes and left:
+            yield from self._granted(column, a, attempt)
+        if holder == self._owners[a]:
+            if leaving:
+                yield "releases", _side(column, a, (left, 0, 0, 0), NOBODY), None, attempt
+            if status in (ASKING, RAISING):
+                yield from self._raises(state, column, a)
+            for target in raises if status != RAISING else raises[:-1]:
+                if (said := _raised(counter, target)) > counter:
+                    late = _side(column, a, sides[a], holder, said)
+                    yield f"is raised to {target}, too late", late, None, attempt
+        if status == EXTENDING or (status == HELD and extensions < self._extensions):
+            yield from self._extends(state, column, a)
+
+    def _raises(self, state: State, column: Column, a: int) -> Iterator[Delivery]:
+        _, holder, counter, sides = column
+        attempt = state[0][a]
+        status, _, floor, raises, _ = attempt
+        left, _, answer, leaving = sides[a]
+        for target in self._outcome(attempt, state[1], a)[1]:
+            said = _raised(counter, target)
+            new: Attempt = (RAISING, 0, floor, (*raises, target), 0)
+            after = _side(column, a, (left, 0, said, leaving), holder, said)
+            yield f"is raised to {target}", after, lambda s: (s[0], 0, 0, s[3]), new
+        if status == RAISING and not answer:
+            said = _raised(counter, raises[-1])
+            after = _side(column, a, (left, 0, said, leaving), holder, said)
+            yield f"is raised to {raises[-1]}", after, None, attempt
+
+    def _may_begin(self, attempts: tuple[Attempt, ...], a: int) -> bool:
+        if not a:
+            return True
+        before = attempts[a - 1]
+        if self._owners[a] == self._owners[a - 1]:
+            return before[0] == OVER or self._final(before)
+        # Those who propose the same are alike: they begin in order.
+        return before[0] != NEW or self._proposals[a - 1] != self._proposals[a]
+
+    def _granted(self, column: Column, a: int, attempt: Attempt) -> Iterator[Delivery]:
+        votes, holder, counter, sides = column
+        left, got, answer, leaving = sides[a]
+        owner, proposal = self._owners[a], self._proposals[a]
+        before = {holder} if self._until_released else {holder, NOBODY}
+        for keeper in before:
+            said, new_holder, value = _acquired(keeper, counter, owner, proposal)
+            if not said:
+                continue
+            if self._final(attempt) and not attempt[3] and self._owners.count(owner) == 1:
+                new_holder = NOBODY if not self._until_released else new_holder
+            heard = {said, got} if got else {said}  # of two answers either may come first
+            for known in heard if attempt[0] == ASKING else {0}:
+                side = (left - 1, known, answer, leaving)
+                after = (votes, new_holder, value, _replaced(sides, a, side))
+                yield f"grants, and says {value}", after, None, attempt
+
+    def _extends(self, state: State, column: Column, a: int) -> Iterator[Delivery]:
+        votes, holder, counter, sides = column
+        attempt = state[0][a]
+        status, fence, _, raises, extensions = attempt
+        left, got, answer, leaving = sides[a]
+        owner = self._owners[a]
+        if extensions:
+            # Once extended, it is set again where nobody has it: this is never counted.
+            reply, now_holder, value = _restored(NOBODY, counter, owner, fence)
+            if reply and (now_holder, value) != (holder, counter):
+                yield "sets it again", _side(column, a, sides[a], now_holder, value), None, attempt
+        if answer:
+            return
+        reply, now_holder, value = self._extended(holder, counter, owner, fence)
+        if reply:
+            after = _side(column, a, (left, got, 1, leaving), now_holder, value)
+            if not votes and not self._rules.counts_the_away:
+                away = _side(column, a, sides[a], now_holder, value)
+                yield "extends, and does not count", away, None, attempt
+            elif status == EXTENDING:
+                yield "extends", after, None, attempt
+            else:
+                new = (EXTENDING, fence, state[3], raises, extensions)
+                yield "extends", after, lambda s: (s[0], s[1], 0, s[3]), new
+
+
+# The scripts, on a master of which only the holder and the counter matter.
+
+
+def _master(holder: int, counter: int) -> Keys:
+    data = Keys()
+    if holder != NOBODY:
+        data.set(b"r", b"%d" % holder)
+    if counter:
+        data.set(COUNTER.key, b"%d" % counter)
+    return data
+
+
+def _ran(data: Keys, payload: bytes) -> tuple[int, int, int]:
+    """Return the answer, who has the lock then, and what the counter says."""
+    reply = run(data, 0, words(payload))
+    assert isinstance(reply, int)
+    holder, counter = data.get(b"r"), data.get(COUNTER.key)
+    return reply, NOBODY if holder is None else int(holder), int(counter or 0)
+
+
+@functools.cache
+def _acquired(holder: int, counter: int, owner: int, proposal: int) -> tuple[int, int, int]:
+    payload = COUNTER.acquire(b"%d" % owner, TTL, proposal, LATE)
+    return _ran(_master(holder, counter), payload)
+
+
+@functools.cache
+def _raised(counter: int, target: int) -> int:
+    return _ran(_master(1, counter), COUNTER.raise_to(target, b"1"))[0]
+
+
+def _extended(
+    rules: Rules, holder: int, counter: int, owner: int, fence: int
+) -> tuple[int, int, int]:
+    payload = rules.extend(COUNTER, b"%d" % owner, TTL, fence)
+    reply, then, value = _ran(_master(holder, counter), payload)
+    return reply is True, then, value
+
+
+@functools.cache
+def _restored(holder: int, counter: int, owner: int, fence: int) -> tuple[int, int, int]:
+    payload = COUNTER.extend(b"%d" % owner, TTL, fence, again=True)
+    reply, then, value = _ran(_master(holder, counter), payload)
+    return reply is True, then, value
+
+
+@functools.cache
+def _outcomes(
+    rules: Rules, answers: tuple[int, ...], needed: int, asked: int
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return what a client may find agreed on, and what it may raise the counters to."""
+    tokens, targets = set(), set()
+    for counted in set(itertools.combinations(answers, needed)):
+        said = list(counted)
+        token = rules.raised(said, needed, asked) if asked else rules.agreed(said, needed)
+        if token:
+            tokens.add(token)
+        else:
+            targets.add(max(said))
+    return tuple(sorted(tokens)), tuple(sorted(targets))
+
+
+# Tuples with something changed.
+
+
+def _replaced(those: tuple[T, ...], at: int, by: T) -> tuple[T, ...]:
+    return (*those[:at], by, *those[at + 1 :])
+
+
+def _side(column: Column, a: int, side: Side, holder: int, counter: int | None = None) -> Column:
+    votes, _, before, sides = column
+    return votes, holder, before if counter is None else counter, _replaced(sides, a, side)
+
+
+def _each(
+    columns: tuple[Column, ...], a: int, change: Callable[[Side], Side]
+) -> tuple[Column, ...]:
+    return tuple([(v, h, c, _replaced(sides, a, change(sides[a]))) for v, h, c, sides in columns])
+
+
+def _among(columns: tuple[Column, ...], one: Column) -> tuple[Column, ...]:
+    return tuple(sorted((*columns, one)))

@@ -1,0 +1,92 @@
+"""
+The shipped rules that the proofs run, and the wrong ones that the proofs must catch.
+
+A defect is the set of shipped rules with one of them replaced. Each was a defect of
+a sketch, or is one of another library.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from redlock_aio._rules import fencing, protocol
+from redlock_aio._rules.fairness import ASKED, FAILED, GRANTED, UNASKED, Ticket
+from redlock_aio._rules.fencing import Counter
+
+
+@dataclass(frozen=True)
+class Rules:
+    """
+    What a client goes by.
+
+    Attributes:
+        agreed: Which token the counters amount to that a majority says.
+
+        raised: The same for those that a majority says when asked for a value.
+
+        extend: Returns the command that extends a lock.
+
+        ticket: Which answers of a waiter's masters count.
+
+        stays_away: Whether a master that has forgotten everything grants nothing.
+
+        counts_the_away: Whether such a master counts for an extension all the same.
+
+        fresh: Whether each attempt has a token of its own.
+    """
+
+    agreed: Callable[[Sequence[int], int], int] = fencing.agreed
+    raised: Callable[[Sequence[int], int, int], int] = lambda counters, needed, _asked: (
+        fencing.agreed(counters, needed)
+    )
+    extend: Callable[[Counter, bytes, int, int], bytes] = Counter.extend
+    ticket: type[Ticket] = Ticket
+    stays_away: bool = True
+    counts_the_away: bool = False
+    fresh: bool = True
+
+
+def _inexact(counters: Sequence[int], needed: int, asked: int) -> int:
+    return asked if len(counters) >= needed else 0
+
+
+def _at_least(counters: Sequence[int], needed: int) -> int:
+    return sorted(counters)[-needed] if len(counters) >= needed else 0
+
+
+def _value_only(_counter: Counter, token: bytes, ttl: int, _fence: int) -> bytes:
+    return protocol.extend(b"r", token, ttl)
+
+
+class CountsAfterYield(Ticket):
+    """A ticket whose questions are not numbered anew when all is given back."""
+
+    __slots__ = ()
+
+    def give_back(self) -> None:
+        for master, standing in enumerate(self.standings):
+            if standing in (GRANTED, ASKED, FAILED):
+                self.standings[master] = UNASKED
+
+
+SHIPPED = Rules()
+
+INEXACT_ACKS = replace(SHIPPED, raised=_inexact)
+"""Who keeps the lock and is told a value has acknowledged it, whatever it says."""
+
+AT_LEAST = replace(SHIPPED, agreed=_at_least, raised=lambda c, needed, _: _at_least(c, needed))
+"""The token is what a majority's counters have reached."""
+
+VALUE_ONLY = replace(SHIPPED, extend=_value_only)
+"""An extension counts a master that has our value, whatever its counter says."""
+
+NO_QUARANTINE = replace(SHIPPED, stays_away=False)
+"""A master that has forgotten everything grants again at once."""
+
+COUNTS_THE_AWAY = replace(SHIPPED, counts_the_away=True)
+"""Such a master counts for extensions, after it was told of the lock again."""
+
+REUSED_TOKEN = replace(SHIPPED, fresh=False)
+"""A client's second attempt has the token of the first."""
+
+COUNTED_AFTER_YIELD = replace(SHIPPED, ticket=CountsAfterYield)
+"""An answer counts that was given before the grant was given back."""

@@ -1,0 +1,116 @@
+"""
+Every way in which a few acquisitions can go: no property breaks, and defects are found.
+
+The models say what is searched; these tests say how far, and that it is far enough
+to see each of the defects that the rules are there to prevent.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from . import rules
+from .model import PROPERTIES, Fencing
+from .rules import SHIPPED, Rules
+from .search import search
+
+MOST = 200_000
+"""So many states are looked at, which takes some seconds; most settings have fewer."""
+
+pytestmark = [pytest.mark.promise("S7"), pytest.mark.timeout(120)]
+
+# Three masters or five; the attempts' proposals; and how many states there must be at least.
+SETTINGS: dict[str, tuple[Fencing, int]] = {
+    "equal counters": (Fencing((1, 1, 1), (1, 1)), 400),
+    "counters that differ": (Fencing((1, 2, 3), (2, 2)), 3_000),
+    "clocks that differ": (Fencing((1, 2, 3), (4, 2)), 1_500),
+    "three attempts": (Fencing((1, 1, 1), (1, 1, 1)), 180_000),
+    "three attempts, clocks that differ": (Fencing((1, 1, 1), (4, 4, 3)), 190_000),
+    "duplicates": (Fencing((1, 1, 1), (1, 1), copies=(2, 1)), 35_000),
+    "others": (Fencing((1, 1, 1), (1, 1), others=2), 20_000),
+    "two extensions": (Fencing((1, 1, 1), (1, 1), extensions=2), 12_000),
+    "extensions, duplicates": (Fencing((1, 1, 1), (1, 1), copies=(2, 1), extensions=1), 170_000),
+    "a master forgets": (Fencing((5, 5, 5), (1, 1), forgetful=1), 1_500),
+    "a master forgets, is healed": (Fencing((5, 5, 5), (1, 1), forgetful=1, extensions=2), 9_000),
+    "five masters": (Fencing((1, 1, 1, 2, 2), (1, 1)), 80_000),
+    "five masters, clocks that differ": (Fencing((1, 1, 2, 2, 3), (4, 2)), 50_000),
+    "five masters, extensions": (Fencing((1, 1, 1, 1, 1), (1, 1), extensions=1), 50_000),
+    "one of five masters forgets": (Fencing((5, 5, 5, 1, 1), (1, 1), forgetful=1), MOST),
+    "two of five masters forget": (Fencing((5, 5, 5, 5, 5), (1, 1), forgetful=2), 40_000),
+}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_tokens_rise_whatever_happens(name: str) -> None:
+    """Also where leases end at any moment, so that several are held at once."""
+    model, least = SETTINGS[name]
+    found = search(model, MOST)
+    assert not found.broken, str(found)
+    assert found.states >= least
+    assert found.complete or found.states >= MOST
+
+
+EXCLUDING = {
+    "three masters": ((1, 1, 1), (1, 1, 1), 1, 40_000),
+    "three masters, counters that differ": ((1, 2, 3), (1, 1), 1, 1_000),
+    "five masters": ((1, 1, 1, 1, 1), (1, 1), 2, 10_000),
+}
+
+
+@pytest.mark.promise("S1")
+@pytest.mark.parametrize("name", EXCLUDING)
+def test_leases_exclude_each_other_where_locks_end_by_their_release(name: str) -> None:
+    """And their tokens are in their order."""
+    counters, proposals, forgetful, least = EXCLUDING[name]
+    model = Fencing(counters, proposals, forgetful=forgetful, until_released=True)
+    found = search(model, MOST)
+    assert not found.broken, str(found)
+    assert found.complete
+    assert found.states >= least
+
+
+Counters = tuple[int, ...]
+Setting = Callable[[Rules, tuple[str, ...]], Fencing]
+
+
+def setting(counters: Counters, proposals: Counters, **options: Any) -> Setting:
+    """Return how to make a model, given the rules and what is looked for."""
+    return lambda rules, looked_for: Fencing(
+        counters, proposals, rules, looked_for=looked_for, **options
+    )
+
+
+THREE = setting((1, 1, 1), (1, 1))
+EXTENDED = setting((1, 1, 1), (1, 1), extensions=1)
+FORGOTTEN = setting((5, 5, 5), (1, 1), forgetful=1)
+HEALED = setting((5, 5, 5), (1, 1), forgetful=1, extensions=2)
+RELEASED = setting((1, 1, 1), (1, 1, 1), until_released=True)
+BOTH = setting((1, 1, 1), (1, 1), forgetful=1, until_released=True)
+
+DEFECTS = {
+    "inexact acks": (rules.INEXACT_ACKS, THREE, "P2"),
+    "at least": (rules.AT_LEAST, THREE, "P1"),
+    "value-only extension": (rules.VALUE_ONLY, EXTENDED, "P4"),
+    "no quarantine, tokens": (rules.NO_QUARANTINE, FORGOTTEN, "P1"),
+    "no quarantine, the same token": (rules.NO_QUARANTINE, FORGOTTEN, "P2"),
+    "no quarantine, leases": (rules.NO_QUARANTINE, BOTH, "P3"),
+    "a quarantined master extends": (rules.COUNTS_THE_AWAY, HEALED, "P4"),
+    "reused token, tokens": (rules.REUSED_TOKEN, THREE, "P1"),
+    "reused token, leases": (rules.REUSED_TOKEN, RELEASED, "P3"),
+}
+"""What is wrong, where that is seen, and what it breaks."""
+
+
+@pytest.mark.parametrize("name", DEFECTS)
+def test_a_defect_is_found_where_there_is_nothing_without_it(
+    name: str, record_property: Callable[[str, object], None]
+) -> None:
+    wrong, make, breaks = DEFECTS[name]
+    found = search(make(wrong, (breaks,)), MOST)
+    record_property("path", str(found))
+    assert found.broken.startswith(breaks), f"{name}: {found}"
+    assert found.path
+    without = search(make(SHIPPED, PROPERTIES), MOST)
+    assert without.complete
+    assert not without.broken, str(without)
