@@ -368,8 +368,8 @@ def _outcomes(
     """Return what a client may find agreed on, and what it may raise the counters to."""
     tokens, targets = set(), set()
     for counted in set(itertools.combinations(answers, needed)):
-        said = list(counted)
-        token = rules.raised(said, needed, asked) if asked else rules.agreed(said, needed)
+        said = [rules.heard(answer, asked) if asked else answer for answer in counted]
+        token = rules.agreed(said, needed)
         if token:
             tokens.add(token)
         else:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from redlock_aio._rules import fencing, protocol
-from redlock_aio._rules.fairness import ASKED, FAILED, GRANTED, UNASKED, Ticket
+from redlock_aio._rules.fairness import Standing, Ticket
 from redlock_aio._rules.fencing import Counter
 
 
@@ -21,7 +21,7 @@ class Rules:
     Attributes:
         agreed: Which token the counters amount to that a majority says.
 
-        raised: The same for those that a majority says when asked for a value.
+        heard: What a master is taken to have said, when it was asked for a value.
 
         extend: Returns the command that extends a lock.
 
@@ -35,18 +35,12 @@ class Rules:
     """
 
     agreed: Callable[[Sequence[int], int], int] = fencing.agreed
-    raised: Callable[[Sequence[int], int, int], int] = lambda counters, needed, _asked: (
-        fencing.agreed(counters, needed)
-    )
+    heard: Callable[[int, int], int] = lambda said, _asked: said
     extend: Callable[[Counter, bytes, int, int], bytes] = Counter.extend
     ticket: type[Ticket] = Ticket
     stays_away: bool = True
     counts_the_away: bool = False
     fresh: bool = True
-
-
-def _inexact(counters: Sequence[int], needed: int, asked: int) -> int:
-    return asked if len(counters) >= needed else 0
 
 
 def _at_least(counters: Sequence[int], needed: int) -> int:
@@ -58,22 +52,20 @@ def _value_only(_counter: Counter, token: bytes, ttl: int, _fence: int) -> bytes
 
 
 class CountsAfterYield(Ticket):
-    """A ticket whose questions are not numbered anew when all is given back."""
+    """A ticket that takes every answer for one to the last question."""
 
     __slots__ = ()
 
-    def give_back(self) -> None:
-        for master, standing in enumerate(self.standings):
-            if standing in (GRANTED, ASKED, FAILED):
-                self.standings[master] = UNASKED
+    def answered(self, master: int, number: int, standing: Standing, counter: int = 0) -> bool:  # noqa: ARG002
+        return super().answered(master, self._numbers[master], standing, counter)
 
 
 SHIPPED = Rules()
 
-INEXACT_ACKS = replace(SHIPPED, raised=_inexact)
+INEXACT_ACKS = replace(SHIPPED, heard=lambda said, asked: said and asked)
 """Who keeps the lock and is told a value has acknowledged it, whatever it says."""
 
-AT_LEAST = replace(SHIPPED, agreed=_at_least, raised=lambda c, needed, _: _at_least(c, needed))
+AT_LEAST = replace(SHIPPED, agreed=_at_least)
 """The token is what a majority's counters have reached."""
 
 VALUE_ONLY = replace(SHIPPED, extend=_value_only)

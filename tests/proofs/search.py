@@ -5,6 +5,7 @@ A model says what can happen next; this file goes there. States are hashable, an
 equal ones are looked at once. The way to a violation is kept, and is the shortest.
 """
 
+import gc
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
@@ -58,6 +59,14 @@ def search(model: Model[S], limit: int) -> Found[S]:
     Args:
         limit: After how many states to give up.
     """
+    gc.disable()  # there are no cycles, and a million tuples to look for them in
+    try:
+        return _search(model, limit)
+    finally:
+        gc.enable()
+
+
+def _search(model: Model[S], limit: int) -> Found[S]:
     first = model.first()
     came_from: dict[S, tuple[S, str] | None] = {first: None}
     states = 0

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from . import rules
+from .fair_model import Waiting
 from .model import PROPERTIES, Fencing
 from .rules import SHIPPED, Rules
 from .search import search
@@ -36,7 +37,7 @@ SETTINGS: dict[str, tuple[Fencing, int]] = {
     "five masters": (Fencing((1, 1, 1, 2, 2), (1, 1)), 80_000),
     "five masters, clocks that differ": (Fencing((1, 1, 2, 2, 3), (4, 2)), 50_000),
     "five masters, extensions": (Fencing((1, 1, 1, 1, 1), (1, 1), extensions=1), 50_000),
-    "one of five masters forgets": (Fencing((5, 5, 5, 1, 1), (1, 1), forgetful=1), MOST),
+    "one of five masters forgets": (Fencing((5, 5, 5, 5, 1), (1, 1), forgetful=1), MOST),
     "two of five masters forget": (Fencing((5, 5, 5, 5, 5), (1, 1), forgetful=2), 40_000),
 }
 
@@ -114,3 +115,18 @@ def test_a_defect_is_found_where_there_is_nothing_without_it(
     without = search(make(SHIPPED, PROPERTIES), MOST)
     assert without.complete
     assert not without.broken, str(without)
+
+
+@pytest.mark.promise("S1")
+@pytest.mark.parametrize(("questions", "most"), [((1, 1), MOST), ((2, 1), 80_000)])
+def test_one_of_two_waiters_has_the_lock_at_a_time(questions: tuple[int, int], most: int) -> None:
+    found = search(Waiting(3, questions=questions), most)
+    assert not found.broken, str(found)
+    assert found.states >= 50_000
+
+
+@pytest.mark.promise("S1")
+def test_a_reply_that_is_counted_after_a_yield_is_found() -> None:
+    found = search(Waiting(3, rules.COUNTED_AFTER_YIELD), MOST)
+    assert found.broken.startswith("P3"), str(found)
+    assert any("gives back what it has" in step for step in found.path)

@@ -1,0 +1,268 @@
+"""
+Every way in which two waiters can get a lock in order, on the shipped ticket and scripts.
+
+Messages between a waiter and a master keep their order, as they do on a connection,
+and may take for ever; a waiter may give up on an answer at any moment, and hear it
+later all the same. A lock ends only by being given back or released, so no two
+waiters may ever have it at once.
+"""
+
+import functools
+from collections.abc import Iterator
+from typing import TypeVar
+
+from redlock_aio._rules import protocol
+from redlock_aio._rules.fairness import ASKED, FAILED, Standing, Ticket
+
+from .masters import Keys, run, words
+from .rules import SHIPPED, Rules
+from .search import Step
+
+WAITING, HELD, DONE = range(3)
+
+Waiter = tuple[int, int]
+"""Whether it waits, holds or has gone, and how often it has given back."""
+
+Message = tuple[int, int, int]
+"""A question: its number, the claim, and 0. Or a leave: 0, the claim, and whether it stays."""
+
+Side = tuple[int, int, int, tuple[Message, ...], tuple[tuple[int, int], ...]]
+"""
+What is between one master and one waiter: how the waiter stands there, the number of
+its last question, how often it may still ask, what is on its way there, and back.
+"""
+
+Column = tuple[int, tuple[int, ...], tuple[Side, ...]]
+"""One master: who has the lock, under which claim; who is in the queue; and its sides."""
+
+State = tuple[tuple[Waiter, ...], tuple[Column, ...]]
+
+STANDINGS = tuple(Standing)
+NUMBER = {standing: number for number, standing in enumerate(STANDINGS)}
+NOBODY = -1
+LEAVES, STAYS = 1, 2
+KEYS = (b"r", *protocol.queue_keys(b"r"))
+TTL = LIVES = 1000
+NEVER = 10**9
+
+T = TypeVar("T")
+
+
+class Waiting:
+    """
+    Two waiters, of whom the second has come first.
+
+    Args:
+        masters: How many there are.
+
+        questions: How often each waiter may ask one of them.
+
+        yields: How often a waiter may give back what it has.
+    """
+
+    def __init__(
+        self,
+        masters: int,
+        rules: Rules = SHIPPED,
+        *,
+        questions: tuple[int, int] = (1, 1),
+        yields: int = 1,
+    ) -> None:
+        self._masters = masters
+        self._rules = rules
+        self._questions = questions
+        self._yields = yields
+
+    def first(self) -> State:
+        """Return the state in which nobody has asked."""
+        sides: tuple[Side, ...] = tuple([(0, 0, most, (), ()) for most in self._questions])
+        return ((WAITING, 0),) * 2, ((NOBODY, (), sides),) * self._masters
+
+    def steps(self, state: State) -> Iterator[Step[State]]:
+        """Return all that can happen next."""
+        waiters, columns = state
+        if all(phase != WAITING for phase, _ in waiters):
+            return
+        for w, (phase, claim) in enumerate(waiters):
+            if phase == HELD:
+                after = _told(columns, w, (0, claim, LEAVES))
+                yield f"{w} releases", (_at(waiters, w, (DONE, claim)), after), ""
+        for i, column in enumerate(columns):
+            if i and column == columns[i - 1]:
+                continue
+            for w, (phase, _) in enumerate(waiters):
+                if column[2][w][3]:
+                    label, served = _served(column, w, listens=phase == WAITING)
+                    yield label, (waiters, tuple(sorted(_at(columns, i, served)))), ""
+                if phase == WAITING:
+                    yield from self._hears(state, i, w)
+
+    def _hears(self, state: State, i: int, w: int) -> Iterator[Step[State]]:
+        waiters, columns = state
+        standing, _, left, sent, replies = columns[i][2][w]
+        if left and STANDINGS[standing] is not ASKED:
+            ticket = self._ticket(columns, w)
+            number = ticket.ask(i, 0.0)
+            changed = (left - 1, (*sent, (number, waiters[w][1], 0)), replies)
+            after = _written(columns, w, ticket, i, changed)
+            yield f"{w} asks a master", (waiters, tuple(sorted(after))), ""
+        if STANDINGS[standing] is ASKED:
+            ticket = self._ticket(columns, w)
+            ticket.standings[i] = FAILED  # as a waiter does after the master time-out
+            yield from self._considers(state, i, w, ticket, replies, "gives up on an answer")
+        if replies:
+            ticket = self._ticket(columns, w)
+            number, said = replies[0]
+            ticket.answered(i, number, STANDINGS[said])
+            label = f"hears {STANDINGS[said].name} to question {number}"
+            yield from self._considers(state, i, w, ticket, replies[1:], label)
+
+    def _considers(
+        self,
+        state: State,
+        i: int,
+        w: int,
+        ticket: Ticket,
+        replies: tuple[tuple[int, int], ...],
+        label: str,
+    ) -> Iterator[Step[State]]:
+        """Do what a waiter does after all that it hears."""
+        waiters, columns = state
+        claim = waiters[w][1]
+        broken = ""
+        left, sent = columns[i][2][w][2:4]
+        if ticket.until(TTL, factor=0.0) > 0:
+            label += ", and has the lock"
+            if waiters[1 - w][0] == HELD:
+                broken = "P3: both waiters have the lock at once"
+            # Whoever has it does not listen any more.
+            won = _written(columns, w, ticket, i, (0, sent, ()))
+            after = tuple([_deaf(column, w) for column in won])
+            waiters = _at(waiters, w, (HELD, claim))
+        elif ticket.must_yield:
+            if claim == self._yields:
+                return
+            label += ", and gives back what it has"
+            ticket.give_back()
+            after = _written(columns, w, ticket, i, (left, sent, replies))
+            after = _told(after, w, (0, claim, STAYS))
+            waiters = _at(waiters, w, (WAITING, claim + 1))
+        else:
+            after = _written(columns, w, ticket, i, (left, sent, replies))
+        yield f"{w} {label}", (waiters, tuple(sorted(after))), broken
+
+    def _ticket(self, columns: tuple[Column, ...], w: int) -> Ticket:
+        ticket = self._rules.ticket(len(columns))
+        ticket.standings = [STANDINGS[column[2][w][0]] for column in columns]
+        ticket._numbers = [column[2][w][1] for column in columns]
+        return ticket
+
+
+def _served(column: Column, w: int, *, listens: bool) -> tuple[str, Column]:
+    """Return what a master does with the first message of a waiter."""
+    holder, queue, sides = column
+    standing, number, left, sent, replies = sides[w]
+    asked, claim, leaves = sent[0]
+    if leaves:
+        label = f"a master hears that {w} gives back"
+        holder, queue = _left(holder, queue, w, claim, leaves == STAYS)
+    else:
+        said, holder, queue = _enqueued(holder, queue, w, claim)
+        label = f"a master answers {w}: {STANDINGS[said].name}"
+        if listens:
+            replies = (*replies, (asked, said))
+    side = (standing, number, left, sent[1:], replies)
+    return label, (holder, queue, _at(sides, w, side))
+
+
+def _data(holder: int, queue: tuple[int, ...]) -> Keys:
+    data = Keys()
+    if holder != NOBODY:
+        data.set(KEYS[0], b"%d" % holder)
+    for w in queue:
+        data.zadd(KEYS[1], _place(w), b"%d" % w)
+        data.zadd(KEYS[2], LIVES, b"%d" % w)
+    return data
+
+
+def _place(w: int) -> int:
+    return 10 - w  # the second waiter has come first, the first may ask before it is known
+
+
+def _claim(w: int, claim: int) -> bytes:
+    return b"%d" % (10 * w + claim)
+
+
+def _kept(data: Keys) -> tuple[int, tuple[int, ...]]:
+    holder = data.get(KEYS[0])
+    queue = tuple([w for w in (0, 1) if data.zscore(KEYS[1], b"%d" % w) is not None])
+    return NOBODY if holder is None else int(holder), queue
+
+
+@functools.cache
+def _enqueued(
+    holder: int, queue: tuple[int, ...], w: int, claim: int
+) -> tuple[int, int, tuple[int, ...]]:
+    data = _data(holder, queue)
+    payload = protocol.enqueue(
+        KEYS,
+        _claim(w, claim),
+        TTL,
+        member=b"%d" % w,
+        priority=_place(w),
+        lives=LIVES,
+        most=9,
+        not_after=NEVER,
+    )
+    said = protocol.queued(run(data, 0, words(payload)))
+    assert said is not None
+    return NUMBER[said.standing], *_kept(data)
+
+
+@functools.cache
+def _left(
+    holder: int, queue: tuple[int, ...], w: int, claim: int, stays: bool
+) -> tuple[int, tuple[int, ...]]:
+    data = _data(holder, queue)
+    run(data, 0, words(protocol.leave(KEYS, _claim(w, claim), b"%d" % w, stay=stays)))
+    return _kept(data)
+
+
+# Tuples with something changed.
+
+
+def _at(those: tuple[T, ...], at: int, by: T) -> tuple[T, ...]:
+    return (*those[:at], by, *those[at + 1 :])
+
+
+def _written(
+    columns: tuple[Column, ...],
+    w: int,
+    ticket: Ticket,
+    i: int,
+    changed: tuple[int, tuple[Message, ...], tuple[tuple[int, int], ...]],
+) -> tuple[Column, ...]:
+    """Return the columns with what is in *ticket*, and *changed* with master *i*."""
+    after = []
+    for j, (holder, queue, sides) in enumerate(columns):
+        side = (
+            NUMBER[ticket.standings[j]],
+            ticket._numbers[j],
+            *(changed if j == i else sides[w][2:]),
+        )
+        after.append((holder, queue, _at(sides, w, side)))
+    return tuple(after)
+
+
+def _told(columns: tuple[Column, ...], w: int, message: Message) -> tuple[Column, ...]:
+    after = []
+    for holder, queue, sides in columns:
+        standing, number, left, sent, replies = sides[w]
+        side = (standing, number, left, (*sent, message), replies)
+        after.append((holder, queue, _at(sides, w, side)))
+    return tuple(sorted(after))
+
+
+def _deaf(column: Column, w: int) -> Column:
+    holder, queue, sides = column
+    return holder, queue, _at(sides, w, (0, 0, 0, sides[w][3], ()))

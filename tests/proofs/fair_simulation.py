@@ -1,0 +1,128 @@
+"""
+Waiters in time, on the shipped ticket and the masters' queues.
+
+They ask again every now and then instead of being called. Each has the lock without
+a fencing token; that no two have it at once is what is looked at.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+
+from redlock_aio._rules import protocol
+from redlock_aio._rules.fairness import ASKED, FAILED, GRANTED
+from redlock_aio._rules.lifetime import Lifetime
+
+from .masters import words
+from .simulation import FACTOR, KEY, MASTER_TIMEOUT, Bell, Client, Lease
+
+KEYS = (KEY, *protocol.queue_keys(KEY))
+LIVES = 3000
+BEAT = 0.01
+"""Seconds between two questions to the same master."""
+
+
+class Waiter:
+    """One place in the queues of all masters."""
+
+    def __init__(self, client: "FairClient") -> None:
+        self.client = client
+        self.world = client.world
+        self.ticket = client.world.rules.ticket(len(client.links))
+        self.member = client.token()
+        self.place = client.clocks.new_time(client.clock())
+        self.token = client.token()
+        self.won = Bell(self.world)
+        self.over = False
+        self.yields = 0
+        self.beat()
+
+    def beat(self) -> None:
+        """Ask those that may say something new."""
+        if not self.over:
+            for master, standing in enumerate(self.ticket.standings):
+                if standing is not ASKED and (standing is not GRANTED or self._grows_old()):
+                    self._ask(master)
+            self.world.at(BEAT * self.world.chance.uniform(0.5, 1), self.beat)
+
+    def _grows_old(self) -> bool:
+        return self.world.chance.random() < 3000 * BEAT / self.world.weather.ttl
+
+    def _ask(self, master: int) -> None:
+        client, now = self.client, self.client.clock()
+        number = self.ticket.ask(master, now)
+        payload = protocol.enqueue(
+            KEYS,
+            self.token,
+            self.world.weather.ttl,
+            member=self.member,
+            priority=self.place,
+            lives=LIVES,
+            most=1000,
+            not_after=client.clocks.new_time(now) + 1_000_000,
+        )
+
+        def answer(_master: int, reply: object) -> None:
+            said = protocol.queued(reply)
+            standing = FAILED if said is None else said.standing
+            if not self.over and self.ticket.answered(master, number, standing):
+                self._consider()
+
+        client.send(master, words(payload), answer)
+        self.world.at(MASTER_TIMEOUT / 1000, self._give_up, master, number)
+
+    def _give_up(self, master: int, number: int) -> None:
+        if not self.over and self.ticket.waits_for(master, number):
+            self.ticket.standings[master] = FAILED
+            self._consider()
+
+    def until(self) -> float:
+        """Return until when a majority grants the lock."""
+        return self.ticket.until(self.world.weather.ttl, factor=FACTOR)
+
+    def _consider(self) -> None:
+        if self.until() > self.client.clock():
+            if not self.won.done():
+                self.won.set_result(None)
+        elif self.ticket.must_yield:
+            self.give_back(stay=True)
+            self.ticket.give_back()
+            self.token = self.client.token()
+            self.yields += 1
+
+    def give_back(self, *, stay: bool) -> None:
+        """Let others have the lock."""
+        payload = protocol.leave(KEYS, self.token, self.member, stay=stay)
+        for master in range(len(self.client.links)):
+            self.client.send(master, words(payload), lambda _master, _reply: None)
+
+
+class FairClient(Client):
+    """A process that waits in line, with one connection to each master."""
+
+    yields = 0
+
+    def send(
+        self, master: int, command: Sequence[bytes], answer: Callable[[int, object], None]
+    ) -> None:
+        """Send to one master, behind all that was sent before."""
+        world = self.world
+        self._arrives[master] = at = max(world.now + world.delay(), self._arrives[master])
+        world.at(at - world.now, self.links[master].receive, command, answer)
+
+    async def work(self) -> None:
+        world, weather = self.world, self.world.weather
+        self._arrives = [0.0] * len(self.links)
+        while True:
+            floor, waiter = world.highest, Waiter(self)
+            while waiter.until() <= self.clock():
+                waiter.won = Bell(world)
+                await waiter.won
+            waiter.over = True
+            self.yields += waiter.yields
+            until = waiter.until()
+            life = Lifetime(self.clock(), until, weather.ttl, FACTOR, renewed=False, ends=math.inf)
+            world.report(Lease(self, world.highest + 1, floor, life))
+            await self.sleep(min(world.often(weather.work), until - self.clock()))
+            life.release(self.clock())
+            waiter.give_back(stay=False)
+            await self.sleep(world.often(weather.think))

@@ -1,0 +1,407 @@
+"""
+Clients and masters in time: real ttls and validity, slow and lost messages, wrong clocks.
+
+The clients are the library's own attempts, raises, lifetimes and clocks; the masters
+run its scripts. Only what is between them is made up: a heap of what happens when. One
+number makes a run, and makes it again.
+
+What must hold is looked at when a lease is reported or extended; see `model.PROPERTIES`.
+"""
+
+import heapq
+import itertools
+import math
+import random
+from collections import Counter as Tallies
+from collections.abc import Callable, Coroutine, Generator, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from redlock_aio._engine.attempts import FencedAttempt, Raising
+from redlock_aio._engine.rounds import Fleet, Link, Round
+from redlock_aio._rules import protocol, timing
+from redlock_aio._rules.clocks import Clocks
+from redlock_aio._rules.fencing import LEAD_SHARE, Counter
+from redlock_aio._rules.lifetime import HELD, Lifetime
+from redlock_aio._rules.quorum import GRANTED, SPLIT, WON, Tally
+
+from .masters import Keys, run, words
+from .rules import SHIPPED, Rules
+
+EPOCH = 1_700_000_000
+FACTOR = timing.DRIFT_FACTOR
+MASTER_TIMEOUT = 50
+KEY = b"r"
+
+
+@dataclass(frozen=True)
+class Weather:
+    """
+    What goes wrong, and how often; times are in seconds.
+
+    Attributes:
+        ttl: In milliseconds.
+
+        work: How long a lease is held, on average.
+
+        think: How long a client does something else then.
+
+        slow: Which share of the messages is late, and by how much on average.
+
+        crash: How often each master forgets everything, on average.
+
+        ends: How often a lock ends on a master before its time.
+
+        pause: Which share of the holders stands still for longer than the ttl.
+
+        skew: By how much a master's clock may be off.
+
+        error: By how much a client may be wrong about the masters' time.
+
+        ahead: By how much the counters are ahead of the time, so that it says nothing.
+    """
+
+    masters: int = 3
+    clients: int = 4
+    ttl: int = 200
+    work: float = 0.003
+    think: float = 0.01
+    loss: float = 0.0
+    duplicates: float = 0.0
+    slow: float = 0.0
+    late: float = 0.06
+    crash: float = math.inf
+    ends: float = math.inf
+    pause: float = 0.0
+    skew: float = 0.001
+    error: float = 0.0
+    ahead: float = 0.0
+
+    @property
+    def absence(self) -> float:
+        """For how many seconds a master that has forgotten everything stays away."""
+        return timing.absence(self.ttl, factor=FACTOR)
+
+
+class Bell:
+    """What a coroutine waits for."""
+
+    __slots__ = ("_coroutine", "_rung", "_world")
+
+    def __init__(self, world: "World") -> None:
+        self._world = world
+        self._rung = False
+        self._coroutine: Coroutine[Any, Any, None] | None = None
+
+    def __await__(self) -> Generator["Bell", None, None]:
+        if not self._rung:
+            yield self
+
+    def done(self) -> bool:
+        return self._rung
+
+    def set_result(self, _result: None) -> None:
+        self._rung = True
+        if self._coroutine is not None:
+            self._world.at(0.0, self._world.step, self._coroutine)
+
+    def wakes(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Have *coroutine* go on when it is rung."""
+        self._coroutine = coroutine
+
+
+class Master:
+    """One master: its keys, and a clock that may be wrong."""
+
+    def __init__(self, world: "World", number: int) -> None:
+        weather, chance = world.weather, world.chance
+        self.number = number
+        self.keys = Keys()
+        self.away_until = -math.inf
+        self._world = world
+        self._ahead = chance.uniform(-1, 1) * weather.skew
+        self._rate = 1 + chance.uniform(-1, 1) * 1e-4
+        if weather.ahead:
+            counter = b"%d" % ((EPOCH + weather.ahead) * 1_000_000)
+            self.keys.set(Counter(KEY, 0).key, counter)
+
+    def clock(self) -> float:
+        """Return what time it has, in seconds since some day."""
+        return EPOCH + self._ahead + self._world.now * self._rate
+
+    def overdue(self) -> None:
+        """Hear that an answer is."""
+
+    def receive(self, command: Sequence[bytes], answer: Callable[[int, object], None]) -> None:
+        """Do what is said, unless it is an acquisition that must wait."""
+        world = self._world
+        acquires = command[1] in {protocol.ACQUIRE.sha, protocol.ENQUEUE.sha}
+        away = world.now < self.away_until
+        if acquires and away:
+            return
+        time = self.clock()
+        self.keys.time = time
+        reply = run(self.keys, int(time * 1_000_000), command)
+        if not away:
+            world.later(answer, self.number, GRANTED if reply is True else reply)
+
+    def forget(self) -> None:
+        """Lose everything."""
+        world = self._world
+        self.keys.keys.clear()
+        if world.rules.stays_away:
+            self.away_until = world.now + world.weather.absence
+        world.at(world.often(world.weather.crash), self.forget)
+
+    def end(self) -> None:
+        """Let a lock end before its time."""
+        self.keys.keys.pop(KEY, None)
+        self._world.at(self._world.often(self._world.weather.ends), self.end)
+
+
+class World:
+    """
+    One run.
+
+    Attributes:
+        reported: How many leases there were.
+
+        at_once: How many of them needed no second round.
+
+        broken: What did not hold, by property, and how often.
+    """
+
+    def __init__(self, seed: int, weather: Weather, rules: Rules = SHIPPED) -> None:
+        self.chance = random.Random(seed)
+        self.weather = weather
+        self.rules = rules
+        self.now = 0.0
+        self.reported = self.at_once = self.extensions = 0
+        self.broken: Tallies[str] = Tallies()
+        self.first = ""
+        self.highest = 0
+        self._heap: list[tuple[float, int, Callable[..., object], tuple[object, ...]]] = []
+        self._order = itertools.count()
+        self._tokens: set[int] = set()
+        self._leases: list[Lease] = []
+        self.masters = [Master(self, number) for number in range(weather.masters)]
+        for master in self.masters:
+            if weather.crash < math.inf:
+                self.at(self.often(weather.crash), master.forget)
+            if weather.ends < math.inf:
+                self.at(self.often(weather.ends), master.end)
+
+    # What happens when.
+
+    def at(self, delay: float, what: Callable[..., object], *arguments: object) -> None:
+        """Let something happen in *delay* seconds."""
+        heapq.heappush(self._heap, (self.now + delay, next(self._order), what, arguments))
+
+    def often(self, mean: float) -> float:
+        """Return when something happens next that has no memory."""
+        return -mean * math.log(1 - self.chance.random())
+
+    def later(self, what: Callable[..., object], *arguments: object) -> None:
+        """Deliver a message: late, twice or never, as the weather is."""
+        weather, chance = self.weather, self.chance.random
+        if chance() < weather.loss:
+            return
+        for _ in range(1 + (chance() < weather.duplicates)):
+            self.at(self.delay(), what, *arguments)
+
+    def delay(self) -> float:
+        """Return how long a message takes."""
+        delay = 0.0001 + self.often(0.0002)
+        if self.chance.random() < self.weather.slow:
+            delay += self.often(self.weather.late)
+        return delay
+
+    def step(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Let *coroutine* go on until it waits again."""
+        try:
+            bell = coroutine.send(None)
+        except StopIteration:
+            return
+        bell.wakes(coroutine)
+
+    def run(self, leases: int) -> "World":
+        """Run until so many *leases* were reported, or something does not hold."""
+        heap, target = self._heap, self.reported + leases
+        while self.reported < target and not self.broken:
+            self.now, _, what, arguments = heapq.heappop(heap)
+            what(*arguments)
+        return self
+
+    # What must hold.
+
+    def must_not(self, broken: bool, what: str, *seen: object) -> None:
+        """Note what does not hold."""
+        if broken:
+            self.first = self.first or f"{what}, {seen}, at {self.now:.4f} s"
+            self.broken[what] += 1
+
+    def report(self, lease: "Lease") -> None:
+        """Look at a new lease, and whether it may be."""
+        fence, exact = lease.fence, self.weather.ends == math.inf
+        self._leases = [held for held in self._leases if held.life.state is HELD]
+        others = [held for held in self._leases if held.life.valid(held.client.clock())]
+        self.must_not(fence <= lease.floor, "P1", fence, lease.floor)
+        self.must_not(fence in self._tokens, "P2", fence)
+        # Where locks end before their time nothing excludes anybody.
+        self.must_not(exact and bool(others), "P3", fence, [other.fence for other in others])
+        self.must_not(exact and fence <= self.highest, "P5", fence, self.highest)
+        self.reported += 1
+        self.highest = max(fence, self.highest)
+        self._tokens.add(fence)
+        self._leases.append(lease)
+
+
+@dataclass(eq=False)
+class Lease:
+    """What was reported: its token, and the highest that had been before it began."""
+
+    client: "Client"
+    fence: int
+    floor: int
+    life: Lifetime
+
+
+class Client:
+    """A process that wants the lock again and again. It is its own fleet."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.links: Sequence[Master] = world.masters
+        self.loop = self
+        self.master_timeout = MASTER_TIMEOUT
+        self.counter = Counter(KEY, int(world.weather.absence * LEAD_SHARE * 1_000_000))
+        self.clocks = Clocks(len(self.links), float(EPOCH), MASTER_TIMEOUT / 1000)
+        self._rate = 1 + world.chance.uniform(-1, 1) * 1e-4
+        self._error = world.chance.uniform(-1, 1) * world.weather.error
+        self._token = self._new_token()
+        self.learn()
+        world.at(world.often(world.weather.think), world.step, self.work())
+
+    # What an attempt needs of its fleet.
+
+    def clock(self) -> float:
+        return self.world.now * self._rate
+
+    def token(self) -> bytes:
+        return self._new_token() if self.world.rules.fresh else self._token
+
+    def _new_token(self) -> bytes:
+        return b"%040x" % self.world.chance.getrandbits(160)
+
+    def create_future(self) -> Bell:
+        return Bell(self.world)
+
+    def ask(self, round: Round, at_most: float | None = None) -> None:
+        """Send the question of *round* to all masters."""
+        command = words(round.payload)
+        answer: Callable[[int, object], None] = round.answered
+        if isinstance(round, Raising):
+            asked, heard = int(command[6]), self.world.rules.heard
+            counted = answer
+
+            def answer(master: int, reply: object) -> None:
+                counted(master, heard(cast(int, reply), asked))
+
+        self.tell(command, answer)
+        self.world.at(min(at_most or MASTER_TIMEOUT, MASTER_TIMEOUT) / 1000, round.expire)
+
+    def tell(self, command: Sequence[bytes], answer: Callable[[int, object], None]) -> None:
+        """Send *command* to all masters."""
+        for master in self.links:
+            self.world.later(master.receive, command, answer)
+
+    def learn(self) -> None:
+        """Ask the masters what time it is, every now and then."""
+        now, often = self.clock(), self.world.often
+        for number, master in enumerate(self.links):
+            there, back = often(0.0003), often(0.0003)
+            time = int((master.clock() - back + self._error) * 1_000_000)
+            self.clocks.learn(number, time, now - there - back, now)
+        self.world.at(30.0, self.learn)
+
+    # What it does.
+
+    async def sleep(self, seconds: float) -> None:
+        bell = Bell(self.world)
+        self.world.at(seconds, bell.set_result, None)
+        await bell
+
+    async def work(self) -> None:
+        """Take the lock as `_engine.waiting` does, hold it, and release it."""
+        world, ttl = self.world, self.world.weather.ttl
+        misses = 0
+        while True:
+            floor = world.highest
+            fleet = cast(Fleet, self)
+            attempt = FencedAttempt(fleet, self.counter, KEY, ttl)
+            self.ask(attempt)
+            attempt.waiter = cast(Any, Bell(world))
+            await attempt.waiter
+            if split := attempt.verdict is SPLIT:
+                await attempt.agree(fleet, None)
+            until = timing.deadline(attempt.began, ttl, factor=FACTOR)
+            if attempt.verdict is WON and self.clock() < until:
+                misses = 0
+                world.at_once += not split
+                await self.hold(attempt, until, floor)
+                rest = world.often(world.weather.think)
+            else:
+                misses += 1
+                rest = timing.Retry(5, 40).delay(misses, world.chance.random()) / 1000
+            self.tell(words(attempt.release()), lambda _master, _reply: None)
+            await self.sleep(rest)
+
+    async def hold(self, attempt: FencedAttempt, until: float, floor: int) -> None:
+        """Hold a lease for as long as there is work, and extend it."""
+        world, weather = self.world, self.world.weather
+        life = Lifetime(self.clock(), until, weather.ttl, FACTOR, renewed=True, ends=math.inf)
+        world.report(Lease(self, attempt.fence, floor, life))
+        work = world.often(weather.work)
+        if world.chance.random() < weather.pause:
+            await self.sleep(world.often(2 * weather.ttl / 1000))  # it stands still
+        ready = self.clock() + work
+        life.rest(self.clock(), world.chance.random())
+        while life.state is HELD:
+            now = self.clock()
+            if life.expired(now):
+                life.lose("it is over")
+            elif now >= ready:
+                life.release(now)
+            elif now >= life.due:
+                await self.extend(attempt, life)
+            else:
+                await self.sleep(min(ready, life.due) - now + 1e-9)
+
+    async def extend(self, attempt: FencedAttempt, life: Lifetime) -> None:
+        """Extend a lease as `_engine.watchdog` does."""
+        world, began, ttl = self.world, self.clock(), life.ttl
+        floor, epoch = world.highest, life.begin_extension(began, ttl)
+        payload = world.rules.extend(self.counter, attempt.token, ttl, attempt.fence)
+        renewal = Renewal(cast(Sequence[Link], self.links), payload)
+        self.ask(renewal, max((life.deadline - began) * 1000, 1.0))
+        renewal.waiter = cast(Any, Bell(world))
+        await renewal.waiter
+        now = self.clock()
+        if renewal.verdict is not WON or not life.extended(epoch, began, ttl, now):
+            life.retry(now)
+            return
+        world.extensions += 1
+        world.must_not(floor > attempt.fence, "P4", attempt.fence, floor)
+        again = words(attempt.restoration(ttl))
+        for number, reply in enumerate(renewal.replies):
+            if reply == 0:
+                world.later(self.links[number].receive, again, lambda _master, _reply: None)
+        life.rest(now, world.chance.random())
+
+
+class Renewal(Round):
+    """One extension; who says what is counted as in any round."""
+
+    __slots__ = ()
+
+    answered = Tally.answered
