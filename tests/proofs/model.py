@@ -68,8 +68,11 @@ P5: where leases exclude each other, tokens rise from holder to holder.
 
 NOBODY = -1
 TTL = 1000
-COUNTER = Counter(b"r", lead=10**9)
-LATE = 10**9
+NOW = 10**15
+"""What every master's clock says: nothing comes too early or too late here."""
+
+COUNTER = Counter(b"r", lead=3 * NOW)
+LATE = 3 * NOW
 
 T = TypeVar("T")
 
@@ -323,13 +326,13 @@ def _master(holder: int, counter: int) -> Keys:
     if holder != NOBODY:
         data.set(b"r", b"%d" % holder)
     if counter:
-        data.set(COUNTER.key, b"%d" % counter)
+        data.set(COUNTER.key, b"%016d" % counter)
     return data
 
 
 def _ran(data: Keys, payload: bytes) -> tuple[int, int, int]:
     """Return the answer, who has the lock then, and what the counter says."""
-    reply = run(data, 0, words(payload))
+    reply = run(data, NOW, words(payload))
     assert isinstance(reply, int)
     holder, counter = data.get(b"r"), data.get(COUNTER.key)
     return reply, NOBODY if holder is None else int(holder), int(counter or 0)
@@ -338,7 +341,8 @@ def _ran(data: Keys, payload: bytes) -> tuple[int, int, int]:
 @functools.cache
 def _acquired(holder: int, counter: int, owner: int, proposal: int) -> tuple[int, int, int]:
     payload = COUNTER.acquire(b"%d" % owner, TTL, proposal, LATE)
-    return _ran(_master(holder, counter), payload)
+    reply, then, value = _ran(_master(holder, counter), payload)
+    return (proposal if reply == 1 else reply), then, value
 
 
 @functools.cache

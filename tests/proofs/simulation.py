@@ -80,7 +80,7 @@ class Weather:
     @property
     def absence(self) -> float:
         """For how many seconds a master that has forgotten everything stays away."""
-        return timing.absence(self.ttl, factor=FACTOR)
+        return timing.forgetting(self.ttl, factor=FACTOR)
 
 
 class Bell:
@@ -275,7 +275,7 @@ class Client:
         self.loop = self
         self.master_timeout = MASTER_TIMEOUT
         self.counter = Counter(KEY, int(world.weather.absence * LEAD_SHARE * 1_000_000))
-        self.clocks = Clocks(len(self.links), float(EPOCH), MASTER_TIMEOUT / 1000)
+        self.clocks = Clocks(len(self.links), float(EPOCH))
         self._rate = 1 + world.chance.uniform(-1, 1) * 1e-4
         self._error = world.chance.uniform(-1, 1) * world.weather.error
         self._token = self._new_token()
