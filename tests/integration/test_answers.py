@@ -194,7 +194,7 @@ async def test_nonsense_for_an_answer_is_one_vote_less(
 
     async with speaker(answer) as where:
         named = [f"redis://{where}", *urls(masters[:2])]
-        async with Redlock(named, master_timeout=500) as redlock:
+        async with Redlock(named, master_timeout=500, restart_guard="off") as redlock:
             await until(lambda: up(redlock) == 3)
             for _ in range(3):
                 async with redlock.lock("r", wait=5_000) as lease:
@@ -221,7 +221,7 @@ async def test_nonsense_for_a_greeting_is_one_vote_less(
         speaker(mad(b"SCRIPT")) as c,
     ):
         named = [*(f"redis://{where}" for where in (a, b, c)), *urls(masters[:4])]
-        async with Redlock(named, master_timeout=100) as redlock:
+        async with Redlock(named, master_timeout=100, restart_guard="off") as redlock:
             for _ in range(2):
                 async with redlock.lock("r", wait=5_000) as lease:
                     await lease.extend()
@@ -241,7 +241,7 @@ async def test_a_server_that_says_nothing_is_not_waited_for(
 ) -> None:
     """It is unreachable after a while, and says so."""
     named = [f"redis://{silent}", *urls(masters[:2])]
-    async with Redlock(named, master_timeout=100) as redlock:
+    async with Redlock(named, master_timeout=100, restart_guard="off") as redlock:
         async with redlock.lock("r", wait=5_000):
             pass
         await until(lambda: "no connection in" in detail(redlock, 0))
@@ -251,5 +251,5 @@ async def test_a_server_that_names_no_run_id_has_no_vote(masters: list[RealMaste
     """It could be any of the others."""
     async with speaker(healthy(b"")) as where:
         named = [f"redis://{where}", *urls(masters[:2])]
-        async with Redlock(named, master_timeout=500) as redlock:
+        async with Redlock(named, master_timeout=500, restart_guard="off") as redlock:
             await until(lambda: "run_id" in detail(redlock, 0))

@@ -56,7 +56,9 @@ async def test_tcp_with_a_user(guarded: EmbeddedMaster) -> None:
 
 async def test_another_database(masters: list[RealMaster]) -> None:
     """72: the key is there and nowhere else."""
-    async with Redlock([f"{url}/3" for url in urls(masters)], master_timeout=500) as redlock:
+    async with Redlock(
+        [f"{url}/3" for url in urls(masters)], master_timeout=500, restart_guard="off"
+    ) as redlock:
         await until(lambda: up(redlock) == 5)
         async with redlock.lock("r"):
             assert gone(masters, "r")
@@ -84,7 +86,7 @@ async def test_clients_of_redis_py(masters: list[RealMaster], decoding: bool) ->
             )
             for url in urls(masters)
         ]
-        async with Redlock(clients, master_timeout=500) as redlock:
+        async with Redlock(clients, master_timeout=500, restart_guard="off") as redlock:
             await lock_once(redlock)
 
 
@@ -175,7 +177,7 @@ def tls_url(tls: tuple[EmbeddedMaster, str]) -> str:
 
 async def test_tls(tls_url: str) -> None:
     """72: the certificate is checked against the authority that is named."""
-    async with Redlock([tls_url], master_timeout=500) as redlock:
+    async with Redlock([tls_url], master_timeout=500, restart_guard="off") as redlock:
         await lock_once(redlock)
 
 
@@ -193,7 +195,7 @@ def test_a_hung_tls_master_does_not_keep_its_connection_open(
     master, _ = tls
 
     async def main() -> None:
-        async with Redlock([tls_url], master_timeout=200) as redlock:
+        async with Redlock([tls_url], master_timeout=200, restart_guard="off") as redlock:
             lease = await redlock.lock("r", wait=2_000).acquire()
             master.pause()
         assert not lease.valid
@@ -240,7 +242,7 @@ async def test_a_master_that_a_sentinel_knows(
     """72: it is found through the Sentinel, and called by the service's name."""
     manager, master = sentinel
     client: Redis = manager.master_for("mine", protocol=2)
-    async with client, Redlock([client], master_timeout=500) as redlock:
+    async with client, Redlock([client], master_timeout=500, restart_guard="off") as redlock:
         await lock_once(redlock)
         master.cut()
         await lock_once(redlock)
@@ -261,7 +263,9 @@ async def test_a_replica_has_no_vote_and_says_why(masters: list[RealMaster], kin
     """S1: what a replica grants its master may never hear of."""
     replica = process(kind, "--replicaof", f"127.0.0.1 {masters[0].url.rpartition(':')[2]}")
     with replica:
-        async with Redlock([*urls(masters[:2]), replica.url], master_timeout=500) as redlock:
+        async with Redlock(
+            [*urls(masters[:2]), replica.url], master_timeout=500, restart_guard="off"
+        ) as redlock:
             await until(lambda: "not a master" in detail(redlock, 2))
             assert "ERROR" in detail(redlock, 2)
             async with redlock.lock("r", wait=2_000) as lease:
@@ -274,7 +278,7 @@ async def test_one_server_under_two_names_has_one_vote(masters: list[RealMaster]
     first: Any = masters[0]
     port = first.url.rpartition(":")[2]
     names = [first.url, f"redis://localhost:{port}", f"unix://{first._socket}"]
-    async with Redlock(names, master_timeout=500) as redlock:
+    async with Redlock(names, master_timeout=500, restart_guard="off") as redlock:
         await until(lambda: sum("same server" in detail(redlock, n) for n in range(3)) == 2)
         with pytest.raises(QuorumUnavailableError, match="same server as"):
             await redlock.lock("r", wait=0).acquire()
@@ -290,7 +294,9 @@ async def test_a_policy_that_drops_keys_is_told_in_the_log(
     call(masters[0], "CONFIG", "SET", "maxmemory-policy", "volatile-ttl")
     try:
         with caplog.at_level(logging.INFO, logger="redlock_aio"):
-            async with Redlock(urls(masters[:3]), master_timeout=500) as redlock:
+            async with Redlock(
+                urls(masters[:3]), master_timeout=500, restart_guard="off"
+            ) as redlock:
                 await lock_once(redlock)
                 masters[0].cut()
                 await until(lambda: "connected again" in caplog.text)
@@ -305,7 +311,7 @@ async def test_a_policy_that_drops_keys_is_told_in_the_log(
 async def test_a_master_that_is_there_later_votes_from_then_on(kind: str) -> None:
     """The manager needs nobody to be there when it is made."""
     master = process(kind)
-    async with Redlock([master.url], master_timeout=500) as redlock:
+    async with Redlock([master.url], master_timeout=500, restart_guard="off") as redlock:
         with pytest.raises(QuorumUnavailableError, match="unreachable"):
             await redlock.lock("r", wait=0).acquire()
         with master:
@@ -317,6 +323,6 @@ async def test_a_foreign_lock_of_the_classic_kind_excludes_us(
 ) -> None:
     """S1: the key is the resource, as other Redlock libraries have it."""
     put(masters[:3], "their:lock", 60_000)
-    async with Redlock(urls(masters), master_timeout=500) as redlock:
+    async with Redlock(urls(masters), master_timeout=500, restart_guard="off") as redlock:
         assert await redlock.lock("their:lock").try_acquire() is None
         await until(lambda: values(masters, "their:lock")[3:] == [None, None])

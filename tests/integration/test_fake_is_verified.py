@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from redlock_aio._rules import protocol
 from redlock_aio._rules.fencing import Counter
 from redlock_aio._rules.protocol import ACQUIRE, EXTEND_FENCED, RAISE, pack
+from redlock_aio._rules.server import ServerInfo
 from redlock_aio.testing import EmbeddedMaster, FakeMaster
 from redlock_aio.testing._fake_commands import EPOCH, encode
 
@@ -110,7 +111,13 @@ def spoilt(name: bytes, token: bytes, script: protocol.Script) -> bytes:
     return pack(b"EVALSHA", script.sha, b"2", *keys, token, *said[script])
 
 
+def careful(key: bytes, value: bytes) -> bytes:
+    """Return what sets a key that nobody has, as the restart guard does."""
+    return pack(b"SET", key, value, b"NX")
+
+
 requests = st.one_of(
+    st.builds(careful, keys, tokens),
     st.builds(protocol.acquire, keys, tokens, ttls),
     st.builds(protocol.acquire, keys, tokens, ttls),
     st.builds(protocol.extend, keys, tokens, ttls),
@@ -352,3 +359,29 @@ def test_the_dead_are_buried_as_by_a_real_one(server: EmbeddedMaster) -> None:
             assert not pair.real_members(keys[1])
 
     asyncio.run(tell())
+
+
+async def test_the_fake_says_of_itself_what_a_real_one_says(server: EmbeddedMaster) -> None:
+    """Each field that the restart guard reads, and that it moves on."""
+    fake = FakeMaster()
+    fake.uptime = 0
+    replies = [fake.execute([b"INFO"]), _raw_info(server)]
+    ours, theirs = (ServerInfo.parse(reply) for reply in replies if isinstance(reply, bytes))
+    for info in (ours, theirs):
+        assert len(info.run_id) == 40
+        assert info.uptime is not None
+        assert 0 <= info.uptime < 10_000
+        assert info.time is not None
+        assert info.promoted is False
+        assert info.appends is False
+        assert info.objection == info.caution == ""
+    assert theirs.time is not None
+    assert abs(theirs.time / 1_000_000 - time.time()) < 10
+
+
+def _raw_info(server: EmbeddedMaster) -> bytes:
+    with redis.Redis.from_url(server.url) as client:
+        client.set_response_callback("INFO", lambda reply, **_: reply)
+        said = client.execute_command("INFO")
+    assert isinstance(said, bytes)
+    return said

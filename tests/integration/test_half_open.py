@@ -32,7 +32,9 @@ async def proxies(masters: list[RealMaster]) -> AsyncIterator[list[Proxy]]:
 
 @pytest.fixture
 async def redlock(proxies: list[Proxy]) -> AsyncIterator[Redlock]:
-    async with Redlock([proxy.url for proxy in proxies], master_timeout=100) as redlock:
+    async with Redlock(
+        [proxy.url for proxy in proxies], master_timeout=100, restart_guard="off"
+    ) as redlock:
         await until(lambda: up(redlock) == 5)
         yield redlock
 
@@ -189,7 +191,9 @@ async def test_replies_that_come_in_pieces_are_understood(
     proxies: list[Proxy], masters: list[RealMaster]
 ) -> None:
     """Of three bytes each, fifty replies at once: what is not whole waits for its rest."""
-    async with Redlock([proxy.url for proxy in proxies], master_timeout=5_000) as redlock:
+    async with Redlock(
+        [proxy.url for proxy in proxies], master_timeout=5_000, restart_guard="off"
+    ) as redlock:
         await until(lambda: up(redlock) == 5)
         for proxy in proxies:
             proxy.replies.clear()

@@ -145,9 +145,9 @@ async def close_with_hung_masters(masters: list[RealMaster]) -> None:
 
 async def close_while_dialling(masters: list[RealMaster]) -> None:
     masters[0].pause()
-    async with Redlock(urls(masters), master_timeout=50):
+    async with Redlock(urls(masters), master_timeout=50, restart_guard="off"):
         pass
-    redlock = Redlock(urls(masters), master_timeout=50)
+    redlock = Redlock(urls(masters), master_timeout=50, restart_guard="off")
     task = asyncio.create_task(redlock.lock("r").acquire())
     await asyncio.sleep(0)
     task.cancel()
@@ -179,7 +179,7 @@ def test_a_manager_that_was_closed_can_be_used_on_another_loop(
     masters: list[RealMaster],
 ) -> None:
     """And one that was not closed says whose it is."""
-    redlock = Redlock(urls(masters), master_timeout=500)
+    redlock = Redlock(urls(masters), master_timeout=500, restart_guard="off")
 
     async def once() -> None:
         async with redlock, redlock.lock("r", wait=2_000):
