@@ -145,32 +145,37 @@ async def test_a_token_is_not_lower_than_that_of_others_in_a_long_pause(
 
 
 async def test_grants_that_others_came_between_do_not_make_an_older_token_good(
-    redlock: Redlock, masters: list[FakeMaster]
+    masters: list[FakeMaster],
 ) -> None:
     """
     One master's word to the RAISE is late. Meanwhile most others lose the lock to
     somebody and grant it anew, so that a majority has granted when the word comes.
     """
-    ahead = count_up(masters[0], 60_000_000)
+    ahead = 2 * 10**15
+    masters[0].set(FENCE, str(ahead))
     for master in masters[3:]:
         master.set("r", "somebody")
 
     def late() -> None:
-        masters[2].latency = 0.2
+        masters[2].latency = 4.0
 
     before(masters[2], RAISE, late)
-    acquiring = asyncio.create_task(redlock.lock("r", ttl=100, fair=True).acquire())
-    await asyncio.sleep(0.003)
-    assert ran(masters[2], RAISE) == 1
-    masters[3].delete("r")
-    masters[4].delete("r")
-    for master in (masters[0], masters[1], masters[3]):
-        master.delete("r")
-        master.set(FENCE, str(ahead + 1000))
-    lease = await acquiring
-    assert lease.fencing_token > ahead + 1000
-    masters[2].latency = 0.001
-    await lease.release()
+    async with Redlock(masters, fencing=True, master_timeout=5000) as patient:
+        async with patient.lock("s"):
+            pass
+        acquiring = asyncio.create_task(patient.lock("r", ttl=1000, fair=True).acquire())
+        await asyncio.sleep(0.003)
+        assert ran(masters[2], RAISE) == 1
+        for master in (*masters[:2], *masters[3:]):
+            master.delete("r")
+            master.set(FENCE, str(ahead + 1000))
+        await asyncio.sleep(1.2)
+        assert not acquiring.done()
+        assert all(locked([*masters[:2], *masters[3:]]))
+        lease = await acquiring
+        assert lease.fencing_token > ahead + 1000
+        masters[2].latency = 0.001
+        await lease.release()
 
 
 # Masters that do not answer.
