@@ -83,6 +83,42 @@ async def test_masters_that_were_away_when_it_was_acquired_get_it_when_they_are_
 
 
 @BOTH
+@pytest.mark.parametrize("latency", [0.0002, 0.001, 0.01])
+async def test_it_does_not_matter_who_answers_first(
+    redlock: Redlock, masters: list[FakeMaster], latency: float
+) -> None:
+    """Those who have lost the key answer before the others, or when all is settled."""
+    masters[0].latency = masters[1].latency = latency
+    async with redlock, redlock.lock("r", ttl=3000) as lease:
+        masters[0].flush()
+        masters[1].flush()
+        await lease.extend()
+        await asyncio.sleep(0.03)
+        assert kept(masters, lease) == [True] * 5
+
+
+@BOTH
+@pytest.mark.promise("S3")
+async def test_who_got_it_late_and_is_cut_off_is_cleaned_as_well(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    """It was away when the lock was acquired, but a release is owed to it by now."""
+    masters[0].kill()
+    async with redlock:
+        lease = await redlock.lock("r", ttl=60_000).acquire()
+        masters[0].restart()
+        await asyncio.sleep(1)
+        await lease.extend()
+        await heard()
+        assert kept(masters, lease) == [True] * 5
+        masters[0].cut()
+        await asyncio.sleep(0.0001)
+        await lease.release()
+        await asyncio.sleep(1)
+        assert "r" not in masters[0].keys
+
+
+@BOTH
 async def test_what_is_set_again_counts_from_the_next_extension_on(
     redlock: Redlock, masters: list[FakeMaster]
 ) -> None:
