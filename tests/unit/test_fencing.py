@@ -117,6 +117,17 @@ async def test_among_many_who_contend_one_round_is_enough_most_often(
     assert max(ran(master, RAISE) for master in masters) < len(tokens) * twice
 
 
+async def test_who_is_granted_the_lock_by_one_master_after_the_other_needs_one_round(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    """The later ones are asked for what the first have granted, not for the time by then."""
+    for number, master in enumerate(masters):
+        master.set("r", "theirs", ttl=100 + 30 * number)
+    async with redlock.lock("r", fencing=True, fair=True) as lease:
+        assert lease.fencing_token == int(masters[0].keys[FENCE])
+    assert ran(masters[0], RAISE) == 0
+
+
 async def test_the_masters_are_asked_for_their_time_now_and_then(
     redlock: Redlock, masters: list[FakeMaster]
 ) -> None:
