@@ -70,7 +70,7 @@ def fenced_requests(names: list[bytes]) -> st.SearchStrategy[bytes]:
     """Build what is said about locks with counters, of these names."""
     keys = st.sampled_from(names)
     numbers = st.sampled_from(NUMBERS)
-    times = st.sampled_from([AT_ANY_TIME] * 9 + [AT_NO_TIME])
+    times = st.sampled_from([AT_ANY_TIME] * 4 + [AT_NO_TIME])
     leads = st.sampled_from([ANY_LEAD] * 9 + [7_000_000])
     counters = st.builds(Counter, keys, leads)
     enqueues = st.builds(
@@ -296,6 +296,42 @@ def test_the_fake_master_keeps_queues_as_a_real_one(
 def test_the_fake_master_counts_as_a_real_one(server: EmbeddedMaster, story: list[bytes]) -> None:
     """As above, with fencing tokens; beyond what a script can count with as well."""
 
+    asyncio.run(tell_both(server, story))
+
+
+@pytest.mark.promise("S7")
+def test_the_limits_of_a_counter_are_those_of_a_real_one(server: EmbeddedMaster) -> None:
+    """A request too late, a proposal too far off, a token beyond which the counter is by one."""
+    counter, strict = Counter(b"r", ANY_LEAD), Counter(b"r", 7_000_000)
+    mine, theirs = TOKENS
+
+    def says(number: int) -> bytes:
+        return pack(b"SET", counter.key, b"%d" % number)
+
+    story = [
+        counter.acquire(mine, 60_000, 5, AT_NO_TIME),
+        strict.acquire(mine, 60_000, 5, AT_ANY_TIME),
+        strict.acquire(mine, 60_000, 2**53 - 1, AT_ANY_TIME),
+        counter.acquire(mine, 60_000, 1_700_000_000_000_001, AT_ANY_TIME),
+        counter.acquire(mine, 60_000, 1_800_000_000_000_001, AT_ANY_TIME),
+        counter.raise_to(1_700_000_000_000_003, theirs),
+        counter.raise_to(1_700_000_000_000_003, mine),
+        counter.raise_to(1_700_000_000_000_002, mine),
+        counter.extend(mine, 70_000, 1_700_000_000_000_002),
+        counter.extend(mine, 70_000, 1_700_000_000_000_003),
+        protocol.release(b"r", mine),
+        counter.extend(mine, 70_000, 1_700_000_000_000_003),
+        counter.extend(mine, 70_000, 1_700_000_000_000_002, again=True),
+        counter.extend(mine, 70_000, 1_700_000_000_000_004, again=True),
+        counter.extend(theirs, 70_000, 1_700_000_000_000_005, again=True),
+        protocol.release(b"r", mine),
+        counter.acquire(theirs, 60_000, 1_700_000_000_000_000, AT_ANY_TIME),
+        says(2**53 - 1),
+        protocol.release(b"r", theirs),
+        counter.acquire(mine, 60_000, 5, AT_ANY_TIME),
+        protocol.release(b"r", mine),
+        counter.acquire(mine, 60_000, 5, AT_ANY_TIME),
+    ]
     asyncio.run(tell_both(server, story))
 
 

@@ -352,3 +352,18 @@ def test_two_never_have_it_and_somebody_always_gets_on(seed: int) -> None:
         else:
             queues.travel(chance, chance.randint(1, 12))
         queues.the_holder_has_a_majority()
+
+
+@pytest.mark.promise("S7")
+def test_a_counter_is_what_the_last_grant_said() -> None:
+    """A master that has lost its memory says less; only those count that have granted."""
+    ticket = Ticket(3)
+    for master, counter in ((0, 9), (1, 7)):
+        assert ticket.answered(master, ticket.ask(master, 1.0), GRANTED, counter)
+    assert ticket.counters == [9, 7]
+    ticket.forget(0)
+    assert ticket.counters == [7]
+    assert ticket.answered(0, ticket.ask(0, 1.0), GRANTED, 5)
+    assert ticket.counters == [5, 7]
+    ticket.give_back()
+    assert ticket.counters == []
