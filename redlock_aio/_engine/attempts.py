@@ -119,7 +119,7 @@ class FencedAttempt(Attempt):
 
     def __init__(self, fleet: Fleet, counter: Counter, key: bytes, ttl: int) -> None:
         self.counters: list[int] = []
-        self._curable = False
+        self._curable = 0
         self._counter = counter
         self._fleet = fleet
         super().__init__(fleet, key, ttl, counter)
@@ -134,8 +134,8 @@ class FencedAttempt(Attempt):
 
     @property
     def is_curable(self) -> bool:
-        """Whether a master had forgotten the script, or had another time."""
-        return self._curable and self.verdict is LOST
+        """Whether too many masters had forgotten the script, or had another time."""
+        return self.verdict is LOST and self.granted + self._curable >= self.won_at
 
     async def agree(self, fleet: Fleet, at_most: float | None) -> None:
         """Have the masters agree; see `Attempt.agree`."""
@@ -147,9 +147,9 @@ class FencedAttempt(Attempt):
         """Learn the time from a master that says the proposal makes no sense at it."""
         time = protocol.time(reply)
         if time is None:
-            self._curable |= protocol.has_no_script(reply)
+            self._curable += protocol.has_no_script(reply)
             return reply
-        self._curable = True
+        self._curable += 1
         now = self._fleet.clock()
         self._fleet.clocks.learn(master, time, self.began, now)
         ahead = (time - self.proposal) / 1_000_000

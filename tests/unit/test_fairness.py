@@ -355,15 +355,21 @@ def test_two_never_have_it_and_somebody_always_gets_on(seed: int) -> None:
 
 
 @pytest.mark.promise("S7")
-def test_a_counter_is_what_the_last_grant_said() -> None:
+def test_a_counter_is_what_the_last_grant_said_while_it_lasts() -> None:
     """A master that has lost its memory says less; only those count that have granted."""
     ticket = Ticket(3)
+
+    def counters(now: float = 1.5) -> list[int]:
+        return ticket.counters(now, TTL, factor=0.01)
+
     for master, counter in ((0, 9), (1, 7)):
         assert ticket.answered(master, ticket.ask(master, 1.0), GRANTED, counter)
-    assert ticket.counters == [9, 7]
+    assert counters() == [9, 7]
+    assert counters(1.0 + 1 - DRIFT) == []
     ticket.forget(0)
-    assert ticket.counters == [7]
-    assert ticket.answered(0, ticket.ask(0, 1.0), GRANTED, 5)
-    assert ticket.counters == [5, 7]
+    assert counters() == [7]
+    assert ticket.answered(0, ticket.ask(0, 1.2), GRANTED, 5)
+    assert counters() == [5, 7]
+    assert counters(2.1) == [5]
     ticket.give_back()
-    assert ticket.counters == []
+    assert counters() == []

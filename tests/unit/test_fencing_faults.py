@@ -379,7 +379,7 @@ async def test_when_all_clocks_have_jumped_the_next_attempt_works(
         master.clock_offset = jump
     began = now()
     async with redlock.lock("r", wait=0, fair=fair) as lease:
-        assert now() - began < 0.004
+        assert now() - began < 0.006
         assert lease.fencing_token > last
 
 
@@ -433,7 +433,7 @@ async def test_whoever_tries_but_once_does_not_fail_by_lost_scripts(
     flush(masters[:number])
     began = now()
     async with redlock.lock("r", wait=0, fair=fair):
-        assert now() - began < 0.004
+        assert now() - began < 0.006
     flush(masters[:number])
     lease = await redlock.lock("r", fair=fair).try_acquire()
     assert lease is not None
