@@ -13,7 +13,8 @@ from redlock_aio._rules.fairness import ASKED, FAILED, GRANTED
 from redlock_aio._rules.lifetime import Lifetime
 
 from .masters import words
-from .simulation import FACTOR, KEY, MASTER_TIMEOUT, Bell, Client, Lease
+from .simulation import KEY, MASTER_TIMEOUT, Bell, Client, Lease
+from .weather import FACTOR
 
 KEYS = (KEY, *protocol.queue_keys(KEY))
 LIVES = 3000

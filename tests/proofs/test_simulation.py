@@ -13,7 +13,8 @@ import pytest
 from . import rules
 from .fair_simulation import FairClient
 from .rules import SHIPPED, Rules
-from .simulation import Client, Weather, World
+from .simulation import Client, World
+from .weather import Weather
 
 SEEDS = range(*map(int, os.environ.get("REDLOCK_AIO_SEEDS", "0:20").split(":")))
 AT_LEAST = 100_000
