@@ -23,13 +23,7 @@ from redlock_aio._rules.quorum import GRANTED, Answer
 from redlock_aio._rules.restarts import MEMBER, QUARANTINED, UNDECIDED, Marker, Seen, Verdict
 from redlock_aio._rules.server import ServerInfo
 from redlock_aio._transport.connection import Connection, Question
-from redlock_aio._transport.replies import (
-    MasterError,
-    forbidden,
-    info_of,
-    marker_of,
-    read_marker,
-)
+from redlock_aio._transport.replies import MasterError, forbidden, info_of, marker_of, read_marker
 
 REREADS = (0.02, 0.03, 0.05, 0.1, 0.15, 0.15)
 """
@@ -104,20 +98,24 @@ class Guard:
     @property
     def is_old(self) -> bool:
         """Whether some master is known not to be new."""
-        return any(sentry.state in (MEMBER, QUARANTINED) for sentry in self.sentries)
+        return any(
+            sentry.state is QUARANTINED or (sentry.state is MEMBER and not sentry.unmarked)
+            for sentry in self.sentries
+        )
 
     async def found(self) -> None:
         """
         Mark all masters as members, if none of them has a marker.
 
-        It is a new set only if all of them say so when all are marked: meanwhile
-        somebody may have marked one as rejoining who knows it from before.
+        It is a new set only if none of them says otherwise when all are marked:
+        meanwhile somebody may have marked one as rejoining who knows it from before.
+        One that can't be marked is judged alone.
 
         Cancellation:
             What is marked by then stays marked.
         """
         sentries = self.sentries
-        if self.founding or any(sentry.state is not UNDECIDED for sentry in sentries):
+        if self.founding or self.is_old or any(sentry.state is None for sentry in sentries):
             return
         self.founding = True
         try:
@@ -128,15 +126,16 @@ class Guard:
         finally:
             self.founding = False
         found = [read_marker(reply) for _, reply in replies]
-        new = all(
-            marker is not None and marker.run_id == sentry.info.run_id and not marker.rejoining
+        new = not any(
+            marker is not None and (marker.rejoining or marker.run_id != sentry.info.run_id)
             for sentry, marker in zip(sentries, found, strict=True)
         )
         for sentry, marker, (marked, _) in zip(sentries, found, replies, strict=True):
-            if new and sentry.state is UNDECIDED:
+            if new and marker is not None and sentry.state is UNDECIDED:
                 sentry.stand(Verdict(MEMBER), marker)
             elif not new and marked == GRANTED:
                 sentry.ask_for(restarts.not_new(sentry.info, self.lasts, certain=True))
+                sentry.doubt()  # of our own writing we are not told
 
 
 class Sentry:
@@ -165,6 +164,8 @@ class Sentry:
         """Whether the connection was ended by us, to see anew what the master has."""
         self.settled = False
         """Whether enough has been done to decide."""
+        self.unmarked = False
+        """Whether it had no marker when we came."""
         self._guard = guard
         self._number = number
         self._on_push = on_push
@@ -211,6 +212,10 @@ class Sentry:
 
     # Looking.
 
+    def meet(self, connection: Connection) -> None:
+        """Hear what a server says unasked from before its marker is read."""
+        self._connection = connection
+
     async def examine(self, connection: Connection, info: ServerInfo, said: object) -> None:
         """
         Judge a server that let us in.
@@ -228,11 +233,14 @@ class Sentry:
         Cancellation:
             The master is away.
         """
-        self._connection = connection
+        if self._connection is not connection:
+            raise ConnectionError(connection.reason)
         self._rereads = 0
         self.settled = False
         try:
-            await self._judge(info, marker_of(said))
+            marker = marker_of(said)
+            self.unmarked = marker is None
+            await self._judge(info, marker)
         except BaseException:
             self.gone()
             raise
@@ -292,8 +300,8 @@ class Sentry:
         connection.send(b"".join(commands), questions)
         connection.overdue()
         now, found = info_of(await info.reply), marker_of(await marker.reply)
-        if stood != self._stood:
-            return  # a new set was founded meanwhile: what was read is old
+        if stood != self._stood or (self.state is UNDECIDED and self._guard.founding):
+            return  # a new set was, or is being, founded: what was read may be ours
         if self.state is MEMBER:
             verdict = self._verdict(now, found)
             if verdict.state is not MEMBER:
@@ -367,10 +375,14 @@ class Sentry:
             self._again("its keys were flushed")
             return
         if protocol.MARKER in changed:
-            self._doubt = True
-            if self._wake is not None and not self._wake.done():
-                self._wake.set_result(None)
+            self.doubt()
         self._on_push(number, push)
+
+    def doubt(self) -> None:
+        """Look soon what the marker says."""
+        self._doubt = True
+        if self._wake is not None and not self._wake.done():
+            self._wake.set_result(None)
 
     def _again(self, reason: str) -> None:
         """End the connection, so that nothing counts that is underway, and look anew."""

@@ -291,6 +291,7 @@ class Master:
         wishes = [Question(wish, self._loop) for wish in (protocol.TRACKING, protocol.CAN_FREE)]
         if self._sentry is not None:
             wishes += [Question(wish, self._loop) for wish in (protocol.CACHING, protocol.LOOK)]
+            self._sentry.meet(connection)
         payload = b"".join([question.payload for question in (*questions, *wishes)])
         connection.send(payload, [*questions, *wishes])
         replies = [await question.reply for question in questions]
