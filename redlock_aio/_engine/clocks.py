@@ -57,3 +57,6 @@ async def know_the_time(fleet: Fleet, at_most: float | None) -> None:
         return
     times.waiter = fleet.loop.create_future()
     await times.waiter
+    # If too few have answered, their time is not what is missing; a proposal that is
+    # wrong is put right by those who refuse it.
+    fleet.clocks.due_at = max(fleet.clocks.due_at, fleet.clock())

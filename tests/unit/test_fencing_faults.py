@@ -468,3 +468,15 @@ async def test_scripts_that_are_gone_between_the_rounds(
     await asyncio.sleep(0.3)
     assert locked(masters) == [None] * 5
     assert ran(masters[0], LEAVE) <= 4
+
+
+async def test_only_the_first_attempt_of_an_outage_waits_for_the_time(
+    masters: list[FakeMaster],
+) -> None:
+    async with Redlock(masters, restart_guard="off", fencing=True, master_timeout=50) as redlock:
+        for master in masters[:3]:
+            master.hang()
+        for most in (0.11, 0.06, 0.06):
+            began = now()
+            assert await redlock.lock("r").try_acquire() is None
+            assert now() - began < most
