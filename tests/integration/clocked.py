@@ -1,0 +1,106 @@
+"""Servers whose clock a test can set, by a library that is preloaded into them."""
+
+import os
+import shutil
+import struct
+import subprocess
+import sys
+import time
+from pathlib import Path
+from shlex import quote
+
+import pytest
+
+from redlock_aio.testing import EmbeddedMaster
+
+from .helpers import call
+from .servers import binary_of, quiet_port
+
+SOURCE = Path(__file__).with_name("clock_shim.c")
+PRECISION = 0.5
+"""Seconds that may pass while the time is asked, on a busy machine."""
+
+
+def compiled(folder: Path) -> Path:
+    """Compile the library, or skip the test where that can't be done."""
+    if sys.platform != "linux":
+        pytest.skip("only on Linux a library can be preloaded like this")
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("no C compiler in the PATH")
+    library = folder / "clock_shim.so"
+    command = [
+        compiler,
+        "-shared",
+        "-fPIC",
+        "-O2",
+        "-Wall",
+        "-Werror",
+        "-o",
+        str(library),
+        str(SOURCE),
+    ]
+    subprocess.run(command, check=True)
+    return library
+
+
+class ClockedMaster(EmbeddedMaster):
+    """
+    One real server, and its clock.
+
+    Args:
+        library: What is preloaded.
+
+        folder: For its files; it is the caller's.
+    """
+
+    def __init__(self, kind: str, library: Path, folder: Path) -> None:
+        folder.mkdir()
+        self._offset = folder / "offset"
+        self._offset.write_bytes(bytes(8))
+        binary = folder / "server"
+        binary.write_text(
+            "#!/bin/sh\n"
+            f"export CLOCK_SHIM={quote(str(self._offset))} LD_PRELOAD={quote(str(library))}\n"
+            f'exec {quote(binary_of(kind))} "$@"\n'
+        )
+        binary.chmod(0o755)
+        super().__init__(str(binary))
+        self.port = quiet_port()
+
+    def set_clock(self, ahead: float) -> None:
+        """Let its clock be so many seconds *ahead* of ours; return when it is."""
+        self._write(ahead)
+        ends = time.monotonic() + 5
+        while abs(self.ahead - ahead) > PRECISION:
+            assert time.monotonic() < ends, "its clock can't be set"
+
+    def _write(self, ahead: float) -> None:
+        # In place: nobody may find the file empty.
+        file = os.open(self._offset, os.O_WRONLY)
+        try:
+            os.pwrite(file, struct.pack("=q", round(ahead * 1_000_000)), 0)
+        finally:
+            os.close(file)
+
+    @property
+    def ahead(self) -> float:
+        """How many seconds its clock is ahead of ours."""
+        before = time.time()
+        seconds, rest = call(self, "TIME")
+        return int(seconds) + int(rest) / 1_000_000 - (before + time.time()) / 2
+
+    @property
+    def uptime(self) -> int:
+        """For how many seconds it has been running, as it says itself."""
+        return int(call(self, "INFO", "server")["uptime_in_seconds"])
+
+    def restart_and_set_clock(self, ahead: float) -> None:
+        """Restart it with a clock that is right, and set it before anybody else is let in."""
+        self.kill()
+        self._write(0)
+        self.start()
+        self.set_clock(ahead)
+        ends = time.monotonic() + 5
+        while abs(self.uptime - ahead) > 2:
+            assert time.monotonic() < ends, "its uptime does not follow its clock"
