@@ -41,6 +41,9 @@ REST = 0.05
 DIGITS = 20
 """The width of the counter: always the same, so that one system call writes it."""
 
+STOPS = (signal.SIGTERM, signal.SIGHUP)
+"""By what else than an interrupt from the keyboard it is stopped."""
+
 FEWEST_SECONDS = 3.0
 
 Step = tuple[float, Callable[[], None], str]
@@ -136,6 +139,7 @@ async def _end_with_parent(record: Record) -> None:
 
 def work(process: int, plan: Plan, record: Record) -> None:
     """Run the workers of one process, in that process."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
     # That masters come and go is told by the parent, once.
     logging.getLogger("redlock_aio").setLevel(logging.ERROR)
     asyncio.run(_work(process, plan, record))
@@ -197,17 +201,18 @@ def workers(plan: Plan, record: Record, context: SpawnContext) -> Iterator[list[
     ]
     # An interrupt from the keyboard goes to all processes, but is the parent's to
     # handle. What is blocked stays so in the processes that begin now; the parent
-    # gets it afterwards. The tracker would unblock it, if it began in between.
+    # gets it afterwards. The tracker would unblock it, if it began in between. And a
+    # process that is half begun when the parent ends would complain.
     resource_tracker.ensure_running()
-    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT, *STOPS])
     try:
         for process in processes:
             process.start()
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT, *STOPS])
         yield processes
     finally:
         record.over.value = 1
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT, *STOPS])
         for process in processes:
             if process.pid is not None:
                 process.join(10)
@@ -279,7 +284,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     if not FEWEST_SECONDS <= chosen.seconds <= 3600:
         parser.error(f"--seconds must be from {FEWEST_SECONDS:g} to 3600")
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    for number in STOPS:
         signal.signal(number, _stopped)  # an exception, so that everything is cleaned up
     try:
         return int(play(chosen.seconds, locked=not chosen.no_lock) != 0)
