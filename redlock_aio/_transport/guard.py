@@ -15,6 +15,7 @@ that a whole set of masters is new.
 """
 
 import asyncio
+import math
 from collections.abc import Callable, Sequence
 
 from redlock_aio._rules import protocol, restarts
@@ -23,7 +24,14 @@ from redlock_aio._rules.quorum import GRANTED, Answer
 from redlock_aio._rules.restarts import MEMBER, QUARANTINED, UNDECIDED, Marker, Seen, Verdict
 from redlock_aio._rules.server import ServerInfo
 from redlock_aio._transport.connection import Connection, Question
-from redlock_aio._transport.replies import MasterError, forbidden, info_of, marker_of, read_marker
+from redlock_aio._transport.replies import (
+    MasterError,
+    Muted,
+    forbidden,
+    info_of,
+    marker_of,
+    read_marker,
+)
 
 REREADS = (0.02, 0.03, 0.05, 0.1, 0.15, 0.15)
 """
@@ -44,25 +52,8 @@ WRITES = 3
 """How often a marker is written in a row; somebody may be quicker, or the server be full."""
 
 
-class Muted:
-    """Stands for an asker at a master whose answer does not count as it comes."""
-
-    __slots__ = ("_asker", "_silence", "debt", "debt_ttl", "payload", "trust")
-
-    def __init__(self, asker: Asker, silence: Silence) -> None:
-        self._asker = asker
-        self._silence = silence
-        self.payload = asker.payload
-        self.debt = getattr(asker, "debt", asker.payload)
-        self.debt_ttl = asker.debt_ttl
-        self.trust = asker.trust
-
-    def answered(self, master: int, reply: object, /) -> None:
-        """Hand on what counts."""
-        nothing = reply == 0 or isinstance(reply, list)  # to be freed; or somebody else's key
-        if nothing or self.trust is Trust.MUTED:
-            reply = self._silence
-        self._asker.answered(master, reply)
+SAME_WORDS = 0.2
+"""Seconds for which the same is said of how long a master has no vote: it takes time to say."""
 
 
 class Guard:
@@ -178,6 +169,8 @@ class Sentry:
         self._until = 0.0
         self._started = 0.0
         self._reason = restarts.Reason.NONE
+        self._silence = Silence(Answer.QUARANTINED)
+        self._said_at = -math.inf
         self.info: ServerInfo
         guard.sentries.append(self)
 
@@ -204,7 +197,11 @@ class Sentry:
 
     def send(self, payload: bytes, askers: Sequence[Asker], /) -> Silence | None:
         """Send what a master without a vote may get; a `Silence` if there is anything else."""
-        silence = Silence(Answer.QUARANTINED, self.detail)
+        now = self._guard.clock()
+        if now > self._said_at + SAME_WORDS:
+            self._said_at = now
+            self._silence = Silence(Answer.QUARANTINED, self.detail)
+        silence = self._silence
         if self._connection is None or any(asker.trust is Trust.NONE for asker in askers):
             return silence
         heard = [a if a.trust is Trust.FULL else Muted(a, silence) for a in askers]
@@ -361,6 +358,7 @@ class Sentry:
         self._stood += 1
         self._until = self._guard.clock() + verdict.seconds
         self._reason = verdict.reason
+        self._said_at = -math.inf
         if verdict.state is not UNDECIDED:
             self.settled = True
         if before is not self.state:

@@ -38,6 +38,8 @@ FIRST_DELAY, LONGEST_DELAY = 0.02, 0.5
 DEBT_INTERVAL = 0.2
 """After how many seconds a release is repeated that was refused on a live connection."""
 
+UNTOLD = "it does not let us be told of changes (client|tracking), so a flush is seen late"
+
 
 class Debt:
     """One release that a master has not confirmed."""
@@ -117,7 +119,7 @@ class Master:
         self._run_id = ""
         self._cautioned = ""
         self.can_free = True
-        """Whether it has a command for releases; as long as it is down, that bothers nobody."""
+        """Whether it has a command for releases, or had when it was up."""
         self._debts: dict[bytes, Debt] = {}
         self._collector: asyncio.TimerHandle | None = None
         self._closing = False
@@ -212,6 +214,7 @@ class Master:
                     # not keep the program from ending.
                     if not task.cancelling():
                         await (down if self._sentry is None else self._sentry.stay(down))
+                    self._is_known()  # it does not vote now
                 if self._sentry is not None and self._sentry.at_once:
                     self._sentry.at_once = False
                     continue
@@ -304,9 +307,11 @@ class Master:
         other = self._neighbours.setdefault(info.run_id, self)
         if other is not self:
             raise MasterError(f"the same server as {other.name}")
-        self.can_free = await wishes[1].reply == 0
         self._run_id = info.run_id  # stepping down gives the name back
-        caution = "; ".join(filter(None, [info.caution, info.forgets if self._vouched else ""]))
+        untold = isinstance(await wishes[0].reply, Exception) and self._sentry is not None
+        self.can_free = await wishes[1].reply == 0
+        cautions = [info.caution, info.forgets if self._vouched else "", UNTOLD if untold else ""]
+        caution = "; ".join(filter(None, cautions))
         if caution and caution != self._cautioned:
             self._tell(False, f"{self.name}: {caution}")
         self._cautioned = caution
@@ -325,7 +330,6 @@ class Master:
         if self._connection is not None:
             self._on_push(self._number, protocol.GONE)
         self._connection = None
-        self.can_free = True
         self.send = self._refuse
         self._silence = silence
         if self._sentry is not None:

@@ -1,7 +1,7 @@
 """What the replies of a server come to that is asked about itself."""
 
 from redlock_aio._rules import protocol
-from redlock_aio._rules.protocol import Silence
+from redlock_aio._rules.protocol import Asker, Silence, Trust
 from redlock_aio._rules.restarts import Marker
 from redlock_aio._rules.server import ServerInfo
 
@@ -46,3 +46,24 @@ def forbidden(error: Exception) -> MasterError:
         f"the restart guard must GET and SET the key {protocol.MARKER.decode()}, or be off"
         f' (restart_guard="off"): {error}'
     )
+
+
+class Muted:
+    """Stands for an asker at a master whose answer does not count as it comes."""
+
+    __slots__ = ("_asker", "_silence", "debt", "debt_ttl", "payload", "trust")
+
+    def __init__(self, asker: Asker, silence: Silence) -> None:
+        self._asker = asker
+        self._silence = silence
+        self.payload = asker.payload
+        self.debt = getattr(asker, "debt", asker.payload)
+        self.debt_ttl = asker.debt_ttl
+        self.trust = asker.trust
+
+    def answered(self, master: int, reply: object, /) -> None:
+        """Hand on what counts."""
+        nothing = reply == 0 or isinstance(reply, list)  # to be freed; or somebody else's key
+        if nothing or self.trust is Trust.MUTED:
+            reply = self._silence
+        self._asker.answered(master, reply)

@@ -144,7 +144,9 @@ class EmbeddedMaster:
             try:
                 probe.connect(self._socket)
                 probe.sendall(b"PING\r\n")
-                return probe.recv(64) != b""  # an error, such as NOAUTH, is an answer too
+                answer = probe.recv(64)
+                # An error, such as NOAUTH, is an answer too.
+                return answer != b"" and not answer.startswith(b"-LOADING")
             except OSError:
                 return False
 

@@ -111,3 +111,53 @@ async def test_a_flush_right_behind_the_reading_of_the_marker_is_noticed() -> No
         await asyncio.sleep(1)
         assert flushed
         assert states(redlock) == ["QUARANTINED", "MEMBER", "MEMBER"]
+
+
+async def test_where_nothing_is_told_of_changes_it_is_said_that_flushes_are_seen_late(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    masters = [FakeMaster(f"m{i}") for i in range(3)]
+    for master in masters:
+        master.forbid.add("CLIENT")
+    async with Redlock(masters) as redlock:
+        await asyncio.sleep(0.1)
+        assert caplog.text.count("a flush is seen late") == 3
+        masters[0].flush()
+        await asyncio.sleep(17)
+        assert states(redlock) == ["QUARANTINED", "MEMBER", "MEMBER"]
+
+
+async def test_a_server_that_is_back_without_a_vote_is_freed_as_it_was_before() -> None:
+    """With a script, as long as it lacks the command."""
+    masters = [FakeMaster(f"m{i}") for i in range(3)]
+    masters[0].forbid.add("DELIFEQ")
+    async with Redlock(masters) as redlock:
+        masters[0].kill()
+        masters[1].cut()
+        await asyncio.sleep(1)
+        masters[0].restart()
+        await asyncio.sleep(3)
+        assert states(redlock) == ["QUARANTINED", "MEMBER", "MEMBER"]
+        masters[0].commands.clear()
+        async with redlock.lock("r"):
+            pass
+        assert not [command for command in masters[0].commands if command[0] == b"DELIFEQ"]
+
+
+async def test_masters_that_come_and_go_do_not_hold_up_a_single_try(
+    three: list[FakeMaster],
+) -> None:
+    three[2].kill()
+
+    async def flap() -> None:
+        while True:
+            await asyncio.sleep(0.3)
+            for master in three[:2]:
+                master.cut()
+
+    flapping = asyncio.create_task(flap())
+    async with asyncio.timeout(5):
+        redlock = Redlock(three)
+        assert await redlock.lock("r").try_acquire() is None
+    flapping.cancel()
+    await redlock.aclose()
