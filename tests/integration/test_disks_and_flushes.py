@@ -257,7 +257,6 @@ async def test_a_flush_of_another_database_takes_no_vote(
     assert not caplog.records
 
 
-@pytest.mark.xfail(strict=True, reason="it reads its own mark, and takes that for the reason")
 async def test_the_first_to_see_a_flush_says_that_it_was_one(
     new: New, caplog: pytest.LogCaptureFixture
 ) -> None:
