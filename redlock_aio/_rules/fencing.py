@@ -19,8 +19,8 @@ ours there:
 - Whoever extends is counted only where the counter is not beyond its token. That
   the lock is its own is not enough: it may be so again after somebody else.
 
-The proof and its assumptions are in the README; the tests search all ways in
-which a few acquisitions can go. Nothing here waits, reads a clock or opens a socket.
+What is assumed is said in the README; the tests search all ways in which a few
+acquisitions can go. Nothing here waits, reads a clock or opens a socket.
 """
 
 from collections.abc import Sequence
