@@ -18,8 +18,8 @@ from redlock_aio._rules.restarts import Marker
 from .helpers import Reachable, RealMaster, call, connected, until
 
 MAX_TTL = 1_000
-LASTS = timing.forgetting(MAX_TTL, factor=timing.DRIFT_FACTOR)
-"""For how many seconds a master stays away that may have forgotten locks."""
+LASTS = 2.01
+"""For how many seconds a master stays away then: 1 % more than that, and a second."""
 
 LATE = 1.5
 """Seconds by which it may vote later: uptimes are whole seconds, and the machine is busy."""
