@@ -182,7 +182,9 @@ class Scene:
         before = files()
         with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")
-            async with Redlock([master.url for master in self.masters]) as redlock:
+            # A master that restarts is to take part again at once: it has what can stay.
+            urls = [master.url for master in self.masters]
+            async with Redlock(urls, restart_guard="off") as redlock:
                 tasks = other_tasks()
                 yield redlock
                 await self.look(redlock, tasks)
