@@ -28,7 +28,7 @@ from redlock_aio._rules.fairness import (
     NEXT,
     UNASKED,
     Ticket,
-)  # fmt: skip
+)
 from redlock_aio._rules.fencing import Counter
 from redlock_aio._rules.quorum import NOT_YET
 from redlock_aio._rules.view import View
@@ -344,9 +344,9 @@ class Waiter:
         Cancellation:
             The place in the queues is kept; `leave` gives it up.
         """
-        ticket, claim = self.ticket, self.claim
+        ticket, claim, fleet = self.ticket, self.claim, self.fleet
         until = ticket.until(self._ttl, factor=self._factor)
-        if until <= self.fleet.clock():
+        if until <= fleet.clock():
             return False
         if self._counter is not None:
             # A token belongs to these very grants: if they have run out meanwhile,
@@ -354,10 +354,12 @@ class Waiter:
             agreed = await claim.settle_on(self._counters(), ticket.needed)
             if claim is not self.claim:
                 return False
-            if not agreed or until <= self.fleet.clock():
+            if not agreed or until <= fleet.clock():
                 self._give_back()
                 self.ask_all()
                 return False
+        if fleet.closed:  # nobody would tell its holder that it is lost
+            return False
         claim.until = until
         self._end()
         return True

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import hiredis
 import pytest
 
-from redlock_aio import LockNotAcquiredError, QuorumUnavailableError, Redlock
+from redlock_aio import LockNotAcquiredError, QuorumUnavailableError, Redlock, RedlockError
 from redlock_aio._engine.queues import IDLE
 from redlock_aio._engine.waiter import HEARTBEAT, LIVES
 from redlock_aio._rules import protocol
@@ -472,3 +472,26 @@ def enqueue(
     said = master.execute(reader.gets())
     assert isinstance(said, list)
     return said
+
+
+@pytest.mark.promise("S2")
+@pytest.mark.parametrize("fencing", [False, True])
+@pytest.mark.parametrize("turns", range(1, 25))
+async def test_nobody_gets_a_lock_from_a_manager_that_is_closed_meanwhile(
+    masters: list[FakeMaster], turns: int, *, fencing: bool
+) -> None:
+    """Its holder would never be told that it is lost; whenever the answers come."""
+    async with Redlock(masters, restart_guard="off", fencing=fencing) as redlock:
+        async with redlock.lock("r", fair=True):
+            pass
+        waiter = asyncio.create_task(redlock.lock("r", fair=True).acquire())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await asyncio.sleep(0.0001 * turns)
+    try:
+        lease = await waiter
+    except RedlockError as error:
+        assert "closed" in str(error)  # noqa: PT017 - there may be none
+    else:
+        assert not lease.valid
+    assert not any("r" in master.keys for master in masters)
