@@ -14,7 +14,6 @@ from redlock_aio._rules.quorum import Answer
 CALLS_LAST = 0.01
 """Seconds in which the calls of all masters should come, after the first; then they are asked."""
 
-
 MEANS = {
     GRANTED: Silence(Answer.GRANTED),
     NEXT: Silence(Answer.HELD, "we are next"),

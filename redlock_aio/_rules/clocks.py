@@ -11,10 +11,8 @@ from statistics import median
 LONGEST_LEAD = 1_000_000
 """By how many us the last time given out may lie ahead to be taken seriously."""
 
-
 DRIFT = 1e-4
 """By how many seconds a clock may part from ours in each second."""
-
 
 FIRST_INTERVAL, LONGEST_INTERVAL = 0.05, 30.0
 """

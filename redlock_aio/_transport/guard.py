@@ -51,7 +51,6 @@ SLACK = 0.001
 WRITES = 3
 """How often a marker is written in a row; somebody may be quicker, or the server be full."""
 
-
 SAME_WORDS = 0.2
 """Seconds for which the same is said of how long a master has no vote: it takes time to say."""
 
