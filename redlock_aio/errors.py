@@ -8,6 +8,7 @@ token.
 
 from collections.abc import Sequence
 
+from redlock_aio._rules.holders import Holder
 from redlock_aio._rules.quorum import Answer, Vote, majority
 
 __all__ = (
@@ -36,8 +37,8 @@ class LockNotAcquiredError(RedlockError):
 
         votes: The last round, one vote for each master.
 
-        holder: Who held it on a majority of the masters, as `Lease.fingerprint`
-            has it; ``None`` if nobody did.
+        holder: Who held it on a majority of the masters, by its `Holder.fingerprint`,
+            name and metadata; ``None`` if nobody did.
 
         retry_after: In how many milliseconds it is free, if it is not extended;
             ``None`` if that is not known.
@@ -52,7 +53,7 @@ class LockNotAcquiredError(RedlockError):
         attempts: int,
         elapsed: int,
         votes: Sequence[Vote],
-        holder: str | None = None,
+        holder: Holder | None = None,
         retry_after: int | None = None,
     ) -> None:
         self.resources = tuple(resources)
@@ -133,7 +134,7 @@ def _revive(
     attempts: int,
     elapsed: int,
     votes: tuple[Vote, ...],
-    holder: str | None,
+    holder: Holder | None,
     retry_after: int | None,
 ) -> LockNotAcquiredError:
     return kind(

@@ -9,7 +9,7 @@ import pytest
 HOUSE = Path(__file__).parents[1] / "redlock_aio"
 
 FLOORS = [
-    ["_rules.clocks", "_rules.timing", "_rules.quorum"],
+    ["_rules.clocks", "_rules.holders", "_rules.timing", "_rules.quorum"],
     ["_rules.arguments", "_rules.fairness", "_rules.lifetime", "_rules.server", "_rules.view"],
     ["_rules.protocol", "_rules.restarts"],
     ["_rules.fencing"],

@@ -14,7 +14,7 @@ from anyio import CancelScope
 
 from redlock_aio._engine.rounds import Release
 from redlock_aio._engine.watchdog import Hold, Watchdog
-from redlock_aio._rules import protocol, timing
+from redlock_aio._rules import holders, timing
 from redlock_aio._rules.lifetime import HELD, LOST, RELEASED
 from redlock_aio._rules.quorum import OPEN, WON, Vote
 from redlock_aio.errors import LockLostError, LockNotHeldError, RedlockError
@@ -95,7 +95,7 @@ class Lease:
     @property
     def fingerprint(self) -> str:
         """What others see as the *holder* in their errors; it tells nothing of the token."""
-        return protocol.fingerprint(self._hold.attempt.token)
+        return holders.fingerprint(self._hold.attempt.token)
 
     @property
     def ttl(self) -> int:

@@ -16,7 +16,7 @@ import random
 from redlock_aio._engine.attempts import Attempt, FencedAttempt, Freeing, Watch
 from redlock_aio._engine.line import Line
 from redlock_aio._engine.rounds import Fleet, Release
-from redlock_aio._rules import protocol, timing
+from redlock_aio._rules import holders, timing
 from redlock_aio._rules.fencing import Counter
 from redlock_aio._rules.quorum import SPLIT, WON, Vote, is_contended
 from redlock_aio._rules.timing import Retry
@@ -242,7 +242,7 @@ def refusal(
     holder = retry_after = None
     if view is not None:
         votes = view.explain(votes, now)
-        holder = protocol.fingerprint(view.holder) if view.holder is not None else None
+        holder = holders.holder(view.holder) if view.holder is not None else None
         if view.free_from < math.inf:
             retry_after = timing.remaining(view.free_from, now)
     kind = LockNotAcquiredError if is_contended(votes) else QuorumUnavailableError

@@ -12,7 +12,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from hashlib import sha1, sha256
+from hashlib import sha1
 from importlib import resources
 from typing import NamedTuple, Protocol
 
@@ -356,11 +356,6 @@ def queued(reply: object) -> Queued | None:
         holder if isinstance(holder, bytes) else None,
         counter,
     )
-
-
-def fingerprint(value: bytes) -> str:
-    """Return by what the holder of a lock can be told from others, without its token."""
-    return sha256(value).hexdigest()[:8]
 
 
 def read(reply: object) -> Silence:

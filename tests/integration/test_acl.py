@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from redlock_aio import Answer, LockNotAcquiredError, QuorumUnavailableError, Redlock
+from redlock_aio import Answer, Holder, LockNotAcquiredError, QuorumUnavailableError, Redlock
 from redlock_aio._engine.attempts import agree
 from redlock_aio._rules.fencing import Counter
 from redlock_aio.testing import EmbeddedMaster
@@ -97,7 +97,7 @@ async def everything_works(url: str, master: EmbeddedMaster, patience: float = S
                 await until(lambda round=renewal: round.complete)  # type: ignore[misc]
             if renewal is None or renewal.votes()[0].answer is not Answer.GRANTED:
                 return False
-            holders = []
+            holders: list[Holder | None] = []
 
             async def told() -> bool:
                 with pytest.raises(LockNotAcquiredError) as refused:
@@ -107,7 +107,8 @@ async def everything_works(url: str, master: EmbeddedMaster, patience: float = S
 
             with contextlib.suppress(AssertionError):  # a late answer is not heard out
                 await until(told, within=patience)
-            if holders[-1] != lease.fingerprint:
+            last = holders[-1]
+            if last is None or last.fingerprint != lease.fingerprint:
                 return False
         if not gone([master], "app:r"):
             return False

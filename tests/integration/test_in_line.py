@@ -204,7 +204,8 @@ async def test_who_waits_in_line_too_long_is_told_who_holds_the_lock(
 
         await until(told)
         error = errors[-1]
-        assert error.holder == lease.fingerprint
+        assert error.holder is not None
+        assert error.holder.fingerprint == lease.fingerprint
         assert error.retry_after is not None
         assert 0 < error.retry_after <= 30_000
         assert len(error.votes) == len(masters)

@@ -68,7 +68,8 @@ def has(masters: list[RealMaster], everywhere: list[str]) -> bool:
 def names(error: LockNotAcquiredError, lease: Lease) -> bool:
     """Return whether an error says who holds the lock, and for how long at most."""
     return (
-        error.holder == lease.fingerprint
+        error.holder is not None
+        and error.holder.fingerprint == lease.fingerprint
         and error.retry_after is not None
         and 0 < error.retry_after <= lease.ttl
     )

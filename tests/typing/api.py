@@ -8,6 +8,7 @@ from redis.asyncio import Redis
 
 from redlock_aio import (
     Answer,
+    Holder,
     Lease,
     Lock,
     LockLostError,
@@ -62,8 +63,10 @@ error: RedlockError = QuorumUnavailableError(["r"], attempts=1, elapsed=2, votes
 assert_type(
     LockNotAcquiredError(["r"], attempts=1, elapsed=2, votes=[vote]).votes, tuple[Vote, ...]
 )
-refused = LockNotAcquiredError(["r"], attempts=1, elapsed=2, votes=[vote], holder="x")
-assert_type(refused.holder, str | None)
+refused = LockNotAcquiredError(
+    ["r"], attempts=1, elapsed=2, votes=[vote], holder=Holder("x", "web-1:1")
+)
+assert_type(refused.holder, Holder | None)
 assert_type(refused.retry_after, int | None)
 assert_type(LockLostError(["r"], "why").reason, str)
 assert_type(LockNotHeldError(["r"], "why").resources, tuple[str, ...])

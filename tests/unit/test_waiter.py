@@ -235,7 +235,9 @@ async def test_who_gives_up_says_why_and_leaves_the_queues(
     with pytest.raises(LockNotAcquiredError, match=r"others come first, \d+ ms left") as caught:
         await redlock.lock("r", fair=True, wait=300).acquire()
     assert now() - began == pytest.approx(0.3, abs=0.01)
-    assert caught.value.holder == holder.fingerprint
+    said = caught.value.holder
+    assert said is not None
+    assert said.fingerprint == holder.fingerprint
     assert caught.value.retry_after is not None
     began = now()
     assert await redlock.lock("r", fair=True).try_acquire() is None

@@ -137,7 +137,8 @@ async def test_it_can_be_told_who_holds_it_and_for_how_long(
             with pytest.raises(LockNotAcquiredError) as caught:
                 await redlock.lock("r", wait=wait).acquire()
             error = caught.value
-            assert error.holder == lease.fingerprint
+            assert error.holder is not None
+            assert error.holder.fingerprint == lease.fingerprint
             assert error.retry_after is not None
             assert 7_700 < error.retry_after <= 8_000
             assert f"held by others, now by {lease.fingerprint}" in str(error)

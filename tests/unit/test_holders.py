@@ -1,0 +1,85 @@
+"""What a holder says of itself in the value, and what others read there."""
+
+import pytest
+from hypothesis import given, strategies as st
+
+from redlock_aio import Holder
+from redlock_aio._rules import holders
+
+TOKEN = b"0f" * 20
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=8,
+)
+
+
+@given(st.text(min_size=1, max_size=60), st.dictionaries(st.text(max_size=9), JSON, max_size=3))
+def test_what_a_holder_says_is_read_as_it_was_said(name: str, metadata: dict[str, object]) -> None:
+    value = TOKEN + holders.stamp(name, holders.packed(metadata))
+    assert holders.holder(value) == Holder(holders.fingerprint(value), name, metadata)
+
+
+def test_a_holder_may_say_no_more_than_its_name() -> None:
+    value = TOKEN + holders.stamp("web-1:7")
+    assert value == TOKEN + b'{"name":"web-1:7"}'
+    assert holders.holder(value) == Holder(holders.fingerprint(value), "web-1:7")
+
+
+@given(st.one_of(st.binary(max_size=80), st.binary(max_size=80).map(TOKEN.__add__)))
+def test_any_value_has_a_holder(value: bytes) -> None:
+    assert holders.holder(value).fingerprint == holders.fingerprint(value)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"", b"{", b'{"name":7}', b'{"metadata":{}}', b'{"name":"x","metadata":[]}', b"[]",
+        b'{"name":"x"} ' + b" " * 10_000, b"{" * 3_000, b'{"a":' * 800 + b"1" + b"}" * 800,
+        b'{"name":"\xff"}',
+    ],
+)  # fmt: skip
+def test_of_what_others_write_only_the_fingerprint_is_told(said: bytes) -> None:
+    assert holders.holder(TOKEN + said) == Holder(holders.fingerprint(TOKEN + said))
+
+
+@pytest.mark.promise("S10")
+def test_a_holder_never_shows_the_token() -> None:
+    value = TOKEN + holders.stamp("web-1:7", holders.packed({"job": 1}))
+    assert TOKEN.decode() not in f"{holders.holder(value)!r} {holders.holder(value)}"
+
+
+def test_a_holder_reads_as_its_name() -> None:
+    assert str(Holder("1a2b3c4d", "web-1:7")) == "web-1:7 (1a2b3c4d)"
+    assert str(Holder("1a2b3c4d")) == "1a2b3c4d"
+    assert hash(Holder("x", "y", {"a": 1})) == hash(Holder("x", "y"))
+
+
+LOOP: dict[str, object] = {}
+LOOP["loop"] = LOOP
+
+
+@pytest.mark.parametrize(
+    ("metadata", "kind", "says"),
+    [
+        ("x", TypeError, "metadata must be a mapping, not a str"),
+        ([("a", 1)], TypeError, "metadata must be a mapping, not a list"),
+        ({1: 2}, TypeError, "metadata must have str keys, not a int"),
+        ({0: 2}, TypeError, "metadata must have str keys, not a int"),
+        ({"a": object()}, ValueError, "metadata must be what JSON can say: .* object is not"),
+        ({"a": float("nan")}, ValueError, "metadata must be what JSON can say"),
+        ({"a": "\ud800"}, ValueError, "metadata must be what JSON can say"),
+        (LOOP, ValueError, "metadata must be what JSON can say"),
+        ({"a": "x" * 1_017}, ValueError, "metadata must have at most 1024 bytes, not 1025"),
+        ({"a": "é" * 509}, ValueError, "metadata must have at most 1024 bytes, not 1026"),
+    ],
+)
+def test_metadata_is_a_small_json_object(
+    metadata: object, kind: type[Exception], says: str
+) -> None:
+    with pytest.raises(kind, match=says):
+        holders.packed(metadata)
+
+
+def test_metadata_may_have_1024_bytes() -> None:
+    assert len(holders.packed({"a": "x" * 1_016})) == 1_024
