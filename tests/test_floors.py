@@ -9,10 +9,11 @@ import pytest
 HOUSE = Path(__file__).parents[1] / "redlock_aio"
 
 FLOORS = [
-    ["_rules.clocks", "_rules.holders", "_rules.timing", "_rules.quorum"],
-    ["_rules.arguments", "_rules.fairness", "_rules.lifetime", "_rules.server", "_rules.view"],
+    ["_rules.arguments", "_rules.clocks", "_rules.scripts", "_rules.timing", "_rules.quorum"],
+    ["_rules.fairness", "_rules.holders", "_rules.lifetime", "_rules.server", "_rules.view"],
     ["_rules.protocol", "_rules.restarts"],
     ["_rules.fencing"],
+    ["_rules.keys"],
     ["errors"],
     ["_transport.address", "_transport.connection", "_transport.replies"],
     ["_transport.guard"],
@@ -23,13 +24,17 @@ FLOORS = [
     ["_engine.claim", "_engine.waiting"],
     ["_engine.waiter"],
     ["_engine.queueing"],
+    ["_engine.hold"],
     ["_engine.watchdog"],
+    ["_engine.reentrance"],
     ["_engine.lease"],
     ["_engine.lock"],
+    ["_engine.opening"],
     ["_engine.manager"],
     [""],  # the package itself: the public names
     ["fencing"],
     ["testing._fake_data", "testing._fake_pushes"],
+    ["testing._fake_scripts"],
     ["testing._fake_commands"],
     ["testing._embedded", "testing._fake", "testing._virtual"],
     ["testing"],
@@ -52,7 +57,9 @@ NO_TRANSPORT = {
         "claim",
         "waiter",
         "queueing",
+        "hold",
         "watchdog",
+        "reentrance",
         "lease",
     ]
 }

@@ -11,6 +11,7 @@ from typing import ClassVar
 from redlock_aio._engine.rounds import Fleet, Release, Round
 from redlock_aio._rules import fencing, protocol
 from redlock_aio._rules.fencing import Counter
+from redlock_aio._rules.keys import Key, Keys
 from redlock_aio._rules.protocol import Silence, Trust
 from redlock_aio._rules.quorum import GRANTED, LOST, NOT_YET, OPEN, SPLIT, WON, Answer
 from redlock_aio._rules.view import View
@@ -30,17 +31,26 @@ class Attempt(Round):
     the first that comes late would delete the lock that the second has won.
     """
 
-    __slots__ = ("began", "counter", "fence", "key", "token", "ttl", "until", "watch")
+    __slots__ = ("began", "counter", "fence", "key", "stamp", "token", "ttl", "until", "watch")
     trust = Trust.NONE
 
-    def __init__(self, fleet: Fleet, key: bytes, ttl: int, counter: Counter | None = None) -> None:
+    def __init__(
+        self,
+        fleet: Fleet,
+        key: Key | Keys,
+        ttl: int,
+        stamp: bytes = b"",
+        counter: Counter | None = None,
+    ) -> None:
         self.counter = counter
         """What is said about the resource's counter, if there is to be a fencing token."""
         self.fence = 0
         """The fencing token, when there is one."""
         self.key = key
         self.ttl = ttl
-        self.token = fleet.token()
+        self.stamp = stamp
+        self.token = fleet.token() + stamp
+        """The value that the masters keep: what nobody can guess, and who we are."""
         self.until = 0.0
         """Until when the lock may be believed; 0 if it was not won, or too late."""
         self.watch: Watch | None = None
@@ -49,7 +59,7 @@ class Attempt(Round):
         self.began = fleet.clock()
 
     def _request(self, _fleet: Fleet) -> bytes:
-        return protocol.acquire(self.key, self.token, self.ttl)
+        return self.key.acquire(self.token, self.ttl)
 
     @property
     def is_curable(self) -> bool:
@@ -69,23 +79,23 @@ class Attempt(Round):
 
     def release(self) -> bytes:
         """Return the command that takes it back."""
-        return protocol.release(self.key, self.token)
+        return self.key.release(self.token)
 
     @property
-    def only_key(self) -> bool:
-        """Whether a release has nothing to do but to delete the key."""
-        return True
+    def can_free(self) -> bool:
+        """Whether a release has nothing to do but to delete one key."""
+        return self.key.can_free
 
     def extension(self, ttl: int) -> bytes:
         """Return the command that lets the lock live for *ttl* ms more, where it is ours."""
         if self.counter is None:
-            return protocol.extend(self.key, self.token, ttl)
+            return self.key.extend(self.token, ttl)
         return self.counter.extend(self.token, ttl, self.fence)
 
     def restoration(self, ttl: int) -> bytes:
         """Return the command that sets the lock again for *ttl* ms, where nobody has it."""
         if self.counter is None:
-            return protocol.acquire(self.key, self.token, ttl)
+            return self.key.restore(self.token, ttl)
         return self.counter.extend(self.token, ttl, self.fence, again=True)
 
 
@@ -117,12 +127,14 @@ class FencedAttempt(Attempt):
 
     __slots__ = ("_counter", "_curable", "_fleet", "counters", "proposal")
 
-    def __init__(self, fleet: Fleet, counter: Counter, key: bytes, ttl: int) -> None:
+    def __init__(
+        self, fleet: Fleet, counter: Counter, key: Key | Keys, ttl: int, stamp: bytes = b""
+    ) -> None:
         self.counters: list[int] = []
         self._curable = 0
         self._counter = counter
         self._fleet = fleet
-        super().__init__(fleet, key, ttl, counter)
+        super().__init__(fleet, key, ttl, stamp, counter)
 
     answered = _count
 
@@ -190,8 +202,7 @@ class Freeing(Release):
     yes: ClassVar[object] = 1
 
     def __init__(self, fleet: Fleet, attempt: Attempt, ttl: int) -> None:
-        payload = protocol.free(attempt.key, attempt.token)
-        super().__init__(fleet.links, payload, ttl, attempt)
+        super().__init__(fleet.links, attempt.key.free(attempt.token), ttl, attempt)
         self._attempt = attempt
 
     @property

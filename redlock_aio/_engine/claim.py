@@ -8,6 +8,7 @@ from redlock_aio._engine.rounds import Fleet
 from redlock_aio._rules import fencing, protocol
 from redlock_aio._rules.fairness import BEHIND, FAILED, FULL, GRANTED, NEXT
 from redlock_aio._rules.fencing import Counter
+from redlock_aio._rules.keys import Key, Keys
 from redlock_aio._rules.protocol import Silence, Trust
 from redlock_aio._rules.quorum import Answer
 
@@ -46,22 +47,29 @@ class Claim(Attempt):
     def __init__(
         self,
         fleet: Fleet,
-        keys: tuple[bytes, bytes, bytes],
+        key: Key | Keys,
         member: bytes,
         ttl: int,
+        stamp: bytes,
         counter: Counter | None,
     ) -> None:
         self._fleet = fleet
         self._proposal = 0
         self._proposed_at = -math.inf
-        super().__init__(fleet, keys[0], ttl, counter)
-        self._keys = keys
+        super().__init__(fleet, key, ttl, stamp, counter)
+        self._keys = (*key.each, *protocol.queue_keys(*key.each))
         self._member = member
         self.unsent = (1 << len(fleet.links)) - 1
 
+    def anew(self) -> "Claim":
+        """Return one under another token, for after this was given back."""
+        claim = Claim(self._fleet, self.key, self._member, self.ttl, self.stamp, self.counter)
+        claim.unsent = self.unsent
+        return claim
+
     @property
-    def only_key(self) -> bool:
-        """Whether a release has nothing to do but to delete the key: there is a queue."""
+    def can_free(self) -> bool:
+        """Whether a release has nothing to do but to delete one key: there is a queue."""
         return False
 
     def release(self) -> bytes:
@@ -133,15 +141,16 @@ class Question:
 class Glance:
     """Whether the lock is still held, by those whom a waiter comes after."""
 
-    __slots__ = ("_waiter", "debt_ttl", "payload")
+    __slots__ = ("_key", "_waiter", "debt_ttl", "payload")
     trust = Trust.FULL
 
-    def __init__(self, waiter: Asking, payload: bytes) -> None:
+    def __init__(self, waiter: Asking, payload: bytes, key: Key | Keys) -> None:
         self._waiter = waiter
+        self._key = key
         self.payload = payload
         self.debt_ttl = 0
 
     def answered(self, master: int, reply: object, /) -> None:
         """Ask at once if it is not."""
-        if reply is None:
+        if self._key.is_free(reply):
             self._waiter.changed(master)

@@ -12,8 +12,9 @@ from typing import Literal, Self
 
 from anyio import CancelScope
 
-from redlock_aio._engine.rounds import Release
-from redlock_aio._engine.watchdog import Hold, Watchdog
+from redlock_aio._engine.hold import Hold
+from redlock_aio._engine.rounds import Round
+from redlock_aio._engine.watchdog import Watchdog
 from redlock_aio._rules import holders, timing
 from redlock_aio._rules.lifetime import HELD, LOST, RELEASED
 from redlock_aio._rules.quorum import OPEN, WON, Vote
@@ -50,8 +51,11 @@ class Lease:
         # Whoever drops the lease may be in another thread, or in a loop that has
         # ended. So nothing is sent from here; the key is left to its ttl.
         hold = self._hold
-        if hold.state is HELD:
-            hold.renewed = False
+        if hold.state is HELD and not self._let_go:
+            if hold.count > 1:  # those who share it go on, and the last of them releases it
+                hold.count -= 1
+            else:
+                hold.renewed = False
             warnings.warn(
                 f"{self!r} was never released; it is not extended any more",
                 ResourceWarning,
@@ -63,6 +67,8 @@ class Lease:
         return self._watchdog.fleet.clock()
 
     def _state(self) -> str:
+        if self._let_go:
+            return RELEASED.value
         return self._hold.state.value if self._hold.state is not HELD else LOST.value
 
     @property
@@ -111,13 +117,17 @@ class Lease:
     @property
     def remaining(self) -> int:
         """For how many ms from now it can be believed without an extension; 0 when it is over."""
-        now = self._now()
-        return timing.remaining(self._hold.deadline, now) if self._hold.valid(now) else 0
+        return timing.remaining(self._hold.deadline, self._now()) if self.valid else 0
 
     @property
     def valid(self) -> bool:
         """Whether the lock can be believed now; true to the clock even if the loop was stalled."""
-        return self._hold.valid(self._now())
+        return not self._let_go and self._hold.valid(self._now())
+
+    @property
+    def hold_count(self) -> int:
+        """How many leases share the lock, this one among them; 0 when this one is over."""
+        return self._hold.count if self.valid else 0
 
     @property
     def votes(self) -> tuple[Vote, ...]:
@@ -139,9 +149,9 @@ class Lease:
             LockNotHeldError: It has been released.
         """
         hold = self._hold
-        if hold.valid(self._now()):
+        if self.valid:
             return
-        if hold.state is RELEASED:
+        if self._let_go or hold.state is RELEASED:
             raise LockNotHeldError(hold.resources, "it has been released")
         self._watchdog.lose(hold, hold.why_expired())
         raise LockLostError(hold.resources, hold.reason)
@@ -171,11 +181,17 @@ class Lease:
         hold = self._hold
         new = hold.ttl if ttl is None else timing.milliseconds(ttl, name="ttl")
         timing.believable(timing.at_most(new, self._watchdog.max_ttl), factor=hold.factor)
+        if self._let_go:
+            raise LockNotHeldError(hold.resources, "it has been released")
         await self._watchdog.extend(hold, new)
 
     async def release(self) -> None:
         """
         Let go of the lock, and wait until a majority of the masters has done so.
+
+        A lease that shares the lock with others of its owner ends, and the last of
+        them lets go. With *hold_at_least* the masters keep the key until that time
+        is over.
 
         Masters that do not answer are waited for as long as the master
         time-out, and told as soon as they answer again.
@@ -189,8 +205,8 @@ class Lease:
             be repeated.
         """
         hold = self._hold
-        if hold.state is HELD:
-            self._watchdog.release(hold)
+        if hold.state is HELD and not self._let_go:
+            self._watchdog.leave(hold)
         if hold.state is LOST:
             raise LockNotHeldError(hold.resources, hold.reason)
         if self._let_go:
@@ -208,7 +224,7 @@ class Lease:
         if hold.state is LOST:
             raise LockNotHeldError(hold.resources, hold.reason)
 
-    def _judge(self, release: Release | None) -> None:
+    def _judge(self, release: Round | None) -> None:
         """Draw the consequence if the masters say that the key was gone."""
         if release is None or release.verdict is WON:
             return
@@ -237,12 +253,16 @@ class Lease:
         """Begin to guard the body of the running task."""
         if self._on_lost == "cancel":
             hold = self._hold
-            self._scope = hold.scope = scope = self._watchdog.scope()
+            self._scope = scope = self._watchdog.scope()
+            if hold.scope is None:
+                hold.scope = scope
+            else:
+                hold.inner = (*hold.inner, scope)
             scope.__enter__()
             if hold.state is not HELD:
                 hold.tell()  # it was lost before there was anything to cancel
 
-    async def __aexit__(
+    async def __aexit__(  # noqa: C901 - each call would cost
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
@@ -262,8 +282,15 @@ class Lease:
             The lock is released all the same.
         """
         hold = self._hold
-        scope, hold.scope = self._scope, None
-        released_here = hold.state is HELD and self._watchdog.release(hold)
+        scope = self._scope
+        if hold.scope is scope:
+            hold.scope = None
+        else:
+            hold.inner = tuple(inner for inner in hold.inner if inner is not scope)
+        was_over, released_here = self._let_go, False
+        if hold.state is HELD and not was_over:
+            watchdog = self._watchdog
+            released_here = watchdog.release(hold) if hold.count == 1 else watchdog.leave(hold)
         if scope is not None:
             try:
                 if scope.__exit__(kind, error, trace):
@@ -272,7 +299,7 @@ class Lease:
                 # What a group holds besides our cancellation.
                 self._note(rest)
                 raise
-        if released_here and not self._let_go:
+        if released_here:
             self._let_go = True
             # Whoever fails or is cancelled is not held up: the release is on its
             # way, before anything that this process may ask for next.
@@ -282,7 +309,7 @@ class Lease:
                     release.waiter = self._watchdog.fleet.loop.create_future()
                     await release.waiter
                 self._judge(release)
-        if hold.state is LOST:
+        if hold.state is LOST and not was_over:
             self._note(error)
             if error is None and self._on_lost == "cancel":
                 raise LockLostError(hold.resources, hold.reason) from None

@@ -10,9 +10,11 @@ Nothing here talks to a master or reads a clock.
 """
 
 import asyncio
+from collections.abc import Callable
 from typing import Protocol
 
 from redlock_aio._rules.fencing import Counter
+from redlock_aio._rules.keys import Key, Keys
 
 TENURE = 0.02
 """For how many seconds a process may pass the lock on from task to task before others may try."""
@@ -125,10 +127,14 @@ class Line:
             began: When the attempt was made that has won it.
         """
         self.contending = False
-        self.holder = holder
+        self.keep(holder)
         if began > self._tried_by:
             self.since = now  # others have had it, or could have
         self.round_trip = now - began
+
+    def keep(self, holder: Party) -> None:
+        """Note who has the lock; if somebody else had it, that is over at the masters."""
+        self.holder = holder
 
     def ended(self, holder: Party, now: float) -> None:
         """Hear that a lease has ended, whose release is on its way."""
@@ -208,3 +214,49 @@ class Line:
             self.spread = min(max(2 * self.spread, 4 * took), LONGEST_SPREAD)
         else:
             self.spread *= STEADY
+
+
+class JointLine(Line):
+    """
+    The tasks that want the same several resources together.
+
+    What happens to one of these is heard in its own line. Only the lock itself is
+    there and here; who waits here takes no turn there, so that nobody waits for a
+    turn while he has one.
+
+    Args:
+        keys: What they want.
+
+        find: Returns the line of one of them.
+    """
+
+    __slots__ = ("_find", "_keys")
+
+    def __init__(self, keys: Keys, find: Callable[[Key], Line]) -> None:
+        super().__init__()
+        self._keys = keys
+        self._find = find
+
+    def keep(self, holder: Party) -> None:
+        """Note who has all of them."""
+        super().keep(holder)
+        for key in self._keys:
+            self._find(key).keep(holder)
+
+    def ended(self, holder: Party, now: float) -> None:
+        """Hear that a lease has ended, whose release is on its way."""
+        super().ended(holder, now)
+        for key in self._keys:
+            self._find(key).ended(holder, now)
+
+    def watch(self, party: Party, *, mine: bool) -> None:
+        """Have *party* hear of changes of any of them."""
+        super().watch(party, mine=mine)
+        for key in self._keys:
+            self._find(key).watch(party, mine=False)
+
+    def unwatch(self, party: Party) -> None:
+        """End what `watch` began."""
+        super().unwatch(party)
+        for key in self._keys:
+            self._find(key).unwatch(party)

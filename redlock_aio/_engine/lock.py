@@ -5,16 +5,19 @@ from collections.abc import Coroutine
 from types import TracebackType
 from typing import Protocol
 
-from redlock_aio._engine import queueing, waiting
+from redlock_aio._engine import queueing, reentrance, waiting
 from redlock_aio._engine.attempts import Attempt
 from redlock_aio._engine.clocks import know_the_time
+from redlock_aio._engine.hold import Hold
 from redlock_aio._engine.lease import Lease, OnLost
 from redlock_aio._engine.line import Line
 from redlock_aio._engine.rounds import Fleet
-from redlock_aio._engine.watchdog import Hold, Watchdog
+from redlock_aio._engine.watchdog import Watchdog
 from redlock_aio._rules.fencing import Counter
+from redlock_aio._rules.keys import Key, Keys
+from redlock_aio._rules.protocol import hash_tag
 from redlock_aio._rules.timing import Retry
-from redlock_aio.errors import LockNotAcquiredError
+from redlock_aio.errors import LockNotAcquiredError, RedlockError
 
 
 class Engine(Protocol):
@@ -35,7 +38,7 @@ class Engine(Protocol):
 
 class Lock:
     """
-    The wish to hold a resource with certain options.
+    The wish to hold a resource, or several, with certain options.
 
     Made by `Redlock.lock`. It holds no ownership itself: it can be used again,
     and by several tasks at once, and each acquisition is a `Lease` of its own.
@@ -44,36 +47,45 @@ class Lock:
     """
 
     __slots__ = (
-        "_auto_extend", "_engine", "_entered", "_fair", "_fenced", "_key", "_max_hold", "_on_lost",
-        "_resources", "_retry", "_ttl", "_wait",
+        "_auto_extend", "_engine", "_entered", "_fair", "_fenced", "_hold_at_least", "_key",
+        "_max_hold", "_metadata", "_on_lost", "_owner", "_reentrant", "_resources", "_retry",
+        "_ttl", "_wait",
     )  # fmt: skip
 
     def __init__(
         self,
         engine: Engine,
-        resource: str,
-        key: bytes,
+        resources: tuple[str, ...],
+        key: Key | Keys,
         *,
         ttl: int,
         wait: int | None,
         auto_extend: bool,
         max_hold: int | None,
+        hold_at_least: int,
         fair: bool,
         fenced: bool,
+        reentrant: bool,
+        owner: object,
+        metadata: bytes,
         retry: Retry,
         on_lost: OnLost,
     ) -> None:
         self._engine = engine
-        self._resources = (resource,)
+        self._resources = resources
         self._key = key
         self._ttl = ttl
         self._wait = wait
         self._auto_extend = auto_extend
         self._max_hold = max_hold
+        self._hold_at_least = hold_at_least
         self._retry = retry
         self._on_lost = on_lost
         self._fair = fair
         self._fenced = fenced
+        self._reentrant = reentrant
+        self._owner = owner
+        self._metadata = metadata
         # The leases of blocks that are entered now, with their tasks; the first
         # needs none, for whoever is not among the others is its task.
         self._entered: list[tuple[asyncio.Task[object] | None, Lease]] = []
@@ -117,21 +129,25 @@ class Lock:
             await engine._get_ready(self._wait)
         if self._fenced and began >= fleet.clocks.due_at:
             await know_the_time(fleet, waiting.time_left(fleet, began, self._wait))
-        line = fleet.lines.get(self._key) or fleet.line(self._key)
+        key = self._key
+        line = fleet.lines.get(key) or fleet.line(key)
         counter = self._counter(line) if self._fenced else None
-        if self._fair or line.contending or line.holder is not None or began < line.open_at:
-            won, mine = await self._in_turn(fleet, line, counter, began)
-        else:
-            line.contending = mine = True
+        if line.contending or line.holder is not None or self._fair or not key.can_free:
+            hold = self._shared(fleet)
+            if hold is not None:
+                return self._share(hold, entering=entering)
+        elif began >= line.open_at:
+            line.contending = True
             wait = self._wait
             at_most = waiting.time_left(fleet, began, wait) if wait else None
             try:
                 won = await waiting.attempt(
                     fleet,
-                    self._key,
+                    key,
                     self._ttl,
                     engine._drift_factor,
                     at_most,
+                    stamp=fleet.stamp + self._metadata,
                     counter=counter,
                     watched=wait != 0,
                 )
@@ -140,21 +156,46 @@ class Lock:
             except BaseException:
                 line.give_up()
                 raise
-        lease = self._lease(won, line, mine)
+            return self._lease(won, line, mine=True, entering=entering)
+        won, mine = await self._in_turn(fleet, line, counter, began)
+        return self._lease(won, line, mine=mine, entering=entering)
+
+    def _shared(self, fleet: Fleet) -> Hold | None:
+        """Return the lease of our own that can be taken again, if there is one."""
+        key = self._key
+        if isinstance(key, Keys) and any(link.clustered for link in fleet.links):
+            tags = {hash_tag(each) for each in key}
+            if len(tags) > 1:
+                raise RedlockError(
+                    f"{', '.join(map(repr, self._resources))} can't be locked together: a master"
+                    " is a Cluster, which keeps them in different slots; give them a hash tag,"
+                    " as in '{order:7}:invoice' and '{order:7}:stock'"
+                )
+        return reentrance.shared(fleet, self)
+
+    def _share(self, hold: Hold, *, entering: bool) -> Lease:
+        """Take a lease again that is our own; the masters are asked for nothing."""
+        watchdog = self._engine._watchdog
+        watchdog.share(hold, self._ttl, renewed=self._auto_extend, at_least=self._hold_at_least)
+        lease = Lease(watchdog, hold, watchdog.fleet.clock(), self._on_lost)
         if entering:
-            # Nothing is awaited from here on: whoever is cancelled now meets it
-            # in the body, and leaves it through the release.
-            entered = self._entered
-            entered.append((asyncio.current_task() if entered else None, lease))
-            lease._enter()
+            self._enter(lease)
         return lease
+
+    def _enter(self, lease: Lease) -> None:
+        # Nothing is awaited from here on: whoever is cancelled now meets it
+        # in the body, and leaves it through the release.
+        entered = self._entered
+        task = asyncio.current_task(self._engine._fleet.loop) if entered else None
+        entered.append((task, lease))
+        lease._enter()
 
     def _counter(self, line: Line) -> Counter | None:
         """Return what gives a fencing token, if there is to be one."""
         if not self._fenced:
             return None
         if line.counter is None:
-            line.counter = Counter(self._key, self._engine._clock_lead)
+            line.counter = self._key.counter(self._engine._clock_lead)
         return line.counter
 
     def _attempt(
@@ -166,6 +207,7 @@ class Lock:
             self._ttl,
             self._engine._drift_factor,
             at_most,
+            stamp=fleet.stamp + self._metadata,
             counter=counter,
             watched=watched,
         )
@@ -195,6 +237,7 @@ class Lock:
             self._key,
             self._ttl,
             engine._drift_factor,
+            stamp=fleet.stamp + self._metadata,
             most=engine._max_waiters,
             counter=counter,
             began=began,
@@ -253,6 +296,9 @@ class Lock:
         fleet = engine._fleet
         if self._fenced:
             await know_the_time(fleet, None)
+        hold = self._shared(fleet) if self._reentrant or not self._key.can_free else None
+        if hold is not None:
+            return self._share(hold, entering=False)
         line = fleet.line(self._key)
         counter = self._counter(line)
         if self._fair:
@@ -260,7 +306,7 @@ class Lock:
                 won = await self._queue(fleet, counter, fleet.clock(), 0)
             except LockNotAcquiredError:
                 return None
-            return self._lease(won, line, mine=False)
+            return self._lease(won, line, mine=False, entering=False)
         mine = not line.taken
         if mine:
             line.contending = True
@@ -271,13 +317,14 @@ class Lock:
             if mine and (tried is None or not tried.until):
                 line.give_up()
         tried.watch = None  # they know each other
-        return self._lease(tried, line, mine) if tried.until else None
+        return self._lease(tried, line, mine=mine, entering=False) if tried.until else None
 
-    def _lease(self, won: Attempt, line: Line, mine: bool) -> Lease:
+    def _lease(self, won: Attempt, line: Line, *, mine: bool, entering: bool) -> Lease:
         engine = self._engine
-        now = engine._fleet.clock()
+        fleet = engine._fleet
+        now = fleet.clock()
         if not mine:  # it may have been forgotten meanwhile
-            line = engine._fleet.line(self._key)
+            line = fleet.line(self._key)
         watchdog = engine._watchdog
         hold = Hold(
             watchdog,
@@ -289,12 +336,19 @@ class Lock:
             self._auto_extend,
             self._max_hold,
         )
+        hold.task = reentrance.known(asyncio.current_task(fleet.loop))
+        hold.owner = self._owner
+        if self._hold_at_least:
+            hold.keep_until = now + self._hold_at_least / 1000
         watchdog.add(hold, now)
         if mine:
             line.won(hold, won.began, now)
-        elif line.holder is None:  # out of turn
-            line.holder = hold
-        return Lease(watchdog, hold, now, self._on_lost)
+        else:  # out of turn
+            line.keep(hold)
+        lease = Lease(watchdog, hold, now, self._on_lost)
+        if entering:
+            self._enter(lease)
+        return lease
 
     def __aenter__(self) -> Coroutine[object, object, Lease]:
         """
@@ -324,7 +378,7 @@ class Lock:
         entered = self._entered
         mine = len(entered) - 1
         if mine or entered[0][0] is not None:
-            task = asyncio.current_task()
+            task = asyncio.current_task(self._engine._fleet.loop)
             while mine >= 0 and entered[mine][0] not in (task, None):
                 mine -= 1
             if mine < 0:

@@ -9,6 +9,7 @@ from redlock_aio._engine.rounds import Fleet
 from redlock_aio._engine.waiter import Waiter
 from redlock_aio._engine.waiting import time_left
 from redlock_aio._rules.fencing import Counter
+from redlock_aio._rules.keys import Key, Keys
 from redlock_aio.errors import RedlockError
 
 TIMER_SLACK = 0.001
@@ -18,10 +19,11 @@ TIMER_SLACK = 0.001
 async def acquire(
     fleet: Fleet,
     resources: tuple[str, ...],
-    key: bytes,
+    key: Key | Keys,
     ttl: int,
     factor: float,
     *,
+    stamp: bytes,
     most: int,
     counter: Counter | None,
     began: float,
@@ -34,6 +36,8 @@ async def acquire(
         ttl: In milliseconds.
 
         factor: The drift factor.
+
+        stamp: What follows the token in the value.
 
         most: How many may wait.
 
@@ -63,7 +67,7 @@ async def acquire(
     # A timer may fire a little early.
     ends = began + wait / 1000 - TIMER_SLACK if wait else math.inf
     line = fleet.line(key)
-    waiter = Waiter(queues, line, key, ttl, factor, most, counter, patient=wait != 0)
+    waiter = Waiter(queues, line, key, ttl, factor, stamp, most, counter, patient=wait != 0)
     try:
         waiter.begin()
         while True:

@@ -15,19 +15,20 @@ all of them.
 import asyncio
 import functools
 import time
-from binascii import hexlify
+from binascii import b2a_base64
 from collections import deque
 from collections.abc import Callable, Sequence
 from os import urandom
 from typing import Protocol
 
-from redlock_aio._engine.line import Line
+from redlock_aio._engine.line import JointLine, Line
 from redlock_aio._rules import protocol
 from redlock_aio._rules.clocks import Clocks
+from redlock_aio._rules.keys import Key, Keys
 from redlock_aio._rules.protocol import Asker, Silence, Trust
 from redlock_aio._rules.quorum import GRANTED, Answer, Tally, Vote
 
-TOKEN_BYTES = 20
+TOKEN_BYTES = 21
 TOKENS_AT_ONCE = 100
 
 IDLE_LINES = 256
@@ -41,6 +42,8 @@ class Link(Protocol):
     def name(self) -> str: ...
     @property
     def can_free(self) -> bool: ...
+    @property
+    def clustered(self) -> bool: ...
     @property
     def send(self) -> Callable[[bytes, Sequence[Asker]], Silence | None]: ...
     def overdue(self) -> None: ...
@@ -181,11 +184,16 @@ class Fleet:
 
     __slots__ = (
         "_asked", "_caching", "_most_lines", "_timer", "_tokens", "_underway", "can_free", "clock",
-        "clocks", "closed", "lines", "links", "loop", "master_timeout", "queues", "ready",
+        "clocks", "closed", "lines", "links", "loop", "master_timeout", "queues", "ready", "stamp",
     )  # fmt: skip
 
     def __init__(
-        self, links: Sequence[Link], loop: asyncio.AbstractEventLoop, *, master_timeout: int
+        self,
+        links: Sequence[Link],
+        loop: asyncio.AbstractEventLoop,
+        *,
+        master_timeout: int,
+        stamp: bytes = b"",
     ) -> None:
         self.links = tuple(links)
         self.master_timeout = master_timeout
@@ -196,9 +204,11 @@ class Fleet:
         self.closed = False
         self.ready = False
         """Whether it is known which masters are up."""
-        self.lines: dict[bytes, Line] = {}
+        self.lines: dict[bytes | Keys, Line] = {}
         """For each key who wants it, or wanted it lately."""
         self.queues: Listener | None = None
+        self.stamp = stamp
+        """What follows each token in the value, and says who we are."""
         self.loop = loop
         self._caching = Round(links, protocol.CACHING)
         for number in range(len(links)):
@@ -215,15 +225,15 @@ class Fleet:
 
     def token(self) -> bytes:
         """
-        Return a value that nobody can guess and that has never been used, in hex digits.
+        Return a value that nobody can guess and that has never been used, in base 64.
 
         Chance is fetched for many at once, a system call costs as much as a
         round's counting. A fleet is never used in a forked child, which would
         draw the same.
         """
         if not self._tokens:
-            chance = hexlify(urandom(TOKEN_BYTES * TOKENS_AT_ONCE))
-            digits = 2 * TOKEN_BYTES
+            chance = b2a_base64(urandom(TOKEN_BYTES * TOKENS_AT_ONCE), newline=False)
+            digits = TOKEN_BYTES * 4 // 3
             self._tokens = [chance[i : i + digits] for i in range(0, len(chance), digits)]
         return self._tokens.pop()
 
@@ -246,7 +256,7 @@ class Fleet:
         self.ask(self._caching)
         self.ask(round, at_most)
 
-    def line(self, key: bytes) -> Line:
+    def line(self, key: Key | Keys) -> Line:
         """Return the line of those who want *key*."""
         lines = self.lines
         line = lines.get(key)
@@ -254,7 +264,7 @@ class Fleet:
             if len(lines) >= self._most_lines:
                 self.lines = lines = {k: line for k, line in lines.items() if not line.idle}
                 self._most_lines = 2 * len(lines) + IDLE_LINES
-            lines[key] = line = Line()
+            lines[key] = line = JointLine(key, self.line) if isinstance(key, Keys) else Line()
         return line
 
     def heard(self, master: int, push: object) -> None:

@@ -30,6 +30,7 @@ from redlock_aio._rules.fairness import (
     Ticket,
 )
 from redlock_aio._rules.fencing import Counter
+from redlock_aio._rules.keys import Key, Keys
 from redlock_aio._rules.quorum import NOT_YET
 from redlock_aio._rules.view import View
 from redlock_aio.errors import RedlockError
@@ -62,6 +63,8 @@ class Waiter:
 
         factor: The drift factor.
 
+        stamp: What follows the token in the value.
+
         most: How many may wait.
 
         counter: The one from which it is to have a fencing token, if any.
@@ -73,9 +76,10 @@ class Waiter:
         self,
         queues: Queues,
         line: Line,
-        key: bytes,
+        key: Key | Keys,
         ttl: int,
         factor: float,
+        stamp: bytes,
         most: int,
         counter: Counter | None,
         *,
@@ -88,13 +92,14 @@ class Waiter:
         self.ticket = Ticket(masters)
         self._beats = 0
         self._line = line
-        self._keys = (key, *protocol.queue_keys(key))
+        names = (*key.each, *protocol.queue_keys(*key.each))
+        self._keys = names if counter is None else (*names, *counter.keys)
         self._ttl = ttl
         self._factor = factor
         self._most = most
         self._counter = counter
         self._patient = patient
-        self.claim = Claim(self.fleet, self._keys, self.member, ttl, counter)
+        self.claim = Claim(self.fleet, key, self.member, ttl, stamp, counter)
         self._said: list[object] = [NOT_YET] * masters
         self._again = [0] * masters
         self._view = View(masters)
@@ -143,9 +148,8 @@ class Waiter:
         number = self.ticket.ask(master, now)
         offset = self.fleet.clocks.offset(master)
         late = protocol.NEVER if offset is None else int((now + offset + TOO_LATE) * 1_000_000)
-        counter = self._counter
         payload = protocol.enqueue(
-            self._keys if counter is None else (*self._keys, counter.key),
+            self._keys,
             self.claim.token,
             self._ttl,
             member=self.member,
@@ -235,8 +239,9 @@ class Waiter:
     def _watch(self, master: int, ends: float) -> None:
         """Have *master* tell when the lock there ends, and ask when its ttl is over."""
         self._due[master] = ends
-        glance = Glance(self, protocol.look(self._keys[0]))
-        caching = Glance(self, protocol.CACHING)  # any reply will do
+        key = self.claim.key
+        glance = Glance(self, key.look(), key)
+        caching = Glance(self, protocol.CACHING, key)  # any reply will do
         self.fleet.flush()
         self.fleet.links[master].send(caching.payload + glance.payload, (caching, glance))
 
@@ -261,9 +266,7 @@ class Waiter:
         """Let others have what we have, and stay in the queues."""
         self.fleet.release(self.claim.give_back(), self._ttl, self.claim)
         self.ticket.give_back()
-        unsent = self.claim.unsent
-        self.claim = Claim(self.fleet, self._keys, self.member, self._ttl, self._counter)
-        self.claim.unsent = unsent
+        self.claim = self.claim.anew()
 
     @property
     def _in_vain(self) -> bool:

@@ -18,6 +18,7 @@ from redlock_aio._engine.line import Line
 from redlock_aio._engine.rounds import Fleet, Release
 from redlock_aio._rules import holders, timing
 from redlock_aio._rules.fencing import Counter
+from redlock_aio._rules.keys import Key, Keys
 from redlock_aio._rules.quorum import SPLIT, WON, Vote, is_contended
 from redlock_aio._rules.timing import Retry
 from redlock_aio._rules.view import View
@@ -26,11 +27,12 @@ from redlock_aio.errors import LockNotAcquiredError, QuorumUnavailableError, Red
 
 async def attempt(
     fleet: Fleet,
-    key: bytes,
+    key: Key | Keys,
     ttl: int,
     factor: float,
     at_most: float | None = None,
     *,
+    stamp: bytes = b"",
     counter: Counter | None = None,
     watched: bool = False,
     again: bool = False,
@@ -45,6 +47,8 @@ async def attempt(
 
         at_most: How many ms a round may take, if that is less than the master time-out.
 
+        stamp: What follows the token in the value: who we are.
+
         counter: The one from which it is to have a fencing token, if any.
 
         watched: Whether, if it fails, the masters are to tell of changes.
@@ -56,7 +60,10 @@ async def attempt(
     """
     if fleet.closed:
         raise RedlockError("this Redlock was closed")
-    round = Attempt(fleet, key, ttl) if counter is None else FencedAttempt(fleet, counter, key, ttl)
+    if counter is None:
+        round = Attempt(fleet, key, ttl, stamp)
+    else:
+        round = FencedAttempt(fleet, counter, key, ttl, stamp)
     fleet.ask(round, at_most)
     round.waiter = fleet.loop.create_future()
     try:
@@ -76,7 +83,15 @@ async def attempt(
     if round.is_curable and not again:
         take_back(fleet, round, ttl)
         return await attempt(
-            fleet, key, ttl, factor, at_most, counter=counter, watched=watched, again=True
+            fleet,
+            key,
+            ttl,
+            factor,
+            at_most,
+            stamp=stamp,
+            counter=counter,
+            watched=watched,
+            again=True,
         )
     round.watch = watch = Watch(fleet, round)
     (fleet.ask_and_watch if watched else fleet.ask)(watch)
@@ -85,7 +100,7 @@ async def attempt(
 
 def take_back(fleet: Fleet, attempt: Attempt, ttl: int) -> Release:
     """Ask all masters to forget *attempt*, whose key may live *ttl* ms; nothing is awaited."""
-    if fleet.can_free and attempt.only_key:
+    if fleet.can_free and attempt.can_free:
         freeing = Freeing(fleet, attempt, ttl)
         fleet.ask(freeing)
         return freeing
@@ -198,7 +213,14 @@ async def persist(
             await asyncio.sleep((nap or 0) / 1000)
         at_most = time_left(fleet, began, wait)
         failed = await attempt(
-            fleet, failed.key, failed.ttl, factor, at_most, counter=failed.counter, watched=True
+            fleet,
+            failed.key,
+            failed.ttl,
+            factor,
+            at_most,
+            stamp=failed.stamp,
+            counter=failed.counter,
+            watched=True,
         )
         attempts += 1
     return failed

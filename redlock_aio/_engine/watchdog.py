@@ -20,14 +20,12 @@ import random
 
 from anyio import CancelScope
 
-from redlock_aio._engine.attempts import Attempt
-from redlock_aio._engine.line import Line
-from redlock_aio._engine.rounds import Fleet, Release, Round
+from redlock_aio._engine.hold import Hold, Keeping, Look, Renewal, Restoration
+from redlock_aio._engine.rounds import Fleet
 from redlock_aio._engine.waiting import take_back
-from redlock_aio._rules import protocol
-from redlock_aio._rules.lifetime import HELD, LOST, RELEASED, RETRY_SHARE, Lifetime
-from redlock_aio._rules.protocol import Trust
-from redlock_aio._rules.quorum import GRANTED, LOST as LOST_ROUND, OPEN, WON
+from redlock_aio._rules import timing
+from redlock_aio._rules.lifetime import HELD, RELEASED, RETRY_SHARE
+from redlock_aio._rules.quorum import LOST as LOST_ROUND, OPEN, WON
 from redlock_aio.errors import LockLostError, LockNotHeldError
 
 BATCH = 200
@@ -45,139 +43,7 @@ LOOK_AFTER = 0.1
 LOOK_INTERVAL = 0.02
 """Seconds between two looks at a key that others change again and again, at least."""
 
-KEY_GONE = "a majority of the masters no longer has its key"
-OVERTAKEN = "somebody else has had the lock on a majority of the masters since"
 CLOSED = "the Redlock that keeps it was closed"
-
-
-class Hold(Lifetime):
-    """One lease as the engine sees it: its life, its key, and whom to tell when it is lost."""
-
-    __slots__ = (
-        "_lost", "_watchdog", "at", "attempt", "line", "look_at", "looked_at", "released",
-        "resources", "scope",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        watchdog: "Watchdog",
-        line: Line,
-        resources: tuple[str, ...],
-        attempt: Attempt,
-        now: float,
-        factor: float,
-        renewed: bool,
-        max_hold: int | None,
-    ) -> None:
-        ends = math.inf if max_hold is None else now + max_hold / 1000
-        super().__init__(now, attempt.until, attempt.ttl, factor, renewed, ends)
-        self.resources = resources
-        self.attempt = attempt
-        self.released: Release | None = None
-        self.scope: CancelScope | None = None
-        self.line = line
-        self.at = 0.0
-        """When the watchdog attends to it."""
-        self.look_at = math.inf
-        """When to look whether the masters still have its key."""
-        self.looked_at = -math.inf
-        self._watchdog = watchdog
-        self._lost: asyncio.Event | None = None
-
-    @property
-    def lost(self) -> asyncio.Event:
-        """Set when the lease is lost; made when somebody asks for it."""
-        if self._lost is None:
-            self._lost = asyncio.Event()
-            self.tell()
-        return self._lost
-
-    def found_gone(self) -> None:
-        """Hear from the answers to a release that the lease had been lost before."""
-        self.state = LOST
-        self.reason = KEY_GONE
-        self.tell()
-
-    def tell(self) -> None:
-        """Tell whoever watches that the lease is lost, if it is."""
-        if self.state is not LOST:
-            return
-        if self._lost is not None:
-            self._lost.set()
-        if self.scope is not None:
-            self.scope.cancel(f"lock lost: {self.reason}")
-
-    def changed(self, _master: int) -> None:
-        """Hear that others may have changed its key on a master."""
-        self._watchdog.doubt(self)
-
-    def nudge(self) -> None:
-        """Hear that another lock of this process has ended; that changes nothing here."""
-
-
-class Look(Round):
-    """The question whether the key of a lease still has its value."""
-
-    __slots__ = ("_watchdog", "hold")
-
-    def __init__(self, watchdog: "Watchdog", hold: Hold) -> None:
-        super().__init__(watchdog.fleet.links, protocol.look(hold.attempt.key))
-        self._watchdog = watchdog
-        self.hold = hold
-
-    def answered(self, master: int, reply: object, /) -> None:
-        """Count our own value as a grant, any other or none as a refusal."""
-        if reply is None or isinstance(reply, bytes):
-            reply = GRANTED if reply == self.hold.attempt.token else 0
-        super().answered(master, reply)
-
-    def settled(self) -> None:
-        """Tell the holder if the key is gone."""
-        if self.refused_by_a_majority(self.hold.attempt.unsent):
-            self._watchdog.lose(self.hold, KEY_GONE)
-
-
-class Renewal(Round):
-    """One extension of one lease."""
-
-    __slots__ = ("_watchdog", "began", "epoch", "hold", "ttl")
-
-    def __init__(self, watchdog: "Watchdog", hold: Hold, ttl: int, now: float) -> None:
-        super().__init__(watchdog.fleet.links, hold.attempt.extension(ttl))
-        self._watchdog = watchdog
-        self.hold = hold
-        self.ttl = ttl
-        self.began = now
-        self.epoch = hold.begin_extension(now, ttl)
-
-    def settled(self) -> None:
-        """Judge it, then wake whoever waits."""
-        self._watchdog.judge(self)
-        super().settled()
-
-    def declined(self, master: int, reply: object) -> None:
-        """Have a master that has lost the key keep it again, once the extension holds."""
-        if self.verdict is WON and reply == 0:
-            self._watchdog.restore(self.hold, master)
-
-    def why_refused(self) -> str:
-        """Return what those say that refuse it."""
-        beyond = [reply for reply in self.replies if reply.__class__ is int and reply]
-        return OVERTAKEN if beyond else KEY_GONE
-
-
-class Restoration:
-    """The request to set the key of a lease again; the next extension tells what became of it."""
-
-    __slots__ = ("debt_ttl", "payload")
-    trust = Trust.FULL
-
-    def __init__(self, payload: bytes) -> None:
-        self.payload = payload
-        self.debt_ttl = 0
-
-    def answered(self, master: int, reply: object, /) -> None:
-        """Leave it at that."""
 
 
 class Watchdog:
@@ -378,9 +244,36 @@ class Watchdog:
             return kept
         return False
 
+    def share(self, hold: Hold, ttl: int, *, renewed: bool, at_least: int) -> None:
+        """
+        Let *hold* be shared by one more, who wants it as if it had just been acquired.
+
+        What that needs is asked of the masters, and not waited for.
+        """
+        now = self.fleet.clock()
+        hold.count += 1
+        if at_least:
+            hold.keep_until = max(hold.keep_until, now + at_least / 1000)
+        is_kept = hold.renewed and hold.ttl >= ttl
+        hold.renewed = hold.renewed or renewed
+        if not is_kept and timing.deadline(now, ttl, factor=hold.factor) > hold.deadline:
+            self._renew(hold, max(ttl, hold.ttl), now)
+
+    def leave(self, hold: Hold) -> bool:
+        """End one share of *hold*, or all if it is the last one; as `release`."""
+        if hold.count == 1 or not hold.valid(self.fleet.clock()):
+            return self.release(hold)
+        hold.count -= 1
+        return True
+
     def _end(self, hold: Hold, now: float) -> None:
         self._held -= 1
-        hold.released = take_back(self.fleet, hold.attempt, hold.longest_ttl)
+        if hold.keep_until > now and hold.state is RELEASED:
+            left = math.ceil((hold.keep_until - now) * 1000)
+            hold.released = keeping = Keeping(self.fleet.links, hold.attempt.extension(left))
+            self.fleet.ask(keeping)
+        else:
+            hold.released = take_back(self.fleet, hold.attempt, hold.longest_ttl)
         hold.line.ended(hold, now)
 
     def close(self) -> None:

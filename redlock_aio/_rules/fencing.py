@@ -25,7 +25,17 @@ acquisitions can go. Nothing here waits, reads a clock or opens a socket.
 
 from collections.abc import Sequence
 
-from redlock_aio._rules.protocol import ACQUIRE, EXTEND_FENCED, RAISE, bulk, hash_tagged, pack
+from redlock_aio._rules.protocol import hash_tagged
+from redlock_aio._rules.scripts import (
+    ACQUIRE,
+    ACQUIRE_ALL,
+    EXTEND_ALL,
+    EXTEND_FENCED,
+    RAISE,
+    RAISE_ALL,
+    bulk,
+    pack,
+)
 
 KEPT = 7 * 24 * 60 * 60 * 1000
 """
@@ -64,25 +74,32 @@ def agreed(counters: Sequence[int], needed: int) -> int:
 
 class Counter:
     """
-    The counter of one resource: what is said to the masters about it.
+    The counter of one resource, or of several: what is said to the masters about it.
+
+    Several that are locked together get the same value, one beyond the highest of
+    them: so one token is higher than all before it, of each of them.
 
     Args:
-        key: The lock's key.
+        keys: The lock's key, or the keys of all its resources.
 
         lead: By how many us a proposal may be off a master's clock.
     """
 
-    __slots__ = ("_head", "_keys", "_lead", "key")
+    __slots__ = ("_head", "_keys", "_lead", "_several", "keys")
 
-    def __init__(self, key: bytes, lead: int) -> None:
-        self.key = b"redlock_aio:fence:" + hash_tagged(key)
-        self._keys = (key, self.key)
+    def __init__(self, keys: Sequence[bytes], lead: int) -> None:
+        self.keys = tuple(b"redlock_aio:fence:" + hash_tagged(key) for key in keys)
+        self._keys = (b"%d" % (2 * len(keys)), *keys, *self.keys)
         self._lead = max(lead, SHORTEST_LEAD)
+        self._several = len(keys) > 1
         # An acquisition is packed again and again, so what is the same is kept.
-        self._head = b"*11\r\n" + bulk(b"EVALSHA", ACQUIRE.sha, b"2", *self._keys)
+        script = ACQUIRE_ALL if self._several else ACQUIRE
+        self._head = b"*%d\r\n%b" % (
+            9 + 2 * len(keys), bulk(b"EVALSHA", script.sha, *self._keys),
+        )  # fmt: skip
 
     def __repr__(self) -> str:
-        return f"<Counter {self.key!r}>"
+        return f"<Counter {self.keys!r}>"
 
     def acquire(self, token: bytes, ttl: int, proposal: int, patience: int) -> bytes:
         """
@@ -106,7 +123,8 @@ class Counter:
 
     def raise_to(self, value: int, token: bytes) -> bytes:
         """Return the command that raises it to *value*, if the lock is *token*'s."""
-        return pack(b"EVALSHA", RAISE.sha, b"2", *self._keys, token, b"%016d" % value, _KEPT)
+        script = RAISE_ALL if self._several else RAISE
+        return pack(b"EVALSHA", script.sha, *self._keys, token, b"%016d" % value, _KEPT)
 
     def extend(self, token: bytes, ttl: int, fence: int, *, again: bool = False) -> bytes:
         """
@@ -117,8 +135,10 @@ class Counter:
 
             again: Whether the lock is set again where nobody has it.
         """
-        numbers = (b"%d" % ttl, b"%016d" % fence, _KEPT, b"%d" % again)
-        return pack(b"EVALSHA", EXTEND_FENCED.sha, b"2", *self._keys, token, *numbers)
+        lives, own, how = b"%d" % ttl, b"%016d" % fence, b"%d" % again
+        if self._several:
+            return pack(b"EVALSHA", EXTEND_ALL.sha, *self._keys, token, lives, how, own, _KEPT)
+        return pack(b"EVALSHA", EXTEND_FENCED.sha, *self._keys, token, lives, own, _KEPT, how)
 
     def proposed(self, proposal: int) -> tuple[bytes, ...]:
         """Return what `protocol.enqueue` says besides, to have a fencing token as well."""

@@ -1,24 +1,28 @@
 """
 Who holds a lock: what a holder says of itself in the value, for others to read.
 
-    value = token + stamp      e.g.  3f0c…9a{"name":"web-1:4242","metadata":{"job":"nightly"}}
+    value = token @ name metadata   e.g.  q83vASNFZ4mrze8BI0VniavN7wEj@web-1:4242{"job":"nightly"}
 
 The masters compare the value as a whole, so nothing here decides who has the lock.
+It is short because every command about the lock repeats it.
 """
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
 
-TOKEN_DIGITS = 40
-"""How many hex digits a token has."""
+from redlock_aio._rules.arguments import text
+
+TOKEN = re.compile(rb"[A-Za-z0-9+/]{28}@")
+"""What our values begin with: 168 bits by chance, in base 64."""
 
 MOST_METADATA = 1_024
 """How many bytes metadata may have as JSON."""
 
-LONGEST_STAMP = MOST_METADATA + 4_096
-"""What follows a token and is longer is not ours."""
+LONGEST = MOST_METADATA + 1_024
+"""A longer value is not ours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +65,12 @@ def packed(metadata: object) -> bytes:
     return said
 
 
-def stamp(name: str, metadata: bytes = b"") -> bytes:
-    """Return what follows a token: the manager's *name*, and *metadata* as `packed` returns it."""
-    said = b'{"name":%b' % json.dumps(name, ensure_ascii=False).encode()
-    return b'%b,"metadata":%b}' % (said, metadata) if metadata else said + b"}"
+def named(name: str) -> bytes:
+    """Return what follows a token: the *name* of a manager, if it makes sense."""
+    said = text(name, name="name")
+    if b"{" in said:
+        raise ValueError("name must not have a '{'")
+    return b"@" + said
 
 
 def fingerprint(value: bytes) -> str:
@@ -75,14 +81,12 @@ def fingerprint(value: bytes) -> str:
 def holder(value: bytes) -> Holder:
     """Return who has written *value*; of what is not ours, only the fingerprint."""
     who = fingerprint(value)
-    said = value[TOKEN_DIGITS:]
-    if not said.startswith(b"{") or len(said) > LONGEST_STAMP:
+    ours = TOKEN.match(value)
+    if ours is None or len(value) > LONGEST:
         return Holder(who)
+    name, brace, rest = value[ours.end() :].partition(b"{")
     try:
-        stamped = json.loads(said)
+        metadata = json.loads(brace + rest) if brace else {}
+        return Holder(who, name.decode(), metadata)
     except (ValueError, RecursionError):
         return Holder(who)
-    name, metadata = stamped.get("name"), stamped.get("metadata", {})
-    if not (isinstance(name, str) and isinstance(metadata, dict)):
-        return Holder(who)
-    return Holder(who, name, metadata)

@@ -2,9 +2,7 @@
 What is said to a master, and what its reply means.
 
 Commands are packed here into the bytes that all masters get, and replies are
-read into votes. How the bytes travel is the transport's business. Names and
-tokens are arguments, never text of a script; the scripts are files of their
-own, in `lua/`, so that an editor and a reviewer see them as Lua.
+read into votes. How the bytes travel is the transport's business.
 """
 
 import enum
@@ -12,31 +10,14 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from hashlib import sha1
-from importlib import resources
 from typing import NamedTuple, Protocol
 
 from redlock_aio._rules.fairness import Standing
 from redlock_aio._rules.quorum import GRANTED, NOT_YET, Answer
+from redlock_aio._rules.scripts import ENQUEUE, EXTEND, LEAVE, RELEASE, pack
 
 OLDEST_SERVER = 6
 """The first Redis whose connections speak RESP3; every Valkey does."""
-
-
-class Script:
-    """One script that the masters run, by the name of its file."""
-
-    __slots__ = ("load", "name", "sha", "text")
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        lua = resources.files("redlock_aio._rules").joinpath("lua", f"{name}.lua")
-        self.text = lua.read_bytes()
-        self.sha = sha1(self.text, usedforsecurity=False).hexdigest().encode()
-        self.load = pack(b"SCRIPT", b"LOAD", self.text)
-
-    def __repr__(self) -> str:
-        return f"<Script {self.name}>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,25 +52,6 @@ class Asker(Protocol):
 TIMED_OUT = Silence(Answer.TIMED_OUT)
 OVERRUN = Silence(Answer.ERROR, "too many requests are unanswered")
 
-
-def bulk(*arguments: bytes) -> bytes:
-    """Return parts of a command as a master wants to read them."""
-    return b"".join([b"$%d\r\n%b\r\n" % (len(argument), argument) for argument in arguments])
-
-
-def pack(*arguments: bytes) -> bytes:
-    """Return a command as a master wants to read it."""
-    return b"*%d\r\n%b" % (len(arguments), bulk(*arguments))
-
-
-ACQUIRE = Script("acquire")
-ENQUEUE = Script("enqueue")
-EXTEND = Script("extend")
-EXTEND_FENCED = Script("extend_fenced")
-LEAVE = Script("leave")
-RAISE = Script("raise")
-RELEASE = Script("release")
-SCRIPTS = (ACQUIRE, ENQUEUE, EXTEND, EXTEND_FENCED, LEAVE, RAISE, RELEASE)
 
 INFO = pack(b"INFO")
 # Answered without an error by a server that has the command and lets us use it.
@@ -189,15 +151,21 @@ def hash_tagged(key: bytes) -> bytes:
     The braces keep them in the slot of *key* in a Redis Cluster; a key that has
     such a part keeps its own.
     """
+    return b"=" + key if hash_tag(key) != key else b"{%b}" % key
+
+
+def hash_tag(key: bytes) -> bytes:
+    """Return the part of *key* that says in which slot of a Redis Cluster it is."""
     _, brace, rest = key.partition(b"{")
     tag, closed, _ = rest.partition(b"}")
-    return b"=" + key if brace and closed and tag else b"{%b}" % key
+    return tag if brace and closed and tag else key
 
 
-def queue_keys(key: bytes) -> tuple[bytes, bytes]:
-    """Return the names of the queue for *key*, and of what says who in it lives."""
-    name = hash_tagged(key)
-    return b"redlock_aio:queue:" + name, b"redlock_aio:live:" + name
+def queue_keys(*keys: bytes) -> tuple[bytes, ...]:
+    """Return the names of the queues for *keys*, and of what says who in them lives."""
+    names = [hash_tagged(key) for key in keys]
+    queues = [b"redlock_aio:queue:" + name for name in names]
+    return *queues, *[b"redlock_aio:live:" + name for name in names]
 
 
 def enqueue(
@@ -216,7 +184,7 @@ def enqueue(
     Return the command that takes the lock for *token* if it is *member*'s turn, or waits in line.
 
     Args:
-        keys: The lock's, those of `queue_keys`, and with *fence* that of the counter.
+        keys: The locks', those of `queue_keys`, and with *fence* those of the counters.
 
         priority: The member's place, in microseconds: the lowest is the first.
 
@@ -233,17 +201,17 @@ def enqueue(
     return pack(b"EVALSHA", ENQUEUE.sha, *names, token, b"%d" % ttl, member, place, *rest, *fence)
 
 
-def leave(keys: tuple[bytes, bytes, bytes], token: bytes, member: bytes, *, stay: bool) -> bytes:
+def leave(keys: tuple[bytes, ...], token: bytes, member: bytes, *, stay: bool) -> bytes:
     """
     Return the command that gives back the lock if it is *token*'s, and wakes who is next.
 
     Args:
-        keys: The lock's, and those of `queue_keys`.
+        keys: The locks', and those of `queue_keys`.
 
         stay: Whether *member* keeps its place in the queue.
     """
     how = b"stay" if stay else b"go"
-    return pack(b"EVALSHA", LEAVE.sha, b"3", *keys, token, member, how, CHANNEL)
+    return pack(b"EVALSHA", LEAVE.sha, b"%d" % len(keys), *keys, token, member, how, CHANNEL)
 
 
 EVERYTHING_CHANGED = [b"invalidate", None]
@@ -384,5 +352,5 @@ def harmless(text: str, secrets: tuple[str, ...] = ()) -> str:
     text = re.sub(r"[,;]?\s*(with )?args beginning with.*", "", text, flags=re.DOTALL)
     for secret in secrets:
         text = text.replace(secret, "***")
-    text = re.sub(r"[0-9a-f]{40}", "***", text)
+    text = re.sub(r"[A-Za-z0-9+/]{28}", "***", text)
     return "".join(c if c.isprintable() else " " for c in text)[:200]

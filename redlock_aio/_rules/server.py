@@ -18,6 +18,8 @@ class ServerInfo:
 
         appends: Whether it keeps a file of all that was changed; ``None`` if it
             does not say.
+
+        clustered: Whether it is part of a Cluster, also if that is all of it.
     """
 
     version: str
@@ -28,6 +30,7 @@ class ServerInfo:
     time: int | None = None
     promoted: bool = False
     appends: bool | None = None
+    clustered: bool = False
 
     @classmethod
     def parse(cls, text: bytes) -> "ServerInfo":
@@ -46,6 +49,7 @@ class ServerInfo:
             time=_number(said.get("server_time_usec", "")),
             promoted=bool(said.get("master_replid2", "").strip("0")),
             appends=None if appends is None else appends != "0",
+            clustered=said.get("cluster_enabled") == "1",
         )
 
     @property

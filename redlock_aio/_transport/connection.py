@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 
 import hiredis
 
-from redlock_aio._rules import protocol
+from redlock_aio._rules import protocol, scripts
 from redlock_aio._rules.protocol import Asker, Silence, Trust
 from redlock_aio._rules.quorum import Answer
 
@@ -248,7 +248,7 @@ class Connection(asyncio.Protocol):
         not: behind a later one it could take back what that one has done.
         """
         if self._loaded is None or self._loaded.done():
-            loads = [Question(script.load, self._loop) for script in protocol.SCRIPTS]
+            loads = [Question(script.load, self._loop) for script in scripts.SCRIPTS]
             self._loaded = loads[-1].reply
             self.send(b"".join([load.payload for load in loads]), loads)
         if not asker.debt_ttl or isinstance(asker, Again):

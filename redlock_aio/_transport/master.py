@@ -17,7 +17,7 @@ from collections.abc import Callable, MutableMapping, Sequence
 
 from redis.exceptions import AuthenticationError, AuthorizationError, ResponseError
 
-from redlock_aio._rules import protocol
+from redlock_aio._rules import protocol, scripts
 from redlock_aio._rules.protocol import Asker, Silence, Trust
 from redlock_aio._rules.quorum import Answer, Vote
 from redlock_aio._rules.restarts import MEMBER
@@ -120,6 +120,8 @@ class Master:
         self._cautioned = ""
         self.can_free = True
         """Whether it has a command for releases, or had when it was up."""
+        self.clustered = False
+        """Whether it takes keys together only if they have the same hash tag."""
         self._debts: dict[bytes, Debt] = {}
         self._collector: asyncio.TimerHandle | None = None
         self._closing = False
@@ -289,7 +291,7 @@ class Master:
     async def _examine(self, connection: Connection) -> None:
         """Ask a server that let us in whether it may vote, and give it the scripts."""
         questions = [Question(protocol.INFO, self._loop)]
-        questions += [Question(script.load, self._loop) for script in protocol.SCRIPTS]
+        questions += [Question(script.load, self._loop) for script in scripts.SCRIPTS]
         # Not all may ask to be told of changes; they find out by trying again.
         wishes = [Question(wish, self._loop) for wish in (protocol.TRACKING, protocol.CAN_FREE)]
         if self._sentry is not None:
@@ -310,6 +312,7 @@ class Master:
         self._run_id = info.run_id  # stepping down gives the name back
         untold = isinstance(await wishes[0].reply, Exception) and self._sentry is not None
         self.can_free = await wishes[1].reply == 0
+        self.clustered = info.clustered
         cautions = [info.caution, info.forgets if self._vouched else "", UNTOLD if untold else ""]
         caution = "; ".join(filter(None, cautions))
         if caution and caution != self._cautioned:

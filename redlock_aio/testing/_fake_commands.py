@@ -7,9 +7,10 @@ It knows what the library says, and a little more for whoever plays another clie
 import asyncio
 from collections.abc import Callable
 
-from redlock_aio._rules import protocol
-from redlock_aio.testing._fake_data import SCRIPTS, Data, Error
+from redlock_aio._rules import protocol, scripts
+from redlock_aio.testing._fake_data import Data, Error
 from redlock_aio.testing._fake_pushes import Listener, Push, Pushes
+from redlock_aio.testing._fake_scripts import SCRIPTS
 
 AGE = 864_000.0
 """For how many seconds a master has been running that was not restarted."""
@@ -184,6 +185,9 @@ class Commands:
     def _do_get(self, key: bytes) -> object:
         return self._data.get(key)
 
+    def _do_mget(self, *keys: bytes) -> object:
+        return self._data.mget(keys)
+
     def _do_pttl(self, key: bytes) -> object:
         return self._data.pttl(key)
 
@@ -207,7 +211,7 @@ class Commands:
         if verb.lower() == b"flush":
             self._scripts.clear()
             return True
-        script = next(script for script in protocol.SCRIPTS if script.text == text)
+        script = next(script for script in scripts.SCRIPTS if script.text == text)
         self._scripts.add(script.sha)
         return script.sha
 

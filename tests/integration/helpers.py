@@ -12,6 +12,7 @@ import redis
 from redlock_aio import Lease, Redlock, Retry
 from redlock_aio._engine.attempts import Watch
 from redlock_aio._engine.line import Line
+from redlock_aio._rules.keys import Key
 
 TIMEOUT = 500
 """A master time-out, in ms, that a healthy master on a busy machine keeps to."""
@@ -104,7 +105,7 @@ def detail(redlock: Redlock, number: int) -> str:
 
 def line(redlock: Redlock, name: str = "r") -> Line:
     """Return who wants *name* in a manager that has been used."""
-    return redlock._fleet.line(name.encode())
+    return redlock._fleet.line(Key(name.encode()))
 
 
 def listens(redlock: Redlock, name: str = "r") -> bool:

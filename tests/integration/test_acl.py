@@ -238,7 +238,7 @@ async def fencing_works(url: str, master: EmbeddedMaster) -> bool:
     try:
         async with redlock.lock("app:r", ttl=5_000, wait=0) as lease:
             agreed = await agree(
-                redlock._fleet, Counter(b"app:r", 0), lease.token.encode(), [lease.fencing_token]
+                redlock._fleet, Counter((b"app:r",), 0), lease.token.encode(), [lease.fencing_token]
             )
             if agreed != lease.fencing_token:
                 return False

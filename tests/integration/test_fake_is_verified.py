@@ -11,9 +11,9 @@ import pytest
 import redis
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from redlock_aio._rules import protocol
+from redlock_aio._rules import protocol, scripts
 from redlock_aio._rules.fencing import Counter
-from redlock_aio._rules.protocol import ACQUIRE, EXTEND_FENCED, RAISE, pack
+from redlock_aio._rules.scripts import ACQUIRE, EXTEND_FENCED, RAISE, pack
 from redlock_aio._rules.server import ServerInfo
 from redlock_aio.testing import EmbeddedMaster, FakeMaster
 from redlock_aio.testing._fake_commands import EPOCH, encode
@@ -39,7 +39,7 @@ QUEUED = NAMES[:2]
 QUEUES = [key for name in QUEUED for key in protocol.queue_keys(name)]
 ANY_LEAD = 2**53
 """By how many us a proposal may be off: no two servers agree on what is near."""
-COUNTERS = [Counter(name, ANY_LEAD).key for name in QUEUED]
+COUNTERS = [Counter((name,), ANY_LEAD).keys[0] for name in QUEUED]
 NUMBERS = [0, 1, 999, 1_700_000_000_000_001, 2**52, 2**53 - 2, 2**53 - 1, 2**53]
 """Counters, proposals and tokens; beyond the last a script can't count."""
 
@@ -72,10 +72,10 @@ def fenced_requests(names: list[bytes]) -> st.SearchStrategy[bytes]:
     numbers = st.sampled_from(NUMBERS)
     times = st.sampled_from([AT_ANY_TIME] * 4 + [AT_NO_TIME])
     leads = st.sampled_from([ANY_LEAD] * 9 + [7_000_000])
-    counters = st.builds(Counter, keys, leads)
+    counters = st.builds(lambda key, lead: Counter((key,), lead), keys, leads)
     enqueues = st.builds(
         lambda counter, token, member, ttl, at, proposal: protocol.enqueue(
-            (counter._keys[0], *protocol.queue_keys(counter._keys[0]), counter.key), token, ttl,
+            (counter._keys[1], *protocol.queue_keys(counter._keys[1]), *counter.keys), token, ttl,
             member=member, priority=1, lives=60_000, most=3, not_after=at,
             fence=counter.proposed(proposal),
         ),
@@ -97,10 +97,10 @@ def fenced_requests(names: list[bytes]) -> st.SearchStrategy[bytes]:
 
 def set_counter(name: bytes, value: bytes) -> bytes:
     """Let somebody else write to a counter."""
-    return pack(b"SET", Counter(name, 0).key, value, b"NX", b"PX", b"60000")
+    return pack(b"SET", Counter((name,), 0).keys[0], value, b"NX", b"PX", b"60000")
 
 
-def spoilt(name: bytes, token: bytes, script: protocol.Script) -> bytes:
+def spoilt(name: bytes, token: bytes, script: scripts.Script) -> bytes:
     """Say something about a counter that is, or may be, a queue."""
     said = {
         ACQUIRE: (b"60000", b"%016d" % 5, b"0" * 16, b"9" * 16, b"60000"),
@@ -124,7 +124,7 @@ requests = st.one_of(
     st.builds(protocol.release, keys, tokens),
     queue_requests(QUEUED),
     fenced_requests(QUEUED),
-    st.sampled_from([script.load for script in protocol.SCRIPTS]),
+    st.sampled_from([script.load for script in scripts.SCRIPTS]),
     st.just(pack(b"SCRIPT", b"FLUSH")),
     st.builds(pack, st.sampled_from([b"GET", b"PTTL", b"DEL"]), keys),
     st.builds(pack, st.sampled_from([b"GET", b"PTTL", b"DEL"]), st.sampled_from(QUEUES)),
@@ -256,7 +256,7 @@ async def tell_both(server: EmbeddedMaster, story: list[bytes]) -> None:
     """Compare the fake and the real one after each of these requests."""
     with connection_to(server) as connection:
         pair = Pair(as_late_as_real(), connection)
-        for request in [script.load for script in protocol.SCRIPTS] + story:
+        for request in [script.load for script in scripts.SCRIPTS] + story:
             pair.check(request)
 
 
@@ -302,11 +302,11 @@ def test_the_fake_master_counts_as_a_real_one(server: EmbeddedMaster, story: lis
 @pytest.mark.promise("S7")
 def test_the_limits_of_a_counter_are_those_of_a_real_one(server: EmbeddedMaster) -> None:
     """A request too late, a proposal too far off, a token beyond which the counter is by one."""
-    counter, strict = Counter(b"r", ANY_LEAD), Counter(b"r", 7_000_000)
+    counter, strict = Counter((b"r",), ANY_LEAD), Counter((b"r",), 7_000_000)
     mine, theirs = TOKENS
 
     def says(number: int) -> bytes:
-        return pack(b"SET", counter.key, b"%d" % number)
+        return pack(b"SET", counter.keys[0], b"%d" % number)
 
     story = [
         counter.acquire(mine, 60_000, 5, AT_NO_TIME),
@@ -373,7 +373,7 @@ def test_the_dead_are_buried_as_by_a_real_one(server: EmbeddedMaster) -> None:
     async def tell() -> None:
         with connection_to(server) as connection:
             pair = Pair(as_late_as_real(), connection)
-            for script in protocol.SCRIPTS:
+            for script in scripts.SCRIPTS:
                 pair.check(script.load)
             pair.check(pack(b"SET", b"r", b"somebody"))
             for member, lives in ((b"me/1", SHORT), (b"me/2", 60_000), (b"me/3", 60_000)):

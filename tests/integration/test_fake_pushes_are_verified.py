@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 import hiredis
 import pytest
 
-from redlock_aio._rules import protocol
+from redlock_aio._rules import protocol, scripts
 from redlock_aio._rules.fencing import Counter
-from redlock_aio._rules.protocol import CACHING, TRACKING, pack
+from redlock_aio._rules.protocol import CACHING, TRACKING
+from redlock_aio._rules.scripts import pack
 from redlock_aio.testing import EmbeddedMaster, FakeMaster
 
 from .servers import process
@@ -63,13 +64,13 @@ LOOK = CACHING + protocol.look(b"k")
 EXTEND = protocol.extend(b"k", TOKEN, LONG)
 MINE = protocol.acquire(b"k", TOKEN, LONG)
 THEIRS = protocol.acquire(b"k", OTHERS, LONG)
-COUNTER = Counter(b"k", 2**53)
+COUNTER = Counter((b"k",), 2**53)
 FENCE = 2**51
 FENCED = COUNTER.acquire(b"b" * 40, LONG, FENCE, 2**52)
 MY_FENCED = COUNTER.acquire(TOKEN, LONG, FENCE, 2**52)
 MY_EXTENSION = COUNTER.extend(TOKEN, LONG, FENCE + 1)
 AGAIN = COUNTER.extend(TOKEN, LONG, FENCE, again=True)
-COUNT = pack(b"SET", COUNTER.key, b"7")
+COUNT = pack(b"SET", COUNTER.keys[0], b"7")
 SET, DEL, PEXPIRE = words("SET k v"), words("DEL k"), words("PEXPIRE k 50000")
 
 
@@ -250,7 +251,7 @@ STORIES = [
         "whoever fails to acquire with a token looks",
         [("you", THEIRS), ("me", CACHING + MY_FENCED), ("you", COUNT + DEL)],
         gone(b"k"),
-        before_7_2=gone(COUNTER.key, b"k"),
+        before_7_2=gone(COUNTER.keys[0], b"k"),
     ),
     Story(
         "a counter is raised",
@@ -265,8 +266,8 @@ STORIES = [
     Story(
         "a token's extension looks at the counter",
         [("me", MY_FENCED + CACHING + COUNTER.extend(TOKEN, LONG, 5)), ("you", COUNT + DEL)],
-        gone(COUNTER.key),
-        before_7_2=gone(COUNTER.key, b"k"),
+        gone(COUNTER.keys[0]),
+        before_7_2=gone(COUNTER.keys[0], b"k"),
     ),
     Story(
         "a lock with a token is set again",
@@ -283,11 +284,11 @@ STORIES = [
     Story(
         "you enqueue with a token",
         [
-            ("me", CACHING + protocol.look(COUNTER.key)),
+            ("me", CACHING + protocol.look(COUNTER.keys[0])),
             (
                 "you",
                 protocol.enqueue(
-                    (*KEYS, COUNTER.key),
+                    (*KEYS, COUNTER.keys[0]),
                     OTHERS,
                     LONG,
                     member=b"you/1",
@@ -299,7 +300,7 @@ STORIES = [
                 ),
             ),
         ],
-        gone(COUNTER.key),
+        gone(COUNTER.keys[0]),
     ),
     # Channels.
     Story(
@@ -479,7 +480,7 @@ async def live(story: Story, opened: Open) -> tuple[Heard, list[list[object]]]:
         for ear in ears.values():
             if story.tracks:
                 await ear.say(TRACKING)
-            await ear.say(b"".join(script.load for script in protocol.SCRIPTS))
+            await ear.say(b"".join(script.load for script in scripts.SCRIPTS))
         replies = []
         for step in story.said:
             if isinstance(step, float):

@@ -8,7 +8,8 @@ the proofs have no master of their own that could be wrong in another way than R
 
 from collections.abc import Sequence
 
-from redlock_aio.testing._fake_data import NEVER, SCRIPTS, Data, Value
+from redlock_aio.testing._fake_data import NEVER, Data, Value
+from redlock_aio.testing._fake_scripts import SCRIPTS
 
 
 class Nobody:

@@ -71,7 +71,7 @@ TTL = 1000
 NOW = 10**15
 """What every master's clock says: nothing comes too early or too late here."""
 
-COUNTER = Counter(b"r", lead=3 * NOW)
+COUNTER = Counter((b"r",), lead=3 * NOW)
 LATE = 3 * NOW
 
 T = TypeVar("T")
@@ -326,7 +326,7 @@ def _master(holder: int, counter: int) -> Keys:
     if holder != NOBODY:
         data.set(b"r", b"%d" % holder)
     if counter:
-        data.set(COUNTER.key, b"%016d" % counter)
+        data.set(COUNTER.keys[0], b"%016d" % counter)
     return data
 
 
@@ -334,7 +334,7 @@ def _ran(data: Keys, payload: bytes) -> tuple[int, int, int]:
     """Return the answer, who has the lock then, and what the counter says."""
     reply = run(data, NOW, words(payload))
     assert isinstance(reply, int)
-    holder, counter = data.get(b"r"), data.get(COUNTER.key)
+    holder, counter = data.get(b"r"), data.get(COUNTER.keys[0])
     return reply, NOBODY if holder is None else int(holder), int(counter or 0)
 
 

@@ -19,9 +19,10 @@ from typing import Any, cast
 
 from redlock_aio._engine.attempts import FencedAttempt, Raising
 from redlock_aio._engine.rounds import Fleet, Link, Round
-from redlock_aio._rules import protocol, timing
+from redlock_aio._rules import scripts, timing
 from redlock_aio._rules.clocks import Clocks
 from redlock_aio._rules.fencing import LEAD_SHARE, Counter
+from redlock_aio._rules.keys import Key
 from redlock_aio._rules.lifetime import HELD, Lifetime
 from redlock_aio._rules.quorum import GRANTED, SPLIT, WON, Tally
 
@@ -31,7 +32,7 @@ from .weather import FACTOR, Weather
 
 EPOCH = 1_700_000_000
 MASTER_TIMEOUT = 50
-KEY = b"r"
+KEY = Key(b"r")
 
 
 class Bell:
@@ -74,7 +75,7 @@ class Master:
         self._rate = 1 + chance.uniform(-1, 1) * 1e-4
         if weather.ahead:
             counter = b"%d" % ((EPOCH + weather.ahead) * 1_000_000)
-            self.keys.set(Counter(KEY, 0).key, counter)
+            self.keys.set(Counter((KEY,), 0).keys[0], counter)
 
     def clock(self) -> float:
         """Return what time it has, in seconds since some day."""
@@ -86,7 +87,7 @@ class Master:
     def receive(self, command: Sequence[bytes], answer: Callable[[int, object], None]) -> None:
         """Do what is said, unless it is an acquisition that must wait."""
         world = self._world
-        acquires = command[1] in {protocol.ACQUIRE.sha, protocol.ENQUEUE.sha}
+        acquires = command[1] in {scripts.ACQUIRE.sha, scripts.ENQUEUE.sha}
         away = world.now < self.away_until
         if acquires and away:
             return
@@ -225,7 +226,7 @@ class Client:
         self.links: Sequence[Master] = world.masters
         self.loop = self
         self.master_timeout = MASTER_TIMEOUT
-        self.counter = Counter(KEY, int(world.weather.absence * LEAD_SHARE * 1_000_000))
+        self.counter = Counter((KEY,), int(world.weather.absence * LEAD_SHARE * 1_000_000))
         self.clocks = Clocks(len(self.links), float(EPOCH))
         self._rate = 1 + world.chance.uniform(-1, 1) * 1e-4
         self._error = world.chance.uniform(-1, 1) * world.weather.error

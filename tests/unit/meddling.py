@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from redlock_aio._rules.fencing import Counter
-from redlock_aio._rules.protocol import Script
+from redlock_aio._rules.scripts import Script
 from redlock_aio.testing import FakeMaster
 from redlock_aio.testing._fake_pushes import Listener
 
@@ -31,7 +31,7 @@ def before(master: FakeMaster, script: Script, meddle: Callable[[], object]) -> 
 
 def fence(name: str = "r") -> str:
     """Return the key of the counter of a resource."""
-    return Counter(name.encode(), LEAD).key.decode()
+    return Counter((name.encode(),), LEAD).keys[0].decode()
 
 
 def count_up(master: FakeMaster, by: int = 1, name: str = "r") -> int:

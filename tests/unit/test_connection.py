@@ -7,7 +7,8 @@ import pytest
 
 from redlock_aio import Answer
 from redlock_aio._rules import protocol
-from redlock_aio._rules.protocol import RELEASE, SCRIPTS, Asker, Silence
+from redlock_aio._rules.protocol import Asker, Silence
+from redlock_aio._rules.scripts import RELEASE, SCRIPTS
 from redlock_aio._transport import connection as module
 from redlock_aio._transport.connection import Connection, Question
 

@@ -5,8 +5,9 @@ import asyncio
 import hiredis
 import pytest
 
-from redlock_aio._rules import protocol
-from redlock_aio._rules.protocol import CACHING, TRACKING, pack
+from redlock_aio._rules import protocol, scripts
+from redlock_aio._rules.protocol import CACHING, TRACKING
+from redlock_aio._rules.scripts import pack
 from redlock_aio.testing import FakeMaster
 
 LATENCY = 0.5
@@ -291,7 +292,7 @@ async def test_the_clock_can_be_set_and_no_key_ends_earlier(master: FakeMaster) 
 
 
 async def test_the_queues_are_not_among_the_keys(master: FakeMaster) -> None:
-    master.execute([b"SCRIPT", b"LOAD", protocol.ENQUEUE.text])
+    master.execute([b"SCRIPT", b"LOAD", scripts.ENQUEUE.text])
     keys = (b"k", *protocol.queue_keys(b"k"))
     request = protocol.enqueue(
         keys, b"t", 1000, member=b"me/1", priority=1, lives=500, most=3, not_after=2**52

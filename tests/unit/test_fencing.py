@@ -11,17 +11,8 @@ from hypothesis import given, strategies as st
 from redlock_aio import Redlock, RedlockError
 from redlock_aio._rules import fencing
 from redlock_aio._rules.fencing import KEPT, Counter
-from redlock_aio._rules.protocol import (
-    ACQUIRE,
-    ENQUEUE,
-    EXTEND,
-    EXTEND_FENCED,
-    NEVER,
-    RAISE,
-    TIME,
-    queued,
-    time,
-)
+from redlock_aio._rules.protocol import NEVER, TIME, queued, time
+from redlock_aio._rules.scripts import ACQUIRE, ENQUEUE, EXTEND, EXTEND_FENCED, RAISE
 from redlock_aio.testing import FakeMaster, VirtualTimeLoop
 
 from .meddling import LEAD, count_up, fence, ran
@@ -58,9 +49,9 @@ def test_a_time_that_a_script_can_not_count_with_is_none() -> None:
 
 
 def test_a_counter_belongs_to_its_resource_and_lies_in_its_slot() -> None:
-    assert Counter(b"r", LEAD).key == b"redlock_aio:fence:{r}"
-    assert Counter(b"{a}b", LEAD).key == b"redlock_aio:fence:={a}b"
-    assert "fence:{r}" in repr(Counter(b"r", LEAD))
+    assert Counter((b"r",), LEAD).keys[0] == b"redlock_aio:fence:{r}"
+    assert Counter((b"{a}b",), LEAD).keys[0] == b"redlock_aio:fence:={a}b"
+    assert "fence:{r}" in repr(Counter((b"r",), LEAD))
 
 
 @pytest.mark.parametrize("fair", [False, True])

@@ -9,7 +9,7 @@ import pytest
 
 from redlock_aio import Answer, LockNotAcquiredError, QuorumUnavailableError, Redlock, RedlockError
 from redlock_aio._rules.fencing import MOST_RAISES
-from redlock_aio._rules.protocol import ACQUIRE, ENQUEUE, LEAVE, RAISE
+from redlock_aio._rules.scripts import ACQUIRE, ENQUEUE, LEAVE, RAISE
 from redlock_aio.testing import FakeMaster, VirtualTimeLoop, cancelled_at
 
 from .meddling import before, count_up, fence, had_it, ran

@@ -6,7 +6,7 @@ import itertools
 import pytest
 
 from redlock_aio import Lease, LockLostError, Redlock
-from redlock_aio._engine.watchdog import KEY_GONE, OVERTAKEN
+from redlock_aio._engine.hold import KEY_GONE, OVERTAKEN
 from redlock_aio.testing import FakeMaster, cancelled_at
 
 from .meddling import count_up, fence

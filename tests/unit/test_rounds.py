@@ -34,6 +34,7 @@ class Link:
         return None
 
     can_free = False
+    clustered = False
 
     def overdue(self) -> None:
         self.late += 1

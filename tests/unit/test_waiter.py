@@ -9,7 +9,7 @@ import pytest
 from redlock_aio import LockNotAcquiredError, QuorumUnavailableError, Redlock, RedlockError
 from redlock_aio._engine.queues import IDLE
 from redlock_aio._engine.waiter import HEARTBEAT, LIVES
-from redlock_aio._rules import protocol
+from redlock_aio._rules import protocol, scripts
 from redlock_aio._rules.protocol import MARKER
 from redlock_aio.testing import FakeMaster
 
@@ -38,12 +38,12 @@ async def got(redlock: Redlock, *, ttl: int = 10_000, hold: float = 0.0) -> floa
         return had
 
 
-def commands(master: FakeMaster, script: protocol.Script) -> list[list[bytes]]:
+def commands(master: FakeMaster, script: scripts.Script) -> list[list[bytes]]:
     return [said for said in master.commands if said[:2] == [b"EVALSHA", script.sha]]
 
 
 def asked(master: FakeMaster) -> list[list[bytes]]:
-    return commands(master, protocol.ENQUEUE)
+    return commands(master, scripts.ENQUEUE)
 
 
 def queued(master: FakeMaster) -> list[bytes]:
@@ -176,7 +176,7 @@ async def test_who_gets_a_minority_gives_it_back_and_keeps_its_place(
     for number in range(5):
         delay(redlock, number, 0.0)
         delay(other, number, 0.0)
-    leaves = [said for master in masters for said in commands(master, protocol.LEAVE)]
+    leaves = [said for master in masters for said in commands(master, scripts.LEAVE)]
     back = {(said[7], said[6]) for said in leaves if said[8] == b"stay"}
     gone = {(said[7], said[6]) for said in leaves if said[8] == b"go"}
     assert back, "nobody had to yield"
@@ -209,7 +209,7 @@ async def test_a_queue_that_is_full_refuses_at_once(masters: list[FakeMaster]) -
         await asyncio.sleep(0.1)
         began = now()
         with pytest.raises(LockNotAcquiredError, match="its queue is full") as caught:
-            await redlock.lock("r", fair=True).acquire()
+            await redlock.lock("r", fair=True, wait=9_000).acquire()
         assert type(caught.value) is LockNotAcquiredError
         assert now() - began < 0.01
         await holder.release()
@@ -307,7 +307,7 @@ async def test_masters_that_are_far_from_each_other_do_not_make_anybody_yield_in
         await holder.release()
         times = await asyncio.gather(*waiters)
         assert list(times) == sorted(times)
-        left = [said for master in masters for said in commands(master, protocol.LEAVE)]
+        left = [said for master in masters for said in commands(master, scripts.LEAVE)]
         assert [said[8] for said in left] == [b"go"] * len(left)
 
 
@@ -428,7 +428,7 @@ async def test_clocks_that_go_wrong_do_not_keep_it_out(masters: list[FakeMaster]
 async def test_what_comes_too_late_is_not_granted(
     masters: list[FakeMaster],
 ) -> None:
-    masters[0].execute([b"SCRIPT", b"LOAD", protocol.ENQUEUE.text])
+    masters[0].execute([b"SCRIPT", b"LOAD", scripts.ENQUEUE.text])
     assert enqueue(masters[0], b"theirs/1", place=1, not_after=1)[0] == 4
     assert not left(masters)
 

@@ -141,7 +141,8 @@ async def test_it_can_be_told_who_holds_it_and_for_how_long(
             assert error.holder.fingerprint == lease.fingerprint
             assert error.retry_after is not None
             assert 7_700 < error.retry_after <= 8_000
-            assert f"held by others, now by {lease.fingerprint}" in str(error)
+            assert f"held by others, now by {error.holder}" in str(error)
+            assert f"({lease.fingerprint})" in str(error.holder)
             assert str(error).count("ms left") == 5
             assert lease.token not in str(error) + repr(error.__reduce__())
     masters[0].set("r", "a")

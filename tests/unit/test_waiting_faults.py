@@ -12,6 +12,7 @@ from redlock_aio._engine.line import LONGEST_SPREAD
 from redlock_aio._engine.rounds import IDLE_LINES
 from redlock_aio._engine.waiter import LIVES
 from redlock_aio._rules import protocol
+from redlock_aio._rules.keys import Key
 from redlock_aio.testing import FakeMaster, VirtualTimeLoop
 
 NEVER = Retry(min_delay=3_600_000, max_delay=3_600_000)
@@ -37,7 +38,7 @@ async def test_spreading_attempts_does_not_use_up_the_wait(
 ) -> None:
     """Else the last attempt has no time, and a held lock looks like masters that are away."""
     async with other.lock("r"):
-        redlock._fleet.line(b"r").spread = LONGEST_SPREAD
+        redlock._fleet.line(Key(b"r")).spread = LONGEST_SPREAD
         began = now()
         with pytest.raises(LockNotAcquiredError) as caught:
             await redlock.lock("r", wait=100 + number).acquire()
@@ -52,7 +53,7 @@ async def test_masters_that_are_away_are_no_split_vote(
         master.hang()
     with pytest.raises(QuorumUnavailableError):
         await redlock.lock("r", wait=500).acquire()
-    assert redlock._fleet.line(b"r").spread == 0
+    assert redlock._fleet.line(Key(b"r")).spread == 0
     for master in masters:
         master.resume()
     await asyncio.sleep(2)
@@ -141,7 +142,7 @@ async def test_a_line_is_not_forgotten_while_somebody_asks_for_the_time(
     task = asyncio.create_task(redlock.lock("r", fair=True).acquire())
     await asyncio.sleep(0)
     for number in range(2 * IDLE_LINES):
-        redlock._fleet.line(b"%d" % number)
+        redlock._fleet.line(Key(b"%d" % number))
     lease = await task
     assert redlock._fleet.lines[b"r"].holder is lease._hold
     await lease.release()

@@ -1,14 +1,15 @@
--- KEYS[1]: the lock, KEYS[2]: the queue (member -> priority in us),
--- KEYS[3]: who lives (member -> deadline in ms of this master's clock), KEYS[4]: the lock's counter,
--- only if there is to be a fencing token.
+-- KEYS: the locks, their queues (member -> priority in us), who lives in these (member -> deadline in ms
+-- of this master's clock), and the locks' counters, only if there is to be a fencing token; as many of
+-- each as there are locks.
 -- ARGV[1]: the token, ARGV[2]: the ttl in ms, ARGV[3]: the member, ARGV[4]: its priority,
 -- ARGV[5]: how many ms a waiter is believed to live, ARGV[6]: how many may wait,
--- ARGV[7]: the us of this master's clock after which it came too late; with KEYS[4] also
+-- ARGV[7]: the us of this master's clock after which it came too late; with counters also
 -- ARGV[8]: the counter's value that is proposed, ARGV[9]: by how many us it may be off this master's
 -- clock, ARGV[10]: for how many ms a counter is kept (see acquire.lua).
+-- Several locks are granted together, to whoever is the first for each of them.
 -- Answers {what, the lock's ttl in ms, us of this master's clock, the lock's value, the counter's
 -- value if granted}, where what is 0 granted, 1 held and we are next, 2 not our turn, 3 the queue is
--- full, 4 too late.
+-- full, 4 too late; of several locks that one which is held for longest.
 local time = redis.call("TIME")
 local now = time[1] * 1000000 + time[2]
 local ms = math.floor(now / 1000)
@@ -16,39 +17,63 @@ local asked = tonumber(ARGV[8] or now)
 if now > tonumber(ARGV[7]) or math.abs(asked - now) > tonumber(ARGV[9] or 0) then
   return {4, -2, now, false, 0}
 end
-local dead = redis.call("ZRANGEBYSCORE", KEYS[3], "-inf", string.format("(%.0f", ms), "LIMIT", 0, 100)
-if #dead > 0 then
-  redis.call("ZREM", KEYS[3], unpack(dead))
-  redis.call("ZREM", KEYS[2], unpack(dead))
-end
-local holder = redis.call("GET", KEYS[1])
-local mine = holder == ARGV[1]
-if not mine and not redis.call("ZSCORE", KEYS[2], ARGV[3]) then
-  if redis.call("ZCARD", KEYS[2]) >= tonumber(ARGV[6]) then
-    return {3, redis.call("PTTL", KEYS[1]), now, holder, 0}
+local locks = #KEYS / (ARGV[8] and 4 or 3)
+local mine, holder, left, full, new = true, false, -2, false, {}
+for i = 1, locks do
+  local queue, live = KEYS[locks + i], KEYS[2 * locks + i]
+  local dead = redis.call("ZRANGEBYSCORE", live, "-inf", string.format("(%.0f", ms), "LIMIT", 0, 100)
+  if #dead > 0 then
+    redis.call("ZREM", live, unpack(dead))
+    redis.call("ZREM", queue, unpack(dead))
   end
-  redis.call("ZADD", KEYS[2], ARGV[4], ARGV[3])
+  local has = redis.call("GET", KEYS[i])
+  mine = mine and has == ARGV[1]
+  if has and has ~= ARGV[1] then
+    local ends = redis.call("PTTL", KEYS[i])
+    if not holder or left >= 0 and (ends < 0 or ends > left) then
+      holder, left = has, ends
+    end
+  end
+  new[i] = not redis.call("ZSCORE", queue, ARGV[3])
+  full = full or new[i] and redis.call("ZCARD", queue) >= tonumber(ARGV[6])
 end
-local first = redis.call("ZRANGE", KEYS[2], 0, 0)[1] == ARGV[3]
+if full and not mine then
+  return {3, left, now, holder, 0}
+end
+local first, lives = true, tonumber(ARGV[5])
+for i = 1, locks do
+  local queue = KEYS[locks + i]
+  if new[i] and not mine then
+    redis.call("ZADD", queue, ARGV[4], ARGV[3])
+  end
+  first = redis.call("ZRANGE", queue, 0, 0)[1] == ARGV[3] and first
+  redis.call("PEXPIRE", queue, lives + 100)
+end
 local granted = mine or (first and not holder)
-local lives = tonumber(ARGV[5])
-redis.call("PEXPIRE", KEYS[2], lives + 100)
 if granted then
   -- Whoever holds the lock and dies is not waited for longer than for the lock.
   lives = math.min(lives, tonumber(ARGV[2]))
 end
-redis.call("ZADD", KEYS[3], string.format("%.0f", ms + lives), ARGV[3])
-redis.call("PEXPIRE", KEYS[3], ARGV[5] + 100)
-if granted then
-  redis.call("SET", KEYS[1], ARGV[1], "PX", ARGV[2])
-  local value = 0
-  if KEYS[4] then
-    value = tonumber(redis.call("GET", KEYS[4]) or 0)
-    if not mine or value == 0 then
-      value = math.max(value + 1, asked)
-    end
-    redis.call("SET", KEYS[4], string.format("%016.0f", value), "PX", ARGV[10])
-  end
-  return {0, tonumber(ARGV[2]), now, ARGV[1], value}
+for i = 2 * locks + 1, 3 * locks do
+  redis.call("ZADD", KEYS[i], string.format("%.0f", ms + lives), ARGV[3])
+  redis.call("PEXPIRE", KEYS[i], ARGV[5] + 100)
 end
-return {first and 1 or 2, redis.call("PTTL", KEYS[1]), now, holder, 0}
+if not granted then
+  return {first and 1 or 2, left, now, holder, 0}
+end
+local value = 0
+for i = 1, locks do
+  redis.call("SET", KEYS[i], ARGV[1], "PX", ARGV[2])
+  if ARGV[8] then
+    value = math.max(value, tonumber(redis.call("GET", KEYS[3 * locks + i]) or 0))
+  end
+end
+if ARGV[8] then
+  if not mine or value == 0 then
+    value = math.max(value + 1, asked)
+  end
+  for i = 3 * locks + 1, #KEYS do
+    redis.call("SET", KEYS[i], string.format("%016.0f", value), "PX", ARGV[10])
+  end
+end
+return {0, tonumber(ARGV[2]), now, ARGV[1], value}

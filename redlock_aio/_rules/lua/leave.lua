@@ -1,34 +1,46 @@
--- KEYS[1]: the lock, KEYS[2]: the queue, KEYS[3]: who lives; see enqueue.lua.
--- ARGV[1]: the token, ARGV[2]: the member, ARGV[3]: "stay" keeps its place in the queue,
+-- KEYS: the locks, their queues, and who lives in these; see enqueue.lua.
+-- ARGV[1]: the token, ARGV[2]: the member, ARGV[3]: "stay" keeps its place in the queues,
 -- ARGV[4]: what channels begin with; a member is "client/number", and the client listens.
--- Gives back what is ours, and calls who is first now, if there is something new for it:
--- the lock is free, or it comes next after somebody else. Answers as release.lua does.
-local holder = redis.call("GET", KEYS[1])
-local mine = holder == ARGV[1]
-local news = mine or not holder
-if mine then
-  redis.call("DEL", KEYS[1])
-end
-if ARGV[3] ~= "stay" then
-  news = news or redis.call("ZRANGE", KEYS[2], 0, 0)[1] == ARGV[2]
-  redis.call("ZREM", KEYS[2], ARGV[2])
-  redis.call("ZREM", KEYS[3], ARGV[2])
-end
-if news then
-  local time = redis.call("TIME")
-  local ms = string.format("(%.0f", time[1] * 1000 + math.floor(time[2] / 1000))
-  local dead = redis.call("ZRANGEBYSCORE", KEYS[3], "-inf", ms, "LIMIT", 0, 100)
-  if #dead > 0 then
-    redis.call("ZREM", KEYS[3], unpack(dead))
-    redis.call("ZREM", KEYS[2], unpack(dead))
+-- Gives back what is ours, and calls who is first now in each queue, if there is something new for it:
+-- the lock is free, or it comes next after somebody else. Answers as release_all.lua does.
+local time = redis.call("TIME")
+local ms = string.format("(%.0f", time[1] * 1000 + math.floor(time[2] / 1000))
+local locks = #KEYS / 3
+local gone, other, ends, called = false, false, 0, {}
+for i = 1, locks do
+  local queue, live = KEYS[locks + i], KEYS[2 * locks + i]
+  local holder = redis.call("GET", KEYS[i])
+  local news = holder == ARGV[1] or not holder
+  if holder == ARGV[1] then
+    redis.call("DEL", KEYS[i])
+  elseif holder then
+    local left = redis.call("PTTL", KEYS[i])
+    if not other or ends >= 0 and (left < 0 or left > ends) then
+      other, ends = holder, left
+    end
+  else
+    gone = true
   end
-  local first = redis.call("ZRANGE", KEYS[2], 0, 0)[1]
-  if first and first ~= ARGV[2] then
-    -- Whoever may not publish frees the lock all the same; the first finds out by asking.
-    redis.pcall("PUBLISH", ARGV[4] .. string.match(first, "^[^/]*"), first)
+  if ARGV[3] ~= "stay" then
+    news = news or redis.call("ZRANGE", queue, 0, 0)[1] == ARGV[2]
+    redis.call("ZREM", queue, ARGV[2])
+    redis.call("ZREM", live, ARGV[2])
+  end
+  if news then
+    local dead = redis.call("ZRANGEBYSCORE", live, "-inf", ms, "LIMIT", 0, 100)
+    if #dead > 0 then
+      redis.call("ZREM", live, unpack(dead))
+      redis.call("ZREM", queue, unpack(dead))
+    end
+    local first = redis.call("ZRANGE", queue, 0, 0)[1]
+    if first and first ~= ARGV[2] and not called[first] then
+      called[first] = true
+      -- Whoever may not publish frees the lock all the same; the first finds out by asking.
+      redis.pcall("PUBLISH", ARGV[4] .. string.match(first, "^[^/]*"), first)
+    end
   end
 end
-if holder and not mine then
-  return {holder, redis.call("PTTL", KEYS[1])}
+if other then
+  return {other, ends}
 end
-return mine and redis.status_reply("OK") or 0
+return gone and 0 or redis.status_reply("OK")

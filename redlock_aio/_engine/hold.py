@@ -1,0 +1,190 @@
+"""One lease as the engine sees it, and what is asked of the masters about it."""
+
+import asyncio
+import math
+import weakref
+from typing import Protocol
+
+from anyio import CancelScope
+
+from redlock_aio._engine.attempts import Attempt
+from redlock_aio._engine.line import Line
+from redlock_aio._engine.rounds import Fleet, Round
+from redlock_aio._rules import protocol
+from redlock_aio._rules.lifetime import LOST, Lifetime
+from redlock_aio._rules.protocol import Trust
+from redlock_aio._rules.quorum import GRANTED, WON
+
+KEY_GONE = "a majority of the masters no longer has its key"
+OVERTAKEN = "somebody else has had the lock on a majority of the masters since"
+
+
+class Keeper(Protocol):
+    """Whoever watches over leases."""
+
+    fleet: Fleet
+
+    def doubt(self, hold: "Hold") -> None:
+        """Look soon whether the masters still have its key."""
+
+    def judge(self, renewal: "Renewal") -> None:
+        """Draw the consequences of an extension that is settled."""
+
+    def lose(self, hold: "Hold", reason: str) -> None:
+        """End it against its holder's will."""
+
+    def restore(self, hold: "Hold", master: int) -> None:
+        """Set its key again on a master that has lost it."""
+
+
+class Hold(Lifetime):
+    """One lease as the engine sees it: its life, its key, and whom to tell when it is lost."""
+
+    __slots__ = (
+        "_lost", "_watchdog", "at", "attempt", "count", "inner", "keep_until", "line", "look_at",
+        "looked_at", "owner", "released", "resources", "scope", "task",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        watchdog: Keeper,
+        line: Line,
+        resources: tuple[str, ...],
+        attempt: Attempt,
+        now: float,
+        factor: float,
+        renewed: bool,
+        max_hold: int | None,
+    ) -> None:
+        ends = math.inf if max_hold is None else now + max_hold / 1000
+        super().__init__(now, attempt.until, attempt.ttl, factor, renewed, ends)
+        self.resources = resources
+        self.attempt = attempt
+        self.count = 1
+        """How many share it, all of one owner."""
+        self.owner: object = None
+        """Whose it is, if not the task's that has acquired it."""
+        self.task: weakref.ref[asyncio.Task[object]] | None = None
+        self.keep_until = 0.0
+        """Until when the masters are to keep the key after it has ended well."""
+        self.released: Round | None = None
+        self.scope: CancelScope | None = None
+        self.inner: tuple[CancelScope, ...] = ()
+        """The scopes of those who share it, but for the first."""
+        self.line = line
+        self.at = 0.0
+        """When the watchdog attends to it."""
+        self.look_at = math.inf
+        """When to look whether the masters still have its key."""
+        self.looked_at = -math.inf
+        self._watchdog = watchdog
+        self._lost: asyncio.Event | None = None
+
+    @property
+    def lost(self) -> asyncio.Event:
+        """Set when the lease is lost; made when somebody asks for it."""
+        if self._lost is None:
+            self._lost = asyncio.Event()
+            self.tell()
+        return self._lost
+
+    def found_gone(self) -> None:
+        """Hear from the answers to a release that the lease had been lost before."""
+        self.state = LOST
+        self.reason = KEY_GONE
+        self.tell()
+
+    def tell(self) -> None:
+        """Tell whoever watches that the lease is lost, if it is."""
+        if self.state is not LOST:
+            return
+        if self._lost is not None:
+            self._lost.set()
+        if self.scope is not None:
+            self.scope.cancel(f"lock lost: {self.reason}")
+        for scope in self.inner:
+            scope.cancel(f"lock lost: {self.reason}")
+
+    def changed(self, _master: int) -> None:
+        """Hear that others may have changed its key on a master."""
+        self._watchdog.doubt(self)
+
+    def nudge(self) -> None:
+        """Hear that another lock of this process has ended; that changes nothing here."""
+
+
+class Look(Round):
+    """The question whether the key of a lease still has its value."""
+
+    __slots__ = ("_watchdog", "hold")
+
+    def __init__(self, watchdog: Keeper, hold: Hold) -> None:
+        super().__init__(watchdog.fleet.links, hold.attempt.key.look())
+        self._watchdog = watchdog
+        self.hold = hold
+
+    def answered(self, master: int, reply: object, /) -> None:
+        """Count our own value as a grant, any other or none as a refusal."""
+        if reply is None or isinstance(reply, bytes | list):
+            ours = self.hold.attempt
+            reply = GRANTED if ours.key.is_kept(reply, ours.token) else 0
+        super().answered(master, reply)
+
+    def settled(self) -> None:
+        """Tell the holder if the key is gone."""
+        if self.refused_by_a_majority(self.hold.attempt.unsent):
+            self._watchdog.lose(self.hold, KEY_GONE)
+
+
+class Renewal(Round):
+    """One extension of one lease."""
+
+    __slots__ = ("_watchdog", "began", "epoch", "hold", "ttl")
+
+    def __init__(self, watchdog: Keeper, hold: Hold, ttl: int, now: float) -> None:
+        super().__init__(watchdog.fleet.links, hold.attempt.extension(ttl))
+        self._watchdog = watchdog
+        self.hold = hold
+        self.ttl = ttl
+        self.began = now
+        self.epoch = hold.begin_extension(now, ttl)
+
+    def settled(self) -> None:
+        """Judge it, then wake whoever waits."""
+        self._watchdog.judge(self)
+        super().settled()
+
+    def declined(self, master: int, reply: object) -> None:
+        """Have a master that has lost the key keep it again, once the extension holds."""
+        if self.verdict is WON and reply == 0:
+            self._watchdog.restore(self.hold, master)
+
+    def why_refused(self) -> str:
+        """Return what those say that refuse it."""
+        beyond = [reply for reply in self.replies if reply.__class__ is int and reply]
+        return OVERTAKEN if beyond else KEY_GONE
+
+
+class Restoration:
+    """The request to set the key of a lease again; the next extension tells what became of it."""
+
+    __slots__ = ("debt_ttl", "payload")
+    trust = Trust.FULL
+
+    def __init__(self, payload: bytes) -> None:
+        self.payload = payload
+        self.debt_ttl = 0
+
+    def answered(self, master: int, reply: object, /) -> None:
+        """Leave it at that."""
+
+
+class Keeping(Round):
+    """The request to keep the key of a lease that has ended, for as long as that wanted it."""
+
+    __slots__ = ()
+
+    def declined(self, master: int, reply: object) -> None:
+        """Say it again to a master that has forgotten the script, and is being given it."""
+        if protocol.has_no_script(reply):
+            self._links[master].send(self.payload, (Restoration(self.payload),))

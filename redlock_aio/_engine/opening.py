@@ -1,0 +1,246 @@
+"""
+Whether a manager is open: the masters it is connected to, in one event loop of one process.
+
+It connects on first use and belongs to the event loop of that use. From there
+it owns the masters' connections, the rounds and the watchdog, and ends all of
+them when it is closed.
+"""
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import Sequence
+from threading import get_ident
+from types import TracebackType
+from typing import Literal, Self
+
+from redlock_aio._engine.readiness import readiness
+from redlock_aio._engine.rounds import Fleet, clock_of
+from redlock_aio._engine.watchdog import Watchdog
+from redlock_aio._rules import holders, timing
+from redlock_aio._rules.restarts import Seen
+from redlock_aio._transport.address import Dialler
+from redlock_aio._transport.guard import Guard
+from redlock_aio._transport.master import Master
+from redlock_aio.errors import RedlockError
+
+RestartGuard = Literal["auto", "strict", "fsync-always", "off"]
+"""Who sees to it that a master that has forgotten its locks stays out of votes."""
+
+_log = logging.getLogger("redlock_aio")
+_forks = 0
+
+
+def _count_fork() -> None:
+    global _forks  # noqa: PLW0603 - it is a fact of the process
+    _forks += 1
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_count_fork)
+
+
+class Opening:
+    """
+    What a manager is while it is open.
+
+    Args:
+        diallers: How its masters are reached.
+
+        master_timeout: In milliseconds.
+
+        drift_factor: As `Redlock` has it.
+
+        max_ttl: In milliseconds.
+
+        restart_guard: As `Redlock` has it.
+
+        stamp: What others see of it; if empty, host and pid.
+    """
+
+    def __init__(
+        self,
+        diallers: Sequence[Dialler],
+        *,
+        master_timeout: int,
+        drift_factor: float,
+        max_ttl: int,
+        restart_guard: RestartGuard,
+        stamp: bytes,
+    ) -> None:
+        self._diallers = tuple(diallers)
+        self._master_timeout = master_timeout
+        self._drift_factor = drift_factor
+        self._max_ttl = max_ttl
+        self._lasts = timing.forgetting(max_ttl, factor=drift_factor)
+        self._restart_guard = restart_guard
+        self._stamp = stamp
+        self._seen = [Seen() for _ in self._diallers]
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._closed = False
+        self._thread = 0
+        self._forks = 0
+        self._masters: list[Master] = []
+
+    def __repr__(self) -> str:
+        total = len(self._diallers)
+        if self._loop is None:
+            return f"<Redlock {total} masters, {'closed' if self._closed else 'not used yet'}>"
+        up = sum(master.up for master in self._masters)
+        out = up - sum(master.votes for master in self._masters)
+        quarantined = f", {out} quarantined" if out else ""
+        return f"<Redlock {total} masters, {up} up{quarantined}, {self._watchdog.held} leases>"
+
+    def _is_ready(self) -> bool:
+        """Bind to the running loop; return whether it is known which masters are up."""
+        loop = self._loop
+        # A thread runs one loop at a time. Asking for the running one would cost
+        # a system call on Python 3.11.
+        if (
+            loop is None
+            or self._thread != get_ident()
+            or not loop.is_running()
+            or self._forks != _forks
+        ):
+            self._bind(asyncio.get_running_loop())
+        return self._fleet.ready
+
+    def _bind(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._closed:
+            raise RedlockError("this Redlock is closed; 'async with' opens it again")
+        if self._loop is not None:
+            what = "another event loop" if self._forks == _forks else "the parent process"
+            raise RedlockError(
+                f"this Redlock is in use by {what}; make one for each event loop and process"
+            )
+        self._loop = loop
+        self._thread = get_ident()
+        self._forks = _forks
+        neighbours: dict[str, Master] = {}
+        self._guard = self._new_guard(loop)
+        self._masters = [
+            Master(
+                number,
+                dialler,
+                neighbours=neighbours,
+                timeout=self._master_timeout / 1000,
+                on_push=self._heard,
+                tell=_tell,
+                guard=self._guard,
+                vouched=self._restart_guard == "fsync-always",
+            )
+            for number, dialler in enumerate(self._diallers)
+        ]
+        self._fleet = Fleet(
+            self._masters,
+            loop,
+            master_timeout=self._master_timeout,
+            stamp=self._stamp or _this_process(),
+        )
+        self._watchdog = Watchdog(self._fleet, max_ttl=self._max_ttl)
+
+    def _new_guard(self, loop: asyncio.AbstractEventLoop) -> Guard | None:
+        if self._restart_guard not in ("auto", "strict"):
+            return None
+        return Guard(
+            self._seen,
+            clock_of(loop),
+            lasts=self._lasts,
+            strict=self._restart_guard == "strict",
+        )
+
+    def _heard(self, master: int, push: object) -> None:
+        self._fleet.heard(master, push)
+
+    async def _get_ready(self, wait: int | None) -> None:
+        """
+        Wait until it is known which masters vote, at most *wait* ms if it is not 0.
+
+        Cancellation:
+            Connecting goes on.
+        """
+        fleet = self._fleet
+        if await readiness(self._masters, wait, self._master_timeout):
+            fleet.ready = True
+
+    async def __aenter__(self) -> Self:
+        """
+        Connect to the masters, as the first lock would.
+
+        Raises:
+            RedlockError: It is in use by another event loop, or by the process
+                that this one was forked from.
+
+        Cancellation:
+            It is closed.
+        """
+        self._closed = False
+        try:
+            if not self._is_ready():
+                await self._get_ready(None)
+        except asyncio.CancelledError:
+            await self.aclose()
+            raise
+        if self._loop is None:
+            raise RedlockError("this Redlock was closed")
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """
+        Close; see `aclose`.
+
+        Cancellation:
+            As for `aclose`.
+        """
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """
+        End all leases, tell the masters, and close the connections.
+
+        Leases that are still held are lost: their bodies are cancelled. What
+        was sent is waited for as long as one master time-out. Closing twice is
+        harmless; ``async with`` opens a closed manager again.
+
+        Raises:
+            RedlockError: It is in use by another event loop, or by the process
+                that this one was forked from.
+
+        Cancellation:
+            Everything is closed, only the wait for the masters is cut short.
+        """
+        if self._loop is None:
+            self._closed = True
+            return
+        self._is_ready()
+        masters, self._masters = self._masters, []
+        self._closed = True
+        self._loop = None
+        self._watchdog.close()
+        self._fleet.close()
+        try:
+            # Attempts that were underway are over now; each takes itself back in
+            # its next turn, and that leaves in the turn after it.
+            await asyncio.sleep(0)
+            self._fleet.flush()
+            if heard := [answer for master in masters if (answer := master.heard())]:
+                await asyncio.wait(heard, timeout=self._master_timeout / 1000)
+        finally:
+            for master in masters:
+                master.close()
+            await asyncio.gather(*(master.ended() for master in masters))
+
+
+def _this_process() -> bytes:
+    return holders.named(f"{socket.gethostname()}:{os.getpid()}".replace("{", "("))
+
+
+def _tell(good: bool, said: str) -> None:
+    """Log what a master has to say; the only lines that this library writes."""
+    _log.log(logging.INFO if good else logging.WARNING, "%s", said)

@@ -1,0 +1,43 @@
+-- KEYS: the locks, and their counters behind them if there is a fencing token.
+-- ARGV[1]: the token, ARGV[2]: the new ttl in ms, ARGV[3]: "1" sets locks again that are gone, and with
+-- counters ARGV[4]: the fencing token in 16 digits, ARGV[5]: for how many ms a counter is kept.
+-- Answers OK if all locks are ours, 0 if not, the highest counter's value if that is beyond our
+-- fencing token; see extend_fenced.lua.
+local locks, beyond = #KEYS, 0
+if ARGV[4] then
+  locks = locks / 2
+  for i = locks + 1, #KEYS do
+    beyond = math.max(beyond, tonumber(redis.call("GET", KEYS[i]) or 0))
+  end
+  if beyond > tonumber(ARGV[4]) then
+    return beyond
+  end
+end
+local gone = {}
+for i = 1, locks do
+  local holder = redis.call("GET", KEYS[i])
+  if not holder and ARGV[3] == "1" then
+    gone[i] = true
+  elseif holder ~= ARGV[1] then
+    return 0
+  end
+end
+for i = 1, locks do
+  if gone[i] then
+    redis.call("SET", KEYS[i], ARGV[1], "PX", ARGV[2])
+  else
+    redis.call("PEXPIRE", KEYS[i], ARGV[2])
+  end
+  if ARGV[4] then
+    local counter = KEYS[locks + i]
+    -- Not compared as a text: others may have written it in another way.
+    if tonumber(redis.call("GET", counter) or 0) < tonumber(ARGV[4]) then
+      redis.call("SET", counter, ARGV[4], "PX", ARGV[5])
+    else
+      redis.call("PEXPIRE", counter, ARGV[5])
+    end
+  end
+  -- To be told of the next change: ours has ended what the first GET began.
+  redis.call("GET", KEYS[i])
+end
+return redis.status_reply("OK")

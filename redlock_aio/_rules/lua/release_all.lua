@@ -1,0 +1,21 @@
+-- KEYS: the locks.  ARGV[1]: the token.
+-- Only our own values go; those of whoever came after us stay, and the one that stays for longest is
+-- told of: its value and its ttl in ms. Answers OK if all were ours, 0 if some were gone.
+local gone, other, ends = false, false, 0
+for i = 1, #KEYS do
+  local holder = redis.call("GET", KEYS[i])
+  if holder == ARGV[1] then
+    redis.call("DEL", KEYS[i])
+  elseif holder then
+    local left = redis.call("PTTL", KEYS[i])
+    if not other or ends >= 0 and (left < 0 or left > ends) then
+      other, ends = holder, left
+    end
+  else
+    gone = true
+  end
+end
+if other then
+  return {other, ends}
+end
+return gone and 0 or redis.status_reply("OK")

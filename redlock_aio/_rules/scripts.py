@@ -1,0 +1,52 @@
+"""
+The scripts that the masters run, and how a command is written.
+
+Names and tokens are arguments, never text of a script; the scripts are files of their
+own, in `lua/`, so that an editor and a reviewer see them as Lua.
+"""
+
+from hashlib import sha1
+from importlib import resources
+
+
+class Script:
+    """One script that the masters run, by the name of its file."""
+
+    __slots__ = ("load", "name", "sha", "text")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        lua = resources.files("redlock_aio._rules").joinpath("lua", f"{name}.lua")
+        self.text = lua.read_bytes()
+        self.sha = sha1(self.text, usedforsecurity=False).hexdigest().encode()
+        self.load = pack(b"SCRIPT", b"LOAD", self.text)
+
+    def __repr__(self) -> str:
+        return f"<Script {self.name}>"
+
+
+def bulk(*arguments: bytes) -> bytes:
+    """Return parts of a command as a master wants to read them."""
+    return b"".join([b"$%d\r\n%b\r\n" % (len(argument), argument) for argument in arguments])
+
+
+def pack(*arguments: bytes) -> bytes:
+    """Return a command as a master wants to read it."""
+    return b"*%d\r\n%b" % (len(arguments), bulk(*arguments))
+
+
+ACQUIRE = Script("acquire")
+ACQUIRE_ALL = Script("acquire_all")
+ENQUEUE = Script("enqueue")
+EXTEND = Script("extend")
+EXTEND_ALL = Script("extend_all")
+EXTEND_FENCED = Script("extend_fenced")
+LEAVE = Script("leave")
+RAISE = Script("raise")
+RAISE_ALL = Script("raise_all")
+RELEASE = Script("release")
+RELEASE_ALL = Script("release_all")
+SCRIPTS = (
+    ACQUIRE, ACQUIRE_ALL, ENQUEUE, EXTEND, EXTEND_ALL, EXTEND_FENCED, LEAVE, RAISE, RAISE_ALL,
+    RELEASE, RELEASE_ALL,
+)  # fmt: skip
