@@ -30,6 +30,7 @@ FLOORS = [
     ["_engine.lease"],
     ["_engine.lock"],
     ["_engine.opening"],
+    ["_engine.decorator"],
     ["_engine.manager"],
     [""],  # the package itself: the public names
     ["fencing"],
@@ -61,6 +62,7 @@ NO_TRANSPORT = {
         "watchdog",
         "reentrance",
         "lease",
+        "decorator",
     ]
 }
 # What users could have written themselves uses what users see.

@@ -5,6 +5,7 @@ from datetime import timedelta
 
 from redis.asyncio import Redis
 
+from redlock_aio._engine import decorator
 from redlock_aio._engine.lease import OnLost
 from redlock_aio._engine.lock import Lock
 from redlock_aio._engine.opening import Opening, RestartGuard
@@ -203,11 +204,7 @@ class Redlock(Opening):
             one_of(on_lost, ("cancel", "flag"), name="on_lost")
         # Whatever is as it is by default is not looked at: these calls would take longest.
         if not (auto_extend is True and fair is False and reentrant is False and owner is None):
-            of_type(auto_extend, bool, name="auto_extend")
-            of_type(fair, bool, name="fair")
-            of_type(reentrant, bool, name="reentrant")
-            if owner is not None and not reentrant:
-                raise ValueError("owner is for reentrant=True, and has no meaning without it")
+            _check(owner, auto_extend=auto_extend, fair=fair, reentrant=reentrant)
         if len(resources) == 1:
             name = resources[0]
             known = self._known.get(name) if type(name) is str else None
@@ -231,6 +228,8 @@ class Redlock(Opening):
             retry=self._retry if retry is None else of_type(retry, Retry, name="retry"),
             on_lost=on_lost,
         )
+
+    locked = decorator.locked
 
     def _key(self, resource: str) -> Key:
         """Return the key of a resource that makes sense."""
@@ -256,3 +255,10 @@ class Redlock(Opening):
             twice = next(name for name in resources if resources.count(name) > 1)
             raise ValueError(f"resources must differ: {twice!r} is named twice")
         return Keys(sorted(keys))
+
+
+def _check(owner: object, **switches: bool) -> None:
+    for name, value in switches.items():
+        of_type(value, bool, name=name)
+    if owner is not None and not switches["reentrant"]:
+        raise ValueError("owner is for reentrant=True, and has no meaning without it")

@@ -56,6 +56,56 @@ async def use(client: Redis) -> None:
     await redlock.aclose()
 
 
+typed = Redlock(["redis://a"])
+
+
+@typed.locked("r:{number}", "s", ttl=1000, wait=timedelta(seconds=1), on_lost="flag", fencing=None)
+async def decorated(number: int, text: str = "") -> str:
+    return text * number
+
+
+@typed.locked("r", skip_if_locked=True, retry=Retry())
+async def skipped(number: int) -> str:
+    return str(number)
+
+
+class Decorated:
+    @typed.locked("r:{self}", skip_if_locked=False)
+    async def method(self, number: int) -> str:
+        return str(number)
+
+    @classmethod
+    @typed.locked("r:{cls}")
+    async def of_the_class(cls, number: int) -> str:
+        return str(number)
+
+    @staticmethod
+    @typed.locked("r", skip_if_locked=True)
+    async def static(number: int) -> str:
+        return str(number)
+
+
+def plain(number: int) -> str:
+    return str(number)
+
+
+async def call(perhaps: bool) -> None:
+    assert_type(await decorated(1), str)
+    assert_type(await decorated(number=1, text="x"), str)
+    assert_type(await skipped(1), str | None)
+    assert_type(await Decorated().method(1), str)
+    assert_type(await Decorated.of_the_class(1), str)
+    assert_type(await Decorated.static(1), str | None)
+    assert_type(await typed.locked("r", skip_if_locked=perhaps)(decorated)(1), str | None)
+    # What a checker refuses: an ignore that is not needed is an error in itself.
+    await decorated("1")  # type: ignore[arg-type]
+    await Decorated().method()  # type: ignore[call-arg]
+    typed.locked("r", tll=1000)  # type: ignore[call-overload]
+    typed.locked("r", ttl=1.5)  # type: ignore[call-overload]
+    typed.locked(42)  # type: ignore[call-overload]
+    typed.locked("r")(plain)  # type: ignore[arg-type]
+
+
 vote = Vote("a:6379", Answer.GRANTED)
 assert_type(vote.master, str)
 assert_type(vote.answer, Answer)

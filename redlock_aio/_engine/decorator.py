@@ -1,0 +1,331 @@
+"""
+Functions that run under a lock, whose name is filled from the call's arguments.
+
+All that can be known of a template, of the options and of the function is
+checked when the function is decorated, so that a slip of the pen ends the start
+of a program and not its first call. A call binds its arguments, fills the
+templates and is a body of ``async with redlock.lock(...)``: how a lock is taken,
+lost and given back is none of this file's business.
+"""
+
+import functools
+import inspect
+import re
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from datetime import timedelta
+from string import Formatter
+from typing import Any, Literal, ParamSpec, Protocol, Self, TypedDict, TypeVar, Unpack, overload
+
+from redlock_aio._engine.lease import OnLost
+from redlock_aio._engine.lock import Lock
+from redlock_aio._rules.arguments import of_type
+from redlock_aio._rules.timing import Retry
+from redlock_aio.errors import LockNotAcquiredError, QuorumUnavailableError
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class LockOptions(TypedDict, total=False):
+    """The options of `Redlock.lock`, for the type checkers; a test compares the two."""
+
+    ttl: int | timedelta
+    wait: int | timedelta | None
+    auto_extend: bool
+    max_hold: int | timedelta | None
+    hold_at_least: int | timedelta
+    fair: bool
+    fencing: bool | None
+    reentrant: bool
+    owner: object
+    metadata: Mapping[str, object] | None
+    retry: Retry | None
+    on_lost: OnLost
+
+
+class Locks(Protocol):
+    """What the decorator needs of a manager."""
+
+    @property
+    def lock(self) -> Callable[..., Lock]:
+        """Return a lock on some resources."""
+
+
+@overload
+def locked(
+    redlock: Locks,
+    /,
+    *templates: str,
+    skip_if_locked: Literal[False] = False,
+    **options: Unpack[LockOptions],
+) -> Callable[[Callable[P, Coroutine[Any, Any, T]]], Callable[P, Coroutine[Any, Any, T]]]: ...
+
+
+@overload
+def locked(
+    redlock: Locks,
+    /,
+    *templates: str,
+    skip_if_locked: bool,
+    **options: Unpack[LockOptions],
+) -> Callable[
+    [Callable[P, Coroutine[Any, Any, T]]], Callable[P, Coroutine[Any, Any, T | None]]
+]: ...
+
+
+def locked(
+    redlock: Locks,
+    /,
+    *templates: str,
+    skip_if_locked: bool = False,
+    **options: Unpack[LockOptions],
+) -> Callable[[Callable[P, Coroutine[Any, Any, T]]], Callable[P, Coroutine[Any, Any, T | None]]]:
+    """
+    Return a decorator: each call of an async function or method runs under a lock.
+
+    ``@redlock.locked("invoice:{invoice_id}", ttl=10_000)`` above ``async def
+    send(invoice_id)`` makes each call what ``async with
+    redlock.lock(f"invoice:{invoice_id}", ttl=10_000)`` around its body would
+    be: it acquires a lease of its own, and releases it when the function is
+    done. The function keeps its name, docstring and signature. On a class or
+    static method it stands below ``@classmethod`` or ``@staticmethod``. A body
+    that needs its `Lease` uses ``async with``.
+
+    Args:
+        templates: The names that are locked, one or several, as for
+            `str.format`: a field begins with the name of a parameter, and may
+            go on to attributes and items: ``{order.id}``, ``{items[0]}``,
+            ``{self.name}``, ``{kwargs[name]}``, ``{number:04d}``. Defaults count
+            as arguments. A name without any field is the same for all calls.
+
+        skip_if_locked: Whether a call does nothing and returns ``None`` if others
+            hold the lock (default no). It is for jobs of which one at a time is
+            enough: one attempt is made, so of several that begin in the same
+            moment it may be that none gets the lock, and all skip. Too few
+            masters that answer are an error, and no reason to skip.
+
+        options: Those of `Redlock.lock`. With *skip_if_locked* there is no
+            *wait* but 0.
+
+    Raises:
+        TypeError: There is no template, or it is not a str; what is decorated is
+            not an ``async def`` function; an option is unknown or of another
+            type. A call raises it when its arguments do not fit the function,
+            before anything is sent.
+
+        ValueError: A template is broken, has a field that is no parameter of the
+            function, or one within another; an option has no sense. A call
+            raises it, before anything is sent, when a template is filled to
+            something that can't be a name, such as nothing at all.
+
+        LockNotAcquiredError: By a call: others held the lock for all of *wait*.
+
+        QuorumUnavailableError: By a call: too few masters answered to tell.
+
+        LockLostError: By a call: the lease was lost, and the function has no
+            exception of its own; with *on_lost* "cancel" it was cancelled.
+
+    What filling a template raises, for want of an attribute or an item, comes out
+    of the call with a note that names the template.
+
+    Cancellation:
+        Of a call, as for ``async with``: if it still waits for the lock, it did
+        not happen; otherwise the function is cancelled and the lock released.
+    """
+    parsed = [Template(template) for template in templates]
+    if not parsed:
+        raise TypeError("locked() needs at least one template, such as 'invoice:{invoice_id}'")
+    of_type(skip_if_locked, bool, name="skip_if_locked")
+    chosen = _checked(redlock, parsed, options, skip_if_locked)
+
+    def decorate(
+        function: Callable[P, Coroutine[Any, Any, T]],
+    ) -> Callable[P, Coroutine[Any, Any, T | None]]:
+        if not inspect.iscoroutinefunction(function):
+            raise TypeError(f"locked() decorates an 'async def' function, not {_kind(function)}")
+        names = Names(function, parsed)
+        if skip_if_locked:
+            return _skipping(redlock, names, chosen, function)
+        return _waiting(redlock, names, chosen, function)
+
+    return decorate
+
+
+class Template:
+    """A name with fields, as for `str.format`."""
+
+    __slots__ = ("_roots", "_text")
+
+    def __init__(self, text: str) -> None:
+        self._text = of_type(text, str, name="template")
+        try:
+            self._roots = _roots(text)
+        except ValueError as error:
+            raise self._broken(error) from None
+
+    def __repr__(self) -> str:
+        return repr(self._text)
+
+    def _broken(self, error: ValueError) -> ValueError:
+        return ValueError(f"template {self!r} is broken: {error}")
+
+    @property
+    def fixed(self) -> bool:
+        """Whether it is the same name for all calls."""
+        return not self._roots
+
+    def check(self, parameters: Iterable[str], called: str) -> None:
+        """Raise a `ValueError` if a function with these parameters can't fill it."""
+        for root in self._roots:
+            if root not in parameters:
+                raise ValueError(
+                    f"template {self!r} has a field {root!r}, which is no parameter of"
+                    f" {called}({', '.join(parameters)})"
+                )
+        try:
+            # What is wrong behind the roots, formatting itself tells: once now, with
+            # arguments that have everything, instead of at the first call.
+            self.filled(dict.fromkeys(self._roots, _Anything()))
+        except ValueError as error:
+            raise self._broken(error) from None
+
+    def filled(self, arguments: Mapping[str, object]) -> str:
+        return self._text.format_map(arguments)
+
+
+def _roots(text: str) -> list[str]:
+    """Return what the fields of a template begin with, each to be a parameter's name."""
+    roots = []
+    for _, field, spec, _ in Formatter().parse(text):
+        if field is not None:
+            if "{" in (spec or ""):
+                raise ValueError(f"the field {field!r} has another one within")
+            roots.append(re.split(r"[.\[]", field, maxsplit=1)[0])
+    return roots
+
+
+class _Anything:
+    """An argument that has every attribute and item, and takes any format."""
+
+    def __getattribute__(self, name: str) -> Self:
+        return self
+
+    def __getitem__(self, key: object) -> Self:
+        return self
+
+    def __format__(self, spec: str) -> str:
+        return ""
+
+
+class Names:
+    """The names that a function's calls lock: templates, filled from the arguments."""
+
+    __slots__ = ("_called", "_defaults", "_signature", "_templates")
+
+    def __init__(self, function: Callable[..., object], templates: Sequence[Template]) -> None:
+        self._called = getattr(function, "__qualname__", repr(function))
+        self._signature = inspect.signature(function)
+        self._templates = templates
+        parameters = self._signature.parameters
+        # What a call leaves out. Looked up here it costs a call less than
+        # BoundArguments.apply_defaults().
+        self._defaults: dict[str, object] = {
+            name: _LEFT_OUT.get(parameter.kind, parameter.default)
+            for name, parameter in parameters.items()
+        }
+        for template in templates:
+            template.check(parameters, self._called)
+
+    def of(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> list[str]:
+        """Return the names that a call with these arguments locks."""
+        try:
+            bound = self._signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"{self._called}(): {error}") from None
+        arguments = self._defaults | bound.arguments
+        names = []
+        for template in self._templates:
+            try:
+                names.append(template.filled(arguments))
+            except Exception as error:
+                error.add_note(f"while the template {template!r} of {self._called}() was filled")
+                raise
+        return names
+
+
+_LEFT_OUT: dict[object, object] = {
+    inspect.Parameter.VAR_POSITIONAL: (),
+    inspect.Parameter.VAR_KEYWORD: {},
+}
+
+
+def _checked(
+    redlock: Locks, templates: Sequence[Template], options: LockOptions, skip_if_locked: bool
+) -> dict[str, object]:
+    """Return the options for the lock of each call, if they make one."""
+    # Names with fields are not known yet. Those that stand for them differ, as a
+    # lock on several resources may ask for that.
+    names = [t.filled({}) if t.fixed else f"stand-in:{n}" for n, t in enumerate(templates)]
+    redlock.lock(*names, **options)
+    if not skip_if_locked:
+        return {**options}
+    wait = options.get("wait", 0)
+    if wait not in (0, timedelta(0)):
+        raise ValueError(f"wait must be 0 with skip_if_locked=True, not {wait!r}")
+    return {**options, "wait": 0}
+
+
+def _kind(thing: object) -> str:
+    """Return what somebody has decorated who should not have."""
+    if isinstance(thing, staticmethod | classmethod):
+        name = type(thing).__name__
+        return f"a {name}: put @redlock.locked(...) below @{name}"
+    name = getattr(thing, "__qualname__", "")
+    if inspect.isclass(thing):
+        return f"the class {name!r}"
+    if inspect.isasyncgenfunction(thing):
+        return f"the async generator {name!r}"
+    if inspect.isroutine(thing):
+        return f"the plain function {name!r}"
+    return f"a {type(thing).__name__}"
+
+
+def _waiting(
+    redlock: Locks,
+    names: Names,
+    options: Mapping[str, object],
+    function: Callable[P, Coroutine[Any, Any, T]],
+) -> Callable[P, Coroutine[Any, Any, T]]:
+    """Return the function whose calls wait for their lock."""
+
+    @functools.wraps(function)
+    async def under_a_lock(*args: P.args, **kwargs: P.kwargs) -> T:
+        async with redlock.lock(*names.of(args, kwargs), **options):
+            return await function(*args, **kwargs)
+
+    return under_a_lock
+
+
+def _skipping(
+    redlock: Locks,
+    names: Names,
+    options: Mapping[str, object],
+    function: Callable[P, Coroutine[Any, Any, T]],
+) -> Callable[P, Coroutine[Any, Any, T | None]]:
+    """Return the function whose calls do nothing if others hold their lock."""
+
+    @functools.wraps(function)
+    async def under_a_lock(*args: P.args, **kwargs: P.kwargs) -> T | None:
+        entered = False
+        try:
+            async with redlock.lock(*names.of(args, kwargs), **options):
+                entered = True
+                return await function(*args, **kwargs)
+        except LockNotAcquiredError as error:
+            # The function may have failed to get another lock, which is its own
+            # affair, and without a majority nobody knows whether others hold this one.
+            if entered or isinstance(error, QuorumUnavailableError):
+                raise
+            return None
+
+    return under_a_lock

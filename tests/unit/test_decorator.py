@@ -1,0 +1,681 @@
+"""Functions under a lock: their names, their checks, what comes out of their calls."""
+
+# ruff: noqa: ARG001, ARG004 - what a locked function is given goes into its name
+
+import asyncio
+import functools
+import inspect
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Any, get_type_hints
+
+import pytest
+
+from redlock_aio import (
+    LockLostError,
+    LockNotAcquiredError,
+    QuorumUnavailableError,
+    Redlock,
+    Retry,
+)
+from redlock_aio._engine import decorator
+from redlock_aio._engine.decorator import LockOptions
+from redlock_aio.testing import FakeMaster
+
+from .test_cancellation import When, every_place
+
+LATENCY = 0.001
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def held(masters: list[FakeMaster]) -> set[str]:
+    """What is locked now, on all masters alike."""
+    first, *others = [set(master.keys) for master in masters]
+    assert all(keys == first for keys in others)
+    return first
+
+
+def unused() -> Redlock:
+    """A manager that would say so if anything were sent."""
+    return Redlock([FakeMaster() for _ in range(3)])
+
+
+def is_unused(redlock: Redlock) -> bool:
+    return repr(redlock) == "<Redlock 3 masters, not used yet>"
+
+
+class Recorder:
+    """An engine that notes with what locks are made, and says whose names they have."""
+
+    def __init__(self, redlock: Redlock) -> None:
+        self._redlock = redlock
+        self.made: list[tuple[tuple[str, ...], dict[str, object]]] = []
+
+    def lock(self, *names: str, **options: Any) -> Any:
+        self.made.append((names, options))
+        return self._redlock.lock(" ".join(names), **options)
+
+
+class Customer:
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"<{self.name}>"
+
+
+# What is locked.
+
+
+@pytest.mark.promise("S1")
+async def test_a_call_runs_under_the_lock_and_gives_it_back(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    @redlock.locked("invoice:{invoice_id}", ttl=5_000)
+    async def send(invoice_id: int) -> str:
+        assert held(masters) == {f"invoice:{invoice_id}"}
+        assert all(4_000 < master.pttl(f"invoice:{invoice_id}") <= 5_000 for master in masters)
+        assert await redlock.lock(f"invoice:{invoice_id}").try_acquire() is None
+        return f"sent {invoice_id}"
+
+    assert await send(42) == "sent 42"
+    assert await send(invoice_id=43) == "sent 43"
+    assert held(masters) == set()
+
+
+@pytest.mark.promise("S1")
+async def test_calls_of_one_name_follow_each_other_and_others_do_not_wait(
+    redlock: Redlock,
+) -> None:
+    inside: list[str] = []
+
+    @redlock.locked("r:{name}")
+    async def work(name: str) -> None:
+        assert name not in inside
+        inside.append(name)
+        await asyncio.sleep(1)
+        inside.remove(name)
+
+    began = now()
+    await asyncio.gather(work("a"), work("b"))
+    assert now() - began == pytest.approx(1 + 2 * LATENCY)
+    await asyncio.gather(work("a"), work("a"))
+    assert now() - began > 3
+
+
+@pytest.mark.parametrize(
+    ("template", "name"),
+    [
+        ("{number}", "7"),
+        ("r:{number:04d}", "r:0007"),
+        ("{customer.name}", "ada"),
+        ("{customer.name[0]}", "a"),
+        ("{customer!r:>6}", " <ada>"),
+        ("{customer}", "<ada>"),
+        ("{items[1]}", "y"),
+        ("{args[0]}-{args[1]}", "p-q"),
+        ("{only}", "default"),
+        ("{kwargs[color]}", "red"),
+        ("{{{number}}}", "{7}"),
+        ("{number}:{number}", "7:7"),
+        ("job {{1}}", "job {1}"),
+    ],
+)
+async def test_a_template_is_filled_from_the_arguments(
+    redlock: Redlock, masters: list[FakeMaster], template: str, name: str
+) -> None:
+    @redlock.locked(template)
+    async def work(
+        number: int,
+        customer: Customer,
+        items: list[str],
+        *args: str,
+        only: str = "default",
+        **kwargs: str,
+    ) -> tuple[Any, ...]:
+        assert held(masters) == {name}
+        return number, customer, items, args, only, kwargs
+
+    ada = Customer("ada")
+    got = await work(7, ada, ["x", "y"], "p", "q", color="red")
+    assert got == (7, ada, ["x", "y"], ("p", "q"), "default", {"color": "red"})
+
+
+async def test_what_a_call_leaves_out_counts_as_its_default(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    @redlock.locked("{a}-{b}-{c}-{args}-{kwargs}")
+    async def work(a: int, b: str = "b", *args: int, c: str = "c", **kwargs: int) -> set[str]:
+        return held(masters)
+
+    assert await work(1) == {"1-b-c-()-{}"}
+    assert await work(1, c="x", b="y") == {"1-y-x-()-{}"}
+    assert await work(1, "y", 2, d=3) == {"1-y-c-(2,)-{'d': 3}"}
+
+
+async def test_parameters_may_have_any_name(redlock: Redlock, masters: list[FakeMaster]) -> None:
+    @redlock.locked("{self} {redlock} {args} {function}")
+    async def work(self: int, redlock: int, args: int, /, function: int) -> set[str]:
+        return held(masters)
+
+    assert await work(1, 2, 3, function=4) == {"1 2 3 4"}
+
+
+async def test_several_templates_make_one_lock(redlock: Redlock) -> None:
+    engine = Recorder(redlock)
+
+    @decorator.locked(engine, "a:{x}", "b:{y}", "c", ttl=5_000, fair=True)
+    async def work(x: int, y: int) -> None:
+        pass
+
+    (stand_ins, options), *_ = engine.made
+    assert len(set(stand_ins)) == 3, "a lock may refuse to have one resource twice"
+    assert stand_ins[2] == "c"
+    assert options == {"ttl": 5_000, "fair": True}
+    await work(1, y=2)
+    assert engine.made[1:] == [(("a:1", "b:2", "c"), {"ttl": 5_000, "fair": True})]
+
+
+async def test_methods_of_each_kind(redlock: Redlock, masters: list[FakeMaster]) -> None:
+    class Account:
+        kind = "giro"
+
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        @redlock.locked("account:{self.name}")
+        async def book(self, amount: int) -> tuple[object, int, set[str]]:
+            return self, amount, held(masters)
+
+        @classmethod
+        @redlock.locked("accounts:{cls.kind}")
+        async def close_all(cls) -> tuple[object, set[str]]:
+            return cls, held(masters)
+
+        @staticmethod
+        @redlock.locked("rate:{currency}")
+        async def rate(currency: str) -> set[str]:
+            return held(masters)
+
+    account = Account("ada")
+    assert await account.book(5) == (account, 5, {"account:ada"})
+    assert await Account.book(account, amount=5) == (account, 5, {"account:ada"})
+    assert await Account.close_all() == (Account, {"accounts:giro"})
+    assert await account.rate("eur") == {"rate:eur"}
+
+    bound = redlock.locked("bound:{amount}")(account.book)
+    assert await bound(1) == (account, 1, {"account:ada", "bound:1"})
+    partial = redlock.locked("partial:{amount}")(functools.partial(account.book, amount=3))
+    assert await partial() == (account, 3, {"account:ada", "partial:3"})
+
+
+async def test_decorators_can_be_stacked(redlock: Redlock, masters: list[FakeMaster]) -> None:
+    @redlock.locked("outer:{x}")
+    @redlock.locked("inner:{x}")
+    async def work(x: int) -> set[str]:
+        return held(masters)
+
+    assert await work(1) == {"outer:1", "inner:1"}
+
+
+def test_the_function_looks_as_it_did() -> None:
+    async def send(invoice_id: int, *, urgent: bool = False) -> str:
+        """Send it."""
+        raise NotImplementedError
+
+    redlock = unused()
+    for wrapped in (
+        redlock.locked("{invoice_id}")(send),
+        redlock.locked("{invoice_id}", skip_if_locked=True)(send),
+    ):
+        seen: Any = wrapped
+        assert seen is not send
+        assert inspect.iscoroutinefunction(seen)
+        assert asyncio.iscoroutinefunction(seen)
+        assert (seen.__name__, seen.__doc__, seen.__module__) == ("send", "Send it.", __name__)
+        assert seen.__qualname__ == send.__qualname__
+        assert inspect.signature(seen) == inspect.signature(send)
+        assert seen.__wrapped__ is send
+    assert is_unused(redlock)
+
+
+# What is refused when a function is decorated.
+
+
+async def function(x: Any, items: list[int]) -> None:
+    """Stand for those who decorate."""
+
+
+@pytest.mark.parametrize(
+    ("template", "root"),
+    [
+        ("r:{y}", "y"),
+        ("r:{x}:{y.x}", "y"),
+        ("{y[x]}", "y"),
+        ("{ x}", " x"),
+        ("{x }", "x "),
+        ("{}", ""),
+        ("{.x}", ""),
+        ("{0}", "0"),
+        ("{0.x}", "0"),
+        ("{1[0]}", "1"),
+        ("{x}{self}", "self"),
+    ],
+)
+def test_a_field_must_be_a_parameter(template: str, root: str) -> None:
+    redlock = unused()
+    with pytest.raises(ValueError) as caught:
+        redlock.locked(template)(function)
+    assert str(caught.value) == (
+        f"template {template!r} has a field {root!r}, which is no parameter of function(x, items)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("template", "why"),
+    [
+        ("{x", "expected '}'"),
+        ("x}", "Single '}'"),
+        ("{", "Single '{'"),
+        ("{x.}", "Empty attribute"),
+        ("{items[]}", "Empty attribute"),
+        ("{items[0}", "expected '}'"),
+        ("{items[0]x}", r"Only '\.' or '\['"),
+        ("{x!z}", "conversion"),
+        ("{x!}", "unmatched"),
+        ("{x!r:d}", "format code 'd'"),
+        ("{x:{items}}", "'x' has another one within"),
+        ("{x:{}}", "'x' has another one within"),
+        ("{x:>{items[0]}}", "'x' has another one within"),
+        ("{x:{y}}", "'x' has another one within"),
+    ],
+)
+def test_a_broken_template_is_refused(template: str, why: str) -> None:
+    redlock = unused()
+    with pytest.raises(ValueError, match=why) as caught:
+        redlock.locked(template)(function)
+    assert str(caught.value).startswith(f"template {template!r} is broken: ")
+
+
+@pytest.mark.parametrize(
+    "template",
+    ["{x.a.b[c][0]!r:>9}", "{x.__class__.__name__}", "{x.__doc__.a:%Y-%m}", "{x!a}", "{x!s:4}"],
+)
+def test_what_only_arguments_can_tell_is_left_to_the_call(template: str) -> None:
+    assert unused().locked(template)(function) is not None
+
+
+def test_templates_must_be_there_and_be_strings() -> None:
+    locked: Any = unused().locked
+    with pytest.raises(TypeError, match="at least one template"):
+        locked()
+    with pytest.raises(TypeError, match="template must be a str, not a int"):
+        locked("a", 5)
+    with pytest.raises(TypeError, match="template must be a str, not a function"):
+        locked(function)
+
+
+def generator() -> Any:
+    yield
+
+
+async def async_generator() -> Any:
+    yield
+
+
+def plain() -> None:
+    pass
+
+
+class Callable_:  # noqa: N801 - it is told by this name
+    async def __call__(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("thing", "what"),
+    [
+        (plain, "the plain function 'plain'"),
+        (generator, "the plain function 'generator'"),
+        (async_generator, "the async generator 'async_generator'"),
+        (Callable_, "the class 'Callable_'"),
+        (Callable_(), "a Callable_"),
+        (functools.partial(plain), "a partial"),
+        (print, "the plain function 'print'"),
+        (property(), "a property"),
+        (None, "a NoneType"),
+        (staticmethod(function), "a staticmethod: put @redlock.locked(...) below @staticmethod"),
+        (classmethod(function), "a classmethod: put @redlock.locked(...) below @classmethod"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_only_async_functions_are_decorated(thing: Any, what: str) -> None:
+    for skip_if_locked in (False, True):
+        decorate = unused().locked("r", skip_if_locked=skip_if_locked)
+        with pytest.raises(TypeError) as caught:
+            decorate(thing)
+        assert str(caught.value) == f"locked() decorates an 'async def' function, not {what}"
+
+
+@pytest.mark.parametrize("template", ["r", "{x}"])
+@pytest.mark.parametrize("skip_if_locked", [False, True])
+@pytest.mark.parametrize(
+    ("options", "kind", "why"),
+    [
+        ({"nonsense": 1}, TypeError, "nonsense"),
+        ({"ttl": 1.5}, TypeError, "ttl must be"),
+        ({"ttl": 0}, ValueError, "ttl must be"),
+        ({"wait": -1}, ValueError, "wait must"),
+        ({"wait": False}, TypeError, "wait must"),
+        ({"on_lost": "shrug"}, ValueError, "on_lost must be"),
+        ({"retry": 5}, TypeError, "retry must be"),
+    ],
+)
+def test_a_bad_option_is_refused_at_once(
+    template: str, skip_if_locked: bool, options: dict[str, Any], kind: type[Exception], why: str
+) -> None:
+    with pytest.raises(kind, match=why):
+        unused().locked(template, skip_if_locked=skip_if_locked, **options)
+
+
+@pytest.mark.parametrize("template", ["", "a\nb", "redlock_aio:x", "x" * 513, "redlock_aio:{{x}}"])
+def test_a_name_without_fields_is_checked_at_once(template: str) -> None:
+    with pytest.raises(ValueError, match="resource must"):
+        unused().locked(template)
+
+
+@pytest.mark.parametrize("wait", [None, 1, 5_000, timedelta(seconds=1)])
+def test_who_skips_does_not_wait(wait: int | timedelta | None) -> None:
+    with pytest.raises(ValueError, match="wait must be 0 with skip_if_locked=True, not"):
+        unused().locked("r", skip_if_locked=True, wait=wait)
+
+
+@pytest.mark.parametrize("skip_if_locked", [1, None, "yes"])
+def test_skip_if_locked_is_a_bool(skip_if_locked: Any) -> None:
+    with pytest.raises(TypeError, match="skip_if_locked must be a bool"):
+        unused().locked("r", skip_if_locked=skip_if_locked)
+
+
+def test_its_options_are_those_of_a_lock() -> None:
+    parameters = inspect.signature(Redlock.lock).parameters.values()
+    hints = get_type_hints(Redlock.lock)
+    assert get_type_hints(LockOptions) == {
+        parameter.name: hints[parameter.name]
+        for parameter in parameters
+        if parameter.kind is parameter.KEYWORD_ONLY
+    }
+    assert not LockOptions.__required_keys__
+
+
+def test_its_text_says_what_a_cancellation_does() -> None:
+    said = inspect.getdoc(Redlock.locked) or ""
+    for section in ("Args:", "Raises:", "Cancellation:"):
+        assert section in said
+
+
+# What is refused when a function is called.
+
+
+@pytest.mark.parametrize("template", ["r", "{x}"])
+@pytest.mark.parametrize("skip_if_locked", [False, True])
+@pytest.mark.parametrize(
+    ("args", "kwargs", "why"),
+    [
+        ((), {}, "missing a required argument: 'x'"),
+        ((1, 2, 3), {}, "too many positional arguments"),
+        ((1,), {"x": 2}, "multiple values for argument 'x'"),
+        ((1,), {"z": 2}, "got an unexpected keyword argument 'z'"),
+    ],
+)
+async def test_arguments_that_do_not_fit_are_refused_before_anything_is_sent(
+    template: str, skip_if_locked: bool, args: tuple[int, ...], kwargs: dict[str, int], why: str
+) -> None:
+    redlock = unused()
+
+    @redlock.locked(template, skip_if_locked=skip_if_locked)
+    async def work(x: int, y: int = 0) -> None:
+        pytest.fail("it was called")
+
+    call: Callable[..., Awaitable[None]] = work
+    with pytest.raises(TypeError) as caught:
+        await call(*args, **kwargs)
+    assert str(caught.value) == f"{work.__qualname__}(): {why}"
+    assert is_unused(redlock)
+
+
+class Odd:
+    @property
+    def broken(self) -> str:
+        raise ZeroDivisionError
+
+
+@pytest.mark.parametrize(
+    ("template", "value", "kind"),
+    [
+        ("{x.y}", 1, AttributeError),
+        ("{x[y]}", {}, KeyError),
+        ("{x[3]}", [], IndexError),
+        ("{x:d}", "one", ValueError),
+        ("{x:>5}", None, TypeError),
+        ("{x.broken}", Odd(), ZeroDivisionError),
+    ],
+)
+async def test_what_filling_a_template_raises_says_which(
+    template: str, value: object, kind: type[Exception]
+) -> None:
+    redlock = unused()
+
+    @redlock.locked(template)
+    async def work(x: object) -> None:
+        pytest.fail("it was called")
+
+    with pytest.raises(kind) as caught:
+        await work(value)
+    assert caught.value.__notes__ == [
+        f"while the template {template!r} of {work.__qualname__}() was filled"
+    ]
+    assert is_unused(redlock)
+
+
+@pytest.mark.parametrize("name", ["", "a\nb", "redlock_aio:x", "x" * 513])
+async def test_a_filled_name_must_be_a_resource(name: str) -> None:
+    redlock = unused()
+
+    @redlock.locked("{name}")
+    async def work(name: str) -> None:
+        pytest.fail("it was called")
+
+    with pytest.raises(ValueError, match="resource must"):
+        await work(name)
+    assert is_unused(redlock)
+
+
+# What comes out of a call.
+
+
+async def test_what_the_function_raises_comes_out_and_frees_the_lock(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    @redlock.locked("r")
+    async def work() -> None:
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        await work()
+    await asyncio.sleep(LATENCY)
+    assert held(masters) == set()
+
+
+async def test_a_call_gives_up_after_its_wait(redlock: Redlock, masters: list[FakeMaster]) -> None:
+    for master in masters:
+        master.set("r", "theirs")
+
+    @redlock.locked("r", wait=timedelta(seconds=1))
+    async def work() -> None:
+        pytest.fail("it was called")
+
+    began = now()
+    with pytest.raises(LockNotAcquiredError):
+        await work()
+    assert now() - began == pytest.approx(1, abs=0.1)
+
+
+@pytest.mark.promise("S2")
+async def test_a_lost_lock_cancels_the_function(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    ended: list[float] = []
+
+    @redlock.locked("r", ttl=1_000)
+    async def work() -> None:
+        for master in masters:
+            master.hang()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.append(now())
+
+    began = now()
+    with pytest.raises(LockLostError):
+        await work()
+    assert ended == [pytest.approx(began + 1, abs=0.02)]
+    for master in masters:
+        master.resume()
+
+
+@pytest.mark.parametrize("skip_if_locked", [False, True])
+@pytest.mark.parametrize("when", ["waiting", "answered"])
+@pytest.mark.parametrize("hung", range(3))
+@pytest.mark.promise("S3")
+async def test_nothing_stays_wherever_a_call_is_cancelled(
+    redlock: Redlock, masters: list[FakeMaster], hung: int, when: When, skip_if_locked: bool
+) -> None:
+    begun: list[str] = []
+    ended: list[str] = []
+
+    @redlock.locked("r:{x}", skip_if_locked=skip_if_locked)
+    async def work(x: str) -> None:
+        begun.append(x)
+        try:
+            await asyncio.sleep(0.01)
+        finally:
+            ended.append(x)
+
+    await every_place(masters, when, hung, lambda: work("x"))
+    assert begun == ended
+    assert begun
+    assert "0 leases" in repr(redlock)
+
+
+async def test_a_cancellation_comes_out_as_one(redlock: Redlock) -> None:
+    @redlock.locked("r")
+    async def work() -> None:
+        await asyncio.sleep(60)
+
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(1):
+            await work()
+    task = asyncio.current_task()
+    assert task is not None
+    assert not task.cancelling()
+
+
+# What is skipped.
+
+
+async def test_of_several_jobs_one_runs(redlock: Redlock, masters: list[FakeMaster]) -> None:
+    ran: list[int] = []
+
+    async def job(number: int) -> str:
+        ran.append(number)
+        assert held(masters) == {"job"}
+        await asyncio.sleep(60)
+        return "done"
+
+    async with Redlock(masters, restart_guard="off") as other:
+        here = redlock.locked("job", skip_if_locked=True)(job)
+        elsewhere = other.locked("job", skip_if_locked=True, wait=0)(job)
+        first = asyncio.create_task(here(0))
+        await asyncio.sleep(1)
+        began = now()
+        assert [await here(1), await elsewhere(2)] == [None, None]
+        assert now() - began == pytest.approx(2 * 2 * LATENCY), "one attempt each"
+        assert await first == "done"
+        assert await elsewhere(3) == "done"
+    assert ran == [0, 3]
+
+
+@pytest.mark.parametrize("wait", [0, timedelta(0)])
+async def test_a_skip_makes_one_attempt_whatever_the_retry(
+    redlock: Redlock, masters: list[FakeMaster], wait: int | timedelta
+) -> None:
+    for master in masters:
+        master.set("job", "theirs", ttl=5)
+
+    @redlock.locked("job", skip_if_locked=True, wait=wait, retry=Retry(min_delay=1, max_delay=1))
+    async def job() -> str:
+        return "done"
+
+    assert await job() is None
+    await asyncio.sleep(1)
+    assert await job() == "done"
+
+
+async def test_too_few_masters_are_no_reason_to_skip(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    @redlock.locked("job", skip_if_locked=True)
+    async def job() -> None:
+        pytest.fail("it was called")
+
+    for master in masters[:3]:
+        master.hang()
+    with pytest.raises(QuorumUnavailableError):
+        await job()
+    for master in masters:
+        master.resume()
+    await asyncio.sleep(1)
+    assert held(masters) == set()
+
+
+@pytest.mark.parametrize("kind", [LockNotAcquiredError, QuorumUnavailableError])
+async def test_a_lock_that_the_job_does_not_get_is_no_skip(
+    redlock: Redlock, masters: list[FakeMaster], kind: type[LockNotAcquiredError]
+) -> None:
+    for master in masters:
+        master.set("inner", "theirs")
+
+    @redlock.locked("job", skip_if_locked=True)
+    async def job() -> None:
+        if kind is QuorumUnavailableError:
+            for master in masters[:3]:
+                master.hang()
+        async with redlock.lock("inner", wait=0):
+            pytest.fail("it was free")
+
+    with pytest.raises(kind) as caught:
+        await job()
+    assert type(caught.value) is kind
+    assert caught.value.resources == ("inner",)
+    for master in masters:
+        master.resume()
+    await asyncio.sleep(1)
+    assert held(masters) == {"inner"}
+
+
+async def test_a_skipped_call_leaves_nothing_behind(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    for master in masters[:3]:
+        master.set("job", "theirs")
+
+    @redlock.locked("job", skip_if_locked=True)
+    async def job() -> str:
+        return "done"
+
+    assert await job() is None
+    await asyncio.sleep(1)
+    assert [master.keys for master in masters] == [{"job": "theirs"}] * 3 + [{}] * 2
