@@ -27,6 +27,11 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.py"))
 SAYS = {
+    "decorated.py": (
+        r"(invoice 42 is being sent\ninvoice 42 is sent\n){2}"
+        r"ada has 50\n"
+        r"cleaned up; the second call returned None\n"
+    ),
     "fastapi_service.py": "",
     "fenced_writes.py": (
         r"sent, with token (?P<first>\d+)\n"
