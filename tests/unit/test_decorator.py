@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import Any, get_type_hints
 
 import pytest
+from hypothesis import given, strategies as st
 
 from redlock_aio import (
     LockLostError,
@@ -19,7 +20,7 @@ from redlock_aio import (
     Retry,
 )
 from redlock_aio._engine import decorator
-from redlock_aio._engine.decorator import LockOptions
+from redlock_aio._engine.decorator import LockOptions, Names
 from redlock_aio.testing import FakeMaster
 
 from .test_cancellation import When, every_place
@@ -444,6 +445,56 @@ async def test_arguments_that_do_not_fit_are_refused_before_anything_is_sent(
         await call(*args, **kwargs)
     assert str(caught.value) == f"{work.__qualname__}(): {why}"
     assert is_unused(redlock)
+
+
+KINDS = list(inspect._ParameterKind)
+
+
+@st.composite
+def signatures(draw: st.DrawFn) -> inspect.Signature:
+    kinds = sorted(draw(st.lists(st.sampled_from(KINDS), max_size=6)))
+    parameters: list[inspect.Parameter] = []
+    for name, kind in zip("abcdef", kinds, strict=False):
+        several = kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+        if several and kind in [parameter.kind for parameter in parameters]:
+            continue
+        # After one with a default come only those with one, if they are given by position.
+        last = parameters[-1] if parameters else None
+        after = last is not None and last.default == 0 and kind < KINDS[2]
+        default = 0 if not several and (after or draw(st.booleans())) else inspect.Parameter.empty
+        parameters.append(inspect.Parameter(name, kind, default=default))
+    return inspect.Signature(parameters)
+
+
+def outcome(bind: Callable[[], dict[str, Any]]) -> dict[str, Any] | str:
+    try:
+        return bind()
+    except TypeError as error:
+        return str(error)
+
+
+@given(
+    signature=signatures(),
+    args=st.lists(st.integers(1, 9), max_size=5).map(tuple),
+    kwargs=st.dictionaries(st.sampled_from("abcdefg"), st.integers(1, 9), max_size=4),
+)
+def test_arguments_are_bound_as_python_binds_them(
+    signature: inspect.Signature, args: tuple[int, ...], kwargs: dict[str, object]
+) -> None:
+    def whole() -> dict[str, Any]:
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        return bound.arguments
+
+    called: Any = functools.partial(function)  # it has no name, and takes any signature
+    called.__signature__ = signature
+    names = Names(called, [])
+    before = dict(kwargs)
+    expected = outcome(whole)
+    if isinstance(expected, str):
+        expected = f"{called!r}(): {expected}"
+    assert outcome(lambda: names._arguments(args, kwargs)) == expected
+    assert kwargs == before
 
 
 class Odd:
