@@ -20,7 +20,7 @@ from redlock_aio import (
     Retry,
 )
 from redlock_aio._engine import decorator
-from redlock_aio._engine.decorator import LockOptions, Names
+from redlock_aio._engine.decorator import LockOptions, Names, Template
 from redlock_aio.testing import FakeMaster
 
 from .test_cancellation import When, every_place
@@ -165,19 +165,23 @@ async def test_parameters_may_have_any_name(redlock: Redlock, masters: list[Fake
     assert await work(1, 2, 3, function=4) == {"1 2 3 4"}
 
 
-async def test_several_templates_make_one_lock(redlock: Redlock) -> None:
+@pytest.mark.parametrize("skip_if_locked", [False, True])
+async def test_several_templates_make_one_lock(redlock: Redlock, skip_if_locked: bool) -> None:
     engine = Recorder(redlock)
 
-    @decorator.locked(engine, "a:{x}", "b:{y}", "c", ttl=5_000, fair=True)
+    @decorator.locked(
+        *(engine, "a:{x}", "b:{y}", "c{{}}"), skip_if_locked=skip_if_locked, ttl=5_000, fair=True
+    )
     async def work(x: int, y: int) -> None:
         pass
 
-    (stand_ins, options), *_ = engine.made
+    (stand_ins, checked), *_ = engine.made
     assert len(set(stand_ins)) == 3, "a lock may refuse to have one resource twice"
-    assert stand_ins[2] == "c"
-    assert options == {"ttl": 5_000, "fair": True}
+    assert stand_ins[2] == "c{}"
+    assert checked == {"ttl": 5_000, "fair": True}
     await work(1, y=2)
-    assert engine.made[1:] == [(("a:1", "b:2", "c"), {"ttl": 5_000, "fair": True})]
+    options = {**checked, "wait": 0} if skip_if_locked else checked
+    assert engine.made[1:] == [(("a:1", "b:2", "c{}"), options)]
 
 
 async def test_methods_of_each_kind(redlock: Redlock, masters: list[FakeMaster]) -> None:
@@ -495,6 +499,21 @@ def test_arguments_are_bound_as_python_binds_them(
         expected = f"{called!r}(): {expected}"
     assert outcome(lambda: names._arguments(args, kwargs)) == expected
     assert kwargs == before
+
+
+def test_a_call_that_plainly_fits_is_not_bound_by_inspect() -> None:
+    """It would cost a tenth of what a lock does."""
+
+    async def called(x: int, y: int = 0, *, z: int = 0) -> None:
+        """Stand for a function that is called often."""
+
+    names = Names(called, [Template("{x}{y}{z}")])
+    names._signature = None  # type: ignore[assignment]
+    assert names.of((1,), {}) == ["100"]
+    assert names.of((1, 2), {"z": 3}) == ["123"]
+    assert names.of((), {"y": 2, "x": 1}) == ["120"]
+    with pytest.raises(AttributeError):
+        names.of((), {})
 
 
 class Odd:
