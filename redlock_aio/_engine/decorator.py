@@ -8,8 +8,10 @@ templates and is a body of ``async with redlock.lock(...)``: how a lock is taken
 lost and given back is none of this file's business.
 """
 
+import asyncio
 import functools
 import inspect
+import random
 import re
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import timedelta
@@ -21,6 +23,9 @@ from redlock_aio._engine.lock import Lock
 from redlock_aio._rules.arguments import of_type
 from redlock_aio._rules.timing import Retry
 from redlock_aio.errors import LockNotAcquiredError, QuorumUnavailableError
+
+MOST_SPLITS = 10
+"""How often a call that would skip a held lock tries to get one that nobody holds yet."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -100,9 +105,9 @@ def locked(
 
         skip_if_locked: Whether a call does nothing and returns ``None`` if others
             hold the lock (default no). It is for jobs of which one at a time is
-            enough: one attempt is made, so of several that begin in the same
-            moment it may be that none gets the lock, and all skip. Too few
-            masters that answer are an error, and no reason to skip.
+            enough. Nobody waits for a holder; of several that begin in the same
+            moment one runs, if need be after a few attempts. Too few masters that
+            answer are an error, and no reason to skip.
 
         options: Those of `Redlock.lock`. With *skip_if_locked* there is no
             *wait* but 0.
@@ -336,19 +341,28 @@ def _skipping(
     function: Callable[P, Coroutine[Any, Any, T]],
 ) -> Callable[P, Coroutine[Any, Any, T | None]]:
     """Return the function whose calls do nothing if others hold their lock."""
+    retry = options.get("retry")
+    delay = (retry if isinstance(retry, Retry) else Retry()).delay
 
     @functools.wraps(function)
     async def under_a_lock(*args: P.args, **kwargs: P.kwargs) -> T | None:
+        lock = redlock.lock(*names.of(args, kwargs), **options)
         entered = False
-        try:
-            async with redlock.lock(*names.of(args, kwargs), **options):
-                entered = True
-                return await function(*args, **kwargs)
-        except LockNotAcquiredError as error:
-            # The function may have failed to get another lock, which is its own
-            # affair, and without a majority nobody knows whether others hold this one.
-            if entered or isinstance(error, QuorumUnavailableError):
-                raise
-            return None
+        for attempt in range(1, MOST_SPLITS + 1):
+            try:
+                async with lock:
+                    entered = True
+                    return await function(*args, **kwargs)
+            except LockNotAcquiredError as error:
+                # The function may have failed to get another lock, which is its own
+                # affair, and without a majority nobody knows whether others hold this one.
+                if entered or isinstance(error, QuorumUnavailableError):
+                    raise
+                if error.holder is not None:
+                    return None
+            # Those who began in the same moment have split the votes. If all of them
+            # skipped now, nobody would do what one of them is to do.
+            await asyncio.sleep(delay(attempt, random.random()) / 1000)  # noqa: S311
+        return None
 
     return under_a_lock

@@ -6,7 +6,7 @@ import pytest
 
 from redlock_aio import Redlock
 
-from .helpers import RealMaster, gone, put, until, values
+from .helpers import RealMaster, call, gone, put, until, values
 
 pytestmark = pytest.mark.integration
 
@@ -55,6 +55,19 @@ async def test_a_job_is_skipped_while_others_are_at_it(
     put(masters[1:4], "job")
     assert await here() is None
     await until(lambda: values(masters, "job") == [None, *["somebody else"] * 3, None])
+
+
+async def test_nobody_skips_for_votes_that_are_split(
+    redlock: Redlock, masters: list[RealMaster]
+) -> None:
+    for master, value in zip(masters, "xxyyz", strict=True):
+        call(master, "SET", "job", value, "PX", "100")
+
+    @redlock.locked("job", skip_if_locked=True)
+    async def job() -> str:
+        return "done"
+
+    assert await job() == "done"
 
 
 @pytest.mark.promise("S3")

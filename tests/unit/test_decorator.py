@@ -694,6 +694,27 @@ async def test_a_skip_makes_one_attempt_whatever_the_retry(
     assert await job() == "done"
 
 
+async def test_nobody_skips_for_votes_that_are_split(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    for master, value in zip(masters, ["x", "x", "y", "y", "z"], strict=True):
+        master.set("job", value, ttl=50)
+    calls = []
+
+    @redlock.locked("job", skip_if_locked=True)
+    async def job() -> str:
+        calls.append(now())
+        return "done"
+
+    began = now()
+    assert await job() == "done"
+    assert 0.05 < calls[0] - began < 0.5
+    for master, value in zip(masters, ["x", "x", "y", "y", "z"], strict=True):
+        master.set("job", value)
+    assert await job() is None, "they never end, and nobody has it"
+    assert now() - began < 3
+
+
 async def test_too_few_masters_are_no_reason_to_skip(
     redlock: Redlock, masters: list[FakeMaster]
 ) -> None:
