@@ -15,10 +15,11 @@ FLOORS = [
     ["_rules.fencing"],
     ["_rules.keys"],
     ["errors"],
+    ["events"],
     ["_transport.address", "_transport.connection", "_transport.replies"],
     ["_transport.guard"],
     ["_transport.master"],
-    ["_engine.line", "_engine.readiness"],
+    ["_engine.line", "_engine.readiness", "_engine.telling"],
     ["_engine.rounds"],
     ["_engine.attempts", "_engine.clocks", "_engine.queues"],
     ["_engine.claim", "_engine.waiting"],
@@ -29,8 +30,8 @@ FLOORS = [
     ["_engine.reentrance"],
     ["_engine.lease"],
     ["_engine.lock"],
+    ["_engine.decorator", "_engine.told"],
     ["_engine.opening"],
-    ["_engine.decorator"],
     ["_engine.manager"],
     [""],  # the package itself: the public names
     ["fencing"],
@@ -50,6 +51,7 @@ NO_TRANSPORT = {
     for name in [
         "line",
         "readiness",
+        "telling",
         "rounds",
         "attempts",
         "clocks",
@@ -63,6 +65,7 @@ NO_TRANSPORT = {
         "reentrance",
         "lease",
         "decorator",
+        "told",
     ]
 }
 # What users could have written themselves uses what users see.

@@ -10,6 +10,7 @@ import pytest
 
 import redlock_aio
 import redlock_aio.errors
+import redlock_aio.events
 import redlock_aio.fencing
 import redlock_aio.testing
 
@@ -17,6 +18,7 @@ API = Path(__file__).parent / "typing" / "api.py"
 PUBLIC: list[ModuleType] = [
     redlock_aio,
     redlock_aio.errors,
+    redlock_aio.events,
     redlock_aio.fencing,
     redlock_aio.testing,
 ]

@@ -27,8 +27,8 @@ class Keeper(Protocol):
     def doubt(self, hold: "Hold") -> None:
         """Look soon whether the masters still have its key."""
 
-    def judge(self, renewal: "Renewal") -> None:
-        """Draw the consequences of an extension that is settled."""
+    def judge(self, renewal: "Renewal") -> bool:
+        """Draw the consequences of an extension that is settled; return whether it holds."""
 
     def lose(self, hold: "Hold", reason: str) -> None:
         """End it against its holder's will."""

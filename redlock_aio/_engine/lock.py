@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Coroutine
 from types import TracebackType
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from redlock_aio._engine import queueing, reentrance, waiting
 from redlock_aio._engine.attempts import Attempt
@@ -51,6 +51,7 @@ class Lock:
         "_max_hold", "_metadata", "_on_lost", "_owner", "_reentrant", "_resources", "_retry",
         "_ttl", "_wait",
     )  # fmt: skip
+    _lease_kind: ClassVar[type[Lease]] = Lease
 
     def __init__(
         self,
@@ -177,7 +178,7 @@ class Lock:
         """Take a lease again that is our own; the masters are asked for nothing."""
         watchdog = self._engine._watchdog
         watchdog.share(hold, self._ttl, renewed=self._auto_extend, at_least=self._hold_at_least)
-        lease = Lease(watchdog, hold, watchdog.fleet.clock(), self._on_lost)
+        lease = self._lease_kind(watchdog, hold, watchdog.fleet.clock(), self._on_lost)
         if entering:
             self._enter(lease)
         return lease
@@ -304,8 +305,8 @@ class Lock:
         if self._fair:
             try:
                 won = await self._queue(fleet, counter, fleet.clock(), 0)
-            except LockNotAcquiredError:
-                return None
+            except LockNotAcquiredError as error:
+                return self._refused(error)
             return self._lease(won, line, mine=False, entering=False)
         mine = not line.taken
         if mine:
@@ -317,7 +318,13 @@ class Lock:
             if mine and (tried is None or not tried.until):
                 line.give_up()
         tried.watch = None  # they know each other
-        return self._lease(tried, line, mine=mine, entering=False) if tried.until else None
+        if not tried.until:
+            return self._refused(tried)
+        return self._lease(tried, line, mine=mine, entering=False)
+
+    def _refused(self, _why: Attempt | LockNotAcquiredError) -> Lease | None:
+        """Return what `try_acquire` returns when there is no lease."""
+        return None
 
     def _lease(self, won: Attempt, line: Line, *, mine: bool, entering: bool) -> Lease:
         engine = self._engine
@@ -345,7 +352,7 @@ class Lock:
             line.won(hold, won.began, now)
         else:  # out of turn
             line.keep(hold)
-        lease = Lease(watchdog, hold, now, self._on_lost)
+        lease = self._lease_kind(watchdog, hold, now, self._on_lost)
         if entering:
             self._enter(lease)
         return lease

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 from redis.asyncio import Redis
 
-from redlock_aio._engine import decorator
+from redlock_aio._engine import decorator, told
 from redlock_aio._engine.lease import OnLost
 from redlock_aio._engine.lock import Lock
 from redlock_aio._engine.opening import Opening, RestartGuard
@@ -15,6 +15,7 @@ from redlock_aio._rules.fencing import LEAD_SHARE
 from redlock_aio._rules.keys import Key, Keys
 from redlock_aio._rules.timing import Retry
 from redlock_aio._transport.address import Dialler, addresses
+from redlock_aio.events import Listener
 
 RESERVED = b"redlock_aio:"
 """How the keys begin that are ours beside the locks."""
@@ -68,6 +69,9 @@ class Redlock(Opening):
             is new as a whole; ``"strict"``, the same, also then; ``"fsync-always"``,
             nobody needs to: you vouch for ``appendfsync always``; ``"off"``, nobody.
 
+        listener: Called with each event of its locks and masters, see
+            `redlock_aio.events`; it must not block (default: nobody is).
+
         name: What others see of who holds a lock, without a ``{`` (default: this
             host and process). Every command about a lock repeats it, so be brief.
 
@@ -90,6 +94,7 @@ class Redlock(Opening):
         max_waiters: int = MAX_WAITERS,
         max_ttl: int | timedelta = timing.MAX_TTL,
         restart_guard: RestartGuard = "auto",
+        listener: Listener | None = None,
         name: str | None = None,
     ) -> None:
         one_of(restart_guard, restarts.GUARDS, name="restart_guard")
@@ -100,6 +105,7 @@ class Redlock(Opening):
             max_ttl=timing.milliseconds(max_ttl, name="max_ttl"),
             restart_guard=restart_guard,
             stamp=b"" if name is None else holders.named(name),
+            parts=told.kinds(listener),
         )
         self._retry = of_type(retry, Retry, name="retry")
         self._key_prefix = b"" if key_prefix == "" else text(key_prefix, name="key_prefix")
@@ -211,7 +217,7 @@ class Redlock(Opening):
             key: Key | Keys = known or self._key(name)
         else:
             key = self._keys(resources)
-        return Lock(
+        return self._parts.lock(
             self,
             resources,
             key,

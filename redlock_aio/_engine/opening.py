@@ -17,7 +17,7 @@ from typing import Literal, Self
 
 from redlock_aio._engine.readiness import readiness
 from redlock_aio._engine.rounds import Fleet, clock_of
-from redlock_aio._engine.watchdog import Watchdog
+from redlock_aio._engine.told import Kinds
 from redlock_aio._rules import holders, timing
 from redlock_aio._rules.restarts import Seen
 from redlock_aio._transport.address import Dialler
@@ -57,6 +57,8 @@ class Opening:
         restart_guard: As `Redlock` has it.
 
         stamp: What others see of it; if empty, host and pid.
+
+        parts: What it is made of.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class Opening:
         max_ttl: int,
         restart_guard: RestartGuard,
         stamp: bytes,
+        parts: Kinds,
     ) -> None:
         self._diallers = tuple(diallers)
         self._master_timeout = master_timeout
@@ -76,6 +79,7 @@ class Opening:
         self._lasts = timing.forgetting(max_ttl, factor=drift_factor)
         self._restart_guard = restart_guard
         self._stamp = stamp
+        self._parts = parts
         self._seen = [Seen() for _ in self._diallers]
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
@@ -117,6 +121,7 @@ class Opening:
         self._loop = loop
         self._thread = get_ident()
         self._forks = _forks
+        self._parts.teller.loop = loop
         neighbours: dict[str, Master] = {}
         self._guard = self._new_guard(loop)
         self._masters = [
@@ -127,6 +132,7 @@ class Opening:
                 timeout=self._master_timeout / 1000,
                 on_push=self._heard,
                 tell=_tell,
+                stands=self._parts.teller.stands,
                 guard=self._guard,
                 vouched=self._restart_guard == "fsync-always",
             )
@@ -137,8 +143,9 @@ class Opening:
             loop,
             master_timeout=self._master_timeout,
             stamp=self._stamp or _this_process(),
+            teller=self._parts.teller,
         )
-        self._watchdog = Watchdog(self._fleet, max_ttl=self._max_ttl)
+        self._watchdog = self._parts.watchdog(self._fleet, max_ttl=self._max_ttl)
 
     def _new_guard(self, loop: asyncio.AbstractEventLoop) -> Guard | None:
         if self._restart_guard not in ("auto", "strict"):

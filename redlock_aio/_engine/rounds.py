@@ -22,6 +22,7 @@ from os import urandom
 from typing import Protocol
 
 from redlock_aio._engine.line import JointLine, Line
+from redlock_aio._engine.telling import SILENT, Teller
 from redlock_aio._rules import protocol
 from redlock_aio._rules.clocks import Clocks
 from redlock_aio._rules.keys import Key, Keys
@@ -180,11 +181,14 @@ class Fleet:
         links: The masters.
 
         master_timeout: How many milliseconds one of them may take to answer.
+
+        teller: Who tells a listener what happens.
     """
 
     __slots__ = (
         "_asked", "_caching", "_most_lines", "_timer", "_tokens", "_underway", "can_free", "clock",
         "clocks", "closed", "lines", "links", "loop", "master_timeout", "queues", "ready", "stamp",
+        "teller",
     )  # fmt: skip
 
     def __init__(
@@ -194,8 +198,10 @@ class Fleet:
         *,
         master_timeout: int,
         stamp: bytes = b"",
+        teller: Teller = SILENT,
     ) -> None:
         self.links = tuple(links)
+        self.teller = teller
         self.master_timeout = master_timeout
         self.clock = clock_of(loop)
         self.clocks = Clocks(len(links), time.time() - self.clock())

@@ -20,15 +20,7 @@ from redlock_aio._engine.line import Line
 from redlock_aio._engine.queues import Queues
 from redlock_aio._engine.waiting import refusal
 from redlock_aio._rules import protocol
-from redlock_aio._rules.fairness import (
-    ASKED,
-    AWAITED,
-    FAILED,
-    GRANTED,
-    NEXT,
-    UNASKED,
-    Ticket,
-)
+from redlock_aio._rules.fairness import ASKED, AWAITED, FAILED, GRANTED, NEXT, UNASKED, Ticket
 from redlock_aio._rules.fencing import Counter
 from redlock_aio._rules.keys import Key, Keys
 from redlock_aio._rules.quorum import NOT_YET
@@ -99,6 +91,7 @@ class Waiter:
         self._most = most
         self._counter = counter
         self._patient = patient
+        self._task = asyncio.current_task()
         self.claim = Claim(self.fleet, key, self.member, ttl, stamp, counter)
         self._said: list[object] = [NOT_YET] * masters
         self._again = [0] * masters
@@ -257,6 +250,8 @@ class Waiter:
         if self._in_vain:
             self._hear_out()  # leaving gives back what there is
             return
+        if lost:
+            self.fleet.teller.waits(self._task)
         if ticket.must_yield:
             self._give_back()
         if lost and self.queues.listen():

@@ -146,6 +146,7 @@ async def turn(fleet: Fleet, line: Line, began: float, wait: int | None) -> bool
         last = pause(fleet, math.inf, began, wait)
         timer = fleet.loop.call_later((last or 0.0) / 1000, _too_late, place)
     come = False
+    fleet.teller.waits()
     try:
         come = await place
     finally:
@@ -203,6 +204,7 @@ async def persist(
             raise await _refusal(fleet, resources, failed, watch, attempts=attempts, began=began)
         took = fleet.clock() - failed.began
         line.watch(watch, mine=mine)
+        fleet.teller.waits()
         try:
             await watch.wait(delay / 1000)
         finally:

@@ -157,23 +157,25 @@ class Watchdog:
         self.fleet.ask_and_watch(renewal, (hold.deadline - now) * 1000)
         return renewal
 
-    def judge(self, renewal: Renewal) -> None:
-        """Draw the consequences of an extension that is settled."""
+    def judge(self, renewal: Renewal) -> bool:
+        """Draw the consequences of an extension that is settled; return whether it holds."""
         hold = renewal.hold
         now = self.fleet.clock()
         if hold.state is not HELD:
-            return
+            return False
         if renewal.verdict is WON and hold.extended(renewal.epoch, renewal.began, renewal.ttl, now):
             hold.rest(now, random.random())  # noqa: S311 - no secret
             self._push(hold, now)
             for master, reply in enumerate(renewal.replies):
                 if reply == 0:
                     self.restore(hold, master)
-        elif renewal.refused_by_a_majority(hold.attempt.unsent):
+            return True
+        if renewal.refused_by_a_majority(hold.attempt.unsent):
             self.lose(hold, renewal.why_refused())
         elif renewal.verdict is LOST_ROUND:
             hold.retry(now)
             self._push(hold, now)
+        return False
 
     def restore(self, hold: Hold, master: int) -> None:
         """

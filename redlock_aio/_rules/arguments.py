@@ -1,12 +1,14 @@
 """What users hand in: is it of the right kind, and does it make sense?"""
 
+import inspect
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 LONGEST_RESOURCE = 512
 
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., object])
 
 
 def of_type(value: T, kind: type[T], *, name: str) -> T:
@@ -21,6 +23,16 @@ def one_of(value: T, values: Sequence[T], *, name: str) -> T:
     if value not in values:
         *most, last = map(repr, values)
         raise ValueError(f"{name} must be {', '.join(most)} or {last}, not {value!r}")
+    return value
+
+
+def plain_function(value: F, *, name: str) -> F:
+    """Return *value* if it can be called and does its work then, not when it is awaited."""
+    if not callable(value):
+        raise TypeError(f"{name} must be a plain function, not a {type(value).__name__}")
+    for called in (value, type(value).__call__):
+        if inspect.iscoroutinefunction(called) or inspect.isasyncgenfunction(called):
+            raise TypeError(f"{name} must be a plain function, not a coroutine function")
     return value
 
 

@@ -81,6 +81,8 @@ class Master:
         tell: Called with a sentence about it that an operator should know, and
             whether it is good news.
 
+        stands: Called with what it would say from now on; it may be no news.
+
         guard: What knows whether it may have forgotten locks; ``None`` if nobody asks.
 
         vouched: Whether its operator says that it never forgets any.
@@ -95,6 +97,7 @@ class Master:
         timeout: float,
         on_push: Callable[[int, object], None],
         tell: Callable[[bool, str], None],
+        stands: Callable[[Vote], None],
         guard: Guard | None = None,
         vouched: bool = False,
     ) -> None:
@@ -104,6 +107,7 @@ class Master:
         self._neighbours = neighbours
         self._on_push = on_push
         self._tell = tell
+        self._stands = stands
         self._told = Silence(Answer.GRANTED)
         self._vouched = vouched
         self._sentry: Sentry | None = None
@@ -281,12 +285,15 @@ class Master:
             if self._out:
                 self._tell(True, f"{self.name}: votes again")
             self._out = ""
+            self._stands(Vote(self.name, Answer.GRANTED))
             self._on_push(self._number, protocol.EVERYTHING_CHANGED)
             return
         self.send = sentry.send
         if sentry.settled and self._out != sentry.why:
             self._out = sentry.why
-            self._tell(False, str(Vote(self.name, Answer.QUARANTINED, sentry.detail)))
+            vote = Vote(self.name, Answer.QUARANTINED, sentry.detail)
+            self._tell(False, str(vote))
+            self._stands(vote)
 
     async def _examine(self, connection: Connection) -> None:
         """Ask a server that let us in whether it may vote, and give it the scripts."""
@@ -328,6 +335,8 @@ class Master:
             good = silence.answer is Answer.GRANTED
             vote = Vote(self.name, silence.answer, silence.detail)
             self._tell(good, f"{self.name}: connected again" if good else str(vote))
+            if not good:  # whether one that is up votes is not said yet
+                self._stands(vote)
 
     def _step_down(self, silence: Silence) -> None:
         if self._connection is not None:
@@ -343,7 +352,8 @@ class Master:
             del self._neighbours[self._run_id]
 
     def _lost(self, reason: str, unanswered: list[Asker]) -> None:
-        self._step_down(Silence(Answer.UNREACHABLE, reason))
+        if self._connection is not None:  # else it is still being examined, which says why
+            self._step_down(Silence(Answer.UNREACHABLE, reason))
         for debt in self._debts.values():
             # Time runs for a key only once it is known that its SET was executed.
             debt.until = None

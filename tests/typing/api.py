@@ -1,8 +1,9 @@
 """Read by the type checkers, never run: what a user's checker makes of the public names."""
 
 import asyncio
+import logging
 from datetime import timedelta
-from typing import assert_type
+from typing import assert_never, assert_type
 
 from redis.asyncio import Redis
 
@@ -19,6 +20,19 @@ from redlock_aio import (
     RedlockError,
     Retry,
     Vote,
+)
+from redlock_aio.events import (
+    Acquired,
+    Event,
+    Extended,
+    Listener,
+    Lost,
+    MasterBack,
+    MasterLost,
+    Missed,
+    Released,
+    Waiting,
+    log_to,
 )
 
 
@@ -120,3 +134,50 @@ assert_type(refused.holder, Holder | None)
 assert_type(refused.retry_after, int | None)
 assert_type(LockLostError(["r"], "why").reason, str)
 assert_type(LockNotHeldError(["r"], "why").resources, tuple[str, ...])
+
+
+def listen(event: Event) -> None:
+    assert_type(event, Event)
+    match event:
+        case Acquired():
+            assert_type(event.resources, tuple[str, ...])
+            assert_type(event.fingerprint, str)
+            assert_type(event.waited_ms, int)
+            assert_type(event.fencing_token, int | None)
+        case Missed():
+            assert_type(event.waited_ms, int)
+            assert_type(event.error, LockNotAcquiredError)
+        case Waiting():
+            assert_type(event.resources, tuple[str, ...])
+        case Extended():
+            assert_type(event.ttl, int)
+            assert_type(event.margin_ms, int)
+        case Lost():
+            assert_type(event.reason, str)
+            assert_type(event.held_ms, int)
+        case Released():
+            assert_type(event.held_ms, int)
+        case MasterLost():
+            assert_type(event.master, str)
+            assert_type(event.reason, str)
+        case MasterBack():
+            assert_type(event.master, str)
+        case _:
+            assert_never(event)
+
+
+class Listening:
+    def __call__(self, event: Event, /) -> None: ...
+
+
+events: list[Event] = []
+for listener in (
+    listen,
+    Listening(),
+    events.append,
+    log_to(),
+    log_to(logging.getLogger("x")),
+    None,
+):
+    assert_type(Redlock(["redis://a"], listener=listener), Redlock)
+assert_type(log_to(), Listener)

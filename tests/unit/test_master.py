@@ -230,6 +230,19 @@ async def test_an_operator_is_told_once_that_a_master_is_away_and_when_it_is_bac
     ]
 
 
+async def test_an_operator_is_told_once_of_a_server_that_is_not_accepted(
+    masters: list[FakeMaster], caplog: pytest.LogCaptureFixture
+) -> None:
+    async with Redlock(masters, restart_guard="off"):
+        masters[1].role = "slave"
+        masters[1].cut()
+        await asyncio.sleep(60)
+    assert [record.getMessage() for record in caplog.records] == [
+        "m1: unreachable, connection reset by peer",
+        "m1: error, not a master but a slave",
+    ]
+
+
 @pytest.mark.parametrize("close", [True, False])
 def test_a_cancellation_that_is_lost_while_dialling_ends_it_all_the_same(
     monkeypatch: pytest.MonkeyPatch, *, close: bool

@@ -1,0 +1,229 @@
+"""
+Locks, leases and the watchdog of a manager that has a listener.
+
+They do what the others do, and tell it. So a manager without a listener pays
+nothing for it.
+"""
+
+from collections.abc import Callable, Coroutine
+from types import TracebackType
+from typing import ClassVar, NamedTuple, TypeVar
+
+from redlock_aio._engine.attempts import Attempt
+from redlock_aio._engine.hold import Hold, Renewal
+from redlock_aio._engine.lease import Lease
+from redlock_aio._engine.lock import Lock
+from redlock_aio._engine.rounds import Fleet
+from redlock_aio._engine.telling import Teller, milliseconds
+from redlock_aio._engine.waiting import refusal
+from redlock_aio._engine.watchdog import Watchdog
+from redlock_aio._rules import holders, timing
+from redlock_aio._rules.arguments import plain_function
+from redlock_aio._rules.lifetime import HELD, RELEASED
+from redlock_aio.errors import LockNotAcquiredError
+from redlock_aio.events import Acquired, Extended, Listener, Lost, Missed, Released
+
+T = TypeVar("T", bound=Lease | None)
+
+
+class ToldWatchdog(Watchdog):
+    """A watchdog that tells of extensions, and of how leases end."""
+
+    __slots__ = ("_ended", "_since")
+
+    def __init__(self, fleet: Fleet, *, max_ttl: int) -> None:
+        super().__init__(fleet, max_ttl=max_ttl)
+        self._since: dict[Hold, float] = {}  # those that are held
+        self._ended: dict[Hold, float] = {}  # those whose holder waits for the masters' answers
+
+    def add(self, hold: Hold, now: float) -> None:
+        """Remember since when it is held."""
+        super().add(hold, now)
+        self._since[hold] = now
+
+    def judge(self, renewal: Renewal) -> bool:
+        """Tell of an extension that holds."""
+        hold = renewal.hold
+        deadline, now = hold.deadline, self.fleet.clock()
+        holds = super().judge(renewal)
+        if holds:
+            self.fleet.teller.tell_soon(
+                Extended(
+                    hold.resources,
+                    holders.fingerprint(hold.attempt.token),
+                    renewal.ttl,
+                    timing.remaining(deadline, now),
+                )
+            )
+        return holds
+
+    def lose(self, hold: Hold, reason: str) -> None:
+        """Tell of the loss."""
+        super().lose(hold, reason)
+        since = self._since.pop(hold, None)
+        if since is not None:
+            held = self.fleet.clock() - since
+            self.fleet.teller.tell_soon(self._end_of(hold, held))
+
+    def release(self, hold: Hold) -> bool:
+        """Note how long it was held; what becomes of it is told by `let_go`."""
+        if hold.state is HELD:
+            self._ended[hold] = self.fleet.clock() - self._since.pop(hold)
+        return super().release(hold)
+
+    def let_go(self, hold: Hold) -> None:
+        """Tell how *hold* has ended, before its holder goes on after a release."""
+        held = self._ended.pop(hold, None)
+        if held is not None:
+            self.fleet.teller.tell(self._end_of(hold, held))
+        else:
+            self.fleet.teller.tell_all()  # that it is lost may not have been told yet
+
+    @staticmethod
+    def _end_of(hold: Hold, held: float) -> Released | Lost:
+        who, held_ms = holders.fingerprint(hold.attempt.token), milliseconds(held)
+        if hold.state is RELEASED:
+            return Released(hold.resources, who, held_ms)
+        return Lost(hold.resources, who, hold.reason, held_ms)
+
+
+class ToldLease(Lease):
+    """A lease that tells that it was released, or that a release came too late."""
+
+    __slots__ = ()
+
+    async def release(self) -> None:
+        """
+        Release it; see `Lease.release`.
+
+        Cancellation:
+            As there; it counts as released.
+        """
+        first = not self._let_go
+        try:
+            await super().release()
+        finally:
+            if first:  # else who was first still hears what became of it
+                self._tell()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """
+        Release it; see `Lease.__aexit__`.
+
+        Cancellation:
+            As there; it counts as released.
+        """
+        first = not self._let_go
+        try:
+            await super().__aexit__(kind, error, trace)
+        finally:
+            if first:
+                self._tell()
+
+    def _tell(self) -> None:
+        if isinstance(self._watchdog, ToldWatchdog):
+            self._watchdog.let_go(self._hold)
+
+
+class ToldLock(Lock):
+    """A lock that tells how each acquisition goes."""
+
+    __slots__ = ()
+    _lease_kind: ClassVar[type[Lease]] = ToldLease
+
+    async def acquire(self) -> Lease:
+        """
+        Acquire it; see `Lock.acquire`.
+
+        Cancellation:
+            As there.
+        """
+        return await self._telling(super().acquire)
+
+    async def try_acquire(self) -> Lease | None:
+        """
+        Try once; see `Lock.try_acquire`.
+
+        Cancellation:
+            As there.
+        """
+        try:
+            return await self._telling(super().try_acquire)
+        except LockNotAcquiredError:
+            return None
+
+    def __aenter__(self) -> Coroutine[object, object, Lease]:
+        """
+        Acquire it and guard the body; see `Lock.__aenter__`.
+
+        Cancellation:
+            As there.
+        """
+        return self._telling(super().__aenter__, entering=True)
+
+    def _refused(self, why: Attempt | LockNotAcquiredError) -> Lease | None:
+        """Say why there is no lease, though the caller hears only that there is none."""
+        if isinstance(why, Attempt):
+            clock = self._engine._fleet.clock
+            why = refusal(
+                self._resources, why.votes(), None, attempts=1, began=why.began, now=clock()
+            )
+        try:
+            raise why
+        finally:
+            del why  # it knows this frame: that would keep both, and the attempt, alive
+
+    async def _telling(
+        self, obtain: Callable[[], Coroutine[object, object, T]], *, entering: bool = False
+    ) -> T:
+        """
+        Obtain a lease, and tell how that went.
+
+        Cancellation:
+            As for *obtain*: once there is a lease nothing is awaited.
+        """
+        engine = self._engine
+        engine._is_ready()  # only then is there a clock
+        clock, teller = engine._fleet.clock, engine._fleet.teller
+        began = clock()
+        teller.begins(self._resources)
+        try:
+            lease = await obtain()
+        except LockNotAcquiredError as error:
+            teller.tell(Missed(self._resources, milliseconds(clock() - began), error))
+            raise
+        finally:
+            teller.ends()
+        # Whoever takes again what he holds has not acquired anything.
+        if lease is not None and lease._hold.count == 1:
+            waited = milliseconds(clock() - began)
+            fence = lease._hold.attempt.fence or None
+            try:
+                teller.tell(Acquired(lease.resources, lease.fingerprint, waited, fence))
+            except BaseException as stop:
+                # The program is to stop, and nobody gets the lease: a body that has
+                # failed is not held up by its release either.
+                leaving = self if entering else lease
+                await leaving.__aexit__(type(stop), stop, stop.__traceback__)
+                raise
+        return lease
+
+
+class Kinds(NamedTuple):
+    """What a manager makes its parts of."""
+
+    teller: Teller
+    lock: type[Lock]
+    watchdog: type[Watchdog]
+
+
+def kinds(listener: Listener | None) -> Kinds:
+    """Return what a manager with this *listener* makes its parts of."""
+    if listener is None:
+        return Kinds(Teller(), Lock, Watchdog)
+    return Kinds(Teller(plain_function(listener, name="listener")), ToldLock, ToldWatchdog)

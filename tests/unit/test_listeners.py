@@ -1,0 +1,428 @@
+"""Listeners that fail, stop the program or act, those that are refused, and the log."""
+
+import asyncio
+import contextlib
+import functools
+import gc
+import logging
+import random
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from redlock_aio import (
+    Lease,
+    Lock,
+    LockLostError,
+    LockNotAcquiredError,
+    QuorumUnavailableError,
+    Redlock,
+)
+from redlock_aio._engine.attempts import Attempt
+from redlock_aio._engine.watchdog import Watchdog
+from redlock_aio.events import (
+    Acquired,
+    Event,
+    Extended,
+    Listener,
+    Lost,
+    MasterBack,
+    MasterLost,
+    Missed,
+    Released,
+    Waiting,
+    log_to,
+)
+from redlock_aio.testing import FakeMaster, VirtualTimeLoop
+
+from .watching import Diary, drop, hang, now, settle
+
+
+@pytest.fixture
+def diary() -> Diary:
+    return Diary()
+
+
+# Listeners that misbehave.
+
+
+async def story(listener: Listener | None) -> tuple[list[object], list[str]]:
+    """Let everything happen that can be told; return what whoever locks sees of it, and tokens."""
+    masters = [FakeMaster(f"m{i}") for i in range(5)]
+    seen: list[object] = []
+    tokens: list[str] = []
+
+    def see(*what: object) -> None:
+        seen.append((round(now() - began, 6), *what))
+
+    async def wait(lock: Lock) -> None:
+        async with lock as lease:
+            tokens.append(lease.token)
+            see("got", lease.validity, lease.votes)
+        see("left")
+
+    began = now()
+    async with Redlock(masters, restart_guard="off", listener=listener) as redlock:
+        plain, fair = (redlock.lock("r", ttl=1000, fair=fair) for fair in (False, True))
+        lock = redlock.lock("r", ttl=1000, fencing=True)
+        for each in (plain, fair, lock):
+            async with each as lease:
+                tokens.append(lease.token)
+                see(lease.votes, lease.valid)
+                waiters = [asyncio.create_task(wait(each)) for _ in range(2)]
+                await asyncio.sleep(0.01)
+                see(await each.try_acquire())
+                try:
+                    await redlock.lock("r", wait=100).acquire()
+                except LockNotAcquiredError as error:
+                    see(error.attempts, error.votes)
+                await lease.extend(3000)
+                waiters[0].cancel()
+            await asyncio.wait(waiters)
+        masters[0].kill()
+        await asyncio.sleep(1)
+        masters[0].restart()
+        await asyncio.sleep(1)
+        for end in (drop, hang):
+            try:
+                async with lock as lease:
+                    tokens.append(lease.token)
+                    await asyncio.sleep(0.2)
+                    end(masters)
+                    await asyncio.sleep(2)
+            except LockLostError as error:
+                see(str(error))
+            await settle(masters)
+        see(repr(redlock))
+    see([master.keys for master in masters])
+    return seen, tokens
+
+
+KINDS: list[type[Event]] = [
+    Acquired, Missed, Waiting, Extended, Lost, Released, MasterLost, MasterBack,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("error", [ValueError, asyncio.CancelledError, RecursionError])
+@pytest.mark.parametrize("kind", [*KINDS, object])
+def test_a_listener_that_fails_changes_nothing(
+    kind: type, error: type[BaseException], caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(event: Event, /) -> None:
+        diary(event)
+        if isinstance(event, kind):
+            raise error("what the listener says")
+
+    told = []
+    diary = Diary()
+    for listener in (None, Diary(), fail):
+        random.seed(0)
+        caplog.clear()
+        with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+            told.append(runner.run(story(listener))[0])
+    assert told[0] == told[1] == told[2]
+    assert {type(event) for event in diary.events} == set(KINDS)
+    diary.check()
+    failed = [record for record in caplog.records if "listener" in record.getMessage()]
+    assert [record.getMessage() for record in failed] == [
+        f"the listener failed at {type(event).__name__}"
+        for event in diary.events
+        if isinstance(event, kind)
+    ]
+    for record in failed:
+        assert (record.name, record.levelname) == ("redlock_aio", "ERROR")
+        assert record.exc_info is not None
+        assert record.exc_info[0] is error
+
+
+@pytest.mark.parametrize("way", ["acquire", "try_acquire", "__aenter__"])
+async def test_a_program_that_stops_in_the_listener_keeps_no_lock(
+    masters: list[FakeMaster], diary: Diary, way: str
+) -> None:
+    def stop(event: Event) -> None:
+        diary(event)
+        if isinstance(event, Acquired):
+            raise KeyboardInterrupt
+
+    async with Redlock(masters, restart_guard="off", listener=stop) as redlock:
+        lock = redlock.lock("r")
+        with pytest.raises(KeyboardInterrupt):
+            await getattr(lock, way)()
+        assert "0 leases" in repr(redlock)
+        assert not lock._entered
+        diary.check()
+        await asyncio.sleep(0.01)
+        assert [master.keys for master in masters] == [{}] * 5
+        task = asyncio.current_task()
+        assert task is not None
+        assert not task.cancelling()
+
+
+def test_a_program_that_stops_between_replies_finds_all_in_order() -> None:
+    events: list[Event] = []
+
+    def stop(event: Event) -> None:
+        events.append(event)
+        if isinstance(event, Extended):
+            raise SystemExit
+
+    async def work() -> None:
+        masters = [FakeMaster() for _ in range(3)]
+        async with (
+            Redlock(masters, restart_guard="off", listener=stop) as redlock,
+            redlock.lock("r", ttl=1000) as lease,
+        ):
+            await asyncio.sleep(5)
+            async with asyncio.timeout(1):
+                await lease.extend()  # whose answers were being counted
+            assert lease.valid
+
+    loop = VirtualTimeLoop()
+    try:
+        task = loop.create_task(work())
+        stops = 0
+        while not task.done():
+            try:
+                loop.run_until_complete(task)
+            except SystemExit:
+                stops += 1
+        task.result()
+    finally:
+        loop.close()
+    assert stops == sum(isinstance(event, Extended) for event in events) > 10
+    assert isinstance(events[-1], Released)
+
+
+async def test_what_a_listener_brings_about_it_hears_afterwards(
+    masters: list[FakeMaster],
+) -> None:
+    told: list[tuple[str, Event]] = []
+    first: Lease
+
+    def act(event: Event) -> None:
+        told.append(("begins", event))
+        if isinstance(event, Acquired) and event.resources == ("second",):
+            # It ends at once, because the body has failed.
+            with contextlib.suppress(StopIteration):
+                first.__aexit__(KeyError, KeyError(), None).send(None)
+        told.append(("ends", event))
+
+    async with Redlock(masters, restart_guard="off", listener=act) as redlock:
+        first = await redlock.lock("first").acquire()
+        await (await redlock.lock("second").acquire()).release()
+    assert [(what, type(event), event.resources[0]) for what, event in told] == [  # type: ignore[union-attr]
+        (what, kind, name)
+        for kind, name in [
+            (Acquired, "first"),
+            (Acquired, "second"),
+            (Released, "first"),
+            (Released, "second"),
+        ]
+        for what in ("begins", "ends")
+    ]
+
+
+async def test_a_listener_may_start_who_locks(masters: list[FakeMaster], diary: Diary) -> None:
+    tasks: list[asyncio.Task[None]] = []
+
+    async def note() -> None:
+        async with manager.lock("notes", ttl=1000):
+            await asyncio.sleep(0.001)
+
+    def act(event: Event) -> None:
+        diary(event)
+        if getattr(event, "resources", None) != ("notes",):
+            tasks.append(asyncio.create_task(note()))
+
+    manager = Redlock(masters, restart_guard="off", listener=act)
+    async with manager:
+        with pytest.raises(LockLostError):
+            async with manager.lock("r", ttl=1000):
+                masters[0].kill()
+                await asyncio.sleep(1)
+                drop(masters[1:])
+                await asyncio.sleep(1)
+        await asyncio.gather(*tasks)
+    diary.check()
+    assert len(tasks) >= 5
+
+
+async def test_failed_attempts_are_freed_at_once(masters: list[FakeMaster]) -> None:
+    told: list[type[Event]] = []
+    async with (
+        Redlock(masters, restart_guard="off") as other,
+        Redlock(masters, listener=lambda event: told.append(type(event))) as redlock,
+        other.lock("r"),
+    ):
+        gc.collect()
+        gc.disable()
+        try:
+            for _ in range(10):
+                assert await redlock.lock("r").try_acquire() is None
+                with pytest.raises(LockNotAcquiredError):
+                    await redlock.lock("r", wait=30).acquire()
+            await asyncio.sleep(1)
+            alive = [thing for thing in gc.get_objects() if isinstance(thing, Attempt)]
+            assert len(alive) < 4, "but that of the holder, and the last one, which an error keeps"
+        finally:
+            gc.enable()
+    assert told == [Missed, Waiting, Missed] * 10
+
+
+# What it is made of.
+
+
+async def test_without_a_listener_nothing_is_in_the_way(masters: list[FakeMaster]) -> None:
+    async with Redlock(masters, restart_guard="off") as redlock:
+        lock = redlock.lock("r")
+        assert type(lock) is Lock
+        assert type(redlock._watchdog) is Watchdog
+        async with lock as lease:
+            assert type(lease) is Lease
+            masters[0].kill()
+            assert await redlock.lock("r").try_acquire() is None
+            with pytest.raises(LockNotAcquiredError):
+                await redlock.lock("r", wait=100).acquire()
+            await asyncio.sleep(1)
+        assert repr(redlock._parts.teller) == "<Teller, 0 untold>"
+        assert not redlock._parts.teller._acquiring
+
+
+async def later(event: Event) -> None:
+    raise NotImplementedError
+
+
+async def generated(event: Event) -> AsyncIterator[Event]:
+    yield event
+
+
+class Later:
+    async def __call__(self, event: Event) -> None:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize(
+    ("wrong", "kind"),
+    [
+        (5, "an? int"),
+        ("print", "a str"),
+        (later, "a coroutine function"),
+        (generated, "a coroutine function"),
+        (functools.partial(later), "a coroutine function"),
+        (Later(), "a coroutine function"),
+        (Later().__call__, "a coroutine function"),
+    ],
+)
+def test_only_a_plain_function_can_listen(wrong: Any, kind: str) -> None:
+    with pytest.raises(TypeError, match=f"^listener must be a plain function, not {kind}$"):
+        Redlock(["redis://a"], listener=wrong)
+
+
+@pytest.mark.parametrize(
+    "listener", [None, print, [].append, Diary(), Diary, lambda _: None, functools.partial(print)]
+)
+def test_whatever_can_be_called_can_listen(listener: Any) -> None:
+    Redlock(["redis://a"], listener=listener)
+
+
+# The log.
+
+
+async def test_the_log_has_a_line_for_each(caplog: pytest.LogCaptureFixture) -> None:
+    error = QuorumUnavailableError(("a", "b"), attempts=1, elapsed=3, votes=())
+    write = log_to()
+    caplog.set_level(logging.DEBUG, "redlock_aio")
+    for event in (
+        Waiting(("a", "b")),
+        Acquired(("a", "b"), "f00", 3, None),
+        Acquired(("a",), "f00", 3, 17),
+        Extended(("a",), "f00", 5000, 886),
+        Released(("a",), "f00", 12),
+        Lost(("a",), "f00", "gone", 12),
+        Missed(("a", "b"), 3, error),
+        MasterLost("m0", "away"),
+        MasterBack("m0"),
+    ):
+        write(event)
+    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
+        ("DEBUG", "'a', 'b': waiting"),
+        ("DEBUG", "'a', 'b' (f00) acquired in 3 ms"),
+        ("DEBUG", "'a' (f00) acquired in 3 ms with fencing token 17"),
+        ("DEBUG", "'a' (f00) extended to 5000 ms with 886 ms left"),
+        ("DEBUG", "'a' (f00) released after 12 ms"),
+        ("WARNING", "'a' (f00) lost after 12 ms: gone"),
+        ("INFO", "'a', 'b' not acquired in 1 round, 3 ms: too few masters answered ()"),
+    ]
+    assert {record.name for record in caplog.records} == {"redlock_aio"}
+
+
+class Mute(str):
+    """What must not be formatted."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        pytest.fail("it was formatted")
+
+    __str__ = __repr__
+
+
+class MuteError(LockNotAcquiredError):
+    __str__ = Mute.__repr__
+
+
+@pytest.mark.parametrize(
+    ("level", "lines"), [(logging.INFO, 2), (logging.WARNING, 1), (logging.ERROR, 0)]
+)
+def test_what_the_logger_does_not_want_is_not_formatted(level: int, lines: int) -> None:
+    written: list[logging.LogRecord] = []
+    logger = logging.getLogger(f"mine.{level}")
+    logger.setLevel(level)
+    logger.propagate = False
+    logger.addHandler(handler := logging.Handler())
+    handler.emit = written.append  # type: ignore[assignment, method-assign]
+    mute = (Mute("r"),)
+    missed = MuteError(mute, attempts=1, elapsed=3, votes=())
+    write = log_to(logger)
+    write(Waiting(mute))
+    write(Acquired(mute, "f00", 3, 4))
+    write(Extended(mute, "f00", 3, 4))
+    write(Released(mute, "f00", 3))
+    write(Missed(mute, 3, missed))  # only when it is written
+    write(Lost(("r",) if lines else mute, "f00", "gone", 3))
+    assert len(written) == lines
+    assert all(record.args for record in written)
+
+
+@pytest.mark.parametrize("wrong", ["redlock_aio", logging, 5, print])
+def test_a_log_needs_a_logger(wrong: Any) -> None:
+    with pytest.raises(TypeError, match="logger must be a Logger, not a"):
+        log_to(wrong)
+
+
+@pytest.mark.promise("S10")
+async def test_no_event_and_no_line_has_a_token(
+    diary: Diary, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "redlock_aio")
+    write = log_to()
+
+    def listener(event: Event, /) -> None:
+        diary(event)
+        write(event)
+        raise ValueError("so that its log is looked at too")
+
+    _, tokens = await story(listener)
+    assert {type(event) for event in diary.events} == set(KINDS)
+    said = repr(diary.events) + caplog.text + "".join(map(str, diary.of(Missed)))
+    assert len(tokens) >= 8
+    assert not [token for token in tokens if token in said or token[:10] in said]
+
+
+def test_events_are_values() -> None:
+    event = Released(("r",), "f00", 3)
+    assert event == Released(("r",), "f00", 3)
+    with pytest.raises(AttributeError):
+        event.held_ms = 4  # type: ignore[misc]
+    assert not hasattr(event, "__dict__")
