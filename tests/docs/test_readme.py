@@ -13,10 +13,10 @@ from redlock_aio import Lease, Lock, Redlock, Retry
 
 SIGNATURES: dict[str, Callable[..., Any]] = {
     "Redlock(masters, ...)": Redlock.__init__,
-    "redlock.lock(resource, ...)": Redlock.lock,
+    "redlock.lock(*resources, ...)": Redlock.lock,
     "Retry(...)": Retry.__init__,
 }
-GIVEN = {"self", "masters", "resource"}
+GIVEN = {"self", "masters", "resources"}
 
 # Met by those who write tests for the library itself, not by its users.
 NOT_FOR_USERS = {"enter"}
@@ -108,9 +108,11 @@ def test_every_module_has_its_line(readme: str, root: Path) -> None:
             assert f"`{name}`" in told, name
 
 
-def test_every_example_is_a_recipe(readme: str, root: Path) -> None:
-    told = {row[0].strip("`") for row in rows(section(readme, "Recipes"))}
-    assert told == {f"examples/{path.name}" for path in (root / "examples").glob("*.py")}
+def test_every_example_is_in_the_table_of_what_it_can_do(readme: str, root: Path) -> None:
+    told = rows(section(readme, "What it can do"))
+    named = {name for *_, shown in told for name in re.findall(r"`(examples/\w+\.py)`", shown)}
+    assert named == {f"examples/{path.name}" for path in (root / "examples").glob("*.py")}
+    assert all("examples/" in shown for *_, shown in told), "every row has its example"
 
 
 def test_every_promise_is_told(readme: str, root: Path) -> None:
