@@ -9,6 +9,7 @@ from redlock_aio._engine.lease import Lease as Lease
 from redlock_aio._engine.lock import Lock as Lock
 from redlock_aio._engine.manager import Redlock as Redlock
 from redlock_aio._rules.holders import Holder as Holder
+from redlock_aio._rules.inspection import LockState as LockState, MasterView as MasterView
 from redlock_aio._rules.quorum import Answer as Answer, Vote as Vote
 from redlock_aio._rules.timing import Retry as Retry
 from redlock_aio.errors import (
@@ -27,6 +28,8 @@ __all__ = (
     "LockLostError",
     "LockNotAcquiredError",
     "LockNotHeldError",
+    "LockState",
+    "MasterView",
     "QuorumUnavailableError",
     "Redlock",
     "RedlockError",

@@ -81,9 +81,22 @@ class LockNotAcquiredError(RedlockError):
 
 
 class QuorumUnavailableError(LockNotAcquiredError):
-    """The lock was not obtained because too few masters answered to tell who holds it."""
+    """
+    The lock was not obtained because too few masters answered to tell who holds it.
+
+    Also when that was all that was asked for, or the lock was to be released by
+    force; then *attempts* is 0.
+    """
 
     _because = "too few masters answered"
+
+    def __str__(self) -> str:
+        if self.attempts:
+            return super().__str__()
+        return (
+            f"{_names(self.resources)}: {self._because} in {self.elapsed} ms"
+            f" ({'; '.join(map(str, self.votes))})"
+        )
 
 
 class LockLostError(RedlockError):

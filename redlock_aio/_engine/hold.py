@@ -14,6 +14,7 @@ from redlock_aio._rules import protocol
 from redlock_aio._rules.lifetime import LOST, Lifetime
 from redlock_aio._rules.protocol import Trust
 from redlock_aio._rules.quorum import GRANTED, WON
+from redlock_aio._rules.revocation import BY_FORCE, is_revocation
 
 KEY_GONE = "a majority of the masters no longer has its key"
 OVERTAKEN = "somebody else has had the lock on a majority of the masters since"
@@ -116,16 +117,20 @@ class Hold(Lifetime):
 class Look(Round):
     """The question whether the key of a lease still has its value."""
 
-    __slots__ = ("_watchdog", "hold")
+    __slots__ = ("_watchdog", "hold", "why")
 
     def __init__(self, watchdog: Keeper, hold: Hold) -> None:
         super().__init__(watchdog.fleet.links, hold.attempt.key.look())
         self._watchdog = watchdog
         self.hold = hold
+        self.why = KEY_GONE
 
     def answered(self, master: int, reply: object, /) -> None:
         """Count our own value as a grant, any other or none as a refusal."""
         if reply is None or isinstance(reply, bytes | list):
+            values = reply if isinstance(reply, list) else [reply]
+            if any(value and is_revocation(value) for value in values):
+                self.why = BY_FORCE
             ours = self.hold.attempt
             reply = GRANTED if ours.key.is_kept(reply, ours.token) else 0
         super().answered(master, reply)
@@ -133,7 +138,7 @@ class Look(Round):
     def settled(self) -> None:
         """Tell the holder if the key is gone."""
         if self.refused_by_a_majority(self.hold.attempt.unsent):
-            self._watchdog.lose(self.hold, KEY_GONE)
+            self._watchdog.lose(self.hold, self.why)
 
 
 class Renewal(Round):

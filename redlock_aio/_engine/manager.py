@@ -9,6 +9,7 @@ from redlock_aio._engine import decorator, told
 from redlock_aio._engine.lease import OnLost
 from redlock_aio._engine.lock import Lock
 from redlock_aio._engine.opening import Opening, RestartGuard
+from redlock_aio._engine.oversight import Oversight
 from redlock_aio._rules import holders, restarts, timing
 from redlock_aio._rules.arguments import of_type, one_of, text
 from redlock_aio._rules.fencing import LEAD_SHARE
@@ -30,7 +31,7 @@ KNOWN = 1_000
 """How many resources are remembered with their keys, so that a name is looked at once."""
 
 
-class Redlock(Opening):
+class Redlock(Opening, Oversight):
     """
     The manager of one set of masters.
 

@@ -281,6 +281,8 @@ class Waiter:
         if self._over:
             return
         self.ticket.called()
+        if self.ticket.standings[master] is GRANTED:
+            self.ticket.forget(master)  # it was taken from us: see revoke.lua
         soon = self.fleet.clock() + CALLS_LAST
         for number, standing in enumerate(self.ticket.standings):
             if standing in (AWAITED, UNASKED):  # it is its turn to call, or it waits for us

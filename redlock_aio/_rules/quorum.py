@@ -21,6 +21,7 @@ class Answer(enum.Enum):
 
     GRANTED = "granted"
     HELD = "held by another"
+    FREE = "held by nobody"
     TIMED_OUT = "timed out"
     UNREACHABLE = "unreachable"
     ERROR = "error"

@@ -41,12 +41,14 @@ ENQUEUE = Script("enqueue")
 EXTEND = Script("extend")
 EXTEND_ALL = Script("extend_all")
 EXTEND_FENCED = Script("extend_fenced")
+INSPECT = Script("inspect")
 LEAVE = Script("leave")
 RAISE = Script("raise")
 RAISE_ALL = Script("raise_all")
 RELEASE = Script("release")
 RELEASE_ALL = Script("release_all")
+REVOKE = Script("revoke")
 SCRIPTS = (
-    ACQUIRE, ACQUIRE_ALL, ENQUEUE, EXTEND, EXTEND_ALL, EXTEND_FENCED, LEAVE, RAISE, RAISE_ALL,
-    RELEASE, RELEASE_ALL,
+    ACQUIRE, ACQUIRE_ALL, ENQUEUE, EXTEND, EXTEND_ALL, EXTEND_FENCED, INSPECT, LEAVE, RAISE,
+    RAISE_ALL, RELEASE, RELEASE_ALL, REVOKE,
 )  # fmt: skip

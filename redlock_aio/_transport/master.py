@@ -15,8 +15,6 @@ import asyncio
 import random
 from collections.abc import Callable, MutableMapping, Sequence
 
-from redis.exceptions import AuthenticationError, AuthorizationError, ResponseError
-
 from redlock_aio._rules import protocol, scripts
 from redlock_aio._rules.protocol import Asker, Silence, Trust
 from redlock_aio._rules.quorum import Answer, Vote
@@ -24,7 +22,7 @@ from redlock_aio._rules.restarts import MEMBER
 from redlock_aio._transport.address import Dialler
 from redlock_aio._transport.connection import Connection, Question
 from redlock_aio._transport.guard import Guard, Sentry
-from redlock_aio._transport.replies import MasterError, info_of
+from redlock_aio._transport.replies import MasterError, info_of, why
 
 MAX_DEBTS = 10_000
 """How many releases are remembered for one master; the oldest are left to their ttl."""
@@ -154,6 +152,11 @@ class Master:
         return self.up and (self._sentry is None or self._sentry.state is MEMBER)
 
     @property
+    def quarantine(self) -> str:
+        """Why it has no vote though it is up, empty if it has one."""
+        return "" if self._sentry is None else self._sentry.detail
+
+    @property
     def pending(self) -> int:
         """How many commands it has to answer before all is said that was sent."""
         return self._connection.pending if self._connection is not None else 0
@@ -212,7 +215,7 @@ class Master:
                         down = await self._connect()
                 except Exception as error:  # noqa: BLE001 - any failure is this master's vote
                     failures += 1
-                    self._step_down(self._why(error))
+                    self._step_down(why(error, self._dialler.secrets, self._dial_timeout))
                     self._is_known()
                 else:
                     failures = 0
@@ -362,19 +365,6 @@ class Master:
             if asker.debt_ttl and not isinstance(asker, Debt):
                 # What is repeated may be another command than what was sent.
                 self.owe(getattr(asker, "debt", asker.payload), asker.debt_ttl)
-
-    def _why(self, error: Exception) -> Silence:
-        text = protocol.harmless(str(error), self._dialler.secrets)
-        if isinstance(error, TimeoutError) and not text:
-            return Silence(Answer.UNREACHABLE, f"no connection in {self._dial_timeout:g} s")
-        if "unknown command" in text.lower() or text.startswith("NOPROTO"):
-            text = f"it must be Redis {protocol.OLDEST_SERVER} or newer, or any Valkey: {text}"
-        elif isinstance(error, AuthenticationError):
-            text = f"authentication failed: {text}"
-        said = isinstance(
-            error, MasterError | ResponseError | AuthenticationError | AuthorizationError
-        )
-        return Silence(Answer.ERROR if said else Answer.UNREACHABLE, text)
 
     def heard(self) -> asyncio.Future[object] | None:
         """Return what is done when all that was sent is answered; ``None`` while it is down."""

@@ -1,7 +1,10 @@
 """What the replies of a server come to that is asked about itself."""
 
+from redis.exceptions import AuthenticationError, AuthorizationError, ResponseError
+
 from redlock_aio._rules import protocol
 from redlock_aio._rules.protocol import Asker, Silence, Trust
+from redlock_aio._rules.quorum import Answer
 from redlock_aio._rules.restarts import Marker
 from redlock_aio._rules.server import ServerInfo
 
@@ -67,3 +70,21 @@ class Muted:
         if nothing or self.trust is Trust.MUTED:
             reply = self._silence
         self._asker.answered(master, reply)
+
+
+def why(error: Exception, secrets: tuple[str, ...], patience: float) -> Silence:
+    """
+    Return why a master can't be used, in words that hold no secret.
+
+    Args:
+        patience: How many seconds a connection attempt may last.
+    """
+    text = protocol.harmless(str(error), secrets)
+    if isinstance(error, TimeoutError) and not text:
+        return Silence(Answer.UNREACHABLE, f"no connection in {patience:g} s")
+    if "unknown command" in text.lower() or text.startswith("NOPROTO"):
+        text = f"it must be Redis {protocol.OLDEST_SERVER} or newer, or any Valkey: {text}"
+    elif isinstance(error, AuthenticationError):
+        text = f"authentication failed: {text}"
+    said = isinstance(error, MasterError | ResponseError | AuthenticationError | AuthorizationError)
+    return Silence(Answer.ERROR if said else Answer.UNREACHABLE, text)

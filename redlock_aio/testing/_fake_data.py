@@ -146,6 +146,10 @@ class Data:
         """Return the first members whose scores are lower than *score*."""
         return [member for its, member in self._sorted(key) if its < score][:limit]
 
+    def zall(self, key: bytes) -> dict[bytes, float]:
+        """Return all members with their scores."""
+        return {member: score for score, member in self._sorted(key)}
+
 
 def _now() -> float:
     return asyncio.get_running_loop().time()

@@ -5,6 +5,7 @@ They are translated from the files in `_rules/lua` call by call: a master notice
 every single read and change of a script, and so do those it tells.
 """
 
+import contextlib
 from collections.abc import Callable, Sequence
 
 from redlock_aio._rules.scripts import (
@@ -14,13 +15,17 @@ from redlock_aio._rules.scripts import (
     EXTEND,
     EXTEND_ALL,
     EXTEND_FENCED,
+    INSPECT,
     LEAVE,
     RAISE,
     RAISE_ALL,
     RELEASE,
     RELEASE_ALL,
+    REVOKE,
 )
 from redlock_aio.testing._fake_data import Data, Error, wrong_type
+
+LONGEST_COUNTER = 20
 
 
 def _bury(data: Data, queue: bytes, live: bytes, ms: int) -> None:
@@ -261,7 +266,7 @@ def _enqueue(data: Data, now: int, keys: Sequence[bytes], arguments: Sequence[by
     first = _stand(data, queues, member, place, [lives + 100, *new])
     granted = mine or (first and others.holder is None)
     for live in lives_in:
-        data.zadd(live, now // 1000 + (min(lives, ttl) if granted else lives), member)
+        data.zadd(live, now // 1000 + (min(lives, ttl) + 0.5 if granted else lives), member)
         data.pexpire(live, lives + 100)
     if not granted:
         return [1 if first else 2, others.left, now, others.holder, 0]
@@ -323,6 +328,50 @@ def _leave(data: Data, now: int, keys: Sequence[bytes], arguments: Sequence[byte
     return others.answer
 
 
+def _all(data: Data, key: bytes) -> dict[bytes, float]:
+    """Return the members of a set; of anything else, none."""
+    try:
+        return data.zall(key)
+    except Error:
+        return {}
+
+
+def _counter(data: Data, key: bytes) -> bytes | None:
+    try:
+        said = data.get(key)
+    except Error:
+        return None
+    return said if said is None or len(said) <= LONGEST_COUNTER else None
+
+
+def _inspect(data: Data, now: int, keys: Sequence[bytes], _: Sequence[bytes]) -> object:
+    lock, fence, queue, live = keys
+    value = data.get(lock)
+    counter = _counter(data, fence)
+    lives = {member: at for member, at in _all(data, live).items() if at >= now // 1000}
+    waiting = [lives[member] for member in _all(data, queue) if member in lives]
+    granted = value is not None and any(at % 1 for at in waiting)
+    return [value, data.pttl(lock), counter, len(waiting) - granted]
+
+
+def _revoke(data: Data, _now: int, keys: Sequence[bytes], arguments: Sequence[bytes]) -> object:
+    lock, queue, live = keys
+    value, instead, ttl, channel = arguments
+    holder = data.get(lock)
+    if holder is not None and holder != value:
+        return 0
+    data.set(lock, instead, int(ttl))
+    if holder is None:
+        return 0
+    for member, until in _all(data, live).items():
+        if until % 1:
+            data.zrem(live, member)
+            with contextlib.suppress(Error):
+                data.zrem(queue, member)
+            data.publish(channel + member.partition(b"/")[0], member)
+    return True
+
+
 Run = Callable[[Data, int, Sequence[bytes], Sequence[bytes]], object]
 
 SCRIPTS: dict[bytes, Run] = {
@@ -332,10 +381,12 @@ SCRIPTS: dict[bytes, Run] = {
     EXTEND.sha: _extend,
     EXTEND_ALL.sha: _extend_all,
     EXTEND_FENCED.sha: _extend_fenced,
+    INSPECT.sha: _inspect,
     LEAVE.sha: _leave,
     RAISE.sha: _raise,
     RAISE_ALL.sha: _raise_all,
     RELEASE.sha: _release,
     RELEASE_ALL.sha: _release_all,
+    REVOKE.sha: _revoke,
 }
 """What the scripts do, by their hash: with the time in us, the keys and the arguments."""

@@ -70,6 +70,14 @@ SAYS = {
         r"it was released in time\n"
         r"number 1 is served\nnumber 2 is served\nnumber 3 is served\n"
     ),
+    "who_holds_it.py": (
+        r"not free, held by (?P<who>.*)\n"
+        r"'report:nightly' is held by (?P=who) on \d of \d masters, \d+ ms left, fencing .*\n"
+        r"(  .*\n)+"
+        r"the holder: 'report:nightly' lost: it was released by force\n"
+        r"held by somebody: False\n"
+        r"a higher token: True\n"
+    ),
 }
 LOGS = {
     "losing_a_lease.py": r": unreachable, ",

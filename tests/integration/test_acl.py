@@ -289,6 +289,73 @@ async def test_each_of_these_permissions_is_needed_for_fencing(
         assert not await fencing_works(url, server)
 
 
+async def oversight_works(url: str, master: EmbeddedMaster) -> bool:
+    """Inspect what others hold and wait for, and take it from them; return whether all went."""
+    put([master], "app:r", 60_000)
+    redlock = Redlock([url], master_timeout=500)
+    try:
+        async with redlock, waiting(redlock, "app:r", fair=True) as waiter:
+            await until(lambda: queued([master], "app:r") == [1], within=LONG)
+            state = await redlock.inspect("app:r")
+            if (state.locked, state.waiters) != (True, 1) or not state.remaining:
+                return False
+            if not await redlock.force_release("app:r"):
+                return False
+            lease = await asyncio.wait_for(waiter, LONG)
+            freed = await redlock.force_release("app:r")
+            return freed and not lease.valid and gone([master], "app:r")
+    except QuorumUnavailableError:
+        return False
+
+
+@pytest.mark.promise("S10")
+async def test_these_permissions_are_enough_for_oversight(
+    server: EmbeddedMaster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Those for fair locks are; whether a lock is held is said to whoever may take one."""
+    with allowed(server, *NEEDED, *FAIR, own=OWN) as url, caplog.at_level(logging.INFO):
+        assert await oversight_works(url, server)
+        assert not caplog.text
+        refused = {entry["object"] for entry in map(as_dict, call(server, "ACL", "LOG"))}
+        assert refused <= {"client|setinfo", "delifeq"}  # tried once, and not needed
+    with allowed(server, *NEEDED) as url:
+        put([server], "app:r", 60_000)
+        async with Redlock([url], master_timeout=500) as redlock:
+            assert await redlock.is_locked("app:r")
+            state = await redlock.inspect("app:r")
+            assert state.views[0].answer is Answer.ERROR
+            assert state.views[0].detail.startswith("NOPERM")
+            with pytest.raises(QuorumUnavailableError, match="NOPERM"):
+                await redlock.force_release("app:r")
+            assert await redlock.is_locked("app:r")
+
+
+@pytest.mark.parametrize(
+    "missing",
+    ["evalsha", "get", "set", "pttl", "time", "del", "zrange", "zrangebyscore", "zrem", OWN[0]],
+)
+async def test_each_of_these_permissions_is_needed_for_oversight(
+    server: EmbeddedMaster, missing: str
+) -> None:
+    """Without it something does not work: a waiter is not seen, or nothing is freed."""
+    commands = [command for command in (*NEEDED, *FAIR) if command != missing]
+    own = (MARKER, *(pattern for pattern in OWN if pattern != missing))
+    with allowed(server, *commands, own=own) as url:
+        put([server], "app:r", 60_000)
+        redlock = Redlock([url], master_timeout=500, restart_guard="off")
+        async with redlock:
+            call(server, "ZADD", "redlock_aio:queue:{app:r}", 1, "me/1")
+            call(server, "ZADD", "redlock_aio:live:{app:r}", 2**52 + 0.5, "me/1", 2**52, "me/2")
+            call(server, "ZADD", "redlock_aio:queue:{app:r}", 2, "me/2")
+            state = await redlock.inspect("app:r")
+            seen = (state.locked, state.waiters) == (True, 1) and state.remaining is not None
+            try:
+                freed = await redlock.force_release("app:r")
+            except QuorumUnavailableError:
+                freed = False
+            assert not (seen and freed and gone([server], "app:r"))
+
+
 @pytest.mark.promise("S10")
 async def test_other_keys_are_out_of_reach(server: EmbeddedMaster) -> None:
     """A resource outside of the user's keys is that master's vote."""

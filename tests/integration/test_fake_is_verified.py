@@ -11,7 +11,7 @@ import pytest
 import redis
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from redlock_aio._rules import protocol, scripts
+from redlock_aio._rules import inspection, protocol, revocation, scripts
 from redlock_aio._rules.fencing import Counter
 from redlock_aio._rules.scripts import ACQUIRE, EXTEND_FENCED, RAISE, pack
 from redlock_aio._rules.server import ServerInfo
@@ -63,7 +63,32 @@ def queue_requests(names: list[bytes]) -> st.SearchStrategy[bytes]:
         not_after=st.sampled_from([AT_ANY_TIME] * 9 + [AT_NO_TIME]),
     )
     leaves = st.builds(protocol.leave, keys, tokens, members, stay=st.booleans())
-    return st.one_of(enqueues, leaves, st.builds(protocol.release, st.sampled_from(names), tokens))
+    return st.one_of(
+        enqueues,
+        enqueues,
+        leaves,
+        st.builds(protocol.release, st.sampled_from(names), tokens),
+        operators_requests(names),
+    )
+
+
+def operators_requests(names: list[bytes]) -> st.SearchStrategy[bytes]:
+    """Build what is asked, and done by force, about locks of these names."""
+    keys = st.sampled_from(names)
+    return st.one_of(
+        st.builds(inspection.inspect, keys),
+        st.builds(revocation.revoke, keys, tokens, tokens, ttls),
+        st.builds(mixed_up, keys, st.sampled_from([scripts.INSPECT, scripts.REVOKE])),
+    )
+
+
+def mixed_up(name: bytes, script: scripts.Script) -> bytes:
+    """Say something of a lock where the counter is a queue, or the queue a lock."""
+    said = {scripts.INSPECT: (), scripts.REVOKE: (TOKENS[0], TOKENS[1], b"60000", b"x")}
+    queue, live = protocol.queue_keys(name)
+    keys = {scripts.INSPECT: (name, queue, name, live), scripts.REVOKE: (name, name, live)}
+    names = keys[script]
+    return pack(b"EVALSHA", script.sha, b"%d" % len(names), *names, *said[script])
 
 
 def fenced_requests(names: list[bytes]) -> st.SearchStrategy[bytes]:
@@ -92,6 +117,7 @@ def fenced_requests(names: list[bytes]) -> st.SearchStrategy[bytes]:
         st.builds(protocol.release, keys, tokens),
         st.builds(spoilt, keys, tokens, st.sampled_from([ACQUIRE, RAISE, EXTEND_FENCED])),
         queue_requests(names),
+        operators_requests(names),
     )
 
 
@@ -202,8 +228,9 @@ def alike(fake: object, real: object) -> bool:
                 and abs(left - real_left) < TOLERANCE
                 and abs(now - real_now) < TOLERANCE * 1000
             )
-        case [[bytes(holder), int(left)], [real_holder, int(real_left)]]:
-            return holder == real_holder and abs(left - real_left) < TOLERANCE
+        case [[value, int(left), *rest], [real_value, int(real_left), *real_rest]]:
+            # Of a lock that a release met, or that was inspected.
+            return (value, rest) == (real_value, real_rest) and abs(left - real_left) < TOLERANCE
         case [[bytes(seconds), bytes(us)], [bytes(real_seconds), bytes(real_us)]]:
             apart = (int(seconds) - int(real_seconds)) * 1_000_000 + int(us) - int(real_us)
             return abs(apart) < TOLERANCE * 1000
@@ -333,6 +360,58 @@ def test_the_limits_of_a_counter_are_those_of_a_real_one(server: EmbeddedMaster)
         counter.acquire(mine, 60_000, 5, AT_ANY_TIME),
     ]
     asyncio.run(tell_both(server, story))
+
+
+def test_who_waits_is_counted_as_by_a_real_one(server: EmbeddedMaster) -> None:
+    """Not whom the lock was granted to, nor who is dead, nor those whom revoking removes."""
+    keys = (b"r", *protocol.queue_keys(b"r"))
+    counter = Counter((b"r",), ANY_LEAD)
+    look = inspection.inspect(b"r")
+
+    def enqueue(member: bytes, lives: int = 60_000) -> bytes:
+        return protocol.enqueue(
+            keys, TOKENS[0] + member, 60_000, member=member, priority=int(member[-1:]), lives=lives,
+            most=9, not_after=AT_ANY_TIME,
+        )  # fmt: skip
+
+    async def tell() -> None:
+        with connection_to(server) as connection:
+            pair = Pair(as_late_as_real(), connection)
+
+            def waiters() -> object:
+                pair.check(look)
+                _, real = pair.ask(look)
+                assert isinstance(real, list)
+                return real[3]
+
+            for script in scripts.SCRIPTS:
+                pair.check(script.load)
+            pair.check(look)
+            for said in (b"%021d" % 7, b"%020d" % 7):
+                pair.check(pack(b"SET", counter.keys[0], said))
+                pair.check(look)
+            for member in (b"me/3", b"me/4"):
+                pair.check(enqueue(member))
+            assert waiters() == 1, "one of them has it"
+            pair.check(enqueue(b"me/1"))
+            assert waiters() == 2, "who comes first did not come in time"
+            pair.check(enqueue(b"me/5", SHORT))
+            assert waiters() == 3
+            await asyncio.sleep(OVER)
+            assert waiters() == 2, "one is dead"
+            pair.check(protocol.leave(keys, TOKENS[0] + b"me/3", b"me/3", stay=True))
+            assert waiters() == 3, "nobody has it"
+            pair.check(enqueue(b"me/1"))
+            assert waiters() == 2, "only one can have it"
+            pair.check(revocation.revoke(b"r", TOKENS[0] + b"me/3", b"x", 60_000))
+            assert waiters() == 2
+            pair.check(revocation.revoke(b"r", TOKENS[0] + b"me/1", b"x", 60_000))
+            assert waiters() == 1, "both that had been granted it are gone"
+            pair.check(pack(b"DEL", b"r"))
+            pair.check(enqueue(b"me/4"))
+            assert waiters() == 0
+
+    asyncio.run(tell())
 
 
 def test_a_fake_that_lies_is_found_out(server: EmbeddedMaster) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import hiredis
 import pytest
 
-from redlock_aio._rules import protocol, scripts
+from redlock_aio._rules import inspection, protocol, revocation, scripts
 from redlock_aio._rules.fencing import Counter
 from redlock_aio._rules.protocol import CACHING, TRACKING
 from redlock_aio._rules.scripts import pack
@@ -71,6 +71,8 @@ MY_FENCED = COUNTER.acquire(TOKEN, LONG, FENCE, 2**52)
 MY_EXTENSION = COUNTER.extend(TOKEN, LONG, FENCE + 1)
 AGAIN = COUNTER.extend(TOKEN, LONG, FENCE, again=True)
 COUNT = pack(b"SET", COUNTER.keys[0], b"7")
+REVOKE = revocation.revoke(b"k", TOKEN, b"revoked", LONG)
+INSPECT = inspection.inspect(b"k")
 SET, DEL, PEXPIRE = words("SET k v"), words("DEL k"), words("PEXPIRE k 50000")
 
 
@@ -239,6 +241,31 @@ STORIES = [
             ("me", CACHING + leave(TOKEN, b"me/1")),
             ("you", leave(b"c", b"you/1")),
         ],
+    ),
+    # What operators do.
+    Story("you inspect", [("you", MINE), ("me", LOOK), ("you", INSPECT)]),
+    Story(
+        "whoever inspects looks at it, if asked for",
+        [("you", MINE), ("me", CACHING + INSPECT), ("you", DEL)],
+        gone(b"k"),
+    ),
+    Story("you revoke", [("me", MINE + LOOK), ("you", REVOKE)], gone(b"k")),
+    Story("you revoke something else", [("you", THEIRS), ("me", LOOK), ("you", REVOKE)]),
+    Story("you revoke nothing and close it", [("me", LOOK), ("you", REVOKE)], gone(b"k")),
+    Story("I revoke", [("me", MINE + LOOK + REVOKE), ("you", DEL)]),
+    Story(
+        "whoever was granted it is called when it is revoked",
+        [("me", subscribe(b"me") + enqueue(TOKEN, b"me/1")), ("you", REVOKE)],
+        [[b"subscribe", DESK, 1], [b"message", DESK, b"me/1"]],
+    ),
+    Story(
+        "whoever waits is not",
+        [
+            ("you", enqueue(TOKEN, b"you/1")),
+            ("me", subscribe(b"me") + enqueue(b"c", b"me/1")),
+            ("you", REVOKE),
+        ],
+        [[b"subscribe", DESK, 1]],
     ),
     # Counters.
     Story("you acquire with a token", [("me", LOOK), ("you", FENCED)], gone(b"k")),

@@ -15,6 +15,8 @@ from redlock_aio import (
     LockLostError,
     LockNotAcquiredError,
     LockNotHeldError,
+    LockState,
+    MasterView,
     QuorumUnavailableError,
     Redlock,
     RedlockError,
@@ -67,6 +69,14 @@ async def use(client: Redis) -> None:
         assert_type(await redlock.lock("r", fair=True).acquire(), Lease)
         tried = await redlock.lock("r", on_lost="flag", wait=0).try_acquire()
         assert_type(tried, Lease | None)
+        state = await redlock.inspect("r")
+        assert_type(state, LockState)
+        assert_type((state.locked, state.split, state.certain), tuple[bool, bool, bool])
+        assert_type((state.holder, state.remaining), tuple[Holder | None, int | None])
+        assert_type(state.views, tuple[MasterView, ...])
+        assert_type(state.orphaned, tuple[MasterView, ...])
+        assert_type(await redlock.is_locked("r"), bool)
+        assert_type(await redlock.force_release("r"), bool)
     await redlock.aclose()
 
 

@@ -35,6 +35,7 @@ class Link:
 
     can_free = False
     clustered = False
+    quarantine = ""
 
     def overdue(self) -> None:
         self.late += 1

@@ -1,6 +1,6 @@
 -- KEYS: the locks, their queues (member -> priority in us), who lives in these (member -> deadline in ms
--- of this master's clock), and the locks' counters, only if there is to be a fencing token; as many of
--- each as there are locks.
+-- of this master's clock, and half a ms more if it has been granted the lock), and the locks' counters,
+-- only if there is to be a fencing token; as many of each as there are locks.
 -- ARGV[1]: the token, ARGV[2]: the ttl in ms, ARGV[3]: the member, ARGV[4]: its priority,
 -- ARGV[5]: how many ms a waiter is believed to live, ARGV[6]: how many may wait,
 -- ARGV[7]: the us of this master's clock after which it came too late; with counters also
@@ -52,10 +52,10 @@ end
 local granted = mine or (first and not holder)
 if granted then
   -- Whoever holds the lock and dies is not waited for longer than for the lock.
-  lives = math.min(lives, tonumber(ARGV[2]))
+  lives = math.min(lives, tonumber(ARGV[2])) + 0.5
 end
 for i = 2 * locks + 1, 3 * locks do
-  redis.call("ZADD", KEYS[i], string.format("%.0f", ms + lives), ARGV[3])
+  redis.call("ZADD", KEYS[i], string.format("%.1f", ms + lives), ARGV[3])
   redis.call("PEXPIRE", KEYS[i], ARGV[5] + 100)
 end
 if not granted then

@@ -1,0 +1,184 @@
+"""
+Releasing a lock that somebody else holds.
+
+    who has it? ─► revoke those values ─► a majority has ─► its holder ─► free
+     (all are       (nobody gets in)       done so           is told        (the queue
+     heard out)                                              meanwhile      is called)
+
+- Only values that were seen are ever named to a master. So whoever gets the lock
+  meanwhile keeps it, and a master that hears of it late harms nobody.
+- A master that has not confirmed the revocation is asked again when it answers.
+  There too nobody gets in before the holder may know: the revocation is what is
+  repeated, and it ends by itself.
+- Masters where the lock is free are closed as well. Else somebody could make a
+  majority of them and of grants from before, which it does not know to be revoked.
+- Whoever is cancelled leaves revocations that end by themselves.
+"""
+
+import asyncio
+from collections.abc import Collection, Mapping, Sequence
+
+from redlock_aio._engine.inspecting import Inspection, hear, unavailable
+from redlock_aio._engine.rounds import Fleet, Release, Round
+from redlock_aio._engine.watchdog import LOOK_AFTER, LOOK_INTERVAL, Watchdog
+from redlock_aio._rules import inspection, protocol, revocation
+from redlock_aio._rules.inspection import Told
+from redlock_aio._rules.protocol import Silence
+from redlock_aio._rules.quorum import GRANTED, OPEN, WON, Vote, majority
+from redlock_aio._rules.revocation import BY_FORCE
+from redlock_aio.errors import QuorumUnavailableError, RedlockError
+
+
+class Clearing(Release):
+    """A demand that is granted by a master that does not keep a value, or no longer."""
+
+    __slots__ = ("found",)
+
+    def __init__(self, fleet: Fleet, payload: bytes, ttl: int, asked: Round) -> None:
+        super().__init__(fleet.links, payload, ttl, asked)
+        self.found = False
+        """Whether any master had the value."""
+
+    def answered(self, master: int, reply: object, /) -> None:
+        """Count as granted whatever says that the value is not there any more."""
+        self.found = self.found or reply == GRANTED
+        super().answered(master, GRANTED if protocol.is_settled(reply) else reply)
+
+
+class Revocation(Clearing):
+    """The demand to put something that nobody holds in the place of a value."""
+
+    __slots__ = ()
+
+    def not_sent(self, master: int, silence: Silence) -> None:
+        """Remember it for every master that is away: it may have the value."""
+        self._links[master].owe(self.debt, self.debt_ttl)
+        Round.not_sent(self, master, silence)
+
+
+class Eviction:
+    """
+    The release of one lock that somebody else holds.
+
+    Args:
+        resource: What errors call it.
+
+        max_ttl: For how many ms a holder may have it without an extension.
+    """
+
+    def __init__(
+        self, fleet: Fleet, watchdog: Watchdog, resource: str, key: bytes, max_ttl: int
+    ) -> None:
+        self._fleet = fleet
+        self._watchdog = watchdog
+        self._resource = resource
+        self._key = key
+        self._max_ttl = max_ttl
+        self._began = fleet.clock()
+        self._instead = revocation.revocation(fleet.token())
+        self._grace = revocation.grace(LOOK_AFTER, LOOK_INTERVAL, fleet.master_timeout)
+
+    def __repr__(self) -> str:
+        return f"<Eviction from {self._resource!r}>"
+
+    @property
+    def _lives(self) -> int:
+        """How many ms a revocation lasts: longer than the grace, for to free it calls the queue."""
+        return self._grace + 2 * self._fleet.master_timeout
+
+    async def run(self) -> bool:
+        """
+        Take the lock from whoever has it.
+
+        Returns:
+            Whether anybody had it, on any master.
+
+        Raises:
+            QuorumUnavailableError: Too few masters have answered.
+
+            RedlockError: The manager was closed meanwhile.
+
+        Cancellation:
+            If it was being revoked already, it is free after a moment all the same.
+        """
+        asked = Inspection(self._fleet, self._key)
+        await hear(self._fleet, asked)
+        told = [inspection.read(reply) for reply in asked.replies]
+        values = _longest(told, self._max_ttl)
+        if not values:
+            outs = zip(told, asked.quarantines, strict=True)
+            known = sum(said is not None and not out for said, out in outs)
+            if known < majority(len(told)):
+                views = inspection.lock_state(self._resource, asked.said()).views
+                raise self._unavailable([view.vote for view in views])
+            return False
+        revoked = await self._revoke(values, asked)
+        if any(round.found or round.missing for round in revoked):
+            await asyncio.sleep(self._grace / 1000)
+        await self._free(revoked[0])
+        return any(round.found for round in revoked)
+
+    async def _revoke(self, values: Mapping[bytes, int], asked: Inspection) -> list[Revocation]:
+        """Put what nobody holds in the place of *values*, which may live for so many ms."""
+        fleet = self._fleet
+        revoked = [
+            Revocation(
+                fleet,
+                revocation.revoke(self._key, value, self._instead, self._lives),
+                ttl,
+                asked,
+            )
+            for value, ttl in values.items()
+        ]
+        for round in revoked:
+            fleet.ask(round)
+        try:
+            for round in revoked:
+                await self._settle(round)
+        finally:
+            # However it went: on some masters it is revoked, and of what was done
+            # by this process they do not tell it.
+            self._tell(values)
+        return revoked
+
+    def _tell(self, values: Collection[bytes]) -> None:
+        """Tell those of this process who hold the lock under one of *values*."""
+        for _, _, hold in list(self._watchdog._heap):
+            if hold.attempt.token in values:
+                self._watchdog.lose(hold, BY_FORCE)
+
+    async def _free(self, revoked: Revocation) -> None:
+        """Free what was put there by *revoked*, call the queue, and wake who waits here."""
+        keys = (self._key, *protocol.queue_keys(self._key))
+        free = protocol.leave(keys, self._instead, revocation.NO_MEMBER, stay=True)
+        freed = Clearing(self._fleet, free, self._lives, revoked)
+        self._fleet.ask(freed)
+        if self._key in self._fleet.lines:
+            self._fleet.lines[self._key].dismiss()
+        await self._settle(freed)
+
+    async def _settle(self, round: Clearing) -> None:
+        if round.verdict is OPEN:
+            round.waiter = self._fleet.loop.create_future()
+            await round.waiter
+        if self._fleet.closed:
+            raise RedlockError("this Redlock was closed")
+        if round.verdict is not WON:
+            raise self._unavailable(round.votes())
+
+    def _unavailable(self, votes: Sequence[Vote]) -> QuorumUnavailableError:
+        return unavailable(self._resource, votes, self._fleet.clock() - self._began)
+
+
+def _longest(told: Sequence[Told | None], max_ttl: int) -> dict[bytes, int]:
+    """
+    Return what the masters keep, each with the ms for which one of them may keep it.
+
+    Args:
+        max_ttl: How long that may be if it was extended since.
+    """
+    longest: dict[bytes, int] = {}
+    for said in told:
+        if said is not None and said.value is not None:
+            longest[said.value] = max(said.left, max_ttl, longest.get(said.value, 0))
+    return longest

@@ -1,0 +1,121 @@
+"""
+What an operator asks of a manager: who has a lock, and to take it away.
+
+A resource is named as for `Redlock.lock`, and asked for on the same masters.
+"""
+
+from typing import Protocol
+
+from redlock_aio._engine import inspecting
+from redlock_aio._engine.forcing import Eviction
+from redlock_aio._engine.rounds import Fleet
+from redlock_aio._engine.watchdog import Watchdog
+from redlock_aio._rules.inspection import LockState
+
+
+class Keeper(Protocol):
+    """The manager, as far as it is needed here."""
+
+    _fleet: Fleet
+    _max_ttl: int
+    _watchdog: Watchdog
+
+    def _is_ready(self) -> bool:
+        """Bind to the running loop; return whether the masters' states are known."""
+
+    async def _get_ready(self, wait: int | None) -> None:
+        """Wait until they are, at most *wait* ms."""
+
+    def _key(self, resource: str) -> bytes:
+        """Return what the masters call it, or say what is wrong with it."""
+
+
+async def _key_of(keeper: Keeper, resource: str) -> bytes:
+    key = keeper._key(resource)
+    if not keeper._is_ready():
+        await keeper._get_ready(None)
+    return key
+
+
+class Oversight:
+    """What a manager can say of locks that others hold, and do about them."""
+
+    __slots__ = ()
+
+    async def inspect(self: Keeper, resource: str, /) -> LockState:
+        """
+        Return who holds *resource*, as each master tells it; ``print`` it to read it.
+
+        All masters are asked once and heard out, so that one that hangs costs a master
+        time-out. Those that do not answer are views that say so; see
+        `LockState.certain`.
+
+        Raises:
+            RedlockError: The manager is closed, or belongs to another event loop
+                or process.
+
+            TypeError, ValueError: As for `lock`.
+
+        Cancellation:
+            Nothing was asked that changes anything.
+        """
+        key = await _key_of(self, resource)
+        return await inspecting.inspect(self._fleet, resource, key)
+
+    async def is_locked(self: Keeper, resource: str, /) -> bool:
+        """
+        Return whether somebody holds *resource*: a majority of the masters keeps one value.
+
+        It is the truth of a moment. Whoever is to do what others must not do meanwhile
+        takes the lock, with ``wait=0`` or `Lock.try_acquire`.
+
+        Raises:
+            QuorumUnavailableError: Too few masters have answered to tell.
+
+            RedlockError: The manager is closed, or belongs to another event loop
+                or process.
+
+            TypeError, ValueError: As for `lock`.
+
+        Cancellation:
+            Nothing was asked that changes anything.
+        """
+        key = await _key_of(self, resource)
+        return await inspecting.is_locked(self._fleet, resource, key)
+
+    async def force_release(self: Keeper, resource: str, /) -> bool:
+        """
+        Take *resource* from whoever holds it, also another library, and wake who waits for it.
+
+        For a moment, a little over 0.1 s and two master time-outs, nobody gets it. In that
+        time its holder is told: at once if it is of this process, or if the masters may
+        tell it of changes (``client|tracking``), as they do with this library. Its lease
+        is lost then, and its body cancelled. A holder that can't be told finds out at its
+        next extension, after a third of its ttl; one that never extends does not find out.
+        What it writes meanwhile only a fencing token can refuse: that of the next holder
+        is higher.
+
+        Whoever gets the lock after this call has asked the masters keeps it, but for a
+        library that uses one value for several holders. A master that does not answer
+        takes it from the same holder as soon as it does.
+
+        Returns:
+            Whether there was anything to take, on any master; also what only a
+            minority keeps.
+
+        Raises:
+            QuorumUnavailableError: Too few masters have answered to find or free it.
+                Those that have answered take it away all the same.
+
+            RedlockError: The manager is closed, or belongs to another event loop
+                or process.
+
+            TypeError, ValueError: As for `lock`.
+
+        Cancellation:
+            If the masters have not been asked to take it away, nothing has happened.
+            Otherwise they do, and the lock is free after a moment; only the wait ends. No
+            key of ours stays.
+        """
+        key = await _key_of(self, resource)
+        return await Eviction(self._fleet, self._watchdog, resource, key, self._max_ttl).run()

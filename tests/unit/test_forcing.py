@@ -1,0 +1,726 @@
+"""Releasing by force what others hold, on five masters in memory, in virtual time."""
+
+import asyncio
+import contextlib
+import functools
+import itertools
+import random
+from collections.abc import AsyncIterator, Awaitable
+from typing import Literal
+
+import pytest
+
+from redlock_aio import (
+    Answer,
+    LockLostError,
+    LockNotHeldError,
+    QuorumUnavailableError,
+    Redlock,
+    RedlockError,
+    Retry,
+)
+from redlock_aio._engine.hold import KEY_GONE
+from redlock_aio._engine.watchdog import LOOK_AFTER
+from redlock_aio._rules import protocol, scripts
+from redlock_aio._rules.revocation import BY_FORCE, STAMP
+from redlock_aio.testing import FakeMaster, cancelled_at
+
+from .meddling import before, fence, ran
+
+LATENCY = 0.001
+TIMEOUT = 0.05
+GRACE = 0.1 + 0.02 + 2 * TIMEOUT
+LIVES = GRACE + 2 * TIMEOUT
+When = Literal["waiting", "answered"]
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def locks(masters: list[FakeMaster]) -> list[str | None]:
+    return [master.keys.get("r") for master in masters]
+
+
+def queues(masters: list[FakeMaster]) -> list[bytes]:
+    names = protocol.queue_keys(b"r")
+    return [name for master in masters for name in names if master._data.find(name)[0] is not None]
+
+
+@pytest.fixture
+async def other(masters: list[FakeMaster]) -> AsyncIterator[Redlock]:
+    """Another program's manager."""
+    async with Redlock(masters, restart_guard="off") as redlock:
+        yield redlock
+
+
+class Holder:
+    """A task that holds the lock until it is told, or told to go."""
+
+    def __init__(self, redlock: Redlock, **options: object) -> None:
+        self.entered = asyncio.Event()
+        self.at = 0.0
+        self.left_at = 0.0
+        self.fence = 0
+        self.go = asyncio.Event()
+        self.lock = redlock.lock("r", **options)  # type: ignore[arg-type]
+        self.task = asyncio.create_task(self._hold())
+
+    async def _hold(self) -> None:
+        async with self.lock as lease:
+            self.at = now()
+            self.fence = lease._hold.attempt.fence
+            self.entered.set()
+            try:
+                await self.go.wait()
+            finally:
+                self.left_at = now()
+
+    async def why(self) -> str:
+        await asyncio.wait([self.task], timeout=20)
+        error = self.task.exception()
+        assert isinstance(error, LockLostError)
+        return error.reason
+
+    async def end(self) -> None:
+        self.go.set()
+        await self.task
+
+
+async def holding(redlock: Redlock, **options: object) -> Holder:
+    holder = Holder(redlock, **options)
+    await holder.entered.wait()
+    return holder
+
+
+async def whole(awaitable: Awaitable[object]) -> object:
+    return await awaitable
+
+
+async def test_there_is_nothing_to_free(redlock: Redlock, masters: list[FakeMaster]) -> None:
+    for master in masters:
+        master.commands.clear()
+    began = now()
+
+    assert not await redlock.force_release("r")
+    assert now() - began == pytest.approx(LATENCY)
+    assert [len(master.commands) for master in masters] == [1] * 5
+
+
+@pytest.mark.parametrize("age", [0.0, 0.05, 0.099, 0.2, 5.0])
+@pytest.mark.parametrize("own", [True, False])
+@pytest.mark.parametrize("fair", [True, False])
+@pytest.mark.promise("S1")
+async def test_the_holder_is_told_before_anybody_gets_in(
+    redlock: Redlock, other: Redlock, masters: list[FakeMaster], age: float, own: bool, fair: bool
+) -> None:
+    manager = redlock if own else other
+    holder = await holding(manager, fair=fair)
+    await asyncio.sleep(age)
+    began = now()
+    waiters = [Holder(redlock, fair=fair), Holder(other, fair=fair)]
+    assert await redlock.force_release("r")
+    ended = now()
+
+    assert await holder.why() == BY_FORCE
+    if own:
+        assert holder.left_at - began == pytest.approx(2 * LATENCY)
+    else:
+        late = max(LOOK_AFTER - age, 0.0) + 0.02
+        assert holder.left_at - began < late + 4 * LATENCY
+    assert ended - began == pytest.approx(GRACE + 3 * LATENCY)
+    await asyncio.sleep(0.01)
+    first = next(waiter for waiter in waiters if waiter.entered.is_set())
+    assert first.at > holder.left_at
+    assert first.at - began > GRACE
+    assert first.at - began < GRACE + 10 * LATENCY, "it is woken"
+    for waiter in sorted(waiters, key=lambda waiter: waiter.at or 9e9):
+        async with asyncio.timeout(2):
+            await waiter.entered.wait()
+            await waiter.end()
+    await asyncio.sleep(4)
+    assert locks(masters) == [None] * 5
+    assert not queues(masters)
+
+
+async def test_nobody_gets_in_before_and_the_lock_is_free_after(
+    redlock: Redlock, other: Redlock, masters: list[FakeMaster]
+) -> None:
+    for master in masters:
+        master.set("r", "theirs")
+    task = asyncio.create_task(redlock.force_release("r"))
+    await asyncio.sleep(GRACE - 0.01)
+    assert all(value is not None and value.endswith(STAMP.decode()) for value in locks(masters))
+    assert all(0 < master.pttl("r") <= LIVES * 1000 for master in masters)
+    state = await other.inspect("r")
+    assert str(state.holder).startswith("released by force (")
+    assert await other.lock("r").try_acquire() is None
+    assert await task
+    assert locks(masters) == [None] * 5
+    async with other.lock("r", wait=0):
+        pass
+
+
+async def test_values_that_end_are_taken_from_others_and_kept_from_nobody(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    """Also what only a minority keeps, and several values at once."""
+    for master, value in zip(masters, ("a", "b", "b", "c"), strict=False):
+        master.set("r", value, 5_000)
+        master.set("x", value)
+    assert await redlock.force_release("r")
+    assert locks(masters) == [None] * 5
+    assert [master.keys.get("x") for master in masters] == ["a", "b", "b", "c", None]
+
+
+@pytest.mark.promise("S7")
+async def test_the_next_fencing_token_is_higher(
+    redlock: Redlock, other: Redlock, masters: list[FakeMaster]
+) -> None:
+    holder = await holding(other, fencing=True)
+    assert await redlock.force_release("r")
+    assert await holder.why() == BY_FORCE
+    async with redlock.lock("r", fencing=True) as lease:
+        assert lease.fencing_token > holder.fence > 0
+        assert (await redlock.inspect("r")).fencing_counter == lease.fencing_token
+    assert all(fence() in master.keys for master in masters)
+
+
+async def test_an_extension_and_a_release_are_refused_at_once(
+    redlock: Redlock, other: Redlock
+) -> None:
+    lease = await other.lock("r", on_lost="flag").acquire()
+    task = asyncio.create_task(redlock.force_release("r"))
+    await asyncio.sleep(2.6 * LATENCY)
+    with pytest.raises(LockLostError, match=KEY_GONE):
+        await lease.extend()
+    with pytest.raises(LockNotHeldError):
+        await lease.release()
+    assert await task
+
+
+async def test_who_can_t_be_told_finds_out_when_it_extends(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    for master in masters:
+        master.forbid.add("CLIENT")
+    async with Redlock(masters, restart_guard="off") as deaf:
+        holder = await holding(deaf, ttl=3_000)
+        await asyncio.sleep(0.2)
+        began = now()
+        assert await redlock.force_release("r")
+        assert await holder.why() == KEY_GONE
+        assert holder.left_at - began < 1.0
+    for master in masters:
+        master.forbid.clear()
+
+
+async def test_several_leases_of_one_process_are_told_if_they_are_this_one(
+    redlock: Redlock,
+) -> None:
+    holder, bystander = await holding(redlock), redlock.lock("x")
+    async with bystander as lease:
+        assert await redlock.force_release("r")
+        assert await holder.why() == BY_FORCE
+        assert lease.valid
+        await lease.extend()
+
+
+async def test_a_lock_that_is_just_being_acquired_here_is_lost_too(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    """Its answers come late, so that there is no lease yet when its key is revoked."""
+    for master in masters[2:]:
+        master.latency = 0.04
+    holder = Holder(redlock)
+    await asyncio.sleep(0.025)
+    assert await redlock.force_release("r")
+    assert await holder.why() == BY_FORCE
+
+
+@pytest.mark.promise("S6")
+@pytest.mark.parametrize("hung", [1, 2])
+@pytest.mark.parametrize("own", [True, False])
+async def test_a_hung_minority_costs_one_time_out_and_is_cleaned_later(
+    redlock: Redlock, other: Redlock, masters: list[FakeMaster], hung: int, own: bool
+) -> None:
+    holder = await holding(redlock if own else other, ttl=60_000)
+    await asyncio.sleep(0.2)
+    for master in masters[:hung]:
+        master.hang()
+    began = now()
+    assert await redlock.force_release("r")
+    assert now() - began == pytest.approx(TIMEOUT + GRACE + 2 * LATENCY)
+    assert await holder.why() == BY_FORCE
+    async with other.lock("r", ttl=60_000) as lease:
+        for master in masters:
+            master.resume()
+        await asyncio.sleep(1)
+        assert locks(masters)[hung:] == [lease.token] * (5 - hung)
+        assert all(value in (None, lease.token) for value in locks(masters)[:hung])
+        assert lease.valid
+        await lease.extend()
+    await asyncio.sleep(1)
+    assert locks(masters) == [None] * 5
+
+
+@pytest.mark.promise("S3")
+@pytest.mark.parametrize("away", ["hung", "cut", "condemned", "dead"])
+async def test_a_master_that_comes_back_frees_what_was_seen_and_nothing_else(
+    redlock: Redlock, masters: list[FakeMaster], away: str
+) -> None:
+    """One comes back with what was revoked, one with a successor's key."""
+    for master in masters:
+        master.set("r", "theirs")
+    late, taken = masters[:2]
+    for master in (late, taken):
+        if away in ("hung", "condemned"):
+            master.hang()
+        elif away == "dead":
+            master._alive = False
+            master.cut()
+    task = asyncio.create_task(redlock.force_release("r"))
+    await asyncio.sleep(0.06)
+    if away == "cut":
+        late.cut()
+    taken.set("r", "successor's")
+    assert await task
+    assert locks(masters)[2:] == [None] * 3
+    assert late.keys.get("r") == "theirs" or away == "cut"
+    if away == "condemned":
+        await asyncio.sleep(5)
+    late._alive = taken._alive = True
+    for master in masters:
+        master.resume()
+    await asyncio.sleep(3)
+    assert locks(masters) == [None, "successor's", None, None, None]
+    assert [len(master._debts) for master in redlock._masters] == [0] * 5
+
+
+@pytest.mark.promise("S1")
+@pytest.mark.parametrize("hung", [3, 4, 5])
+@pytest.mark.parametrize("own", [True, False])
+async def test_a_hung_majority_is_an_error_and_does_it_later(
+    redlock: Redlock, other: Redlock, masters: list[FakeMaster], hung: int, own: bool
+) -> None:
+    holder = await holding(redlock if own else other, ttl=60_000)
+    await asyncio.sleep(0.2)
+    for master in masters[:hung]:
+        master.hang()
+    with pytest.raises(QuorumUnavailableError) as caught:
+        await redlock.force_release("r")
+    assert [vote.answer for vote in caught.value.votes[:hung]] == [Answer.TIMED_OUT] * hung
+    assert caught.value.attempts == 0
+    if hung == 5:
+        await holder.end()
+        for master in masters:
+            master.resume()
+        await asyncio.sleep(1)
+    else:
+        await asyncio.sleep(0.6)
+        assert locks(masters)[hung:] == [None] * (5 - hung)
+        assert own or not holder.left_at
+        rival = Holder(other if own else redlock)
+        for master in masters:
+            master.resume()
+        assert await holder.why() == BY_FORCE
+        await rival.entered.wait()
+        assert holder.left_at < rival.at
+        await rival.end()
+        await asyncio.sleep(1)
+    assert locks(masters) == [None] * 5
+
+
+@pytest.mark.parametrize("hung", [0, 3])
+async def test_too_few_answers_to_know_that_there_is_nothing(
+    redlock: Redlock, masters: list[FakeMaster], hung: int
+) -> None:
+    masters[4].set("x", "theirs")
+    for master in masters[:hung]:
+        master.hang()
+    if hung:
+        with pytest.raises(QuorumUnavailableError, match="m4: held by nobody"):
+            await redlock.force_release("r")
+    else:
+        assert not await redlock.force_release("r")
+    assert not any(ran(master, scripts.REVOKE) for master in masters)
+
+
+async def test_masters_that_hang_between_two_steps(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    """Those that revoked it and hang then are an error; the rest ends by itself."""
+    for master in masters:
+        master.set("r", "theirs")
+    task = asyncio.create_task(redlock.force_release("r"))
+    await asyncio.sleep(0.1)
+    for master in masters[:3]:
+        master.hang()
+    with pytest.raises(QuorumUnavailableError):
+        await task
+    for master in masters[:3]:
+        master.resume()
+    await asyncio.sleep(LIVES)
+    assert locks(masters) == [None] * 5
+
+
+async def test_quarantined_masters_are_freed_and_do_not_count(masters: list[FakeMaster]) -> None:
+    async with Redlock(masters) as redlock:
+        for master in masters:
+            master.set("r", "theirs")
+        for master in masters[:2]:
+            master.restart()
+            master.set("r", "theirs")
+        await asyncio.sleep(2)
+        assert "2 quarantined" in repr(redlock)
+        assert await redlock.force_release("r")
+        assert locks(masters) == [None] * 5
+        masters[2].restart()
+        await asyncio.sleep(2)
+        with pytest.raises(QuorumUnavailableError, match="quarantined"):
+            await redlock.force_release("r")
+
+
+async def test_another_kind_of_key_is_left_alone(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    masters[0]._data.zadd(b"r", 1.0, b"x")
+    for master in masters[1:]:
+        master.set("r", "theirs")
+    assert await redlock.force_release("r")
+    assert masters[0]._data.zall(b"r") == {b"x": 1.0}
+    assert locks(masters)[1:] == [None] * 4
+    for master in masters[1:]:
+        master._data.zadd(b"r", 1.0, b"x")
+    with pytest.raises(QuorumUnavailableError, match="WRONGTYPE"):
+        await redlock.force_release("r")
+    assert all(master._data.zall(b"r") for master in masters)
+
+
+async def test_scripts_that_were_forgotten_are_sent_again(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    for master in masters:
+        master.set("r", "theirs")
+        master.execute([b"SCRIPT", b"FLUSH"])
+        for script in (scripts.REVOKE, scripts.LEAVE):
+            before(master, script, Forgets(master))
+    assert await redlock.force_release("r")
+    assert locks(masters) == [None] * 5
+
+
+class Forgets:
+    """Lets a master forget its scripts, once."""
+
+    def __init__(self, master: FakeMaster) -> None:
+        self._master = master
+        self._done = False
+
+    def __call__(self) -> None:
+        if not self._done:
+            self._done = True
+            self._master._scripts.clear()
+
+
+async def test_who_gets_the_lock_meanwhile_keeps_it(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    for master in masters:
+        master.set("r", "theirs")
+        before(master, scripts.REVOKE, functools.partial(master.set, "r", "successor's"))
+    began = now()
+    assert not await redlock.force_release("r")
+    assert now() - began == pytest.approx(3 * LATENCY)
+    assert locks(masters) == ["successor's"] * 5
+
+
+async def test_two_who_release_by_force_at_once(
+    redlock: Redlock, other: Redlock, masters: list[FakeMaster]
+) -> None:
+    for master in masters:
+        master.set("r", "theirs")
+    first = asyncio.create_task(redlock.force_release("r"))
+    await asyncio.sleep(0.1)
+    assert await other.force_release("r")
+    assert await first
+    assert locks(masters) == [None] * 5
+
+
+async def test_closing_meanwhile(masters: list[FakeMaster]) -> None:
+    for master in masters:
+        master.set("r", "theirs")
+    async with Redlock(masters, restart_guard="off") as redlock:
+        task = asyncio.create_task(redlock.force_release("r"))
+        await asyncio.sleep(0.1)
+    await asyncio.wait([task])
+    with pytest.raises(RedlockError, match="closed"):
+        await task
+    await asyncio.sleep(LIVES)
+    assert locks(masters) == [None] * 5
+
+
+# Who waits.
+
+
+async def test_fair_waiters_are_served_in_order_when_the_holder_is_dead(
+    redlock: Redlock, other: Redlock, masters: list[FakeMaster]
+) -> None:
+    """The holder has just been granted the lock, and its process is gone: nobody waits for it."""
+    gone = Redlock(masters, restart_guard="off")
+    lease = await gone.lock("r", ttl=60_000, fair=True, on_lost="flag").acquire()
+    lease._hold.renewed = False
+    for master in gone._masters:
+        master.close()
+    waiters = []
+    for manager in (redlock, other, redlock):
+        waiters.append(Holder(manager, fair=True))
+        await asyncio.sleep(0.02)
+    assert (await redlock.inspect("r")).waiters == 3
+    began = now()
+    assert await other.force_release("r")
+    for waiter in waiters:
+        async with asyncio.timeout(0.05):
+            await waiter.entered.wait()
+            await waiter.end()
+    assert now() - began < GRACE + 0.05
+    await gone.aclose()
+    await asyncio.sleep(0.1)
+    assert not queues(masters)
+
+
+async def test_a_waiter_is_woken_where_nobody_is_told_of_changes(
+    masters: list[FakeMaster],
+) -> None:
+    """By what the queue's channel says."""
+    for master in masters:
+        master.forbid.add("CLIENT")
+        master.set("r", "theirs")
+    async with (
+        Redlock(masters, restart_guard="off") as redlock,
+        Redlock(masters, restart_guard="off") as other,
+    ):
+        waiter = Holder(other, fair=True)
+        await asyncio.sleep(1.3)
+        assert await redlock.force_release("r")
+        async with asyncio.timeout(0.02):
+            await waiter.entered.wait()
+        await waiter.end()
+
+
+async def test_a_waiter_of_this_process_is_woken_too(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    """The masters do not tell a connection of what it has done itself."""
+    for master in masters:
+        master.set("r", "theirs")
+    seldom = Retry(min_delay=20_000, max_delay=20_000)
+    waiter = Holder(redlock, retry=seldom)
+    await asyncio.sleep(0.5)
+    began = now()
+    assert await redlock.force_release("r")
+    await waiter.entered.wait()
+    assert waiter.at - began == pytest.approx(GRACE + 3 * LATENCY)
+    await waiter.end()
+
+
+@pytest.mark.promise("S1")
+async def test_masters_where_it_is_free_are_closed_meanwhile(
+    redlock: Redlock, other: Redlock, masters: list[FakeMaster]
+) -> None:
+    """So that nobody makes a majority of them and of what it was granted before elsewhere."""
+    for master in masters[:2]:
+        master.set("r", "theirs")
+    task = asyncio.create_task(redlock.force_release("r"))
+    await asyncio.sleep(0.1)
+    assert len(set(locks(masters))) == 1
+    assert await other.lock("r").try_acquire() is None
+    assert await task
+    async with other.lock("r", wait=0):
+        pass
+
+
+@pytest.mark.promise("S1")
+async def test_a_waiter_does_not_count_on_what_was_revoked(
+    redlock: Redlock, other: Redlock, masters: list[FakeMaster]
+) -> None:
+    """Nor while the master hangs that had granted it, and could grant it to others then."""
+    for master in masters[1:]:
+        master.set("r", "theirs")
+    waiter = Holder(other, fair=True)
+    await asyncio.sleep(0.1)
+    assert masters[0].keys["r"] != "theirs"
+    task = asyncio.create_task(redlock.force_release("r"))
+    await asyncio.sleep(2.2 * LATENCY)
+    masters[0].hang()
+    await asyncio.sleep(0.1)
+    for master in masters[3:]:
+        master.set("r", "somebody else's")
+    assert await task
+    await asyncio.sleep(0.5)
+    assert len(set(locks(masters)[1:3])) == 1, "it has two"
+    assert locks(masters)[1] is not None
+    assert not waiter.entered.is_set(), "and none that hangs"
+    masters[0].resume()
+    await waiter.entered.wait()
+    assert locks(masters)[:3] == [locks(masters)[1]] * 3
+    await waiter.end()
+
+
+async def test_a_revocation_is_repeated_for_as_long_as_the_lock_may_live(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    for master in masters:
+        master.set("r", "theirs", 40_000)
+    task = asyncio.create_task(redlock.force_release("r"))
+    await asyncio.sleep(1.2 * LATENCY)
+    masters[0].error = "OOM command not allowed when used memory > 'maxmemory'."
+    assert await task
+    await asyncio.sleep(20)
+    assert locks(masters) == ["theirs"] + [None] * 4
+    masters[0].error = ""
+    await asyncio.sleep(1)
+    assert locks(masters) == [None] * 5
+
+
+# Cancellation.
+
+
+async def held(who: str, redlock: Redlock, other: Redlock, masters: list[FakeMaster]) -> Holder:
+    """Return a holder; a stranger's leaves its key for good."""
+    holder = await holding(redlock if who == "own" else other, ttl=60_000)
+    await asyncio.sleep(0.15)
+    if who == "stranger's":
+        await holder.end()
+        for master in masters:
+            master.set("r", "theirs")
+    return holder
+
+
+async def serve(rival: Holder, holder: Holder, masters: list[FakeMaster]) -> bool:
+    """Let whoever waits have its turn; return whether the one before was sent away."""
+    revoked = any(ran(master, scripts.REVOKE) for master in masters)
+    assert rival.entered.is_set() == revoked
+    if not holder.go.is_set():
+        if revoked:
+            assert await holder.why() == BY_FORCE
+            assert holder.left_at < rival.at
+        else:
+            await holder.end()
+    elif not revoked:
+        for master in masters:
+            master.delete("r")
+    await rival.entered.wait()
+    await rival.end()
+    return revoked
+
+
+@pytest.mark.promise("S3")
+@pytest.mark.parametrize("when", ["waiting", "answered"])
+@pytest.mark.parametrize("hung", range(4))
+@pytest.mark.parametrize("who", ["own", "other's", "stranger's"])
+async def test_a_cancellation_at_any_place_leaves_it_free_or_untouched(
+    redlock: Redlock,
+    other: Redlock,
+    masters: list[FakeMaster],
+    who: str,
+    hung: int,
+    when: When,
+) -> None:
+    """And the holder is told in either case before anybody else gets in."""
+    sent_away = []
+    for place in itertools.count(1):
+        holder = await held(who, redlock, other, masters)
+        for master in masters[:hung]:
+            master.hang()
+        call = cancelled_at(place, redlock.force_release("r"), when=when)
+        task = asyncio.create_task(whole(call))
+        await asyncio.wait([task])
+        rival = Holder(other)
+        await asyncio.sleep(0.01)
+        for master in masters:
+            master.resume()
+        await asyncio.sleep(1)
+        sent_away.append(await serve(rival, holder, masters))
+        for master in masters:
+            master.commands.clear()
+        await asyncio.sleep(1)
+        assert locks(masters) == [None] * 5, f"suspension {place}"
+        if not task.cancelled():
+            assert isinstance(task.exception(), QuorumUnavailableError | None)
+            break
+    assert sent_away == [False] + [True] * (2 if hung == 3 else 4)
+
+
+# S1, whatever the masters' ways.
+
+
+class Story:
+    """One random schedule: holders, waiters, latencies, a forced release in the midst."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self.inside = 0
+        self.most = 0
+        self.ended = 0
+        self.fences: list[int] = []
+
+    async def use(self, redlock: Redlock, delay: float, length: float) -> None:
+        fair = self.chance.random() < 0.4
+        await asyncio.sleep(delay)
+        try:
+            async with redlock.lock(
+                "r", ttl=self.chance.choice([300, 2_000, 10_000]), fair=fair, fencing=True
+            ) as lease:
+                self.inside += 1
+                self.most = max(self.most, self.inside)
+                self.fences.append(lease.fencing_token)
+                try:
+                    await asyncio.sleep(length)
+                finally:
+                    self.inside -= 1
+        except LockLostError:
+            pass
+        self.ended += 1
+
+    async def force(self, redlock: Redlock, delay: float) -> None:
+        await asyncio.sleep(delay)
+        with contextlib.suppress(QuorumUnavailableError):
+            await redlock.force_release("r")
+
+    async def tell(self) -> None:
+        chance = self.chance
+        masters = [FakeMaster(f"m{i}", latency=chance.uniform(0.0005, 0.04)) for i in range(5)]
+        async with (
+            Redlock(masters, restart_guard="off") as a,
+            Redlock(masters, restart_guard="off") as b,
+            Redlock(masters, restart_guard="off") as c,
+        ):
+            managers = [a, b, c]
+            tasks = [
+                self.use(chance.choice(managers), chance.uniform(0, 0.6), chance.uniform(0, 1.5))
+                for _ in range(5)
+            ]
+            tasks += [self.force(chance.choice(managers), chance.uniform(0, 1.2)) for _ in range(3)]
+            hurt = chance.choice(masters)
+            loop = asyncio.get_running_loop()
+            if chance.random() < 0.5:
+                at = chance.uniform(0, 0.8)
+                loop.call_later(at, hurt.hang)
+                loop.call_later(at + chance.uniform(0.01, 1), hurt.resume)
+            elif chance.random() < 0.5:
+                loop.call_later(chance.uniform(0, 0.8), hurt.cut)
+            await asyncio.gather(*tasks)
+            await asyncio.sleep(2)
+            assert locks(masters) == [None] * 5
+            assert not queues(masters)
+
+
+@pytest.mark.promise("S1")
+@pytest.mark.parametrize("seed", range(150))
+async def test_no_two_are_inside_at_once(seed: int) -> None:
+    story = Story(seed)
+    await story.tell()
+
+    assert story.most == 1
+    assert story.ended == 5
+    assert story.fences == sorted(set(story.fences))

@@ -1,0 +1,320 @@
+"""Who holds a lock by what each master says: tables, and what always holds."""
+
+from collections import Counter as Count
+from hashlib import sha256
+
+import pytest
+from hypothesis import given, strategies as st
+
+from redlock_aio import Answer, Holder, LockState, MasterView
+from redlock_aio._rules import holders, protocol
+from redlock_aio._rules.holders import named
+from redlock_aio._rules.inspection import Said, is_kept, lock_state, read, remaining, view
+from redlock_aio._rules.protocol import Silence
+from redlock_aio._rules.quorum import NOT_YET, majority
+
+MINE = b"a" * 28 + named("web-1:42") + b'{"job":"nightly"}'
+THEIRS = b"b" * 40
+FOREIGN = b"just a value"
+DOWN = Silence(Answer.UNREACHABLE, "connection refused")
+WRONG = Exception("WRONGTYPE Operation against a key holding the wrong kind of value")
+OUT = "it started 3 s ago; it votes again in 60 s"
+
+
+def says(
+    value: bytes | None, left: int = 5_000, counter: object = None, waiters: int = 0
+) -> list[object]:
+    return [value, -2 if value is None else left, counter, waiters]
+
+
+FREE = says(None)
+
+
+def state(*replies: object, out: tuple[int, ...] = (), age: int = 0) -> LockState:
+    said = [Said(f"m{i}", reply, age, OUT if i in out else "") for i, reply in enumerate(replies)]
+    return lock_state("r", said)
+
+
+def fingerprint(value: bytes) -> str:
+    return sha256(value).hexdigest()[:8]
+
+
+def test_a_majority_keeps_it() -> None:
+    found = state(says(MINE, 4_000), says(MINE, 3_000), says(MINE, 5_000), FREE, says(THEIRS))
+
+    assert found.locked
+    assert found.certain
+    assert not found.split
+    assert found.holder == Holder(fingerprint(MINE), "web-1:42", {"job": "nightly"})
+    assert found.remaining == 3_000
+    assert [its.master for its in found.orphaned] == ["m4"]
+    assert [its.answer for its in found.views] == [Answer.HELD] * 3 + [Answer.FREE, Answer.HELD]
+    assert [its.remaining for its in found.views] == [4_000, 3_000, 5_000, None, 5_000]
+
+
+@pytest.mark.parametrize(
+    ("replies", "verdict"),
+    [
+        # locked, certain, split, orphaned
+        ([FREE] * 3, (False, True, False, 0)),
+        ([says(MINE)] * 3, (True, True, False, 0)),
+        ([says(MINE), FREE, FREE], (False, True, False, 1)),
+        ([says(MINE), says(THEIRS), FREE], (False, True, True, 2)),
+        ([says(MINE), says(THEIRS), says(FOREIGN)], (False, True, True, 3)),
+        ([says(MINE), says(MINE), says(THEIRS)], (True, True, False, 1)),
+        ([says(MINE), says(MINE), DOWN], (True, True, False, 0)),
+        ([says(MINE), FREE, DOWN], (False, False, False, 1)),
+        ([FREE, FREE, DOWN], (False, True, False, 0)),
+        ([FREE, DOWN, DOWN], (False, False, False, 0)),
+        ([says(MINE), says(THEIRS), NOT_YET], (False, False, True, 2)),
+        ([says(MINE), says(THEIRS), WRONG], (False, False, True, 2)),
+        # Half of four is no majority.
+        ([says(MINE), says(MINE), FREE, FREE], (False, True, False, 2)),
+        ([says(MINE), says(MINE), FREE, DOWN], (False, False, False, 2)),
+        ([says(MINE), FREE, FREE, DOWN], (False, True, False, 1)),
+        ([says(MINE)], (True, True, False, 0)),
+    ],
+)
+def test_the_verdict(replies: list[object], verdict: tuple[bool, bool, bool, int]) -> None:
+    found = state(*replies)
+
+    assert (found.locked, found.certain, found.split, len(found.orphaned)) == verdict
+
+
+def test_a_master_in_quarantine_is_shown_and_does_not_count() -> None:
+    found = state(says(MINE), says(MINE), says(MINE), FREE, FREE, out=(2,))
+
+    assert not found.locked
+    assert not found.certain, "it may have forgotten whose it was"
+    assert found.views[2].answer is Answer.QUARANTINED
+    assert found.views[2].detail == OUT
+    assert found.views[2].holder == found.views[0].holder
+    assert str(found.views[2]) == (
+        f"m2: quarantined, {OUT}; has it for web-1:42 ({fingerprint(MINE)}), which does not count"
+    )
+    assert state(says(MINE), says(MINE), FREE, out=(2,)).certain
+    assert state(FREE, FREE, says(MINE), out=(2,)).certain
+
+
+def test_what_holds_for_the_holder_holds_for_quarantined_masters_too() -> None:
+    found = state(says(MINE), says(MINE), says(THEIRS), out=(2,))
+
+    assert [its.master for its in found.orphaned] == ["m2"]
+    assert state(says(MINE), says(MINE), says(MINE), out=(2,)).orphaned == ()
+
+
+@pytest.mark.parametrize(
+    ("left", "needed", "expected"),
+    [
+        ([3, 1, 2], 2, 2),
+        ([3, 1, 2], 3, 1),
+        ([3, 1, 2], 1, 3),
+        ([3, None, None], 2, None),
+        ([3, 2, None], 2, 3),
+        ([5, 4, None, 2, 1], 3, 4),
+    ],
+)
+def test_it_is_kept_until_the_first_leaves_too_few(
+    left: list[int | None], needed: int, expected: int | None
+) -> None:
+    assert remaining(left, needed) == expected
+
+
+def test_time_that_has_passed_since_is_not_left_any_more() -> None:
+    found = state(says(MINE, 100), says(MINE, 60), says(MINE, 10), age=40)
+
+    assert [its.remaining for its in found.views] == [60, 20, 0]
+    assert found.remaining == 20
+
+
+def test_a_lock_without_an_end_has_none() -> None:
+    found = state(says(FOREIGN, -1), says(FOREIGN, -1), says(FOREIGN, 7), age=3)
+
+    assert found.remaining is None
+    assert [its.remaining for its in found.views] == [None, None, 4]
+    assert "without an end" in str(found)
+
+
+@pytest.mark.parametrize(
+    ("counter", "expected"),
+    [
+        (b"1700000000000001", 1_700_000_000_000_001),
+        (b"%d" % 2**53, 2**53),
+        (b"%d" % (2**53 + 1), None),
+        (b"0000000000000007", 7),
+        (b"0", None),
+        (b"-7", None),
+        (b"1.5", None),
+        (b"", None),
+        (b"\xff", None),
+        ("²".encode(), None),
+        (b"9" * 30, None),
+        (None, None),
+        (7, None),
+    ],
+)
+def test_a_counter_is_read_if_it_is_one(counter: object, expected: int | None) -> None:
+    assert state(says(MINE, counter=counter)).fencing_counter == expected
+
+
+def test_the_highest_counter_and_the_longest_queue_are_told() -> None:
+    found = state(
+        says(MINE, counter=b"7", waiters=1),
+        says(MINE, counter=b"9", waiters=0),
+        says(None, counter=b"8", waiters=2),
+    )
+
+    assert found.fencing_counter == 9
+    assert found.waiters == 2
+    assert [its.fencing_counter for its in found.views] == [7, 9, 8]
+    assert [its.waiters for its in found.views] == [1, 0, 2]
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        [],
+        [MINE],
+        [MINE, 1, None],
+        [MINE, b"1", None, 0],
+        [MINE, 1, None, None],
+        ["text", 1, None, 0],
+        [1, 1, None, 0],
+        0,
+        None,
+        b"OK",
+        MINE,
+        "x",
+        {b"a": 1},
+    ],
+)
+def test_what_makes_no_sense_is_an_error_that_holds_no_secret(reply: object) -> None:
+    found = state(reply, FREE, FREE)
+
+    assert read(reply) is None
+    assert found.views[0].answer is Answer.ERROR
+    assert "no sense" in found.views[0].detail
+    assert "aaaa" not in repr(found)
+
+
+@pytest.mark.parametrize(
+    ("reply", "said"),
+    [
+        (DOWN, "m0: unreachable, connection refused"),
+        (protocol.TIMED_OUT, "m0: timed out"),
+        (WRONG, "m0: error, WRONGTYPE Operation against a key holding the wrong kind of value"),
+        (FREE, "m0: held by nobody"),
+        (says(THEIRS, 12), f"m0: held by {fingerprint(THEIRS)}, 12 ms left"),
+        (says(MINE, -1), f"m0: held by web-1:42 ({fingerprint(MINE)}), without an end"),
+    ],
+)
+def test_a_view_is_one_line(reply: object, said: str) -> None:
+    assert str(view(Said("m0", reply))) == said
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        (state(FREE, FREE, DOWN), "'r' is held by nobody"),
+        (state(FREE, DOWN, DOWN), "'r' may be held: too few masters have answered to tell"),
+        (state(says(MINE), FREE, FREE), "'r' is held by a minority only"),
+        (
+            state(says(MINE), says(THEIRS), says(None, waiters=3)),
+            "'r' is held by nobody: the votes are split, 3 wait",
+        ),
+        (
+            state(says(MINE, 7, b"5"), says(MINE, 9, waiters=2), FREE),
+            (
+                f"'r' is held by web-1:42 ({fingerprint(MINE)}) on 2 of 3 masters, 7 ms left,"
+                ' 2 wait, fencing counter 5, {"job": "nightly"}'
+            ),
+        ),
+    ],
+)
+def test_the_first_line_says_the_verdict_and_the_others_the_views(
+    found: LockState, said: str
+) -> None:
+    first, *others = str(found).splitlines()
+
+    assert first == said
+    assert others == [f"  {its}" for its in found.views]
+
+
+def test_what_others_write_stays_on_its_line() -> None:
+    evil = b"a" * 28 + b"@x\n  m9: held by nobody\x1b[2J" + b'{"k\\n":"\\u001b"}'
+    found = state(says(evil), says(evil), says(evil))
+
+    assert len(str(found).splitlines()) == 4
+    assert "\x1b" not in str(found)
+
+
+ANY_VALUE = st.one_of(
+    st.sampled_from([MINE, THEIRS, FOREIGN, b""]), st.binary(min_size=41, max_size=60)
+)
+ANY_REPLY = st.one_of(
+    st.just(FREE),
+    st.just(FREE),
+    st.builds(
+        says,
+        st.sampled_from([MINE, THEIRS]),
+        st.integers(-1, 9_999),
+        st.sampled_from([None, b"5", b"7", b"junk"]),
+        st.integers(0, 3),
+    ),
+    st.builds(says, ANY_VALUE, st.integers(-1, 9_999)),
+    st.sampled_from([DOWN, WRONG, NOT_YET, None, 7, b"x"]),
+)
+
+
+@given(st.lists(ANY_REPLY, min_size=1, max_size=7), st.sets(st.integers(0, 6)))
+def test_what_always_holds(replies: list[object], out: set[int]) -> None:
+    found = state(*replies, out=tuple(out))
+    counted = [
+        told.value
+        for i, told in enumerate(map(read, replies))
+        if told is not None and told.value is not None and i not in out
+    ]
+    needed = majority(len(replies))
+    winners = [value for value, times in Count(counted).items() if times >= needed]
+
+    assert found.locked == bool(winners)
+    assert found.holder == (holders.holder(winners[0]) if winners else None)
+    assert found.split == (not winners and len(set(counted)) > 1)
+    assert not (found.locked and found.split)
+    assert found.certain or not found.locked
+    assert len(found.views) == len(replies)
+    keepers = [its for its in found.views if its.holder is not None]
+    assert set(found.orphaned) <= set(keepers)
+    if not found.locked:
+        assert found.orphaned == tuple(keepers)
+    for text in (repr(found), str(found), *map(str, found.views)):
+        assert "a" * 40 not in text
+        assert "b" * 40 not in text
+    assert len(str(found).splitlines()) == 1 + len(replies)
+    assert hash(found) == hash(state(*replies, out=tuple(out)))
+
+
+@given(
+    st.lists(st.sampled_from(["a", "b", None]), min_size=1, max_size=7),
+    st.integers(0, 7),
+)
+def test_it_is_certain_exactly_if_no_answer_could_change_it(
+    said: list[str | None], unknown: int
+) -> None:
+    """Those who have not spoken say at most all the same, and at least nothing."""
+    masters = len(said) + unknown
+    kept = [value for value in said if value is not None]
+    ends = {
+        max(Count(kept + [value] * unknown).values(), default=0) >= majority(masters)
+        for value in ("a", "b", "c")
+    }
+    ends.add(max(Count(kept).values(), default=0) >= majority(masters))
+    found = is_kept(kept, unknown, masters)
+
+    assert found == (ends.pop() if len(ends) == 1 else None)
+
+
+def test_a_view_is_a_value() -> None:
+    assert MasterView("m", Answer.FREE) == MasterView("m", Answer.FREE, "", None, None, None, 0)
+    assert MasterView("m", Answer.FREE).counts
+    assert not MasterView("m", Answer.QUARANTINED).counts
