@@ -214,7 +214,6 @@ STORIES = [
             ("me", CACHING + enqueue(TOKEN, b"me/1")),
             ("you", enqueue(b"c", b"you/1")),
         ],
-        before_7_2=gone(QUEUE, LIVE),
     ),
     Story(
         "whoever finds the queue full looks at all of it",
