@@ -245,7 +245,8 @@ class Opening:
 
 
 def _this_process() -> bytes:
-    return holders.named(f"{socket.gethostname()}:{os.getpid()}".replace("{", "("))
+    name = f"{socket.gethostname()}:{os.getpid()}"
+    return holders.named("".join(c if c.isprintable() and c != "{" else "?" for c in name))
 
 
 def _tell(good: bool, said: str) -> None:

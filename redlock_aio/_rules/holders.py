@@ -68,8 +68,8 @@ def packed(metadata: object) -> bytes:
 def named(name: str) -> bytes:
     """Return what follows a token: the *name* of a manager, if it makes sense."""
     said = text(name, name="name")
-    if b"{" in said:
-        raise ValueError("name must not have a '{'")
+    if "{" in name or not name.isprintable():
+        raise ValueError("name must have printable characters, and no '{'")
     return b"@" + said
 
 
@@ -87,6 +87,8 @@ def holder(value: bytes) -> Holder:
     name, brace, rest = value[ours.end() :].partition(b"{")
     try:
         metadata = json.loads(brace + rest) if brace else {}
-        return Holder(who, name.decode(), metadata)
+        said = name.decode()
     except (ValueError, RecursionError):
         return Holder(who)
+    # It is shown in logs and on terminals, whoever has written it.
+    return Holder(who, said, metadata) if said.isprintable() else Holder(who)

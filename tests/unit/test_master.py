@@ -99,7 +99,8 @@ async def test_a_set_that_is_executed_late_does_not_outlive_its_release(
         pass
     await asyncio.sleep(30)  # the connection is given up; its SET lies in the server's buffer
     masters[0].resume()
-    assert [command[0] for command in masters[0].commands[-2:]] == [b"SET", b"DELIFEQ"]
+    names = [command[0] for command in masters[0].commands]
+    assert names[names.index(b"SET") :] == [b"SET", b"DELIFEQ", b"EVALSHA"]
     await asyncio.sleep(1)
     assert masters[0].keys == {}
     assert "0 debts" in repr(redlock._masters[0])
@@ -117,6 +118,23 @@ async def test_a_release_that_is_answered_with_an_error_is_repeated(
     masters[0].error = ""
     await asyncio.sleep(0.3)
     assert masters[0].keys == {}
+
+
+@pytest.mark.promise("S3")
+async def test_a_release_that_is_answered_late_with_an_error_is_repeated(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    lease = await redlock.lock("r", ttl=60_000).acquire()
+    masters[0].hang()
+    await lease.release()
+    await asyncio.sleep(0.2)
+    masters[0].error = "BUSY Redis is busy running a script"
+    masters[0].resume()
+    await asyncio.sleep(0.1)
+    masters[0].error = ""
+    await asyncio.sleep(0.3)
+    assert masters[0].keys == {}
+    assert "0 debts" in repr(redlock._masters[0])
 
 
 async def test_a_debt_is_forgotten_when_its_key_has_ended_by_itself(
