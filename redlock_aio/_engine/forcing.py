@@ -24,9 +24,11 @@ from redlock_aio._engine.watchdog import LOOK_AFTER, LOOK_INTERVAL, Watchdog
 from redlock_aio._rules import inspection, protocol, revocation
 from redlock_aio._rules.inspection import Told
 from redlock_aio._rules.protocol import Silence
-from redlock_aio._rules.quorum import GRANTED, OPEN, WON, Vote, majority
+from redlock_aio._rules.quorum import GRANTED, OPEN, WON, Answer, Vote, majority
 from redlock_aio._rules.revocation import BY_FORCE
 from redlock_aio.errors import QuorumUnavailableError, RedlockError
+
+UNCONFIRMED = Silence(Answer.TIMED_OUT, "it has not confirmed that the lock is revoked")
 
 
 class Clearing(Release):
@@ -115,7 +117,7 @@ class Eviction:
         revoked = await self._revoke(values, asked)
         if any(round.found or round.missing for round in revoked):
             await asyncio.sleep(self._grace / 1000)
-        await self._free(revoked[0])
+        await self._free(revoked)
         return any(round.found for round in revoked)
 
     async def _revoke(self, values: Mapping[bytes, int], asked: Inspection) -> list[Revocation]:
@@ -147,14 +149,22 @@ class Eviction:
             if hold.attempt.token in values:
                 self._watchdog.lose(hold, BY_FORCE)
 
-    async def _free(self, revoked: Revocation) -> None:
-        """Free what was put there by *revoked*, call the queue, and wake who waits here."""
+    async def _free(self, revoked: Sequence[Revocation]) -> None:
+        """Free what was put there, call the queue, and wake who waits here."""
         keys = (self._key, *protocol.queue_keys(self._key))
         free = protocol.leave(keys, self._instead, revocation.NO_MEMBER, stay=True)
-        freed = Clearing(self._fleet, free, self._lives, revoked)
-        self._fleet.ask(freed)
-        if self._key in self._fleet.lines:
-            self._fleet.lines[self._key].dismiss()
+        freed = Clearing(self._fleet, free, self._lives, revoked[0])
+        fleet = self._fleet
+        fleet.flush()
+        for number, link in enumerate(fleet.links):
+            # Where it has not been confirmed it may come later, and must last then.
+            if any(round.replies[number] != GRANTED for round in revoked):
+                Round.not_sent(freed, number, UNCONFIRMED)
+            elif (silence := link.send(freed.payload, (freed,))) is not None:
+                freed.not_sent(number, silence)
+        fleet.loop.call_later(fleet.master_timeout / 1000, freed.expire)
+        if self._key in fleet.lines:
+            fleet.lines[self._key].dismiss()
         await self._settle(freed)
 
     async def _settle(self, round: Clearing) -> None:

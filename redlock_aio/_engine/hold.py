@@ -13,7 +13,7 @@ from redlock_aio._engine.rounds import Fleet, Round
 from redlock_aio._rules import protocol
 from redlock_aio._rules.lifetime import LOST, Lifetime
 from redlock_aio._rules.protocol import Trust
-from redlock_aio._rules.quorum import GRANTED, WON
+from redlock_aio._rules.quorum import GRANTED, WON, Answer
 from redlock_aio._rules.revocation import BY_FORCE, is_revocation
 
 KEY_GONE = "a majority of the masters no longer has its key"
@@ -130,10 +130,22 @@ class Look(Round):
         if reply is None or isinstance(reply, bytes | list):
             values = reply if isinstance(reply, list) else [reply]
             if any(value and is_revocation(value) for value in values):
-                self.why = BY_FORCE
+                self._revoked(master)
             ours = self.hold.attempt
             reply = GRANTED if ours.key.is_kept(reply, ours.token) else 0
         super().answered(master, reply)
+
+    def _revoked(self, master: int) -> None:
+        """
+        Hear that a lock was released by force where the holder may have it.
+
+        One that had granted it is enough, also if the others can't be reached or it
+        says so late: others are let in on all of them after a moment.
+        """
+        self.why = BY_FORCE
+        said = protocol.read(self.hold.attempt.replies[master])
+        if said.answer is Answer.GRANTED:
+            self._watchdog.lose(self.hold, BY_FORCE)
 
     def settled(self) -> None:
         """Tell the holder if the key is gone."""
@@ -161,8 +173,10 @@ class Renewal(Round):
 
     def declined(self, master: int, reply: object) -> None:
         """Have a master that has lost the key keep it again, once the extension holds."""
-        if self.verdict is WON and reply == 0:
-            self._watchdog.restore(self.hold, master)
+        if reply == 0:
+            self._watchdog.doubt(self.hold)  # it may have been released by force
+            if self.verdict is WON:
+                self._watchdog.restore(self.hold, master)
 
     def why_refused(self) -> str:
         """Return what those say that refuse it."""

@@ -36,6 +36,12 @@ HEARTBEAT = LIVES / 3000
 SHORTEST_BEAT = 0.02
 """Seconds between two words of a waiter with some grants, however short its ttl."""
 
+FRESH = 0.1
+"""
+Seconds beside a master time-out after which grants are too old to make a majority, and are
+given back for new ones: those from before and after a forced release must not be added up.
+"""
+
 AGAIN = 3
 """How often in a row a master is asked again that has forgotten the scripts, or is ahead."""
 
@@ -243,7 +249,7 @@ class Waiter:
         ticket = self.ticket
         if self._over:
             return
-        if ticket.until(self._ttl, factor=self._factor) > self.fleet.clock() or ticket.refused:
+        if self._until() > self.fleet.clock() or ticket.refused:
             self.ring()
             return
         lost = ticket.lost
@@ -282,7 +288,7 @@ class Waiter:
             return
         self.ticket.called()
         if self.ticket.standings[master] is GRANTED:
-            self.ticket.forget(master)  # it was taken from us: see revoke.lua
+            self._give_back()  # it was taken from us: see revoke.lua
         soon = self.fleet.clock() + CALLS_LAST
         for number, standing in enumerate(self.ticket.standings):
             if standing in (AWAITED, UNASKED):  # it is its turn to call, or it waits for us
@@ -345,7 +351,7 @@ class Waiter:
             The place in the queues is kept; `leave` gives it up.
         """
         ticket, claim, fleet = self.ticket, self.claim, self.fleet
-        until = ticket.until(self._ttl, factor=self._factor)
+        until = self._until()
         if until <= fleet.clock():
             return False
         if self._counter is not None:
@@ -363,6 +369,16 @@ class Waiter:
         claim.until = until
         self._end()
         return True
+
+    def _until(self) -> float:
+        """Return until when we have it; 0 if not, or if it has to be asked for again."""
+        until = self.ticket.until(self._ttl, factor=self._factor)
+        fresh = FRESH + self.fleet.master_timeout / 1000
+        if until and not self.ticket.is_fresh(self.fleet.clock() - fresh):
+            self._give_back()
+            self.ask_all()
+            return 0.0
+        return until
 
     def _counters(self) -> list[int]:
         return self.ticket.counters(self.fleet.clock(), self._ttl, factor=self._factor)

@@ -112,6 +112,11 @@ class Ticket:
             return 0.0
         return timing.deadline(sent[self.needed - 1], ttl, factor=factor)
 
+    def is_fresh(self, since: float) -> bool:
+        """Return whether a majority has granted the lock to questions from *since* on."""
+        grants = zip(self._sent, self.standings, strict=True)
+        return sum(said is GRANTED and sent >= since for sent, said in grants) >= self.needed
+
     def count(self, *standings: Standing) -> int:
         """Return how many masters stand like that."""
         return sum(standing in standings for standing in self.standings)
