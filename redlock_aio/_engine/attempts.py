@@ -63,8 +63,9 @@ class Attempt(Round):
 
     @property
     def is_curable(self) -> bool:
-        """Whether it was lost for a reason that another attempt does not meet."""
-        return False
+        """Whether it was lost because too many masters had forgotten the script."""
+        forgotten = sum(map(protocol.has_no_script, self.replies))
+        return self.verdict is LOST and self.granted + forgotten >= self.won_at
 
     async def agree(self, fleet: Fleet, at_most: float | None) -> None:
         """
@@ -249,11 +250,13 @@ class Watch(Release):
     Whoever waits is told when that may have gone on a majority.
     """
 
-    __slots__ = ("_bell", "_clock", "_loop", "view")
+    __slots__ = ("_bell", "_clock", "_fleet", "_key", "_loop", "view")
     trust = Trust.FULL
 
     def __init__(self, fleet: Fleet, attempt: Attempt) -> None:
         super().__init__(fleet.links, attempt.release(), attempt.ttl, attempt)
+        self._fleet = fleet
+        self._key = attempt.key
         self._clock = fleet.clock
         self._loop = fleet.loop
         self.view = View(len(fleet.links))
@@ -269,6 +272,8 @@ class Watch(Release):
             self.view.may_be_free(master)
         super().answered(master, reply)
         self._ring()
+        if reply == GRANTED:  # it was ours, and in the way of others
+            self._fleet.freed(self._key, master)
 
     def _was_refused(self, master: int) -> bool:
         """Whether a master refused for another reason; then it means nothing that nobody has it."""

@@ -80,6 +80,16 @@ class Claim(Attempt):
         """Return the command that takes it back, and keeps the place in the queue."""
         return protocol.leave(self._keys, self.token, self._member, stay=True)
 
+    def let_go(self, ttl: int, *, stay: bool) -> None:
+        """
+        Take it back where it may live *ttl* ms, and tell who waits here; nothing is awaited.
+
+        Args:
+            stay: Whether the place in the queues is kept.
+        """
+        self._fleet.release(self.give_back() if stay else self.release(), ttl, self)
+        self._fleet.freed(self.key)
+
     def proposal(self, now: float, counters: list[int]) -> tuple[bytes, ...]:
         """
         Return what a question says to have a fencing token, nothing if there is to be none.

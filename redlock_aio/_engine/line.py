@@ -144,11 +144,8 @@ class Line:
             self._tried_by = tried_by = now + 2 * self.round_trip + COURTESY
             if now - self.since >= self._tenure:
                 self.open_at = tried_by
-        if self.guests:
-            for guest in list(self.guests):
-                guest.nudge()
-        if self.watcher is not None:  # the lease was had out of turn
-            self.watcher.nudge()
+        if self.guests or self.watcher is not None:
+            self.freed()  # a watcher, too: the lease may have been had out of turn
         self._next()
 
     def _next(self) -> None:
@@ -179,17 +176,20 @@ class Line:
         """Hear that the key may have been changed by others on one master."""
         if self.holder is not None:
             self.holder.changed(master)
-        if self.watcher is not None:
-            self.watcher.changed(master)
-        if self.guests:
-            for guest in list(self.guests):
-                guest.changed(master)
+        self.freed(master)
 
-    def dismiss(self) -> None:
-        """Let those who wait for masters find out that it is over; the line follows them."""
+    def freed(self, master: int | None = None) -> None:
+        """
+        Have those who wait for masters look again; the line follows them.
+
+        Args:
+            master: Where; everywhere if left out.
+        """
         for party in (self.watcher, *(self.guests or ())):
-            if party is not None:
+            if party is not None and master is None:
                 party.nudge()
+            elif party is not None:
+                party.changed(master)
 
     # Letting others go first.
 

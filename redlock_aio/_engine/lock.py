@@ -161,7 +161,7 @@ class Lock:
         won, mine = await self._in_turn(fleet, line, counter, began)
         return self._lease(won, line, mine=mine, entering=entering)
 
-    def _shared(self, fleet: Fleet) -> Hold | None:
+    def _shared(self, fleet: Fleet, *, patient: bool = True) -> Hold | None:
         """Return the lease of our own that can be taken again, if there is one."""
         key = self._key
         if isinstance(key, Keys) and any(link.clustered for link in fleet.links):
@@ -172,7 +172,7 @@ class Lock:
                     " is a Cluster, which keeps them in different slots; give them a hash tag,"
                     " as in '{order:7}:invoice' and '{order:7}:stock'"
                 )
-        return reentrance.shared(fleet, self)
+        return reentrance.shared(fleet, self, patient=patient)
 
     def _share(self, hold: Hold, *, entering: bool) -> Lease:
         """Take a lease again that is our own; the masters are asked for nothing."""
@@ -297,7 +297,8 @@ class Lock:
         fleet = engine._fleet
         if self._fenced:
             await know_the_time(fleet, None)
-        hold = self._shared(fleet) if self._reentrant or not self._key.can_free else None
+        asks = self._reentrant or not self._key.can_free
+        hold = self._shared(fleet, patient=False) if asks else None
         if hold is not None:
             return self._share(hold, entering=False)
         line = fleet.line(self._key)

@@ -255,7 +255,7 @@ class Redlock(Opening, Oversight):
     def _keys(self, resources: tuple[str, ...]) -> Keys:
         """Return the keys of several resources that make sense together."""
         if not 1 < len(resources) <= MOST_RESOURCES:
-            said = "at least one resource" if not resources else f"at most {MOST_RESOURCES}"
+            said = f"at most {MOST_RESOURCES} resources" if resources else "at least one resource"
             raise TypeError(f"lock() wants {said}, not {len(resources)}")
         keys = [self._key(resource) for resource in resources]
         if len(set(keys)) < len(keys):

@@ -35,9 +35,12 @@ def known(task: asyncio.Task[object] | None) -> "weakref.ref[asyncio.Task[object
     return None if task is None else weakref.ref(task)
 
 
-def shared(fleet: Fleet, wish: Wish) -> Hold | None:
+def shared(fleet: Fleet, wish: Wish, *, patient: bool = True) -> Hold | None:
     """
     Return the lease of our own that gives us what we wish; ``None`` if we have to ask for it.
+
+    Args:
+        patient: Whether whoever wishes it would wait for it.
 
     Raises:
         RedlockError: We hold it, or a part of it, so that we would wait for
@@ -59,7 +62,7 @@ def shared(fleet: Fleet, wish: Wish) -> Hold | None:
                     " it is held without a fencing token"
                 )
             return hold
-        if wish._wait is None and wish._retry.attempts is None and _lasts(hold):
+        if patient and wish._wait is None and wish._retry.attempts is None and _lasts(hold):
             raise RedlockError(_why(hold, wish))
     return None
 

@@ -295,6 +295,20 @@ class Fleet:
             if key in self.lines:
                 self.lines[key].changed(master)
 
+    def freed(self, key: Key | Keys, master: int | None = None) -> None:
+        """
+        Tell who waits in this process that something is given back that was no lease.
+
+        The masters do not tell: they spare the connection that changes a key.
+
+        Args:
+            master: Where that is done; if left out, it is on its way everywhere.
+        """
+        for each in key.each:
+            line = self.lines.get(each)
+            if line is not None:
+                line.freed(master)
+
     def flush(self) -> None:
         """Send what was asked in this turn of the loop."""
         asked = self._asked
@@ -349,7 +363,7 @@ class Fleet:
         """Send what was asked, let no new attempt begin, and end those that are underway."""
         self.closed = True
         for line in self.lines.values():
-            line.dismiss()
+            line.freed()
         if self.queues is not None:
             self.queues.close()
         self.flush()

@@ -19,28 +19,13 @@ from redlock_aio._engine.claim import CALLS_LAST, MEANS, Claim, Glance, Question
 from redlock_aio._engine.line import Line
 from redlock_aio._engine.queues import Queues
 from redlock_aio._engine.waiting import refusal
-from redlock_aio._rules import protocol
+from redlock_aio._rules import fairness, protocol
 from redlock_aio._rules.fairness import ASKED, AWAITED, FAILED, GRANTED, NEXT, UNASKED, Ticket
 from redlock_aio._rules.fencing import Counter
 from redlock_aio._rules.keys import Key, Keys
 from redlock_aio._rules.quorum import NOT_YET
 from redlock_aio._rules.view import View
 from redlock_aio.errors import RedlockError
-
-LIVES = 3_000
-"""For how many ms a waiter is believed to live without another word."""
-
-HEARTBEAT = LIVES / 3000
-"""Seconds between two words of a waiter that hears nothing."""
-
-SHORTEST_BEAT = 0.02
-"""Seconds between two words of a waiter with some grants, however short its ttl."""
-
-FRESH = 0.1
-"""
-Seconds beside a master time-out after which grants are too old to make a majority, and are
-given back for new ones: those from before and after a forced release must not be added up.
-"""
 
 AGAIN = 3
 """How often in a row a master is asked again that has forgotten the scripts, or is ahead."""
@@ -131,9 +116,9 @@ class Waiter:
             again: Also those that have not answered the last question yet.
         """
         self._beats += 1
-        every = HEARTBEAT
+        every = fairness.HEARTBEAT
         if GRANTED in self.ticket.standings:  # grants must not run out meanwhile
-            every = min(every, max(self._ttl / 3000, SHORTEST_BEAT))
+            every = min(every, max(self._ttl / 3000, fairness.SHORTEST_BEAT))
         self._beat_at = self.fleet.clock() + every * random.uniform(0.9, 1)  # noqa: S311
         for master, standing in enumerate(self.ticket.standings):
             # A question that follows before the answer would make it void.
@@ -153,7 +138,7 @@ class Waiter:
             self._ttl,
             member=self.member,
             priority=self.place,
-            lives=LIVES,
+            lives=fairness.LIVES,
             most=self._most,
             not_after=late,
             fence=self.claim.proposal(now, self._counters()),
@@ -265,9 +250,9 @@ class Waiter:
 
     def _give_back(self) -> None:
         """Let others have what we have, and stay in the queues."""
-        self.fleet.release(self.claim.give_back(), self._ttl, self.claim)
+        given, self.claim = self.claim, self.claim.anew()
         self.ticket.give_back()
-        self.claim = self.claim.anew()
+        given.let_go(self._ttl, stay=True)
 
     @property
     def _in_vain(self) -> bool:
@@ -373,7 +358,7 @@ class Waiter:
     def _until(self) -> float:
         """Return until when we have it; 0 if not, or if it has to be asked for again."""
         until = self.ticket.until(self._ttl, factor=self._factor)
-        fresh = FRESH + self.fleet.master_timeout / 1000
+        fresh = fairness.FRESH + self.fleet.master_timeout / 1000
         if until and not self.ticket.is_fresh(self.fleet.clock() - fresh):
             self._give_back()
             self.ask_all()
@@ -386,7 +371,7 @@ class Waiter:
     def leave(self) -> None:
         """Give back what there is, and leave the queues."""
         self._end()
-        self.fleet.release(self.claim.release(), max(self._ttl, LIVES), self.claim)
+        self.claim.let_go(max(self._ttl, fairness.LIVES), stay=False)
 
     def _end(self) -> None:
         self._over = True

@@ -72,6 +72,7 @@ async def attempt(
             await round.agree(fleet, at_most)
     except BaseException:
         take_back(fleet, round, ttl)
+        fleet.freed(key)
         raise
     if round.verdict is WON and not fleet.closed:
         # The clock is read after the task has resumed: however long that took,

@@ -50,6 +50,22 @@ FULL, FAILED = Standing.FULL, Standing.FAILED
 AGAINST = (BEHIND, FULL, FAILED)
 
 
+LIVES = 3_000
+"""For how many ms a waiter is believed to live without another word."""
+
+HEARTBEAT = LIVES / 3000
+"""Seconds between two words of a waiter that hears nothing."""
+
+SHORTEST_BEAT = 0.02
+"""Seconds between two words of a waiter with some grants, however short its ttl."""
+
+FRESH = 0.1
+"""
+Seconds beside a master time-out after which grants are too old to make a majority, and are
+given back for new ones: those from before and after a forced release must not be added up.
+"""
+
+
 class Ticket:
     """
     One waiter's standing with each of *masters*.

@@ -205,11 +205,7 @@ def _release_all(
 ) -> object:
     others = Others()
     for lock in keys:
-        holder = data.get(lock)
-        if holder == arguments[0]:
-            data.delete(lock)
-        else:
-            others.met(data, lock, holder)
+        others.free(data, lock, arguments[0])
     return others.answer
 
 
@@ -217,9 +213,23 @@ class Others:
     """Whose locks a script has met that are not ours."""
 
     def __init__(self) -> None:
+        self.failed: Error | None = None
         self.gone = False
         self.holder: bytes | None = None
         self.left = -2
+
+    def free(self, data: Data, lock: bytes, token: bytes) -> bool:
+        """Free *lock* if it is *token*'s, or note who has it; return whether it is free then."""
+        try:
+            holder = data.get(lock)
+        except Error as error:
+            self.failed = error
+            return False
+        if holder == token:
+            data.delete(lock)
+        else:
+            self.met(data, lock, holder)
+        return holder in (token, None)
 
     def met(self, data: Data, lock: bytes, holder: bytes | None) -> None:
         """Note who has *lock*, and for how long if that is longer than the others."""
@@ -233,6 +243,8 @@ class Others:
     @property
     def answer(self) -> object:
         """What a release says."""
+        if self.failed is not None:
+            raise self.failed
         if self.holder is not None:
             return [self.holder, self.left]
         return 0 if self.gone else True
@@ -309,12 +321,7 @@ def _leave(data: Data, now: int, keys: Sequence[bytes], arguments: Sequence[byte
     size = len(keys) // 3
     others, called = Others(), {member}
     for lock, queue, live in zip(keys[:size], keys[size:], keys[2 * size :], strict=False):
-        holder = data.get(lock)
-        news = holder is None or holder == token
-        if holder == token:
-            data.delete(lock)
-        else:
-            others.met(data, lock, holder)
+        news = others.free(data, lock, token)
         if how != b"stay":
             news = news or data.zfirst(queue) == member
             data.zrem(queue, member)

@@ -63,6 +63,7 @@ SAYS = {
         r"the last to write through the fence: second\n"
     ),
     "quickstart.py": r"(invoice 42 is sent, by nobody else; \d+ ms were left\n){2}",
+    "several_at_once.py": (r"\{'ada': 80, 'bob': 120\}\nnot both: account:ada, account:bob\n"),
     "waiting.py": (
         r"it was free\n"
         r"not now: .*\n"

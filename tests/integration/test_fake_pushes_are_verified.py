@@ -523,24 +523,33 @@ def server(kind: str) -> Iterator[EmbeddedMaster]:
         yield master
 
 
-@pytest.fixture(scope="module")
-def new(server: EmbeddedMaster) -> bool:
-    """Whether the server is, or descends from, Redis 7.2 or a later one."""
+def is_new(server: EmbeddedMaster) -> bool:
+    """Return whether the server is, or descends from, Redis 7.2 or a later one."""
     with contextlib.closing(server.client()) as client:
         version = str(client.info("server")["redis_version"])
     return tuple(map(int, version.split(".")[:2])) >= (7, 2)
 
 
-@pytest.mark.parametrize("story", STORIES, ids=str)
-async def test_the_fake_master_says_unasked_what_a_real_one_says(
-    server: EmbeddedMaster, story: Story, *, new: bool
-) -> None:
+async def compare(server: EmbeddedMaster, story: Story, *, new: bool) -> None:
+    """See that the fake and a real server say unasked in a story what it says."""
     (heard, replies), (really_heard, real_replies) = await asyncio.gather(
         live(story, fake()), live(story, real(server))
     )
     assert really_heard == (story.heard if new or story.before_7_2 is None else story.before_7_2)
     assert heard == story.heard
     assert replies == real_replies
+
+
+@pytest.fixture(scope="module")
+def new(server: EmbeddedMaster) -> bool:
+    return is_new(server)
+
+
+@pytest.mark.parametrize("story", STORIES, ids=str)
+async def test_the_fake_master_says_unasked_what_a_real_one_says(
+    server: EmbeddedMaster, story: Story, *, new: bool
+) -> None:
+    await compare(server, story, new=new)
 
 
 async def test_who_finds_by_himself_that_a_key_has_ended_is_not_told(kind: str) -> None:

@@ -53,6 +53,26 @@ async def wait_in_a_queue(redlock: Redlock) -> None:
         pass
 
 
+async def several_at_once(redlock: Redlock) -> None:
+    async with redlock.lock("r", "s", "t"):
+        await asyncio.sleep(0.01)
+
+
+async def several_with_a_token(redlock: Redlock) -> None:
+    async with redlock.lock("r", "s", fencing=True) as lease:
+        await lease.extend()
+
+
+async def wait_for_one_of_several(redlock: Redlock) -> None:
+    async with redlock.lock("r", "theirs", fencing=True):
+        pass
+
+
+async def wait_in_queues_for_one_of_several(redlock: Redlock) -> None:
+    async with redlock.lock("theirs", "r", fair=True):
+        await asyncio.sleep(0.01)
+
+
 async def fail_in_the_body(redlock: Redlock) -> None:
     try:
         async with redlock.lock("r"):
@@ -69,6 +89,10 @@ USES: list[Use] = [
     wait_for_a_holder,
     in_a_queue,
     wait_in_a_queue,
+    several_at_once,
+    several_with_a_token,
+    wait_for_one_of_several,
+    wait_in_queues_for_one_of_several,
     fail_in_the_body,
 ]
 
@@ -76,7 +100,8 @@ USES: list[Use] = [
 def left(master: FakeMaster) -> list[bytes]:
     """All keys of locks, the queues too."""
     now = asyncio.get_running_loop().time()
-    return [key for key, (_, until) in master._keys.items() if now < until and key != MARKER]
+    keys = [key for key, (_, until) in master._keys.items() if now < until and key != MARKER]
+    return [key for key in keys if not key.startswith(b"redlock_aio:fence:")]
 
 
 async def whole(awaitable: Awaitable[None]) -> None:

@@ -121,11 +121,11 @@ async def test_who_waits_for_masters_hears_when_the_manager_closes() -> None:
     watcher, guest = Somebody(), Somebody()
     line.watch(watcher, mine=True)
     line.watch(guest, mine=False)
-    line.dismiss()
+    line.freed()
     assert watcher.heard == guest.heard == ["nudge"]
     line.unwatch(watcher)
     line.unwatch(guest)
-    line.dismiss()
+    line.freed()
     assert watcher.heard == guest.heard == ["nudge"]
 
 

@@ -21,13 +21,13 @@ import pytest
 
 from redlock_aio import Lease, Lock, LockNotHeldError, Redlock, RedlockError
 from redlock_aio._engine.queues import IDLE
-from redlock_aio._engine.waiter import LIVES
 from redlock_aio._engine.watchdog import LONGEST_SLEEP
+from redlock_aio._rules.fairness import LIVES
 from redlock_aio._rules.protocol import MARKER
 from redlock_aio._rules.timing import DRIFT_FACTOR, forgetting
 from redlock_aio.testing import FakeMaster, VirtualTimeLoop
 
-SEEDS, AT_ONCE, WORKERS = "0:150", 15, 5
+SEEDS, AT_ONCE, WORKERS = "0:195", 15, 5
 TTLS = (40, 100, 300, 1000, 3000)
 LONGEST_TTL = max(TTLS) / 1000
 PROMPT = 1.0
@@ -61,8 +61,11 @@ class Simulation:
         random.seed(seed)  # the library draws its delays there
         self.broken: list[str] = []
         """What did not hold, and when."""
-        self.holders: dict[str, list[Held]] = {"a": [], "b": []}
-        self.tokens: dict[str, list[int]] = {"a": [0], "b": [0]}
+        self.sets: tuple[tuple[str, ...], ...] = (("a",), ("b",))
+        if seed % 3 == 2:  # in a third of all runs some lock several at once
+            self.sets = (("a",), ("b",), ("a", "b"), ("c", "b"), ("b", "a", "c"))
+        self.holders: dict[str, list[Held]] = {name: [] for name in "abc"}
+        self.tokens: dict[str, list[int]] = {name: [0] for name in "abc"}
         """The fencing tokens of each resource, as they were given out."""
         self.hung: set[FakeMaster] = set()
         self.away: set[FakeMaster] = set()
@@ -199,9 +202,9 @@ class Simulation:
             "fair": self.chance.random() < self.fair,
             "fencing": self.chance.random() < self.fenced,
         }
-        resource = self.pick(list(self.holders))
-        lock = self.pick((self.redlock, self.other)).lock(resource, **options)
-        return lock, options | {"above": max(self.tokens[resource])}
+        names = self.pick(self.sets)
+        lock = self.pick((self.redlock, self.other)).lock(*names, **options)
+        return lock, options | {"above": max(max(self.tokens[name]) for name in names)}
 
     async def with_lock(self) -> None:
         lock, options = self.lock()
@@ -227,8 +230,8 @@ class Simulation:
     async def hold(self, lease: Lease, options: dict[str, Any]) -> None:
         ends = self.clock() + (options["max_hold"] or math.inf) / 1000
         held = Held(lease, options["on_lost"] == "cancel", ends)
-        holders = self.holders[lease.resources[0]]
-        holders.append(held)
+        for name in lease.resources:
+            self.holders[name].append(held)
         self.must(lease.valid, "acquired and not valid", lease)
         if options["fencing"]:
             self.check_token(lease, options["above"])
@@ -237,7 +240,8 @@ class Simulation:
             await self.body(held)
         finally:
             self.check()
-            holders.remove(held)
+            for name in lease.resources:
+                self.holders[name].remove(held)
 
     async def body(self, held: Held) -> None:
         lease = held.lease
@@ -269,15 +273,16 @@ class Simulation:
             self.must(len(valid) < 2, "two holders", resource, valid)
             for held in valid:
                 self.check_valid(resource, held)
-            for held in holders:
-                held.over = held not in valid
+        for held in {held for holders in self.holders.values() for held in holders}:
+            held.over = not held.lease.valid
 
     def check_token(self, lease: Lease, above: int) -> None:
         """Nobody has the same, and all that were given out before it was asked for are lower."""
-        token, tokens = lease.fencing_token, self.tokens[lease.resources[0]]
-        self.must(token not in tokens, "the token of another", lease, token)
+        token = lease.fencing_token
         self.must(token > above, "a lower token than before", lease, token, above)
-        tokens.append(token)
+        for name in lease.resources:
+            self.must(token not in self.tokens[name], "the token of another", lease, token)
+            self.tokens[name].append(token)
 
     def check_valid(self, resource: str, held: Held) -> None:
         """Nobody believes for longer than a majority of the masters does; nothing is revived."""

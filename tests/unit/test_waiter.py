@@ -8,8 +8,8 @@ import pytest
 
 from redlock_aio import LockNotAcquiredError, QuorumUnavailableError, Redlock, RedlockError
 from redlock_aio._engine.queues import IDLE
-from redlock_aio._engine.waiter import HEARTBEAT, LIVES
 from redlock_aio._rules import protocol, scripts
+from redlock_aio._rules.fairness import HEARTBEAT, LIVES
 from redlock_aio._rules.protocol import MARKER
 from redlock_aio.testing import FakeMaster
 

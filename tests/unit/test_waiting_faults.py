@@ -10,8 +10,8 @@ from redlock_aio import LockNotAcquiredError, QuorumUnavailableError, Redlock, R
 from redlock_aio._engine.attempts import Attempt
 from redlock_aio._engine.line import LONGEST_SPREAD
 from redlock_aio._engine.rounds import IDLE_LINES
-from redlock_aio._engine.waiter import LIVES
 from redlock_aio._rules import protocol
+from redlock_aio._rules.fairness import LIVES
 from redlock_aio._rules.keys import Key
 from redlock_aio.testing import FakeMaster, VirtualTimeLoop
 

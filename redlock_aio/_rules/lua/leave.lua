@@ -6,12 +6,15 @@
 local time = redis.call("TIME")
 local ms = string.format("(%.0f", time[1] * 1000 + math.floor(time[2] / 1000))
 local locks = #KEYS / 3
-local gone, other, ends, called = false, false, 0, {}
+local gone, other, ends, called, failed = false, false, 0, {}, nil
 for i = 1, locks do
   local queue, live = KEYS[locks + i], KEYS[2 * locks + i]
-  local holder = redis.call("GET", KEYS[i])
+  local holder = redis.pcall("GET", KEYS[i])
   local news = holder == ARGV[1] or not holder
-  if holder == ARGV[1] then
+  if type(holder) == "table" then
+    -- No lock at all; that must not keep us from giving back the others.
+    failed = holder
+  elseif holder == ARGV[1] then
     redis.call("DEL", KEYS[i])
   elseif holder then
     local left = redis.call("PTTL", KEYS[i])
@@ -39,6 +42,9 @@ for i = 1, locks do
       redis.pcall("PUBLISH", ARGV[4] .. string.match(first, "^[^/]*"), first)
     end
   end
+end
+if failed then
+  return failed
 end
 if other then
   return {other, ends}

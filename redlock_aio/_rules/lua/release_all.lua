@@ -1,10 +1,13 @@
 -- KEYS: the locks.  ARGV[1]: the token.
 -- Only our own values go; those of whoever came after us stay, and the one that stays for longest is
 -- told of: its value and its ttl in ms. Answers OK if all were ours, 0 if some were gone.
-local gone, other, ends = false, false, 0
+local gone, other, ends, failed = false, false, 0, nil
 for i = 1, #KEYS do
-  local holder = redis.call("GET", KEYS[i])
-  if holder == ARGV[1] then
+  local holder = redis.pcall("GET", KEYS[i])
+  if type(holder) == "table" then
+    -- No lock at all; that must not keep us from freeing the others.
+    failed = holder
+  elseif holder == ARGV[1] then
     redis.call("DEL", KEYS[i])
   elseif holder then
     local left = redis.call("PTTL", KEYS[i])
@@ -14,6 +17,9 @@ for i = 1, #KEYS do
   else
     gone = true
   end
+end
+if failed then
+  return failed
 end
 if other then
   return {other, ends}

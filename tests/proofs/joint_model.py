@@ -1,0 +1,230 @@
+"""
+Every way in which locks of one resource and of two can get their fencing tokens.
+
+As in `model`, a lock may end on a master at any moment, here each of the two by
+itself; messages are late or lost, and clients decide by any majority of the answers.
+Who can't make the counters agree by raising them once begins anew, as another attempt.
+Each resource must see what it would see if all locks were its own: tokens that rise.
+"""
+
+import functools
+import itertools
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+from redlock_aio._rules.fencing import Counter
+from redlock_aio._rules.quorum import majority
+
+from .masters import Keys, run, words
+from .rules import SHIPPED, Rules
+from .search import Step
+
+NEW, ASKING, RAISING, HELD, EXTENDING, OVER = range(6)
+NAMES = (b"a", b"b")
+NOBODY = -1
+USED = -1
+"""Stands for a grant that came too late, or does not count any more."""
+NOW = 10**15
+LEAD, LATE, TTL = 3 * NOW, 3 * NOW, 1000
+T = TypeVar("T")
+
+Attempt = tuple[int, int, tuple[int, ...], int]
+"""Its status, token, the highest token of each resource before it began, what it raises to."""
+
+Side = tuple[int, int]
+"""The counter that a master granted to an attempt, and its answer in the present round."""
+
+Column = tuple[tuple[int, ...], tuple[int, ...], tuple[Side, ...]]
+"""One master: who has each lock, what the counters say, its sides."""
+
+Extend = Callable[[Counter, bytes, int, int], bytes]
+
+Said = tuple[int, tuple[int, ...], tuple[int, ...]]
+"""What a master answers, 0 for no; who has the locks then, and what the counters say."""
+
+Answered = tuple[str, Attempt, Said, Side]
+"""What a master does, what the attempt is then, what it says, and its side."""
+
+State = tuple[tuple[Attempt, ...], tuple[Column, ...], tuple[tuple[int, ...], ...]]
+"""The attempts, the masters, the tokens of each resource that were reported."""
+
+
+class Joint:
+    """
+    Attempts to get a fencing token for one resource or for both.
+
+    Args:
+        counters: What the two counters of each master say at first.
+
+        wanted: For each attempt the numbers of the resources.
+
+        extended: Whether leases are extended once.
+    """
+
+    def __init__(
+        self,
+        counters: tuple[tuple[int, int], ...],
+        wanted: tuple[tuple[int, ...], ...],
+        rules: Rules = SHIPPED,
+        *,
+        extended: bool = False,
+    ) -> None:
+        self.needed = majority(len(counters))
+        self._counters = counters
+        self._wanted = wanted
+        self._rules = rules
+        self._extended = extended
+
+    def first(self) -> State:
+        """Return the state in which nobody has begun."""
+        sides = ((0, 0),) * len(self._wanted)
+        columns = sorted(((NOBODY, NOBODY), counters, sides) for counters in self._counters)
+        return ((NEW, 0, (0, 0), 0),) * len(self._wanted), tuple(columns), ((), ())
+
+    def steps(self, state: State) -> Iterator[Step[State]]:
+        """Return all that can happen next."""
+        attempts, columns, _ = state
+        done = (OVER,) if self._extended else (OVER, HELD)
+        if all(attempt[0] in done for attempt in attempts):
+            return  # nobody can be told anything any more
+        for a in range(len(attempts)):
+            yield from self._decided(state, a)
+            for i, column in enumerate(columns):
+                if not i or column != columns[i - 1]:
+                    yield from self._delivered(state, a, column, columns[:i] + columns[i + 1 :])
+
+    def _decided(self, state: State, a: int) -> Iterator[Step[State]]:
+        attempts, columns, reported = state
+        status, token, floor, target = attempts[a]
+        answers = [c[2][a][status != ASKING] for c in columns if c[2][a][status != ASKING] > 0]
+        if status == EXTENDING and len(answers) >= self.needed:
+            late = [f for n, f in enumerate(floor) if n in self._wanted[a] and f > token]
+            broken = f"P4: {token} is extended after {late} was reported" if late else ""
+            after = _replaced(attempts, a, (OVER, 0, (0, 0), 0))
+            yield f"attempt {a} is extended", (after, _over(columns, a), reported), broken
+        if status not in (ASKING, RAISING):
+            return
+        for counted in set(itertools.combinations(sorted(answers), self.needed)):
+            said = [self._rules.heard(answer, target) if target else answer for answer in counted]
+            fence = self._rules.agreed(said, self.needed)
+            if fence:
+                held = (HELD, fence, (0, 0), target) if self._extended else (OVER, 0, (0, 0), 0)
+                known = tuple(
+                    tuple(sorted((*tokens, fence))) if n in self._wanted[a] else tokens
+                    for n, tokens in enumerate(reported)
+                )
+                after = _replaced(attempts, a, held)
+                broken = self._broken(state, a, fence)
+                yield f"attempt {a} reports {fence}", (after, _over(columns, a), known), broken
+
+    def _broken(self, state: State, a: int, fence: int) -> str:
+        for n in self._wanted[a]:
+            if fence <= state[0][a][2][n]:
+                return f"P1: {fence} is reported after {state[0][a][2][n]} of {NAMES[n]!r}"
+            if fence in state[2][n]:
+                return f"P2: {fence} of {NAMES[n]!r} is reported twice"
+        return ""
+
+    def _delivered(
+        self, state: State, a: int, column: Column, rest: tuple[Column, ...]
+    ) -> Iterator[Step[State]]:
+        attempts, _, reported = state
+        counters, sides = column[1:]
+        for what, new, said, side in self._answers(state, a, column):
+            begins = new[0] == EXTENDING != attempts[a][0]
+            after = (*said[1:], _replaced(sides, a, side))
+            others = _over(rest, a) if begins else rest
+            label = f"attempt {a}: a master that says {counters} {what}"
+            yield label, (_replaced(attempts, a, new), _among(others, after), reported), ""
+
+    def _answers(self, state: State, a: int, column: Column) -> Iterator[Answered]:
+        attempt = state[0][a]
+        status, token, floor, _ = attempt
+        holders, counters, sides = column
+        got, answer = sides[a]
+        highest = tuple(max(tokens, default=0) for tokens in state[2])
+        if not got:  # also late, when its round is over
+            free = tuple(NOBODY if n in self._wanted[a] else h for n, h in enumerate(holders))
+            said = _said("acquire", self._wanted[a], free, counters, a, 1)
+            new = (ASKING, 0, highest, 0) if status == NEW else attempt
+            heard = _known(said, 1) if new[0] == ASKING else USED
+            yield "grants", new, said, (heard, answer)
+        yield from self._raises(state, a, column)
+        if status in (HELD, EXTENDING) and self._extended and not answer:
+            rule = self._rules.extend
+            said = _said("extend", self._wanted[a], holders, counters, a, token, rule)
+            if said[0]:
+                new = (EXTENDING, token, highest if status == HELD else floor, attempt[3])
+                yield "extends", new, said, (got, 1)
+
+    def _raises(self, state: State, a: int, column: Column) -> Iterator[Answered]:
+        status, _, floor, target = attempt = state[0][a]
+        holders, counters, sides = column
+        got, answer = sides[a]
+        targets = {target} if target else set()
+        if status == ASKING:
+            answers = sorted(c[2][a][0] for c in state[1] if c[2][a][0] > 0)
+            several = set(itertools.combinations(answers, self.needed))
+            targets = {
+                max(those) for those in several if not self._rules.agreed(those, self.needed)
+            }
+        for value in targets:
+            said = _said("raise", self._wanted[a], holders, counters, a, value)
+            counts = status in (ASKING, RAISING) and not answer
+            if said[0] and (counts or said[2] != counters):  # also late
+                new = (RAISING, 0, floor, value) if status == ASKING else attempt
+                yield f"is raised to {value}", new, said, (got, said[0] if counts else answer)
+
+
+def _known(said: Said, proposal: int) -> int:
+    return proposal if said[0] == 1 else said[0]
+
+
+@functools.cache
+def _said(
+    what: str,
+    wanted: tuple[int, ...],
+    holders: tuple[int, ...],
+    counters: tuple[int, ...],
+    a: int,
+    number: int,
+    extend: Extend = Counter.extend,
+) -> Said:
+    """Run a shipped script on one master."""
+    data = Keys()
+    data.time = NOW / 1_000_000
+    every = [Counter((name,), LEAD).keys[0] for name in NAMES]
+    for name, key, holder, value in zip(NAMES, every, holders, counters, strict=True):
+        if holder != NOBODY:
+            data.set(name, b"%d" % holder, TTL)
+        if value:
+            data.set(key, b"%016d" % value)
+    counter, token = Counter([NAMES[n] for n in wanted], LEAD), b"%d" % a
+    payload = {
+        "acquire": lambda: counter.acquire(token, TTL, number, LATE),
+        "raise": lambda: counter.raise_to(number, token),
+        "extend": lambda: extend(counter, token, TTL, number),
+    }[what]()
+    reply = run(data, NOW, words(payload))
+    yes = 1 if reply is True else 0 if what == "extend" else reply
+    assert isinstance(yes, int)
+    held = tuple(int(data.get(name) or NOBODY) for name in NAMES)
+    return yes, held, tuple(int(data.get(key) or 0) for key in every)
+
+
+def _over(columns: tuple[Column, ...], a: int) -> tuple[Column, ...]:
+    """Forget what can't matter any more, so that fewer states differ."""
+    used = [USED if sides[a][0] else 0 for _, _, sides in columns]
+    cleared = [
+        (h, c, _replaced(sides, a, (got, 0)))
+        for (h, c, sides), got in zip(columns, used, strict=True)
+    ]
+    return tuple(sorted(cleared))
+
+
+def _replaced(those: tuple[T, ...], at: int, by: T) -> tuple[T, ...]:
+    return (*those[:at], by, *those[at + 1 :])
+
+
+def _among(columns: tuple[Column, ...], one: Column) -> tuple[Column, ...]:
+    return tuple(sorted((*columns, one)))

@@ -1,0 +1,67 @@
+"""Tokens of locks of one resource and of two, in every way in which a few can go."""
+
+from dataclasses import replace
+
+import pytest
+
+from redlock_aio._rules.fencing import Counter
+from redlock_aio._rules.keys import Key, Keys
+from redlock_aio.testing import _fake_scripts
+
+from . import joint_model, rules
+from .joint_model import Joint
+from .rules import SHIPPED, Rules
+from .search import search
+
+A, B, BOTH = (0,), (1,), (0, 1)
+EQUAL = ((1, 1),) * 3
+DIFFER = ((1, 2), (2, 1), (1, 3))
+MOST = 160_000
+
+pytestmark = [pytest.mark.promise("S7"), pytest.mark.timeout(60)]
+
+SETTINGS: dict[str, tuple[Joint, int]] = {
+    "both and one": (Joint(DIFFER, (BOTH, A)), 5_000),
+    "both twice": (Joint(DIFFER, (BOTH, BOTH)), 3_000),
+    "both, and each": (Joint(EQUAL, (BOTH, A, B)), 150_000),
+    "extended, both and one": (Joint(DIFFER, (BOTH, A), extended=True), 4_000),
+    "extended, both twice": (Joint(DIFFER, (BOTH, BOTH), extended=True), 4_000),
+}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_tokens_rise_for_each_resource(name: str) -> None:
+    model, least = SETTINGS[name]
+    found = search(model, MOST)
+    assert not found.broken, str(found)
+    assert found.states >= least
+    assert found.complete
+
+
+def _value_only(counter: Counter, token: bytes, ttl: int, _fence: int) -> bytes:
+    names = [Key(name) for name in counter._keys[1 : 1 + len(counter.keys)]]
+    return (Keys(names) if len(names) > 1 else names[0]).extend(token, ttl)
+
+
+DEFECTS: dict[str, tuple[Rules, bool, str]] = {
+    "inexact acks": (rules.INEXACT_ACKS, False, "P2"),
+    "at least": (rules.AT_LEAST, False, "P1"),
+    "value-only extension": (replace(SHIPPED, extend=_value_only), True, "P4"),
+}
+
+
+@pytest.mark.parametrize("name", DEFECTS)
+def test_a_defect_is_found(name: str) -> None:
+    wrong, extended, breaks = DEFECTS[name]
+    found = search(Joint(DIFFER, (BOTH, A), wrong, extended=extended), MOST)
+    assert found.broken.startswith(breaks), str(found)
+
+
+def test_a_script_that_does_not_count_on_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    joint_model._said.cache_clear()
+    monkeypatch.setattr(_fake_scripts, "_next", lambda value: value)
+    try:
+        found = search(Joint(EQUAL, (BOTH, BOTH)), MOST)
+        assert found.broken.startswith("P1"), str(found)
+    finally:
+        joint_model._said.cache_clear()

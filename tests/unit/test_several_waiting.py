@@ -1,0 +1,278 @@
+"""Who waits for several resources, and who waits for one of them, in virtual time."""
+
+import asyncio
+import itertools
+import random
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+
+import hiredis
+import pytest
+
+from redlock_aio import (
+    LockNotAcquiredError,
+    Redlock,
+    RedlockError,
+)
+from redlock_aio._engine.rounds import IDLE_LINES
+from redlock_aio._rules import protocol
+from redlock_aio._rules.fairness import LIVES
+from redlock_aio.testing import FakeMaster
+
+from .several import KIND, KINDS, LATENCY, Kind, check_nothing_stays, got, now
+
+
+@pytest.fixture
+async def other(masters: list[FakeMaster]) -> AsyncIterator[Redlock]:
+    """Another program."""
+    async with Redlock(masters, restart_guard="off") as other:
+        yield other
+
+
+@pytest.fixture(autouse=True)
+async def nothing_stays(
+    redlock: Redlock, other: Redlock, masters: list[FakeMaster]
+) -> AsyncIterator[None]:
+    yield
+    await check_nothing_stays([redlock, other], masters)
+
+
+SETS = [("a", "b"), ("b",), ("b", "c")]
+
+
+@KIND
+@pytest.mark.promise("S9")
+@pytest.mark.parametrize("same", [True, False], ids=["same", "other"])
+@pytest.mark.parametrize(("held", "wanted"), list(itertools.product(SETS, SETS)))
+async def test_a_release_wakes_at_once(
+    redlock: Redlock,
+    other: Redlock,
+    kind: Kind,
+    held: tuple[str, ...],
+    wanted: tuple[str, ...],
+    *,
+    same: bool,
+) -> None:
+    lease = await (redlock if same else other).lock(*held, **kind).acquire()
+    waiter = asyncio.create_task(got(redlock, *wanted, **kind))
+    await asyncio.sleep(1.5)
+    released = now()
+    await lease.release()
+    # Half a latency for the release, as much for the news, one for the attempt; and a little
+    # more of one process that must let others go first.
+    assert 0.9 * LATENCY < await waiter - released < 4 * LATENCY
+
+
+@KIND
+@pytest.mark.promise("S9")
+async def test_the_last_that_ends_wakes(
+    redlock: Redlock, masters: list[FakeMaster], kind: Kind
+) -> None:
+    for names in (("a", "b"), ("b", "a")):
+        for master in masters:
+            master.set(names[0], "theirs", ttl=300)
+            master.set(names[1], "also theirs", ttl=900)
+        expires = now() + 0.9
+        assert await got(redlock, *names, **kind) - expires == pytest.approx(
+            2 * LATENCY, abs=2 * LATENCY
+        )
+
+
+@KIND
+@pytest.mark.promise("S9")
+async def test_the_last_that_a_stranger_deletes_wakes(
+    redlock: Redlock, masters: list[FakeMaster], kind: Kind
+) -> None:
+    for master in masters:
+        master.set("a", "theirs")
+        master.set("b", "also theirs")
+    waiter = asyncio.create_task(got(redlock, "a", "b", **kind))
+    deleted = 0.0
+    for name in "ba":
+        await asyncio.sleep(0.9)
+        assert not waiter.done()
+        deleted = now()
+        for master in masters:
+            master.delete(name)
+    assert await waiter - deleted == pytest.approx(2 * LATENCY, abs=2 * LATENCY)
+
+
+@pytest.mark.promise("S9")
+@pytest.mark.parametrize("kind", KINDS[:2], ids=["plain", "fenced"])
+@pytest.mark.parametrize("how", ["cancelled", "cancelled in a queue", "lost"])
+async def test_an_attempt_of_the_same_process_that_comes_to_nothing_wakes_who_met_it(
+    redlock: Redlock, masters: list[FakeMaster], kind: Kind, how: str
+) -> None:
+    """The masters do not tell what the same connection has changed."""
+    async with redlock.lock("x", **kind):
+        pass
+    masters[2].set("b", "theirs", ttl=4)
+    for master in masters[3:]:
+        master.latency = 0.02
+    if how == "lost":
+        masters[3].set("b", "theirs")
+        masters[4].set("b", "theirs", ttl=30)
+    options = kind | ({"fair": True} if how == "cancelled in a queue" else {"wait": 0})
+    first = asyncio.create_task(redlock.lock("b", **options).acquire())
+    await asyncio.sleep(0)
+    waiter = asyncio.create_task(got(redlock, "a", "b", **kind))
+    await asyncio.sleep(0.1 if how == "lost" else 0.005)
+    first.cancel()
+    await asyncio.wait([first])
+    assert first.cancelled() == (how != "lost")
+    async with asyncio.timeout(1):
+        await waiter
+
+
+async def test_who_holds_a_part_is_told_and_not_left_to_wait(redlock: Redlock) -> None:
+    async with redlock.lock("a"):
+        with pytest.raises(RedlockError, match="would never come"):
+            await redlock.lock("a", "b").acquire()
+        assert await redlock.lock("a", "b").try_acquire() is None
+        assert await redlock.lock("b", "a", reentrant=True).try_acquire() is None
+        with pytest.raises(LockNotAcquiredError):
+            await redlock.lock("a", "b", wait=10).acquire()
+    async with redlock.lock("a", "b", reentrant=True) as both:
+        async with redlock.lock("b", reentrant=True) as one:
+            assert one.token == both.token
+        async with redlock.lock("b", "a", reentrant=True):
+            assert both.hold_count == 2
+        with pytest.raises(RedlockError, match="take all at once"):
+            await redlock.lock("b", "c", reentrant=True).acquire()
+
+
+# The lines of a process.
+
+
+@KIND
+async def test_lines_are_forgotten_and_those_in_use_are_not(redlock: Redlock, kind: Kind) -> None:
+    async with redlock.lock("a", "b", **kind):
+        waiter = asyncio.create_task(got(redlock, "b", "c", **kind))
+        guest = asyncio.create_task(got(redlock, "b", **kind))
+        for number in range(3 * IDLE_LINES):
+            async with redlock.lock(f"r{number}", f"s{number}"):
+                pass
+        lines = redlock._fleet.lines
+        assert len(lines) <= 2 * IDLE_LINES
+        assert {b"a", b"b", b"c"} <= lines.keys()
+        assert [line for line in lines.values() if not line.idle]
+    await asyncio.wait_for(asyncio.gather(waiter, guest), 1)
+
+
+@KIND
+async def test_closing_ends_the_lease_and_sends_away_who_waits(
+    masters: list[FakeMaster], kind: Kind
+) -> None:
+    async with Redlock(masters, restart_guard="off") as redlock:
+        lease = await redlock.lock("a", "b", **kind).acquire()
+        sets = [("a", "b"), ("b", "c"), ("b",)]
+        waiters = [asyncio.create_task(got(redlock, *names, **kind)) for names in sets]
+        await asyncio.sleep(0.1)
+    async with asyncio.timeout(0.1):
+        results = await asyncio.gather(*waiters, return_exceptions=True)
+    assert [str(error) for error in results] == ["this Redlock was closed"] * 3
+    assert not lease.valid
+    assert lease.lost.is_set()
+
+
+# In order.
+
+
+@pytest.mark.promise("S8")
+@pytest.mark.parametrize("same", [True, False])
+async def test_whoever_comes_later_does_not_overtake_on_any_resource(
+    redlock: Redlock, other: Redlock, *, same: bool
+) -> None:
+    """The price: while somebody waits for b, a is kept for him though nobody has it."""
+    later = redlock if same else other
+    lease = await redlock.lock("b", fair=True).acquire()
+    both = asyncio.create_task(got(redlock, "a", "b", fair=True))
+    await asyncio.sleep(0.1)
+    single = asyncio.create_task(got(later, "a", fair=True))
+    behind = asyncio.create_task(got(later, "c", "a", fair=True))
+    await asyncio.sleep(0.1)
+    last = asyncio.create_task(got(other, "c", fair=True))
+    await asyncio.sleep(1)
+    assert not any(task.done() for task in (both, single, behind, last))
+    released = now()
+    await lease.release()
+    times = [await both, await single, await behind, await last]
+    assert times == sorted(times)
+    assert times[-1] - released < 12 * LATENCY
+
+
+@pytest.mark.promise("S8")
+@pytest.mark.parametrize("seed", range(5))
+async def test_each_queue_is_in_order(redlock: Redlock, other: Redlock, seed: int) -> None:
+    """Random sets, of several programs: on each resource they are served as they came."""
+    chance = random.Random(seed)
+    served: dict[str, list[int]] = {name: [] for name in "abcd"}
+    holders: list[str] = []
+
+    async def one(number: int, names: list[str]) -> None:
+        manager = chance.choice((redlock, other))
+        async with manager.lock(*names, fair=True, fencing=chance.random() < 0.5):
+            assert not set(names) & set(holders)
+            holders.extend(names)
+            for name in names:
+                served[name].append(number)
+            await asyncio.sleep(chance.random() * 0.02)
+            for name in names:
+                holders.remove(name)
+
+    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+        for number in range(40):
+            tasks.create_task(one(number, chance.sample("abcd", chance.randint(1, 3))))
+            await asyncio.sleep(0.003)
+    assert all(numbers == sorted(numbers) for numbers in served.values())
+
+
+@pytest.mark.promise("S8")
+async def test_there_is_no_cycle(masters: list[FakeMaster]) -> None:
+    """Each comes first to some masters, so that none can have all it wants at first."""
+    async with AsyncExitStack() as stack:
+        managers = [
+            await stack.enter_async_context(Redlock(masters, restart_guard="off")) for _ in range(3)
+        ]
+        for turn, master in enumerate(masters):
+            master.latency = 0.001 * (1 + turn)
+        for _ in range(20):
+            sets = zip(managers, ("ab", "bc", "ca"), strict=True)
+            began = now()
+            await asyncio.gather(*(got(m, *names, fair=True) for m, names in sets))
+            assert now() - began < 0.2
+
+
+@pytest.mark.promise("S8")
+async def test_a_waiter_that_dies_is_waited_for_no_longer_than_it_is_registered(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    await got(redlock, "a", fair=True)  # the scripts are there
+    keys = (b"a", b"b", *protocol.queue_keys(b"a", b"b"))
+    for master in masters:
+        master.set("b", "theirs", ttl=60_000)
+        reader = hiredis.Reader()
+        said = protocol.enqueue(
+            keys, b"?", 10_000, member=b"its/1", priority=1, lives=LIVES, most=9, not_after=2**53
+        )
+        reader.feed(said)
+        answer = master.execute(reader.gets())
+        assert isinstance(answer, list)
+        assert answer[0] == 1  # it is next
+    died = now()
+    assert LIVES / 1000 <= await got(redlock, "a", fair=True) - died < LIVES / 1000 + 1.1
+
+
+async def test_a_full_queue_of_one_refuses_all(masters: list[FakeMaster]) -> None:
+    async with Redlock(masters, max_waiters=2) as redlock, redlock.lock("b", fair=True):
+        first = asyncio.create_task(got(redlock, "b", fair=True))
+        await asyncio.sleep(0.1)
+        with pytest.raises(LockNotAcquiredError, match="its queue is full"):
+            await asyncio.create_task(got(redlock, "a", "b", "c", fair=True))
+        await asyncio.sleep(0.1)
+        for name in b"a", b"c":
+            for key in protocol.queue_keys(name):
+                assert all(key not in master._keys for master in masters)
+        await got(redlock, "a", "c", fair=True)
+        first.cancel()
+        await asyncio.wait([first])
