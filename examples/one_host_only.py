@@ -1,19 +1,22 @@
 """
 A periodic job that runs on one host only: start this from cron on all of them.
 
-The lock is kept for a while after the job. Otherwise a host whose clock is a
-little late would find it free again, and run the job a second time.
+The masters keep the lock for a while, also after the job. Otherwise a host whose
+clock is a little late would find it free again, and run the job a second time.
 """
 
 import asyncio
 import os
+import socket
 import sys
 
-from redlock_aio import Redlock
+from redlock_aio import LockNotAcquiredError, Redlock
 
 MASTERS = os.environ.get("REDLOCK_MASTERS", "redis://localhost:6379").split(",")
 
-KEEP = float(os.environ.get("KEEP_SECONDS", "30"))  # more than your hosts' clocks may differ
+# More than WAIT and what your hosts' clocks may differ, less than the time between two runs.
+KEEP = int(os.environ.get("KEEP_MS", "30000"))
+WAIT = 1_000  # all hosts come together: who gets no majority tries again for a moment
 
 
 async def clean_up() -> None:
@@ -21,14 +24,19 @@ async def clean_up() -> None:
 
 
 async def main() -> int:
-    async with Redlock(MASTERS) as redlock:
-        lease = await redlock.lock("cron:clean-up", ttl=60_000).try_acquire()
-        if lease is None:
-            print("it runs on another host")
-            return 0
-        async with lease:  # extended for as long as the job takes, cancelled if it is lost
-            await clean_up()
-            await asyncio.sleep(KEEP)
+    host = os.environ.get("HOST_NAME", socket.gethostname())
+    async with Redlock(MASTERS, name=host) as redlock:
+        about = {"pid": os.getpid()}
+        lock = redlock.lock("cron:clean-up", wait=WAIT, hold_at_least=KEEP, metadata=about)
+        try:
+            async with lock:  # extended for as long as the job takes, cancelled if it is lost
+                await clean_up()
+        except LockNotAcquiredError as error:
+            if error.holder is None:  # too few masters answered to tell
+                print(error, file=sys.stderr)
+                return 1
+            pid = error.holder.metadata.get("pid")
+            print(f"it runs or has run on {error.holder.name}, as process {pid}")
     return 0
 
 

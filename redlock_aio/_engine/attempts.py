@@ -82,6 +82,10 @@ class Attempt(Round):
         """Return the command that takes it back."""
         return self.key.release(self.token)
 
+    def only_leave(self) -> bytes:
+        """Return the command that leaves the queue and takes nothing back; empty without one."""
+        return b""
+
     @property
     def can_free(self) -> bool:
         """Whether a release has nothing to do but to delete one key."""

@@ -76,6 +76,10 @@ class Claim(Attempt):
         """Return the command that takes it back, and leaves the queue."""
         return protocol.leave(self._keys, self.token, self._member, stay=False)
 
+    def only_leave(self) -> bytes:
+        """Return the command that leaves the queue, and takes nothing back."""
+        return protocol.leave(self._keys, b"", self._member, stay=False)
+
     def give_back(self) -> bytes:
         """Return the command that takes it back, and keeps the place in the queue."""
         return protocol.leave(self._keys, self.token, self._member, stay=True)

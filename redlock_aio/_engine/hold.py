@@ -3,7 +3,7 @@
 import asyncio
 import math
 import weakref
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from anyio import CancelScope
 
@@ -18,6 +18,10 @@ from redlock_aio._rules.revocation import BY_FORCE, is_revocation
 
 KEY_GONE = "a majority of the masters no longer has its key"
 OVERTAKEN = "somebody else has had the lock on a majority of the masters since"
+
+
+Sharer: TypeAlias = "weakref.ref[asyncio.Task[object]] | None"
+"""A task; remembered so that neither it nor what is in its frames is kept alive."""
 
 
 class Keeper(Protocol):
@@ -42,8 +46,9 @@ class Hold(Lifetime):
     """One lease as the engine sees it: its life, its key, and whom to tell when it is lost."""
 
     __slots__ = (
-        "_lost", "_watchdog", "at", "attempt", "count", "inner", "keep_until", "line", "look_at",
-        "looked_at", "owner", "released", "resources", "scope", "task",
+        "_lost", "_watchdog", "at", "attempt", "count", "guarded", "inner", "keep_until", "line",
+        "look_at", "looked_at", "others", "owner", "released", "resources", "scope", "task",
+        "told", "wanted",
     )  # fmt: skip
 
     def __init__(
@@ -62,16 +67,25 @@ class Hold(Lifetime):
         self.resources = resources
         self.attempt = attempt
         self.count = 1
-        """How many share it, all of one owner."""
+        """How many share it, all of one owner; 0 if the last one was dropped without a release."""
         self.owner: object = None
         """Whose it is, if not the task's that has acquired it."""
-        self.task: weakref.ref[asyncio.Task[object]] | None = None
+        self.task: Sharer = None
+        """Who has it: the task that has acquired it, or has entered it since."""
+        self.others: tuple[Sharer, ...] = ()
+        """The tasks of those who share it, but for the first."""
+        self.told = attempt.ttl
+        """What the masters were told last, whether they have heard it or not."""
+        self.wanted = 0
+        """The longest ttl that was wanted, if no extension has told it the masters yet."""
         self.keep_until = 0.0
         """Until when the masters are to keep the key after it has ended well."""
         self.released: Round | None = None
         self.scope: CancelScope | None = None
-        self.inner: tuple[CancelScope, ...] = ()
-        """The scopes of those who share it, but for the first."""
+        self.guarded: Sharer = None
+        """Whose body `scope` cancels."""
+        self.inner: tuple[tuple[CancelScope, Sharer], ...] = ()
+        """The same of those who were entered later, in that order."""
         self.line = line
         self.at = 0.0
         """When the watchdog attends to it."""
@@ -101,10 +115,46 @@ class Hold(Lifetime):
             return
         if self._lost is not None:
             self._lost.set()
-        if self.scope is not None:
-            self.scope.cancel(f"lock lost: {self.reason}")
-        for scope in self.inner:
-            scope.cancel(f"lock lost: {self.reason}")
+        # Of bodies within each other only the innermost is cancelled, and the next when
+        # that has ended: a scope lets pass what the ones around it are cancelled by.
+        told: list[Sharer] = []
+        for scope, task in reversed(((self.scope, self.guarded), *self.inner)):
+            if scope is not None and task not in told:
+                told.append(task)
+                scope.cancel(f"lock lost: {self.reason}")
+
+    def is_of(self, task: asyncio.Task[object] | None) -> bool:
+        """Return whether *task* has it, alone or with others."""
+        shares = (self.task, *self.others)
+        return task is not None and any(ref is not None and ref() is task for ref in shares)
+
+    def joined(self, task: Sharer) -> None:
+        """Count one more who shares it."""
+        if self.count:
+            self.others = (*self.others, task)
+        else:
+            self.task = task
+        self.count += 1
+
+    def left(self, task: Sharer) -> None:
+        """Count one less."""
+        self.count -= 1
+        others = list(self.others)
+        if task in others:
+            others.remove(task)
+        elif others:
+            self.task = others.pop()
+        self.others = tuple(others)
+
+    def guard(self, scope: CancelScope, task: Sharer) -> None:
+        """Cancel one more body when it is lost."""
+        self.inner = (*self.inner, (scope, task))
+
+    def unguard(self, scope: CancelScope | None) -> None:
+        """Do not cancel a body any more."""
+        if self.scope is scope:
+            self.scope = None
+        self.inner = tuple(inner for inner in self.inner if inner[0] is not scope)
 
     def changed(self, _master: int) -> None:
         """Hear that others may have changed its key on a master."""
@@ -198,8 +248,8 @@ class Restoration:
         """Leave it at that."""
 
 
-class Keeping(Round):
-    """The request to keep the key of a lease that has ended, for as long as that wanted it."""
+class Leaving(Round):
+    """What is said behind a lease that has ended and that the masters are to keep for a while."""
 
     __slots__ = ()
 
@@ -207,3 +257,27 @@ class Keeping(Round):
         """Say it again to a master that has forgotten the script, and is being given it."""
         if protocol.has_no_script(reply):
             self._links[master].send(self.payload, (Restoration(self.payload),))
+
+
+class Keeping(Leaving):
+    """The request to keep the key of a lease that has ended, for as long as that wanted it."""
+
+    __slots__ = ("_attempt", "_fleet", "_lives", "_until")
+
+    def __init__(self, fleet: Fleet, hold: Hold, left: int) -> None:
+        super().__init__(fleet.links, hold.attempt.extension(left))
+        self._fleet = fleet
+        self._attempt = hold.attempt
+        self._until = hold.keep_until
+        self._lives = max(hold.longest_ttl, left)
+
+    def declined(self, master: int, reply: object) -> None:
+        """Have a master that may hear of it too late forget the key when the time is over."""
+        super().declined(master, reply)
+        if not isinstance(reply, int | Exception):
+            left = max(self._until - self._fleet.clock(), 0.0)
+            self._fleet.loop.call_later(left, self._is_over, master)
+
+    def _is_over(self, master: int) -> None:
+        if not self._fleet.closed:
+            self._links[master].owe(self._attempt.release(), self._lives)

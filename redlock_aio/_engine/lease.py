@@ -12,6 +12,7 @@ from typing import Literal, Self
 
 from anyio import CancelScope
 
+from redlock_aio._engine import reentrance
 from redlock_aio._engine.hold import Hold
 from redlock_aio._engine.rounds import Round
 from redlock_aio._engine.watchdog import Watchdog
@@ -30,15 +31,21 @@ class Lease:
     Made by a `Lock`. ``async with lease:`` releases it at the end and cancels
     the body if it is lost. A lease that is dropped without a release is not
     extended any more, warns with a `ResourceWarning`, and ends with its ttl.
+    Leases that share the lock, by ``reentrant=True``, are lost together, and the
+    last to be released lets go.
     """
 
-    __slots__ = ("_acquired_at", "_hold", "_let_go", "_on_lost", "_scope", "_watchdog")
+    __slots__ = (
+        "_acquired_at", "_hold", "_let_go", "_on_lost", "_scope", "_task", "_until", "_watchdog",
+    )  # fmt: skip
 
     def __init__(self, watchdog: Watchdog, hold: Hold, now: float, on_lost: OnLost) -> None:
         self._watchdog = watchdog
         self._hold = hold
         self._on_lost = on_lost
         self._acquired_at = now
+        self._task = hold.task
+        self._until = hold.deadline
         self._scope: CancelScope | None = None
         self._let_go = False
 
@@ -52,16 +59,13 @@ class Lease:
         # ended. So nothing is sent from here; the key is left to its ttl.
         hold = self._hold
         if hold.state is HELD and not self._let_go:
-            if hold.count > 1:  # those who share it go on, and the last of them releases it
-                hold.count -= 1
+            hold.left(self._task)
+            if hold.count:  # those who share it go on, and the last of them releases it
+                why = f"was never released; {hold.count} more share it"
             else:
+                why = "was never released; it is not extended any more"
                 hold.renewed = False
-            warnings.warn(
-                f"{self!r} was never released; it is not extended any more",
-                ResourceWarning,
-                stacklevel=2,
-                source=self,
-            )
+            warnings.warn(f"{self!r} {why}", ResourceWarning, stacklevel=2, source=self)
 
     def _now(self) -> float:
         return self._watchdog.fleet.clock()
@@ -111,8 +115,7 @@ class Lease:
     @property
     def validity(self) -> int:
         """For how many ms the lock could be believed when it was acquired."""
-        hold = self._hold
-        return timing.remaining(min(hold.attempt.until, hold.ends), self._acquired_at)
+        return timing.remaining(self._until, self._acquired_at)
 
     @property
     def remaining(self) -> int:
@@ -179,10 +182,12 @@ class Lease:
             what remained, the lease ends with *ttl*.
         """
         hold = self._hold
-        new = hold.ttl if ttl is None else timing.milliseconds(ttl, name="ttl")
+        wanted = max(hold.ttl, hold.wanted)
+        new = wanted if ttl is None else timing.milliseconds(ttl, name="ttl")
         timing.believable(timing.at_most(new, self._watchdog.max_ttl), factor=hold.factor)
         if self._let_go:
             raise LockNotHeldError(hold.resources, "it has been released")
+        hold.wanted = 0
         await self._watchdog.extend(hold, new)
 
     async def release(self) -> None:
@@ -206,12 +211,13 @@ class Lease:
         """
         hold = self._hold
         if hold.state is HELD and not self._let_go:
-            self._watchdog.leave(hold)
+            self._watchdog.leave(hold, self._task)
         if hold.state is LOST:
             raise LockNotHeldError(hold.resources, hold.reason)
         if self._let_go:
             raise LockNotHeldError(hold.resources, "it has been released before")
         self._let_go = True
+        hold.unguard(self._scope)
         release = hold.released
         try:
             if release is not None and release.verdict is OPEN:
@@ -246,6 +252,11 @@ class Lease:
         if self._scope is not None:
             raise RuntimeError("a lease can be entered only once")
         self.ensure_valid()
+        hold, task = self._hold, reentrance.known(asyncio.current_task(self._watchdog.fleet.loop))
+        if task is not self._task:  # it was handed on to this one
+            hold.joined(task)
+            hold.left(self._task)
+            self._task = task
         self._enter()
         return self
 
@@ -254,10 +265,11 @@ class Lease:
         if self._on_lost == "cancel":
             hold = self._hold
             self._scope = scope = self._watchdog.scope()
-            if hold.scope is None:
+            if hold.scope is None and not hold.inner:
                 hold.scope = scope
+                hold.guarded = self._task
             else:
-                hold.inner = (*hold.inner, scope)
+                hold.guard(scope, self._task)
             scope.__enter__()
             if hold.state is not HELD:
                 hold.tell()  # it was lost before there was anything to cancel
@@ -286,11 +298,13 @@ class Lease:
         if hold.scope is scope:
             hold.scope = None
         else:
-            hold.inner = tuple(inner for inner in hold.inner if inner is not scope)
+            hold.unguard(scope)
         was_over, released_here = self._let_go, False
         if hold.state is HELD and not was_over:
             watchdog = self._watchdog
-            released_here = watchdog.release(hold) if hold.count == 1 else watchdog.leave(hold)
+            released_here = (
+                watchdog.release(hold) if hold.count == 1 else watchdog.leave(hold, self._task)
+            )
         if scope is not None:
             try:
                 if scope.__exit__(kind, error, trace):
@@ -310,10 +324,14 @@ class Lease:
                     await release.waiter
                 self._judge(release)
         if hold.state is LOST and not was_over:
+            hold.tell()  # those around it
             self._note(error)
             if error is None and self._on_lost == "cancel":
                 raise LockLostError(hold.resources, hold.reason) from None
 
     def _note(self, error: BaseException | None) -> None:
         if self._hold.state is LOST and isinstance(error, Exception):
-            error.add_note(str(LockLostError(self._hold.resources, self._hold.reason)))
+            said = str(LockLostError(self._hold.resources, self._hold.reason))
+            # It may have come out of one who shares the lease.
+            if str(error) != said and said not in getattr(error, "__notes__", ()):
+                error.add_note(said)

@@ -134,7 +134,9 @@ class Line:
 
     def keep(self, holder: Party) -> None:
         """Note who has the lock; if somebody else had it, that is over at the masters."""
-        self.holder = holder
+        before, self.holder = self.holder, holder
+        if before is not None and before is not holder:
+            before.changed(0)  # it is to look, whatever it believes
 
     def ended(self, holder: Party, now: float) -> None:
         """Hear that a lease has ended, whose release is on its way."""

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Coroutine
 from types import TracebackType
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 from redlock_aio._engine import queueing, reentrance, waiting
 from redlock_aio._engine.attempts import Attempt
@@ -12,28 +12,11 @@ from redlock_aio._engine.hold import Hold
 from redlock_aio._engine.lease import Lease, OnLost
 from redlock_aio._engine.line import Line
 from redlock_aio._engine.rounds import Fleet
-from redlock_aio._engine.watchdog import Watchdog
+from redlock_aio._engine.watchdog import Engine
 from redlock_aio._rules.fencing import Counter
 from redlock_aio._rules.keys import Key, Keys
-from redlock_aio._rules.protocol import hash_tag
 from redlock_aio._rules.timing import Retry
-from redlock_aio.errors import LockNotAcquiredError, RedlockError
-
-
-class Engine(Protocol):
-    """What a lock needs of its manager."""
-
-    _clock_lead: int
-    _drift_factor: float
-    _fleet: Fleet
-    _max_waiters: int
-    _watchdog: Watchdog
-
-    def _is_ready(self) -> bool:
-        """Bind to the running loop; return whether the masters' states are known."""
-
-    async def _get_ready(self, wait: int | None) -> None:
-        """Wait until they are, at most *wait* ms."""
+from redlock_aio.errors import LockNotAcquiredError
 
 
 class Lock:
@@ -128,57 +111,67 @@ class Lock:
         began = fleet.clock()
         if not ready:
             await engine._get_ready(self._wait)
-        if self._fenced and began >= fleet.clocks.due_at:
-            await know_the_time(fleet, waiting.time_left(fleet, began, self._wait))
         key = self._key
         line = fleet.lines.get(key) or fleet.line(key)
-        counter = self._counter(line) if self._fenced else None
-        if line.contending or line.holder is not None or self._fair or not key.can_free:
-            hold = self._shared(fleet)
+        alone = not (line.contending or line.holder is not None) and began >= line.open_at
+        if not alone or self._fair or not key.can_free or self._owner is not None:
+            return await self._obtain_among_others(fleet, began, entering=entering)
+        counter = None
+        if self._fenced:
+            if began >= fleet.clocks.due_at:
+                return await self._obtain_among_others(fleet, began, entering=entering)
+            counter = self._counter(line)
+        line.contending = True
+        wait = self._wait
+        at_most = waiting.time_left(fleet, began, wait) if wait else None
+        try:
+            won = await waiting.attempt(
+                fleet,
+                key,
+                self._ttl,
+                engine._drift_factor,
+                at_most,
+                stamp=fleet.stamp + self._metadata,
+                counter=counter,
+                watched=wait != 0,
+            )
+            if not won.until:
+                won = await self._persist(fleet, won, line, began, mine=True)
+        except BaseException:
+            line.give_up()
+            raise
+        return self._lease(won, line, mine=True, entering=entering)
+
+    async def _obtain_among_others(self, fleet: Fleet, began: float, *, entering: bool) -> Lease:
+        """Do so where it may be ours already, or others of this process may have it or want it."""
+        while True:
+            hold = self._shared(fleet, waits=True)
             if hold is not None:
                 return self._share(hold, entering=entering)
-        elif began >= line.open_at:
-            line.contending = True
-            wait = self._wait
-            at_most = waiting.time_left(fleet, began, wait) if wait else None
-            try:
-                won = await waiting.attempt(
-                    fleet,
-                    key,
-                    self._ttl,
-                    engine._drift_factor,
-                    at_most,
-                    stamp=fleet.stamp + self._metadata,
-                    counter=counter,
-                    watched=wait != 0,
-                )
-                if not won.until:
-                    won = await self._persist(fleet, won, line, began, mine=True)
-            except BaseException:
-                line.give_up()
-                raise
-            return self._lease(won, line, mine=True, entering=entering)
-        won, mine = await self._in_turn(fleet, line, counter, began)
-        return self._lease(won, line, mine=mine, entering=entering)
+            if self._fenced and began >= fleet.clocks.due_at:
+                await know_the_time(fleet, waiting.time_left(fleet, began, self._wait))
+            line = fleet.line(self._key)
+            asking = self._in_turn(fleet, line, self._counter(line), began)
+            won = await (
+                asking if self._owner is None else reentrance.unless_shared(fleet, self, asking)
+            )
+            if won is not None:
+                return self._lease(won[0], line, mine=won[1], entering=entering)
 
-    def _shared(self, fleet: Fleet, *, patient: bool = True) -> Hold | None:
+    def _shared(self, fleet: Fleet, *, waits: bool) -> Hold | None:
         """Return the lease of our own that can be taken again, if there is one."""
-        key = self._key
-        if isinstance(key, Keys) and any(link.clustered for link in fleet.links):
-            tags = {hash_tag(each) for each in key}
-            if len(tags) > 1:
-                raise RedlockError(
-                    f"{', '.join(map(repr, self._resources))} can't be locked together: a master"
-                    " is a Cluster, which keeps them in different slots; give them a hash tag,"
-                    " as in '{order:7}:invoice' and '{order:7}:stock'"
-                )
-        return reentrance.shared(fleet, self, patient=patient)
+        if isinstance(self._key, Keys):
+            waiting.check_slots(fleet, self._resources, self._key)
+        return reentrance.shared(fleet, self, waits=waits)
 
     def _share(self, hold: Hold, *, entering: bool) -> Lease:
         """Take a lease again that is our own; the masters are asked for nothing."""
         watchdog = self._engine._watchdog
-        watchdog.share(hold, self._ttl, renewed=self._auto_extend, at_least=self._hold_at_least)
+        task = reentrance.known(asyncio.current_task(watchdog.fleet.loop))
+        keep = self._hold_at_least
+        watchdog.share(hold, task, self._ttl, renewed=self._auto_extend, at_least=keep)
         lease = self._lease_kind(watchdog, hold, watchdog.fleet.clock(), self._on_lost)
+        lease._task = task
         if entering:
             self._enter(lease)
         return lease
@@ -295,12 +288,13 @@ class Lock:
         if not engine._is_ready():
             await engine._get_ready(0)
         fleet = engine._fleet
-        if self._fenced:
-            await know_the_time(fleet, None)
-        asks = self._reentrant or not self._key.can_free
-        hold = self._shared(fleet, patient=False) if asks else None
+        hold = None
+        if self._reentrant or not self._key.can_free:
+            hold = self._shared(fleet, waits=False)
         if hold is not None:
             return self._share(hold, entering=False)
+        if self._fenced:
+            await know_the_time(fleet, None)
         line = fleet.line(self._key)
         counter = self._counter(line)
         if self._fair:
@@ -353,6 +347,8 @@ class Lock:
             line.won(hold, won.began, now)
         else:  # out of turn
             line.keep(hold)
+        if hold.owner is not None:
+            reentrance.tell(fleet, hold)
         lease = self._lease_kind(watchdog, hold, now, self._on_lost)
         if entering:
             self._enter(lease)

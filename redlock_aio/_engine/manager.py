@@ -158,9 +158,11 @@ class Redlock(Opening, Oversight):
                 whatever extensions say (default: never).
 
             hold_at_least: For how many milliseconds from its acquisition the
-                resource stays locked, also if it is released before (default 0).
-                Nobody waits for that; a holder that dies or loses the lock keeps
-                it for its *ttl* only.
+                resource stays locked, also if it is released before, by whatever
+                the body ends with (default 0). The masters see to it, and nobody
+                waits for them. A lock that is lost is not kept, a holder that dies
+                keeps it for its *ttl* only, and masters that restart may forget it
+                after *max_ttl*.
 
             fair: Whether to wait in order: whoever asked first is served first, also
                 among programs (default no). It costs the masters more. Those who
@@ -178,8 +180,10 @@ class Redlock(Opening, Oversight):
                 for; what else was asked is as the first has it. A task that holds
                 a lock and waits for it for ever gets a `RedlockError` instead.
 
-            owner: Who that is, by ``==`` (default: the task that has acquired it; a
-                child task is another one).
+            owner: Who that is, by ``==``, such as a request's id (default: the task
+                that has acquired the lease, or has entered it with ``async with``).
+                A child task is another one, and so is what `asyncio.wait_for`
+                runs on Python 3.11.
 
             metadata: What others are to see of the holder, beside the manager's
                 *name*: a mapping of at most 1 KiB as JSON.

@@ -8,29 +8,21 @@ from typing import Protocol
 
 from redlock_aio._engine import inspecting
 from redlock_aio._engine.forcing import Eviction
-from redlock_aio._engine.rounds import Fleet
-from redlock_aio._engine.watchdog import Watchdog
+from redlock_aio._engine.watchdog import Engine
 from redlock_aio._rules.inspection import LockState
+from redlock_aio._rules.keys import Key
 
 
-class Keeper(Protocol):
+class Keeper(Engine, Protocol):
     """The manager, as far as it is needed here."""
 
-    _fleet: Fleet
     _max_ttl: int
-    _watchdog: Watchdog
 
-    def _is_ready(self) -> bool:
-        """Bind to the running loop; return whether the masters' states are known."""
-
-    async def _get_ready(self, wait: int | None) -> None:
-        """Wait until they are, at most *wait* ms."""
-
-    def _key(self, resource: str) -> bytes:
+    def _key(self, resource: str) -> Key:
         """Return what the masters call it, or say what is wrong with it."""
 
 
-async def _key_of(keeper: Keeper, resource: str) -> bytes:
+async def _key_of(keeper: Keeper, resource: str) -> Key:
     key = keeper._key(resource)
     if not keeper._is_ready():
         await keeper._get_ready(None)

@@ -195,8 +195,8 @@ class Fleet:
 
     __slots__ = (
         "_asked", "_caching", "_most_lines", "_timer", "_tokens", "_underway", "can_free", "clock",
-        "clocks", "closed", "lines", "links", "loop", "master_timeout", "queues", "ready", "stamp",
-        "teller",
+        "clocks", "closed", "kin", "lines", "links", "loop", "master_timeout", "queues", "ready",
+        "stamp", "teller",
     )  # fmt: skip
 
     def __init__(
@@ -220,6 +220,8 @@ class Fleet:
         """Whether it is known which masters are up."""
         self.lines: dict[bytes | Keys, Line] = {}
         """For each key who wants it, or wanted it lately."""
+        self.kin: dict[Callable[[object], None], None] = {}
+        """Whom to tell when something was acquired for an owner: others of it may wait."""
         self.queues: Listener | None = None
         self.stamp = stamp
         """What follows each token in the value, and says who we are."""

@@ -19,6 +19,7 @@ from redlock_aio._engine.rounds import Fleet, Release
 from redlock_aio._rules import holders, timing
 from redlock_aio._rules.fencing import Counter
 from redlock_aio._rules.keys import Key, Keys
+from redlock_aio._rules.protocol import hash_tag
 from redlock_aio._rules.quorum import SPLIT, WON, Vote, is_contended
 from redlock_aio._rules.timing import Retry
 from redlock_aio._rules.view import View
@@ -106,6 +107,17 @@ def take_back(fleet: Fleet, attempt: Attempt, ttl: int) -> Release:
         fleet.ask(freeing)
         return freeing
     return fleet.release(attempt.release(), ttl, attempt)
+
+
+def check_slots(fleet: Fleet, resources: tuple[str, ...], keys: Keys) -> None:
+    """Raise the error that says so if a Redis Cluster can't keep *keys* together."""
+    if not any(link.clustered for link in fleet.links) or len({hash_tag(key) for key in keys}) == 1:
+        return
+    raise RedlockError(
+        f"{', '.join(map(repr, resources))} can't be locked together: a master"
+        " is a Cluster, which keeps them in different slots; give them a hash tag,"
+        " as in '{order:7}:invoice' and '{order:7}:stock'"
+    )
 
 
 def time_left(fleet: Fleet, began: float, wait: int | None) -> float | None:

@@ -17,10 +17,11 @@ import heapq
 import itertools
 import math
 import random
+from typing import Protocol
 
 from anyio import CancelScope
 
-from redlock_aio._engine.hold import Hold, Keeping, Look, Renewal, Restoration
+from redlock_aio._engine.hold import Hold, Keeping, Leaving, Look, Renewal, Restoration, Sharer
 from redlock_aio._engine.rounds import Fleet
 from redlock_aio._engine.waiting import take_back
 from redlock_aio._rules import timing
@@ -146,12 +147,13 @@ class Watchdog:
             self._push(hold, now)
             self.fleet.ask_and_watch(Look(self, hold))
         elif hold.renewed:
-            self._renew(hold, hold.ttl, now)
+            self._renew(hold, max(hold.ttl, hold.wanted), now)
         else:  # its holder has gone without releasing it
             hold.retry(now)
             self._push(hold, now)
 
     def _renew(self, hold: Hold, ttl: int, now: float) -> Renewal:
+        hold.told = ttl
         renewal = Renewal(self, hold, ttl, now)
         self._push(hold, now)
         self.fleet.ask_and_watch(renewal, (hold.deadline - now) * 1000)
@@ -246,34 +248,43 @@ class Watchdog:
             return kept
         return False
 
-    def share(self, hold: Hold, ttl: int, *, renewed: bool, at_least: int) -> None:
+    def share(self, hold: Hold, task: Sharer, ttl: int, *, renewed: bool, at_least: int) -> None:
         """
         Let *hold* be shared by one more, who wants it as if it had just been acquired.
 
         What that needs is asked of the masters, and not waited for.
         """
         now = self.fleet.clock()
-        hold.count += 1
+        hold.joined(task)
         if at_least:
             hold.keep_until = max(hold.keep_until, now + at_least / 1000)
-        is_kept = hold.renewed and hold.ttl >= ttl
-        hold.renewed = hold.renewed or renewed
-        if not is_kept and timing.deadline(now, ttl, factor=hold.factor) > hold.deadline:
-            self._renew(hold, max(ttl, hold.ttl), now)
+        was_renewed, hold.renewed = hold.renewed, hold.renewed or renewed
+        is_kept = was_renewed and min(hold.ttl, hold.told) >= ttl
+        # It is told again if the masters do not hear of it now.
+        hold.wanted = max(hold.wanted, ttl)
+        ends = min(hold.ends, timing.deadline(now, ttl, factor=hold.factor))
+        if not is_kept and ends > hold.deadline:
+            self._renew(hold, max(hold.ttl, hold.wanted), now)
+        elif hold.renewed and not was_renewed:
+            hold.rest(now, random.random())  # noqa: S311 - no secret
+            self._push(hold, now)
 
-    def leave(self, hold: Hold) -> bool:
+    def leave(self, hold: Hold, task: Sharer) -> bool:
         """End one share of *hold*, or all if it is the last one; as `release`."""
-        if hold.count == 1 or not hold.valid(self.fleet.clock()):
+        if hold.count <= 1 or not hold.valid(self.fleet.clock()):
             return self.release(hold)
-        hold.count -= 1
+        hold.left(task)
         return True
 
     def _end(self, hold: Hold, now: float) -> None:
         self._held -= 1
         if hold.keep_until > now and hold.state is RELEASED:
             left = math.ceil((hold.keep_until - now) * 1000)
-            hold.released = keeping = Keeping(self.fleet.links, hold.attempt.extension(left))
+            hold.released = keeping = Keeping(self.fleet, hold, left)
             self.fleet.ask(keeping)
+            if leaving := hold.attempt.only_leave():
+                # Whoever is the next in the queue is called, and comes when the key ends.
+                self.fleet.ask(Leaving(self.fleet.links, leaving))
         else:
             hold.released = take_back(self.fleet, hold.attempt, hold.longest_ttl)
         hold.line.ended(hold, now)
@@ -286,3 +297,19 @@ class Watchdog:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+
+class Engine(Protocol):
+    """What locks need of their manager."""
+
+    _clock_lead: int
+    _drift_factor: float
+    _fleet: Fleet
+    _max_waiters: int
+    _watchdog: Watchdog
+
+    def _is_ready(self) -> bool:
+        """Bind to the running loop; return whether the masters' states are known."""
+
+    async def _get_ready(self, wait: int | None) -> None:
+        """Wait until they are, at most *wait* ms."""

@@ -34,7 +34,7 @@ def masters() -> Iterator[list[EmbeddedMaster]]:
 @pytest.fixture
 def environment(masters: list[EmbeddedMaster]) -> dict[str, str]:
     urls = ",".join(master.url for master in masters)
-    return {**os.environ, "REDLOCK_MASTERS": urls, "KEEP_SECONDS": "0.1"}
+    return {**os.environ, "REDLOCK_MASTERS": urls, "KEEP_MS": "100"}
 
 
 @pytest.fixture

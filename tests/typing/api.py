@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import assert_never, assert_type
 
@@ -46,6 +47,7 @@ async def use(client: Redis) -> None:
         retry=Retry(min_delay=1, max_delay=2, attempts=3),
         key_prefix="x:",
         max_waiters=10,
+        name="web-1",
     )
     async with redlock as same:
         assert_type(same, Redlock)
@@ -60,6 +62,7 @@ async def use(client: Redis) -> None:
             assert_type(lease.validity, int)
             assert_type(lease.remaining, int)
             assert_type(lease.valid, bool)
+            assert_type(lease.hold_count, int)
             assert_type(lease.votes, tuple[Vote, ...])
             assert_type(lease.lost, asyncio.Event)
             lease.ensure_valid()
@@ -67,6 +70,18 @@ async def use(client: Redis) -> None:
             await lease.release()
         assert_type(await lock.acquire(), Lease)
         assert_type(await redlock.lock("r", fair=True).acquire(), Lease)
+        again = redlock.lock(
+            *("r", "s"),
+            reentrant=True,
+            owner=client,
+            hold_at_least=timedelta(seconds=1),
+            metadata={"job": "x", "host": 1},
+        )
+        assert_type(again, Lock)
+        assert_type(await redlock.lock("r", hold_at_least=0, metadata=None).acquire(), Lease)
+        redlock.lock("r", reentrant=1)  # type: ignore[arg-type]
+        redlock.lock("r", hold_at_least=1.5)  # type: ignore[arg-type]
+        redlock.lock("r", metadata=["x"])  # type: ignore[arg-type]
         tried = await redlock.lock("r", on_lost="flag", wait=0).try_acquire()
         assert_type(tried, Lease | None)
         state = await redlock.inspect("r")
@@ -141,6 +156,10 @@ refused = LockNotAcquiredError(
     ["r"], attempts=1, elapsed=2, votes=[vote], holder=Holder("x", "web-1:1")
 )
 assert_type(refused.holder, Holder | None)
+if refused.holder is not None:
+    assert_type(refused.holder.fingerprint, str)
+    assert_type(refused.holder.name, str | None)
+    assert_type(refused.holder.metadata, Mapping[str, object])
 assert_type(refused.retry_after, int | None)
 assert_type(LockLostError(["r"], "why").reason, str)
 assert_type(LockNotHeldError(["r"], "why").resources, tuple[str, ...])

@@ -62,6 +62,13 @@ def test_of_what_others_write_only_the_fingerprint_is_told(said: bytes) -> None:
 
 
 @pytest.mark.promise("S10")
+def test_a_fingerprint_tells_nothing_of_the_token() -> None:
+    """It depends on all of the value, so that it is no part of it in other signs."""
+    values = [TOKEN[:i] + b"x" + TOKEN[i + 1 :] for i in range(len(TOKEN))]
+    assert len({*map(holders.fingerprint, values)}) == len(values)
+
+
+@pytest.mark.promise("S10")
 def test_a_holder_never_shows_the_token() -> None:
     value = TOKEN + holders.named("web-1:7") + holders.packed({"job": 1})
     assert TOKEN.decode() not in f"{holders.holder(value)!r} {holders.holder(value)}"

@@ -14,22 +14,26 @@ import random
 import warnings
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
 from redlock_aio import Lease, Lock, LockNotHeldError, Redlock, RedlockError
+from redlock_aio._engine.hold import Hold
 from redlock_aio._engine.queues import IDLE
 from redlock_aio._engine.watchdog import LONGEST_SLEEP
 from redlock_aio._rules.fairness import LIVES
+from redlock_aio._rules.lifetime import RELEASED
 from redlock_aio._rules.protocol import MARKER
+from redlock_aio._rules.quorum import WON
 from redlock_aio._rules.timing import DRIFT_FACTOR, forgetting
 from redlock_aio.testing import FakeMaster, VirtualTimeLoop
 
 SEEDS, AT_ONCE, WORKERS = "0:195", 15, 5
 TTLS = (40, 100, 300, 1000, 3000)
 LONGEST_TTL = max(TTLS) / 1000
+KEPT = (30, 300, 2000)
 PROMPT = 1.0
 """Seconds in which a cancelled worker has ended, and masters that are well again are clean."""
 
@@ -47,6 +51,8 @@ class Held:
     lease: Lease
     guarded: bool
     ends: float
+    owner: object
+    task: object = field(default_factory=asyncio.current_task)
     over: bool = False
 
 
@@ -74,6 +80,9 @@ class Simulation:
         self.fair = self.pick((0, 0.5, 1))
         self.fenced = self.pick((0, 0.5, 1))
         self.uses = (self.with_lock, self.with_lease, self.with_finally)
+        self.reentrant = self.pick((0, 0.5, 1))
+        self.kept = self.pick((0, 0, 0.5))
+        self.past: dict[str, set[Hold]] = {"a": set(), "b": set(), "c": set()}
         self.faults: tuple[Callable[[], Awaitable[None] | object], ...] = (
             *(self.cancel_a_worker,) * 9,
             *(self.hang, lambda: self.pick(self.faulty).resume()) * 4,
@@ -129,6 +138,8 @@ class Simulation:
         await asyncio.sleep(
             PROMPT + IDLE / 2 + (max(LONGEST_TTL, 2 * LIVES / 1000) if self.closed_once else 0)
         )
+        if self.kept:
+            await asyncio.sleep(max(KEPT) / 1000)
         if self.restarted:  # they vote again
             await asyncio.sleep(forgetting(max(TTLS), factor=DRIFT_FACTOR) + PROMPT)
 
@@ -192,7 +203,7 @@ class Simulation:
                     await self.pick(self.uses)()
             await asyncio.sleep(self.chance.random() * 0.05)
 
-    def lock(self) -> tuple[Lock, dict[str, Any]]:
+    def lock(self, outer: dict[str, Any] | None) -> tuple[Lock, dict[str, Any]]:
         options: dict[str, Any] = {
             "ttl": self.pick(TTLS),
             "wait": self.pick((0, 20, 100, 500, None)),
@@ -201,23 +212,36 @@ class Simulation:
             "on_lost": self.pick(("cancel", "cancel", "flag")),
             "fair": self.chance.random() < self.fair,
             "fencing": self.chance.random() < self.fenced,
+            "hold_at_least": self.pick(KEPT) if self.chance.random() < self.kept else 0,
         }
-        names = self.pick(self.sets)
-        lock = self.pick((self.redlock, self.other)).lock(*names, **options)
-        return lock, options | {"above": max(max(self.tokens[name]) for name in names)}
+        options |= self.pick(
+            (
+                {},
+                {"reentrant": self.chance.random() < self.reentrant},
+                {"reentrant": True, "owner": self.pick("xy")} if self.reentrant else {},
+            )
+        )
+        if outer is None:
+            names, redlock = self.pick(self.sets), self.pick((self.redlock, self.other))
+        else:
+            names, redlock = outer["names"], outer["redlock"]
+        lock = redlock.lock(*names, **options)
+        above = max(max(self.tokens[name]) for name in names)
+        options |= {"above": above, "names": names, "redlock": redlock}
+        return lock, options
 
-    async def with_lock(self) -> None:
-        lock, options = self.lock()
+    async def with_lock(self, outer: dict[str, Any] | None = None) -> None:
+        lock, options = self.lock(outer)
         async with lock as lease:
             await self.hold(lease, options)
 
-    async def with_lease(self) -> None:
-        lock, options = self.lock()
+    async def with_lease(self, outer: dict[str, Any] | None = None) -> None:
+        lock, options = self.lock(outer)
         async with await lock.acquire() as lease:
             await self.hold(lease, options)
 
-    async def with_finally(self) -> None:
-        lock, options = self.lock()
+    async def with_finally(self, outer: dict[str, Any] | None = None) -> None:
+        lock, options = self.lock(outer)
         lease = await lock.try_acquire()
         if lease is None:
             return
@@ -229,21 +253,50 @@ class Simulation:
 
     async def hold(self, lease: Lease, options: dict[str, Any]) -> None:
         ends = self.clock() + (options["max_hold"] or math.inf) / 1000
-        held = Held(lease, options["on_lost"] == "cancel", ends)
+        holders = self.holders[lease.resources[0]]
+        sharers = [held for held in holders if held.lease._hold is lease._hold]
+        ends = sharers[0].ends if sharers else ends
+        held = Held(lease, options["on_lost"] == "cancel", ends, options.get("owner"))
         for name in lease.resources:
             self.holders[name].append(held)
         self.must(lease.valid, "acquired and not valid", lease)
-        if options["fencing"]:
-            self.check_token(lease, options["above"])
+        if sharers:
+            self.check_shared(held, sharers, options)
+        else:
+            self.check_new(lease, options)
         self.check()
         try:
-            await self.body(held)
+            await self.body(held, options)
         finally:
             self.check()
             for name in lease.resources:
                 self.holders[name].remove(held)
 
-    async def body(self, held: Held) -> None:
+    def check_shared(self, held: Held, sharers: list[Held], options: dict[str, Any]) -> None:
+        """It is shared with whom it may be."""
+        self.must(options.get("reentrant", False), "shared and not reentrant", held)
+        self.must(held.lease.hold_count == len(sharers) + 1, "not counted", held, sharers)
+        ours = [
+            other
+            for other in sharers
+            if other.task is held.task or (held.owner is not None and held.owner == other.owner)
+        ]
+        self.must(bool(ours), "shared with a stranger", held, sharers)
+
+    def check_new(self, lease: Lease, options: dict[str, Any]) -> None:
+        """It is not one that was shared, and not yet kept for somebody."""
+        if options["fencing"]:
+            self.check_token(lease, options["above"])
+        past = set().union(*(self.past[name] for name in lease.resources))
+        self.must(lease._hold not in past, "had before", lease)
+        for hold in past:
+            told = hold.released is not None and hold.released.verdict is WON
+            if hold.state is RELEASED and told and not self.restarted:
+                self.must(self.clock() > hold.keep_until, "kept for another", lease, hold)
+        for name in lease.resources:
+            self.past[name].add(lease._hold)
+
+    async def body(self, held: Held, options: dict[str, Any]) -> None:
         lease = held.lease
         for _ in range(self.chance.randrange(4)):
             await self.step(held)
@@ -256,6 +309,9 @@ class Simulation:
             elif what < 0.45:
                 await lease.release()
                 return
+            elif what < 0.45 + self.reentrant / 4:
+                with suppress(RedlockError):
+                    await self.pick(self.uses)(options)
 
     async def step(self, held: Held) -> None:
         """Wait, really: whoever is past the end of the lease after that has been told."""
@@ -270,7 +326,8 @@ class Simulation:
     def check(self) -> None:
         for resource, holders in self.holders.items():
             valid = [held for held in holders if held.lease.valid]
-            self.must(len(valid) < 2, "two holders", resource, valid)
+            different = {held.lease._hold for held in valid}
+            self.must(len(different) < 2, "two holders", resource, valid)
             for held in valid:
                 self.check_valid(resource, held)
         for held in {held for holders in self.holders.values() for held in holders}:
