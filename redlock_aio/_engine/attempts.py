@@ -87,6 +87,11 @@ class Attempt(Round):
         return b""
 
     @property
+    def member(self) -> bytes:
+        """By which name it was waited for in the masters' queues; empty if it was not."""
+        return b""
+
+    @property
     def can_free(self) -> bool:
         """Whether a release has nothing to do but to delete one key."""
         return self.key.can_free

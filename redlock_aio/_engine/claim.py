@@ -68,6 +68,11 @@ class Claim(Attempt):
         return claim
 
     @property
+    def member(self) -> bytes:
+        """By which name it is waited for."""
+        return self._member
+
+    @property
     def can_free(self) -> bool:
         """Whether a release has nothing to do but to delete one key: there is a queue."""
         return False

@@ -10,7 +10,8 @@ from anyio import CancelScope
 from redlock_aio._engine.attempts import Attempt
 from redlock_aio._engine.line import Line
 from redlock_aio._engine.rounds import Fleet, Round
-from redlock_aio._rules import protocol
+from redlock_aio._rules import protocol, timing
+from redlock_aio._rules.handing import Handed
 from redlock_aio._rules.lifetime import LOST, Lifetime
 from redlock_aio._rules.protocol import Trust
 from redlock_aio._rules.quorum import GRANTED, WON, Answer
@@ -102,6 +103,27 @@ class Hold(Lifetime):
             self._lost = asyncio.Event()
             self.tell()
         return self._lost
+
+    def handed(self, now: float, boot: str) -> Handed:
+        """
+        Return what another process has to know that goes on with the lease.
+
+        Args:
+            boot: Whose clock this is, see `boots.boot_of`.
+        """
+        attempt = self.attempt
+        return Handed(
+            self.resources,
+            attempt.token,
+            self.ttl,
+            now,
+            timing.remaining(self.deadline, now),
+            boot,
+            fence=attempt.fence,
+            member=attempt.member,
+            max_hold=None if self.ends == math.inf else timing.remaining(self.ends, now),
+            keep=math.ceil(max(self.keep_until - now, 0.0) * 1000),
+        )
 
     def found_gone(self) -> None:
         """Hear from the answers to a release that the lease had been lost before."""

@@ -13,10 +13,11 @@ from typing import Literal, Self
 from anyio import CancelScope
 
 from redlock_aio._engine import reentrance
+from redlock_aio._engine.boots import boot_of
 from redlock_aio._engine.hold import Hold
 from redlock_aio._engine.rounds import Round
 from redlock_aio._engine.watchdog import Watchdog
-from redlock_aio._rules import holders, timing
+from redlock_aio._rules import handing, holders, timing
 from redlock_aio._rules.lifetime import HELD, LOST, RELEASED
 from redlock_aio._rules.quorum import OPEN, WON, Vote
 from redlock_aio.errors import LockLostError, LockNotHeldError, RedlockError
@@ -28,11 +29,11 @@ class Lease:
     """
     One acquisition of a lock: the only thing that can be extended, lost or released.
 
-    Made by a `Lock`. ``async with lease:`` releases it at the end and cancels
-    the body if it is lost. A lease that is dropped without a release is not
-    extended any more, warns with a `ResourceWarning`, and ends with its ttl.
-    Leases that share the lock, by ``reentrant=True``, are lost together, and the
-    last to be released lets go.
+    Made by a `Lock`, or by `Redlock.adopt`. ``async with lease:`` releases it at
+    the end and cancels the body if it is lost. A lease that is dropped without a
+    release is not extended any more, warns with a `ResourceWarning`, and ends
+    with its ttl. Leases that share the lock, by ``reentrant=True``, are lost
+    together, and the last to be released lets go.
     """
 
     __slots__ = (
@@ -155,7 +156,7 @@ class Lease:
         if self.valid:
             return
         if self._let_go or hold.state is RELEASED:
-            raise LockNotHeldError(hold.resources, "it has been released")
+            raise LockNotHeldError(hold.resources, hold.why_released())
         self._watchdog.lose(hold, hold.why_expired())
         raise LockLostError(hold.resources, hold.reason)
 
@@ -186,7 +187,7 @@ class Lease:
         new = wanted if ttl is None else timing.milliseconds(ttl, name="ttl")
         timing.believable(timing.at_most(new, self._watchdog.max_ttl), factor=hold.factor)
         if self._let_go:
-            raise LockNotHeldError(hold.resources, "it has been released")
+            raise LockNotHeldError(hold.resources, hold.why_released())
         hold.wanted = 0
         await self._watchdog.extend(hold, new)
 
@@ -215,7 +216,7 @@ class Lease:
         if hold.state is LOST:
             raise LockNotHeldError(hold.resources, hold.reason)
         if self._let_go:
-            raise LockNotHeldError(hold.resources, "it has been released before")
+            raise LockNotHeldError(hold.resources, hold.reason or "it has been released before")
         self._let_go = True
         hold.unguard(self._scope)
         release = hold.released
@@ -229,6 +230,33 @@ class Lease:
         self._judge(release)
         if hold.state is LOST:
             raise LockNotHeldError(hold.resources, hold.reason)
+
+    def export(self) -> str:
+        """
+        Hand the lease over: return what another process adopts it with, see `Redlock.adopt`.
+
+        Here the lease is over: it is neither extended nor released any more, and a
+        body that it guards is not cancelled. The masters keep the lock until it is
+        adopted, or for what remains of its ttl. Whoever has the text can take
+        the lock: it is a secret, and its repr does not tell it.
+
+        Raises:
+            LockLostError: The lease is lost, or its deadline has passed.
+
+            LockNotHeldError: It has been released, or handed over.
+
+            RedlockError: Others share the lock, see *reentrant*.
+        """
+        self.ensure_valid()
+        hold = self._hold
+        if hold.count > 1:
+            names = ", ".join(map(repr, hold.resources))
+            raise RedlockError(f"{names} can't be handed over: {hold.count} leases share the lock")
+        watchdog = self._watchdog
+        handed = hold.handed(self._now(), boot_of(watchdog.fleet.loop))
+        watchdog.hand_over(hold)
+        self._let_go = True
+        return handing.exported(handed)
 
     def _judge(self, release: Round | None) -> None:
         """Draw the consequence if the masters say that the key was gone."""

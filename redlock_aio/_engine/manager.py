@@ -5,13 +5,13 @@ from datetime import timedelta
 
 from redis.asyncio import Redis
 
-from redlock_aio._engine import decorator, told
+from redlock_aio._engine import decorator, handing, told
 from redlock_aio._engine.lease import OnLost
 from redlock_aio._engine.lock import Lock
 from redlock_aio._engine.opening import Opening, RestartGuard
 from redlock_aio._engine.oversight import Oversight
 from redlock_aio._rules import holders, restarts, timing
-from redlock_aio._rules.arguments import of_type, one_of, text
+from redlock_aio._rules.arguments import MOST_RESOURCES, of_type, one_of, text
 from redlock_aio._rules.fencing import LEAD_SHARE
 from redlock_aio._rules.keys import Key, Keys
 from redlock_aio._rules.timing import Retry
@@ -23,9 +23,6 @@ RESERVED = b"redlock_aio:"
 
 MAX_WAITERS = 1_000
 """How many may wait in the queue of one resource."""
-
-MOST_RESOURCES = 100
-"""How many resources may be locked together: a master does nothing else meanwhile."""
 
 KNOWN = 1_000
 """How many resources are remembered with their keys, so that a name is looked at once."""
@@ -240,6 +237,7 @@ class Redlock(Opening, Oversight):
             on_lost=on_lost,
         )
 
+    adopt = handing.adopt
     locked = decorator.locked
 
     def _key(self, resource: str) -> Key:

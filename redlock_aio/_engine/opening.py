@@ -80,6 +80,7 @@ class Opening:
         self._restart_guard = restart_guard
         self._stamp = stamp
         self._parts = parts
+        self._lease_kind = parts.lock._lease_kind
         self._seen = [Seen() for _ in self._diallers]
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False

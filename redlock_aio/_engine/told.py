@@ -71,6 +71,12 @@ class ToldWatchdog(Watchdog):
             self._ended[hold] = self.fleet.clock() - self._since.pop(hold)
         return super().release(hold)
 
+    def hand_over(self, hold: Hold) -> None:
+        """Tell that it ended here, as its holder wanted."""
+        held = self.fleet.clock() - self._since.pop(hold)
+        super().hand_over(hold)
+        self.fleet.teller.tell_soon(self._end_of(hold, held))
+
     def let_go(self, hold: Hold) -> None:
         """Tell how *hold* has ended, before its holder goes on after a release."""
         held = self._ended.pop(hold, None)

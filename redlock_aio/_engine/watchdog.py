@@ -211,7 +211,7 @@ class Watchdog:
             if hold.expired(now):
                 self.lose(hold, hold.why_expired())
             if hold.state is RELEASED:
-                raise LockNotHeldError(hold.resources, "it has been released")
+                raise LockNotHeldError(hold.resources, hold.why_released())
             if hold.state is not HELD:
                 raise LockLostError(hold.resources, hold.reason)
             renewal = self._renew(hold, ttl, now)
@@ -275,6 +275,25 @@ class Watchdog:
             return self.release(hold)
         hold.left(task)
         return True
+
+    def hand_over(self, hold: Hold) -> None:
+        """
+        End *hold*, and leave its key as it is: another process goes on with it.
+
+        What was sent before may be executed late, by a master that hung, when the
+        key is somebody else's or nobody's: to acquire it, or to set it again. That
+        was followed by a release if this were one. So the old value is freed when
+        its time is over, wherever it is then.
+        """
+        fleet = self.fleet
+        hold.hand_over()
+        self._held -= 1
+        hold.line.ended(hold, fleet.clock())
+        fleet.loop.call_later(hold.longest_ttl / 1000, self._sweep, hold)
+
+    def _sweep(self, hold: Hold) -> None:
+        if not self.fleet.closed:
+            take_back(self.fleet, hold.attempt, hold.longest_ttl)
 
     def _end(self, hold: Hold, now: float) -> None:
         self._held -= 1

@@ -7,6 +7,9 @@ from typing import TypeVar
 
 LONGEST_RESOURCE = 512
 
+MOST_RESOURCES = 100
+"""How many resources may be locked together: a master does nothing else meanwhile."""
+
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., object])
 

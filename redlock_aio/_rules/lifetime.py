@@ -1,7 +1,7 @@
 """
 One lease from its acquisition to its end, as a state machine.
 
-    HELD ──── release ──────────────────► RELEASED
+    HELD ──── release, hand over ───────► RELEASED
       │
       └─ the deadline passes, or masters
          say that the key is gone ──────► LOST ── (for good: nothing revives it)
@@ -44,6 +44,8 @@ RETRY_SHARE = 1 / 12
 
 MARGIN = 0.003
 """Loss is told this much before the deadline, in seconds: timers are late, never early."""
+
+HANDED_OVER = "it was handed over"
 
 MARGIN_SHARE = 1 / 4
 """Which part of a short ttl the margin may take at most."""
@@ -175,6 +177,16 @@ class Lifetime:
             return True
         self.lose(self.why_expired())
         return False
+
+    def hand_over(self) -> None:
+        """End the lease because somebody else goes on with it."""
+        self.state = RELEASED
+        self.reason = HANDED_OVER
+
+    def why_released(self) -> str:
+        """Return what to tell a holder that has ended the lease itself."""
+        handed_over = self.state is RELEASED and self.reason
+        return self.reason if handed_over else "it has been released"
 
     def why_expired(self) -> str:
         """Return what to tell a holder whose deadline has passed."""

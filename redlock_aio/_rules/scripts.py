@@ -37,6 +37,7 @@ def pack(*arguments: bytes) -> bytes:
 
 ACQUIRE = Script("acquire")
 ACQUIRE_ALL = Script("acquire_all")
+ADOPT = Script("adopt")
 ENQUEUE = Script("enqueue")
 EXTEND = Script("extend")
 EXTEND_ALL = Script("extend_all")
@@ -49,6 +50,6 @@ RELEASE = Script("release")
 RELEASE_ALL = Script("release_all")
 REVOKE = Script("revoke")
 SCRIPTS = (
-    ACQUIRE, ACQUIRE_ALL, ENQUEUE, EXTEND, EXTEND_ALL, EXTEND_FENCED, INSPECT, LEAVE, RAISE,
-    RAISE_ALL, RELEASE, RELEASE_ALL, REVOKE,
+    ACQUIRE, ACQUIRE_ALL, ADOPT, ENQUEUE, EXTEND, EXTEND_ALL, EXTEND_FENCED, INSPECT, LEAVE,
+    RAISE, RAISE_ALL, RELEASE, RELEASE_ALL, REVOKE,
 )  # fmt: skip

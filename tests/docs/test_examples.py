@@ -41,6 +41,12 @@ SAYS = {
         r"SQL: 'fenced:42' not written: token (?P=first) is stale, a higher one has been seen\n"
         r"Redis says: cancelled\nSQL says: cancelled\n"
     ),
+    "hand_over.py": (
+        r"202 sales is being made, with token (?P<token>\d+)\n"
+        r"409 sales is being made already\n"
+        r"sales is made, with token (?P=token)\n"
+        r"and free again\n"
+    ),
     "losing_a_lease.py": (
         r"the body was cancelled: .*\n"
         r"after the block: 'report' lost: .*\n"

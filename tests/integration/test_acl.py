@@ -5,6 +5,7 @@ import contextlib
 import logging
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -354,6 +355,29 @@ async def test_each_of_these_permissions_is_needed_for_oversight(
             except QuorumUnavailableError:
                 freed = False
             assert not (seen and freed and gone([server], "app:r"))
+
+
+@pytest.mark.promise("S10")
+@pytest.mark.parametrize(
+    ("options", "more", "own"),
+    [
+        ({}, (), (MARKER,)),
+        ({"fencing": True}, FENCED, (MARKER, *COUNTERS)),
+        ({"fair": True}, FAIR, OWN),
+    ],
+    ids=["plain", "fencing", "fair"],
+)
+async def test_a_lease_is_handed_over_with_no_more_than_that(
+    server: EmbeddedMaster, options: Any, more: tuple[str, ...], own: tuple[str, ...]
+) -> None:
+    with allowed(server, *NEEDED, *more, own=own) as url:
+        async with Redlock([url]) as redlock:
+            lease = await redlock.lock("app:r", **options).acquire()
+            async with await redlock.adopt(lease.export()):
+                pass
+        assert gone([server], "app:r")
+        refused = {entry["object"] for entry in map(as_dict, call(server, "ACL", "LOG"))}
+        assert refused <= {"client|setinfo", "delifeq"}
 
 
 @pytest.mark.promise("S10")

@@ -67,6 +67,16 @@ async def use(client: Redis) -> None:
             assert_type(lease.lost, asyncio.Event)
             lease.ensure_valid()
             await lease.extend(timedelta(seconds=1))
+            assert_type(lease.export(), str)
+            assert_type(await redlock.adopt("x"), Lease)
+            adopted = redlock.adopt(
+                "x",
+                auto_extend=True,
+                max_hold=timedelta(hours=1),
+                on_lost="flag",
+                metadata={"a": 1},
+            )
+            assert_type(await adopted, Lease)
             await lease.release()
         assert_type(await lock.acquire(), Lease)
         assert_type(await redlock.lock("r", fair=True).acquire(), Lease)

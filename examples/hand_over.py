@@ -1,0 +1,58 @@
+"""
+A lock that goes from one process to another: a web process takes it and answers at once,
+and a worker that it starts does the work under the same lock.
+
+In between nobody else can come first. What goes from hand to hand is a secret, for
+whoever has it can take the lock: it travels over the worker's standard input, not in
+its arguments, which others can see.
+"""
+
+import asyncio
+import os
+import sys
+
+from redlock_aio import LockNotAcquiredError, Redlock
+
+MASTERS = os.environ.get("REDLOCK_MASTERS", "redis://localhost:6379").split(",")
+
+
+async def serve(redlock: Redlock, report: str) -> asyncio.subprocess.Process | None:
+    """Answer one request; the process that does the work goes on after it."""
+    try:
+        lease = await redlock.lock(f"report:{report}", wait=0, fencing=True).acquire()
+    except LockNotAcquiredError:
+        print(f"409 {report} is being made already")
+        return None
+    async with lease:  # released if no worker can be started
+        worker = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-u", __file__, "worker", report), stdin=asyncio.subprocess.PIPE
+        )
+        handed = lease.export()  # here it is over now
+    if worker.stdin is not None:
+        worker.stdin.write(handed.encode())
+        worker.stdin.close()
+    print(f"202 {report} is being made, with token {lease.fencing_token}", flush=True)
+    return worker
+
+
+async def work(redlock: Redlock, report: str, handed: str) -> None:
+    """Go on under the lock; too late, or for the second time, it is a `LockLostError`."""
+    async with await redlock.adopt(handed) as lease:  # extended for as long as it takes
+        await asyncio.sleep(0.5)
+        print(f"{report} is made, with token {lease.fencing_token}")
+
+
+async def main() -> None:
+    async with Redlock(MASTERS) as redlock:
+        if sys.argv[1:2] == ["worker"]:
+            await work(redlock, sys.argv[2], sys.stdin.read())
+            return
+        worker = await serve(redlock, "sales")
+        await serve(redlock, "sales")
+        if worker is not None:
+            await worker.wait()
+        async with redlock.lock("report:sales"):
+            print("and free again")
+
+
+asyncio.run(main())

@@ -1,0 +1,35 @@
+-- KEYS: the locks, and their counters behind them if there is a fencing token.
+-- ARGV[1]: the value that the locks have, ARGV[2]: the value that they get, ARGV[3]: the ttl in ms, and with
+-- counters ARGV[4]: the fencing token in 16 digits, ARGV[5]: for how many ms a counter is kept.
+-- All locks get the new value or none; one that has it already counts as well, so that it can be said
+-- again. A lock that is gone is never set again here. Answers OK if they have it, 0 if not, the highest
+-- counter's value if that is beyond the fencing token; see extend_fenced.lua.
+local locks, beyond = #KEYS, 0
+if ARGV[4] then
+  locks = locks / 2
+  for i = locks + 1, #KEYS do
+    beyond = math.max(beyond, tonumber(redis.call("GET", KEYS[i]) or 0))
+  end
+  if beyond > tonumber(ARGV[4]) then
+    return beyond
+  end
+end
+for i = 1, locks do
+  local holder = redis.call("GET", KEYS[i])
+  if holder ~= ARGV[1] and holder ~= ARGV[2] then
+    return 0
+  end
+end
+for i = 1, locks do
+  redis.call("SET", KEYS[i], ARGV[2], "PX", ARGV[3])
+  if ARGV[4] then
+    local counter = KEYS[locks + i]
+    -- Not compared as a text: others may have written it in another way.
+    if tonumber(redis.call("GET", counter) or 0) < tonumber(ARGV[4]) then
+      redis.call("SET", counter, ARGV[4], "PX", ARGV[5])
+    else
+      redis.call("PEXPIRE", counter, ARGV[5])
+    end
+  end
+end
+return redis.status_reply("OK")

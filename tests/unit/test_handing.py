@@ -1,0 +1,299 @@
+"""A lease that goes from one process to another, on masters in memory, in virtual time."""
+
+import asyncio
+import gc
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from redlock_aio import Answer, Lease, LockLostError, LockNotHeldError, Redlock, RedlockError
+from redlock_aio._rules.scripts import EXTEND
+from redlock_aio.testing import FakeMaster, VirtualTimeLoop
+
+from .meddling import fence, ran
+
+LATENCY = 0.001
+KINDS = [
+    {},
+    {"fencing": True},
+    {"fair": True},
+    {"fair": True, "fencing": True},
+]
+EVERY_KIND = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: "+".join(kind) or "plain")
+EVERY_NUMBER = pytest.mark.parametrize("names", [("r",), ("r", "s")], ids=["one", "joint"])
+
+
+def loop() -> VirtualTimeLoop:
+    running = asyncio.get_running_loop()
+    assert isinstance(running, VirtualTimeLoop)
+    return running
+
+
+@pytest.fixture
+async def there(masters: list[FakeMaster]) -> AsyncIterator[Redlock]:
+    """The manager of the process that goes on."""
+    async with Redlock(masters, restart_guard="off", name="there") as there:
+        yield there
+
+
+def locks(masters: list[FakeMaster]) -> list[dict[str, str]]:
+    """Return the keys of locks and queues, without the counters."""
+    return [
+        {key: value for key, value in master.keys.items() if "fence" not in key}
+        for master in masters
+    ]
+
+
+async def settle(masters: list[FakeMaster]) -> None:
+    for master in masters:
+        master.resume()
+    await asyncio.sleep(0.5)
+
+
+@EVERY_NUMBER
+@EVERY_KIND
+async def test_the_lock_stays_locked_from_hand_to_hand(
+    redlock: Redlock,
+    there: Redlock,
+    masters: list[FakeMaster],
+    kind: dict[str, Any],
+    names: tuple[str, ...],
+) -> None:
+    lease = await redlock.lock(*names, ttl=5_000, **kind).acquire()
+    old, token = lease.token, lease.fencing_token if "fencing" in kind else None
+    exported = lease.export()
+    assert all(master.keys[name] == old for master in masters for name in names)
+    await asyncio.sleep(2)
+    began = loop().time()
+    adopted = await there.adopt(exported)
+
+    assert loop().time() - began == pytest.approx(LATENCY)
+    assert (adopted.resources, adopted.ttl) == (names, 5_000)
+    assert adopted.validity == adopted.remaining == 5_000 - 1 - 52
+    assert adopted.token != old
+    assert adopted.token.endswith("@there")
+    assert [vote.answer for vote in adopted.votes] == [Answer.GRANTED] * 5
+    if token is not None:
+        assert adopted.fencing_token == token
+        assert {master.keys[fence("r")] for master in masters} == {f"{token:016}"}
+    await asyncio.sleep(30)  # it is extended like any other
+    assert adopted.valid
+    assert all(master.keys[name] == adopted.token for master in masters for name in names)
+    assert await redlock.lock(*names).try_acquire() is None
+    await adopted.release()
+    await settle(masters)
+    assert locks(masters) == [{}] * 5
+
+
+@EVERY_KIND
+async def test_an_adopted_lease_is_lost_guarded_and_left_like_any_other(
+    redlock: Redlock, there: Redlock, masters: list[FakeMaster], kind: dict[str, Any]
+) -> None:
+    exported = (await redlock.lock("r", **kind).acquire()).export()
+    with pytest.raises(LockLostError, match="no longer has its key"):
+        async with await there.adopt(exported) as lease:
+            await asyncio.sleep(1)
+            for master in masters[:3]:
+                master.delete("r")
+            await asyncio.sleep(1)
+    assert lease.lost.is_set()
+    await settle(masters)
+    assert locks(masters) == [{}] * 5
+    exported = (await redlock.lock("r", **kind).acquire()).export()
+    async with await there.adopt(exported, on_lost="flag", auto_extend=False) as lease:
+        await asyncio.sleep(11)
+        assert not lease.valid
+    exported = (await redlock.lock("r", **kind).acquire()).export()
+    with pytest.warns(ResourceWarning, match="never released"):
+        await there.adopt(exported)
+        gc.collect()
+    await asyncio.sleep(11)
+    assert locks(masters) == [{}] * 5
+
+
+async def test_here_the_lease_is_over(redlock: Redlock, masters: list[FakeMaster]) -> None:
+    lease = await redlock.lock("r", ttl=1_000).acquire()
+    extension = asyncio.create_task(lease.extend())
+    await asyncio.sleep(0)
+    exported = lease.export()
+    said = len(masters[0].commands)
+    assert (lease.valid, lease.remaining, lease.hold_count) == (False, 0, 0)
+    assert not lease.lost.is_set()
+    assert "0 leases" in repr(redlock)
+    for over in (lease.ensure_valid, lease.export):
+        with pytest.raises(LockNotHeldError, match="'r' not held: it was handed over"):
+            over()
+    for coroutine in (extension, lease.extend(), lease.release(), lease.release()):
+        with pytest.raises(LockNotHeldError, match="'r' not held: it was handed over"):
+            await coroutine
+    await asyncio.sleep(0.9)
+    # The extension that was underway and nothing else, neither said nor done.
+    assert [command[0] for command in masters[0].commands[said:]] == [b"CLIENT", b"EVALSHA"]
+    assert ran(masters[0], EXTEND) == 1
+    del lease
+    gc.collect()  # and warns nobody
+    await asyncio.sleep(0.2)
+    assert locks(masters) == [{}] * 5  # the receiver never came
+    assert isinstance(exported, str)
+
+
+@pytest.mark.parametrize("on_lost", ["cancel", "flag"])
+async def test_a_block_can_be_left_whose_lease_was_handed_over(
+    redlock: Redlock, masters: list[FakeMaster], on_lost: Any
+) -> None:
+    async with redlock.lock("r", ttl=1_000, on_lost=on_lost) as lease:
+        lease.export()
+        await asyncio.sleep(3)  # nobody is cancelled when the ttl is over
+        masters[0].set("r", "theirs")
+    with pytest.raises(KeyError):
+        async with redlock.lock("s") as lease:
+            exported = lease.export()
+            raise KeyError
+    await asyncio.sleep(0.1)
+    assert [("s" in master.keys) for master in masters] == [True] * 5
+    assert masters[0].keys["r"] == "theirs"
+    async with await redlock.adopt(exported):  # by whom it came from, too
+        pass
+
+
+async def test_only_what_is_held_by_one_alone_can_be_handed_over(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    released = await redlock.lock("r").acquire()
+    await released.release()
+    with pytest.raises(LockNotHeldError, match="it has been released"):
+        released.export()
+    lost = await redlock.lock("r", ttl=100, auto_extend=False, on_lost="flag").acquire()
+    await asyncio.sleep(0.2)
+    with pytest.raises(LockLostError):
+        lost.export()
+    stalled = await redlock.lock("r", ttl=1_000).acquire()
+    loop().stall(1)
+    with pytest.raises(LockLostError, match="before its validity was over"):
+        stalled.export()
+    async with (
+        redlock.lock("s", reentrant=True) as first,
+        redlock.lock("s", reentrant=True) as second,
+    ):
+        for lease in (first, second):
+            with pytest.raises(RedlockError, match="'s' can't be handed over: 2 leases share"):
+                lease.export()
+        await second.release()
+        assert first.export()
+    await asyncio.sleep(0.1)
+    assert all("s" in master.keys for master in masters)
+
+
+async def test_those_who_stand_in_line_go_on(redlock: Redlock, there: Redlock) -> None:
+    """They find the lock held at the masters, and get it when it is free."""
+    lease = await redlock.lock("r").acquire()
+    waiter = asyncio.create_task(redlock.lock("r").acquire())
+    await asyncio.sleep(0.1)
+    exported = lease.export()
+    await asyncio.sleep(0.1)
+    adopted = await there.adopt(exported)
+    await asyncio.sleep(1)
+    assert not waiter.done()
+    await adopted.release()
+    await asyncio.sleep(0.01)
+    assert waiter.done()
+    await waiter.result().release()
+
+
+@EVERY_NUMBER
+@pytest.mark.promise("S8")
+async def test_the_next_in_a_queue_gets_it_at_once(
+    redlock: Redlock, there: Redlock, masters: list[FakeMaster], names: tuple[str, ...]
+) -> None:
+    """Also while those in the queue still believe in the exporter's place, for 3 s."""
+    for pause in (0.0, 5.0):
+        lease = await redlock.lock(*names, fair=True).acquire()
+        async with Redlock(masters, restart_guard="off") as third:
+            waiter = asyncio.create_task(third.lock(*names, fair=True).acquire())
+            await asyncio.sleep(0.1)
+            adopted = await there.adopt(lease.export())
+            await asyncio.sleep(0.1 + pause)
+            assert not waiter.done()
+            began = loop().time()
+            await adopted.release()
+            next_one = await waiter
+            assert loop().time() - began < 0.004
+            await next_one.release()
+
+
+async def test_one_handed_on_twice_is_held_by_the_last(
+    redlock: Redlock, there: Redlock, masters: list[FakeMaster]
+) -> None:
+    lease: Lease = await redlock.lock("r", fencing=True, fair=True, metadata={"a": 1}).acquire()
+    token = lease.fencing_token
+    for manager in (there, redlock, there):
+        lease = await manager.adopt(lease.export())
+    assert lease.fencing_token == token
+    assert lease.token.endswith('@there{"a":1}')
+    assert locks(masters) == [{"r": lease.token}] * 5
+    await lease.release()
+    await settle(masters)
+    assert locks(masters) == [{}] * 5
+
+
+async def test_what_others_see_of_it(redlock: Redlock, there: Redlock) -> None:
+    for given, seen in ((None, {"job": "x"}), ({"b": 2}, {"b": 2}), ({}, {})):
+        lease = await redlock.lock("r", metadata={"job": "x"}).acquire()
+        lease = await there.adopt(lease.export(), metadata=given)
+        with pytest.raises(RedlockError) as caught:
+            await redlock.lock("r", wait=0).acquire()
+        holder = caught.value.holder  # type: ignore[attr-defined]
+        assert (holder.name, dict(holder.metadata)) == ("there", seen)
+        assert holder.fingerprint == lease.fingerprint
+        await lease.release()
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "lasts"),
+    [(1_000, None, 1.0), (None, 1_000, 1.5), (1_000, 200, 0.7), (1_000, 800, 1.0), (800, 800, 0.8)],
+)
+async def test_max_hold_goes_on(
+    redlock: Redlock, there: Redlock, first: int | None, second: int | None, lasts: float
+) -> None:
+    """What remains of the exporter's, the way taken off, or the adopter's if that ends before."""
+    began = loop().time()
+    lease = await redlock.lock("r", ttl=3_000, max_hold=first).acquire()
+    exported = lease.export()
+    await asyncio.sleep(0.5)
+    until = None if second is None else timedelta(milliseconds=second)
+    with pytest.raises(LockLostError, match="for as long as max_hold allows"):
+        async with await there.adopt(exported, max_hold=until):
+            await asyncio.sleep(9)
+    assert loop().time() - began == pytest.approx(lasts, abs=0.01)
+
+
+async def test_hold_at_least_goes_on(
+    redlock: Redlock, there: Redlock, masters: list[FakeMaster]
+) -> None:
+    lease = await redlock.lock("r", ttl=3_000, hold_at_least=2_000).acquire()
+    exported = lease.export()
+    await asyncio.sleep(0.5)
+    async with await there.adopt(exported):
+        pass
+    assert all(1_490 < master.pttl("r") <= 1_500 for master in masters)
+    lease = await redlock.lock("s", hold_at_least=100).acquire()
+    await asyncio.sleep(0.2)
+    async with await there.adopt(lease.export()):
+        pass
+    assert not any("s" in master.keys for master in masters)
+
+
+async def test_it_belongs_to_the_task_that_has_adopted_it(redlock: Redlock, there: Redlock) -> None:
+    lease = await there.adopt((await redlock.lock("r").acquire()).export())
+    with pytest.raises(RedlockError, match="reentrant=True"):
+        async with lease, asyncio.timeout(5):
+            await there.lock("r").acquire()
+    async with (
+        asyncio.timeout(5),
+        await there.adopt((await redlock.lock("r").acquire()).export()) as lease,
+        there.lock("r", reentrant=True) as same,
+    ):
+        assert same.token == lease.token
+        assert lease.hold_count == 2
