@@ -1,0 +1,280 @@
+"""Releasing by force while masters or links have faults: never are there two holders."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+
+import pytest
+
+from redlock_aio import LockLostError, Redlock, Retry
+from redlock_aio._rules.protocol import Asker
+from redlock_aio._transport.connection import Connection
+from redlock_aio._transport.master import Master
+from redlock_aio.testing import FakeMaster
+
+TRANSIT = 0.0012
+"""Seconds after which a first round has been answered, and the next is on its way."""
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def locks(masters: list[FakeMaster]) -> list[str | None]:
+    return [master.keys.get("r") for master in masters]
+
+
+@pytest.fixture
+async def forcer(masters: list[FakeMaster]) -> AsyncIterator[Redlock]:
+    async with Redlock(masters, restart_guard="off", name="forcer") as redlock:
+        yield redlock
+
+
+@pytest.fixture
+async def rival(masters: list[FakeMaster]) -> AsyncIterator[Redlock]:
+    async with Redlock(masters, restart_guard="off", name="rival") as redlock:
+        yield redlock
+
+
+class Nowhere:
+    """A way to a master that leads nowhere, or only from *back_at* on."""
+
+    secrets = ()
+
+    def __init__(self, link: Master, back_at: float = 1e9) -> None:
+        self._real = link._dialler
+        self._back_at = back_at
+
+    def __str__(self) -> str:
+        return str(self._real)
+
+    async def dial(self) -> tuple[asyncio.Transport, object]:
+        await asyncio.sleep(max(self._back_at - now(), 0))
+        return await self._real.dial()
+
+
+def cut_off(redlock: Redlock, *numbers: int, back_at: float = 1e9) -> None:
+    """Let nothing more pass between a manager and these masters."""
+    for number in numbers:
+        link = redlock._masters[number]
+        connection = link._connection
+        assert connection is not None
+        link._dialler = Nowhere(link, back_at)
+        connection.condemn("the test has cut it off")
+
+
+def lose_what_is_on_its_way(redlock: Redlock, masters: list[FakeMaster], *numbers: int) -> None:
+    """Let these masters never get what a manager has written just now."""
+    for number in numbers:
+        connection = redlock._masters[number]._connection
+        assert connection is not None
+        inbox = masters[number]._inbox
+        for sent in [sent for sent in inbox if sent[0] is connection._transport]:
+            inbox.remove(sent)
+
+
+def slow(link: Master, seconds: float) -> None:
+    """Let what is said to a master take so long on its way."""
+    connection = link._connection
+    assert connection is not None
+    real = connection.send
+
+    def send(payload: bytes, askers: Sequence[Asker]) -> None:
+        asyncio.get_running_loop().call_later(seconds, real, payload, list(askers))
+
+    link.send = send
+
+
+class Late:
+    """Hands on what a master says, later while there is a *delay*."""
+
+    def __init__(self, link: Master) -> None:
+        connection = link._connection
+        assert connection is not None
+        assert connection._transport is not None
+        self._real: Connection = connection
+        self.delay = 0.0
+        setattr(connection._transport, "_protocol", self)  # noqa: B010 - it is no protocol
+
+    def data_received(self, data: bytes) -> None:
+        asyncio.get_running_loop().call_later(self.delay, self._real.data_received, data)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._real.connection_lost(error)
+
+
+class Room:
+    """Where those are who have the lock."""
+
+    def __init__(self) -> None:
+        self.inside: list[str] = []
+        self.most = 0
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def send(self, redlock: Redlock, name: str, **options: object) -> None:
+        """Have somebody enter, and stay until he loses the lock."""
+        self._tasks.append(asyncio.create_task(self._stay(redlock, name, options)))
+
+    async def _stay(self, redlock: Redlock, name: str, options: dict[str, object]) -> None:
+        with contextlib.suppress(LockLostError):
+            async with redlock.lock("r", **options):  # type: ignore[arg-type]
+                self.inside.append(name)
+                self.most = max(self.most, len(self.inside))
+                try:
+                    await asyncio.sleep(30)
+                finally:
+                    self.inside.remove(name)
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.wait(self._tasks)
+
+
+@pytest.fixture
+async def room() -> AsyncIterator[Room]:
+    room = Room()
+    yield room
+    await room.close()
+    assert room.most == 1, "two at once"
+
+
+def theirs(masters: list[FakeMaster]) -> None:
+    """Let a stranger have the lock."""
+    for master in masters:
+        master.set("r", "theirs")
+
+
+@pytest.mark.promise("S1")
+async def test_a_holder_is_told_by_one_master_that_had_granted_the_lock(
+    redlock: Redlock, forcer: Redlock, rival: Redlock, room: Room
+) -> None:
+    """
+    The holder can't reach two masters, and those who take the lock not one other.
+
+    Each of them sees a majority, and the holder sees no majority of refusals.
+    """
+    room.send(redlock, "holder")
+    await asyncio.sleep(1)
+    cut_off(redlock, 1, 2)
+    cut_off(forcer, 0)
+    cut_off(rival, 0)
+    room.send(rival, "rival")
+    await asyncio.sleep(0.5)
+    assert await forcer.force_release("r")
+    await asyncio.sleep(1)
+    assert room.inside == ["rival"]
+
+
+@pytest.mark.promise("S1")
+@pytest.mark.parametrize("links", [5, 3])
+@pytest.mark.parametrize("delay", [0.03, 0.06, 0.08])
+async def test_a_look_that_is_answered_late_is_heard(
+    redlock: Redlock, forcer: Redlock, rival: Redlock, room: Room, delay: float, links: int
+) -> None:
+    room.send(redlock, "holder")
+    await asyncio.sleep(1)
+    late = [Late(link) for link in redlock._masters]
+    room.send(rival, "rival")
+    forcing = asyncio.create_task(forcer.force_release("r"))
+    for link in late[:links]:
+        link.delay = delay
+    await asyncio.sleep(0.18)
+    for link in late:
+        link.delay = 0
+    assert await forcing
+    await asyncio.sleep(2)
+    assert room.inside == ["rival"]
+
+
+@pytest.mark.promise("S1")
+@pytest.mark.parametrize("channels", [False, True])
+async def test_a_fair_waiter_adds_up_no_grants_from_before_and_after(
+    masters: list[FakeMaster], room: Room, channels: bool
+) -> None:
+    """Nobody has a fault; the waiter may not listen, so nobody calls it."""
+    for master in masters:
+        master.forbid |= set() if channels else {"SUBSCRIBE"}
+    theirs(masters[:3])
+    async with contextlib.AsyncExitStack() as stack:
+        waiter, forcer, rival = [
+            await stack.enter_async_context(Redlock(masters, restart_guard="off")) for _ in range(3)
+        ]
+        for link in (*waiter._masters[1:3], rival._masters[0]):
+            slow(link, 0.005)
+        room.send(waiter, "waiter", fair=True)
+        await asyncio.sleep(1.2)
+        room.send(rival, "rival")
+        await asyncio.sleep(0.02)
+        assert locks(masters)[3] == locks(masters)[4] != "theirs"
+        assert await forcer.force_release("r")
+        await asyncio.sleep(2)
+        assert len(room.inside) == 1
+        await room.close()
+
+
+@pytest.mark.promise("S1")
+async def test_what_has_not_confirmed_a_revocation_is_not_freed_early(
+    redlock: Redlock, forcer: Redlock, rival: Redlock, masters: list[FakeMaster], room: Room
+) -> None:
+    """Two masters hang when they are to hear of it, and run all of it at once afterwards."""
+    theirs(masters[:3])
+    for link in redlock._masters[1:3]:
+        slow(link, 0.02)
+    room.send(redlock, "waiter", fair=True)
+    await asyncio.sleep(0.3)
+    room.send(rival, "rival", retry=Retry(min_delay=1, max_delay=5))
+    await asyncio.sleep(0.1)
+    assert locks(masters)[3] == locks(masters)[4] != "theirs"
+    forcing = asyncio.create_task(forcer.force_release("r"))
+    await asyncio.sleep(TRANSIT)
+    for master in masters[3:]:
+        master.hang()
+    for _ in range(2_000):
+        await asyncio.sleep(0 if room.inside else 0.0005)
+    await asyncio.sleep(0.003)
+    for master in masters[3:]:
+        master.resume()
+    await forcing
+    await asyncio.sleep(1)
+    assert len(room.inside) == 1
+
+
+async def test_a_late_revocation_does_not_take_the_lock_of_the_next(
+    redlock: Redlock, forcer: Redlock, masters: list[FakeMaster], room: Room
+) -> None:
+    theirs(masters[:2])
+    masters[2].set("r", "another's")
+    room.send(redlock, "waiter", fair=True)
+    await asyncio.sleep(0.3)
+    forcing = asyncio.create_task(forcer.force_release("r"))
+    await asyncio.sleep(TRANSIT)
+    lose_what_is_on_its_way(forcer, masters, 3, 4)
+    cut_off(forcer, 3, 4, back_at=now() + 5)
+    assert await forcing
+    await asyncio.sleep(1)
+    assert room.inside == ["waiter"]
+    mine = locks(masters)[0]
+    await asyncio.sleep(7)
+    assert room.inside == ["waiter"]
+    assert locks(masters) == [mine] * 5
+
+
+@pytest.mark.promise("S1")
+@pytest.mark.parametrize("names", [("a",), ("a", "b")])
+async def test_one_manager_never_believes_in_two(
+    masters: list[FakeMaster], names: tuple[str, ...]
+) -> None:
+    """Whoever wins a key proves that an older lease of it is over, though nobody has told."""
+    for master in masters:
+        master.forbid.add("CLIENT")
+    async with Redlock(masters, restart_guard="off") as redlock:
+        old = await redlock.lock(*names, on_lost="flag").acquire()
+        await asyncio.sleep(0.2)
+        for master in masters:
+            master.delete("a")
+        new = await redlock.lock("a", on_lost="flag").try_acquire()
+        assert new is not None
+        await asyncio.sleep(0.01)
+        assert (old.valid, new.valid) == (False, True)
+        await new.release()
