@@ -1,7 +1,7 @@
 """
 One acquisition of a lock, as its holder sees it.
 
-This is the only file in which a cancellation is made or turned into an error.
+This is the only file in which a cancellation is turned into an error.
 """
 
 import asyncio

@@ -12,8 +12,6 @@ import weakref
 from collections.abc import Coroutine
 from typing import Protocol, TypeVar
 
-from anyio import CancelScope
-
 from redlock_aio._engine.hold import Hold, Sharer
 from redlock_aio._engine.rounds import Fleet
 from redlock_aio._rules.keys import Key, Keys
@@ -84,18 +82,27 @@ async def unless_shared(fleet: Fleet, wish: Wish, asking: Coroutine[object, obje
     Cancellation:
         Handed on to *asking*.
     """
+    task = asyncio.current_task(fleet.loop)
+    before = 0 if task is None else task.cancelling()
+    shared = False
 
     def told(hold: object) -> None:
-        if isinstance(hold, Hold) and _is_owner(hold, wish._owner) and _has_all(hold, wish):
-            scope.cancel("others of the same owner have it")
+        nonlocal shared
+        ours = isinstance(hold, Hold) and _is_owner(hold, wish._owner) and _has_all(hold, wish)
+        if ours and task is not None and not shared:
+            shared = True
+            task.cancel("others of the same owner have it")
 
-    with CancelScope() as scope:
-        fleet.kin[told] = None
-        try:
-            return await asking
-        finally:
-            del fleet.kin[told]
-    return None
+    fleet.kin[told] = None
+    try:
+        return await asking
+    except asyncio.CancelledError:
+        # As `asyncio.timeout` does: whoever else has cancelled the task is obeyed.
+        if task is None or not shared or task.uncancel() > before:
+            raise
+        return None
+    finally:
+        del fleet.kin[told]
 
 
 def tell(fleet: Fleet, hold: Hold) -> None:
