@@ -6,7 +6,7 @@ import pytest
 
 from redlock_aio._rules.fencing import Counter
 from redlock_aio._rules.keys import Key, Keys
-from redlock_aio.testing import _fake_scripts
+from redlock_aio.testing import _fake_locks
 
 from . import joint_model, rules
 from .joint_model import Joint
@@ -59,7 +59,7 @@ def test_a_defect_is_found(name: str) -> None:
 
 def test_a_script_that_does_not_count_on_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     joint_model._said.cache_clear()
-    monkeypatch.setattr(_fake_scripts, "_next", lambda value: value)
+    monkeypatch.setattr(_fake_locks, "beyond", lambda value: value)
     try:
         found = search(Joint(EQUAL, (BOTH, BOTH)), MOST)
         assert found.broken.startswith("P1"), str(found)
