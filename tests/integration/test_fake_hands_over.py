@@ -58,7 +58,7 @@ def handing_requests(names: list[bytes]) -> st.SearchStrategy[bytes]:
 
 @given(story=st.lists(handing_requests(QUEUED), min_size=5, max_size=30))
 @settings(
-    max_examples=100,
+    max_examples=40,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
