@@ -338,9 +338,9 @@ async def test_these_permissions_are_enough_for_oversight(
 async def test_each_of_these_permissions_is_needed_for_oversight(
     server: EmbeddedMaster, missing: str, kind: str
 ) -> None:
+    """Without it something does not work: a waiter is not seen, or nothing is freed."""
     if kind == "valkey":
         pytest.skip("the same as on Redis, and each takes a second")
-    """Without it something does not work: a waiter is not seen, or nothing is freed."""
     commands = [command for command in (*NEEDED, *FAIR) if command != missing]
     own = (MARKER, *(pattern for pattern in OWN if pattern != missing))
     with allowed(server, *commands, own=own) as url:
