@@ -127,7 +127,9 @@ class Line:
             began: When the attempt was made that has won it.
         """
         self.contending = False
-        self.keep(holder)
+        before, self.holder = self.holder, holder
+        if before is not None:  # as `keep` does, without a call
+            before.changed(0)
         if began > self._tried_by:
             self.since = now  # others have had it, or could have
         self.round_trip = now - began
@@ -238,6 +240,12 @@ class JointLine(Line):
         super().__init__()
         self._keys = keys
         self._find = find
+
+    def won(self, holder: Party, began: float, now: float) -> None:
+        """End a turn with a lease on all of them."""
+        super().won(holder, began, now)
+        for key in self._keys:
+            self._find(key).keep(holder)
 
     def keep(self, holder: Party) -> None:
         """Note who has all of them."""

@@ -1,6 +1,7 @@
 """The wish to have a lock, and how it becomes a lease."""
 
 import asyncio
+import weakref
 from collections.abc import Coroutine
 from types import TracebackType
 from typing import ClassVar
@@ -338,8 +339,9 @@ class Lock:
             self._auto_extend,
             self._max_hold,
         )
-        hold.task = reentrance.known(asyncio.current_task(fleet.loop))
-        hold.owner = self._owner
+        task = asyncio.current_task(fleet.loop)
+        if task is not None:
+            hold.task = weakref.ref(task)  # as `reentrance.known` does, without a call
         if self._hold_at_least:
             hold.keep_until = now + self._hold_at_least / 1000
         watchdog.add(hold, now)
@@ -347,11 +349,14 @@ class Lock:
             line.won(hold, won.began, now)
         else:  # out of turn
             line.keep(hold)
-        if hold.owner is not None:
+        if self._owner is not None:
+            hold.owner = self._owner
             reentrance.tell(fleet, hold)
         lease = self._lease_kind(watchdog, hold, now, self._on_lost)
-        if entering:
-            self._enter(lease)
+        if entering:  # as `_enter` does, without a call
+            entered = self._entered
+            entered.append((task if entered else None, lease))
+            lease._enter()
         return lease
 
     def __aenter__(self) -> Coroutine[object, object, Lease]:
