@@ -166,16 +166,12 @@ class Release(Round):
             self._links[master].owe(self.debt, self.debt_ttl)
         super().not_sent(master, silence)
 
-    def expire(self) -> None:
-        """Do not wait for who is late, and repeat it there: the late answer may be an error."""
-        for number in self.missing:
-            self._links[number].owe(self.debt, self.debt_ttl)
-        super().expire()
-
     def declined(self, master: int, reply: object) -> None:
         """Do not take an error for an answer."""
         if isinstance(reply, Exception) and not protocol.is_settled(reply):
             self._links[master].owe(self.debt, self.debt_ttl)
+
+    late = declined  # which counts no more, but an error leaves the key where it is
 
 
 class Fleet:

@@ -118,6 +118,7 @@ class Tally:
         """
         replies = self.replies
         if replies[master] is not NOT_YET:
+            self.late(master, reply)
             return
         if reply == self.yes:
             replies[master] = GRANTED
@@ -136,6 +137,9 @@ class Tally:
 
     def declined(self, master: int, reply: object) -> None:
         """Hear of each reply that grants nothing."""
+
+    def late(self, master: int, reply: object) -> None:
+        """Hear of a reply that comes after its master was counted."""
 
     def settled(self) -> None:
         """Hear, once, that the verdict is known."""
