@@ -588,3 +588,27 @@ async def test_with_one_they_look_the_same(redlock: Redlock) -> None:
         assert repr(lease).startswith("<Lease 'r', ")
         assert repr(redlock._watchdog) == "<Watchdog of 1 leases>"
         assert repr(redlock._parts.teller) == "<Teller, 0 untold>"
+
+
+# A lease that goes from one process to another.
+
+
+async def test_a_lease_that_is_handed_over_is_released_here_and_acquired_there(
+    redlock: Redlock, diary: Diary, masters: list[FakeMaster]
+) -> None:
+    there = Diary()
+    async with Redlock(masters, restart_guard="off", listener=there) as adopter:
+        async with redlock.lock("r", fencing=True) as lease:
+            await asyncio.sleep(0.5)
+            exported = lease.export()
+        await asyncio.sleep(0)
+        assert diary.events[-1] == Released(("r",), lease.fingerprint, 500)
+        adopted = await adopter.adopt(exported)
+        await asyncio.sleep(0)
+        said = Acquired(("r",), adopted.fingerprint, 1, adopted.fencing_token)
+        assert there.events == [said]
+        await asyncio.sleep(0.25)
+        await adopted.release()
+        assert there.events[-1] == Released(("r",), adopted.fingerprint, 250)
+        assert not adopter._watchdog._since  # type: ignore[attr-defined]
+    assert sum(isinstance(event, Released | Lost) for event in diary.events) == 1

@@ -223,6 +223,24 @@ async def test_the_next_in_a_queue_gets_it_at_once(
             await next_one.release()
 
 
+@pytest.mark.promise("S8")
+async def test_who_waits_in_a_queue_gets_what_was_kept_after_it_was_handed_over(
+    redlock: Redlock, there: Redlock, masters: list[FakeMaster]
+) -> None:
+    """The adopter leaves the queue though the key stays: nobody waits for the place to end."""
+    lease = await redlock.lock("r", fair=True, hold_at_least=1_000).acquire()
+    async with Redlock(masters, restart_guard="off") as third:
+        waiter = asyncio.create_task(third.lock("r", fair=True).acquire())
+        await asyncio.sleep(0.1)
+        adopted = await there.adopt(lease.export())
+        await adopted.release()
+        await asyncio.sleep(0.8)
+        assert not waiter.done()
+        await asyncio.sleep(0.15)
+        assert waiter.done()
+        await waiter.result().release()
+
+
 async def test_one_handed_on_twice_is_held_by_the_last(
     redlock: Redlock, there: Redlock, masters: list[FakeMaster]
 ) -> None:
