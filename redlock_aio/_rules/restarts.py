@@ -168,8 +168,8 @@ def judge(
         if seen.run_id and now - seen.at < lasts:
             return _out(info, lasts, Reason.RESTARTED)
         seen = Seen()  # of another server, long ago
-    elif _has_vanished(info, marker, seen):
-        return _out(info, lasts, Reason.FLUSHED)
+    elif (left := _since_flush(info, marker, seen, lasts)) > 0:
+        return _out(info, left, Reason.FLUSHED)
     verdict = _by_marker(info, marker, seen, now, lasts, strict=strict)
     left = seen.until - now
     if left <= verdict.seconds:
@@ -179,15 +179,24 @@ def judge(
     return _out(info, left, seen.reason, write=not marked)
 
 
-def _has_vanished(info: ServerInfo, marker: Marker | None, seen: Seen) -> bool:
-    """Return whether the marker has gone that was seen on the same server."""
+def _since_flush(info: ServerInfo, marker: Marker | None, seen: Seen, lasts: float) -> float:
+    """
+    Return for how many seconds leases may live that were lost with the marker seen here.
+
+    It is 0 if the marker is still there.
+    """
     if seen.marker is None:
-        return False
+        return 0.0
     if marker is None or marker.run_id != info.run_id:
-        return True
-    # Somebody who knew of none has marked it. A rejoining one may be written
-    # anew at any time by whoever knows more.
-    return not marker.rejoining and marker.at != seen.marker
+        return lasts
+    # A rejoining one may be written anew at any time by whoever knows more.
+    if marker.rejoining or marker.at == seen.marker:
+        return 0.0
+    # The keys were deleted, and a program that had not seen the old marker wrote
+    # this one at the instant that it carries, or later others ended a quarantine
+    # at that instant. This process may have been away for hours since: what was
+    # deleted was deleted before that instant, not now.
+    return _bounded(lasts + _until(marker, info, lasts), lasts)
 
 
 def _by_marker(

@@ -331,10 +331,32 @@ async def test_who_marks_a_flushed_master_anew_is_put_right(
 ) -> None:
     """A newcomer that never saw the marker may be quicker; who has seen it knows better."""
     masters[0].flush()
-    masters[0].set("redlock_aio:marker", f"{masters[0].run_id} member 999")
+    masters[0].set("redlock_aio:marker", f"{masters[0].run_id} member {masters[0]._clock()}")
     await asyncio.sleep(0.05)
     assert await answers(redlock) == ["Q", *"GGGG"]
     assert states(masters)[0] == "rejoining"
+
+
+@pytest.mark.parametrize("ago", [1.0, LASTS / 2, LASTS + 0.1, 9 * LASTS])
+async def test_a_flush_while_a_program_was_away_costs_it_no_more_than_its_quarantine(
+    masters: list[FakeMaster], ago: float
+) -> None:
+    """A manager that comes back must not keep everybody from locks for a flush of long ago."""
+    async with guarded(masters) as away:
+        assert await answers(away) == ["G"] * 5
+    await asyncio.sleep(9 * LASTS)
+    for master in masters:
+        master.flush()
+    flushed = now()
+    async with guarded(masters):
+        pass  # it has not seen the old markers, and writes new ones
+    await asyncio.sleep(flushed + ago - now())
+    async with away:
+        over = flushed + LASTS - now()
+        assert await answers(away) == (["Q"] if over > 0 else ["G"]) * 5
+        await asyncio.sleep(max(over, 0) + 0.1)
+        assert await answers(away) == ["G"] * 5
+    assert states(masters) == ["member"] * 5
 
 
 @pytest.mark.parametrize("how", ["gone", "restarted"])

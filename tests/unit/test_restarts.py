@@ -40,6 +40,11 @@ def rejoining(left: float, run_id: str = ME) -> Marker:
     return Marker(run_id, rejoining=True, at=CLOCK + int(left * 1_000_000))
 
 
+def new_member(ago: float) -> Marker:
+    """A member's marker that was written so many seconds from now."""
+    return member(at=CLOCK + int(ago * 1_000_000))
+
+
 def judge(
     said: ServerInfo, marker: Marker | None, seen: Seen = NOTHING, *, strict: bool = False
 ) -> Verdict:
@@ -48,6 +53,7 @@ def judge(
 
 OLD, YOUNG = info(60), info(10)
 THERE_BEFORE = Seen(ME, NOW - 1, marker=5)
+THERE_LONG_AGO = Seen(ME, NOW - 999, marker=5)
 ANOTHER_BEFORE = Seen(OTHER, NOW - 59, marker=5)
 LONG_AGO = Seen(OTHER, NOW - 60, marker=5)
 OUT = Seen(ME, NOW - 1, rejoining(99).at, NOW + 7, Reason.FLUSHED)
@@ -65,7 +71,13 @@ SERVED = Seen(ME, NOW - 1, rejoining(99).at, NOW - 0.01, Reason.FLUSHED)
         # The marker was here and has gone, or was written by who knew of none.
         (OLD, None, THERE_BEFORE, QUARANTINED, 60, Reason.FLUSHED),
         (OLD, member(OTHER), THERE_BEFORE, QUARANTINED, 60, Reason.FLUSHED),
-        (OLD, member(at=6), THERE_BEFORE, QUARANTINED, 60, Reason.FLUSHED),
+        (OLD, new_member(-4), THERE_BEFORE, QUARANTINED, 56, Reason.FLUSHED),
+        (OLD, new_member(-4), THERE_LONG_AGO, QUARANTINED, 56, Reason.FLUSHED),
+        (OLD, new_member(-60), THERE_LONG_AGO, MEMBER, 0, Reason.NONE),
+        (OLD, new_member(9), THERE_LONG_AGO, QUARANTINED, 60, Reason.FLUSHED),
+        (OLD, member(at=0), THERE_LONG_AGO, QUARANTINED, 60, Reason.FLUSHED),
+        (info(60, time=None), new_member(-60), THERE_LONG_AGO, QUARANTINED, 60, Reason.FLUSHED),
+        (OLD, None, THERE_LONG_AGO, QUARANTINED, 60, Reason.FLUSHED),
         (OLD, member(), THERE_BEFORE, MEMBER, 0, Reason.NONE),
         (OLD, rejoining(9), THERE_BEFORE, QUARANTINED, 9, Reason.MARKED),
         # An uptime that can't be.
@@ -121,7 +133,7 @@ def test_who_votes(
     ("said", "marker", "seen", "written", "careful"),
     [
         (OLD, None, ANOTHER_BEFORE, rejoining(60), False),
-        (OLD, member(at=6), THERE_BEFORE, rejoining(60), False),
+        (OLD, new_member(-4), THERE_BEFORE, rejoining(56), False),
         (info(-1), None, NOTHING, rejoining(60), False),
         (info(-1), rejoining(3), NOTHING, None, False),
         (YOUNG, member(), NOTHING, None, False),
