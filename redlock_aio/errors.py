@@ -41,7 +41,8 @@ class LockNotAcquiredError(RedlockError):
             name and metadata; ``None`` if nobody did.
 
         retry_after: In how many milliseconds it is free, if it is not extended;
-            ``None`` if that is not known.
+            ``None`` if that is not known. A master that did not answer in time
+            is taken to be free as soon as the first of the others.
     """
 
     _because = "held by others"

@@ -34,7 +34,7 @@ T = TypeVar("T")
 class LockOptions(TypedDict, total=False):
     """The options of `Redlock.lock`, for the type checkers; a test compares the two."""
 
-    ttl: int | timedelta
+    ttl: int | timedelta | None
     wait: int | timedelta | None
     auto_extend: bool
     max_hold: int | timedelta | None
@@ -106,8 +106,9 @@ def locked(
         skip_if_locked: Whether a call does nothing and returns ``None`` if others
             hold the lock (default no). It is for jobs of which one at a time is
             enough. Nobody waits for a holder; of several that begin in the same
-            moment one runs, if need be after a few attempts. Too few masters that
-            answer are an error, and no reason to skip.
+            moment one runs, if need be after a few attempts, which follow *retry*
+            (10 at most). Too few masters that answer are an error, and no reason
+            to skip.
 
         options: Those of `Redlock.lock`. With *skip_if_locked* there is no
             *wait* but 0.
@@ -341,14 +342,14 @@ def _skipping(
     function: Callable[P, Coroutine[Any, Any, T]],
 ) -> Callable[P, Coroutine[Any, Any, T | None]]:
     """Return the function whose calls do nothing if others hold their lock."""
-    retry = options.get("retry")
-    delay = (retry if isinstance(retry, Retry) else Retry()).delay
 
     @functools.wraps(function)
     async def under_a_lock(*args: P.args, **kwargs: P.kwargs) -> T | None:
         lock = redlock.lock(*names.of(args, kwargs), **options)
+        retry = lock._retry
+        most = min(retry.attempts or MOST_SPLITS, MOST_SPLITS)
         entered = False
-        for attempt in range(1, MOST_SPLITS + 1):
+        for attempt in range(1, most + 1):
             try:
                 async with lock:
                     entered = True
@@ -362,7 +363,8 @@ def _skipping(
                     return None
             # Those who began in the same moment have split the votes. If all of them
             # skipped now, nobody would do what one of them is to do.
-            await asyncio.sleep(delay(attempt, random.random()) / 1000)  # noqa: S311
+            if attempt < most:
+                await asyncio.sleep(retry.delay(attempt, random.random()) / 1000)  # noqa: S311
         return None
 
     return under_a_lock

@@ -112,13 +112,14 @@ class Redlock(Opening, Oversight):
         if isinstance(max_waiters, bool) or max_waiters < 1:
             raise ValueError(f"max_waiters must be positive, not {max_waiters}")
         self._clock_lead = int(self._lasts * LEAD_SHARE * 1_000_000)
+        self._default_ttl = min(timing.TTL, self._max_ttl)
         self._checked_ttl: int | None = None
         self._known: dict[str, Key] = {}
 
     def lock(
         self,
         *resources: str,
-        ttl: int | timedelta = timing.TTL,
+        ttl: int | timedelta | None = None,
         wait: int | timedelta | None = None,
         auto_extend: bool = True,
         max_hold: int | timedelta | None = None,
@@ -141,8 +142,8 @@ class Redlock(Opening, Oversight):
                 together, all or none.
 
             ttl: After how many milliseconds without an extension the masters
-                release the lock by themselves (default 10 000), at most the
-                manager's *max_ttl*.
+                release the lock by themselves, at most the manager's *max_ttl*
+                (default: 10 000, or *max_ttl* if that is shorter).
 
             wait: For how many milliseconds to wait, whether others hold the lock
                 or masters are away. ``None`` (the default) waits for ever, 0
@@ -198,6 +199,8 @@ class Redlock(Opening, Oversight):
 
             ValueError: An argument has no sense.
         """
+        if ttl is None:
+            ttl = self._default_ttl
         if type(ttl) is not int or ttl != self._checked_ttl:
             ttl = timing.milliseconds(ttl, name="ttl")
             ttl = timing.at_most(ttl, self._max_ttl)

@@ -280,8 +280,9 @@ def refusal(
     if view is not None:
         votes = view.explain(votes, now)
         holder = holders.holder(view.holder) if view.holder is not None else None
-        if view.free_from < math.inf:
-            retry_after = timing.remaining(view.free_from, now)
+        retry_at = view.retry_at(votes)
+        if retry_at < math.inf:
+            retry_after = timing.remaining(retry_at, now)
     kind = LockNotAcquiredError if is_contended(votes) else QuorumUnavailableError
     return kind(
         resources,

@@ -24,7 +24,7 @@ MAX_TTL = 60_000
 """The longest ttl that a lock may have, in milliseconds."""
 
 TTL = 10_000
-"""After how many milliseconds the masters release a lock by themselves."""
+"""After how many milliseconds the masters release a lock, unless *max_ttl* is shorter."""
 
 
 def milliseconds(duration: int | timedelta, *, name: str, zero: bool = False) -> int:

@@ -42,6 +42,32 @@ class View:
         """The instant from which a majority may be free; infinite if nobody knows."""
         return sorted(self._free_from)[majority(len(self._free_from)) - 1]
 
+    def retry_at(self, votes: Sequence[Vote]) -> float:
+        """
+        Return the earliest instant at which a majority may be free; infinite if it is not known.
+
+        A master that has been silent is taken to be held for as short a time as
+        any of those that are held; it may be free before, or never answer again.
+        What is known of less than a majority says nothing.
+
+        Args:
+            votes: What each master has said; one that can't grant a lock does not count.
+        """
+        answered = [
+            value is not None or until < math.inf
+            for value, until in zip(self._values, self._free_from, strict=True)
+        ]
+        needed = majority(len(votes))
+        if sum(answered) < needed:
+            return math.inf
+        held = [until for until in self._free_from if until > 0]
+        shortest = min(held, default=0.0)
+        instants = [
+            until if said or vote.answer not in _SILENT else shortest
+            for until, said, vote in zip(self._free_from, answered, votes, strict=True)
+        ]
+        return sorted(instants)[needed - 1]
+
     @property
     def parties(self) -> int:
         """How many different values there were."""
@@ -64,6 +90,10 @@ class View:
             else vote
             for vote, until in zip(votes, self._free_from, strict=True)
         )
+
+
+_SILENT = frozenset({Answer.GRANTED, Answer.HELD, Answer.TIMED_OUT})
+"""The votes of masters that are up: if they have not told who holds the lock, they still may."""
 
 
 def _with(vote: Vote, more: str) -> Vote:

@@ -694,6 +694,24 @@ async def test_a_skip_makes_one_attempt_whatever_the_retry(
     assert await job() == "done"
 
 
+@pytest.mark.parametrize("whose", ["manager", "lock"])
+async def test_a_skip_is_repeated_as_the_retry_says(masters: list[FakeMaster], whose: str) -> None:
+    retry = Retry(min_delay=1_000, max_delay=1_000, attempts=3)
+    for master, value in zip(masters, ["x", "x", "y", "y", "z"], strict=True):
+        master.set("job", value)
+    manager: Any = {"retry": retry} if whose == "manager" else {}
+    options: Any = {"retry": retry} if whose == "lock" else {}
+    async with Redlock(masters, restart_guard="off", **manager) as redlock:
+
+        @redlock.locked("job", skip_if_locked=True, **options)
+        async def job() -> str:
+            return "done"
+
+        began = now()
+        assert await job() is None
+        assert now() - began == pytest.approx(2.0, abs=0.05), "three attempts, two delays"
+
+
 async def test_nobody_skips_for_votes_that_are_split(
     redlock: Redlock, masters: list[FakeMaster]
 ) -> None:

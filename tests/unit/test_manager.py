@@ -157,6 +157,16 @@ async def test_any_text_can_be_a_resource(
         assert list(masters[0].keys) == [resource]
 
 
+@pytest.mark.parametrize("max_ttl", [5_000, timedelta(seconds=5)])
+def test_the_default_ttl_is_not_longer_than_the_longest(max_ttl: int | timedelta) -> None:
+    redlock = Redlock(["redis://a"], max_ttl=max_ttl)
+    for lock in (redlock.lock("r"), redlock.lock("r", ttl=None), redlock.lock("r", "q")):
+        assert repr(lock).endswith("ttl 5000 ms>")
+    assert repr(Redlock(["redis://a"]).lock("r")) == "<Lock 'r', ttl 10000 ms>"
+    with pytest.raises(ValueError, match="at most max_ttl, which is 5000 ms, not 10000 ms"):
+        redlock.lock("r", ttl=10_000)
+
+
 def test_times_can_be_timedeltas() -> None:
     redlock = Redlock(["redis://a"], master_timeout=timedelta(milliseconds=20))
     lock = redlock.lock("r", ttl=timedelta(seconds=3), wait=timedelta(0))

@@ -162,6 +162,46 @@ async def test_it_can_be_told_who_holds_it_and_for_how_long(
     assert caught.value.retry_after is None
 
 
+@pytest.mark.parametrize(
+    ("ttls", "silent", "retry_after"),
+    [
+        ((None, 500, 10_000), {0}, 500),
+        ((None, 0, 10_000), {0}, 10_000),  # the silent one has most likely what the last has
+        ((None, 500, 500), {0}, 500),
+        ((None, None, 500), {0, 1}, None),
+        ((None, 500, 10_000), {0, "killed"}, 10_000),
+        ((None, None, 500, 700, 900), {0, 1}, 500),
+        ((None, 0, 0, 10_000, 10_000), {0}, 10_000),
+        ((0, 500, 10_000), set(), 500),
+    ],
+)
+async def test_a_silent_master_does_not_lengthen_retry_after(
+    ttls: tuple[int | None, ...], silent: set[object], retry_after: int | None
+) -> None:
+    masters = [FakeMaster() for _ in ttls]
+    for number, (master, ttl) in enumerate(zip(masters, ttls, strict=True)):
+        if ttl:
+            master.set("r", f"theirs {number}", ttl=ttl)
+    async with Redlock(masters, restart_guard="off") as redlock:
+        for number, master in enumerate(masters):
+            if number in silent and "killed" in silent:
+                master.kill()
+            elif number in silent:
+                master.hang()
+        await asyncio.sleep(0)
+        with pytest.raises(LockNotAcquiredError) as caught:
+            await redlock.lock("r", wait=0).acquire()
+        if retry_after is None:
+            assert caught.value.retry_after is None
+        else:
+            assert caught.value.retry_after is not None
+            passed = 110 if silent else 10  # the attempt, and the wait for who holds it
+            assert retry_after - passed <= caught.value.retry_after <= retry_after
+        for master in masters:
+            master.resume()
+        await asyncio.sleep(0.1)
+
+
 # In the process.
 
 
