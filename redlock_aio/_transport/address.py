@@ -12,18 +12,18 @@ no credential.
 
 import asyncio
 import contextlib
+import re
 from collections.abc import Iterable
 from typing import Any, Protocol
-from urllib.parse import urlsplit
 
 from redis.asyncio import Redis
 from redis.asyncio.connection import AbstractConnection, ConnectionPool
 from redis.asyncio.retry import Retry as RedisRetry
 from redis.backoff import NoBackoff
 
-from redlock_aio._rules.protocol import harmless
+from redlock_aio._rules import urls
 
-SCHEMES = ("redis", "rediss", "unix")
+_WRONG_OPTION = re.compile(r"unexpected keyword argument '(\w+)'|^Invalid value for '(\w+)' in ")
 
 # What of a client's settings is its own business: how it reads replies, how it
 # repeats and reports, and what newer versions of redis-py add to that.
@@ -164,6 +164,8 @@ def address(master: object, *, name: str) -> Dialler:
         pool = master.connection_pool
         if getattr(pool, "is_master", True) is False:
             raise ValueError(f"{name} must be a master, not a Sentinel client for replicas")
+        if set("/@") & set(str(pool.connection_kwargs.get("host", ""))):
+            raise ValueError(f"{name} has a host that is no host name; Redis.from_url() takes URLs")
         return Address(pool, master)
     if hasattr(master, "dial") and hasattr(master, "secrets"):
         dialler: Dialler = master
@@ -194,25 +196,10 @@ def addresses(masters: Iterable[str | Redis | Dialler]) -> list[Dialler]:
 
 
 def _from_url(url: str, *, name: str) -> Address:
-    # What urllib and redis-py say of a wrong URL may hold a part of its password,
-    # so only the name of an option is ever repeated.
-    try:
-        split = urlsplit(url)
-        where = split.path if split.scheme == "unix" else split.hostname
-        _ = split.port
-    except ValueError:
-        raise ValueError(
-            f"{name} can't be read as a URL; in a password, write '/', '?', '#', '@' and"
-            " brackets as %2F, %3F, %23, %40, %5B, %5D"
-        ) from None
-    if split.scheme not in SCHEMES:
-        came = f"a {split.scheme}:// URL" if "://" in url else "a text without '://'"
-        raise ValueError(f"{name} must be a redis://, rediss:// or unix:// URL, not {came}")
-    if not where:
-        raise ValueError(f"{name} names no {'path' if split.scheme == 'unix' else 'host'}")
+    urls.check(url, name=name)
     try:
         return Address(ConnectionPool.from_url(url), None)
-    except TypeError as error:  # an option that no connection has
-        raise ValueError(f"{name} is wrong: {harmless(str(error))}") from None
-    except ValueError:
-        raise ValueError(f"{name} has an option with a value of another kind") from None
+    except Exception as error:  # noqa: BLE001 - TypeError, ValueError, RedisError, as an option has it
+        said = _WRONG_OPTION.search(str(error))
+    # Raised here, so that the error of redis-py, which may hold a password, is not its context.
+    raise ValueError(f"{name} {urls.wrong_option(url, said and (said[1] or said[2]))}")

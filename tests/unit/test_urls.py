@@ -1,0 +1,131 @@
+"""A URL says what its author meant, or is refused; a refusal repeats nothing of it."""
+
+import re
+import traceback
+from pathlib import Path
+from urllib.parse import unquote
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+import redlock_aio
+from redlock_aio import Redlock
+from redlock_aio._transport.address import Address
+
+pytestmark = pytest.mark.promise("S10")
+
+# Letters that are rare, and all that has a meaning in a URL.
+PASSWORDS = st.text(":/?#[]@!$&'()*+,;=% \\|<>\"`~^{}-._\n\t789QXZJKVWäß", min_size=3, max_size=24)
+URLS = {
+    "password": "redis://:{}@10.0.0.4",
+    "login": "redis://me:{}@10.0.0.4:6380/1",
+    "tls": "rediss://me:{}@example.org?ssl_check_hostname=0",
+    "socket": "unix://me:{}@/run/socket?db=2",
+    "IPv6": "redis://:{}@[::1]:6380",
+    "user": "redis://{}@10.0.0.4",
+    "option": "redis://10.0.0.4:6380?password={}",
+    "first option": "redis://10.0.0.4/?password={}&db=1",
+    "TLS option": "rediss://example.org?ssl_password={}",
+    "alone": "redis://:{}",
+}
+SOURCES = [
+    path.read_text()
+    for path in Path(redlock_aio.__file__).parent.rglob("*.py")
+    if {"_rules", "_transport"} & set(path.parts) or path.name in ("manager.py", "opening.py")
+]
+
+
+def shown(master: str) -> tuple[str, Address | None]:
+    """Return all texts that the user of a URL could see, and the address if there is one."""
+    try:
+        redlock = Redlock([master])
+    except ValueError as error:
+        seen = [str(error), repr(error), repr(error.args), repr(error.__dict__)]
+        seen += map(str, (error.__cause__, error.__context__))
+        # Lines of the traceback are lines of our code, so only its last is looked at.
+        return " ".join([*seen, traceback.format_exception_only(error)[-1]]), None
+    (address,) = redlock._diallers
+    assert isinstance(address, Address)
+    return f"{redlock!r} {redlock._diallers!r} {address} {address!r}", address
+
+
+def pieces(password: str, url: str) -> set[str]:
+    """Return all pieces of three characters that are nowhere by chance."""
+    elsewhere = "".join((url, *SOURCES))
+    three = {password[n : n + 3] for n in range(len(password) - 2)}
+    return {piece for piece in three if piece not in elsewhere}
+
+
+@pytest.mark.parametrize("url", list(URLS.values()), ids=list(URLS))
+@settings(deadline=None)
+@given(PASSWORDS)
+def test_no_piece_of_a_password_is_shown_however_it_is_written(url: str, password: str) -> None:
+    said, address = shown(url.format(password))
+    if address is not None and url == URLS["alone"]:
+        return  # "redis://:Q@XZJ" names the host XZJ, whatever was meant
+    for piece in pieces(password, url):
+        assert piece not in said
+        assert piece.lower() not in said
+    if address is None or url == URLS["user"]:
+        return
+    # What is accepted is understood: the whole password, and nothing else, is the password.
+    kwargs = address._kwargs
+    taken = {str(kwargs.get("password")), str(kwargs.get("ssl_password"))}
+    if "option" not in url and "password=" not in url:
+        assert unquote(password) in taken
+    assert str(address) in {
+        "10.0.0.4:6379", "10.0.0.4:6380", "10.0.0.4:6380/1", "10.0.0.4:6379/1",
+        "example.org:6379", "/run/socket/2", "[::1]:6380",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://:p@Zq/wXV#ord@host",
+        "redis://me:12345/Zqx@host",
+        "redis://me:12345/Zqx#KJ",
+        "redis://me:12345?Zqx@host",
+        "redis://:a?db=Zqx",
+        "redis://:a?ZqxKJ=1&password=b",
+        "redis://host?password=b&ZqxKJ=1",
+        "redis://host?password=b&ssl_ZqxKJ=1",
+        "rediss://host?ssl_cert_reqs=ZqxKJ",
+        "redis://:a://Zqx@host",
+        "redis://:aredis://Zqx@host",
+        "redis://:ZqxKJ",
+        "redis://[ZqxKJ@host",
+        "redis://\u2100ZqxKJ@h\u2100st",
+        "Zqx://me@host",
+        "unix://me:a@Zqx/run/socket",
+        "redis://host#ZqxKJ",
+        "redis://host/ZqxKJ",
+        "redis://host?port=ZqxKJ",
+        "redis://h ZqxKJ",
+        "redis://host,ZqxKJ",
+    ],
+)
+def test_what_can_be_a_slip_of_the_pen_is_refused_without_repeating_it(url: str) -> None:
+    said, address = shown(url)
+    assert address is None
+    assert not re.search("Zq|KJ|XV|ord@", said, re.IGNORECASE)
+
+
+@pytest.mark.parametrize(
+    ("url", "password", "name"),
+    [
+        ("redis://:p@ss@host", "p@ss", "host:6379"),
+        ("redis://:p%2Fss%23@host", "p/ss#", "host:6379"),
+        ("redis://me:a b'\"|:c@host:1/3", "a b'\"|:c", "host:1/3"),
+        ("REDISS://host:7/", None, "host:7"),
+        ("redis://host:?db=3", None, "host:6379/3"),
+        ("redis://host?password=a%26b", "a&b", "host:6379"),
+        ("unix://:p@ss@/run/socket", "p@ss", "/run/socket"),
+        ("redis://[::1]", None, "[::1]:6379"),
+    ],
+)
+def test_what_has_one_meaning_is_accepted(url: str, password: str | None, name: str) -> None:
+    _, address = shown(url)
+    assert address is not None
+    assert address._kwargs.get("password") == password
+    assert str(address) == name
