@@ -1,6 +1,7 @@
 """What all tests share."""
 
 import gc
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -18,3 +19,16 @@ def what_is_there_already() -> Iterator[None]:
     gc.freeze()
     yield
     gc.unfreeze()
+
+
+@pytest.fixture
+def sigint_is_not_ignored() -> Iterator[None]:
+    """
+    Let the processes that a test starts be interrupted.
+
+    A shell that starts the suite in the background ignores SIGINT, and every process below it
+    inherits that.
+    """
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)

@@ -74,6 +74,7 @@ def test_without_the_lock_updates_are_lost(folder: str) -> None:
     assert shown.returncode == 1
 
 
+@pytest.mark.usefixtures("sigint_is_not_ignored")
 @pytest.mark.parametrize(
     ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
 )

@@ -98,6 +98,7 @@ async def test_the_lock_of_a_killed_process_is_free_after_its_ttl_and_not_before
         assert left - 2 < watch.ms < left + 1_000
 
 
+@pytest.mark.usefixtures("sigint_is_not_ignored")
 async def test_a_process_that_is_interrupted_lets_go(
     redlock: Redlock, masters: list[RealMaster], run: Start
 ) -> None:
