@@ -51,7 +51,8 @@ def shown(master: str) -> tuple[str, Address | None]:
 
 def pieces(password: str, url: str) -> set[str]:
     """Return all pieces of three characters that are nowhere by chance."""
-    elsewhere = "".join((url, *SOURCES))
+    always = (shown(url.format(plain))[0] for plain in ("plain", "pl#ain"))
+    elsewhere = "".join((url, *always, *SOURCES))
     three = {password[n : n + 3] for n in range(len(password) - 2)}
     return {piece for piece in three if piece not in elsewhere}
 
