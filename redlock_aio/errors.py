@@ -57,10 +57,10 @@ class LockNotAcquiredError(RedlockError):
         holder: Holder | None = None,
         retry_after: int | None = None,
     ) -> None:
-        self.resources = tuple(resources)
+        self.resources: tuple[str, ...] = tuple(resources)
         self.attempts = attempts
         self.elapsed = elapsed
-        self.votes = tuple(votes)
+        self.votes: tuple[Vote, ...] = tuple(votes)
         self.holder = holder
         self.retry_after = retry_after
         super().__init__(self.resources, attempts, elapsed, self.votes, holder, retry_after)
@@ -111,7 +111,7 @@ class LockLostError(RedlockError):
     """
 
     def __init__(self, resources: Sequence[str], reason: str) -> None:
-        self.resources = tuple(resources)
+        self.resources: tuple[str, ...] = tuple(resources)
         self.reason = reason
         super().__init__(self.resources, reason)
 
@@ -130,7 +130,7 @@ class LockNotHeldError(RedlockError):
     """
 
     def __init__(self, resources: Sequence[str], reason: str) -> None:
-        self.resources = tuple(resources)
+        self.resources: tuple[str, ...] = tuple(resources)
         self.reason = reason
         super().__init__(self.resources, reason)
 

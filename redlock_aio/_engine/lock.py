@@ -3,8 +3,8 @@
 import asyncio
 import weakref
 from collections.abc import Coroutine
-from types import TracebackType
-from typing import ClassVar
+from types import CoroutineType, TracebackType
+from typing import Any, ClassVar
 
 from redlock_aio._engine import queueing, reentrance, waiting
 from redlock_aio._engine.attempts import Attempt
@@ -359,21 +359,24 @@ class Lock:
             lease._enter()
         return lease
 
-    def __aenter__(self) -> Coroutine[object, object, Lease]:
+    # pyright takes an `async def` to return a `CoroutineType`, so only with this annotation is a
+    # `Lock` an `AbstractAsyncContextManager` to it; mypy takes it to return a `Coroutine`. Quoted,
+    # because `CoroutineType` has no parameters at run time before Python 3.13.
+    def __aenter__(self) -> "CoroutineType[Any, Any, Lease]":
         """
         Acquire the lock and guard the body; see `acquire` and `Lease`.
 
         Cancellation:
             As for `acquire`.
         """
-        return self._obtain(entering=True)
+        return self._obtain(entering=True)  # type: ignore[return-value]  # see above
 
     def __aexit__(
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
-    ) -> Coroutine[object, object, None]:
+    ) -> "CoroutineType[Any, Any, None]":
         """
         Release what this task has acquired last; see `Lease.__aexit__`.
 
@@ -392,4 +395,5 @@ class Lock:
                 mine -= 1
             if mine < 0:
                 raise RuntimeError(f"{self!r} must be left by the task that entered it")
-        return entered.pop(mine)[1].__aexit__(kind, error, trace)
+        lease = entered.pop(mine)[1]
+        return lease.__aexit__(kind, error, trace)  # type: ignore[return-value]  # see above

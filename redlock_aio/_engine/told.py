@@ -6,8 +6,8 @@ nothing for it.
 """
 
 from collections.abc import Callable, Coroutine
-from types import TracebackType
-from typing import ClassVar, NamedTuple, TypeVar
+from types import CoroutineType, TracebackType
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from redlock_aio._engine.attempts import Attempt
 from redlock_aio._engine.hold import Hold, Renewal
@@ -163,14 +163,14 @@ class ToldLock(Lock):
         except LockNotAcquiredError:
             return None
 
-    def __aenter__(self) -> Coroutine[object, object, Lease]:
+    def __aenter__(self) -> "CoroutineType[Any, Any, Lease]":
         """
         Acquire it and guard the body; see `Lock.__aenter__`.
 
         Cancellation:
             As there.
         """
-        return self._telling(super().__aenter__, entering=True)
+        return self._telling(super().__aenter__, entering=True)  # type: ignore[return-value]
 
     def _refused(self, why: Attempt | LockNotAcquiredError) -> Lease | None:
         """Say why there is no lease, though the caller hears only that there is none."""

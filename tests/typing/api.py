@@ -1,6 +1,7 @@
 """Read by the type checkers, never run: what a user's checker makes of the public names."""
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Mapping
 from datetime import timedelta
@@ -53,6 +54,9 @@ async def use(client: Redis) -> None:
         assert_type(same, Redlock)
         lock = redlock.lock("r", ttl=1000, wait=None, auto_extend=True, max_hold=timedelta(hours=1))
         assert_type(lock, Lock)
+        async with contextlib.AsyncExitStack() as stack:
+            assert_type(await stack.enter_async_context(redlock.lock("a")), Lease)
+            assert_type(await stack.enter_async_context(await lock.acquire()), Lease)
         async with lock as lease:
             assert_type(lease, Lease)
             assert_type(lease.resources, tuple[str, ...])
