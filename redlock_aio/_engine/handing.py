@@ -91,6 +91,10 @@ class Adopted(Attempt):
         self.token = self._given or self.token
         return handing.adoption(self.key, self.counter, self._handed, self.token)
 
+    def is_refusal(self, reply: object) -> bool:
+        """Return whether *reply* says that somebody else has had the lock since."""
+        return isinstance(reply, int) and reply > 0
+
     def not_sent(self, master: int, silence: Silence) -> None:
         """Count a master that it could not be sent to; an earlier round may have come there."""
         super().not_sent(master, silence)

@@ -13,7 +13,7 @@ from redlock_aio._engine.rounds import Fleet, Round
 from redlock_aio._rules import protocol, timing
 from redlock_aio._rules.handing import Handed
 from redlock_aio._rules.lifetime import LOST, Lifetime
-from redlock_aio._rules.protocol import Trust
+from redlock_aio._rules.protocol import OTHERS, Silence, Trust
 from redlock_aio._rules.quorum import GRANTED, WON, Answer
 from redlock_aio._rules.revocation import BY_FORCE, is_revocation
 
@@ -197,6 +197,11 @@ class Look(Round):
         self.hold = hold
         self.why = KEY_GONE
 
+    def is_refusal(self, reply: object) -> bool:
+        """Return whether *reply* says that somebody else has the lock, or one of several."""
+        values = reply if isinstance(reply, list) else [reply]
+        return any(isinstance(v, bytes) and v != self.hold.attempt.token for v in values)
+
     def answered(self, master: int, reply: object, /) -> None:
         """Count our own value as a grant, any other or none as a refusal."""
         if reply is None or isinstance(reply, bytes | list):
@@ -243,16 +248,30 @@ class Renewal(Round):
         self._watchdog.judge(self)
         super().settled()
 
+    def is_refusal(self, reply: object) -> bool:
+        """Return whether *reply* says that somebody else has, or has had, the lock."""
+        return reply.__class__ is int and reply != 0
+
+    def may_lack_key(self, reply: object) -> bool:
+        """
+        Return whether the master that has answered *reply* may be without the key.
+
+        One that is quarantined does not say so, because its answer does not count.
+        """
+        if isinstance(reply, Silence):
+            return reply.answer is Answer.QUARANTINED
+        return isinstance(reply, int) and reply in {0, OTHERS}
+
     def declined(self, master: int, reply: object) -> None:
         """Have a master that has lost the key keep it again, once the extension holds."""
-        if reply == 0:
+        if isinstance(reply, int) and reply in {0, OTHERS}:
             self._watchdog.doubt(self.hold)  # it may have been released by force
-            if self.verdict is WON:
-                self._watchdog.restore(self.hold, master)
+        if self.verdict is WON and self.may_lack_key(reply):
+            self._watchdog.restore(self.hold, master)
 
     def why_refused(self) -> str:
         """Return what those say that refuse it."""
-        beyond = [reply for reply in self.replies if reply.__class__ is int and reply]
+        beyond = [reply for reply in self.replies if isinstance(reply, int) and reply > 0]
         return OVERTAKEN if beyond else KEY_GONE
 
 

@@ -169,7 +169,7 @@ class Watchdog:
             hold.rest(now, random.random())  # noqa: S311 - no secret
             self._push(hold, now)
             for master, reply in enumerate(renewal.replies):
-                if reply == 0:
+                if renewal.may_lack_key(reply):
                     self.restore(hold, master)
             return True
         if renewal.refused_by_a_majority(hold.attempt.unsent):

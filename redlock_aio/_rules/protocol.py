@@ -33,7 +33,7 @@ class Trust(enum.Enum):
 
     FULL = "it is executed and answered as ever"
     IF_FOUND = "it is executed; that nothing was there to be freed means nothing"
-    MUTED = "it is executed, but the answer does not count"
+    MUTED = "it is executed, but of the answers only a refusal by others counts"
     NONE = "it is not sent"
 
 
@@ -222,6 +222,10 @@ GONE = [b"gone"]
 """What is said for a master that can't say it: its connection has ended."""
 
 
+OTHERS = -1
+"""What an extension is answered where somebody else has the lock; 0 is where nobody has."""
+
+
 def is_settled(reply: object) -> bool:
     """Return whether a release has freed what was ours, or there was nothing of ours."""
     if isinstance(reply, Exception):
@@ -336,7 +340,7 @@ def read(reply: object) -> Silence:
         return Silence(Answer.ERROR, harmless(str(reply)))
     if reply == GRANTED:
         return Silence(Answer.GRANTED)
-    if reply is None or (reply == 0 and reply.__class__ is int):
+    if reply is None or (type(reply) is int and reply in {0, OTHERS}):
         return Silence(Answer.HELD)
     return Silence(Answer.ERROR, f"an answer that makes no sense: a {type(reply).__name__}")
 

@@ -275,6 +275,11 @@ class Master:
             debt.until = self._loop.time() + debt.debt_ttl / 1000
         self._collect()
         self._judged()
+        if not self.votes:
+            # What has changed since the last connection was told to nobody, and through
+            # this one nothing is told that was not asked for. Leases look at their keys
+            # now: if somebody else has the lock there, that counts without a vote too.
+            self._on_push(self._number, protocol.EVERYTHING_CHANGED)
         return down
 
     def _judged(self) -> None:

@@ -1,5 +1,7 @@
 """What the replies of a server come to that is asked about itself."""
 
+from collections.abc import Callable
+
 from redis.exceptions import AuthenticationError, AuthorizationError, ResponseError
 
 from redlock_aio._rules import protocol
@@ -52,13 +54,21 @@ def forbidden(error: Exception) -> MasterError:
 
 
 class Muted:
-    """Stands for an asker at a master whose answer does not count as it comes."""
+    """
+    Stands for an asker at a master that may have forgotten locks.
 
-    __slots__ = ("_asker", "_silence", "debt", "debt_ttl", "payload", "trust")
+    A grant of such a master, and a key that is missing there, prove nothing. That
+    somebody else has the lock can be counted all the same: a refusal can only end a
+    lease, or refuse one. An asker that can tell such a reply has a method
+    ``is_refusal(reply)``.
+    """
+
+    __slots__ = ("_asker", "_is_refusal", "_silence", "debt", "debt_ttl", "payload", "trust")
 
     def __init__(self, asker: Asker, silence: Silence) -> None:
         self._asker = asker
         self._silence = silence
+        self._is_refusal: Callable[[object], bool] = getattr(asker, "is_refusal", _never)
         self.payload = asker.payload
         self.debt = getattr(asker, "debt", asker.payload)
         self.debt_ttl = asker.debt_ttl
@@ -66,10 +76,12 @@ class Muted:
 
     def answered(self, master: int, reply: object, /) -> None:
         """Hand on what counts."""
-        nothing = reply == 0 or isinstance(reply, list)  # to be freed; or somebody else's key
-        if nothing or self.trust is Trust.MUTED:
-            reply = self._silence
-        self._asker.answered(master, reply)
+        counts = reply != 0 if self.trust is Trust.IF_FOUND else self._is_refusal(reply)
+        self._asker.answered(master, reply if counts else self._silence)
+
+
+def _never(_reply: object) -> bool:
+    return False
 
 
 def why(error: Exception, secrets: tuple[str, ...], patience: float) -> Silence:

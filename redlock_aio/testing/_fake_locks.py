@@ -31,8 +31,9 @@ def _release(data: Data, _now: int, keys: Sequence[bytes], arguments: Sequence[b
 
 
 def _extend(data: Data, _now: int, keys: Sequence[bytes], arguments: Sequence[bytes]) -> object:
-    if data.get(keys[0]) != arguments[0]:
-        return 0
+    holder = data.get(keys[0])
+    if holder != arguments[0]:
+        return 0 if holder is None else -1
     data.pexpire(keys[0], int(arguments[1]))
     data.get(keys[0])
     return True
@@ -104,7 +105,7 @@ def _extend_fenced(
     if holder == token:
         data.pexpire(lock, int(ttl))
     elif holder is not None or again != b"1":
-        return 0
+        return 0 if holder is None else -1
     else:
         data.set(lock, token, int(ttl))
     if value < int(fence):
@@ -158,10 +159,12 @@ def _extend_all(data: Data, _now: int, keys: Sequence[bytes], arguments: Sequenc
     gone = set()
     for lock in locks:
         holder = data.get(lock)
-        if holder is None and again == b"1":
+        if holder is None:
             gone.add(lock)
         elif holder != token:
-            return 0
+            return -1
+    if gone and again != b"1":
+        return 0
     for i, lock in enumerate(locks):
         if lock in gone:
             data.set(lock, token, int(ttl))

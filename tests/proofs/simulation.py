@@ -24,6 +24,7 @@ from redlock_aio._rules.clocks import Clocks
 from redlock_aio._rules.fencing import LEAD_SHARE, Counter
 from redlock_aio._rules.keys import Key
 from redlock_aio._rules.lifetime import HELD, Lifetime
+from redlock_aio._rules.protocol import OTHERS
 from redlock_aio._rules.quorum import GRANTED, SPLIT, WON, Tally
 
 from .masters import Keys, run, words
@@ -346,7 +347,7 @@ class Client:
         world.must_not(floor > attempt.fence, "P4", attempt.fence, floor)
         again = words(attempt.restoration(ttl))
         for number, reply in enumerate(renewal.replies):
-            if reply == 0:
+            if isinstance(reply, int) and reply in {0, OTHERS}:
                 world.later(self.links[number].receive, again, lambda _master, _reply: None)
         life.rest(now, world.chance.random())
 

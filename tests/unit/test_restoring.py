@@ -323,7 +323,7 @@ async def test_a_counter_that_fell_behind_is_raised_by_an_extension(
 
 
 @pytest.mark.parametrize("fenced", [False, True])
-async def test_a_quarantined_minority_gets_the_key_back_when_it_votes_again(
+async def test_a_quarantined_minority_gets_the_key_back_and_counts_when_it_votes_again(
     masters: list[FakeMaster], *, fenced: bool
 ) -> None:
     redlock = Redlock(masters, fencing=fenced, max_ttl=3000)
@@ -331,9 +331,8 @@ async def test_a_quarantined_minority_gets_the_key_back_when_it_votes_again(
         masters[0].restart()
         masters[1].flush()
         await asyncio.sleep(3)
-        assert ["r" in master.keys for master in masters] == [False, False, True, True, True]
-        await asyncio.sleep(3)
         assert ["r" in master.keys for master in masters] == [True] * 5
+        await asyncio.sleep(3)
         for master in masters[2:4]:
             master.kill()
         await asyncio.sleep(6)

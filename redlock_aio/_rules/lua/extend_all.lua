@@ -1,8 +1,8 @@
 -- KEYS: the locks, and their counters behind them if there is a fencing token.
 -- ARGV[1]: the token, ARGV[2]: the new ttl in ms, ARGV[3]: "1" sets locks again that are gone, and with
 -- counters ARGV[4]: the fencing token in 16 digits, ARGV[5]: for how many ms a counter is kept.
--- Answers OK if all locks are ours, 0 if not, the highest counter's value if that is beyond our
--- fencing token; see extend_fenced.lua.
+-- Answers OK if all locks are ours, -1 if somebody else has one, 0 if one is gone, the highest
+-- counter's value if that is beyond our fencing token; see extend_fenced.lua.
 local locks, beyond = #KEYS, 0
 if ARGV[4] then
   locks = locks / 2
@@ -13,14 +13,17 @@ if ARGV[4] then
     return beyond
   end
 end
-local gone = {}
+local gone, some = {}, false
 for i = 1, locks do
   local holder = redis.call("GET", KEYS[i])
-  if not holder and ARGV[3] == "1" then
-    gone[i] = true
+  if not holder then
+    gone[i], some = true, true
   elseif holder ~= ARGV[1] then
-    return 0
+    return -1
   end
+end
+if some and ARGV[3] ~= "1" then
+  return 0
 end
 for i = 1, locks do
   if gone[i] then
