@@ -213,10 +213,12 @@ def _by_marker(
         return _by_own_marker(info, marker, seen, now, lasts)
     if info.uptime is None or not 0 <= info.uptime <= LONGEST_UPTIME:
         return _out(info, lasts, Reason.ABSURD)
+    if info.promoted:
+        # When it was promoted is not known, and its uptime says nothing about that. A
+        # replica that was not in step when it was promoted may lack the marker too.
+        return _out(info, lasts, Reason.PROMOTED, careful=marker is None)
     young = lasts - info.uptime
-    if marker is not None:  # restored from a disk, or copied from a master before
-        if info.promoted:
-            return _out(info, lasts, Reason.PROMOTED)
+    if marker is not None:  # restored from a disk
         return _out(info, young, Reason.RESTARTED) if young > 0 else _in(info, marker.at)
     if young <= 0:
         return _in(info, info.time or 0, careful=True)

@@ -270,6 +270,23 @@ async def test_a_marker_of_another_server_means_a_restart_from_disk_or_a_promoti
     assert states(masters) == ["member"] * 5
 
 
+@pytest.mark.parametrize("uptime", [3, 10 * LASTS])
+async def test_a_replica_that_was_promoted_without_a_marker_waits_whatever_its_uptime(
+    masters: list[FakeMaster], uptime: float
+) -> None:
+    """It may have been promoted a moment ago, out of step: without marker and locks."""
+    assert await gets_in(masters)
+    masters[1].restart(uptime=uptime)
+    masters[1].replica_before = True
+    async with guarded(masters) as redlock:
+        assert await answers(redlock) == ["G", "Q", *"GGG"]
+        assert states(masters)[1] == "rejoining"
+        await asyncio.sleep(LASTS)
+        assert await answers(redlock) == ["G"] * 5
+    async with guarded(masters) as redlock:
+        assert await answers(redlock) == ["G"] * 5, "once is enough"
+
+
 async def test_an_uptime_that_makes_no_sense_is_a_restart(masters: list[FakeMaster]) -> None:
     masters[0].uptime = -3598
     async with guarded(masters) as redlock:

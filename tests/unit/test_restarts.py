@@ -109,6 +109,8 @@ SERVED = Seen(ME, NOW - 1, rejoining(99).at, NOW - 0.01, Reason.FLUSHED)
         (OLD, member(OTHER), NOTHING, MEMBER, 0, Reason.NONE),
         (info(99, promoted=True), member(OTHER), NOTHING, QUARANTINED, 60, Reason.PROMOTED),
         (info(99, promoted=True), member(), NOTHING, MEMBER, 0, Reason.NONE),
+        (info(99, promoted=True), None, NOTHING, QUARANTINED, 60, Reason.PROMOTED),
+        (info(10, promoted=True), None, NOTHING, QUARANTINED, 60, Reason.PROMOTED),
         # No marker.
         (OLD, None, NOTHING, MEMBER, 0, Reason.NONE),
         (info(59), None, NOTHING, UNDECIDED, 1, Reason.UNPROVEN),
