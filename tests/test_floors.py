@@ -17,7 +17,7 @@ FLOORS = [
     ["_rules.handing"],
     ["errors"],
     ["events"],
-    ["_transport.address", "_transport.connection", "_transport.replies"],
+    ["_transport.address", "_transport.connection", "_transport.debts", "_transport.replies"],
     ["_transport.guard"],
     ["_transport.master"],
     ["_engine.boots", "_engine.line", "_engine.readiness", "_engine.telling"],

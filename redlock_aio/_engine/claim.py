@@ -144,6 +144,7 @@ class Question:
 
     __slots__ = ("_number", "_sent", "_waiter", "debt_ttl", "payload")
     trust = Trust.NONE
+    needless = 0
 
     def __init__(self, waiter: Asking, payload: bytes, number: int, sent: float) -> None:
         self._waiter = waiter
@@ -162,6 +163,7 @@ class Glance:
 
     __slots__ = ("_key", "_waiter", "debt_ttl", "payload")
     trust = Trust.FULL
+    needless = 0
 
     def __init__(self, waiter: Asking, payload: bytes, key: Key | Keys) -> None:
         self._waiter = waiter

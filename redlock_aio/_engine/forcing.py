@@ -52,10 +52,10 @@ class Revocation(Clearing):
 
     __slots__ = ()
 
-    def not_sent(self, master: int, silence: Silence) -> None:
-        """Remember it for every master that is away: it may have the value."""
-        self._links[master].owe(self.debt, self.debt_ttl)
-        Round.not_sent(self, master, silence)
+    @property
+    def needless(self) -> int:
+        """None: every master may have the value, also one that could not be asked before."""
+        return 0
 
 
 class Eviction:

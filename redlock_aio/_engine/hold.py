@@ -280,6 +280,7 @@ class Restoration:
 
     __slots__ = ("debt_ttl", "payload")
     trust = Trust.FULL
+    needless = 0
 
     def __init__(self, payload: bytes) -> None:
         self.payload = payload
@@ -315,7 +316,8 @@ class Keeping(Leaving):
     def declined(self, master: int, reply: object) -> None:
         """Have a master that may hear of it too late forget the key when the time is over."""
         super().declined(master, reply)
-        if not isinstance(reply, int | Exception):
+        never_sent = self._attempt.unsent >> master & 1
+        if not never_sent and not isinstance(reply, int | Exception):
             left = max(self._until - self._fleet.clock(), 0.0)
             self._fleet.loop.call_later(left, self._is_over, master)
 

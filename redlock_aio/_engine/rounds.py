@@ -99,6 +99,11 @@ class Round(Tally):
         self.unsent = 0  # a bit for each master that the question never left for
         self.waiter: asyncio.Future[None] | None = None
 
+    @property
+    def needless(self) -> int:
+        """A bit for each master that need not get it; see `Release`."""
+        return 0
+
     def not_sent(self, master: int, silence: Silence) -> None:
         """Count a master that the question could not be sent to."""
         self.unsent |= 1 << master
@@ -160,18 +165,27 @@ class Release(Round):
         """The command that is repeated until a master has confirmed it."""
         return self.payload
 
+    @property
+    def needless(self) -> int:
+        """A bit for each master that can't have the key, because the request never left for it."""
+        return self._asked.unsent
+
     def not_sent(self, master: int, silence: Silence) -> None:
-        """Remember it for a master that may have the key."""
-        if not self._asked.unsent >> master & 1:
-            self._links[master].owe(self.debt, self.debt_ttl)
+        """Owe the release to a master that may have the key."""
         super().not_sent(master, silence)
+        if not protocol.is_unsettled(silence):  # Else it is owed by now.
+            self._owe(master)
 
     def declined(self, master: int, reply: object) -> None:
-        """Do not take an error for an answer."""
-        if isinstance(reply, Exception) and not protocol.is_settled(reply):
-            self._links[master].owe(self.debt, self.debt_ttl)
+        """Owe the release after an error, or when the connection ended before the reply."""
+        if protocol.is_unsettled(reply):
+            self._owe(master)
 
-    late = declined  # which counts no more, but an error leaves the key where it is
+    late = declined  # The reply counts no more, but the key is still on the master.
+
+    def _owe(self, master: int) -> None:
+        if not self.needless >> master & 1:
+            self._links[master].owe(self.debt, self.debt_ttl)
 
 
 class Fleet:

@@ -45,6 +45,10 @@ class Asker(Protocol):
     debt_ttl: int
     """For a release: how many ms its key may live, so that it is not forgotten; 0 otherwise."""
 
+    @property
+    def needless(self) -> int:
+        """For a release: a bit for each master that never got what it takes back; 0 otherwise."""
+
     def answered(self, master: int, reply: object, /) -> None:
         """Take the reply of the master with this number; a `Silence` if there will be none."""
 
@@ -129,6 +133,7 @@ class Subscription:
 
     __slots__ = ("debt_ttl", "payload")
     trust = Trust.FULL
+    needless = 0
 
     def __init__(self, client: bytes, *, begins: bool) -> None:
         self.payload = pack(b"SUBSCRIBE" if begins else b"UNSUBSCRIBE", CHANNEL + client)
@@ -232,6 +237,14 @@ def is_settled(reply: object) -> bool:
         return str(reply).startswith("WRONGTYPE")  # no key of ours is a list or a set
     # A list is the value and the ttl of somebody else's key.
     return reply == GRANTED or reply == 0 or isinstance(reply, list)  # noqa: PLR1714
+
+
+def is_unsettled(reply: object) -> bool:
+    """Return whether a release has to be repeated after this *reply*."""
+    if reply.__class__ is Silence:
+        # A connection that has ended says no more. After a time-out the reply may still come.
+        return reply.answer is Answer.UNREACHABLE
+    return isinstance(reply, Exception) and not is_settled(reply)
 
 
 def has_no_script(reply: object) -> bool:

@@ -28,7 +28,10 @@ from redlock_aio._rules.protocol import Asker, Silence, Trust
 from redlock_aio._rules.quorum import Answer
 
 MAX_PENDING = 10_000
-"""How many commands may be unanswered before no more are taken, but for releases."""
+"""
+How many commands may be unanswered before no more are taken, but for the releases of
+what was taken before.
+"""
 
 MAX_UNPARSED = 1 << 20
 """How many bytes of one unfinished reply are taken before the master is held to be mad."""
@@ -49,6 +52,7 @@ class Question:
 
     __slots__ = ("debt_ttl", "payload", "reply")
     trust = Trust.FULL
+    needless = 0
 
     def __init__(self, payload: bytes, loop: asyncio.AbstractEventLoop) -> None:
         self.payload = payload
@@ -64,10 +68,11 @@ class Question:
 class Again:
     """A release that is sent for the second and last time on one connection."""
 
-    __slots__ = ("answered", "debt_ttl", "payload")
+    __slots__ = ("answered", "debt_ttl", "needless", "payload")
     trust = Trust.FULL
 
     def __init__(self, asker: Asker) -> None:
+        self.needless = asker.needless
         self.payload = asker.payload
         self.debt_ttl = asker.debt_ttl
         self.answered = asker.answered
@@ -93,11 +98,6 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_detach)
 
 
-def _must_be_sent(asker: Asker) -> bool:
-    # There are no more releases than locks that were granted, and few questions.
-    return bool(asker.debt_ttl) or isinstance(asker, Question)
-
-
 class Connection(asyncio.Protocol):
     """
     One connection, from the moment that the server knows who we are.
@@ -110,8 +110,8 @@ class Connection(asyncio.Protocol):
 
         on_push: Called with its number and with what the server says unasked.
 
-        on_lost: Called once when it has ended, with the reason and with
-            everything that was sent and not answered, oldest first.
+        on_lost: Called once when it has ended, with the reason, before everybody
+            who was not answered is told so, oldest first.
     """
 
     __slots__ = (
@@ -127,7 +127,7 @@ class Connection(asyncio.Protocol):
         *,
         condemn_after: float,
         on_push: Callable[[int, object], None],
-        on_lost: Callable[[str, list[Asker]], None],
+        on_lost: Callable[[str], None],
     ) -> None:
         self._number = number
         self._loop = loop
@@ -181,12 +181,20 @@ class Connection(asyncio.Protocol):
         if transport is None:
             return Silence(Answer.UNREACHABLE, self.reason)
         pending = self._pending
-        if len(pending) + len(askers) > MAX_PENDING and not all(map(_must_be_sent, askers)):
+        if len(pending) + len(askers) > MAX_PENDING and not all(map(self._must_be_sent, askers)):
             self.overdue()
             return protocol.OVERRUN
         pending.extend(askers)
         transport.write(payload)
         return None
+
+    def _must_be_sent(self, asker: Asker) -> bool:
+        # There are few questions, and no more such releases than commands that were
+        # taken before. The release of a command that was refused would be one more for
+        # each lock that is taken elsewhere, for as long as this master hangs.
+        if asker.debt_ttl:
+            return not asker.needless >> self._number & 1
+        return isinstance(asker, Question)
 
     def data_received(self, data: bytes) -> None:
         """Hand out the replies in *data*, in order."""
@@ -324,7 +332,7 @@ class Connection(asyncio.Protocol):
             self._watch = None
         unanswered = list(self._pending)
         self._pending.clear()
-        self._on_lost(reason, unanswered)
+        self._on_lost(reason)
         silence = Silence(Answer.UNREACHABLE, reason)
         for asker in unanswered:
             asker.answered(self._number, silence)

@@ -6,9 +6,7 @@ One master: its connection, how it comes back, and what it still owes us.
 
 Only while it is up are commands sent; otherwise it votes at once and says why.
 While it may have forgotten locks it gets all commands but those that acquire one.
-A release that it has not confirmed is a debt: it is sent again, before anything
-else, on the next connection, until it is confirmed. That is safe because a
-release frees only the value of one attempt.
+A release that it has not confirmed is a debt, see `Debts`.
 """
 
 import asyncio
@@ -16,16 +14,14 @@ import random
 from collections.abc import Callable, MutableMapping, Sequence
 
 from redlock_aio._rules import protocol, scripts
-from redlock_aio._rules.protocol import Asker, Silence, Trust
+from redlock_aio._rules.protocol import Asker, Silence
 from redlock_aio._rules.quorum import Answer, Vote
 from redlock_aio._rules.restarts import MEMBER
 from redlock_aio._transport.address import Dialler
 from redlock_aio._transport.connection import Connection, Question
+from redlock_aio._transport.debts import Debts
 from redlock_aio._transport.guard import Guard, Sentry
 from redlock_aio._transport.replies import MasterError, info_of, why
-
-MAX_DEBTS = 10_000
-"""How many releases are remembered for one master; the oldest are left to their ttl."""
 
 SHORTEST_DIAL = 1.0
 """For how many seconds a connection attempt may last, at least."""
@@ -33,31 +29,7 @@ SHORTEST_DIAL = 1.0
 FIRST_DELAY, LONGEST_DELAY = 0.02, 0.5
 """Seconds between two attempts to connect; a random part of it is left out."""
 
-DEBT_INTERVAL = 0.2
-"""After how many seconds a release is repeated that was refused on a live connection."""
-
 UNTOLD = "it does not let us be told of changes (client|tracking), so a flush is seen late"
-
-
-class Debt:
-    """One release that a master has not confirmed."""
-
-    __slots__ = ("_master", "debt_ttl", "payload", "underway", "until")
-    trust = Trust.FULL
-
-    def __init__(self, master: "Master", payload: bytes, ttl: int) -> None:
-        self._master = master
-        self.payload = payload
-        self.debt_ttl = ttl
-        self.underway = False
-        self.until: float | None = None
-        """When the key has ended by itself; unknown while the master does not answer."""
-
-    def answered(self, _number: int, reply: object, /) -> None:
-        """Count as paid when the master has executed it."""
-        self.underway = False
-        if protocol.is_settled(reply):
-            self._master.paid(self)
 
 
 class Master:
@@ -124,8 +96,11 @@ class Master:
         """Whether it has a command for releases, or had when it was up."""
         self.clustered = False
         """Whether it takes keys together only if they have the same hash tag."""
-        self._debts: dict[bytes, Debt] = {}
-        self._collector: asyncio.TimerHandle | None = None
+        self._debts = Debts(
+            self._loop,
+            overdue=self.overdue,
+            warn=lambda said: tell(False, f"{self.name}: {said}"),
+        )
         self._closing = False
         self.reached: asyncio.Future[None] = self._loop.create_future()
         """Done when it is known for the first time whether the master is up."""
@@ -170,39 +145,8 @@ class Master:
             self._connection.overdue()
 
     def owe(self, payload: bytes, ttl: int) -> None:
-        """Remember a release for as long as its key may live, and repeat it until confirmed."""
-        debt = Debt(self, payload, ttl)
-        self._debts.pop(payload, None)
-        if len(self._debts) >= MAX_DEBTS:
-            del self._debts[next(iter(self._debts))]
-        self._debts[payload] = debt
-        if self.up:
-            debt.until = self._loop.time() + ttl / 1000
-            self._collect_later()
-
-    def paid(self, debt: Debt) -> None:
-        """Forget a release that the master has confirmed."""
-        if self._debts.get(debt.payload) is debt:
-            del self._debts[debt.payload]
-
-    def _collect_later(self) -> None:
-        if self._collector is None:
-            self._collector = self._loop.call_later(DEBT_INTERVAL, self._collect)
-
-    def _collect(self) -> None:
-        """Repeat what is owed on the present connection."""
-        self._collector = None
-        now = self._loop.time()
-        for debt in list(self._debts.values()):
-            if debt.underway:
-                continue
-            if debt.until is not None and now >= debt.until:
-                del self._debts[debt.payload]
-            elif self.send(debt.payload, [debt]) is None:
-                debt.underway = True
-        if self._debts and self.up:
-            self.overdue()
-            self._collect_later()
+        """Remember a release whose key may live *ttl* ms, and repeat it until confirmed."""
+        self._debts.owe(payload, ttl)
 
     async def _serve(self) -> None:
         """Keep the master connected until cancelled."""
@@ -247,10 +191,10 @@ class Master:
         """Come up; the future is done when the master is down again."""
         down: asyncio.Future[None] = self._loop.create_future()
 
-        def lost(reason: str, unanswered: list[Asker]) -> None:
+        def lost(reason: str) -> None:
             if not down.done():
                 down.set_result(None)
-            self._lost(reason, unanswered)
+            self._lost(reason)
 
         transport, keep = await self._dialler.dial()
         connection = Connection(
@@ -271,9 +215,7 @@ class Master:
         self._connection = connection
         self.send = connection.send if self._sentry is None or self.votes else self._sentry.send
         self._report(Silence(Answer.GRANTED))
-        for debt in self._debts.values():
-            debt.until = self._loop.time() + debt.debt_ttl / 1000
-        self._collect()
+        self._debts.connected(connection.send)
         self._judged()
         if not self.votes:
             # What has changed since the last connection was told to nobody, and through
@@ -359,17 +301,10 @@ class Master:
         if self._neighbours.get(self._run_id) is self:
             del self._neighbours[self._run_id]
 
-    def _lost(self, reason: str, unanswered: list[Asker]) -> None:
+    def _lost(self, reason: str) -> None:
         if self._connection is not None:  # else it is still being examined, which says why
             self._step_down(Silence(Answer.UNREACHABLE, reason))
-        for debt in self._debts.values():
-            # Time runs for a key only once it is known that its SET was executed.
-            debt.until = None
-            debt.underway = False
-        for asker in unanswered:
-            if asker.debt_ttl and not isinstance(asker, Debt):
-                # What is repeated may be another command than what was sent.
-                self.owe(getattr(asker, "debt", asker.payload), asker.debt_ttl)
+        self._debts.lost()
 
     def heard(self) -> asyncio.Future[object] | None:
         """Return what is done when all that was sent is answered; ``None`` while it is down."""
@@ -379,8 +314,7 @@ class Master:
     def close(self) -> None:
         """Begin to end the connection, and all attempts to have one."""
         self._closing = True
-        if self._collector is not None:
-            self._collector.cancel()
+        self._debts.close()
         self._is_known()
         self._task.cancel()
 

@@ -63,15 +63,17 @@ class Muted:
     ``is_refusal(reply)``.
     """
 
-    __slots__ = ("_asker", "_is_refusal", "_silence", "debt", "debt_ttl", "payload", "trust")
+    __slots__ = (
+        "_asker", "_is_refusal", "_silence", "debt_ttl", "needless", "payload", "trust",
+    )  # fmt: skip
 
     def __init__(self, asker: Asker, silence: Silence) -> None:
         self._asker = asker
         self._silence = silence
         self._is_refusal: Callable[[object], bool] = getattr(asker, "is_refusal", _never)
         self.payload = asker.payload
-        self.debt = getattr(asker, "debt", asker.payload)
         self.debt_ttl = asker.debt_ttl
+        self.needless = asker.needless
         self.trust = asker.trust
 
     def answered(self, master: int, reply: object, /) -> None:

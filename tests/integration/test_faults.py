@@ -1,10 +1,12 @@
 """A few masters hang, die or come back: nobody waits for them, and nothing stays on them."""
 
 import asyncio
+import contextlib
 
 import pytest
 
-from redlock_aio import LockNotAcquiredError, QuorumUnavailableError, Redlock, Retry
+from redlock_aio import LockLostError, LockNotAcquiredError, QuorumUnavailableError, Redlock, Retry
+from redlock_aio._transport import connection, debts
 
 from .helpers import (
     RealMaster,
@@ -103,6 +105,37 @@ async def test_hung_masters_of_a_failed_attempt_are_cleaned_when_they_answer(
         await until(lambda: gone(masters, "r"))
         async with redlock.lock("r", wait=5_000):
             pass
+
+
+@pytest.mark.promise("S3")
+@pytest.mark.timeout(120)
+async def test_no_key_stays_on_a_master_that_hung_under_load(
+    masters: list[RealMaster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """2,000 tasks lock while it hangs for 3.5 s: far more than may be unanswered at once."""
+    # So that a slow machine overruns it, too. Each task has a release besides.
+    monkeypatch.setattr(connection, "MAX_PENDING", 1_000)
+    monkeypatch.setattr(debts, "MAX_DEBTS", 3_500)
+    working = True
+
+    async def work(redlock: Redlock, number: int) -> None:
+        while working:
+            with contextlib.suppress(LockNotAcquiredError, LockLostError):
+                async with redlock.lock(f"r{number}", ttl=60_000, wait=0):
+                    pass
+
+    async with connected(masters[:3], master_timeout=50) as redlock:
+        tasks = [asyncio.create_task(work(redlock, number)) for number in range(2_000)]
+        await asyncio.sleep(0.5)
+        masters[0].pause()
+        await asyncio.sleep(3.5)
+        masters[0].resume()
+        await asyncio.sleep(1)
+        working = False
+        await asyncio.gather(*tasks)
+        await until(lambda: up(redlock) == 3)
+        await until(lambda: not any(call(m, "DBSIZE") for m in masters[:3]), what="no key is left")
+        await until(lambda: not any(master._debts for master in redlock._masters))
 
 
 @pytest.mark.promise("S3")

@@ -3,11 +3,12 @@
 import asyncio
 import contextlib
 import logging
+from typing import Any
 
 import pytest
 
 from redlock_aio import Answer, QuorumUnavailableError, Redlock
-from redlock_aio._transport import master as module
+from redlock_aio._transport import connection as connection_module, debts, master as module
 from redlock_aio.testing import FakeMaster, VirtualTimeLoop
 
 RESTARTED = "it restarted 0 s ago and may have forgotten locks"
@@ -161,25 +162,96 @@ async def test_a_debt_of_a_master_that_is_away_is_not_forgotten(
     assert "0 debts" in repr(redlock._masters[0])
 
 
+@pytest.mark.parametrize("keep", [0, 500])
 async def test_what_a_master_never_heard_it_does_not_owe(
-    redlock: Redlock, masters: list[FakeMaster]
+    redlock: Redlock, masters: list[FakeMaster], keep: int
 ) -> None:
     masters[0].kill()
     await asyncio.sleep(1)
-    async with redlock.lock("r"):
+    async with redlock.lock("r", hold_at_least=keep):
         pass
+    await asyncio.sleep(keep / 1000)
     assert "0 debts" in repr(redlock._masters[0])
 
 
-async def test_debts_are_bounded(
+@pytest.mark.promise("S3")
+@pytest.mark.parametrize("kind", ["plain", "fencing", "fair"])
+async def test_a_release_is_neither_sent_nor_owed_where_its_set_never_left(
+    redlock: Redlock,
+    masters: list[FakeMaster],
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+) -> None:
+    """Debts of commands that were refused would push out those of keys that are there."""
+    limit = 30
+    monkeypatch.setattr(connection_module, "MAX_PENDING", limit)
+    monkeypatch.setattr(debts, "MAX_DEBTS", limit)
+    held = [await redlock.lock(f"held{i}", ttl=60_000).acquire() for i in range(10)]
+    hung = redlock._masters[0]
+    masters[0].hang()
+    for i in range(40):
+        lock = redlock.lock(f"r{i}", ttl=60_000, fencing=kind == "fencing", fair=kind == "fair")
+        async with lock:
+            pass
+        if i == 10:
+            for lease in held:
+                await lease.release()
+    # All but the releases of the ten leases stay below the bound.
+    assert limit <= hung.pending <= limit + 10
+    await asyncio.sleep(2)
+    assert not hung.up
+    assert 10 <= len(hung._debts) <= limit
+    masters[0].resume()
+    await asyncio.sleep(1)
+    assert masters[0].keys == {}
+    assert "0 debts" in repr(hung)
+
+
+async def test_debts_are_bounded_and_an_operator_is_told_what_stays(
+    redlock: Redlock,
+    masters: list[FakeMaster],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(debts, "MAX_DEBTS", 10)
+    for _ in range(2):
+        caplog.clear()
+        leases = [await redlock.lock(f"r{i}", ttl=60_000).acquire() for i in range(20)]
+        masters[0].hang()
+        for lease in leases:
+            await lease.release()
+        await asyncio.sleep(2)
+        assert "10 debts" in repr(redlock._masters[0])
+        masters[0].resume()
+        await asyncio.sleep(1)
+        assert "0 debts" in repr(redlock._masters[0])
+        (said,) = (r.getMessage() for r in caplog.records if "releases" in r.getMessage())
+        assert said == (
+            "m0: it has not confirmed 10 releases, and more follow; the keys of the oldest stay"
+            " there for their ttl"
+        )
+
+
+async def test_thousands_of_debts_leave_in_one_write(
     redlock: Redlock, masters: list[FakeMaster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "MAX_DEBTS", 10)
-    leases = [await redlock.lock(f"r{i}").acquire() for i in range(20)]
-    masters[0].kill()
-    for lease in leases:
-        await lease.release()
-    assert "10 debts" in repr(redlock._masters[0])
+    leases = [await redlock.lock(f"r{i}", ttl=60_000).acquire() for i in range(2_000)]
+    masters[0].cut()
+    await asyncio.gather(*(lease.release() for lease in leases))
+    assert "2000 debts" in repr(redlock._masters[0])
+    writes: list[int] = []
+    receive = FakeMaster.receive
+
+    def counted(master: FakeMaster, transport: Any, data: bytes) -> None:
+        if master is masters[0]:
+            writes.append(len(data))
+        receive(master, transport, data)
+
+    monkeypatch.setattr(FakeMaster, "receive", counted)
+    await asyncio.sleep(1)
+    assert "0 debts" in repr(redlock._masters[0])
+    assert masters[0].keys == {}
+    assert len(writes) < 10
 
 
 async def test_two_names_of_one_server_have_one_vote(masters: list[FakeMaster]) -> None:

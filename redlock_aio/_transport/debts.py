@@ -1,0 +1,150 @@
+"""
+The releases that one master has not confirmed.
+
+A release that is not confirmed is a debt: it is sent again, before anything else, on the
+next connection, until it is confirmed. That is safe because a release frees only the
+value of one attempt. On a live connection it is repeated now and then.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from redlock_aio._rules import protocol
+from redlock_aio._rules.protocol import Asker, Silence, Trust
+
+MAX_DEBTS = 50_000
+"""
+How many releases are remembered for one master; the oldest are left to their ttl.
+
+A master that hangs leaves at most one debt for each command that it may have to answer
+at once (`MAX_PENDING`), and one for each lease that was held then.
+"""
+
+Send: TypeAlias = Callable[[bytes, Sequence[Asker]], Silence | None]
+
+DEBT_INTERVAL = 0.2
+"""After how many seconds a release is repeated that was refused on a live connection."""
+
+
+class Debt:
+    """One release that a master has not confirmed."""
+
+    __slots__ = ("_debts", "debt_ttl", "payload", "underway", "until")
+    trust = Trust.FULL
+    needless = 0
+
+    def __init__(self, debts: "Debts", payload: bytes, ttl: int) -> None:
+        self._debts = debts
+        self.payload = payload
+        self.debt_ttl = ttl
+        self.underway = False
+        self.until: float | None = None
+        """When the key has ended by itself; unknown while the master does not answer."""
+
+    def answered(self, _number: int, reply: object, /) -> None:
+        """Count as paid when the master has executed it."""
+        self.underway = False
+        if protocol.is_settled(reply):
+            self._debts.paid(self)
+
+
+class Debts:
+    """
+    The debts of one master.
+
+    Args:
+        overdue: Called when it has not confirmed a debt that was sent.
+
+        warn: Called with a sentence that an operator should know.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        overdue: Callable[[], None],
+        warn: Callable[[str], None],
+    ) -> None:
+        self._loop = loop
+        self._send: Send | None = None
+        self._overdue = overdue
+        self._warn = warn
+        self._owed: dict[bytes, Debt] = {}
+        self._gave_up = False
+        self._collector: asyncio.TimerHandle | None = None
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} debts>"
+
+    def __len__(self) -> int:
+        return len(self._owed)
+
+    def owe(self, payload: bytes, ttl: int) -> None:
+        """Remember a release whose key may live *ttl* ms, and repeat it until confirmed."""
+        debt = Debt(self, payload, ttl)
+        self._owed.pop(payload, None)
+        if len(self._owed) >= MAX_DEBTS:
+            del self._owed[next(iter(self._owed))]
+            if not self._gave_up:
+                self._gave_up = True
+                self._warn(
+                    f"it has not confirmed {MAX_DEBTS} releases, and more follow; the keys of"
+                    " the oldest stay there for their ttl"
+                )
+        self._owed[payload] = debt
+        if self._send is not None:
+            debt.until = self._loop.time() + ttl / 1000
+            self._collect_later()
+
+    def paid(self, debt: Debt) -> None:
+        """Forget a release that the master has confirmed."""
+        if self._owed.get(debt.payload) is debt:
+            del self._owed[debt.payload]
+            self._gave_up = self._gave_up and bool(self._owed)
+
+    def connected(self, send: Send) -> None:
+        """Send all debts by *send*: called on each new connection, before anything else is sent."""
+        self._send = send
+        for debt in self._owed.values():
+            debt.until = self._loop.time() + debt.debt_ttl / 1000
+        self._collect()
+
+    def lost(self) -> None:
+        """Called when the connection has ended."""
+        self._send = None
+        for debt in self._owed.values():
+            # Time runs for a key only once it is known that its SET was executed.
+            debt.until = None
+            debt.underway = False
+
+    def close(self) -> None:
+        """Send no debt any more."""
+        if self._collector is not None:
+            self._collector.cancel()
+
+    def _collect_later(self) -> None:
+        if self._collector is None:
+            self._collector = self._loop.call_later(DEBT_INTERVAL, self._collect)
+
+    def _collect(self) -> None:
+        """Repeat what is owed on the present connection."""
+        self._collector = None
+        send = self._send
+        if send is None:
+            return
+        now = self._loop.time()
+        due = []
+        for debt in list(self._owed.values()):
+            if debt.until is not None and now >= debt.until:
+                if not debt.underway:  # Its key has ended by itself.
+                    del self._owed[debt.payload]
+            elif not debt.underway:
+                due.append(debt)
+        # In one write: after an outage there may be thousands.
+        if due and send(b"".join([debt.payload for debt in due]), due) is None:
+            for debt in due:
+                debt.underway = True
+        if self._owed:
+            self._overdue()
+            self._collect_later()
