@@ -204,12 +204,17 @@ class Look(Round):
 
     def answered(self, master: int, reply: object, /) -> None:
         """Count our own value as a grant, any other or none as a refusal."""
-        if reply is None or isinstance(reply, bytes | list):
-            values = reply if isinstance(reply, list) else [reply]
+        ours = self.hold.attempt
+        if (values := protocol.looked(reply, len(ours.key.each))) is not None:
             if any(value and is_revocation(value) for value in values):
                 self._revoked(master)
-            ours = self.hold.attempt
             reply = GRANTED if ours.key.is_kept(reply, ours.token) else 0
+        elif protocol.is_of_another_type(reply):
+            reply = 0
+        elif protocol.has_no_script(reply):
+            # Nothing was read, so changes are not told either: look again, behind the
+            # scripts that are on their way.
+            self._watchdog.doubt(self.hold)
         super().answered(master, reply)
 
     def _revoked(self, master: int) -> None:

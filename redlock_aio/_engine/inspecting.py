@@ -15,32 +15,43 @@ from redlock_aio._rules.quorum import NOT_YET, Answer, Vote
 from redlock_aio.errors import QuorumUnavailableError, RedlockError
 
 
-class Inspection(Round):
+class Query(Round):
+    """A script that changes nothing, sent once more to a master that has forgotten the scripts."""
+
+    __slots__ = ("_again",)
+    trust = Trust.FULL
+
+    def __init__(self, links: Sequence[Link], payload: bytes) -> None:
+        super().__init__(links, payload)
+        self._again = 0  # a bit for each master that was asked twice
+
+    def heard(self, master: int, reply: object) -> object:
+        """Return what to count as the *reply* of *master*; `NOT_YET` if it was asked again."""
+        if not protocol.has_no_script(reply) or self._again >> master & 1:
+            return reply
+        self._again |= 1 << master
+        # Behind the scripts, which are on their way.
+        silence = self._links[master].send(self.payload, [self])
+        return NOT_YET if silence is None else silence
+
+
+class Inspection(Query):
     """The question what each master knows of a lock; whoever waits is woken when all have said."""
 
-    __slots__ = ("_again", "_at", "_fleet", "began", "quarantines")
-    trust = Trust.FULL
+    __slots__ = ("_at", "_fleet", "began", "quarantines")
 
     def __init__(self, fleet: Fleet, key: bytes) -> None:
         super().__init__(fleet.links, inspection.inspect(key))
         self.began = fleet.clock()
         self.quarantines = [""] * len(fleet.links)
         """Why those masters had no vote when they answered."""
-        self._again = 0  # a bit for each master that was asked twice
         self._at = [0.0] * len(fleet.links)
         self._fleet = fleet
 
     def answered(self, master: int, reply: object, /) -> None:
-        """Note what a master says, and ask it once more if it has forgotten the script."""
-        if self.replies[master] is not NOT_YET:
+        """Note what a master says."""
+        if self.replies[master] is not NOT_YET or (reply := self.heard(master, reply)) is NOT_YET:
             return
-        if protocol.has_no_script(reply) and not self._again >> master & 1:
-            self._again |= 1 << master
-            # Behind the scripts, which are on their way.
-            silence = self._links[master].send(self.payload, [self])
-            if silence is None:
-                return
-            reply = silence
         self._at[master] = self._fleet.clock()
         self.quarantines[master] = self._links[master].quarantine
         super().answered(master, reply)
@@ -61,11 +72,10 @@ class Inspection(Round):
         ]
 
 
-class Probe(Round):
+class Probe(Query):
     """The question whether anybody holds a lock; whoever waits is woken when that is certain."""
 
     __slots__ = ("_kept", "_silences", "held")
-    trust = Trust.FULL
 
     def __init__(self, fleet: Fleet, key: bytes) -> None:
         super().__init__(fleet.links, protocol.look(key))
@@ -76,16 +86,17 @@ class Probe(Round):
 
     def answered(self, master: int, reply: object, /) -> None:
         """Count what a master keeps, if its word counts."""
-        if self.replies[master] is not NOT_YET:
+        if self.replies[master] is not NOT_YET or (reply := self.heard(master, reply)) is NOT_YET:
             return
         link = self._links[master]
         if link.quarantine:
             reply = Silence(Answer.QUARANTINED, link.quarantine)
         super().answered(master, reply)
-        if isinstance(reply, bytes):
-            self._kept.append(reply)
-        elif reply is not None:
+        values = protocol.looked(reply)
+        if values is None:
             self._silences += 1
+        elif values[0] is not None:
+            self._kept.append(values[0])
         unknown = self._silences + len(self.missing)
         self.held = inspection.is_kept(self._kept, unknown, len(self.replies))
         if self.held is not None or self.complete:
@@ -102,8 +113,8 @@ class Probe(Round):
 
 
 def _vote(link: Link, reply: object) -> Vote:
-    if reply is None or isinstance(reply, bytes):
-        return Vote(link.name, Answer.FREE if reply is None else Answer.HELD)
+    if (values := protocol.looked(reply)) is not None:
+        return Vote(link.name, Answer.FREE if values[0] is None else Answer.HELD)
     silence = protocol.read(reply)
     return Vote(link.name, silence.answer, silence.detail)
 

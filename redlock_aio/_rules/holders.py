@@ -24,6 +24,14 @@ MOST_METADATA = 1_024
 LONGEST = MOST_METADATA + 1_024
 """A longer value is not ours."""
 
+SHOWN = LONGEST + 1
+"""
+How many bytes of a value a master returns; the scripts have the same number.
+
+One byte more than ours can have: so a value that was cut is longer than any of ours,
+and never equal to one. Comparing is done on the masters, with the whole value.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Holder:
@@ -32,7 +40,8 @@ class Holder:
 
     Attributes:
         fingerprint: What tells this lease from all others, as `Lease.fingerprint`
-            has it; it tells nothing of the token.
+            has it; it tells nothing of the token. Of a value that is too long for a
+            lock it stands for the first 2 KiB.
 
         name: The *name* of its manager, host and pid by default; ``None`` if it
             is another library's, which does not say.
@@ -74,7 +83,12 @@ def named(name: str) -> bytes:
 
 
 def fingerprint(value: bytes) -> str:
-    """Return by what the holder of a lock can be told from others, without its token."""
+    """
+    Return by what the holder of a lock can be told from others, without its token.
+
+    Of a value that is too long for a lock only the first `SHOWN` bytes are known: two such
+    values that begin with the same bytes have the same fingerprint.
+    """
     return sha256(value).hexdigest()[:8]
 
 

@@ -22,7 +22,6 @@ class Key(bytes):
     acquire = protocol.acquire
     extend = protocol.extend
     free = protocol.free
-    look = protocol.look
     release = protocol.release
     restore = protocol.acquire
 
@@ -31,13 +30,17 @@ class Key(bytes):
         """Every single key of it."""
         return (self,)
 
+    def look(self) -> bytes:
+        """Return the command that reads its value."""
+        return protocol.look(self)
+
     def is_kept(self, reply: object, token: bytes) -> bool:
         """Return whether the *reply* to `look` says that it is *token*'s."""
-        return reply == token
+        return reply == [token]
 
     def is_free(self, reply: object) -> bool:
         """Return whether the *reply* to `look` says that nobody has it."""
-        return reply is None
+        return reply == [None]
 
     def counter(self, lead: int) -> Counter:
         """Return what gives its fencing tokens; *lead* as in `Counter`."""
@@ -77,7 +80,7 @@ class Keys(tuple[Key, ...]):
 
     def look(self) -> bytes:
         """Return the command that reads their values."""
-        return pack(b"MGET", *self)
+        return protocol.look(*self)
 
     def is_kept(self, reply: object, token: bytes) -> bool:
         """Return whether the *reply* to `look` says that all are *token*'s."""

@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 
 from redlock_aio._rules.fairness import Standing
 from redlock_aio._rules.quorum import GRANTED, NOT_YET, Answer
-from redlock_aio._rules.scripts import ENQUEUE, EXTEND, LEAVE, RELEASE, pack
+from redlock_aio._rules.scripts import ENQUEUE, EXTEND, LEAVE, LOOK as LOOK_AT, RELEASE, pack
 
 OLDEST_SERVER = 6
 """The first Redis whose connections speak RESP3; every Valkey does."""
@@ -111,12 +111,23 @@ def free(key: bytes, token: bytes) -> bytes:
     )  # fmt: skip
 
 
-def look(key: bytes) -> bytes:
-    """Return the command that reads the value of *key*."""
-    return pack(b"GET", key)
+def look(*keys: bytes) -> bytes:
+    """Return the command that reads the values of *keys*, each cut: see `holders.SHOWN`."""
+    return pack(b"EVALSHA", LOOK_AT.sha, b"%d" % len(keys), *keys)
 
 
-LOOK = look(MARKER)
+def looked(reply: object, keys: int = 1) -> list[bytes | None] | None:
+    """Return the values in the reply to `look` for so many *keys*; ``None`` if it has none."""
+    if not isinstance(reply, list) or len(reply) != keys:
+        return None
+    return reply if all(isinstance(value, bytes | None) for value in reply) else None
+
+
+LONGEST_MARKER = 4_096
+"""How many bytes of a marker are read: ours are shorter, and a stranger may write any number."""
+
+# Not a script: a master that has forgotten those is asked for its marker all the same.
+LOOK = pack(b"GETRANGE", MARKER, b"0", b"%d" % (LONGEST_MARKER - 1))
 
 
 def mark(value: bytes, *, careful: bool) -> bytes:
@@ -233,8 +244,8 @@ OTHERS = -1
 
 def is_settled(reply: object) -> bool:
     """Return whether a release has freed what was ours, or there was nothing of ours."""
-    if isinstance(reply, Exception):
-        return str(reply).startswith("WRONGTYPE")  # no key of ours is a list or a set
+    if is_of_another_type(reply):  # no key of ours is a list or a set
+        return True
     # A list is the value and the ttl of somebody else's key.
     return reply == GRANTED or reply == 0 or isinstance(reply, list)  # noqa: PLR1714
 
@@ -245,6 +256,11 @@ def is_unsettled(reply: object) -> bool:
         # A connection that has ended says no more. After a time-out the reply may still come.
         return reply.answer is Answer.UNREACHABLE
     return isinstance(reply, Exception) and not is_settled(reply)
+
+
+def is_of_another_type(reply: object) -> bool:
+    """Return whether a master has something under a lock's name that can't be one."""
+    return isinstance(reply, Exception) and str(reply).startswith("WRONGTYPE")
 
 
 def has_no_script(reply: object) -> bool:

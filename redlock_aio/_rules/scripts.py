@@ -44,6 +44,7 @@ EXTEND_ALL = Script("extend_all")
 EXTEND_FENCED = Script("extend_fenced")
 INSPECT = Script("inspect")
 LEAVE = Script("leave")
+LOOK = Script("look")
 RAISE = Script("raise")
 RAISE_ALL = Script("raise_all")
 RELEASE = Script("release")
@@ -51,5 +52,5 @@ RELEASE_ALL = Script("release_all")
 REVOKE = Script("revoke")
 SCRIPTS = (
     ACQUIRE, ACQUIRE_ALL, ADOPT, ENQUEUE, EXTEND, EXTEND_ALL, EXTEND_FENCED, INSPECT, LEAVE,
-    RAISE, RAISE_ALL, RELEASE, RELEASE_ALL, REVOKE,
+    LOOK, RAISE, RAISE_ALL, RELEASE, RELEASE_ALL, REVOKE,
 )  # fmt: skip

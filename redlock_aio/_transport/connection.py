@@ -33,8 +33,14 @@ How many commands may be unanswered before no more are taken, but for the releas
 what was taken before.
 """
 
-MAX_UNPARSED = 1 << 20
-"""How many bytes of one unfinished reply are taken before the master is held to be mad."""
+MAX_UNPARSED = 16 << 20
+"""
+How many bytes of one unfinished reply are kept in memory before the connection is ended.
+
+Nothing that a sane server says comes near it: values of keys, which strangers may write,
+are cut by the masters (`holders.SHOWN`), and the rest is ours. It bounds what a server
+that is none, or a message of a stranger to our channel, costs this process.
+"""
 
 _NOT_ENOUGH = object()
 # TypeError and ValueError come from replies that Python has no form for, such as

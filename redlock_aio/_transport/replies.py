@@ -42,13 +42,14 @@ def marker_of(said: object) -> Marker | None:
 
 def read_marker(said: object) -> Marker | None:
     """Return the marker in a reply; ``None`` if there is none, or no reply."""
-    return Marker.parse(said if isinstance(said, bytes) else None)
+    # GETRANGE answers a key that is not there with an empty string.
+    return Marker.parse(said if isinstance(said, bytes) and said else None)
 
 
 def forbidden(error: Exception) -> MasterError:
     """Return the error that says what a server must allow that has answered *error*."""
     return MasterError(
-        f"the restart guard must GET and SET the key {protocol.MARKER.decode()}, or be off"
+        f"the restart guard must GETRANGE and SET the key {protocol.MARKER.decode()}, or be off"
         f' (restart_guard="off"): {error}'
     )
 

@@ -185,8 +185,8 @@ class Commands:
     def _do_get(self, key: bytes) -> object:
         return self._data.get(key)
 
-    def _do_mget(self, *keys: bytes) -> object:
-        return self._data.mget(keys)
+    def _do_getrange(self, key: bytes, first: bytes, last: bytes) -> object:
+        return (self._data.get(key) or b"")[int(first) : int(last) + 1]
 
     def _do_pttl(self, key: bytes) -> object:
         return self._data.pttl(key)

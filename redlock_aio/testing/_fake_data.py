@@ -1,7 +1,6 @@
 """What a fake master keeps: strings and sorted sets that end."""
 
 import asyncio
-from collections.abc import Sequence
 from typing import Protocol
 
 Value = bytes | dict[bytes, float]
@@ -62,11 +61,6 @@ class Data:
         if isinstance(value, dict):
             raise wrong_type()
         return value
-
-    def mget(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """Return the strings, ``None`` for whatever is none."""
-        values = [self._read(key)[0] for key in keys]
-        return [value if isinstance(value, bytes) else None for value in values]
 
     def set(self, key: bytes, value: bytes, ttl: int | None = None) -> None:
         """Set a string, to live *ttl* ms or for ever, in place of whatever was there."""

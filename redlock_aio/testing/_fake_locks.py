@@ -7,6 +7,7 @@ every single read and change of a script, and so do those it tells.
 
 from collections.abc import Callable, Sequence
 
+from redlock_aio._rules.holders import SHOWN
 from redlock_aio._rules.scripts import (
     ACQUIRE,
     ACQUIRE_ALL,
@@ -27,7 +28,7 @@ def _release(data: Data, _now: int, keys: Sequence[bytes], arguments: Sequence[b
     if holder == arguments[0]:
         data.delete(keys[0])
         return True
-    return 0 if holder is None else [holder, data.pttl(keys[0])]
+    return 0 if holder is None else [holder[:SHOWN], data.pttl(keys[0])]
 
 
 def _extend(data: Data, _now: int, keys: Sequence[bytes], arguments: Sequence[bytes]) -> object:
@@ -252,7 +253,7 @@ class Others:
             return
         left = data.pttl(lock)
         if self.holder is None or (self.left >= 0 and (left < 0 or left > self.left)):
-            self.holder, self.left = holder, left
+            self.holder, self.left = holder[:SHOWN], left
 
     @property
     def answer(self) -> object:

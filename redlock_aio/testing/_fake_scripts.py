@@ -8,7 +8,8 @@ every single read and change of a script, and so do those it tells.
 import contextlib
 from collections.abc import Sequence
 
-from redlock_aio._rules.scripts import ENQUEUE, INSPECT, LEAVE, REVOKE
+from redlock_aio._rules.holders import SHOWN
+from redlock_aio._rules.scripts import ENQUEUE, INSPECT, LEAVE, LOOK, REVOKE
 from redlock_aio.testing._fake_data import Data, Error
 from redlock_aio.testing._fake_locks import LOCKS, Others, Run, beyond, count
 
@@ -125,7 +126,23 @@ def _inspect(data: Data, now: int, keys: Sequence[bytes], _: Sequence[bytes]) ->
     lives = {member: at for member, at in _all(data, live).items() if at >= now // 1000}
     waiting = [lives[member] for member in _all(data, queue) if member in lives]
     granted = value is not None and any(at % 1 for at in waiting)
-    return [value, data.pttl(lock), counter, len(waiting) - granted]
+    shown = None if value is None else value[:SHOWN]
+    return [shown, data.pttl(lock), counter, len(waiting) - granted]
+
+
+def _look(data: Data, _now: int, keys: Sequence[bytes], _: Sequence[bytes]) -> object:
+    values: list[object] = []
+    failed = None
+    for lock in keys:
+        try:
+            value = data.get(lock)
+        except Error as error:
+            failed = error
+        else:
+            values.append(None if value is None else value[:SHOWN])
+    if failed is not None:
+        raise failed
+    return values
 
 
 def _revoke(data: Data, _now: int, keys: Sequence[bytes], arguments: Sequence[bytes]) -> object:
@@ -151,6 +168,7 @@ SCRIPTS: dict[bytes, Run] = {
     ENQUEUE.sha: _enqueue,
     INSPECT.sha: _inspect,
     LEAVE.sha: _leave,
+    LOOK.sha: _look,
     REVOKE.sha: _revoke,
 }
 """What the scripts do, by their hash: with the time in us, the keys and the arguments."""

@@ -20,14 +20,14 @@ from .servers import process
 pytestmark = pytest.mark.integration
 
 NEEDED = (
-    "evalsha", "script|load", "get", "set", "del", "pexpire", "pttl", "info", "ping",
+    "evalsha", "script|load", "get", "getrange", "set", "del", "pexpire", "pttl", "info", "ping",
     "client|tracking", "client|caching",
 )  # fmt: skip
 """
 What a user of the server's access list has to be allowed, and nothing else:
 
     ACL SETUSER redlock on >PASSWORD resetkeys ~KEYS resetchannels ~redlock_aio:marker -@all
-        +evalsha +script|load +get +set +del +pexpire +pttl +info +ping
+        +evalsha +script|load +get +getrange +set +del +pexpire +pttl +info +ping
         +client|tracking +client|caching
 
 HELLO and AUTH need no permission. SELECT is needed for another database than 0.

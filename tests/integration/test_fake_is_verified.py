@@ -155,6 +155,10 @@ requests = st.one_of(
     st.builds(pack, st.sampled_from([b"GET", b"PTTL", b"DEL"]), keys),
     st.builds(pack, st.sampled_from([b"GET", b"PTTL", b"DEL"]), st.sampled_from(QUEUES)),
     st.builds(pack, st.just(b"SET"), keys, tokens),
+    st.builds(pack, st.just(b"SET"), keys, st.just(b"x" * 5_000)),
+    st.builds(protocol.look, keys),
+    st.builds(protocol.look, keys, st.sampled_from(QUEUES)),
+    st.builds(pack, st.just(b"GETRANGE"), keys, st.just(b"0"), st.sampled_from([b"9", b"4095"])),
     st.builds(pack, st.just(b"PEXPIRE"), keys, st.sampled_from([b"70000", b"0", b"-1"])),
     st.sampled_from([protocol.PING, protocol.TIME, pack(b"FLUSHALL")]),
 )

@@ -557,7 +557,7 @@ async def test_who_finds_by_himself_that_a_key_has_ended_is_not_told(kind: str) 
 
     async def look_twice(ears: dict[str, Ear]) -> tuple[Heard, Heard]:
         for ear in ears.values():
-            await ear.say(TRACKING)
+            await ear.say(TRACKING + scripts.LOOK.load)
         await ears["you"].say(protocol.acquire(b"k", OTHERS, SHORT))
         await asyncio.gather(*(ear.say(LOOK) for ear in ears.values()))
         await asyncio.sleep(SHORT / 1000 + 0.03)

@@ -10,7 +10,7 @@ from redlock_aio._rules import protocol
 from redlock_aio._rules.protocol import Silence
 from redlock_aio._rules.scripts import RELEASE, SCRIPTS
 from redlock_aio._transport import connection as module
-from redlock_aio._transport.connection import Connection, Question
+from redlock_aio._transport.connection import MAX_UNPARSED, Connection, Question
 
 
 class Transport(asyncio.Transport):
@@ -151,6 +151,19 @@ async def test_an_idle_connection_is_not_condemned(connection: Connection, lost:
     assert not lost
 
 
+async def test_a_reply_of_two_megabytes_ends_nothing(
+    connection: Connection, transport: Transport
+) -> None:
+    """Nothing that we ask for is that large, and it is no reason to lose all locks."""
+    first, second = send(connection, 2)
+    value = b"x" * (2 << 20)
+    data = b"$%d\r\n%b\r\n+OK\r\n" % (len(value), value)
+    for start in range(0, len(data), 1 << 16):
+        connection.data_received(data[start : start + (1 << 16)])
+    assert (first.replies, second.replies) == ([value], [b"OK"])
+    assert not transport.ended
+
+
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
@@ -159,7 +172,7 @@ async def test_an_idle_connection_is_not_condemned(connection: Connection, lost:
         (b"%1\r\n*1\r\n:1\r\n:1\r\n", "does not speak the protocol"),
         (b"+OK\r\n%1\r\n*1\r\n:1\r\n:1\r\n", "does not speak the protocol"),
         (b"+OK\r\n+OK\r\n", "nobody asked for"),
-        (b"$99999999\r\n" + b"x" * (1 << 21), "more than 1048576 bytes"),
+        (b"$99999999\r\n" + b"x" * (MAX_UNPARSED + 1), f"more than {MAX_UNPARSED} bytes"),
     ],
 )
 async def test_a_mad_server_is_condemned(

@@ -11,7 +11,14 @@ from redlock_aio._rules.scripts import pack
 from redlock_aio.testing import FakeMaster
 
 LATENCY = 0.5
-LOOK = CACHING + protocol.look(b"k")
+
+
+def get(key: bytes) -> bytes:
+    """Return the command that reads a key."""
+    return pack(b"GET", key)
+
+
+LOOK = CACHING + get(b"k")
 GONE = [b"invalidate", [b"k"]]
 DESK = protocol.CHANNEL + b"me"
 
@@ -89,7 +96,7 @@ async def test_a_push_comes_before_the_reply_to_what_is_executed_later(
     ear.transport.write(protocol.PING)
     await asyncio.sleep(LATENCY / 4)
     master.set("k", "v")  # it arrives a quarter later
-    ear.transport.write(protocol.look(b"k"))
+    ear.transport.write(get(b"k"))
     await asyncio.sleep(LATENCY)
     assert ear.order == [GONE, b"PONG", b"v"]
 
@@ -199,7 +206,7 @@ async def test_no_timer_is_set_for_what_nobody_wants_to_know(master: FakeMaster,
     before = timers()
     master.set("k", "v", 60_000)
     master.set("endless", "v")
-    ear.transport.write(protocol.look(b"k") + CACHING + protocol.look(b"endless"))
+    ear.transport.write(get(b"k") + CACHING + get(b"endless"))
     await asyncio.sleep(LATENCY)
     assert timers() == before
     for _ in range(3):

@@ -479,12 +479,12 @@ def test_what_a_guard_can_be() -> None:
 
 
 async def test_a_marker_that_is_not_allowed_is_told(masters: list[FakeMaster]) -> None:
-    masters[0].forbid.add("GET")
+    masters[0].forbid.add("GETRANGE")
     async with guarded(masters) as redlock:
         vote = (await votes(redlock))[0]
     assert vote.answer is Answer.ERROR
     assert vote.detail.startswith(
-        "the restart guard must GET and SET the key redlock_aio:marker, or be off"
+        "the restart guard must GETRANGE and SET the key redlock_aio:marker, or be off"
         ' (restart_guard="off"): NOPERM'
     )
 
@@ -569,14 +569,14 @@ async def test_a_minority_that_hangs_does_not_hold_up_the_first_lock(
 async def test_a_master_that_hangs_while_it_is_examined_is_given_up(
     masters: list[FakeMaster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    do_get = FakeMaster._do_get
+    do_getrange = FakeMaster._do_getrange
 
-    def hangs(master: FakeMaster, key: bytes) -> object:
+    def hangs(master: FakeMaster, key: bytes, *part: bytes) -> object:
         if master is masters[0] and b"marker" in key:
             master.hang()
-        return do_get(master, key)
+        return do_getrange(master, key, *part)
 
-    monkeypatch.setattr(FakeMaster, "_do_get", hangs)
+    monkeypatch.setattr(FakeMaster, "_do_getrange", hangs)
     async with guarded(masters) as redlock:
         assert [a for a in await answers(redlock) if a != "G"] == ["U"]
         await asyncio.sleep(3)

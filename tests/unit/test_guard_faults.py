@@ -106,7 +106,7 @@ async def test_a_flush_right_behind_the_reading_of_the_marker_is_noticed() -> No
                 flushed.append(now())
                 masters[0].flush()
 
-        meddle(masters[0], b"GET", flush, before=False)
+        meddle(masters[0], b"GETRANGE", flush, before=False)
         masters[0].cut()
         await asyncio.sleep(1)
         assert flushed

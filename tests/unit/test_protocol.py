@@ -3,7 +3,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from redlock_aio import Answer
-from redlock_aio._rules import protocol, scripts
+from redlock_aio._rules import holders, protocol, scripts
+from redlock_aio._rules.keys import Key, Keys
 from redlock_aio._rules.protocol import Silence
 from redlock_aio._rules.quorum import NOT_YET
 from redlock_aio._rules.scripts import EXTEND, RELEASE
@@ -98,3 +99,31 @@ def test_a_server_that_may_drop_locks_is_warned_of() -> None:
 
 def test_info_that_makes_no_sense_is_no_crash() -> None:
     assert ServerInfo.parse(b"\xff\x00 nonsense").role == "unknown"
+
+
+SHOWS_VALUES = (
+    scripts.ENQUEUE, scripts.INSPECT, scripts.LEAVE, scripts.LOOK, scripts.RELEASE,
+    scripts.RELEASE_ALL,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("script", SHOWS_VALUES, ids=lambda script: script.name)
+def test_a_script_cuts_the_value_that_it_returns(script: scripts.Script) -> None:
+    """After one byte more than any value of ours has, so that a cut one is none of ours."""
+    assert b", 1, %d)" % holders.SHOWN in script.text
+    assert holders.SHOWN > holders.LONGEST
+
+
+def test_an_empty_value_is_no_free_lock() -> None:
+    """A stranger may lock with an empty value."""
+    key, keys = Key(b"r"), Keys([Key(b"q"), Key(b"r")])
+    assert key.is_free([None])
+    assert not key.is_free([b""])
+    assert keys.is_free([None, None])
+    assert not keys.is_free([None, b""])
+    assert not key.is_kept([b"x" * holders.SHOWN], b"x" * (holders.SHOWN + 1))
+
+
+@pytest.mark.parametrize("reply", [None, b"v", [], [1], [b"v", b"v"], [[b"v"]], ValueError("no")])
+def test_what_is_no_answer_to_a_look_has_no_values(reply: object) -> None:
+    assert protocol.looked(reply) is None

@@ -373,7 +373,7 @@ class Simulation:
         wanted += [f"<Master {fake}, up, 0 debts>" for fake in self.masters]
         self.must(says == wanted, "something is left", says)
         pending = [master.pending for master in redlock._masters]
-        # INFO, CACHING and GET: the guard looks at each now and then.
+        # INFO, CACHING and GETRANGE: the guard looks at each now and then.
         self.must({0, 3} >= {*pending}, "commands are pending", pending)
 
 

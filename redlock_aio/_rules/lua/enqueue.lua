@@ -7,8 +7,8 @@
 -- ARGV[8]: the counter's value that is proposed, ARGV[9]: by how many us it may be off this master's
 -- clock, ARGV[10]: for how many ms a counter is kept (see acquire.lua).
 -- Several locks are granted together, to whoever is the first for each of them.
--- Answers {what, the lock's ttl in ms, us of this master's clock, the lock's value, the counter's
--- value if granted}, where what is 0 granted, 1 held and we are next, 2 not our turn, 3 the queue is
+-- Answers {what, the lock's ttl in ms, us of this master's clock, the lock's value, cut after 2049
+-- bytes (see release.lua), the counter's value if granted}, where what is 0 granted, 1 held and we are next, 2 not our turn, 3 the queue is
 -- full, 4 too late; of several locks that one which is held for longest.
 local time = redis.call("TIME")
 local now = time[1] * 1000000 + time[2]
@@ -31,7 +31,7 @@ for i = 1, locks do
   if has and has ~= ARGV[1] then
     local ends = redis.call("PTTL", KEYS[i])
     if not holder or left >= 0 and (ends < 0 or ends > left) then
-      holder, left = has, ends
+      holder, left = string.sub(has, 1, 2049), ends
     end
   end
   new[i] = not redis.call("ZSCORE", queue, ARGV[3])

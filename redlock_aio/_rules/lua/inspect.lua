@@ -1,5 +1,5 @@
 -- KEYS[1]: the lock, KEYS[2]: its counter, KEYS[3]: its queue, KEYS[4]: who lives; see enqueue.lua.
--- Answers {the lock's value, its ttl in ms, what the counter says, how many wait}, with nothing
+-- Answers {the lock's value, cut after 2049 bytes (see release.lua), its ttl in ms, what the counter says, how many wait}, with nothing
 -- in the place of a value or a counter that is not there. Changes nothing.
 -- Where something else has the name of the counter or of the queue there is none.
 local value = redis.pcall("GET", KEYS[1])
@@ -28,4 +28,4 @@ for _, member in ipairs(redis.pcall("ZRANGE", KEYS[3], 0, -1)) do
   end
 end
 -- Whoever has the lock stays in the queue, and is marked as granted; only one can have it.
-return {value, redis.call("PTTL", KEYS[1]), counter, value and waiters - granted or waiters}
+return {value and string.sub(value, 1, 2049), redis.call("PTTL", KEYS[1]), counter, value and waiters - granted or waiters}

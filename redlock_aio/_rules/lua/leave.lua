@@ -47,6 +47,6 @@ if failed then
   return failed
 end
 if other then
-  return {other, ends}
+  return {string.sub(other, 1, 2049), ends}
 end
 return gone and 0 or redis.status_reply("OK")

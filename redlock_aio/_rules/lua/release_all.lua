@@ -1,6 +1,6 @@
 -- KEYS: the locks.  ARGV[1]: the token.
 -- Only our own values go; those of whoever came after us stay, and the one that stays for longest is
--- told of: its value and its ttl in ms. Answers OK if all were ours, 0 if some were gone.
+-- told of: its value, cut after 2049 bytes (see release.lua), and its ttl in ms. Answers OK if all were ours, 0 if some were gone.
 local gone, other, ends, failed = false, false, 0, nil
 for i = 1, #KEYS do
   local holder = redis.pcall("GET", KEYS[i])
@@ -22,6 +22,6 @@ if failed then
   return failed
 end
 if other then
-  return {other, ends}
+  return {string.sub(other, 1, 2049), ends}
 end
 return gone and 0 or redis.status_reply("OK")
