@@ -6,6 +6,7 @@ with their counters; if those of a majority differ, a second round makes them ag
 """
 
 import asyncio
+import math
 from typing import ClassVar
 
 from redlock_aio._engine.rounds import Fleet, Release, Round
@@ -305,9 +306,12 @@ class Watch(Release):
         if self._bell is not None and not self._bell.done():
             self._bell.set_result(None)
 
-    async def wait(self, seconds: float) -> None:
+    async def wait(self, seconds: float) -> bool:
         """
         Wait until a majority may be free, at most so many *seconds*.
+
+        Returns:
+            Whether it may be.
 
         Cancellation:
             Nothing was waited for that must be taken back.
@@ -315,22 +319,29 @@ class Watch(Release):
         ends = self._clock() + seconds
         while (left := min(self.view.free_from + EXPIRY_SLACK, ends) - self._clock()) > 0:
             await self._listen(left)
+        return self.view.free_from + EXPIRY_SLACK <= self._clock()
 
-    async def hear_out(self, seconds: float) -> None:
+    async def hear_out(self, seconds: float, needed: int) -> None:
         """
-        Wait until all masters have answered, at most so many *seconds*.
+        Wait until all masters have answered, at most so many *seconds* once *needed* have.
+
+        It ends with the master time-out in any case.
 
         Cancellation:
             Nothing was waited for that must be taken back.
         """
+        masters = len(self.replies)
+        while not self.complete and len(self.missing) > masters - needed:
+            await self._listen(math.inf)
         ends = self._clock() + seconds
         while not self.complete and (left := ends - self._clock()) > 0:
             await self._listen(left)
 
     async def _listen(self, seconds: float) -> None:
         self._bell = bell = self._loop.create_future()
-        timer = self._loop.call_later(seconds, self._ring)
+        timer = self._loop.call_later(seconds, self._ring) if seconds < math.inf else None
         try:
             await bell
         finally:
-            timer.cancel()
+            if timer is not None:
+                timer.cancel()

@@ -124,20 +124,19 @@ class Lock:
             counter = self._counter(line)
         line.contending = True
         wait = self._wait
-        at_most = waiting.time_left(fleet, began, wait) if wait else None
         try:
             won = await waiting.attempt(
                 fleet,
                 key,
                 self._ttl,
                 engine._drift_factor,
-                at_most,
+                waiting.time_to_answer(fleet, began, wait) if wait else None,
                 stamp=fleet.stamp + self._metadata,
                 counter=counter,
                 watched=wait != 0,
             )
             if not won.until:
-                won = await self._persist(fleet, won, line, began, mine=True)
+                won = await self._persist(fleet, won, line, began, mine=True, attempts=1)
         except BaseException:
             line.give_up()
             raise
@@ -194,21 +193,21 @@ class Lock:
         return line.counter
 
     def _attempt(
-        self, fleet: Fleet, counter: Counter | None, at_most: float | None, *, watched: bool
+        self, fleet: Fleet, counter: Counter | None, began: float, wait: int | None
     ) -> Coroutine[object, object, Attempt]:
         return waiting.attempt(
             fleet,
             self._key,
             self._ttl,
             self._engine._drift_factor,
-            at_most,
+            waiting.time_to_answer(fleet, began, wait),
             stamp=fleet.stamp + self._metadata,
             counter=counter,
-            watched=watched,
+            watched=wait != 0,
         )
 
     def _persist(
-        self, fleet: Fleet, failed: Attempt, line: Line, began: float, *, mine: bool
+        self, fleet: Fleet, failed: Attempt, line: Line, began: float, *, mine: bool, attempts: int
     ) -> Coroutine[object, object, Attempt]:
         return waiting.persist(
             fleet,
@@ -216,6 +215,7 @@ class Lock:
             failed,
             line,
             mine=mine,
+            attempts=attempts,
             factor=self._engine._drift_factor,
             began=began,
             wait=self._wait,
@@ -251,23 +251,24 @@ class Lock:
         wait = self._wait
         if self._fair:
             return await self._queue(fleet, counter, began, wait), False
+
+        def ask() -> Coroutine[object, object, Attempt]:
+            return self._attempt(fleet, counter, began, wait)
+
+        mine, tried = False, None
         if not line.taken:
             line.contending = mine = True
-        else:
-            # Whoever counts attempts makes them out of turn, as if alone.
-            stands = wait != 0 and self._retry.attempts is None
-            mine = stands and await waiting.turn(fleet, line, began, wait)
+        elif wait != 0 and self._retry.attempts is None:  # who counts attempts makes them at once
+            mine, tried = await waiting.turn(fleet, line, began, wait, ask)
+        won, attempts = tried, 1
         try:
-            polite = line.courtesy(fleet.clock()) if mine and wait != 0 else 0.0
-            if polite:
-                pause = waiting.pause(fleet, polite * 1000, began, wait)
-                await asyncio.sleep((pause or 0) / 1000)
-            at_most = waiting.time_left(fleet, began, wait) if wait else None
-            won = await self._attempt(fleet, counter, at_most, watched=wait != 0)
-            if polite:
-                line.used(by_others=not won.until)
+            if won is None:
+                won = await (waiting.politely(fleet, line, began, wait, ask) if mine else ask())
+            elif mine and not won.until:
+                won.watch, attempts = None, 2  # the watch and the attempt know each other
+                won = await ask()
             if not won.until:
-                won = await self._persist(fleet, won, line, began, mine=mine)
+                won = await self._persist(fleet, won, line, began, mine=mine, attempts=attempts)
         except BaseException:
             if mine:
                 line.give_up()
@@ -309,7 +310,7 @@ class Lock:
             line.contending = True
         tried = None
         try:
-            tried = await self._attempt(fleet, counter, None, watched=False)
+            tried = await self._attempt(fleet, counter, 0.0, wait=0)
         finally:
             if mine and (tried is None or not tried.until):
                 line.give_up()

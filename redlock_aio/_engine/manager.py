@@ -147,7 +147,8 @@ class Redlock(Opening, Oversight):
 
             wait: For how many milliseconds to wait, whether others hold the lock
                 or masters are away. ``None`` (the default) waits for ever, 0
-                makes one attempt.
+                makes one attempt. Masters get 50 ms to answer, if the master
+                time-out is not shorter, even if *wait* is.
 
             auto_extend: Whether the lease is extended every third of *ttl* for
                 as long as it is held (default yes).

@@ -8,6 +8,8 @@ from redlock_aio._engine.queues import Queues
 from redlock_aio._engine.rounds import Fleet
 from redlock_aio._engine.waiter import Waiter
 from redlock_aio._engine.waiting import time_left
+from redlock_aio._rules import timing
+from redlock_aio._rules.fairness import ASKED
 from redlock_aio._rules.fencing import Counter
 from redlock_aio._rules.keys import Key, Keys
 from redlock_aio.errors import RedlockError
@@ -74,7 +76,15 @@ async def acquire(
             await waiter.wait(ends - fleet.clock() if wait else None)
             if await waiter.win():
                 return waiter.claim
-            waiter.check(resources, began, over=fleet.clock() >= ends)
+            over = fleet.clock() >= ends
+            unheard = waiter.ticket.count(ASKED) > len(fleet.links) - waiter.ticket.needed
+            if over and unheard and waiter._patient:
+                # The wait was too short for an answer. One is waited for, as it is
+                # with a wait of 0: no answer is not the same as masters that are away.
+                waiter._patient = False
+                ends = fleet.clock() + timing.MASTER_TIMEOUT / 1000
+                continue
+            waiter.check(resources, began, over=over)
     except BaseException:
         waiter.leave()
         raise

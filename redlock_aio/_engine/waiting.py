@@ -12,6 +12,7 @@ random time if nothing is heard.
 import asyncio
 import math
 import random
+from collections.abc import Callable, Coroutine
 
 from redlock_aio._engine.attempts import Attempt, FencedAttempt, Freeing, Watch
 from redlock_aio._engine.line import Line
@@ -20,7 +21,7 @@ from redlock_aio._rules import holders, timing
 from redlock_aio._rules.fencing import Counter
 from redlock_aio._rules.keys import Key, Keys
 from redlock_aio._rules.protocol import hash_tag
-from redlock_aio._rules.quorum import SPLIT, WON, Vote, is_contended
+from redlock_aio._rules.quorum import SPLIT, TAKING_PART, WON, Vote, is_contended, majority
 from redlock_aio._rules.timing import Retry
 from redlock_aio._rules.view import View
 from redlock_aio.errors import LockNotAcquiredError, QuorumUnavailableError, RedlockError
@@ -129,10 +130,26 @@ def time_left(fleet: Fleet, began: float, wait: int | None) -> float | None:
     return max(wait - (fleet.clock() - began) * 1000, 1.0) if wait else None
 
 
+def time_to_answer(fleet: Fleet, began: float, wait: int | None) -> float | None:
+    """
+    Return how many ms an attempt may take that is to tell who holds the lock.
+
+    A *wait* that is shorter than the default master time-out is exceeded rather
+    than that the answers of masters that are well are not waited for.
+    """
+    left = time_left(fleet, began, wait)
+    return left if left is None else max(left, timing.MASTER_TIMEOUT)
+
+
 def pause(fleet: Fleet, delay: float, began: float, wait: int | None) -> float | None:
     """Return *delay* in ms, shorter if the last attempt comes before; ``None`` if it has been."""
     waited = (fleet.clock() - began) * 1000
     return timing.pause(delay, wait=wait, waited=waited, reserve=fleet.master_timeout)
+
+
+def _rest(fleet: Fleet, began: float, wait: int | None) -> float:
+    """Return how many ms of *wait* are left, 0 or less when it is over."""
+    return math.inf if wait is None else wait - (fleet.clock() - began) * 1000
 
 
 def is_split(failed: Attempt, view: View) -> bool:
@@ -141,38 +158,76 @@ def is_split(failed: Attempt, view: View) -> bool:
     return several and view.holder is None and is_contended(failed.votes())
 
 
-async def turn(fleet: Fleet, line: Line, began: float, wait: int | None) -> bool:
+async def turn(
+    fleet: Fleet,
+    line: Line,
+    began: float,
+    wait: int | None,
+    ask: Callable[[], Coroutine[object, object, Attempt]],
+) -> tuple[bool, Attempt | None]:
     """
-    Wait for a turn in *line*, at most until the last attempt that *wait* allows.
+    Wait for a turn in *line*, for as long as *wait* allows.
+
+    Shortly before the end of *wait* one attempt is made out of turn, so that the
+    error can name the holder. The place in the line is kept meanwhile: a turn
+    that comes in the last moment is used.
+
+    Args:
+        ask: Makes that attempt.
 
     Returns:
-        Whether the turn has come; if not, the last attempt is made without it,
-        so that its failure says who holds the lock.
+        Whether the turn has come, and the attempt that was made without it.
 
     Cancellation:
-        Whoever is next gets the turn.
+        The turn is passed on to the next in line.
     """
     place: asyncio.Future[bool] = fleet.loop.create_future()
     line.join(place)
-    timer = None
-    if wait is not None:
-        last = pause(fleet, math.inf, began, wait)
-        timer = fleet.loop.call_later((last or 0.0) / 1000, _too_late, place)
+    tried = None
     come = False
     fleet.teller.waits()
     try:
-        come = await place
+        if wait is None:
+            await place
+        else:
+            await asyncio.wait([place], timeout=(pause(fleet, math.inf, began, wait) or 0) / 1000)
+            if not place.done():
+                tried = await ask()
+                if not tried.until:
+                    left = max(_rest(fleet, began, wait), 0)
+                    await asyncio.wait([place], timeout=left / 1000)
+        come = place.done()  # perhaps while that attempt was underway
+        if tried is not None and not tried.until:
+            # All who came together end together: a turn that one of them passes
+            # on in that moment comes too late for the others.
+            come = come and _rest(fleet, began, wait) > timing.SHORTEST_PAUSE
     finally:
         if not come:
             line.leave(place)
-        if timer is not None:
-            timer.cancel()
-    return come
+    return come, tried
 
 
-def _too_late(place: asyncio.Future[bool]) -> None:
-    if not place.done():
-        place.set_result(False)
+async def politely(
+    fleet: Fleet,
+    line: Line,
+    began: float,
+    wait: int | None,
+    ask: Callable[[], Coroutine[object, object, Attempt]],
+) -> Attempt:
+    """
+    Make an attempt by *ask*, after other processes could make one if that is due.
+
+    Cancellation:
+        As for *ask*.
+    """
+    polite = line.courtesy(fleet.clock()) if wait != 0 else 0.0
+    if not polite:
+        return await ask()
+    delay = pause(fleet, polite * 1000, began, wait)
+    await asyncio.sleep((delay or 0) / 1000)
+    asked = await ask()
+    line.used(by_others=not asked.until)
+    return asked
 
 
 async def persist(
@@ -182,6 +237,7 @@ async def persist(
     line: Line,
     *,
     mine: bool,
+    attempts: int,
     factor: float,
     began: float,
     wait: int | None,
@@ -190,10 +246,16 @@ async def persist(
     """
     Attempt again until the lock is won that *failed* was to win.
 
+    The last attempt that is made unasked comes so early that its answers arrive
+    before *wait* is over. From then to the end of *wait* another one is made only
+    when masters or leases of this process tell that the lock may be free.
+
     Args:
         line: Who else in this process wants it.
 
         mine: Whether it is our turn there.
+
+        attempts: How many have been made.
 
         began: When the caller began to wait, on the fleet's clock.
 
@@ -209,19 +271,26 @@ async def persist(
     Cancellation:
         No key stays on any master that can be reached.
     """
-    attempts = 1
+    at_most = told = None
     while not failed.until:
         watch, failed.watch = failed.watch, None  # they know each other
+        if told is None or not _is_cut_short(failed, fleet, at_most):
+            told = failed, watch
         delay = pause(fleet, retry.delay(attempts, random.random()), began, wait)  # noqa: S311
-        if watch is None or delay is None or attempts == retry.attempts:
-            raise await _refusal(fleet, resources, failed, watch, attempts=attempts, began=began)
+        is_last = delay is None
+        if delay is None:
+            delay = _rest(fleet, began, wait)
+        if watch is None or delay <= timing.SHORTEST_PAUSE or attempts == retry.attempts:
+            raise await _refusal(fleet, resources, *told, attempts=attempts, began=began)
         took = fleet.clock() - failed.began
         line.watch(watch, mine=mine)
         fleet.teller.waits()
         try:
-            await watch.wait(delay / 1000)
+            is_free = await watch.wait(delay / 1000)
         finally:
             line.unwatch(watch)
+        if is_last and not is_free:
+            raise await _refusal(fleet, resources, *told, attempts=attempts, began=began)
         line.met(is_split(failed, watch.view), took)
         if line.spread:
             nap = pause(fleet, line.spread * 1000 * random.random(), began, wait)  # noqa: S311
@@ -241,6 +310,21 @@ async def persist(
     return failed
 
 
+def _is_cut_short(failed: Attempt, fleet: Fleet, at_most: float | None) -> bool:
+    """
+    Return whether *failed* was given too little time for the masters to answer.
+
+    Such an attempt says nothing about them: that they hold the lock for others,
+    as the attempt before it said, is still the best that is known.
+    """
+    if at_most is None or at_most > fleet.master_timeout - 1:
+        return False
+    votes = failed.votes()
+    if is_contended(votes):
+        return False
+    return sum(vote.answer in TAKING_PART for vote in votes) >= majority(len(votes))
+
+
 async def _refusal(
     fleet: Fleet,
     resources: tuple[str, ...],
@@ -252,10 +336,12 @@ async def _refusal(
 ) -> LockNotAcquiredError:
     """Return the error that says why the last attempt failed."""
     clock = fleet.clock
-    if watch is not None and (is_contended(failed.votes()) or not failed.complete):
+    contended = is_contended(failed.votes())
+    if watch is not None and (contended or not failed.complete):
         # Most who have not answered are only a little later, and the error is to
         # say what they say. Nothing depends on it.
-        await watch.hear_out(max(clock() - failed.began, 0.001))
+        needed = majority(len(fleet.links)) if contended else 0
+        await watch.hear_out(max(clock() - failed.began, 0.001), needed)
     return refusal(
         resources,
         failed.votes(),

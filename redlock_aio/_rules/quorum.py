@@ -28,6 +28,10 @@ class Answer(enum.Enum):
     QUARANTINED = "quarantined"
 
 
+TAKING_PART = frozenset({Answer.GRANTED, Answer.HELD, Answer.TIMED_OUT})
+"""What masters answer that are up and may grant a lock, given time."""
+
+
 class Verdict(enum.Enum):
     """What a round has come to so far."""
 

@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 
 from redlock_aio._rules import timing
-from redlock_aio._rules.quorum import Answer, Vote, majority
+from redlock_aio._rules.quorum import TAKING_PART, Answer, Vote, majority
 
 
 class View:
@@ -63,7 +63,7 @@ class View:
         held = [until for until in self._free_from if until > 0]
         shortest = min(held, default=0.0)
         instants = [
-            until if said or vote.answer not in _SILENT else shortest
+            until if said or vote.answer not in TAKING_PART else shortest
             for until, said, vote in zip(self._free_from, answered, votes, strict=True)
         ]
         return sorted(instants)[needed - 1]
@@ -90,10 +90,6 @@ class View:
             else vote
             for vote, until in zip(votes, self._free_from, strict=True)
         )
-
-
-_SILENT = frozenset({Answer.GRANTED, Answer.HELD, Answer.TIMED_OUT})
-"""The votes of masters that are up: if they have not told who holds the lock, they still may."""
 
 
 def _with(vote: Vote, more: str) -> Vote:

@@ -1,5 +1,6 @@
 """What the error of somebody who did not get the lock says of who has it."""
 
+import asyncio
 import copy
 import pickle
 from functools import partial
@@ -73,6 +74,20 @@ def names(error: LockNotAcquiredError, lease: Lease) -> bool:
         and error.retry_after is not None
         and 0 < error.retry_after <= lease.ttl
     )
+
+
+@pytest.mark.parametrize("wait", [5, 300])
+async def test_tasks_that_give_up_together_all_learn_who_holds_the_lock(
+    redlock: Redlock, other: Redlock, wait: int
+) -> None:
+    for holder in (other, redlock):
+        async with holder.lock("r", ttl=30_000) as lease:
+            waiting = [
+                refused(redlock, wait=wait, fair=False, kind=LockNotAcquiredError)
+                for _ in range(40)
+            ]
+            errors = await asyncio.gather(*waiting)
+            assert sum(names(error, lease) for error in errors) == 40
 
 
 @MODES
