@@ -12,7 +12,7 @@ FLOORS = [
     ["_rules.arguments", "_rules.clocks", "_rules.scripts", "_rules.timing", "_rules.quorum"],
     ["_rules.fairness", "_rules.holders", "_rules.lifetime", "_rules.server", "_rules.view"],
     ["_rules.protocol", "_rules.restarts"],
-    ["_rules.fencing", "_rules.revocation", "_rules.urls"],
+    ["_rules.fencing", "_rules.mistakes", "_rules.revocation", "_rules.urls"],
     ["_rules.inspection", "_rules.keys"],
     ["_rules.handing"],
     ["errors"],

@@ -138,23 +138,47 @@ def locked(
         Of a call, as for ``async with``: if it still waits for the lock, it did
         not happen; otherwise the function is cancelled and the lock released.
     """
+    if len(templates) == 1 and callable(templates[0]):
+        raise TypeError("locked() needs a name: write @redlock.locked('invoice:{invoice_id}')")
     parsed = [Template(template) for template in templates]
     if not parsed:
         raise TypeError("locked() needs at least one template, such as 'invoice:{invoice_id}'")
     of_type(skip_if_locked, bool, name="skip_if_locked")
-    chosen = _checked(redlock, parsed, options, skip_if_locked)
+    return _Decorator(
+        redlock, parsed, _checked(redlock, parsed, options, skip_if_locked), skip_if_locked
+    )
 
-    def decorate(
-        function: Callable[P, Coroutine[Any, Any, T]],
+
+class _Decorator:
+    """What `locked` returns. It is no answer to the question whether something is locked."""
+
+    __slots__ = ("_options", "_redlock", "_skip", "_templates")
+
+    def __init__(
+        self,
+        redlock: Locks,
+        templates: Sequence["Template"],
+        options: Mapping[str, object],
+        skip: bool,
+    ) -> None:
+        self._redlock = redlock
+        self._templates = templates
+        self._options = options
+        self._skip = skip
+
+    def __call__(
+        self, function: Callable[P, Coroutine[Any, Any, T]]
     ) -> Callable[P, Coroutine[Any, Any, T | None]]:
         if not inspect.iscoroutinefunction(function):
             raise TypeError(f"locked() decorates an 'async def' function, not {_kind(function)}")
-        names = Names(function, parsed)
-        if skip_if_locked:
-            return _skipping(redlock, names, chosen, function)
-        return _waiting(redlock, names, chosen, function)
+        names = Names(function, self._templates)
+        under_a_lock = _skipping if self._skip else _waiting
+        return under_a_lock(self._redlock, names, self._options, function)
 
-    return decorate
+    def __bool__(self) -> bool:
+        raise TypeError(
+            "locked() makes a decorator, which is no answer; use 'await redlock.is_locked(name)'"
+        )
 
 
 class Template:

@@ -327,7 +327,7 @@ async def adopt(
     """
     handed = handing.imported(exported)
     key = _key(redlock, handed)
-    timing.believable(timing.at_most(handed.ttl, redlock._max_ttl), factor=redlock._drift_factor)
+    timing.at_least(timing.at_most(handed.ttl, redlock._max_ttl))
     of_type(auto_extend, bool, name="auto_extend")
     one_of(on_lost, ("cancel", "flag"), name="on_lost")
     at_most = None if max_hold is None else timing.milliseconds(max_hold, name="max_hold")

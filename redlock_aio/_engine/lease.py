@@ -172,7 +172,7 @@ class Lease:
                 left out. Automatic extensions go on with the new one.
 
         Raises:
-            ValueError: *ttl* is longer than the manager's *max_ttl*.
+            ValueError: *ttl* is longer than the manager's *max_ttl*, or shorter than 50.
 
             LockLostError: The lease was lost before a majority had agreed.
 
@@ -185,7 +185,7 @@ class Lease:
         hold = self._hold
         wanted = max(hold.ttl, hold.wanted)
         new = wanted if ttl is None else timing.milliseconds(ttl, name="ttl")
-        timing.believable(timing.at_most(new, self._watchdog.max_ttl), factor=hold.factor)
+        timing.at_least(timing.at_most(new, self._watchdog.max_ttl))
         if self._let_go:
             raise LockNotHeldError(hold.resources, hold.why_released())
         hold.wanted = 0

@@ -16,11 +16,12 @@ from redlock_aio._engine.rounds import Fleet
 from redlock_aio._engine.watchdog import Engine
 from redlock_aio._rules.fencing import Counter
 from redlock_aio._rules.keys import Key, Keys
+from redlock_aio._rules.mistakes import NotALease
 from redlock_aio._rules.timing import Retry
 from redlock_aio.errors import LockNotAcquiredError
 
 
-class Lock:
+class Lock(NotALease):
     """
     The wish to hold a resource, or several, with certain options.
 
@@ -290,11 +291,10 @@ class Lock:
         if not engine._is_ready():
             await engine._get_ready(0)
         fleet = engine._fleet
-        hold = None
         if self._reentrant or not self._key.can_free:
             hold = self._shared(fleet, waits=False)
-        if hold is not None:
-            return self._share(hold, entering=False)
+            if hold is not None:
+                return self._share(hold, entering=False)
         if self._fenced:
             await know_the_time(fleet, None)
         line = fleet.line(self._key)

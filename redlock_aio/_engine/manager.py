@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
+from typing import Never
 
 from redis.asyncio import Redis
 
@@ -10,7 +11,7 @@ from redlock_aio._engine.lease import OnLost
 from redlock_aio._engine.lock import Lock
 from redlock_aio._engine.opening import Opening, RestartGuard
 from redlock_aio._engine.oversight import Oversight
-from redlock_aio._rules import holders, restarts, timing
+from redlock_aio._rules import holders, mistakes, restarts, timing
 from redlock_aio._rules.arguments import MOST_RESOURCES, of_type, one_of, text
 from redlock_aio._rules.fencing import LEAD_SHARE
 from redlock_aio._rules.keys import Key, Keys
@@ -94,13 +95,16 @@ class Redlock(Opening, Oversight):
         restart_guard: RestartGuard = "auto",
         listener: Listener | None = None,
         name: str | None = None,
+        **unknown: Never,
     ) -> None:
+        if unknown:
+            raise mistakes.unknown_options(unknown, called="Redlock()")
         one_of(restart_guard, restarts.GUARDS, name="restart_guard")
         super().__init__(
             addresses(masters),
             master_timeout=timing.milliseconds(master_timeout, name="master_timeout"),
             drift_factor=timing.drift_factor(drift_factor),
-            max_ttl=timing.milliseconds(max_ttl, name="max_ttl"),
+            max_ttl=timing.at_least(timing.milliseconds(max_ttl, name="max_ttl"), name="max_ttl"),
             restart_guard=restart_guard,
             stamp=b"" if name is None else holders.named(name),
             parts=told.kinds(listener),
@@ -131,6 +135,7 @@ class Redlock(Opening, Oversight):
         metadata: Mapping[str, object] | None = None,
         retry: Retry | None = None,
         on_lost: OnLost = "cancel",
+        **unknown: Never,
     ) -> Lock:
         """
         Return a lock on *resources*; nothing is sent yet.
@@ -142,7 +147,7 @@ class Redlock(Opening, Oversight):
                 together, all or none.
 
             ttl: After how many milliseconds without an extension the masters
-                release the lock by themselves, at most the manager's *max_ttl*
+                release the lock by themselves, 50 to the manager's *max_ttl*
                 (default: 10 000, or *max_ttl* if that is shorter).
 
             wait: For how many milliseconds to wait, whether others hold the lock
@@ -200,12 +205,12 @@ class Redlock(Opening, Oversight):
 
             ValueError: An argument has no sense.
         """
-        if ttl is None:
-            ttl = self._default_ttl
+        if unknown:
+            raise mistakes.unknown_options(unknown, called="lock()")
+        ttl = self._default_ttl if ttl is None else ttl
         if type(ttl) is not int or ttl != self._checked_ttl:
             ttl = timing.milliseconds(ttl, name="ttl")
-            ttl = timing.at_most(ttl, self._max_ttl)
-            self._checked_ttl = timing.believable(ttl, factor=self._drift_factor)
+            self._checked_ttl = ttl = timing.at_least(timing.at_most(ttl, self._max_ttl))
         if wait is not None:
             wait = timing.milliseconds(wait, name="wait", zero=True)
         if max_hold is not None:
@@ -246,6 +251,9 @@ class Redlock(Opening, Oversight):
 
     def _key(self, resource: str) -> Key:
         """Return the key of a resource that makes sense."""
+        if isinstance(resource, list | tuple | set | frozenset):
+            kind = type(resource).__name__
+            raise TypeError(f"resource must be a str, not a {kind}: write lock(*names) for several")
         name = text(resource, name="resource")
         key = Key(self._key_prefix + name)
         if key.startswith(RESERVED):

@@ -73,6 +73,11 @@ class Opening:
         parts: Kinds,
     ) -> None:
         self._diallers = tuple(diallers)
+        if (count := len(self._diallers)) % 2 == 0:
+            fails = (
+                f"{count} masters survive the loss of {count // 2 - 1}, no more than {count - 1} do"
+            )
+            _tell(False, f"{fails}: use an odd number of masters")
         self._master_timeout = master_timeout
         self._drift_factor = drift_factor
         self._max_ttl = max_ttl

@@ -23,6 +23,9 @@ LONGEST = 2**53
 MAX_TTL = 60_000
 """The longest ttl that a lock may have, in milliseconds."""
 
+SHORTEST_TTL = 50
+"""In milliseconds: below it a lease does not outlive one late answer, or one late timer."""
+
 TTL = 10_000
 """After how many milliseconds the masters release a lock, unless *max_ttl* is shorter."""
 
@@ -125,16 +128,18 @@ def at_most(ttl: int, max_ttl: int) -> int:
     return ttl
 
 
-def believable(ttl: int, *, factor: float) -> int:
+def at_least(ttl: int, *, name: str = "ttl") -> int:
     """
-    Return *ttl* if anything of it is left after the drift.
+    Return *ttl* if a lease with it can be kept; then some of it is left after the drift, too.
 
     Raises:
-        ValueError: Nothing is, so that no acquisition could ever be valid.
+        ValueError: It is so short that it was meant in seconds, most likely.
     """
-    lost = drift(ttl, factor=factor)
-    if ttl <= lost:
-        raise ValueError(f"ttl must be longer than its drift of {lost} ms, not {ttl} ms")
+    if ttl < SHORTEST_TTL:
+        raise ValueError(
+            f"{name} must be at least {SHORTEST_TTL} ms, not {ttl} ms; times are milliseconds:"
+            f" ten seconds are {name}=10_000"
+        )
     return ttl
 
 

@@ -84,7 +84,7 @@ def _of_parts(url: str, scheme: str) -> str | None:
 
 
 def _is_port(where: str) -> bool:
-    _, colon, port = where.rpartition("]")[2].rpartition(":")
+    _, colon, port = where.rpartition("]")[2].partition(":")
     return not colon or not port or bool(re.fullmatch("[0-9]{1,5}", port) and 0 < int(port) < 2**16)
 
 

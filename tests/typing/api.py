@@ -157,6 +157,8 @@ async def call(perhaps: bool) -> None:
     typed.locked("r", ttl=1.5)  # type: ignore[call-overload]
     typed.locked(42)  # type: ignore[call-overload]
     typed.locked("r")(plain)  # type: ignore[arg-type]
+    if typed.locked("r"):  # type: ignore[truthy-function]
+        typed.lock("r", timeout=10)  # type: ignore[arg-type]
 
 
 vote = Vote("a:6379", Answer.GRANTED)

@@ -319,7 +319,7 @@ def test_templates_must_be_there_and_be_strings() -> None:
         locked()
     with pytest.raises(TypeError, match="template must be a str, not a int"):
         locked("a", 5)
-    with pytest.raises(TypeError, match="template must be a str, not a function"):
+    with pytest.raises(TypeError, match="needs a name: write @redlock"):
         locked(function)
 
 

@@ -43,11 +43,15 @@ def test_the_drift_is_one_percent_and_two_milliseconds() -> None:
     assert timing.drift(1, factor=timing.DRIFT_FACTOR) == 3
 
 
-@pytest.mark.parametrize("ttl", [1, 2, 3])
-def test_a_ttl_that_its_drift_eats_is_refused(ttl: int) -> None:
-    with pytest.raises(ValueError, match="ttl must be longer than its drift of 3 ms"):
-        timing.believable(ttl, factor=0.01)
-    assert timing.believable(4, factor=0.01) == 4
+@pytest.mark.parametrize("ttl", [1, 10, 49])
+def test_a_ttl_that_was_meant_in_seconds_is_refused(ttl: int) -> None:
+    with pytest.raises(ValueError, match="ttl must be at least 50 ms"):
+        timing.at_least(ttl)
+    assert timing.at_least(50) == 50
+
+
+def test_something_of_the_shortest_ttl_is_left_after_the_largest_drift() -> None:
+    assert timing.drift(timing.SHORTEST_TTL, factor=0.5) < timing.SHORTEST_TTL
 
 
 @pytest.mark.parametrize("wrong", [-0.1, 0.6, float("nan")])

@@ -1,0 +1,122 @@
+"""
+What a mistake of a user leads to, and what the error says about it.
+
+One table: what is written, which error comes, and words that must be in it. The page
+`examples/mistakes.md` shows the same rows to users.
+"""
+
+import logging
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from redlock_aio import (
+    Redlock,
+    RedlockError,
+)
+from redlock_aio.testing import FakeMaster
+
+PAGE = Path(__file__).parents[2] / "examples" / "mistakes.md"
+
+# What is written, and what comes of it. Each runs as the body of an async function.
+MISTAKES: list[tuple[str, type[Exception], str]] = [
+    ('redlock.lock("r", ttl=10)', ValueError, "times are milliseconds"),
+    ("Redlock(masters, max_ttl=30)", ValueError, "times are milliseconds"),
+    ('redlock.lock("r", ttl=0.5)', TypeError, "milliseconds"),
+    ('Redlock(["redis://host:redis"])', ValueError, "port that is not a number"),
+    ('Redlock(["redis://host:0"])', ValueError, "port that is not a number"),
+    ('Redlock(["redis://a,redis://b"])', ValueError, "two URLs"),
+    ('Redlock(["redis://a redis://b"])', ValueError, "two URLs"),
+    ('Redlock(["redis://a:6379,b:6379"])', ValueError, "port that is not a number"),
+    ('Redlock(["redis://a,b"])', ValueError, "one URL for each master"),
+    ('Redlock("redis://a")', TypeError, "a list of masters"),
+    ('Redlock([""])', ValueError, "is empty"),
+    ('Redlock(["redis://host?tmeout=5"])', ValueError, "'tmeout' that is unknown"),
+    ('Redlock(["redis://host?ssl_ca_certs=ca"])', ValueError, "for rediss:// URLs"),
+    ('Redlock(["redis://host/cache"])', ValueError, "no database number"),
+    ('Redlock(["redis://:p@ss/word@host"])', ValueError, "write '/'"),
+    ("Redlock(masters, retry_count=3)", TypeError, "use retry=Retry(...)"),
+    ('redlock.lock("r", timeout=10)', TypeError, "use ttl="),
+    ('redlock.lock("r", timeout=10)', TypeError, "wait="),
+    ('redlock.lock("r", blocking_timeout=5)', TypeError, "use wait="),
+    ('redlock.lock("r", blocking=False)', TypeError, "use wait=0"),
+    ('redlock.lock("r", expire=10)', TypeError, "use ttl="),
+    ('redlock.lock("r", auto_release_time=10)', TypeError, "use ttl="),
+    ('redlock.lock("r", lock_timeout=10)', TypeError, "use ttl="),
+    ('redlock.lock("r", sleep=0.1)', TypeError, "use retry="),
+    ('redlock.lock("r", nonsense=1)', TypeError, "lock() has no option 'nonsense'"),
+    ('redlock.locked("r", timeout=10)', TypeError, "use ttl="),
+    ('await redlock.lock("r").release()', AttributeError, "use the lease"),
+    ('await redlock.lock("r").extend(10)', AttributeError, "use the lease"),
+    ('redlock.lock("r").owned', AttributeError, "use the lease"),
+    ('redlock.lock("r").locked()', AttributeError, "await redlock.is_locked(name)"),
+    ('redlock.lock(["a", "b"])', TypeError, "write lock(*names)"),
+    (
+        "@redlock.locked\nasync def f(): ...",
+        TypeError,
+        "write @redlock.locked('invoice:{invoice_id}')",
+    ),
+    ('if redlock.locked("r"): ...', TypeError, "await redlock.is_locked(name)"),
+    ('if not redlock.locked("r"): ...', TypeError, "await redlock.is_locked(name)"),
+]
+
+
+@pytest.fixture
+async def redlock(masters: list[FakeMaster]) -> AsyncIterator[Redlock]:
+    async with Redlock(masters, restart_guard="off") as redlock:
+        yield redlock
+
+
+async def written(code: str, **names: Any) -> None:
+    """Run *code* as the body of an async function."""
+    body = "\n".join(f"    {line}" for line in code.splitlines())
+    names |= {kind.__name__: kind for kind in (Redlock, RedlockError)}
+    exec(f"async def main():\n{body}", names)
+    await names["main"]()
+
+
+@pytest.mark.parametrize(("code", "kind", "words"), MISTAKES)
+async def test_a_mistake_is_called_by_its_name(
+    redlock: Redlock, masters: list[FakeMaster], code: str, kind: type[Exception], words: str
+) -> None:
+    with pytest.raises(kind, match=re.escape(words)) as caught:
+        await written(code, redlock=redlock, masters=masters)
+    assert type(caught.value) is kind
+
+
+def rows() -> list[tuple[str, str, str]]:
+    """Return the rows of the page's table: what is written, which error, what it says."""
+    found = re.findall(r"^\| `(.+?)` \| `(\w+)`: (.+?) \|", PAGE.read_text(), re.MULTILINE)
+    return [(code.replace("`, `", "\n"), kind, says) for code, kind, says in found]
+
+
+def test_the_page_shows_rows_of_the_table() -> None:
+    known = {(code, kind.__name__, words) for code, kind, words in MISTAKES}
+    assert len(rows()) > 10
+    assert not [row for row in rows() if row not in known]
+
+
+@pytest.mark.parametrize("name", ["nonsense", "__len__", "_missing"])
+def test_a_lock_has_no_other_attributes_than_before(redlock: Redlock, name: str) -> None:
+    lock = redlock.lock("r")
+    assert not hasattr(lock, name)
+    with pytest.raises(AttributeError) as caught:
+        getattr(lock, name)
+    assert "lease" not in str(caught.value)
+    assert (caught.value.name, caught.value.obj) == (name, lock)
+
+
+@pytest.mark.parametrize("count", range(1, 8))
+def test_an_even_number_of_masters_is_warned_of_once(
+    count: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    Redlock([FakeMaster() for _ in range(count)])
+    said = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    if count % 2:
+        assert not said
+    else:
+        assert len(said) == 1
+        assert f"survive the loss of {count // 2 - 1}, no more than {count - 1} do" in said[0]
