@@ -157,7 +157,7 @@ class Lease:
             return
         if self._let_go or hold.state is RELEASED:
             raise LockNotHeldError(hold.resources, hold.why_released())
-        self._watchdog.lose(hold, hold.why_expired())
+        self._watchdog.lose(hold, self._watchdog.why_expired(hold, self._now()))
         raise LockLostError(hold.resources, hold.reason)
 
     async def extend(self, ttl: int | timedelta | None = None) -> None:

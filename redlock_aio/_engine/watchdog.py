@@ -25,7 +25,7 @@ from redlock_aio._engine.hold import Hold, Keeping, Leaving, Look, Renewal, Rest
 from redlock_aio._engine.rounds import Fleet
 from redlock_aio._engine.waiting import take_back
 from redlock_aio._rules import timing
-from redlock_aio._rules.lifetime import HELD, RELEASED, RETRY_SHARE
+from redlock_aio._rules.lifetime import HELD, NEVER_STALLED, RELEASED, RETRY_SHARE
 from redlock_aio._rules.quorum import LOST as LOST_ROUND, OPEN, WON
 from redlock_aio.errors import LockLostError, LockNotHeldError
 
@@ -44,6 +44,9 @@ LOOK_AFTER = 0.1
 LOOK_INTERVAL = 0.02
 """Seconds between two looks at a key that others change again and again, at least."""
 
+STALL = 0.02
+"""Seconds: a timer that is later than that is worth a word if a lease was lost meanwhile."""
+
 CLOSED = "the Redlock that keeps it was closed"
 
 
@@ -57,7 +60,9 @@ class Watchdog:
         max_ttl: To how many ms a lease may be extended.
     """
 
-    __slots__ = ("_armed_for", "_heap", "_held", "_order", "_timer", "fleet", "max_ttl", "scope")
+    __slots__ = (
+        "_armed_for", "_heap", "_held", "_order", "_stalled", "_timer", "fleet", "max_ttl", "scope",
+    )  # fmt: skip
 
     def __init__(self, fleet: Fleet, *, max_ttl: int) -> None:
         self.fleet = fleet
@@ -67,6 +72,7 @@ class Watchdog:
         self._order = itertools.count()
         self._timer: asyncio.TimerHandle | None = None
         self._armed_for = math.inf
+        self._stalled = NEVER_STALLED
         # What anyio makes depends on the library that runs the task, and it finds
         # out each time. A watchdog belongs to one loop, so once is enough.
         self.scope: type[CancelScope] = type(CancelScope())
@@ -122,8 +128,10 @@ class Watchdog:
     def _look(self) -> None:
         """Extend what is due, and end what is over."""
         self._timer = None
-        self._armed_for = -math.inf  # what is pushed meanwhile is armed for at the end
         now = self.fleet.clock()
+        if now - self._armed_for >= STALL:
+            self._stalled = (self._armed_for, now)
+        self._armed_for = -math.inf  # what is pushed meanwhile is armed for at the end
         heap = self._heap
         batch = BATCH
         while heap:
@@ -140,7 +148,7 @@ class Watchdog:
 
     def _attend(self, hold: Hold, now: float) -> None:
         if hold.expired(now):
-            self.lose(hold, hold.why_expired())
+            self.lose(hold, self.why_expired(hold, now))
         elif now >= hold.look_at:
             hold.look_at = math.inf
             hold.looked_at = now
@@ -209,7 +217,7 @@ class Watchdog:
         while True:
             now = self.fleet.clock()
             if hold.expired(now):
-                self.lose(hold, hold.why_expired())
+                self.lose(hold, self.why_expired(hold, now))
             if hold.state is RELEASED:
                 raise LockNotHeldError(hold.resources, hold.why_released())
             if hold.state is not HELD:
@@ -225,6 +233,14 @@ class Watchdog:
             # Somebody waits for it, so it is repeated sooner than the watchdog would.
             pause = min(hold.ttl * RETRY_SHARE, self.fleet.master_timeout) / 1000
             await asyncio.sleep(max(min(pause, hold.deadline - self.fleet.clock()), 0))
+
+    def why_expired(self, hold: Hold, now: float) -> str:
+        """Return why the deadline of *hold* has passed, and whether the loop had stalled then."""
+        # The timer is never armed for later than `LONGEST_SLEEP`. If it is overdue, somebody
+        # has blocked the loop until now, and runs before the timer does.
+        due = self._armed_for
+        overdue = math.isfinite(due) and now - due >= STALL
+        return hold.why_expired((due, now) if overdue else self._stalled)
 
     def lose(self, hold: Hold, reason: str) -> None:
         """End *hold* against its holder's will, tell it, and clean up."""
@@ -243,6 +259,8 @@ class Watchdog:
         if hold.state is HELD:
             now = self.fleet.clock()
             kept = hold.release(now)
+            if not kept:
+                hold.reason = self.why_expired(hold, now)
             self._end(hold, now)
             hold.tell()
             return kept

@@ -19,6 +19,7 @@ Two rules keep a holder from believing for longer than the masters do:
 """
 
 import enum
+import math
 
 from redlock_aio._rules import timing
 
@@ -44,6 +45,8 @@ RETRY_SHARE = 1 / 12
 
 MARGIN = 0.003
 """Loss is told this much before the deadline, in seconds: timers are late, never early."""
+
+NEVER_STALLED = (math.inf, math.inf)
 
 HANDED_OVER = "it was handed over"
 
@@ -188,8 +191,18 @@ class Lifetime:
         handed_over = self.state is RELEASED and self.reason
         return self.reason if handed_over else "it has been released"
 
-    def why_expired(self) -> str:
-        """Return what to tell a holder whose deadline has passed."""
+    def why_expired(self, stalled: tuple[float, float] = NEVER_STALLED) -> str:
+        """
+        Return what to tell a holder whose deadline has passed.
+
+        Args:
+            stalled: From when to when the event loop did not run, the last time.
+        """
         if self.deadline >= self.ends:
             return "it was held for as long as max_hold allows"
-        return "it was not extended before its validity was over"
+        why = "it was not extended before its validity was over"
+        began, ended = stalled
+        # Shorter ones are no reason: an extension that fails is repeated after such a time.
+        if began < self._last() <= ended and ended - began >= self.ttl * (RETRY_SHARE / 1000):
+            why += f": the event loop did not run for {max(ended - began, 0.1):.1f} s"
+        return why

@@ -263,11 +263,11 @@ async def found_gone(_redlock: Redlock, masters: list[FakeMaster], _lease: Lease
 
 
 LOSSES: dict[Any, tuple[str, float]] = {
-    stalled: (EXPIRED, 2000),
+    stalled: (f"{EXPIRED}: the event loop did not run for 1.9 s", 2000),
     unreachable: (EXPIRED, 984),
     deleted: (KEY_GONE, 151.5),
     refused: (KEY_GONE, 1),
-    noticed: (EXPIRED, 2000),
+    noticed: (f"{EXPIRED}: the event loop did not run for 1.9 s", 2000),
     closed: (CLOSED, 0),
     found_gone: (KEY_GONE, 0),
 }

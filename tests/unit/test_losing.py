@@ -9,6 +9,7 @@ import anyio
 import pytest
 
 from redlock_aio import LockLostError, LockNotHeldError, Redlock
+from redlock_aio._engine.watchdog import BATCH
 from redlock_aio.testing import FakeMaster, VirtualTimeLoop
 
 pytestmark = pytest.mark.promise("S2")
@@ -103,6 +104,32 @@ async def test_after_a_stall_nothing_is_believed(redlock: Redlock, stalled: str)
             assert lease.lost.is_set()
 
 
+async def test_a_stall_is_named_for_every_lease_that_it_ended(redlock: Redlock) -> None:
+    """Also for those that are looked at in a later turn of the loop."""
+    leases = [await redlock.lock(f"r{n}", ttl=1000).acquire() for n in range(BATCH + 5)]
+    loop().stall(2)
+    await asyncio.sleep(0.1)
+    for lease in leases:
+        with pytest.raises(LockLostError, match=r"the event loop did not run for (1\.[89]|2\.0) s"):
+            lease.ensure_valid()
+
+
+async def test_a_stall_that_is_no_reason_is_not_named(masters: list[FakeMaster]) -> None:
+    """Neither a short one, nor one that was over before masters did not answer."""
+    for stalled in (0.5, 0.04):
+        async with Redlock(masters, restart_guard="off") as redlock:
+            lease = await redlock.lock("r", ttl=1000).acquire()
+            await asyncio.sleep(0.3)
+            loop().stall(stalled)
+            await asyncio.sleep(0.2)
+            hang(masters)
+            await lease.lost.wait()
+            with pytest.raises(LockLostError, match=r"its validity was over$"):
+                lease.ensure_valid()
+            for master in masters:
+                master.resume()
+
+
 async def test_after_a_stall_the_next_await_that_waits_meets_the_loss(redlock: Redlock) -> None:
     steps = []
     with pytest.raises(LockLostError):
@@ -138,7 +165,8 @@ async def test_the_body_s_own_error_wins_over_the_loss(redlock: Redlock) -> None
         async with redlock.lock("r", ttl=1000):
             loop().stall(2)
             raise KeyError("mine")
-    assert caught.value.__notes__ == ["'r' lost: it was not extended before its validity was over"]
+    (note,) = caught.value.__notes__
+    assert note.startswith("'r' lost: it was not extended before its validity was over: the event")
 
 
 async def test_an_error_raised_while_being_cancelled_wins_too(

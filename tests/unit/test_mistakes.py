@@ -5,19 +5,21 @@ One table: what is written, which error comes, and words that must be in it. The
 `examples/mistakes.md` shows the same rows to users.
 """
 
+import asyncio
 import logging
 import re
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from redlock_aio import (
+    LockLostError,
     Redlock,
-    RedlockError,
 )
-from redlock_aio.testing import FakeMaster
+from redlock_aio.testing import FakeMaster, VirtualTimeLoop
 
 PAGE = Path(__file__).parents[2] / "examples" / "mistakes.md"
 
@@ -59,6 +61,11 @@ MISTAKES: list[tuple[str, type[Exception], str]] = [
         TypeError,
         "write @redlock.locked('invoice:{invoice_id}')",
     ),
+    (
+        'async with redlock.lock("r", ttl=500):\n    time.sleep(0.7)\n    await asyncio.sleep(0.1)',
+        LockLostError,
+        "the event loop did not run for 0.6 s",
+    ),
     ('if redlock.locked("r"): ...', TypeError, "await redlock.is_locked(name)"),
     ('if not redlock.locked("r"): ...', TypeError, "await redlock.is_locked(name)"),
 ]
@@ -73,7 +80,9 @@ async def redlock(masters: list[FakeMaster]) -> AsyncIterator[Redlock]:
 async def written(code: str, **names: Any) -> None:
     """Run *code* as the body of an async function."""
     body = "\n".join(f"    {line}" for line in code.splitlines())
-    names |= {kind.__name__: kind for kind in (Redlock, RedlockError)}
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualTimeLoop)
+    names |= {"Redlock": Redlock, "asyncio": asyncio, "time": SimpleNamespace(sleep=loop.stall)}
     exec(f"async def main():\n{body}", names)
     await names["main"]()
 
