@@ -208,18 +208,46 @@ class Freeing(Release):
     It tells less than the script of all others, and takes a third of its time.
     """
 
-    __slots__ = ("_attempt",)
+    __slots__ = ("_attempt", "_fleet")
 
     yes: ClassVar[object] = 1
 
     def __init__(self, fleet: Fleet, attempt: Attempt, ttl: int) -> None:
         super().__init__(fleet.links, attempt.key.free(attempt.token), ttl, attempt)
         self._attempt = attempt
+        self._fleet = fleet
 
     @property
     def debt(self) -> bytes:
         """The script: by the time that it is repeated the server may be another one."""
         return self._attempt.release()
+
+    def instead(self, master: int) -> "FreeingByScript":
+        """
+        Return what to send to a master that has refused the command.
+
+        The command is used no more, until that master has been asked for it on a new
+        connection: each release would cost another round trip.
+        """
+        self._links[master].can_free = self._fleet.can_free = False
+        return FreeingByScript(self)
+
+
+class FreeingByScript:
+    """The script that one master gets which has refused the command of a `Freeing`."""
+
+    __slots__ = ("_freeing", "debt_ttl", "needless", "payload", "trust")
+
+    def __init__(self, freeing: Freeing) -> None:
+        self._freeing = freeing
+        self.payload = freeing.debt
+        self.debt_ttl = freeing.debt_ttl
+        self.needless = freeing.needless
+        self.trust = freeing.trust
+
+    def answered(self, master: int, reply: object, /) -> None:
+        """Count the reply as that of the command."""
+        self._freeing.answered(master, Freeing.yes if reply == GRANTED else reply)
 
 
 async def agree(

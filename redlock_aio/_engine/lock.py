@@ -6,7 +6,7 @@ from collections.abc import Coroutine
 from types import CoroutineType, TracebackType
 from typing import Any, ClassVar
 
-from redlock_aio._engine import queueing, reentrance, waiting
+from redlock_aio._engine import queueing, reentrance, refusals, waiting
 from redlock_aio._engine.attempts import Attempt
 from redlock_aio._engine.clocks import know_the_time
 from redlock_aio._engine.hold import Hold
@@ -95,7 +95,7 @@ class Lock(NotALease):
         Raises:
             LockNotAcquiredError: Others held it to the end.
 
-            QuorumUnavailableError: Too few masters answered to tell.
+            QuorumUnavailableError: Too few masters answered to tell; see `try_acquire`.
 
             RedlockError: The manager is closed, or belongs to another event
                 loop or process.
@@ -146,8 +146,7 @@ class Lock(NotALease):
     async def _obtain_among_others(self, fleet: Fleet, began: float, *, entering: bool) -> Lease:
         """Do so where it may be ours already, or others of this process may have it or want it."""
         while True:
-            hold = self._shared(fleet, waits=True)
-            if hold is not None:
+            if (hold := self._shared(fleet, waits=True)) is not None:
                 return self._share(hold, entering=entering)
             if self._fenced and began >= fleet.clocks.due_at:
                 await know_the_time(fleet, waiting.time_left(fleet, began, self._wait))
@@ -281,8 +280,10 @@ class Lock(NotALease):
         Try once to obtain the lock, whatever *wait* says.
 
         Returns:
-            A lease, or ``None`` if others hold the lock or too few masters
-            answered.
+            A lease, or ``None`` if others hold the lock or too few masters answered.
+
+        Raises:
+            QuorumUnavailableError: Too many masters have 10,000 unanswered requests of ours.
 
         Cancellation:
             As for `acquire`.
@@ -291,10 +292,9 @@ class Lock(NotALease):
         if not engine._is_ready():
             await engine._get_ready(0)
         fleet = engine._fleet
-        if self._reentrant or not self._key.can_free:
-            hold = self._shared(fleet, waits=False)
-            if hold is not None:
-                return self._share(hold, entering=False)
+        may_share = self._reentrant or not self._key.can_free
+        if may_share and (hold := self._shared(fleet, waits=False)) is not None:
+            return self._share(hold, entering=False)
         if self._fenced:
             await know_the_time(fleet, None)
         line = fleet.line(self._key)
@@ -319,8 +319,9 @@ class Lock(NotALease):
             return self._refused(tried)
         return self._lease(tried, line, mine=mine, entering=False)
 
-    def _refused(self, _why: Attempt | LockNotAcquiredError) -> Lease | None:
-        """Return what `try_acquire` returns when there is no lease."""
+    def _refused(self, why: Attempt | LockNotAcquiredError) -> Lease | None:
+        """Return what `try_acquire` returns without a lease; raise if too few were asked."""
+        refusals.check_overload(self._resources, why, self._engine._fleet.clock())
         return None
 
     def _lease(self, won: Attempt, line: Line, *, mine: bool, entering: bool) -> Lease:
@@ -382,8 +383,7 @@ class Lock(NotALease):
         Release what this task has acquired last; see `Lease.__aexit__`.
 
         Raises:
-            LockLostError: The lease was lost, and the body has no exception of
-                its own.
+            LockLostError: The lease was lost, and the body has no exception of its own.
 
         Cancellation:
             The lock is released all the same.

@@ -41,8 +41,9 @@ class Link(Protocol):
 
     @property
     def name(self) -> str: ...
-    @property
-    def can_free(self) -> bool: ...
+
+    can_free: bool
+
     @property
     def clustered(self) -> bool: ...
     @property

@@ -13,9 +13,9 @@ from redlock_aio._engine.attempts import Attempt
 from redlock_aio._engine.hold import Hold, Renewal
 from redlock_aio._engine.lease import Lease
 from redlock_aio._engine.lock import Lock
+from redlock_aio._engine.refusals import is_overload, single_refusal
 from redlock_aio._engine.rounds import Fleet
 from redlock_aio._engine.telling import Teller, milliseconds
-from redlock_aio._engine.waiting import refusal
 from redlock_aio._engine.watchdog import Watchdog
 from redlock_aio._rules import holders, timing
 from redlock_aio._rules.arguments import plain_function
@@ -160,7 +160,9 @@ class ToldLock(Lock):
         """
         try:
             return await self._telling(super().try_acquire)
-        except LockNotAcquiredError:
+        except LockNotAcquiredError as error:
+            if is_overload(error.votes):
+                raise
             return None
 
     def __aenter__(self) -> "CoroutineType[Any, Any, Lease]":
@@ -175,10 +177,7 @@ class ToldLock(Lock):
     def _refused(self, why: Attempt | LockNotAcquiredError) -> Lease | None:
         """Say why there is no lease, though the caller hears only that there is none."""
         if isinstance(why, Attempt):
-            clock = self._engine._fleet.clock
-            why = refusal(
-                self._resources, why.votes(), None, attempts=1, began=why.began, now=clock()
-            )
+            why = single_refusal(self._resources, why, self._engine._fleet.clock())
         try:
             raise why
         finally:

@@ -18,7 +18,7 @@ from redlock_aio._engine.attempts import EXPIRY_SLACK, TOO_LATE
 from redlock_aio._engine.claim import CALLS_LAST, MEANS, Claim, Glance, Question
 from redlock_aio._engine.line import Line
 from redlock_aio._engine.queues import Queues
-from redlock_aio._engine.waiting import refusal
+from redlock_aio._engine.refusals import refusal
 from redlock_aio._rules import fairness, protocol
 from redlock_aio._rules.fairness import ASKED, AWAITED, FAILED, GRANTED, NEXT, UNASKED, Ticket
 from redlock_aio._rules.fencing import Counter

@@ -16,15 +16,16 @@ from collections.abc import Callable, Coroutine
 
 from redlock_aio._engine.attempts import Attempt, FencedAttempt, Freeing, Watch
 from redlock_aio._engine.line import Line
+from redlock_aio._engine.refusals import refusal
 from redlock_aio._engine.rounds import Fleet, Release
-from redlock_aio._rules import holders, timing
+from redlock_aio._rules import timing
 from redlock_aio._rules.fencing import Counter
 from redlock_aio._rules.keys import Key, Keys
 from redlock_aio._rules.protocol import hash_tag
-from redlock_aio._rules.quorum import SPLIT, TAKING_PART, WON, Vote, is_contended, majority
+from redlock_aio._rules.quorum import SPLIT, TAKING_PART, WON, is_contended, majority
 from redlock_aio._rules.timing import Retry
 from redlock_aio._rules.view import View
-from redlock_aio.errors import LockNotAcquiredError, QuorumUnavailableError, RedlockError
+from redlock_aio.errors import LockNotAcquiredError, RedlockError
 
 
 async def attempt(
@@ -349,32 +350,4 @@ async def _refusal(
         attempts=attempts,
         began=began,
         now=clock(),
-    )
-
-
-def refusal(
-    resources: tuple[str, ...],
-    votes: tuple[Vote, ...],
-    view: View | None,
-    *,
-    attempts: int,
-    began: float,
-    now: float,
-) -> LockNotAcquiredError:
-    """Return the error that says by *votes* and *view* why a lock was not obtained."""
-    holder = retry_after = None
-    if view is not None:
-        votes = view.explain(votes, now)
-        holder = holders.holder(view.holder) if view.holder is not None else None
-        retry_at = view.retry_at(votes)
-        if retry_at < math.inf:
-            retry_after = timing.remaining(retry_at, now)
-    kind = LockNotAcquiredError if is_contended(votes) else QuorumUnavailableError
-    return kind(
-        resources,
-        attempts=attempts,
-        elapsed=int((now - began) * 1000 + 0.5),
-        votes=votes,
-        holder=holder,
-        retry_after=retry_after,
     )

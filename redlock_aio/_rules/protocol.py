@@ -263,6 +263,12 @@ def is_of_another_type(reply: object) -> bool:
     return isinstance(reply, Exception) and str(reply).startswith("WRONGTYPE")
 
 
+def lacks_command(reply: object) -> bool:
+    """Return whether a master does not know the command, or does not let us use it."""
+    text = str(reply) if isinstance(reply, Exception) else ""
+    return text.startswith(("NOPERM", "ERR unknown")) and "command" in text
+
+
 def has_no_script(reply: object) -> bool:
     """Return whether a master has forgotten the scripts, which it is being given again."""
     return isinstance(reply, Exception) and str(reply).startswith("NOSCRIPT")

@@ -9,7 +9,7 @@ replies are matched in order. The laws of this file:
 - So a command is always executed behind the one that was sent before it. That
   is what makes a release safe that follows an unanswered acquisition.
 - Nothing is sent again, with one exception: a release whose script the master
-  has forgotten, and so has not run.
+  has forgotten, or whose command it has refused, and so has not run.
 """
 
 import asyncio
@@ -248,6 +248,8 @@ class Connection(asyncio.Protocol):
         code = str(reply).partition(" ")[0]
         if code == "NOSCRIPT" and self._try_again(asker):
             return
+        if protocol.lacks_command(reply) and self._send_instead(asker):
+            return
         asker.answered(self._number, reply)
         if code in ("READONLY", "NOAUTH"):
             # It is not the master any more, or forgot who we are: ask anew.
@@ -270,6 +272,14 @@ class Connection(asyncio.Protocol):
         # What it reads may be what somebody waits for.
         watch = Question(protocol.CACHING, self._loop)
         return self.send(watch.payload + asker.payload, [watch, Again(asker)]) is None
+
+    def _send_instead(self, asker: Asker) -> bool:
+        """Send the other command of *asker*, if it has one; say if *asker* will be answered."""
+        instead: Callable[[int], Asker] | None = getattr(asker, "instead", None)
+        if instead is None:
+            return False
+        other = instead(self._number)
+        return self.send(other.payload, [other]) is None
 
     def detach(self) -> tuple[object, object]:
         """Leave the connection to the parent process; return what must not be closed."""

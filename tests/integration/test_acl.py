@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 
 from redlock_aio import Answer, Holder, LockNotAcquiredError, QuorumUnavailableError, Redlock
 from redlock_aio._engine.attempts import agree
@@ -390,6 +391,28 @@ async def test_other_keys_are_out_of_reach(server: EmbeddedMaster) -> None:
             await until(lambda: up(redlock) == 1)
             with pytest.raises(QuorumUnavailableError, match="NOPERM"):
                 await redlock.lock("theirs:r", wait=0).acquire()
+
+
+@pytest.mark.promise("S3")
+async def test_the_command_for_releases_can_be_withdrawn_at_run_time(
+    server: EmbeddedMaster,
+) -> None:
+    """The first release finds out, and goes on with the script; no key is left for a moment."""
+    with allowed(server, *NEEDED) as url:
+        try:
+            call(server, "ACL", "SETUSER", "app", "+delifeq")
+        except redis.ResponseError:
+            pytest.skip("this server has no DELIFEQ")
+        async with Redlock([url], master_timeout=5_000) as redlock:
+            leases = [await redlock.lock(f"app:{i}", ttl=60_000).acquire() for i in range(3)]
+            await leases[0].release()
+            call(server, "ACL", "SETUSER", "app", "-delifeq")
+            for number in (1, 2):
+                await leases[number].release()
+                assert gone([server], f"app:{number}")
+            refused = [as_dict(entry) for entry in call(server, "ACL", "LOG")]
+            tried = [entry["count"] for entry in refused if entry["object"] == "delifeq"]
+            assert tried == ["1"]
 
 
 async def test_a_missing_permission_is_named_in_the_vote(server: EmbeddedMaster) -> None:

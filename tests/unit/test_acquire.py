@@ -17,6 +17,7 @@ from redlock_aio import (
     Retry,
 )
 from redlock_aio._engine.attempts import EXPIRY_SLACK
+from redlock_aio._transport import connection
 from redlock_aio.testing import FakeMaster
 
 LATENCY = 0.001
@@ -403,3 +404,37 @@ async def test_a_lease_can_be_acquired_in_a_child_task(redlock: Redlock) -> None
     lease: Lease = await asyncio.wait_for(redlock.lock("r").acquire(), 1)
 
     await lease.release()
+
+
+@pytest.mark.parametrize("told", [False, True])
+@pytest.mark.parametrize("fair", [False, True])
+async def test_a_free_lock_is_not_taken_for_held_because_too_much_is_unanswered(
+    masters: list[FakeMaster], monkeypatch: pytest.MonkeyPatch, *, told: bool, fair: bool
+) -> None:
+    """One of more tries at once than masters may leave unanswered says so, and not None."""
+    listener = (lambda _: None) if told else None
+    async with Redlock(masters, restart_guard="off", listener=listener) as redlock:
+        async with redlock.lock("warm", fair=fair):
+            pass
+        await asyncio.sleep(0.1)
+        monkeypatch.setattr(connection, "MAX_PENDING", 20)
+        locks = [redlock.lock(f"r{number}", fair=fair, ttl=60_000) for number in range(30)]
+        tries = await asyncio.gather(
+            *(lock.try_acquire() for lock in locks), return_exceptions=True
+        )
+        won = [lease for lease in tries if isinstance(lease, Lease)]
+        errors = [error for error in tries if isinstance(error, QuorumUnavailableError)]
+        assert won
+        assert errors
+        assert len(won) + len(errors) == 30
+        assert "too many requests are unanswered" in str(errors[0])
+        # Who waits tries again.
+        waited = await asyncio.gather(
+            *(redlock.lock(f"w{i}", wait=5_000).acquire() for i in range(30))
+        )
+        assert len(waited) == 30
+        for master in masters[:3]:
+            master.set("held", "theirs")
+        assert await redlock.lock("held", fair=fair).try_acquire() is None
+        monkeypatch.setattr(connection, "MAX_PENDING", 10_000)
+        await asyncio.gather(*(lease.release() for lease in (*won, *waited)))

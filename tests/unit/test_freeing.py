@@ -64,6 +64,38 @@ async def test_a_server_that_comes_back_without_it_is_noticed(
     assert [releases(master)[-1] for master in masters] == ["script"] * 5
 
 
+async def test_a_command_that_is_withdrawn_costs_one_answer_and_is_not_used_again(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    """Its script follows at once, and the release waits for that, as it would for the command."""
+    leases = [await redlock.lock(name, ttl=60_000).acquire() for name in ("r", "s")]
+    for master in masters[:3]:
+        master.forbid.add(COMMAND)
+    clock = asyncio.get_running_loop().time
+    began = clock()
+    await leases[0].release()
+    assert [master.keys for master in masters[:3]] == [{"s": leases[1].token}] * 3
+    assert clock() - began == pytest.approx(0.002, abs=0.0005)  # two round trips
+    await leases[1].release()
+    assert clock() - began == pytest.approx(0.003, abs=0.0005)
+    await asyncio.sleep(0.01)
+    assert [releases(master) for master in masters[:3]] == [["command", "script", "script"]] * 3
+    assert not any(command[:2] == [COMMAND.encode(), b"s"] for command in masters[0].commands)
+    assert [master.keys for master in masters] == [{}] * 5
+    assert all("0 debts" in repr(master) for master in redlock._masters)
+
+
+async def test_a_lock_that_was_lost_is_told_by_the_script_as_well(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    lease = await redlock.lock("r", auto_extend=False).acquire()
+    for master in masters[:3]:
+        master.forbid.add(COMMAND)
+        master.set("r", "theirs")
+    with pytest.raises(LockNotHeldError, match="no longer has its key"):
+        await lease.release()
+
+
 def refuse(master: FakeMaster) -> None:
     """Let it forget that it allowed the command."""
     master.forbid.add(COMMAND)

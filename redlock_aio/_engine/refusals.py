@@ -1,0 +1,60 @@
+"""Why a lock was not obtained, as an error that names every master's vote."""
+
+import math
+
+from redlock_aio._engine.attempts import Attempt
+from redlock_aio._rules import holders, protocol, timing
+from redlock_aio._rules.quorum import Vote, is_contended
+from redlock_aio._rules.view import View
+from redlock_aio.errors import LockNotAcquiredError, QuorumUnavailableError
+
+
+def refusal(
+    resources: tuple[str, ...],
+    votes: tuple[Vote, ...],
+    view: View | None,
+    *,
+    attempts: int,
+    began: float,
+    now: float,
+) -> LockNotAcquiredError:
+    """Return the error that says by *votes* and *view* why a lock was not obtained."""
+    holder = retry_after = None
+    if view is not None:
+        votes = view.explain(votes, now)
+        holder = holders.holder(view.holder) if view.holder is not None else None
+        retry_at = view.retry_at(votes)
+        if retry_at < math.inf:
+            retry_after = timing.remaining(retry_at, now)
+    kind = LockNotAcquiredError if is_contended(votes) else QuorumUnavailableError
+    return kind(
+        resources,
+        attempts=attempts,
+        elapsed=int((now - began) * 1000 + 0.5),
+        votes=votes,
+        holder=holder,
+        retry_after=retry_after,
+    )
+
+
+def is_overload(votes: tuple[Vote, ...]) -> bool:
+    """Return whether too few masters were asked because too many requests are unanswered."""
+    ours = any(vote.detail == protocol.OVERRUN.detail for vote in votes)
+    return ours and not is_contended(votes)
+
+
+def check_overload(
+    resources: tuple[str, ...], why: Attempt | LockNotAcquiredError, now: float
+) -> None:
+    """Raise the error that says so if a single try failed because of too many requests."""
+    if isinstance(why, LockNotAcquiredError):
+        if is_overload(why.votes):
+            raise why
+    elif protocol.OVERRUN in why.replies and is_overload(why.votes()):
+        raise single_refusal(resources, why, now)
+
+
+def single_refusal(resources: tuple[str, ...], failed: Attempt, now: float) -> LockNotAcquiredError:
+    """Return the error that says why the only attempt failed."""
+    votes = failed.votes()
+    return refusal(resources, votes, None, attempts=1, began=failed.began, now=now)
