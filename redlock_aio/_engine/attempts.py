@@ -306,6 +306,10 @@ class Watch(Release):
         if held is not None:
             value, left = held
             self.view.held(master, value, self._clock() + left)
+        elif protocol.is_of_another_type(reply):
+            # SET answers nothing then, as if somebody had the lock. If that were taken
+            # for a lock that has just been freed, the next attempt followed at once.
+            self.view.can_not_be(master, protocol.read(reply).detail)
         elif protocol.is_settled(reply) and not self._was_refused(master):
             self.view.may_be_free(master)
         super().answered(master, reply)

@@ -200,7 +200,9 @@ class Look(Round):
     def is_refusal(self, reply: object) -> bool:
         """Return whether *reply* says that somebody else has the lock, or one of several."""
         values = reply if isinstance(reply, list) else [reply]
-        return any(isinstance(v, bytes) and v != self.hold.attempt.token for v in values)
+        ours = self.hold.attempt.token
+        foreign = any(isinstance(value, bytes) and value != ours for value in values)
+        return foreign or protocol.is_of_another_type(reply)
 
     def answered(self, master: int, reply: object, /) -> None:
         """Count our own value as a grant, any other or none as a refusal."""

@@ -156,7 +156,7 @@ def _rest(fleet: Fleet, began: float, wait: int | None) -> float:
 def is_split(failed: Attempt, view: View) -> bool:
     """Return whether *failed* because nobody got a majority, as far as can be seen."""
     several = failed.granted > 0 or view.parties > 1
-    return several and view.holder is None and is_contended(failed.votes())
+    return several and view.holder is None and is_contended(view.explain(failed.votes(), 0.0))
 
 
 async def turn(
@@ -273,6 +273,7 @@ async def persist(
         No key stays on any master that can be reached.
     """
     at_most = told = None
+    pace = timing.Pace()
     while not failed.until:
         watch, failed.watch = failed.watch, None  # they know each other
         if told is None or not _is_cut_short(failed, fleet, at_most):
@@ -293,9 +294,7 @@ async def persist(
         if is_last and not is_free:
             raise await _refusal(fleet, resources, *told, attempts=attempts, began=began)
         line.met(is_split(failed, watch.view), took)
-        if line.spread:
-            nap = pause(fleet, line.spread * 1000 * random.random(), began, wait)  # noqa: S311
-            await asyncio.sleep((nap or 0) / 1000)
+        await _hold_back(fleet, line, pace, began, wait)
         at_most = time_left(fleet, began, wait)
         failed = await attempt(
             fleet,
@@ -309,6 +308,23 @@ async def persist(
         )
         attempts += 1
     return failed
+
+
+async def _hold_back(
+    fleet: Fleet, line: Line, pace: timing.Pace, began: float, wait: int | None
+) -> None:
+    """
+    Let some time pass after split votes, or if attempts have followed each other too fast.
+
+    Cancellation:
+        Nothing was begun that must be taken back.
+    """
+    nap = pace.pause(fleet.clock()) * 1000
+    if line.spread:
+        spread = pause(fleet, line.spread * 1000 * random.random(), began, wait)  # noqa: S311
+        nap = max(nap, spread or 0)
+    if nap:
+        await asyncio.sleep(min(nap, max(_rest(fleet, began, wait), 0)) / 1000)
 
 
 def _is_cut_short(failed: Attempt, fleet: Fleet, at_most: float | None) -> bool:

@@ -372,7 +372,10 @@ def read(reply: object) -> Silence:
     if reply is NOT_YET:
         return Silence(Answer.TIMED_OUT, "not answered when the round was decided")
     if isinstance(reply, Exception):
-        return Silence(Answer.ERROR, harmless(str(reply)))
+        text = harmless(str(reply))
+        if text.startswith("WRONGTYPE Operation"):  # the server's words, which name nothing
+            text = "WRONGTYPE a key of another type is where the lock, its counter or its queue is"
+        return Silence(Answer.ERROR, text)
     if reply == GRANTED:
         return Silence(Answer.GRANTED)
     if reply is None or (type(reply) is int and reply in {0, OTHERS}):

@@ -10,14 +10,19 @@ from importlib import resources
 
 
 class Script:
-    """One script that the masters run, by the name of its file."""
+    """
+    One script that the masters run, by the name of its file.
+
+    Args:
+        after: The names of files with functions that it uses, which are put before it.
+    """
 
     __slots__ = ("load", "name", "sha", "text")
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *after: str) -> None:
         self.name = name
-        lua = resources.files("redlock_aio._rules").joinpath("lua", f"{name}.lua")
-        self.text = lua.read_bytes()
+        files = resources.files("redlock_aio._rules").joinpath("lua")
+        self.text = b"".join([files.joinpath(f"{f}.lua").read_bytes() for f in (*after, name)])
         self.sha = sha1(self.text, usedforsecurity=False).hexdigest().encode()
         self.load = pack(b"SCRIPT", b"LOAD", self.text)
 
@@ -35,21 +40,21 @@ def pack(*arguments: bytes) -> bytes:
     return b"*%d\r\n%b" % (len(arguments), bulk(*arguments))
 
 
-ACQUIRE = Script("acquire")
-ACQUIRE_ALL = Script("acquire_all")
+ACQUIRE = Script("acquire", "get")
+ACQUIRE_ALL = Script("acquire_all", "get")
 ADOPT = Script("adopt")
-ENQUEUE = Script("enqueue")
+ENQUEUE = Script("enqueue", "get")
 EXTEND = Script("extend")
 EXTEND_ALL = Script("extend_all")
 EXTEND_FENCED = Script("extend_fenced")
-INSPECT = Script("inspect")
-LEAVE = Script("leave")
-LOOK = Script("look")
+INSPECT = Script("inspect", "get")
+LEAVE = Script("leave", "get")
+LOOK = Script("look", "get")
 RAISE = Script("raise")
 RAISE_ALL = Script("raise_all")
-RELEASE = Script("release")
-RELEASE_ALL = Script("release_all")
-REVOKE = Script("revoke")
+RELEASE = Script("release", "get")
+RELEASE_ALL = Script("release_all", "get")
+REVOKE = Script("revoke", "get")
 SCRIPTS = (
     ACQUIRE, ACQUIRE_ALL, ADOPT, ENQUEUE, EXTEND, EXTEND_ALL, EXTEND_FENCED, INSPECT, LEAVE,
     LOOK, RAISE, RAISE_ALL, RELEASE, RELEASE_ALL, REVOKE,

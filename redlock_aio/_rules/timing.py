@@ -199,6 +199,34 @@ class Retry:
         return shortest + chance * (ceiling - shortest)
 
 
+BURST = 20
+"""How many attempts of one acquisition may follow each other without any pause."""
+
+FLOOR = 0.01
+"""Seconds between two attempts of one acquisition after that, on average."""
+
+
+class Pace:
+    """
+    A bound on how often one acquisition asks the masters, whatever they tell.
+
+    A waiter that is woken asks at once: `BURST` times, and once more for each `FLOOR`
+    that has passed since. A lock that is really handed from one to another hardly gets
+    there. Masters that contradict themselves, or a key that others change all the
+    time and that is never free, would otherwise keep this process and them busy.
+    """
+
+    __slots__ = ("_spent_until",)
+
+    def __init__(self) -> None:
+        self._spent_until = -math.inf
+
+    def pause(self, now: float) -> float:
+        """Count an attempt that is wanted *now*; return for how many seconds it has to wait."""
+        self._spent_until = max(self._spent_until, now - BURST * FLOOR) + FLOOR
+        return max(self._spent_until - now, 0.0)
+
+
 SHORTEST_PAUSE = 0.01
 """In milliseconds; what is left of a wait below it is no pause but a rounding error."""
 

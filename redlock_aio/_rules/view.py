@@ -19,11 +19,12 @@ class View:
         masters: How many there are.
     """
 
-    __slots__ = ("_free_from", "_values")
+    __slots__ = ("_free_from", "_unfit", "_values")
 
     def __init__(self, masters: int) -> None:
         self._free_from = [math.inf] * masters
         self._values: list[bytes | None] = [None] * masters
+        self._unfit: dict[int, str] = {}
 
     def __repr__(self) -> str:
         return f"<View {self._free_from}>"
@@ -32,10 +33,18 @@ class View:
         """Note that *master* has *value*, and keeps it until then if nothing happens."""
         self._values[master] = value
         self._free_from[master] = until
+        self._unfit.pop(master, None)
+
+    def can_not_be(self, master: int, why: str) -> None:
+        """Note that no lock can be on *master*, until something changes there."""
+        self._values[master] = None
+        self._free_from[master] = math.inf
+        self._unfit[master] = why
 
     def may_be_free(self, master: int) -> None:
         """Note that *master* had nothing, or that it has changed since."""
         self._free_from[master] = 0.0
+        self._unfit.pop(master, None)
 
     @property
     def free_from(self) -> float:
@@ -83,12 +92,14 @@ class View:
         return None
 
     def explain(self, votes: Sequence[Vote], now: float) -> tuple[Vote, ...]:
-        """Return *votes* with how long the lock is held where it is."""
+        """Return *votes* with how long the lock is held where it is, and why it can't be."""
         return tuple(
-            _with(vote, f"{timing.remaining(until, now)} ms left")
+            Vote(vote.master, Answer.ERROR, self._unfit[master])
+            if master in self._unfit
+            else _with(vote, f"{timing.remaining(until, now)} ms left")
             if vote.answer is Answer.HELD and now < until < math.inf
             else vote
-            for vote, until in zip(votes, self._free_from, strict=True)
+            for master, (vote, until) in enumerate(zip(votes, self._free_from, strict=True))
         )
 
 

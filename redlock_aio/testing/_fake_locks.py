@@ -23,8 +23,16 @@ from redlock_aio._rules.scripts import (
 from redlock_aio.testing._fake_data import Data, Error, wrong_type
 
 
+def get(data: Data, key: bytes) -> bytes | None:
+    """Return the value of a lock; of a key of another type raise the error that names it."""
+    try:
+        return data.get(key)
+    except Error:
+        raise Error("WRONGTYPE the key holds a zset, not a lock") from None
+
+
 def _release(data: Data, _now: int, keys: Sequence[bytes], arguments: Sequence[bytes]) -> object:
-    holder = data.get(keys[0])
+    holder = get(data, keys[0])
     if holder == arguments[0]:
         data.delete(keys[0])
         return True
@@ -66,7 +74,7 @@ def _acquire(data: Data, now: int, keys: Sequence[bytes], arguments: Sequence[by
     if time[0] < earliest or time[0] > latest:
         return time
     if data.find(lock)[0] is not None:
-        if data.get(lock) != token:
+        if get(data, lock) != token:
             return 0
         said = data.get(counter)
         return _number(said) if said is not None and said.isdigit() else 0
@@ -132,7 +140,7 @@ def _acquire_all(data: Data, now: int, keys: Sequence[bytes], arguments: Sequenc
         return _time(now)
     ours = 0
     for lock in locks:
-        holder = data.get(lock)
+        holder = get(data, lock)
         if holder not in (token, None):
             return 0
         ours += holder == token
@@ -236,7 +244,7 @@ class Others:
     def free(self, data: Data, lock: bytes, token: bytes) -> bool:
         """Free *lock* if it is *token*'s, or note who has it; return whether it is free then."""
         try:
-            holder = data.get(lock)
+            holder = get(data, lock)
         except Error as error:
             self.failed = error
             return False

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from redlock_aio._rules.holders import SHOWN
 from redlock_aio._rules.scripts import ENQUEUE, INSPECT, LEAVE, LOOK, REVOKE
 from redlock_aio.testing._fake_data import Data, Error
-from redlock_aio.testing._fake_locks import LOCKS, Others, Run, beyond, count
+from redlock_aio.testing._fake_locks import LOCKS, Others, Run, beyond, count, get
 
 LONGEST_COUNTER = 20
 
@@ -34,7 +34,7 @@ def _enqueue(data: Data, now: int, keys: Sequence[bytes], arguments: Sequence[by
     mine, full, others, new = True, False, Others(), []
     for lock, queue, live in zip(locks, queues, lives_in, strict=True):
         _bury(data, queue, live, now // 1000)
-        holder = data.get(lock)
+        holder = get(data, lock)
         mine = mine and holder == token
         if holder != token and holder is not None:
             others.met(data, lock, holder)
@@ -76,11 +76,9 @@ def _grant(
     data: Data, locks: Sequence[bytes], counters: Sequence[bytes], token: bytes, ttl: int
 ) -> int:
     """Set the locks; return the highest of their counters."""
-    value = 0
-    for i, lock in enumerate(locks):
+    value = max([0, *(count(data, counter) for counter in counters)])
+    for lock in locks:
         data.set(lock, token, ttl)
-        if counters:
-            value = max(value, count(data, counters[i]))
     return value
 
 
@@ -121,7 +119,7 @@ def _counter(data: Data, key: bytes) -> bytes | None:
 
 def _inspect(data: Data, now: int, keys: Sequence[bytes], _: Sequence[bytes]) -> object:
     lock, fence, queue, live = keys
-    value = data.get(lock)
+    value = get(data, lock)
     counter = _counter(data, fence)
     lives = {member: at for member, at in _all(data, live).items() if at >= now // 1000}
     waiting = [lives[member] for member in _all(data, queue) if member in lives]
@@ -135,7 +133,7 @@ def _look(data: Data, _now: int, keys: Sequence[bytes], _: Sequence[bytes]) -> o
     failed = None
     for lock in keys:
         try:
-            value = data.get(lock)
+            value = get(data, lock)
         except Error as error:
             failed = error
         else:
@@ -148,7 +146,7 @@ def _look(data: Data, _now: int, keys: Sequence[bytes], _: Sequence[bytes]) -> o
 def _revoke(data: Data, _now: int, keys: Sequence[bytes], arguments: Sequence[bytes]) -> object:
     lock, queue, live = keys
     value, instead, ttl, channel = arguments
-    holder = data.get(lock)
+    holder = get(data, lock)
     if holder is not None and holder != value:
         return 0
     data.set(lock, instead, int(ttl))

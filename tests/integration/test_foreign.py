@@ -1,5 +1,6 @@
 """Keys that have a lock's name and are no lock: they cost their own name, and nothing else."""
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
@@ -16,7 +17,7 @@ from redlock_aio import (
 )
 from redlock_aio._rules import protocol
 
-from .helpers import RealMaster, call, connected, heard, until
+from .helpers import RealMaster, call, connected, heard, line, until
 
 pytestmark = pytest.mark.integration
 
@@ -127,3 +128,75 @@ async def test_who_has_or_waits_for_a_lock_is_told_also_when_scripts_are_forgott
     for master in masters:
         call(master, "SCRIPT", "FLUSH")
     assert not await redlock.is_locked("r")
+
+
+OTHERS = {
+    "hash": ("HSET", "f", "v"),
+    "list": ("RPUSH", "v"),
+    "set": ("SADD", "v"),
+    "zset": ("ZADD", "1", "v"),
+    "stream": ("XADD", "*", "f", "v"),
+}
+"""How a key comes to be of each type that is no string."""
+
+
+def fill(masters: list[RealMaster], kind: str, name: str = "r") -> None:
+    """Let an application have a key of that type."""
+    command, *arguments = OTHERS[kind]
+    for master in masters:
+        call(master, command, name, *arguments)
+
+
+@pytest.mark.parametrize("other", OTHERS)
+async def test_a_vote_names_the_type_of_a_key_that_is_no_lock(
+    redlock: Redlock, masters: list[RealMaster], other: str
+) -> None:
+    fill(masters, other)
+    wanted = f"WRONGTYPE the key holds a {other}, not a lock"
+    for names in (("r",), ("q", "r")):
+        for options in ({}, {"fencing": True}, {"fair": True}):
+            made: Any = options
+            with pytest.raises(LockNotAcquiredError) as refused:
+                await redlock.lock(*names, wait=0, **made).acquire()
+            said = [(vote.answer, vote.detail) for vote in refused.value.votes]
+            # Masters that answer late on a busy machine are not waited for.
+            assert {answer for answer, _ in said} <= {Answer.ERROR, Answer.TIMED_OUT}, said
+            assert said.count((Answer.ERROR, wanted)) >= 3, (names, options, said)
+    state = await redlock.inspect("r")
+    assert {view.detail for view in state.views} == {wanted}
+    with pytest.raises(RedlockError, match=wanted):
+        await redlock.is_locked("r")
+    assert [call(master, "TYPE", "r") for master in masters] == [other] * 5
+    assert [call(master, "DBSIZE") for master in masters] == [1] * 5
+
+
+async def test_who_may_not_ask_for_the_type_says_that_it_is_another(
+    masters: list[RealMaster],
+) -> None:
+    fill(masters[:3], "hash")
+    for master in masters[:3]:
+        call(master, "ACL", "SETUSER", "default", "-type")
+    try:
+        async with connected(masters[:3]) as redlock:
+            with pytest.raises(LockNotAcquiredError, match="holds another type, not a lock"):
+                await redlock.lock("r", wait=0).acquire()
+    finally:
+        for master in masters[:3]:
+            call(master, "ACL", "SETUSER", "default", "+@all")
+
+
+@pytest.mark.parametrize("fair", [False, True])
+async def test_a_key_of_another_type_on_a_minority_is_not_asked_for_again_and_again(
+    masters: list[RealMaster], *, fair: bool
+) -> None:
+    """Nor is the lock lost for good: when the type is gone, who waits has it."""
+    async with connected(masters[:3]) as redlock:
+        fill(masters[:1], "hash")
+        masters[1].kill()
+        waiter = asyncio.create_task(redlock.lock("r", wait=20_000, fair=fair).acquire())
+        await until(lambda: line(redlock).watcher is not None or bool(line(redlock).guests))
+        before = call(masters[2], "INFO", "stats")["total_commands_processed"]
+        await asyncio.sleep(2)
+        assert call(masters[2], "INFO", "stats")["total_commands_processed"] - before < 500
+        call(masters[0], "DEL", "r")
+        await (await waiter).release()

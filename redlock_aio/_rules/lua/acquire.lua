@@ -12,8 +12,12 @@ if now[1] < ARGV[4] or now[1] > ARGV[5] then
   return now
 end
 if not redis.call("SET", KEYS[1], ARGV[1], "NX", "PX", ARGV[2]) then
+  local holder = get(KEYS[1])
+  if type(holder) == "table" then
+    return holder -- the error: it is no string, so it can't be a lock
+  end
   -- Ours already: nobody else can have changed the counter since.
-  return redis.call("GET", KEYS[1]) == ARGV[1] and tonumber(redis.call("GET", KEYS[2])) or 0
+  return holder == ARGV[1] and tonumber(redis.call("GET", KEYS[2])) or 0
 end
 local last = redis.call("SET", KEYS[2], ARGV[3], "GET", "PX", ARGV[6])
 if not last or #last == 16 and last < ARGV[3] then

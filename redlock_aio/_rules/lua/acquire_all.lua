@@ -14,8 +14,10 @@ if ARGV[3] then
 end
 local ours = 0
 for i = 1, locks do
-  local holder = redis.call("GET", KEYS[i])
-  if holder == ARGV[1] then
+  local holder = get(KEYS[i])
+  if type(holder) == "table" then
+    return holder -- the error: it is no string, so it can't be a lock
+  elseif holder == ARGV[1] then
     ours = ours + 1
   elseif holder then
     return 0

@@ -26,7 +26,10 @@ for i = 1, locks do
     redis.call("ZREM", live, unpack(dead))
     redis.call("ZREM", queue, unpack(dead))
   end
-  local has = redis.call("GET", KEYS[i])
+  local has = get(KEYS[i])
+  if type(has) == "table" then
+    return has -- the error: nobody can have all of them, so nobody waits here
+  end
   mine = mine and has == ARGV[1]
   if has and has ~= ARGV[1] then
     local ends = redis.call("PTTL", KEYS[i])
@@ -62,11 +65,12 @@ if not granted then
   return {first and 1 or 2, left, now, holder, 0}
 end
 local value = 0
+-- Before anything is granted: a counter of another type is an error, which must leave no lock behind.
+for i = 3 * locks + 1, #KEYS do
+  value = math.max(value, tonumber(redis.call("GET", KEYS[i]) or 0))
+end
 for i = 1, locks do
   redis.call("SET", KEYS[i], ARGV[1], "PX", ARGV[2])
-  if ARGV[8] then
-    value = math.max(value, tonumber(redis.call("GET", KEYS[3 * locks + i]) or 0))
-  end
 end
 if ARGV[8] then
   if not mine or value == 0 then

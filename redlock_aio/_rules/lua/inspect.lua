@@ -2,7 +2,7 @@
 -- Answers {the lock's value, cut after 2049 bytes (see release.lua), its ttl in ms, what the counter says, how many wait}, with nothing
 -- in the place of a value or a counter that is not there. Changes nothing.
 -- Where something else has the name of the counter or of the queue there is none.
-local value = redis.pcall("GET", KEYS[1])
+local value = get(KEYS[1])
 if type(value) == "table" then
   return value -- the error: it is no string, so it is nobody's lock
 end

@@ -9,7 +9,7 @@ local locks = #KEYS / 3
 local gone, other, ends, called, failed = false, false, 0, {}, nil
 for i = 1, locks do
   local queue, live = KEYS[locks + i], KEYS[2 * locks + i]
-  local holder = redis.pcall("GET", KEYS[i])
+  local holder = get(KEYS[i])
   local news = holder == ARGV[1] or not holder
   if type(holder) == "table" then
     -- No lock at all; that must not keep us from giving back the others.

@@ -4,7 +4,7 @@
 -- that, so that a connection that asked to be told of changes is told of those of any key.
 local values, failed = {}, nil
 for i = 1, #KEYS do
-  local value = redis.pcall("GET", KEYS[i])
+  local value = get(KEYS[i])
   if type(value) == "table" then
     failed = value
   else

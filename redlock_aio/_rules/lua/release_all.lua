@@ -3,7 +3,7 @@
 -- told of: its value, cut after 2049 bytes (see release.lua), and its ttl in ms. Answers OK if all were ours, 0 if some were gone.
 local gone, other, ends, failed = false, false, 0, nil
 for i = 1, #KEYS do
-  local holder = redis.pcall("GET", KEYS[i])
+  local holder = get(KEYS[i])
   if type(holder) == "table" then
     -- No lock at all; that must not keep us from freeing the others.
     failed = holder

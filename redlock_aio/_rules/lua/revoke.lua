@@ -4,7 +4,10 @@
 -- Answers OK if it was that value, else 0. Nobody gets the lock before the time is over, but its
 -- holder is told, and an extension of its is refused. A free lock is closed as well: so nobody gets
 -- it whose request is on its way, and who counts on what was revoked elsewhere.
-local holder = redis.call("GET", KEYS[1])
+local holder = get(KEYS[1])
+if type(holder) == "table" then
+  return holder -- the error
+end
 if holder and holder ~= ARGV[1] then
   return 0
 end
