@@ -16,7 +16,7 @@ from redlock_aio._rules.arguments import MOST_RESOURCES, of_type, one_of, text
 from redlock_aio._rules.fencing import LEAD_SHARE
 from redlock_aio._rules.keys import Key, Keys
 from redlock_aio._rules.timing import Retry
-from redlock_aio._transport.address import Dialler, addresses
+from redlock_aio._transport.address import AnyDialler, addresses
 from redlock_aio.events import Listener
 
 RESERVED = b"redlock_aio:"
@@ -83,7 +83,7 @@ class Redlock(Opening, Oversight):
 
     def __init__(
         self,
-        masters: Iterable[str | Redis | Dialler],
+        masters: Iterable[str | Redis | AnyDialler],
         *,
         master_timeout: int | timedelta = timing.MASTER_TIMEOUT,
         drift_factor: float = timing.DRIFT_FACTOR,

@@ -20,7 +20,7 @@ from redlock_aio._engine.rounds import Fleet, clock_of
 from redlock_aio._engine.told import Kinds
 from redlock_aio._rules import holders, timing
 from redlock_aio._rules.restarts import Seen
-from redlock_aio._transport.address import Dialler
+from redlock_aio._transport.address import AnyDialler, ServiceDialler
 from redlock_aio._transport.guard import Guard
 from redlock_aio._transport.master import Master
 from redlock_aio.errors import RedlockError
@@ -63,7 +63,7 @@ class Opening:
 
     def __init__(
         self,
-        diallers: Sequence[Dialler],
+        diallers: Sequence[AnyDialler],
         *,
         master_timeout: int,
         drift_factor: float,
@@ -73,6 +73,7 @@ class Opening:
         parts: Kinds,
     ) -> None:
         self._diallers = tuple(diallers)
+        _vouch(self._diallers, restart_guard)
         if (count := len(self._diallers)) % 2 == 0:
             fails = (
                 f"{count} masters survive the loss of {count // 2 - 1}, no more than {count - 1} do"
@@ -139,6 +140,7 @@ class Opening:
                 on_push=self._heard,
                 tell=_tell,
                 stands=self._parts.teller.stands,
+                clock=clock_of(loop),
                 guard=self._guard,
                 vouched=self._restart_guard == "fsync-always",
             )
@@ -248,6 +250,16 @@ class Opening:
             for master in masters:
                 master.close()
             await asyncio.gather(*(master.ended() for master in masters))
+
+
+def _vouch(diallers: Sequence[AnyDialler], restart_guard: RestartGuard) -> None:
+    """Refuse that an operator vouches for what no setting of a server can bring about."""
+    failing_over = [isinstance(dialler, ServiceDialler) for dialler in diallers]
+    if restart_guard == "fsync-always" and any(failing_over):
+        raise ValueError(
+            f"masters[{failing_over.index(True)}] is found through Sentinel, and a failover loses"
+            " locks whatever fsync does: restart_guard must be 'auto' or 'strict'"
+        )
 
 
 def _this_process() -> bytes:

@@ -166,7 +166,9 @@ def judge(
     """
     if seen.run_id != info.run_id:
         if seen.run_id and now - seen.at < lasts:
-            return _out(info, lasts, Reason.RESTARTED)
+            # A server that is older than our absence was there before, as a replica.
+            older = info.promoted and (info.uptime or 0) > now - seen.at
+            return _out(info, lasts, Reason.PROMOTED if older else Reason.RESTARTED)
         seen = Seen()  # of another server, long ago
     elif (left := _since_flush(info, marker, seen, lasts)) > 0:
         return _out(info, left, Reason.FLUSHED)

@@ -1,6 +1,6 @@
 """What a server says of itself, as far as it matters to a lock."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +51,16 @@ class ServerInfo:
             appends=None if appends is None else appends != "0",
             clustered=said.get("cluster_enabled") == "1",
         )
+
+    def in_epoch(self, epoch: int) -> "ServerInfo":
+        """
+        Return the same, told from what the server was in other epochs of its Sentinels.
+
+        A server that Sentinel made a master again may lack the locks of the one in
+        between, like one that has restarted. An epoch above 0 says that some failover
+        has been, also if the server itself does not know of it.
+        """
+        return replace(self, run_id=f"{self.run_id}.{epoch}", promoted=self.promoted or epoch > 0)
 
     @property
     def objection(self) -> str:

@@ -13,12 +13,13 @@ no credential.
 import asyncio
 import contextlib
 import re
-from collections.abc import Iterable
-from typing import Any, Protocol
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol, runtime_checkable
 
 from redis.asyncio import Redis
 from redis.asyncio.connection import AbstractConnection, ConnectionPool
 from redis.asyncio.retry import Retry as RedisRetry
+from redis.asyncio.sentinel import SentinelConnectionPool
 from redis.backoff import NoBackoff
 
 from redlock_aio._rules import urls
@@ -48,9 +49,32 @@ class Dialler(Protocol):
         """Return a transport that is ready for commands, and what must live as long as it."""
 
 
-class Address:
+@runtime_checkable
+class ServiceDialler(Protocol):
+    """Makes connections to one master that Sentinels name: a `SentinelAddress`, or a fake one."""
+
+    @property
+    def service(self) -> str:
+        """What the Sentinels call it."""
+
+    @property
+    def sentinels(self) -> Sequence[Dialler]:
+        """How the Sentinels that were named are reached."""
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """What must never be seen in a text about this master."""
+
+    async def dial_to(self, host: str, port: int) -> tuple[asyncio.Transport, object]:
+        """Do as `Dialler.dial`, to the server there."""
+
+
+AnyDialler = Dialler | ServiceDialler
+
+
+class _Settings:
     """
-    One master as its user named it.
+    The connection settings of a user's client or URL.
 
     Args:
         pool: A pool of redis-py, of which only the connection settings are used.
@@ -73,30 +97,87 @@ class Address:
         return self._name
 
     def __repr__(self) -> str:
-        return f"<Address {self._name}>"
+        return f"<{type(self).__name__} {self._name}>"
 
     def _make(self) -> Any:
         return self._class(**self._kwargs)
+
+
+async def _opened(connection: Any) -> tuple[asyncio.Transport, object]:
+    try:
+        await connection.connect()
+        transport, keep = connection.hand_over()
+    except BaseException:
+        await connection.drop()
+        raise
+    return transport, keep
+
+
+class Address(_Settings):
+    """One master, or one Sentinel, as its user named it."""
 
     async def dial(self) -> tuple[asyncio.Transport, object]:
         """
         Connect and say who we are.
 
         Raises:
-            OSError, redis.RedisError: The master could not be reached, or did
+            OSError, redis.RedisError: The server could not be reached, or did
                 not let us in.
 
         Cancellation:
             The connection is closed.
         """
+        return await _opened(self._make())
+
+
+class SentinelAddress(_Settings):
+    """
+    One master that Sentinels name.
+
+    redis-py would ask the Sentinels one after the other, and believe the first that
+    answers. So they are asked by `Sentinels`, which says where to dial.
+
+    Raises:
+        ValueError: One Sentinel is named twice.
+    """
+
+    def __init__(self, pool: SentinelConnectionPool, source: object, *, name: str) -> None:
+        super().__init__(pool, source)
+        self.service = str(pool.service_name)
+        clients = pool.sentinel_manager.sentinels
+        self.sentinels: Sequence[Dialler] = [Address(c.connection_pool, c) for c in clients]
+        names = [str(sentinel) for sentinel in self.sentinels]
+        if twice := [named for named in names if names.count(named) > 1]:
+            raise ValueError(f"{name} names the Sentinel {twice[0]} twice")
+        self._name = f"{self.service} (by Sentinel {names[0]})"
+        self.secrets += tuple(text for sentinel in self.sentinels for text in sentinel.secrets)
+
+    async def dial_to(self, host: str, port: int) -> tuple[asyncio.Transport, object]:
+        """
+        Connect to the server there and say who we are.
+
+        Raises:
+            OSError, redis.RedisError: It could not be reached, or did not let us in.
+
+        Cancellation:
+            The connection is closed.
+        """
         connection = self._make()
-        try:
-            await connection.connect()
-            transport, keep = connection.hand_over()
-        except BaseException:
-            await connection.drop()
-            raise
-        return transport, keep
+        connection.connection_pool = _Found(host, port)
+        return await _opened(connection)
+
+
+class _Found:
+    """Answers a connection of redis-py in the place of a pool that asks Sentinels."""
+
+    is_master = True
+    check_connection = False
+
+    def __init__(self, host: str, port: int) -> None:
+        self._where = host, port
+
+    async def get_master_address(self) -> tuple[str, int]:
+        return self._where
 
 
 def _handing_over(kind: type[AbstractConnection]) -> Any:
@@ -131,9 +212,6 @@ def _handing_over(kind: type[AbstractConnection]) -> Any:
 
 def _name(pool: ConnectionPool) -> str:
     settings = pool.connection_kwargs
-    service = getattr(pool, "service_name", None)
-    if service is not None:
-        return f"{service} (by Sentinel)"
     if path := settings.get("path"):
         name = str(path)
     else:
@@ -144,7 +222,7 @@ def _name(pool: ConnectionPool) -> str:
     return f"{name}/{database}" if database else name
 
 
-def address(master: object, *, name: str) -> Dialler:
+def address(master: object, *, name: str) -> AnyDialler:
     """
     Return where *master* is, from what a user wrote.
 
@@ -166,7 +244,11 @@ def address(master: object, *, name: str) -> Dialler:
             raise ValueError(f"{name} must be a master, not a Sentinel client for replicas")
         if set("/@") & set(str(pool.connection_kwargs.get("host", ""))):
             raise ValueError(f"{name} has a host that is no host name; Redis.from_url() takes URLs")
+        if isinstance(pool, SentinelConnectionPool):
+            return SentinelAddress(pool, master, name=name)
         return Address(pool, master)
+    if isinstance(master, ServiceDialler):
+        return master
     if hasattr(master, "dial") and hasattr(master, "secrets"):
         dialler: Dialler = master
         return dialler
@@ -174,7 +256,7 @@ def address(master: object, *, name: str) -> Dialler:
     raise TypeError(f"{name} must be a URL or a redis.asyncio.Redis client, not a {kind}")
 
 
-def addresses(masters: Iterable[str | Redis | Dialler]) -> list[Dialler]:
+def addresses(masters: Iterable[str | Redis | AnyDialler]) -> list[AnyDialler]:
     """
     Return where all of *masters* are.
 

@@ -19,19 +19,20 @@ import math
 from collections.abc import Callable, Sequence
 
 from redlock_aio._rules import protocol, restarts
-from redlock_aio._rules.protocol import Asker, Silence, Trust
+from redlock_aio._rules.protocol import Asker, Silence
 from redlock_aio._rules.quorum import GRANTED, Answer
 from redlock_aio._rules.restarts import MEMBER, QUARANTINED, UNDECIDED, Marker, Seen, Verdict
 from redlock_aio._rules.server import ServerInfo
 from redlock_aio._transport.connection import Connection, Question
 from redlock_aio._transport.replies import (
     MasterError,
-    Muted,
     forbidden,
     info_of,
     marker_of,
+    mute,
     read_marker,
 )
+from redlock_aio._transport.sentinels import Route
 
 REREADS = (0.02, 0.03, 0.05, 0.1, 0.15, 0.15)
 """
@@ -124,7 +125,7 @@ class Guard:
             if new and marker is not None and sentry.state is UNDECIDED:
                 sentry.stand(Verdict(MEMBER), marker)
             elif not new and marked == GRANTED:
-                sentry.ask_for(restarts.not_new(sentry.info, self.lasts, certain=True))
+                sentry.ask_for(restarts.not_new(sentry.info, sentry.lasts, certain=True))
                 sentry.doubt()  # of our own writing we are not told
 
 
@@ -138,6 +139,8 @@ class Sentry:
         on_push: Called with its number and with what the server says unasked.
 
         judged: Called when it is known whether it has a vote.
+
+        route: How it is reached, and told from the servers that were there before.
     """
 
     def __init__(
@@ -147,7 +150,9 @@ class Sentry:
         *,
         on_push: Callable[[int, object], None],
         judged: Callable[[], None],
+        route: Route,
     ) -> None:
+        self.lasts = guard.lasts + route.outlives
         self.state: restarts.State | None = None
         """How the master stands, ``None`` while it is away."""
         self.at_once = False
@@ -160,6 +165,7 @@ class Sentry:
         self._number = number
         self._on_push = on_push
         self._judged = judged
+        self._identified = route.identified
         self._connection: Connection | None = None
         self._wake: asyncio.Future[None] | None = None
         self._doubt = False
@@ -200,11 +206,8 @@ class Sentry:
         if now > self._said_at + SAME_WORDS:
             self._said_at = now
             self._silence = Silence(Answer.QUARANTINED, self.detail)
-        silence = self._silence
-        if self._connection is None or any(asker.trust is Trust.NONE for asker in askers):
-            return silence
-        heard = [a if a.trust is Trust.FULL else Muted(a, silence) for a in askers]
-        return self._connection.send(payload, heard)
+        connection, silence = self._connection, self._silence
+        return silence if connection is None else mute(connection.send, payload, askers, silence)
 
     # Looking.
 
@@ -236,7 +239,7 @@ class Sentry:
         try:
             marker = marker_of(said)
             self.unmarked = marker is None
-            await self._judge(info, marker)
+            await self._judge(self._identified(info), marker)
         except BaseException:
             self.gone()
             raise
@@ -271,7 +274,7 @@ class Sentry:
 
     def _pause(self) -> float:
         """Return for how many seconds there is nothing to do."""
-        every = self._guard.lasts / LOOKS
+        every = self.lasts / LOOKS
         if self.state is QUARANTINED:
             return max(min(self.left + SLACK, every), 0.0)
         if self.state is MEMBER:
@@ -295,7 +298,7 @@ class Sentry:
         info, _, marker = questions = [Question(command, loop) for command in commands]
         connection.send(b"".join(commands), questions)
         connection.overdue()
-        now, found = info_of(await info.reply), marker_of(await marker.reply)
+        now, found = self._identified(info_of(await info.reply)), marker_of(await marker.reply)
         if stood != self._stood or (self.state is UNDECIDED and self._guard.founding):
             return  # a new set was, or is being, founded: what was read may be ours
         if self.state is MEMBER:
@@ -309,10 +312,10 @@ class Sentry:
     def _verdict(self, info: ServerInfo, marker: Marker | None) -> Verdict:
         guard = self._guard
         seen, now = guard.seen[self._number], guard.clock()
-        verdict = restarts.judge(info, marker, seen, now, lasts=guard.lasts, strict=guard.strict)
+        verdict = restarts.judge(info, marker, seen, now, lasts=self.lasts, strict=guard.strict)
         reread = self._rereads >= len(REREADS)
         if verdict.state is UNDECIDED and reread and guard.is_old:
-            return restarts.not_new(info, guard.lasts)
+            return restarts.not_new(info, self.lasts)
         return verdict
 
     async def _judge(self, info: ServerInfo, marker: Marker | None) -> None:
@@ -364,8 +367,6 @@ class Sentry:
             self.settled = True
         if before is not self.state:
             self._judged()
-
-    # Hearing.
 
     def heard(self, number: int, push: object) -> None:
         """Take what the server says unasked."""

@@ -17,11 +17,12 @@ from redlock_aio._rules import protocol, scripts
 from redlock_aio._rules.protocol import Asker, Silence
 from redlock_aio._rules.quorum import Answer, Vote
 from redlock_aio._rules.restarts import MEMBER
-from redlock_aio._transport.address import Dialler
+from redlock_aio._transport.address import AnyDialler
 from redlock_aio._transport.connection import Connection, Question
 from redlock_aio._transport.debts import Debts
 from redlock_aio._transport.guard import Guard, Sentry
 from redlock_aio._transport.replies import MasterError, info_of, why
+from redlock_aio._transport.sentinels import route_to
 
 SHORTEST_DIAL = 1.0
 """For how many seconds a connection attempt may last, at least."""
@@ -53,6 +54,8 @@ class Master:
 
         stands: Called with what it would say from now on; it may be no news.
 
+        clock: The clock of leases.
+
         guard: What knows whether it may have forgotten locks; ``None`` if nobody asks.
 
         vouched: Whether its operator says that it never forgets any.
@@ -61,13 +64,14 @@ class Master:
     def __init__(
         self,
         number: int,
-        dialler: Dialler,
+        dialler: AnyDialler,
         *,
         neighbours: MutableMapping[str, "Master"],
         timeout: float,
         on_push: Callable[[int, object], None],
         tell: Callable[[bool, str], None],
         stands: Callable[[Vote], None],
+        clock: Callable[[], float],
         guard: Guard | None = None,
         vouched: bool = False,
     ) -> None:
@@ -80,9 +84,10 @@ class Master:
         self._stands = stands
         self._told = Silence(Answer.GRANTED)
         self._vouched = vouched
+        self._route = route = route_to(dialler, clock, changed=self._judged, tell=tell)
         self._sentry: Sentry | None = None
         if guard is not None:
-            self._sentry = Sentry(guard, number, on_push=on_push, judged=self._judged)
+            self._sentry = Sentry(guard, number, on_push=on_push, judged=self._judged, route=route)
         self._out = ""
         self._timeout = timeout
         self._dial_timeout = max(SHORTEST_DIAL, 10 * timeout)
@@ -113,7 +118,7 @@ class Master:
     def __repr__(self) -> str:
         state = str(self._silence.detail)
         if self.up:
-            state = "up" if self._sentry is None or self.votes else self._sentry.detail
+            state = self.quarantine or "up"
         return f"<Master {self.name}, {state}, {len(self._debts)} debts>"
 
     @property
@@ -123,13 +128,13 @@ class Master:
 
     @property
     def votes(self) -> bool:
-        """Whether it is up, and has not forgotten locks as far as is known."""
-        return self.up and (self._sentry is None or self._sentry.state is MEMBER)
+        """Whether it is up, and the master, and has not forgotten locks as far as is known."""
+        return self.up and not self.quarantine
 
     @property
     def quarantine(self) -> str:
         """Why it has no vote though it is up, empty if it has one."""
-        return "" if self._sentry is None else self._sentry.detail
+        return ("" if self._sentry is None else self._sentry.detail) or self._route.detail
 
     @property
     def pending(self) -> int:
@@ -196,8 +201,8 @@ class Master:
                 down.set_result(None)
             self._lost(reason)
 
-        transport, keep = await self._dialler.dial()
-        connection = Connection(
+        transport, keep = await self._route.dial()
+        connection = self._route.connection(
             self._number,
             self._loop,
             condemn_after=self._condemn_after,
@@ -213,7 +218,7 @@ class Master:
         if down.done():
             raise ConnectionError(connection.reason)
         self._connection = connection
-        self.send = connection.send if self._sentry is None or self.votes else self._sentry.send
+        self.send = connection.send
         self._report(Silence(Answer.GRANTED))
         self._debts.connected(connection.send)
         self._judged()
@@ -225,23 +230,25 @@ class Master:
         return down
 
     def _judged(self) -> None:
-        """Hear whether it has a vote, and tell whoever waits for it."""
+        """Tell whoever waits for it whether the master has a vote."""
         connection, sentry = self._connection, self._sentry
         if connection is None:
             return  # it is still being examined
+        if sentry is not None and sentry.state is MEMBER:
+            sentry = None  # it has no objection
         self._is_known(votes=sentry is None or sentry.settled)
-        if sentry is None or sentry.state is MEMBER:
-            self.send = connection.send
+        self.send = connection.send if sentry is None else sentry.send
+        if self.votes:
             if self._out:
                 self._tell(True, f"{self.name}: votes again")
             self._out = ""
             self._stands(Vote(self.name, Answer.GRANTED))
             self._on_push(self._number, protocol.EVERYTHING_CHANGED)
             return
-        self.send = sentry.send
-        if sentry.settled and self._out != sentry.why:
-            self._out = sentry.why
-            vote = Vote(self.name, Answer.QUARANTINED, sentry.detail)
+        reason = "unconfirmed" if sentry is None else sentry.why
+        if (sentry is None or sentry.settled) and self._out != reason:
+            self._out = reason
+            vote = Vote(self.name, Answer.QUARANTINED, self.quarantine)
             self._tell(False, str(vote))
             self._stands(vote)
 
@@ -317,6 +324,7 @@ class Master:
         self._debts.close()
         self._is_known()
         self._task.cancel()
+        self._route.close()
 
     async def ended(self) -> None:
         """
@@ -326,3 +334,4 @@ class Master:
             It ends all the same.
         """
         await asyncio.wait([self._task])
+        await self._route.ended()

@@ -1,6 +1,6 @@
 """What the replies of a server come to that is asked about itself."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from redis.exceptions import AuthenticationError, AuthorizationError, ResponseError
 
@@ -85,6 +85,23 @@ class Muted:
 
 def _never(_reply: object) -> bool:
     return False
+
+
+def mute(
+    send: Callable[[bytes, Sequence[Asker]], Silence | None],
+    payload: bytes,
+    askers: Sequence[Asker],
+    silence: Silence,
+) -> Silence | None:
+    """
+    Send what a master without a vote may get; a `Silence` if there is anything else.
+
+    Args:
+        silence: What stands for its vote.
+    """
+    if any(asker.trust is Trust.NONE for asker in askers):
+        return silence
+    return send(payload, [a if a.trust is Trust.FULL else Muted(a, silence) for a in askers])
 
 
 def why(error: Exception, secrets: tuple[str, ...], patience: float) -> Silence:

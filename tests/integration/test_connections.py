@@ -249,6 +249,39 @@ async def test_a_master_that_a_sentinel_knows(
         assert "mine" in redlock._masters[0].name
 
 
+NEEDED = "+hello +client +sentinel|get-master-addr-by-name +sentinel|master"
+
+
+@pytest.mark.parametrize(
+    "permissions",
+    [
+        NEEDED + " +subscribe &+switch-master +sentinel|myid",
+        NEEDED,
+    ],
+    ids=["all", "needed"],
+)
+async def test_what_a_sentinel_must_allow(
+    sentinel: tuple[Sentinel, EmbeddedMaster], permissions: str
+) -> None:
+    """The permissions of examples/sentinel.md suffice, the first set without an error."""
+    manager, _ = sentinel
+    [first] = manager.sentinels
+    user = ["u", "on", ">s3cret", "resetchannels", "-@all", *permissions.split()]
+    await first.execute_command("ACL", "SETUSER", *user)
+    where = first.connection_pool.connection_kwargs
+    limited = Sentinel(
+        [(where["host"], where["port"])], sentinel_kwargs={"username": "u", "password": "s3cret"}
+    )
+    client: Redis = limited.master_for("mine")
+    async with client, Redlock([client], master_timeout=500, restart_guard="off") as redlock:
+        await lock_once(redlock)
+        log = str(await first.execute_command("ACL", "LOG"))
+        for command in ("subscribe", "sentinel|myid"):
+            assert (f"'{command}'" in log) is (f"+{command}" not in permissions), log
+    for each in limited.sentinels:
+        await each.aclose()
+
+
 async def test_a_sentinel_client_for_replicas_is_refused(
     sentinel: tuple[Sentinel, EmbeddedMaster],
 ) -> None:

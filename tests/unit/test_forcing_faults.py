@@ -10,6 +10,7 @@ from redlock_aio import LockLostError, Redlock, Retry
 from redlock_aio._rules.protocol import Asker
 from redlock_aio._transport.connection import Connection
 from redlock_aio._transport.master import Master
+from redlock_aio._transport.sentinels import Route
 from redlock_aio.testing import FakeMaster
 
 TRANSIT = 0.0012
@@ -42,15 +43,15 @@ class Nowhere:
     secrets = ()
 
     def __init__(self, link: Master, back_at: float = 1e9) -> None:
-        self._real = link._dialler
+        self._dial = link._route.dial
         self._back_at = back_at
 
     def __str__(self) -> str:
-        return str(self._real)
+        return "nowhere"
 
     async def dial(self) -> tuple[asyncio.Transport, object]:
         await asyncio.sleep(max(self._back_at - now(), 0))
-        return await self._real.dial()
+        return await self._dial()
 
 
 def cut_off(redlock: Redlock, *numbers: int, back_at: float = 1e9) -> None:
@@ -59,7 +60,7 @@ def cut_off(redlock: Redlock, *numbers: int, back_at: float = 1e9) -> None:
         link = redlock._masters[number]
         connection = link._connection
         assert connection is not None
-        link._dialler = Nowhere(link, back_at)
+        link._route = Route(Nowhere(link, back_at))
         connection.condemn("the test has cut it off")
 
 

@@ -1,0 +1,319 @@
+"""
+The Sentinels of one master: asking each of them, and what follows from their answers.
+
+    Sentinel 1 ──┐ asked every 0.5 s, and at once when one tells of a switch
+    Sentinel 2 ──┼─► Confirmation ─► where to dial
+    Sentinel 3 ──┘                └► until when the connection takes commands of locks
+
+Each Sentinel has a task and a connection of its own, so one that hangs holds nobody
+up. The laws of this file:
+
+- Only a server is dialled that a majority confirms at that moment; so whatever follows
+  from the first look at it, such as a quarantine, begins after the confirmation.
+- The clock is read whenever a command is sent. A timer would not do: a loop that was
+  stalled runs what is ready before what is due, and would send one more command.
+- A grant that was asked for in time counts whenever it comes, because a lease lives
+  from when it was asked for. So the connection stays when the confirmation runs out.
+- It ends when a majority names another server, or this one in a later epoch.
+"""
+
+import asyncio
+import math
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from redlock_aio._rules import confirmation, protocol
+from redlock_aio._rules.confirmation import Configuration, Confirmation
+from redlock_aio._rules.protocol import Asker, Silence
+from redlock_aio._rules.quorum import Answer
+from redlock_aio._rules.server import ServerInfo
+from redlock_aio._transport.address import AnyDialler, Dialler, ServiceDialler
+from redlock_aio._transport.connection import Connection, Question
+from redlock_aio._transport.replies import mute, why
+
+ANSWER_TIMEOUT = 1.0
+"""For how many seconds a Sentinel may be dialled, and may be silent when it was asked."""
+
+PATIENCE = 0.8
+"""For how many seconds an attempt to dial waits for a majority; less than it may last in all."""
+
+
+class Subscription(protocol.Subscription):
+    """The command by which a Sentinel is asked to tell of failovers; who may not is asked only."""
+
+    def __init__(self) -> None:
+        self.payload = confirmation.SUBSCRIBE
+        self.debt_ttl = 0
+
+
+class ConfirmedConnection(Connection):
+    """
+    A connection to a master that Sentinels name.
+
+    Args:
+        sentinels: Who confirms that it is the master.
+
+        configuration: As what it was dialled.
+    """
+
+    __slots__ = ("_sentinels", "configuration", "confirmed_until")
+
+    def __init__(
+        self, *args: Any, sentinels: "Sentinels", configuration: Configuration, **kwargs: Any
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self._sentinels = sentinels
+        self.configuration = configuration
+        self.confirmed_until = -math.inf
+
+    def send(self, payload: bytes, askers: Sequence[Asker], /) -> Silence | None:
+        """Do as `Connection.send` while it is confirmed; else send what needs no vote."""
+        sentinels = self._sentinels
+        if sentinels.clock() <= self.confirmed_until:
+            return super().send(payload, askers)
+        return mute(super().send, payload, askers, sentinels.silence)
+
+
+class Route:
+    """How a master is reached that is always at one address."""
+
+    outlives = 0.0
+    """For how many seconds a master that was replaced may go on granting locks."""
+    detail = ""
+    """Why the server that was reached is not known to be the master, empty if it is."""
+
+    def __init__(self, dialler: Dialler) -> None:
+        self._dialler = dialler
+
+    async def dial(self) -> tuple[asyncio.Transport, object]:
+        """
+        Connect to it; see `Dialler.dial`.
+
+        Cancellation:
+            The connection is closed.
+        """
+        return await self._dialler.dial()
+
+    def connection(self, *args: Any, **kwargs: Any) -> Connection:
+        """Return the `Connection` for what was dialled last; the arguments are its own."""
+        return Connection(*args, **kwargs)
+
+    def identified(self, info: ServerInfo) -> ServerInfo:
+        """Return *info* with a run_id that tells the server from all that were there before."""
+        return info
+
+    def close(self) -> None:
+        """Begin to end what it takes to know the way."""
+
+    async def ended(self) -> None:
+        """
+        Wait until that has ended.
+
+        Cancellation:
+            It ends all the same.
+        """
+
+
+def route_to(
+    dialler: AnyDialler,
+    clock: Callable[[], float],
+    *,
+    changed: Callable[[], None],
+    tell: Callable[[bool, str], None],
+) -> Route:
+    """Return how *dialler*'s master is reached; see `Sentinels` for the arguments."""
+    if isinstance(dialler, ServiceDialler):
+        return Sentinels(dialler, clock, changed=changed, tell=tell)
+    return Route(dialler)
+
+
+class Sentinels(Route):
+    """
+    What the Sentinels of one master say, again and again, until `close`.
+
+    Args:
+        dialler: The master.
+
+        clock: The clock of leases.
+
+        changed: Called when the master of the present connection is not confirmed any
+            more, or is confirmed again.
+
+        tell: Called with a sentence that an operator should know.
+    """
+
+    outlives = confirmation.CONFIRMED_FOR
+
+    def __init__(
+        self,
+        dialler: ServiceDialler,
+        clock: Callable[[], float],
+        *,
+        changed: Callable[[], None],
+        tell: Callable[[bool, str], None],
+    ) -> None:
+        self._service = dialler
+        self.clock = clock
+        self._changed = changed
+        self._tell = tell
+        self._loop = asyncio.get_running_loop()
+        self._confirmation = Confirmation([str(each) for each in dialler.sentinels])
+        self._cautioned = ""
+        self._connection: ConfirmedConnection | None = None
+        self._dialled: Configuration | None = None
+        self._is_confirmed = False
+        self._silence: Silence | None = None
+        self._asked: asyncio.Future[None] = self._loop.create_future()
+        self._answered: asyncio.Future[None] = self._loop.create_future()
+        self._tasks = [
+            self._loop.create_task(self._ask(number, each), name=f"redlock_aio {each}")
+            for number, each in enumerate(dialler.sentinels)
+        ]
+
+    def __repr__(self) -> str:
+        return f"<Sentinels of {self._service}, {self._confirmation!r}>"
+
+    @property
+    def detail(self) -> str:  # type: ignore[override]
+        """Why the server of the present connection is not confirmed, empty if it is."""
+        connection = self._connection
+        now = self.clock()
+        if connection is None or now <= connection.confirmed_until:
+            return ""
+        return self._confirmation.describe(connection.configuration, now)
+
+    @property
+    def silence(self) -> Silence:
+        """What stands for the vote of a server that is not confirmed."""
+        if self._silence is None:  # until the next answer it is the same
+            self._silence = Silence(Answer.QUARANTINED, self.detail)
+        return self._silence
+
+    def identified(self, info: ServerInfo) -> ServerInfo:
+        """Return *info* as of the epoch in which the server was dialled."""
+        return info.in_epoch(self._dialled.epoch) if self._dialled is not None else info
+
+    async def dial(self) -> tuple[asyncio.Transport, object]:
+        """
+        Connect to the server that a majority confirms.
+
+        Raises:
+            ConnectionError: No server is confirmed; the text says what each Sentinel says.
+
+            OSError, redis.RedisError: It could not be reached, or did not let us in.
+
+        Cancellation:
+            The connection is closed.
+        """
+        ends = self._loop.time() + PATIENCE
+        while (found := self._confirmation.current(self.clock())) is None:
+            left = ends - self._loop.time()
+            if left <= 0:
+                raise ConnectionError(self._confirmation.describe(None, self.clock()))
+            await asyncio.wait([self._answered], timeout=left)
+        self._dialled = found
+        return await self._service.dial_to(found.host, found.port)
+
+    def connection(self, *args: Any, **kwargs: Any) -> ConfirmedConnection:
+        """Return the connection for what was dialled last."""
+        if self._dialled is None:
+            raise ConnectionError("no server was dialled")
+        connection = ConfirmedConnection(
+            *args, sentinels=self, configuration=self._dialled, **kwargs
+        )
+        self._connection = connection
+        self._is_confirmed = True
+        self._conclude()
+        return connection
+
+    async def _ask(self, number: int, sentinel: Dialler) -> None:
+        """Ask one Sentinel again and again, over a connection that is renewed when it ends."""
+        while True:
+            try:
+                async with asyncio.timeout(ANSWER_TIMEOUT):
+                    transport, keep = await sentinel.dial()
+                await self._listen(number, transport, keep)
+            except Exception as error:  # noqa: BLE001 - any failure is this Sentinel's silence
+                reason = why(error, sentinel.secrets, ANSWER_TIMEOUT).detail
+                self._confirmation.failed(number, reason)
+            self._conclude()
+            delay = confirmation.ASK_INTERVAL * random.uniform(0.5, 1)  # noqa: S311 - no secret
+            await asyncio.sleep(delay)
+
+    async def _listen(self, number: int, transport: asyncio.Transport, keep: object) -> None:
+        connection = Connection(
+            number,
+            self._loop,
+            condemn_after=ANSWER_TIMEOUT,
+            on_push=self._pushed,
+            on_lost=_ignore,
+        )
+        connection.adopt(transport, keep)
+        try:
+            subscription = Subscription()
+            connection.send(subscription.payload, [subscription])
+            while True:
+                await self._ask_once(number, connection)
+                await asyncio.wait([self._asked], timeout=confirmation.ASK_INTERVAL)
+        finally:
+            connection.condemn("closed")
+
+    async def _ask_once(self, number: int, connection: Connection) -> None:
+        commands = confirmation.questions(self._service.service)
+        questions = [Question(command, self._loop) for command in commands]
+        # The answers are true of some instant after this one.
+        asked_at = self.clock()
+        refused = connection.send(b"".join(commands), questions)
+        connection.overdue()
+        replies = [refused] if refused else [await question.reply for question in questions]
+        for reply in replies:
+            if isinstance(reply, Silence):
+                raise ConnectionError(reply.detail)
+        self._confirmation.answered(number, confirmation.read_answer(replies, asked_at))
+        self._conclude()
+
+    def _pushed(self, _number: int, push: object) -> None:
+        """Ask all Sentinels now if one tells of a failover; the others may know it, too."""
+        if confirmation.is_switch(push, self._service.service) and not self._asked.done():
+            self._asked.set_result(None)
+            self._asked = self._loop.create_future()
+
+    def _conclude(self) -> None:
+        """Draw the consequences of a new answer, or of one that is overdue."""
+        self._answered.set_result(None)
+        self._answered = self._loop.create_future()
+        self._silence = None
+        caution = self._confirmation.caution
+        if caution and caution != self._cautioned:
+            self._tell(False, f"{self._service}: {caution}")
+        self._cautioned = caution
+        connection, now = self._connection, self.clock()
+        if connection is None:
+            return
+        connection.confirmed_until = self._confirmation.until(connection.configuration)
+        current = self._confirmation.current(now)
+        if current not in (None, connection.configuration):
+            self._connection = None
+            connection.condemn(f"the Sentinels name {current} as the master")
+        elif self._is_confirmed is not (now <= connection.confirmed_until):
+            self._is_confirmed = not self._is_confirmed
+            self._changed()
+
+    def close(self) -> None:
+        """Begin to end all connections to Sentinels."""
+        for task in self._tasks:
+            task.cancel()
+
+    async def ended(self) -> None:
+        """
+        Wait until everything has ended after `close`.
+
+        Cancellation:
+            It ends all the same.
+        """
+        await asyncio.wait(self._tasks)
+
+
+def _ignore(_reason: str, *_: object) -> None:
+    """Nobody is owed anything when the connection to a Sentinel ends."""

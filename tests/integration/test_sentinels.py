@@ -1,0 +1,198 @@
+"""Real Sentinels: failovers, split brains and Sentinels that are away never give two holders."""
+
+import asyncio
+import contextlib
+import itertools
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from redlock_aio import Answer, LockNotAcquiredError, LockNotHeldError, Redlock, Retry, Vote
+from redlock_aio._rules import timing
+from redlock_aio._rules.confirmation import CONFIRMED_FOR
+
+from .sentinels import Site, View, need_addresses, now, view
+
+MAX_TTL = 1_000
+LASTS = timing.forgetting(MAX_TTL, factor=timing.DRIFT_FACTOR)
+OFTEN = Retry(min_delay=2, max_delay=10)
+
+pytestmark = [pytest.mark.promise("S1"), pytest.mark.timeout(120)]
+
+
+@pytest.fixture(scope="module")
+def kind() -> str:
+    """Most of it is the same on all servers."""
+    return "redis"
+
+
+@pytest.fixture
+async def site(kind: str, tmp_path: Path) -> AsyncIterator[Site]:
+    need_addresses()
+    async with contextlib.AsyncExitStack() as stack:
+        site = Site(kind, tmp_path)
+        await site.start(stack)
+        yield site
+
+
+@contextlib.asynccontextmanager
+async def program(site: Site) -> AsyncIterator[tuple[Redlock, View]]:
+    """Have a program that locks with the master that the Sentinels name, as its only one."""
+    async with (
+        view(site) as seen,
+        Redlock([seen.client], max_ttl=MAX_TTL, master_timeout=300) as redlock,
+    ):
+        # A server that has just been started waits until it can't have forgotten a lock.
+        async with redlock.lock("first", ttl=MAX_TTL, wait=30_000, retry=OFTEN):
+            pass
+        yield redlock, seen
+
+
+async def attempt(redlock: Redlock, name: str = "probe") -> Vote:
+    """Return what the master says to one attempt, which is taken back."""
+    try:
+        async with redlock.lock(name, wait=0, ttl=MAX_TTL) as lease:
+            return lease.votes[0]
+    except LockNotAcquiredError as error:
+        return error.votes[0]
+
+
+class Holders:
+    """Who has believed to hold a lock, from when to when."""
+
+    def __init__(self) -> None:
+        self.spans: dict[str, list[tuple[float, float, str]]] = {}
+
+    async def compete(self, redlock: Redlock, who: str, *, at_once: int = 10) -> None:
+        """Take locks again and again, and keep each until its lease is over."""
+
+        async def take(name: str) -> None:
+            while True:
+                lock = redlock.lock(
+                    name, ttl=MAX_TTL, auto_extend=False, on_lost="flag", retry=OFTEN
+                )
+                lease = await lock.acquire()
+                began = now()
+                spans = self.spans.setdefault(name, [])
+                place = len(spans)
+                spans.append((began, began + lease.remaining / 1000, who))
+                try:
+                    await lease.lost.wait()  # maybe a moment before its deadline
+                    spans[place] = (began, min(spans[place][1], now()), who)
+                finally:
+                    with contextlib.suppress(LockNotHeldError):
+                        await lease.release()
+
+        await asyncio.gather(*(take(f"r{i}") for i in range(at_once)))
+
+    def check(self) -> None:
+        """Check that no lock had two holders."""
+        for name, spans in self.spans.items():
+            for (_, ends, one), (begins, _, other) in itertools.pairwise(sorted(spans)):
+                assert ends <= begins + 0.001, f"{name}: {one} until {ends}, {other} from {begins}"
+
+    def count(self, who: str, since: float) -> int:
+        """Return how often a program has got a lock *since* then."""
+        spans = itertools.chain(*self.spans.values())
+        return sum(holder == who and began > since for began, _, holder in spans)
+
+
+@contextlib.asynccontextmanager
+async def competing(programs: dict[str, Redlock]) -> AsyncIterator[Holders]:
+    """Let the programs compete for locks meanwhile, and check that they exclude each other."""
+    holders = Holders()
+    tasks = [asyncio.create_task(holders.compete(r, who)) for who, r in programs.items()]
+    try:
+        yield holders
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+    for task in tasks:
+        assert task.cancelled(), task.exception()
+    holders.check()
+
+
+async def test_a_split_brain_has_one_holder(site: Site) -> None:
+    """A is cut off with the old master and one Sentinel; B is with the two others."""
+    async with program(site) as (a, near_old), program(site) as (b, near_new):
+        async with competing({"a": a, "b": b}) as holders:
+            await asyncio.sleep(0.5)
+            site.cut_off_old(with_sentinels=[0])
+            near_new.proxies[0].stall()
+            for proxy in near_old.proxies[1:]:
+                proxy.stall()
+            cut = now()
+            await site.switched(1, 2)
+            switched = now()
+            assert site.named_by(0) == "old"
+            await asyncio.sleep(LASTS + CONFIRMED_FOR + 2)
+        assert holders.count("b", switched) >= 10, "B has locks of the new master"
+        assert holders.count("a", cut + CONFIRMED_FOR) == 0
+        assert "1 of 3 Sentinels confirm" in (await attempt(a)).detail
+
+
+async def test_an_old_master_that_only_clients_reach_has_no_vote(site: Site) -> None:
+    """All Sentinels see it fail, and name another; nobody tells the old master."""
+    async with program(site) as (a, _), program(site) as (b, _):
+        async with competing({"a": a, "b": b}) as holders:
+            site.cut_off_old()
+            await site.switched(0, 1, 2)
+            switched = now()
+            await asyncio.sleep(LASTS + CONFIRMED_FOR + 2)
+        for who in ("a", "b"):
+            assert holders.count(who, switched + LASTS) > 0
+        with contextlib.closing(site.servers["old"].client()) as client:
+            assert client.role()[0] == "master"
+
+
+@pytest.mark.parametrize("kind", ["redis", "valkey"], scope="module")
+async def test_a_planned_failover_costs_the_quarantine_and_the_bound(site: Site) -> None:
+    """It is seen at once, and the promoted master waits as long as it must, not longer."""
+    async with program(site) as (a, near), program(site) as (b, _):
+        async with competing({"a": a, "b": b}) as holders:
+            await asyncio.sleep(0.3)
+            await near.manager.sentinels[0].execute_command("SENTINEL FAILOVER mine")
+            began = now()
+            await site.switched(0, 1, 2)
+            switched = now()
+            await asyncio.sleep(0.5)
+            vote = await attempt(a)
+            assert vote.answer is Answer.QUARANTINED
+            assert "it votes again in" in vote.detail
+            async with a.lock("late", ttl=MAX_TTL, retry=OFTEN):
+                late = now()
+            assert late > began + LASTS + CONFIRMED_FOR
+            assert late < switched + LASTS + CONFIRMED_FOR + 5
+            await asyncio.sleep(0.5)
+        since = began + LASTS + CONFIRMED_FOR
+        assert holders.count("a", since) + holders.count("b", since) > 0
+
+
+async def test_without_sentinels_there_is_no_vote_until_they_are_back(site: Site) -> None:
+    """The master is well all the time; when it is confirmed again it votes without a wait."""
+    async with program(site) as (a, near):
+        connection = a._masters[0]._connection
+        for sentinel in site.sentinels:
+            sentinel.kill()
+        await asyncio.sleep(CONFIRMED_FOR + 0.1)
+        detail = (await attempt(a)).detail
+        assert "0 of 3 Sentinels confirm" in detail
+        assert all(f"127.0.0.1:{proxy.port} (" in detail for proxy in near.proxies)
+        for sentinel in site.sentinels:
+            sentinel.start()
+        async with a.lock("late", ttl=MAX_TTL, retry=OFTEN):
+            assert a._masters[0]._connection is connection
+
+
+async def test_one_of_three_sentinels_that_hangs_costs_nothing(site: Site) -> None:
+    """The others are a majority, for a new program, too."""
+    async with program(site) as (a, _):
+        site.sentinels[0].pause()
+        ends = now() + 2 * CONFIRMED_FOR
+        while now() < ends:
+            assert (await attempt(a)).answer is Answer.GRANTED
+            await asyncio.sleep(0.02)
+        async with program(site) as (b, _):
+            assert (await attempt(b)).answer is Answer.GRANTED
