@@ -7,7 +7,7 @@ from redlock_aio import Redlock
 
 MASTERS = os.environ.get("REDLOCK_MASTERS", "redis://localhost:6379").split(",")
 
-redlock = Redlock(MASTERS)  # at module level: it connects on first use
+redlock = Redlock(MASTERS, key_prefix="lock:")  # at module level: it connects on first use
 
 
 @redlock.locked("invoice:{invoice_id}", ttl=10_000)

@@ -53,7 +53,7 @@ async def main() -> None:
     database = sqlite3.connect(":memory:")
     database.execute(TABLE)
     data = Redis.from_url(MASTERS[0], decode_responses=True)  # any server will do
-    async with Redlock(MASTERS) as redlock, data as redis:
+    async with Redlock(MASTERS, key_prefix="lock:") as redlock, data as redis:
         fence = RedisFence(redis, name)
         lock = redlock.lock(name, fencing=True)
 

@@ -43,7 +43,7 @@ async def work(redlock: Redlock, report: str, handed: str) -> None:
 
 
 async def main() -> None:
-    async with Redlock(MASTERS) as redlock:
+    async with Redlock(MASTERS, key_prefix="lock:") as redlock:
         if sys.argv[1:2] == ["worker"]:
             await work(redlock, sys.argv[2], sys.stdin.read())
             return

@@ -52,7 +52,10 @@ async def main() -> None:
         metrics(event)
         log(event)
 
-    async with Redlock(MASTERS, listener=listener) as redlock, redlock.lock("metrics:1", ttl=600):
+    async with (
+        Redlock(MASTERS, key_prefix="lock:", listener=listener) as redlock,
+        redlock.lock("metrics:1", ttl=600),
+    ):
         try:
             await redlock.lock("metrics:1", wait=50).acquire()
         except LockNotAcquiredError:

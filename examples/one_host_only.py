@@ -25,7 +25,7 @@ async def clean_up() -> None:
 
 async def main() -> int:
     host = os.environ.get("HOST_NAME", socket.gethostname())
-    async with Redlock(MASTERS, name=host) as redlock:
+    async with Redlock(MASTERS, key_prefix="lock:", name=host) as redlock:
         about = {"pid": os.getpid()}
         lock = redlock.lock("cron:clean-up", wait=WAIT, hold_at_least=KEEP, metadata=about)
         try:

@@ -16,7 +16,7 @@ async def send_invoice(redlock: Redlock, number: int) -> None:
 
 
 async def main() -> None:
-    async with Redlock(MASTERS) as redlock:  # one for the whole program
+    async with Redlock(MASTERS, key_prefix="lock:") as redlock:  # one for the whole program
         await asyncio.gather(send_invoice(redlock, 42), send_invoice(redlock, 42))
 
 

@@ -14,7 +14,7 @@ MASTERS = os.environ.get("REDLOCK_MASTERS", "redis://localhost:6379").split(",")
 
 
 async def main() -> None:
-    async with Redlock(MASTERS) as redlock:
+    async with Redlock(MASTERS, key_prefix="lock:") as redlock:
 
         async def withdraw(account: str, amount: int) -> None:
             async with redlock.lock(f"account:{account}", reentrant=True) as lease:

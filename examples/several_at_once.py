@@ -26,7 +26,7 @@ async def transfer(redlock: Redlock, giver: str, taker: str, amount: int) -> Non
 
 
 async def main() -> None:
-    async with Redlock(MASTERS) as redlock:
+    async with Redlock(MASTERS, key_prefix="lock:") as redlock:
         async with asyncio.TaskGroup() as tasks:
             for _ in range(10):
                 tasks.create_task(transfer(redlock, "ada", "bob", 3))

@@ -54,7 +54,7 @@ async def in_order(redlock: Redlock) -> None:
 
 
 async def main() -> None:
-    async with Redlock(MASTERS) as redlock:
+    async with Redlock(MASTERS, key_prefix="lock:") as redlock:
         await one_attempt(redlock)
         async with redlock.lock("invoice:42"):
             await one_attempt(redlock)

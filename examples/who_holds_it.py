@@ -37,7 +37,10 @@ async def operator(redlock: Redlock) -> None:
 
 async def main() -> None:
     # Two programs, as it were.
-    async with Redlock(MASTERS) as theirs, Redlock(MASTERS) as ours:
+    async with (
+        Redlock(MASTERS, key_prefix="lock:") as theirs,
+        Redlock(MASTERS, key_prefix="lock:") as ours,
+    ):
         has_it = asyncio.Event()
         job = asyncio.create_task(stuck_job(theirs, has_it))
         await has_it.wait()

@@ -10,6 +10,7 @@ Releasing a lock that somebody else holds.
 - A master that has not confirmed the revocation is asked again when it answers.
   There too nobody gets in before the holder may know: the revocation is what is
   repeated, and it ends by itself.
+- What can't be a lock is never named to a master, and so never touched.
 - Masters where the lock is free are closed as well. Else somebody could make a
   majority of them and of grants from before, which it does not know to be revoked.
 - Whoever is cancelled leaves revocations that end by themselves.
@@ -98,7 +99,8 @@ class Eviction:
         Raises:
             QuorumUnavailableError: Too few masters have answered.
 
-            RedlockError: The manager was closed meanwhile.
+            RedlockError: What the masters keep is no lock; or the manager was closed
+                meanwhile.
 
         Cancellation:
             If it was being revoked already, it is free after a moment all the same.
@@ -106,7 +108,12 @@ class Eviction:
         asked = Inspection(self._fleet, self._key)
         await hear(self._fleet, asked)
         told = [inspection.read(reply) for reply in asked.replies]
-        values = _longest(told, self._max_ttl)
+        objections = [inspection.objection(reply) for reply in asked.replies]
+        locks = [None if why else said for said, why in zip(told, objections, strict=True)]
+        values = _longest(locks, self._max_ttl)
+        no_locks = sum(map(bool, objections))
+        if no_locks >= majority(len(told)) or (no_locks and not values):
+            raise self._no_lock(objections)
         if not values:
             outs = zip(told, asked.quarantines, strict=True)
             known = sum(said is not None and not out for said, out in outs)
@@ -175,6 +182,14 @@ class Eviction:
             raise RedlockError("this Redlock was closed")
         if round.verdict is not WON:
             raise self._unavailable(round.votes())
+
+    def _no_lock(self, objections: Sequence[str]) -> RedlockError:
+        names = (link.name for link in self._fleet.links)
+        said = "; ".join(f"{n}: {why}" for n, why in zip(names, objections, strict=True) if why)
+        return RedlockError(
+            f"{self._resource!r} is not a lock, and was not released ({said});"
+            " if it is the program's own data, lock under a key_prefix"
+        )
 
     def _unavailable(self, votes: Sequence[Vote]) -> QuorumUnavailableError:
         return unavailable(self._resource, votes, self._fleet.clock() - self._began)

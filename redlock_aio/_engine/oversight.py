@@ -92,6 +92,12 @@ class Oversight:
         library that uses one value for several holders. A master that does not answer
         takes it from the same holder as soon as it does.
 
+        What can't be a lock is never touched: a key of another type, one without a ttl (but
+        for a lock of this library whose ttl somebody has taken away), one of more than
+        2 KiB; unless it has the very value of a lock on another master. On a minority of
+        the masters it is left as it is, and the lock is released on the others. On a
+        majority, or where no master keeps a lock, it is an error.
+
         Returns:
             Whether there was anything to take, on any master; also what only a
             minority keeps.
@@ -100,8 +106,8 @@ class Oversight:
             QuorumUnavailableError: Too few masters have answered to find or free it.
                 Those that have answered take it away all the same.
 
-            RedlockError: The manager is closed, or belongs to another event loop
-                or process.
+            RedlockError: What the masters keep can't be a lock, and nothing was changed;
+                or the manager is closed, or belongs to another event loop or process.
 
             TypeError, ValueError: As for `lock`.
 

@@ -211,6 +211,26 @@ def read(reply: object) -> Told | None:
     return Told(value, left if left >= 0 else ENDLESS, count or None, max(waiters, 0))
 
 
+def objection(reply: object) -> str:
+    """
+    Return why what a master keeps can't be a lock, by its *reply* to `inspect`.
+
+    Empty if it can, and if the master keeps nothing or has not said what. A lock is a
+    string of at most 2 KiB that ends by itself; one that carries a token of ours is a
+    lock also if somebody has taken its ttl away.
+    """
+    if protocol.is_of_another_type(reply):
+        return protocol.read(reply).detail.removeprefix("WRONGTYPE ")
+    told = read(reply)
+    if told is None or told.value is None:
+        return ""
+    if len(told.value) > holders.LONGEST:
+        return f"the key holds more than {holders.LONGEST:,} bytes, which no lock does"
+    if told.left == ENDLESS and not holders.TOKEN.match(told.value):
+        return "the key has no ttl, and every lock has one"
+    return ""
+
+
 def is_number(text: bytes) -> bool:
     """Return whether *text* is what a counter may say."""
     return text.isdigit() and len(text) <= 20 and int(text) <= protocol.NEVER

@@ -97,7 +97,7 @@ async def test_what_is_seen_of_a_lock(
 async def test_hung_and_dead_masters_are_said_to_be(
     redlock: Redlock, masters: list[RealMaster]
 ) -> None:
-    put(masters, "r")
+    put(masters, "r", 3_600_000)
     masters[0].pause()
     masters[1].kill()
     await until(lambda: "4 up" in repr(redlock))
@@ -116,7 +116,7 @@ async def test_hung_and_dead_masters_are_said_to_be(
 async def test_forgotten_scripts_are_sent_again(
     redlock: Redlock, masters: list[RealMaster]
 ) -> None:
-    put(masters, "r")
+    put(masters, "r", 3_600_000)
     for master in masters:
         call(master, "SCRIPT", "FLUSH")
     assert (await redlock.inspect("r")).locked
@@ -161,7 +161,7 @@ async def test_the_fair_are_served_when_a_stranger_s_lock_is_revoked(
     masters: list[RealMaster],
 ) -> None:
     """And a master that was hung is cleaned; what was set there meanwhile stays."""
-    put(masters, "r")
+    put(masters, "r", 3_600_000)
     async with (
         connected(masters, master_timeout=SOON) as redlock,
         connected(masters, master_timeout=SOON) as other,

@@ -143,7 +143,7 @@ async def room() -> AsyncIterator[Room]:
 def theirs(masters: list[FakeMaster]) -> None:
     """Let a stranger have the lock."""
     for master in masters:
-        master.set("r", "theirs")
+        master.set("r", "theirs", 3_600_000)
 
 
 @pytest.mark.promise("S1")
@@ -245,7 +245,7 @@ async def test_a_late_revocation_does_not_take_the_lock_of_the_next(
     redlock: Redlock, forcer: Redlock, masters: list[FakeMaster], room: Room
 ) -> None:
     theirs(masters[:2])
-    masters[2].set("r", "another's")
+    masters[2].set("r", "another's", 3_600_000)
     room.send(redlock, "waiter", fair=True)
     await asyncio.sleep(0.3)
     forcing = asyncio.create_task(forcer.force_release("r"))

@@ -2,11 +2,12 @@
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from redlock_aio import Answer, LockNotAcquiredError, Redlock
+from redlock_aio import Answer, LockNotAcquiredError, Redlock, RedlockError
 from redlock_aio._rules.scripts import ENQUEUE
 from redlock_aio.testing import FakeMaster
 
@@ -136,3 +137,76 @@ async def test_what_is_seen_of_a_key_of_another_type(
     state = await redlock.inspect("r")
     assert (state.views[0].answer, state.views[0].detail) == (Answer.ERROR, NOT_A_LOCK)
     assert f"m0: error, {NOT_A_LOCK}" in str(state)
+
+
+# Releasing by force.
+
+
+DATA: dict[str, Callable[[FakeMaster], object]] = {
+    "a sorted set": lambda master: spoil([master]),
+    "no ttl": lambda master: master.set("r", "data"),
+    "too long": lambda master: master.set("r", "x" * 2_049, 60_000),
+}
+"""What an application keeps under a lock's name."""
+
+SAID = {
+    "a sorted set": "the key holds a zset, not a lock",
+    "no ttl": "the key has no ttl, and every lock has one",
+    "too long": "the key holds more than 2,048 bytes, which no lock does",
+}
+
+
+def kept(master: FakeMaster) -> object:
+    """Return what the master keeps under the name, with its end."""
+    return master._keys.get(b"r")
+
+
+@pytest.mark.parametrize("kind", DATA)
+@pytest.mark.parametrize("on", [1, 2, 3, 5])
+async def test_what_is_no_lock_is_not_released(
+    redlock: Redlock, masters: list[FakeMaster], kind: str, on: int
+) -> None:
+    for master in masters[:on]:
+        DATA[kind](master)
+    before = [kept(master) for master in masters]
+    with pytest.raises(RedlockError, match=rf"'r' is not a lock.*m0: {SAID[kind]}") as refused:
+        await redlock.force_release("r")
+    assert type(refused.value) is RedlockError
+    assert str(refused.value).count(SAID[kind]) == on
+    await asyncio.sleep(2)
+    assert [kept(master) for master in masters] == before
+
+
+@pytest.mark.parametrize("kind", DATA)
+@pytest.mark.parametrize("on", [1, 2])
+async def test_a_lock_is_released_beside_a_minority_that_keeps_something_else(
+    redlock: Redlock, masters: list[FakeMaster], kind: str, on: int
+) -> None:
+    for master in masters[:on]:
+        DATA[kind](master)
+    before = [kept(master) for master in masters[:on]]
+    for master in masters[on:]:
+        master.set("r", "another library's", 60_000)
+    assert await redlock.force_release("r")
+    assert [kept(master) for master in masters] == before + [None] * (5 - on)
+
+
+async def test_a_leftover_on_a_minority_is_not_released_beside_a_majority_of_data(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    spoil(masters[:3])
+    masters[4].set("r", "another library's", 60_000)
+    with pytest.raises(RedlockError, match="is not a lock"):
+        await redlock.force_release("r")
+    assert kept(masters[4]) is not None
+
+
+async def test_a_lock_of_ours_without_a_ttl_is_released(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    """Somebody has taken its ttl away; nothing else would ever end it."""
+    lease = await redlock.lock("r", auto_extend=False).acquire()
+    for master in masters:
+        master.set("r", lease.token)
+    assert await redlock.force_release("r")
+    assert not any(kept(master) for master in masters)
