@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 import pytest_asyncio
 
-from redlock_aio import LockLostError, LockNotAcquiredError, Redlock
+from redlock_aio import Lease, LockLostError, LockNotAcquiredError, Redlock
 from redlock_aio.testing import EmbeddedMaster, embedded_masters
 
 
@@ -39,6 +39,21 @@ async def test_an_invoice_is_not_sent_by_two(redlock: Redlock) -> None:
     async with redlock.lock("invoice:42"):
         with pytest.raises(LockNotAcquiredError):
             await send_invoice(redlock, lasts=0)
+
+
+@pytest_asyncio.fixture
+async def editing(redlock: Redlock) -> AsyncIterator[Lease]:
+    # pytest-asyncio ends a fixture in another task than the one that began it. No task is inside
+    # the block then that could be cancelled, so the lease only tells if it is lost.
+    async with redlock.lock("invoice:42", on_lost="flag") as lease:
+        yield lease
+
+
+@pytest.mark.asyncio
+async def test_an_invoice_is_not_sent_while_it_is_edited(redlock: Redlock, editing: Lease) -> None:
+    with pytest.raises(LockNotAcquiredError):
+        await send_invoice(redlock, lasts=0)
+    editing.ensure_valid()
 
 
 @pytest.mark.asyncio

@@ -13,6 +13,7 @@ from typing import Literal, Self
 from anyio import CancelScope
 
 from redlock_aio._engine import reentrance
+from redlock_aio._engine.belonging import left_elsewhere
 from redlock_aio._engine.boots import boot_of
 from redlock_aio._engine.hold import Hold
 from redlock_aio._engine.rounds import Round
@@ -302,7 +303,7 @@ class Lease:
             if hold.state is not HELD:
                 hold.tell()  # it was lost before there was anything to cancel
 
-    async def __aexit__(  # noqa: C901 - each call would cost
+    async def __aexit__(  # noqa: C901, PLR0912 - each call would cost
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
@@ -317,6 +318,9 @@ class Lease:
         Raises:
             LockLostError: The lease was lost, and the body has no exception of
                 its own. With *on_lost* "flag" nothing is raised.
+
+            RedlockError: Another task has entered the block, and with *on_lost*
+                "cancel" nobody but that one can be cancelled.
 
         Cancellation:
             The lock is released all the same.
@@ -338,9 +342,14 @@ class Lease:
                 if scope.__exit__(kind, error, trace):
                     error = None
             except BaseException as rest:
-                # What a group holds besides our cancellation.
-                self._note(rest)
-                raise
+                stray = left_elsewhere(hold, scope, self._watchdog.fleet)
+                if stray is None:
+                    self._note(rest)  # what a group holds besides our cancellation
+                    raise
+                self._let_go = True
+                if error is None or isinstance(error, GeneratorExit):
+                    raise stray from None
+                error.add_note(str(stray))
         if released_here:
             self._let_go = True
             # Whoever fails or is cancelled is not held up: the release is on its

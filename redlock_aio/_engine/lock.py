@@ -18,7 +18,7 @@ from redlock_aio._rules.fencing import Counter
 from redlock_aio._rules.keys import Key, Keys
 from redlock_aio._rules.mistakes import NotALease
 from redlock_aio._rules.timing import Retry
-from redlock_aio.errors import LockNotAcquiredError
+from redlock_aio.errors import LockNotAcquiredError, LockNotHeldError
 
 
 class Lock(NotALease):
@@ -72,9 +72,7 @@ class Lock(NotALease):
         self._reentrant = reentrant
         self._owner = owner
         self._metadata = metadata
-        # The leases of blocks that are entered now, with their tasks; the first
-        # needs none, for whoever is not among the others is its task.
-        self._entered: list[tuple[asyncio.Task[object] | None, Lease]] = []
+        self._entered: list[Lease] = []  # of blocks that are entered now
 
     def __repr__(self) -> str:
         return f"<Lock {', '.join(map(repr, self._resources))}, ttl {self._ttl} ms>"
@@ -179,9 +177,7 @@ class Lock(NotALease):
     def _enter(self, lease: Lease) -> None:
         # Nothing is awaited from here on: whoever is cancelled now meets it
         # in the body, and leaves it through the release.
-        entered = self._entered
-        task = asyncio.current_task(self._engine._fleet.loop) if entered else None
-        entered.append((task, lease))
+        self._entered.append(lease)
         lease._enter()
 
     def _counter(self, line: Line) -> Counter | None:
@@ -356,8 +352,7 @@ class Lock(NotALease):
             reentrance.tell(fleet, hold)
         lease = self._lease_kind(watchdog, hold, now, self._on_lost)
         if entering:  # as `_enter` does, without a call
-            entered = self._entered
-            entered.append((task if entered else None, lease))
+            self._entered.append(lease)
             lease._enter()
         return lease
 
@@ -389,12 +384,16 @@ class Lock(NotALease):
             The lock is released all the same.
         """
         entered = self._entered
-        mine = len(entered) - 1
-        if mine or entered[0][0] is not None:
-            task = asyncio.current_task(self._engine._fleet.loop)
-            while mine >= 0 and entered[mine][0] not in (task, None):
-                mine -= 1
-            if mine < 0:
-                raise RuntimeError(f"{self!r} must be left by the task that entered it")
-        lease = entered.pop(mine)[1]
+        lease = entered.pop() if len(entered) == 1 else self._left()
         return lease.__aexit__(kind, error, trace)  # type: ignore[return-value]  # see above
+
+    def _left(self) -> Lease:
+        """Return whose block this task leaves: its own last one, or one whose task has ended."""
+        task = asyncio.current_task(self._engine._fleet.loop)
+        for leaves in (lambda entered: entered is task, lambda entered: entered.done()):
+            for lease in reversed(self._entered):
+                entered = lease._task and lease._task()
+                if not entered or leaves(entered):
+                    self._entered.remove(lease)
+                    return lease
+        raise LockNotHeldError(self._resources, "this task has not entered its block")

@@ -105,7 +105,7 @@ LOGS = {
 def test_it_runs(path: Path, run: Run) -> None:
     if path.name.startswith("test_"):
         done = run("-m", "pytest", "-q", str(path))
-        assert "3 passed" in done.stdout, done.stdout
+        assert "4 passed" in done.stdout, done.stdout
     else:
         done = run(str(path))
         assert re.fullmatch(SAYS[path.name], done.stdout), done.stdout

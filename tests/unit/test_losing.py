@@ -8,7 +8,7 @@ import math
 import anyio
 import pytest
 
-from redlock_aio import LockLostError, LockNotHeldError, Redlock
+from redlock_aio import LockLostError, LockNotHeldError, Redlock, RedlockError
 from redlock_aio._engine.watchdog import BATCH
 from redlock_aio.testing import FakeMaster, VirtualTimeLoop
 
@@ -340,7 +340,7 @@ async def test_a_block_that_another_task_leaves_is_released_all_the_same(
     redlock_lock, leave = redlock.lock("s"), asyncio.Event()
     task = asyncio.create_task(hold(leave))
     await asyncio.sleep(0.1)
-    with pytest.raises(RuntimeError, match="different task"):
+    with pytest.raises(RedlockError, match="not by the task that entered"):
         await redlock_lock.__aexit__(None, None, None)
     await asyncio.sleep(0.1)
     assert [master.keys for master in masters] == [{}] * 5
