@@ -103,11 +103,16 @@ class Attempt(Round):
             return self.key.extend(self.token, ttl)
         return self.counter.extend(self.token, ttl, self.fence)
 
-    def restoration(self, ttl: int) -> bytes:
-        """Return the command that sets the lock again for *ttl* ms, where nobody has it."""
+    def restoration(self, ttl: int, ceiling: int = 0) -> bytes:
+        """
+        Return the command that sets the lock again for *ttl* ms, where nobody has it.
+
+        Args:
+            ceiling: Up to where a majority has lifted its counters; see `Counter.lift`.
+        """
         if self.counter is None:
             return self.key.restore(self.token, ttl)
-        return self.counter.extend(self.token, ttl, self.fence, again=True)
+        return self.counter.restore(self.token, ttl, self.fence, ceiling)
 
 
 def _count(self: "FencedAttempt | Raising", master: int, reply: object, /) -> None:

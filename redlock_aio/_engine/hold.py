@@ -11,6 +11,7 @@ from redlock_aio._engine.attempts import Attempt
 from redlock_aio._engine.line import Line
 from redlock_aio._engine.rounds import Fleet, Round
 from redlock_aio._rules import protocol, timing
+from redlock_aio._rules.fencing import Counter
 from redlock_aio._rules.handing import Handed
 from redlock_aio._rules.lifetime import LOST, Lifetime
 from redlock_aio._rules.protocol import OTHERS, Silence, Trust
@@ -39,8 +40,11 @@ class Keeper(Protocol):
     def lose(self, hold: "Hold", reason: str) -> None:
         """End it against its holder's will."""
 
-    def restore(self, hold: "Hold", master: int) -> None:
-        """Set its key again on a master that has lost it."""
+    def restore(self, hold: "Hold", master: int, ceiling: int = 0) -> None:
+        """Set its key again on a master that has lost it, or does not count for it."""
+
+    def lift(self, hold: "Hold", master: int, ceiling: int) -> None:
+        """Lift the counters of a majority, so that *master* can count again."""
 
 
 class Hold(Lifetime):
@@ -263,14 +267,15 @@ class Renewal(Round):
         """
         Return whether the master that has answered *reply* may be without the key.
 
-        One that is quarantined does not say so, because its answer does not count.
+        One that is quarantined does not say so, because its answer does not count; one
+        whose counter is beyond the fencing token does not look.
         """
         if isinstance(reply, Silence):
             return reply.answer is Answer.QUARANTINED
-        return isinstance(reply, int) and reply in {0, OTHERS}
+        return reply.__class__ is int
 
     def declined(self, master: int, reply: object) -> None:
-        """Have a master that has lost the key keep it again, once the extension holds."""
+        """Have a master that refuses keep the key again, once the extension holds."""
         if isinstance(reply, int) and reply in {0, OTHERS}:
             self._watchdog.doubt(self.hold)  # it may have been released by force
         if self.verdict is WON and self.may_lack_key(reply):
@@ -295,6 +300,56 @@ class Restoration:
 
     def answered(self, master: int, reply: object, /) -> None:
         """Leave it at that."""
+
+
+class Restoring(Restoration):
+    """
+    The request to set the key of a held lease again on one master.
+
+    If the master has a counter beyond the fencing token, it has the key from now on, so
+    that nobody raises its counter any more; that it counts as well takes a `Lifting`.
+    """
+
+    __slots__ = ("_ceiling", "_hold", "_watchdog")
+
+    def __init__(self, watchdog: Keeper, hold: Hold, ceiling: int) -> None:
+        super().__init__(hold.attempt.restoration(hold.ttl, ceiling))
+        self._watchdog = watchdog
+        self._hold = hold
+        self._ceiling = ceiling
+
+    def answered(self, master: int, reply: object, /) -> None:
+        """Have the counters lifted to the one that is beyond the fencing token, once."""
+        if isinstance(reply, int) and reply > 0 and not self._ceiling:
+            self._watchdog.lift(self._hold, master, reply)
+
+
+class Lifting(Round):
+    """
+    The request to lift the counters of a lease to the higher one of another master.
+
+    When a majority has done so, nobody else can agree on a fencing token up to there.
+    So the other master counts again with its counter as it is.
+    """
+
+    __slots__ = ("_ceiling", "_hold", "_master", "_watchdog")
+
+    def __init__(
+        self, watchdog: Keeper, hold: Hold, counter: Counter, master: int, ceiling: int
+    ) -> None:
+        attempt = hold.attempt
+        payload = counter.lift(attempt.token, attempt.fence, ceiling)
+        super().__init__(watchdog.fleet.links, payload)
+        self._watchdog = watchdog
+        self._hold = hold
+        self._master = master
+        self._ceiling = ceiling
+
+    def settled(self) -> None:
+        """Let the other master count again; without a majority the next extension tries anew."""
+        if self.verdict is WON:
+            self._watchdog.restore(self._hold, self._master, self._ceiling)
+        super().settled()
 
 
 class Leaving(Round):

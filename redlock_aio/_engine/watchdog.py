@@ -21,11 +21,21 @@ from typing import Protocol
 
 from anyio import CancelScope
 
-from redlock_aio._engine.hold import Hold, Keeping, Leaving, Look, Renewal, Restoration, Sharer
+from redlock_aio._engine.hold import (
+    Hold,
+    Keeping,
+    Leaving,
+    Lifting,
+    Look,
+    Renewal,
+    Restoring,
+    Sharer,
+)
 from redlock_aio._engine.rounds import Fleet
 from redlock_aio._engine.waiting import take_back
 from redlock_aio._rules import timing
 from redlock_aio._rules.lifetime import HELD, NEVER_STALLED, RELEASED, RETRY_SHARE
+from redlock_aio._rules.protocol import NEVER
 from redlock_aio._rules.quorum import LOST as LOST_ROUND, OPEN, WON
 from redlock_aio.errors import LockLostError, LockNotHeldError
 
@@ -187,20 +197,34 @@ class Watchdog:
             self._push(hold, now)
         return False
 
-    def restore(self, hold: Hold, master: int) -> None:
+    def restore(self, hold: Hold, master: int, ceiling: int = 0) -> None:
         """
         Set the key again on a master that has lost it, so that all of them keep it.
 
         It counts from the next extension on: by then it has been there all the
         time, while a majority of others was.
+
+        Args:
+            ceiling: Up to where a majority has lifted its counters; see `lift`.
         """
         fleet = self.fleet
         if not hold.valid(fleet.clock()):
             return
         fleet.flush()  # behind all that was asked before
-        restoration = Restoration(hold.attempt.restoration(hold.ttl))
+        restoration = Restoring(self, hold, ceiling)
         if fleet.links[master].send(restoration.payload, (restoration,)) is None:
             hold.attempt.unsent &= ~(1 << master)
+
+    def lift(self, hold: Hold, master: int, ceiling: int) -> None:
+        """
+        Lift the counters of a majority to *ceiling*, so that *master* can count again.
+
+        An attempt of others that failed may have raised its counter beyond the fencing
+        token. Without this the lease would stand on the other masters until it ends.
+        """
+        counter = hold.attempt.counter
+        if counter is not None and ceiling < NEVER and hold.valid(self.fleet.clock()):
+            self.fleet.ask(Lifting(self, hold, counter, master, ceiling))
 
     async def extend(self, hold: Hold, ttl: int) -> None:
         """

@@ -19,6 +19,22 @@ ours there:
 - Whoever extends is counted only where the counter is not beyond its token. That
   the lock is its own is not enough: it may be so again after somebody else.
 
+A failed attempt of others leaves counters beyond the token of a holder. The holder
+can't lower them, for the attempt may still succeed elsewhere. It lifts its own instead:
+
+    master:      A    B    C    D    E       the holder's token is 100, D and E were
+    counter:   100  100  100  105  105       taken and given back by somebody else
+    lift:      105* 105* 105* 105  105       * is the holder's mark, its token
+    restore:   105* 105* 105* 105* 105*
+
+- A master counts for the holder if its counter is not beyond the token, or has its
+  mark. Each grant overwrites the counter and the mark, so a mark proves that nobody
+  has been granted the lock there since it was set.
+- `lift` raises and marks the counters of masters that count. When a majority has
+  done so, nobody can agree on a token up to 105 any more: that takes a master of that
+  majority, which gives 106 from now on. And nobody has done so before, or it would
+  not have counted. So the counters of D and E mean nothing, and are marked as well.
+
 What is assumed is said in the README; the tests search all ways in which a few
 acquisitions can go. Nothing here waits, reads a clock or opens a socket.
 """
@@ -31,11 +47,19 @@ from redlock_aio._rules.scripts import (
     ACQUIRE_ALL,
     EXTEND_ALL,
     EXTEND_FENCED,
+    LIFT,
     RAISE,
     RAISE_ALL,
+    RESTORE_FENCED,
     bulk,
     pack,
 )
+
+MARK = b".0000"
+"""
+What is between a counter and the mark on it, which is a fencing token in 16 digits. The
+whole is a number: a script that reads it as one reads the counter.
+"""
 
 KEPT = 7 * 24 * 60 * 60 * 1000
 """
@@ -101,6 +125,11 @@ class Counter:
     def __repr__(self) -> str:
         return f"<Counter {self.keys!r}>"
 
+    @property
+    def lead(self) -> int:
+        """By how many us a value may be off a master's clock, to be written there."""
+        return self._lead
+
     def acquire(self, token: bytes, ttl: int, proposal: int, patience: int) -> bytes:
         """
         Return the command that takes the lock for *token*, if nobody has it.
@@ -126,19 +155,36 @@ class Counter:
         script = RAISE_ALL if self._several else RAISE
         return pack(b"EVALSHA", script.sha, *self._keys, token, b"%016d" % value, _KEPT)
 
-    def extend(self, token: bytes, ttl: int, fence: int, *, again: bool = False) -> bytes:
+    def extend(self, token: bytes, ttl: int, fence: int) -> bytes:
         """
         Return the command that lets the lock live for *ttl* more, if it is *token*'s.
 
         Args:
-            fence: The fencing token; a master whose counter is beyond it refuses.
-
-            again: Whether the lock is set again where nobody has it.
+            fence: The fencing token; a master whose counter is beyond it refuses,
+                unless `lift` or `restore` has marked the counter with it.
         """
-        lives, own, how = b"%d" % ttl, b"%016d" % fence, b"%d" % again
+        lives, own = b"%d" % ttl, b"%016d" % fence
         if self._several:
-            return pack(b"EVALSHA", EXTEND_ALL.sha, *self._keys, token, lives, how, own, _KEPT)
-        return pack(b"EVALSHA", EXTEND_FENCED.sha, *self._keys, token, lives, own, _KEPT, how)
+            return pack(b"EVALSHA", EXTEND_ALL.sha, *self._keys, token, lives, b"0", own, _KEPT)
+        return pack(b"EVALSHA", EXTEND_FENCED.sha, *self._keys, token, lives, own, _KEPT)
+
+    def lift(self, token: bytes, fence: int, ceiling: int) -> bytes:
+        """Return the command that raises the counters to *ceiling* and marks them with *fence*."""
+        own, least = b"%016d" % fence, b"%016d" % ceiling
+        return pack(b"EVALSHA", LIFT.sha, *self._keys, token, own, least, _KEPT)
+
+    def restore(self, token: bytes, ttl: int, fence: int, ceiling: int = 0) -> bytes:
+        """
+        Return the command that sets the lock for *ttl* ms again where nobody has it.
+
+        Args:
+            fence: The fencing token.
+
+            ceiling: Up to where a majority has lifted its counters, if it has.
+        """
+        own, most = b"%016d" % fence, b"%016d" % max(fence, ceiling)
+        lives = b"%d" % ttl
+        return pack(b"EVALSHA", RESTORE_FENCED.sha, *self._keys, token, lives, own, most, _KEPT)
 
     def proposed(self, proposal: int) -> tuple[bytes, ...]:
         """Return what `protocol.enqueue` says besides, to have a fencing token as well."""

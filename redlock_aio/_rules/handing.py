@@ -234,11 +234,14 @@ def adoption(key: Key | Keys, counter: Counter | None, handed: Handed, value: by
     """
     Return the command that gives the lock a new *value*, where it has that or the old one.
 
+    A master writes the fencing token of a text into its counter only if its own clock
+    allows it: a text with the last number that there is would use up all tokens.
+
     Args:
         counter: The one of its fencing token, if it has one.
     """
     names = key.each if counter is None else (*key.each, *counter.keys)
     said = [handed.value, value, b"%d" % handed.ttl]
     if counter is not None:
-        said += [b"%016d" % handed.fence, b"%d" % KEPT]
+        said += [b"%016d" % handed.fence, b"%d" % KEPT, b"%d" % counter.lead]
     return pack(b"EVALSHA", ADOPT.sha, b"%d" % len(names), *names, *said)

@@ -207,7 +207,8 @@ def read(reply: object) -> Told | None:
     value, left, counter, waiters = reply
     if {type(left), type(waiters)} != {int} or not isinstance(value, bytes | None):
         return None
-    count = int(counter) if isinstance(counter, bytes) and is_number(counter) else None
+    digits = counter.partition(fencing.MARK)[0] if isinstance(counter, bytes) else b""
+    count = int(digits) if is_number(digits) else None
     return Told(value, left if left >= 0 else ENDLESS, count or None, max(waiters, 0))
 
 

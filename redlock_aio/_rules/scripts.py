@@ -49,13 +49,15 @@ EXTEND_ALL = Script("extend_all")
 EXTEND_FENCED = Script("extend_fenced")
 INSPECT = Script("inspect", "get")
 LEAVE = Script("leave", "get")
+LIFT = Script("lift")
 LOOK = Script("look", "get")
 RAISE = Script("raise")
 RAISE_ALL = Script("raise_all")
 RELEASE = Script("release", "get")
 RELEASE_ALL = Script("release_all", "get")
+RESTORE_FENCED = Script("restore_fenced")
 REVOKE = Script("revoke", "get")
 SCRIPTS = (
     ACQUIRE, ACQUIRE_ALL, ADOPT, ENQUEUE, EXTEND, EXTEND_ALL, EXTEND_FENCED, INSPECT, LEAVE,
-    LOOK, RAISE, RAISE_ALL, RELEASE, RELEASE_ALL, REVOKE,
+    LIFT, LOOK, RAISE, RAISE_ALL, RELEASE, RELEASE_ALL, RESTORE_FENCED, REVOKE,
 )  # fmt: skip

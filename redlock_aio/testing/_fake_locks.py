@@ -15,10 +15,12 @@ from redlock_aio._rules.scripts import (
     EXTEND,
     EXTEND_ALL,
     EXTEND_FENCED,
+    LIFT,
     RAISE,
     RAISE_ALL,
     RELEASE,
     RELEASE_ALL,
+    RESTORE_FENCED,
 )
 from redlock_aio.testing._fake_data import Data, Error, wrong_type
 
@@ -77,7 +79,8 @@ def _acquire(data: Data, now: int, keys: Sequence[bytes], arguments: Sequence[by
         if get(data, lock) != token:
             return 0
         said = data.get(counter)
-        return _number(said) if said is not None and said.isdigit() else 0
+        digits = (said or b"").partition(b".")[0]  # a fraction is the mark of a holder
+        return _number(digits) if digits.isdigit() else 0
     data.set(lock, token, int(ttl))
     last, _ = data.find(counter)
     if isinstance(last, dict):
@@ -102,21 +105,32 @@ def _raise(data: Data, _now: int, keys: Sequence[bytes], arguments: Sequence[byt
     return value
 
 
+def _counted(data: Data, counter: bytes, fence: bytes) -> tuple[int, bool]:
+    """Return a counter's value, and whether its master counts for the holder of *fence*."""
+    said = data.get(counter)
+    value = 0 if said is None else _number(said)
+    return value, value <= int(fence) or (said or b"").endswith(b".0000" + fence)
+
+
+def _beyond(data: Data, counters: Sequence[bytes], fence: bytes) -> tuple[int, bool]:
+    """Return the highest of the *counters* beyond *fence*, 0 if none is; whether one is lower."""
+    every = [_counted(data, counter, fence) for counter in counters]
+    beyond = max([value for value, counts in every if not counts], default=0)
+    return beyond, any(value < int(fence) for value, _ in every)
+
+
 def _extend_fenced(
     data: Data, _now: int, keys: Sequence[bytes], arguments: Sequence[bytes]
 ) -> object:
     lock, counter = keys
-    token, ttl, fence, kept, again = arguments
-    value = count(data, counter)
-    if value > int(fence):
+    token, ttl, fence, kept = arguments
+    value, counts = _counted(data, counter, fence)
+    if not counts:
         return value
     holder = data.get(lock)
-    if holder == token:
-        data.pexpire(lock, int(ttl))
-    elif holder is not None or again != b"1":
+    if holder != token:
         return 0 if holder is None else -1
-    else:
-        data.set(lock, token, int(ttl))
+    data.pexpire(lock, int(ttl))
     if value < int(fence):
         data.set(counter, fence, int(kept))
     else:
@@ -125,12 +139,49 @@ def _extend_fenced(
     return True
 
 
+def _lift(data: Data, _now: int, keys: Sequence[bytes], arguments: Sequence[bytes]) -> object:
+    token, fence, ceiling, kept = arguments
+    locks, counters = _halves(keys)
+    beyond, low = 0, []
+    for lock, counter in zip(locks, counters, strict=True):
+        if data.get(lock) != token:
+            return 0
+        value, counts = _counted(data, counter, fence)
+        beyond = beyond if counts else max(beyond, value)
+        if value < int(ceiling):
+            low.append(counter)
+    if beyond:
+        return beyond
+    for counter in low:
+        data.set(counter, ceiling + b".0000" + fence, int(kept))
+    return True
+
+
+def _restore_fenced(
+    data: Data, _now: int, keys: Sequence[bytes], arguments: Sequence[bytes]
+) -> object:
+    token, ttl, fence, ceiling, kept = arguments
+    locks, counters = _halves(keys)
+    every = []
+    for lock, counter in zip(locks, counters, strict=True):
+        if data.get(lock) not in (token, None):
+            return 0
+        every.append(_counted(data, counter, fence))
+    beyond = max([v for v, counts in every if not counts and v > int(ceiling)], default=0)
+    for lock, counter, (value, counts) in zip(locks, counters, every, strict=True):
+        data.set(lock, token, int(ttl))
+        if not beyond and not counts:
+            data.set(counter, ceiling + b".0000" + fence, int(kept))
+        elif not beyond and value < int(fence):
+            data.set(counter, fence, int(kept))
+        elif not beyond:
+            data.pexpire(counter, int(kept))
+        data.get(lock)
+    return beyond or True
+
+
 def _time(now: int) -> list[bytes]:
     return [b"%d" % part for part in divmod(now, 1_000_000)]
-
-
-def _highest(data: Data, counters: Sequence[bytes], least: int) -> int:
-    return max([least, *(count(data, counter) for counter in counters)])
 
 
 def _acquire_all(data: Data, now: int, keys: Sequence[bytes], arguments: Sequence[bytes]) -> object:
@@ -161,9 +212,7 @@ def _acquire_all(data: Data, now: int, keys: Sequence[bytes], arguments: Sequenc
 def _extend_all(data: Data, _now: int, keys: Sequence[bytes], arguments: Sequence[bytes]) -> object:
     token, ttl, again, *fence = arguments
     locks, counters = _halves(keys) if fence else (keys, ())
-    own = int(fence[0]) if fence else 0
-    beyond = _highest(data, counters, 0)
-    if beyond > own:
+    if fence and (beyond := _beyond(data, counters, fence[0])[0]):
         return beyond
     gone = set()
     for lock in locks:
@@ -185,15 +234,16 @@ def _extend_all(data: Data, _now: int, keys: Sequence[bytes], arguments: Sequenc
     return True
 
 
-def _adopt(data: Data, _now: int, keys: Sequence[bytes], arguments: Sequence[bytes]) -> object:
+def _adopt(data: Data, now: int, keys: Sequence[bytes], arguments: Sequence[bytes]) -> object:
     old, new, ttl, *fence = arguments
     locks, counters = _halves(keys) if fence else (keys, ())
-    own = int(fence[0]) if fence else 0
-    beyond = _highest(data, counters, 0)
-    if beyond > own:
+    beyond, low = _beyond(data, counters, fence[0]) if fence else (0, False)
+    if beyond:
         return beyond
     if any(data.get(lock) not in (old, new) for lock in locks):
         return 0
+    if low and int(fence[0]) > now + int(fence[2]):
+        return _time(now)
     for i, lock in enumerate(locks):
         data.set(lock, new, int(ttl))
         if fence:
@@ -287,9 +337,11 @@ LOCKS: dict[bytes, Run] = {
     EXTEND.sha: _extend,
     EXTEND_ALL.sha: _extend_all,
     EXTEND_FENCED.sha: _extend_fenced,
+    LIFT.sha: _lift,
     RAISE.sha: _raise,
     RAISE_ALL.sha: _raise_all,
     RELEASE.sha: _release,
     RELEASE_ALL.sha: _release_all,
+    RESTORE_FENCED.sha: _restore_fenced,
 }
 """What they do, by their hash: with the time in us, the keys and the arguments."""

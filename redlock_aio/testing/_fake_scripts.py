@@ -13,7 +13,7 @@ from redlock_aio._rules.scripts import ENQUEUE, INSPECT, LEAVE, LOOK, REVOKE
 from redlock_aio.testing._fake_data import Data, Error
 from redlock_aio.testing._fake_locks import LOCKS, Others, Run, beyond, count, get
 
-LONGEST_COUNTER = 20
+LONGEST_COUNTER = 40
 
 
 def _bury(data: Data, queue: bytes, live: bytes, ms: int) -> None:

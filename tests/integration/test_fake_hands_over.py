@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
@@ -45,8 +46,9 @@ def handing_requests(names: list[bytes]) -> st.SearchStrategy[bytes]:
     return st.one_of(
         st.builds(adoption, locks, st.none(), handed, tokens),
         st.builds(
-            lambda key, handed, value: adoption(key, key.counter(ANY_LEAD), handed, value),
+            lambda key, lead, handed, value: adoption(key, key.counter(lead), handed, value),
             locks,
+            st.sampled_from([ANY_LEAD] * 9 + [7_000_000]),
             handed,
             tokens,
         ),
@@ -79,6 +81,9 @@ def test_several_are_handed_over_as_by_a_real_one(server: EmbeddedMaster) -> Non
     fence = 1_700_000_000_000_001
     handed = Handed(("r",), mine, 60_000, 0.0, 60_000, "", fence)
 
+    strict = both.counter(7_000_000)
+    far = replace(handed, fence=2**53 - 2)
+
     def says(number: int, value: int) -> bytes:
         return pack(b"SET", counter.keys[number], b"%d" % value, b"PX", b"60000")
 
@@ -98,6 +103,16 @@ def test_several_are_handed_over_as_by_a_real_one(server: EmbeddedMaster) -> Non
         adoption(both, counter, handed, theirs),
         says(1, fence + 1),
         adoption(both, counter, handed, theirs),
+        counter.lift(theirs, fence, fence + 1),
+        adoption(both, counter, handed, theirs),
+        says(1, fence - 1),
+        counter.lift(theirs, fence, fence + 1),
+        adoption(both, counter, handed, theirs),
+        adoption(both, strict, far, theirs),
+        says(1, far.fence),
+        adoption(both, strict, far, theirs),
+        says(0, far.fence),
+        adoption(both, strict, far, theirs),
         pack(b"DEL", counter.keys[1]),
         pack(b"DEL", both[0]),
         adoption(both, counter, handed, theirs),

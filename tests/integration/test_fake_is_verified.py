@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from redlock_aio._rules import inspection, protocol, revocation, scripts
 from redlock_aio._rules.fencing import Counter
-from redlock_aio._rules.scripts import ACQUIRE, EXTEND_FENCED, RAISE, pack
+from redlock_aio._rules.scripts import ACQUIRE, EXTEND_FENCED, LIFT, RAISE, RESTORE_FENCED, pack
 from redlock_aio._rules.server import ServerInfo
 from redlock_aio.testing import EmbeddedMaster, FakeMaster
 from redlock_aio.testing._fake_commands import EPOCH, encode
@@ -110,12 +110,14 @@ def fenced_requests(names: list[bytes]) -> st.SearchStrategy[bytes]:
         st.builds(Counter.acquire, counters, tokens, ttls, numbers, times),
         st.builds(Counter.acquire, counters, tokens, ttls, numbers, times),
         st.builds(Counter.raise_to, counters, numbers, tokens),
-        st.builds(Counter.extend, counters, tokens, ttls, numbers, again=st.booleans()),
+        st.builds(Counter.extend, counters, tokens, ttls, numbers),
+        st.builds(Counter.lift, counters, tokens, numbers, numbers),
+        st.builds(Counter.restore, counters, tokens, ttls, numbers, numbers),
         enqueues,
         st.builds(set_counter, keys, numbers.map(b"%d".__mod__)),
         st.builds(set_counter, keys, st.sampled_from([b"007", b"%020d" % 2**50, b"junk", b""])),
         st.builds(protocol.release, keys, tokens),
-        st.builds(spoilt, keys, tokens, st.sampled_from([ACQUIRE, RAISE, EXTEND_FENCED])),
+        st.builds(spoilt, keys, tokens, st.sampled_from([*SPOILT])),
         queue_requests(names),
         operators_requests(names),
     )
@@ -128,13 +130,17 @@ def set_counter(name: bytes, value: bytes) -> bytes:
 
 def spoilt(name: bytes, token: bytes, script: scripts.Script) -> bytes:
     """Say something about a counter that is, or may be, a queue."""
-    said = {
-        ACQUIRE: (b"60000", b"%016d" % 5, b"0" * 16, b"9" * 16, b"60000"),
-        RAISE: (b"7", b"60000"),
-        EXTEND_FENCED: (b"60000", b"7", b"60000", b"1"),
-    }
     keys = (name, protocol.queue_keys(name)[0])
-    return pack(b"EVALSHA", script.sha, b"2", *keys, token, *said[script])
+    return pack(b"EVALSHA", script.sha, b"2", *keys, token, *SPOILT[script])
+
+
+SPOILT = {
+    ACQUIRE: (b"60000", b"%016d" % 5, b"0" * 16, b"9" * 16, b"60000"),
+    RAISE: (b"7", b"60000"),
+    EXTEND_FENCED: (b"60000", b"7", b"60000"),
+    LIFT: (b"7", b"8", b"60000"),
+    RESTORE_FENCED: (b"60000", b"7", b"8", b"60000"),
+}
 
 
 def careful(key: bytes, value: bytes) -> bytes:
@@ -352,9 +358,30 @@ def test_the_limits_of_a_counter_are_those_of_a_real_one(server: EmbeddedMaster)
         counter.extend(mine, 70_000, 1_700_000_000_000_003),
         protocol.release(b"r", mine),
         counter.extend(mine, 70_000, 1_700_000_000_000_003),
-        counter.extend(mine, 70_000, 1_700_000_000_000_002, again=True),
-        counter.extend(mine, 70_000, 1_700_000_000_000_004, again=True),
-        counter.extend(theirs, 70_000, 1_700_000_000_000_005, again=True),
+        counter.restore(mine, 70_000, 1_700_000_000_000_002),
+        counter.extend(mine, 70_000, 1_700_000_000_000_002),
+        counter.restore(mine, 70_000, 1_700_000_000_000_004),
+        counter.restore(theirs, 70_000, 1_700_000_000_000_005),
+        counter.lift(theirs, 1_700_000_000_000_004, 1_700_000_000_000_009),
+        counter.lift(mine, 1_700_000_000_000_003, 1_700_000_000_000_009),
+        counter.lift(mine, 1_700_000_000_000_004, 1_700_000_000_000_009),
+        counter.lift(mine, 1_700_000_000_000_004, 1_700_000_000_000_008),
+        counter.extend(mine, 70_000, 1_700_000_000_000_003),
+        counter.extend(mine, 70_000, 1_700_000_000_000_004),
+        counter.raise_to(1_700_000_000_000_009, mine),
+        counter.raise_to(1_700_000_000_000_010, mine),
+        counter.extend(mine, 70_000, 1_700_000_000_000_004),
+        counter.restore(mine, 70_000, 1_700_000_000_000_004, 1_700_000_000_000_009),
+        counter.restore(mine, 70_000, 1_700_000_000_000_004, 1_700_000_000_000_010),
+        counter.extend(mine, 70_000, 1_700_000_000_000_004),
+        counter.acquire(mine, 60_000, 1_700_000_000_000_000, AT_ANY_TIME),
+        protocol.release(b"r", mine),
+        counter.acquire(theirs, 60_000, 1_700_000_000_000_000, AT_ANY_TIME),
+        # One that holds the lock, of which the counter is exactly what is proposed.
+        protocol.release(b"r", theirs),
+        counter.acquire(mine, 60_000, 1_700_000_000_000_011, AT_ANY_TIME),
+        protocol.release(b"r", mine),
+        counter.acquire(mine, 60_000, 1_700_000_000_000_013, AT_ANY_TIME),
         protocol.release(b"r", mine),
         counter.acquire(theirs, 60_000, 1_700_000_000_000_000, AT_ANY_TIME),
         says(2**53 - 1),

@@ -69,7 +69,8 @@ FENCE = 2**51
 FENCED = COUNTER.acquire(b"b" * 40, LONG, FENCE, 2**52)
 MY_FENCED = COUNTER.acquire(TOKEN, LONG, FENCE, 2**52)
 MY_EXTENSION = COUNTER.extend(TOKEN, LONG, FENCE + 1)
-AGAIN = COUNTER.extend(TOKEN, LONG, FENCE, again=True)
+AGAIN = COUNTER.restore(TOKEN, LONG, FENCE)
+LIFT = COUNTER.lift(TOKEN, FENCE, FENCE + 1)
 COUNT = pack(b"SET", COUNTER.keys[0], b"7")
 REVOKE = revocation.revoke(b"k", TOKEN, b"revoked", LONG)
 INSPECT = inspection.inspect(b"k")
@@ -304,7 +305,14 @@ STORIES = [
         "a lock with a token is gone", [("me", CACHING + MY_EXTENSION), ("you", SET)], gone(b"k")
     ),
     Story(
-        "you extend with a token", [("you", MY_FENCED), ("me", LOOK), ("you", AGAIN)], gone(b"k")
+        "you extend with a token",
+        [("you", MY_FENCED), ("me", LOOK), ("you", MY_EXTENSION)],
+        gone(b"k"),
+    ),
+    Story(
+        "you lift a counter",
+        [("you", MY_FENCED), ("me", CACHING + protocol.look(COUNTER.keys[0])), ("you", LIFT)],
+        gone(COUNTER.keys[0]),
     ),
     Story("you set again with a token", [("me", LOOK), ("you", AGAIN)], gone(b"k")),
     Story(

@@ -9,7 +9,7 @@ from redlock_aio import LockLostError, QuorumUnavailableError, Redlock
 from redlock_aio._rules.fencing import KEPT
 from redlock_aio.testing import EmbeddedMaster
 
-from .helpers import RealMaster, call, heard, pttls, until, up, urls, values
+from .helpers import RealMaster, call, connected, heard, pttls, put, until, up, urls, values
 from .servers import process
 
 pytestmark = [pytest.mark.integration, pytest.mark.promise("S7")]
@@ -40,6 +40,87 @@ async def main(times, fair, *masters):
 
 asyncio.run(main(*sys.argv[1:]))
 """
+
+
+HOLDER = """
+import asyncio, sys
+from redlock_aio import Redlock
+from redlock_aio._engine.watchdog import Watchdog
+
+renewals = []
+renew = Watchdog._renew
+def noted(*arguments):
+    renewals.append(renew(*arguments))
+    return renewals[-1]
+Watchdog._renew = noted
+
+async def use(redlock, times, counted):
+    for _ in range(times):
+        async with redlock.lock("r", fencing=True, auto_extend=False) as lease:
+            await asyncio.sleep(0.02)  # others try meanwhile, on masters that it may not have
+            for _ in range(20):  # others may just have a master when it is to be restored
+                await lease.extend()
+                extension = renewals[-1]
+                await asyncio.sleep(0.05)  # the last master has answered, and is restored
+                yes = sum(reply == b"OK" for reply in extension.replies)
+                if yes == 5:
+                    break
+            counted.append(yes)
+
+async def main(times, *masters):
+    counted = []
+    async with Redlock(masters, master_timeout=500) as redlock:
+        await asyncio.gather(*(use(redlock, int(times), counted) for _ in range(2)))
+    print(*counted)
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+@pytest.mark.promise("S6")
+async def test_leases_that_are_contended_count_on_all_masters_after_an_extension(
+    masters: list[RealMaster],
+) -> None:
+    """Of four processes with two tasks each, that try on masters which a lease does not have."""
+    pipe = asyncio.subprocess.PIPE
+    arguments = ("-P", "-c", HOLDER, "3", *urls(masters))
+    holders = [
+        await asyncio.create_subprocess_exec(sys.executable, *arguments, stdout=pipe)
+        for _ in range(4)
+    ]
+    counted: list[int] = []
+    for holder in holders:
+        said, _ = await holder.communicate()
+        assert holder.returncode == 0
+        counted += map(int, said.split())
+    assert counted == [5] * 24
+
+
+@pytest.mark.promise("S1")
+async def test_one_master_may_go_after_others_have_raised_the_counters_of_two(
+    redlock: Redlock, masters: list[RealMaster]
+) -> None:
+    """It was acquired on three masters only; another gets no majority with two and one's loss."""
+    put(masters[3:], "r", 60_000)
+    async with redlock.lock("r", ttl=60_000, fencing=True, auto_extend=False) as lease:
+        for master in masters[3:]:
+            call(master, "DEL", "r")
+        async with connected(masters[3:]) as others, others.lock("r", fencing=True):
+            pass
+        assert all(str(value) > str(lease.fencing_token) for value in values(masters[3:], FENCE))
+        await lease.extend()
+        mark = f".0000{lease.fencing_token:016}"
+        await until(lambda: all(str(value).endswith(mark) for value in values(masters, FENCE)))
+        assert values(masters, "r") == [lease.token] * 5
+        call(masters[0], "DEL", "r")  # as if its clock were set forward
+        async with connected(masters) as other:
+            assert await other.lock("r", fencing=True).try_acquire() is None
+        masters[0].kill()
+        try:
+            await lease.extend()
+            assert lease.valid
+        finally:
+            masters[0].start()
 
 
 def count_to(masters: list[RealMaster], number: int, *, fence: str = FENCE) -> None:

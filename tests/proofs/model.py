@@ -14,6 +14,9 @@ Time is not modelled: what it can do, anything can do at any moment.
   after its round is over.
 - A refusal is the same as a lost message: it can only keep a client from deciding.
 - Others take the lock on single masters and never get it (*others* times).
+- A holder lifts the counters to one that it has seen (*lifts* times), and sets the lock
+  again. A demand to lift may come after its round is over, as a raise may; the lock is
+  set again at any time after an extension, up to the ceiling of the last majority.
 
 Three things make the states fewer and lose nothing. Masters are alike, so their
 columns are sorted. An attempt begins, and a round, with its first answer: beginning
@@ -35,10 +38,13 @@ from .masters import Keys, run, words
 from .rules import SHIPPED, Rules
 from .search import Step
 
-NEW, ASKING, RAISING, HELD, EXTENDING, OVER = range(6)
+NEW, ASKING, RAISING, HELD, EXTENDING, LIFTING, OVER = range(7)
 
-Attempt = tuple[int, int, int, tuple[int, ...], int]
-"""Its status, token, the highest token reported before it began, raises, extensions."""
+Lifts = tuple[int, ...]
+"""The ceiling to which a majority has lifted its counters, and those that were asked for."""
+
+Attempt = tuple[int, int, int, tuple[int, ...], int, Lifts]
+"""Its status, token, the highest token reported before it began, raises, extensions, lifts."""
 
 Side = tuple[int, int, int, int]
 """
@@ -47,7 +53,7 @@ counter that was granted, the answer in the present round, whether a release may
 """
 
 Column = tuple[int, int, int, tuple[Side, ...]]
-"""One master: whether it votes, who has the lock, the counter, and its sides."""
+"""One master: whether it votes, who has the lock, the counter with its mark, and its sides."""
 
 State = tuple[tuple[Attempt, ...], tuple[Column, ...], tuple[int, int], int]
 """The attempts, the masters, how often more may go wrong, the highest token reported."""
@@ -67,6 +73,8 @@ P5: where leases exclude each other, tokens rise from holder to holder.
 """
 
 NOBODY = -1
+MARK = 1_000
+"""A counter is counted in ones; a mark, the token of the holder that lifted it, in these."""
 TTL = 1000
 NOW = 10**15
 """What every master's clock says: nothing comes too early or too late here."""
@@ -94,6 +102,8 @@ class Fencing:
 
         extensions: How often a lease may be extended.
 
+        lifts: How often its holder may lift the counters.
+
         until_released: Whether a lock ends only when it is released.
 
         looked_for: Which of the properties are looked at.
@@ -109,6 +119,7 @@ class Fencing:
         forgetful: int = 0,
         others: int = 0,
         extensions: int = 0,
+        lifts: int = 0,
         until_released: bool = False,
         looked_for: tuple[str, ...] = PROPERTIES,
     ) -> None:
@@ -119,6 +130,7 @@ class Fencing:
         self._copies = copies or (1,) * len(proposals)
         self._budget = (forgetful, others)
         self._extensions = extensions
+        self._lifts = lifts
         self._until_released = until_released
         self._looked_for = looked_for
         # The first client makes two attempts if there can be a mistake in that.
@@ -129,7 +141,7 @@ class Fencing:
         """Return the state in which nobody has begun."""
         sides: tuple[Side, ...] = ((0, 0, 0, 0),) * len(self._proposals)
         columns = sorted((1, NOBODY, counter, sides) for counter in self._counters)
-        return ((NEW, 0, 0, (), 0),) * len(self._proposals), tuple(columns), self._budget, 0
+        return ((NEW, 0, 0, (), 0, (0,)),) * len(self._proposals), tuple(columns), self._budget, 0
 
     def steps(self, state: State) -> Iterator[Step[State]]:
         """Return all that can happen next."""
@@ -146,18 +158,18 @@ class Fencing:
             if budget[0] and votes:
                 forgot = (int(not self._rules.stays_away), NOBODY, 0, sides)
                 left = (budget[0] - 1, budget[1])
-                label = f"a master whose counter says {counter} forgets everything"
+                label = f"a master whose counter says {_text(counter)} forgets everything"
                 yield label, (attempts, _among(rest, forgot), left, highest), ""
             if budget[1] and votes and not self._until_released:
-                taken = (1, NOBODY, counter + 1, sides)
+                taken = (1, NOBODY, counter % MARK + 1, sides)
                 left = (budget[0], budget[1] - 1)
-                label = f"another takes a master whose counter says {counter}"
+                label = f"another takes a master whose counter says {_text(counter)}"
                 yield label, (attempts, _among(rest, taken), left, highest), ""
             for a in range(len(attempts)):
                 for what, after, everywhere, new in self._delivered(state, column, a):
                     others = rest if everywhere is None else _each(rest, a, everywhere)
                     changed = _replaced(attempts, a, new)
-                    label = f"attempt {a}: a master that says {counter} {what}"
+                    label = f"attempt {a}: a master that says {_text(counter)} {what}"
                     yield label, (changed, _among(others, after), budget, highest), ""
 
     def _final(self, attempt: Attempt) -> bool:
@@ -168,21 +180,25 @@ class Fencing:
 
     def _decided(self, state: State, a: int) -> Iterator[Step[State]]:
         attempts, columns, budget, highest = state
-        status, token, floor, raises, extensions = attempts[a]
+        status, token, floor, raises, extensions, lifts = attempts[a]
         if status in (ASKING, RAISING):
             for fence in self._outcome(attempts[a], columns, a)[0]:
-                held = (HELD, fence, 0, raises, 0)
+                held = (HELD, fence, 0, raises, 0, lifts)
                 after = self._settled(_replaced(attempts, a, held), columns, a)
                 broken = self._broken(state, a, fence)
                 yield f"attempt {a} reports {fence}", (*after, budget, max(highest, fence)), broken
         elif status == EXTENDING and sum(c[3][a][2] for c in columns) >= self.needed:
-            held = (HELD, token, 0, raises, extensions + 1)
+            held = (HELD, token, 0, raises, extensions + 1, lifts)
             after = self._settled(_replaced(attempts, a, held), columns, a)
             broken = f"P4: {token} is extended, but {floor} was reported before that began"
             label = f"attempt {a} is extended"
             yield label, (*after, budget, highest), broken if floor > token else ""
+        elif status == LIFTING and sum(c[3][a][2] for c in columns) >= self.needed:
+            held = (HELD, token, 0, raises, extensions, (lifts[-1], *lifts[1:]))
+            after = self._settled(_replaced(attempts, a, held), columns, a)
+            yield f"attempt {a} has lifted a majority to {lifts[-1]}", (*after, budget, highest), ""
         if self._until_released and status in (ASKING, RAISING, HELD):
-            over = _replaced(attempts, a, (OVER, 0, 0, raises, 0))
+            over = _replaced(attempts, a, (OVER, 0, 0, raises, 0, lifts))
             gone = _each(columns, a, lambda side: (side[0], 0, 0, 1))
             label = f"attempt {a} is {'released' if status == HELD else 'given up'}"
             yield label, (over, tuple(sorted(gone)), budget, highest), ""
@@ -202,7 +218,7 @@ class Fencing:
     def _broken(self, state: State, a: int, token: int) -> str:
         """Return the first of what does not hold if *token* is reported now."""
         attempts, _, _, highest = state
-        held = [b for b, other in enumerate(attempts) if other[0] in (HELD, EXTENDING)]
+        held = [b for b, other in enumerate(attempts) if other[0] in (HELD, EXTENDING, LIFTING)]
         floor, alone = attempts[a][2], self._until_released
         broken = {
             "P1": token <= floor and f"{token} is reported by one that began after {floor} was",
@@ -229,10 +245,10 @@ class Fencing:
     def _delivered(self, state: State, column: Column, a: int) -> Iterator[Delivery]:
         votes, holder, counter, sides = column
         attempt = state[0][a]
-        status, _, _, raises, extensions = attempt
+        status, _, _, raises, extensions, _ = attempt
         left, _, _, leaving = sides[a]
         if votes and status == NEW and self._may_begin(state[0], a):
-            new: Attempt = (ASKING, 0, state[3], (), 0)
+            new: Attempt = (ASKING, 0, state[3], (), 0, (0,))
             fresh = (self._copies[a], 0, 0, 0)
             begun = (votes, holder, counter, _replaced(sides, a, fresh))
             for what, after, _, _ in self._granted(begun, a, new):
@@ -245,25 +261,26 @@ class Fencing:
             if status in (ASKING, RAISING):
                 yield from self._raises(state, column, a)
             for target in raises if status != RAISING else raises[:-1]:
-                if (said := _raised(counter, target)) > counter:
-                    late = _side(column, a, sides[a], holder, said)
+                if (value := _raised(counter, target)[1]) != counter:
+                    late = _side(column, a, sides[a], holder, value)
                     yield f"is raised to {target}, too late", late, None, attempt
-        if status == EXTENDING or (status == HELD and extensions < self._extensions):
+        if status == EXTENDING or (status in (HELD, LIFTING) and extensions < self._extensions):
             yield from self._extends(state, column, a)
+            yield from self._lifted(state, column, a)
 
     def _raises(self, state: State, column: Column, a: int) -> Iterator[Delivery]:
         _, holder, counter, sides = column
         attempt = state[0][a]
-        status, _, floor, raises, _ = attempt
+        status, _, floor, raises, _, lifts = attempt
         left, _, answer, leaving = sides[a]
         for target in self._outcome(attempt, state[1], a)[1]:
-            said = _raised(counter, target)
-            new: Attempt = (RAISING, 0, floor, (*raises, target), 0)
-            after = _side(column, a, (left, 0, said, leaving), holder, said)
+            said, now = _raised(counter, target)
+            new: Attempt = (RAISING, 0, floor, (*raises, target), 0, lifts)
+            after = _side(column, a, (left, 0, said, leaving), holder, now)
             yield f"is raised to {target}", after, lambda s: (s[0], 0, 0, s[3]), new
         if status == RAISING and not answer:
-            said = _raised(counter, raises[-1])
-            after = _side(column, a, (left, 0, said, leaving), holder, said)
+            said, now = _raised(counter, raises[-1])
+            after = _side(column, a, (left, 0, said, leaving), holder, now)
             yield f"is raised to {raises[-1]}", after, None, attempt
 
     def _may_begin(self, attempts: tuple[Attempt, ...], a: int) -> bool:
@@ -295,15 +312,17 @@ class Fencing:
     def _extends(self, state: State, column: Column, a: int) -> Iterator[Delivery]:
         votes, holder, counter, sides = column
         attempt = state[0][a]
-        status, fence, _, raises, extensions = attempt
+        status, fence, _, raises, extensions, lifts = attempt
         left, got, answer, leaving = sides[a]
         owner = self._owners[a]
-        if extensions:
-            # Once extended, it is set again where nobody has it: this is never counted.
-            reply, now_holder, value = _restored(NOBODY, counter, owner, fence)
+        # Once extended, or lifted, it is set again where nobody has it: this is never counted.
+        keeper = holder if self._until_released else NOBODY
+        for ceiling in {0, lifts[0]} if extensions else {lifts[0]} if lifts[0] else ():
+            reply, now_holder, value = _restored(keeper, counter, owner, fence, ceiling)
             if reply and (now_holder, value) != (holder, counter):
-                yield "sets it again", _side(column, a, sides[a], now_holder, value), None, attempt
-        if answer:
+                after = _side(column, a, sides[a], now_holder, value)
+                yield f"sets it again, up to {ceiling}", after, None, attempt
+        if answer and status != LIFTING:
             return
         reply, now_holder, value = self._extended(holder, counter, owner, fence)
         if reply:
@@ -314,19 +333,48 @@ class Fencing:
             elif status == EXTENDING:
                 yield "extends", after, None, attempt
             else:
-                new = (EXTENDING, fence, state[3], raises, extensions)
+                new = (EXTENDING, fence, state[3], raises, extensions, lifts)
                 yield "extends", after, lambda s: (s[0], s[1], 0, s[3]), new
+
+    def _lifted(self, state: State, column: Column, a: int) -> Iterator[Delivery]:
+        votes, holder, counter, sides = column
+        attempt = state[0][a]
+        status, fence, _, raises, extensions, lifts = attempt
+        left, got, answer, leaving = sides[a]
+        asked = lifts[1:]
+        targets = {c[2] % MARK for c in state[1]} if len(asked) < self._lifts else set()
+        for ceiling in {target for target in targets if target > fence} | set(asked):
+            reply, _, value = _lifted(self._rules, holder, counter, self._owners[a], fence, ceiling)
+            counts = reply and votes
+            after = _side(column, a, (left, got, 1, leaving), holder, value)
+            if status == LIFTING and ceiling == asked[-1] and counts and not answer:
+                yield f"is lifted to {ceiling}", after, None, attempt
+            elif ceiling in asked:
+                if value != counter:
+                    late = _side(column, a, sides[a], holder, value)
+                    yield f"is lifted to {ceiling}, and does not count", late, None, attempt
+            elif counts and status == HELD:
+                known = lifts[0] if self._rules.lifts_a_majority else ceiling
+                new = (LIFTING, fence, 0, raises, extensions, (known, *asked, ceiling))
+                yield f"is lifted to {ceiling}", after, lambda s: (s[0], s[1], 0, s[3]), new
 
 
 # The scripts, on a master of which only the holder and the counter matter.
 
 
+def _text(counter: int) -> str:
+    """Return what a counter says, as people read it."""
+    mark, value = divmod(counter, MARK)
+    return f"{value} by the holder of {mark}" if mark else str(value)
+
+
 def _master(holder: int, counter: int) -> Keys:
     data = Keys()
+    mark, value = divmod(counter, MARK)
     if holder != NOBODY:
         data.set(b"r", b"%d" % holder)
-    if counter:
-        data.set(COUNTER.keys[0], b"%016d" % counter)
+    if value:
+        data.set(COUNTER.keys[0], b"%016d" % value + (b".0000%016d" % mark if mark else b""))
     return data
 
 
@@ -335,7 +383,9 @@ def _ran(data: Keys, payload: bytes) -> tuple[int, int, int]:
     reply = run(data, NOW, words(payload))
     assert isinstance(reply, int)
     holder, counter = data.get(b"r"), data.get(COUNTER.keys[0])
-    return reply, NOBODY if holder is None else int(holder), int(counter or 0)
+    value, _, mark = (counter or b"0").partition(b".")
+    packed = int(value) + MARK * int(mark or 0)
+    return reply, NOBODY if holder is None else int(holder), packed
 
 
 @functools.cache
@@ -346,8 +396,9 @@ def _acquired(holder: int, counter: int, owner: int, proposal: int) -> tuple[int
 
 
 @functools.cache
-def _raised(counter: int, target: int) -> int:
-    return _ran(_master(1, counter), COUNTER.raise_to(target, b"1"))[0]
+def _raised(counter: int, target: int) -> tuple[int, int]:
+    said, _, value = _ran(_master(1, counter), COUNTER.raise_to(target, b"1"))
+    return said, value
 
 
 def _extended(
@@ -359,10 +410,21 @@ def _extended(
 
 
 @functools.cache
-def _restored(holder: int, counter: int, owner: int, fence: int) -> tuple[int, int, int]:
-    payload = COUNTER.extend(b"%d" % owner, TTL, fence, again=True)
+def _lifted(
+    rules: Rules, holder: int, counter: int, owner: int, fence: int, ceiling: int
+) -> tuple[int, int, int]:
+    payload = rules.lift(COUNTER, b"%d" % owner, fence, ceiling)
     reply, then, value = _ran(_master(holder, counter), payload)
     return reply is True, then, value
+
+
+@functools.cache
+def _restored(
+    holder: int, counter: int, owner: int, fence: int, ceiling: int
+) -> tuple[int, int, int]:
+    payload = COUNTER.restore(b"%d" % owner, TTL, fence, ceiling)
+    reply, then, value = _ran(_master(holder, counter), payload)
+    return reply, then, value
 
 
 @functools.cache

@@ -25,6 +25,11 @@ class Rules:
 
         extend: Returns the command that extends a lock.
 
+        lift: Returns the command that lifts the counters for a holder.
+
+        lifts_a_majority: Whether a majority must have been lifted before a master
+            that has lost the lock may count again.
+
         ticket: Which answers of a waiter's masters count.
 
         stays_away: Whether a master that has forgotten everything grants nothing.
@@ -37,6 +42,8 @@ class Rules:
     agreed: Callable[[Sequence[int], int], int] = fencing.agreed
     heard: Callable[[int, int], int] = lambda said, _asked: said
     extend: Callable[[Counter, bytes, int, int], bytes] = Counter.extend
+    lift: Callable[[Counter, bytes, int, int], bytes] = Counter.lift
+    lifts_a_majority: bool = True
     ticket: type[Ticket] = Ticket
     stays_away: bool = True
     counts_the_away: bool = False
@@ -49,6 +56,10 @@ def _at_least(counters: Sequence[int], needed: int) -> int:
 
 def _value_only(_counter: Counter, token: bytes, ttl: int, _fence: int) -> bytes:
     return protocol.extend(b"r", token, ttl)
+
+
+def _lifts_any(counter: Counter, token: bytes, fence: int, ceiling: int) -> bytes:
+    return counter.restore(token, 1, fence, ceiling)
 
 
 class CountsAfterYield(Ticket):
@@ -70,6 +81,12 @@ AT_LEAST = replace(SHIPPED, agreed=_at_least)
 
 VALUE_ONLY = replace(SHIPPED, extend=_value_only)
 """An extension counts a master that has our value, whatever its counter says."""
+
+LIFTS_ANY = replace(SHIPPED, lift=_lifts_any)
+"""The holder's mark is put on any counter, also of a master that somebody else has had since."""
+
+LIFTS_ONE = replace(SHIPPED, lifts_a_majority=False)
+"""One master that was lifted is enough for the others to count again."""
 
 NO_QUARANTINE = replace(SHIPPED, stays_away=False)
 """A master that has forgotten everything grants again at once."""

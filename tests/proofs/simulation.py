@@ -8,6 +8,7 @@ number makes a run, and makes it again.
 What must hold is looked at when a lease is reported or extended; see `model.PROPERTIES`.
 """
 
+import functools
 import heapq
 import itertools
 import math
@@ -24,7 +25,6 @@ from redlock_aio._rules.clocks import Clocks
 from redlock_aio._rules.fencing import LEAD_SHARE, Counter
 from redlock_aio._rules.keys import Key
 from redlock_aio._rules.lifetime import HELD, Lifetime
-from redlock_aio._rules.protocol import OTHERS
 from redlock_aio._rules.quorum import GRANTED, SPLIT, WON, Tally
 
 from .masters import Keys, run, words
@@ -345,11 +345,37 @@ class Client:
             return
         world.extensions += 1
         world.must_not(floor > attempt.fence, "P4", attempt.fence, floor)
-        again = words(attempt.restoration(ttl))
         for number, reply in enumerate(renewal.replies):
-            if isinstance(reply, int) and reply in {0, OTHERS}:
-                world.later(self.links[number].receive, again, lambda _master, _reply: None)
+            if isinstance(reply, int):
+                self.restore(attempt, number, ttl)
         life.rest(now, world.chance.random())
+
+    def restore(self, attempt: FencedAttempt, master: int, ttl: int, ceiling: int = 0) -> None:
+        """Set a lock again on one master, and lift the counters if that does not suffice."""
+
+        def answered(_master: int, reply: object) -> None:
+            if isinstance(reply, int) and reply > 0 and not ceiling:
+                payload = self.world.rules.lift(self.counter, attempt.token, attempt.fence, reply)
+                then = functools.partial(self.restore, attempt, master, ttl, reply)
+                self.ask(Lifting(cast(Sequence[Link], self.links), payload, then))
+
+        again = words(attempt.restoration(ttl, ceiling))
+        self.world.later(self.links[master].receive, again, answered)
+
+
+class Lifting(Round):
+    """The counters of one lease are lifted; when a majority's are, something is done."""
+
+    __slots__ = ("_then",)
+
+    def __init__(self, links: Sequence[Link], payload: bytes, then: Callable[[], None]) -> None:
+        super().__init__(links, payload)
+        self._then = then
+
+    def settled(self) -> None:
+        """Do it."""
+        if self.verdict is WON:
+            self._then()
 
 
 class Renewal(Round):

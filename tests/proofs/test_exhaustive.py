@@ -34,6 +34,20 @@ SETTINGS: dict[str, tuple[Fencing, int]] = {
     "extensions, duplicates": (Fencing((1, 1, 1), (1, 1), copies=(2, 1), extensions=1), 170_000),
     "a master forgets": (Fencing((5, 5, 5), (1, 1), forgetful=1), 1_500),
     "a master forgets, is healed": (Fencing((5, 5, 5), (1, 1), forgetful=1, extensions=2), 9_000),
+    "lifts": (Fencing((1, 1, 1), (1, 1), extensions=1, lifts=2), 15_000),
+    "lifts, and an extension more": (Fencing((1, 1, 1), (1, 1), extensions=2, lifts=1), MOST),
+    "lifts, others": (Fencing((1, 1, 1), (1, 1), extensions=1, lifts=1, others=1), 100_000),
+    "lifts, duplicates": (
+        Fencing((1, 1, 1), (1, 1), extensions=1, lifts=1, copies=(2, 1)),
+        MOST,
+    ),
+    "lifts, counters that differ": (Fencing((1, 2, 3), (2, 2), extensions=1, lifts=1), 40_000),
+    "lifts, clocks that differ": (Fencing((1, 2, 3), (4, 2), extensions=1, lifts=1), 30_000),
+    "lifts, a master forgets": (
+        Fencing((5, 5, 5), (1, 1), forgetful=1, extensions=1, lifts=1),
+        40_000,
+    ),
+    "lifts, five masters": (Fencing((1, 1, 1, 1, 1), (1, 1), extensions=1, lifts=1), MOST),
     "five masters": (Fencing((1, 1, 1, 2, 2), (1, 1)), 80_000),
     "five masters, clocks that differ": (Fencing((1, 1, 2, 2, 3), (4, 2)), 50_000),
     "five masters, extensions": (Fencing((1, 1, 1, 1, 1), (1, 1), extensions=1), 50_000),
@@ -57,6 +71,16 @@ EXCLUDING = {
     "three masters, counters that differ": ((1, 2, 3), (1, 1), 1, 1_000),
     "five masters": ((1, 1, 1, 1, 1), (1, 1), 2, 10_000),
 }
+
+
+@pytest.mark.promise("S1")
+def test_leases_exclude_each_other_where_locks_are_set_again() -> None:
+    """On masters that failed attempts have released, with their counters raised."""
+    model = Fencing((1, 1, 1), (1, 1, 1), extensions=1, lifts=1, until_released=True)
+    found = search(model, MOST)
+    assert not found.broken, str(found)
+    assert found.complete
+    assert found.states >= 20_000
 
 
 @pytest.mark.promise("S1")
@@ -85,6 +109,7 @@ def setting(counters: Counters, proposals: Counters, **options: Any) -> Setting:
 THREE = setting((1, 1, 1), (1, 1))
 EXTENDED = setting((1, 1, 1), (1, 1), extensions=1)
 FORGOTTEN = setting((5, 5, 5), (1, 1), forgetful=1)
+LIFTED = setting((1, 1, 1), (1, 1), extensions=1, lifts=1)
 HEALED = setting((5, 5, 5), (1, 1), forgetful=1, extensions=2)
 RELEASED = setting((1, 1, 1), (1, 1, 1), until_released=True)
 BOTH = setting((1, 1, 1), (1, 1), forgetful=1, until_released=True)
@@ -93,6 +118,8 @@ DEFECTS = {
     "inexact acks": (rules.INEXACT_ACKS, THREE, "P2"),
     "at least": (rules.AT_LEAST, THREE, "P1"),
     "value-only extension": (rules.VALUE_ONLY, EXTENDED, "P4"),
+    "lifts any counter": (rules.LIFTS_ANY, LIFTED, "P4"),
+    "lifts one master": (rules.LIFTS_ONE, LIFTED, "P4"),
     "no quarantine, tokens": (rules.NO_QUARANTINE, FORGOTTEN, "P1"),
     "no quarantine, the same token": (rules.NO_QUARANTINE, FORGOTTEN, "P2"),
     "no quarantine, leases": (rules.NO_QUARANTINE, BOTH, "P3"),

@@ -34,11 +34,16 @@ def fence(name: str = "r") -> str:
     return Counter((name.encode(),), LEAD).keys[0].decode()
 
 
+def counter(master: FakeMaster, name: str = "r") -> int:
+    """Return what a counter says, without the mark of a holder that has lifted it."""
+    return int(master.keys[fence(name)].partition(".")[0])
+
+
 def count_up(master: FakeMaster, by: int = 1, name: str = "r") -> int:
     """Raise a counter as a grant to somebody else would; return what it says now."""
-    counter = int(master.keys[fence(name)]) + by
-    master.set(fence(name), f"{counter:016}")
-    return counter
+    value = counter(master, name) + by
+    master.set(fence(name), f"{value:016}")
+    return value
 
 
 def had_it(masters: list[FakeMaster], name: str = "r") -> int:
@@ -46,7 +51,7 @@ def had_it(masters: list[FakeMaster], name: str = "r") -> int:
     free = [master for master in masters if name not in master.keys]
     if 2 * len(free) <= len(masters):
         return 0
-    token = max(int(master.keys[fence(name)]) for master in free) + 1
+    token = max(counter(master, name) for master in free) + 1
     for master in free:
         master.set(fence(name), f"{token:016}")
     return token

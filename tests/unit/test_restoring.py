@@ -7,9 +7,10 @@ import pytest
 
 from redlock_aio import Lease, LockLostError, Redlock
 from redlock_aio._engine.hold import KEY_GONE, OVERTAKEN
+from redlock_aio._rules.scripts import LIFT
 from redlock_aio.testing import FakeMaster, cancelled_at
 
-from .meddling import count_up, fence
+from .meddling import before, count_up, fence
 
 pytestmark = pytest.mark.promise("S4")
 
@@ -272,23 +273,118 @@ async def test_a_master_that_could_not_set_it_again_does_so_later(
 
 @pytest.mark.promise("S7")
 @pytest.mark.parametrize("fenced", [True])
-async def test_a_counter_beyond_the_token_does_not_count_on_a_minority(
+async def test_a_counter_beyond_the_token_does_not_count_before_an_extension_has_held(
     redlock: Redlock, masters: list[FakeMaster]
 ) -> None:
-    """Though the key is ours there; and where it is gone it is not set again."""
+    """Though the key is ours there."""
     async with redlock, redlock.lock("r", ttl=3000, auto_extend=False) as lease:
         count_up(masters[0])
         count_up(masters[1])
-        masters[1].delete("r")
-        await lease.extend()
-        await heard()
-        assert kept(masters, lease) == [True, False, True, True, True]
         masters[2].hang()
         extending = asyncio.create_task(lease.extend())
         await asyncio.sleep(0.5)
         assert not extending.done()
+        assert kept(masters, lease) == [True] * 5
         masters[2].resume()
         await extending
+
+
+def marked(lease: Lease, counter: int) -> str:
+    """Return how a counter is kept that was lifted for *lease*."""
+    return f"{counter:016}.0000{lease.fencing_token:016}"
+
+
+@pytest.mark.promise("S1", "S6")
+@pytest.mark.parametrize("fenced", [True])
+@pytest.mark.parametrize("gone", [False, True])
+@pytest.mark.parametrize("by", [(1, 1), (70, 7), (0, 5)])
+async def test_masters_whose_counters_others_have_raised_count_after_the_next_extension(
+    redlock: Redlock, masters: list[FakeMaster], by: tuple[int, int], *, gone: bool
+) -> None:
+    """Then two others may go, and the token is the same."""
+    async with redlock, redlock.lock("r", ttl=3000, auto_extend=False) as lease:
+        raised = [count_up(master, n) for master, n in zip(masters, by, strict=False)]
+        if gone:
+            masters[0].delete("r")
+            masters[1].delete("r")
+        await lease.extend()
+        await heard()
+        assert kept(masters, lease) == [True] * 5
+        token = lease.fencing_token
+        highest = f"{max(raised):016}.0000{token:016}"
+        assert {master.keys[FENCE] for master in masters[2:]} == {highest}
+        for master in masters[3:]:
+            master.kill()
+        await lease.extend()
+        assert lease.fencing_token == token
+        for master in masters[3:]:
+            master.restart()
+        await asyncio.sleep(0.1)
+        await lease.extend()
+        await heard()
+        assert kept(masters, lease) == [True] * 5
+    async with redlock, redlock.lock("r") as later:
+        assert later.fencing_token > max(raised)
+
+
+@pytest.mark.promise("S1")
+@pytest.mark.parametrize("fenced", [True])
+async def test_a_master_that_somebody_has_had_since_it_was_lifted_does_not_count(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    """Though the key is ours again, by a request that came late."""
+    async with redlock:
+        lease = await redlock.lock("r", ttl=3000, auto_extend=False).acquire()
+        count_up(masters[0])
+        await lease.extend()
+        await heard()
+        lifted = marked(lease, lease.fencing_token + 1)
+        assert {master.keys[FENCE] for master in masters} == {lifted}
+        for master in masters[:3]:
+            master.set(FENCE, f"{lease.fencing_token + 2:016}")
+        with pytest.raises(LockLostError, match=OVERTAKEN):
+            await lease.extend()
+
+
+@pytest.mark.promise("S7")
+@pytest.mark.parametrize("fenced", [True])
+async def test_what_a_minority_has_lifted_counts_as_before_and_lets_nobody_else_count(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    async with redlock, redlock.lock("r", ttl=3000, auto_extend=False) as lease:
+        ahead = count_up(masters[0])
+        for master in masters[2:]:
+            before(master, LIFT, lambda master=master: setattr(master, "error", "BUSY"))  # type: ignore[misc]
+        await lease.extend()
+        await heard()
+        assert masters[0].keys[FENCE] == f"{ahead:016}"
+        assert masters[1].keys[FENCE] == marked(lease, ahead)
+        for master in masters[2:]:
+            vars(master).pop("execute")
+            master.error = ""
+        masters[2].hang()
+        masters[3].hang()
+        extending = asyncio.create_task(lease.extend())
+        await asyncio.sleep(0.5)
+        assert not extending.done(), "two count, and a third has a counter beyond the token"
+        masters[2].resume()
+        await extending
+        masters[3].resume()
+        await lease.extend()
+        await heard()
+        assert {master.keys[FENCE] for master in masters} == {marked(lease, ahead)}
+
+
+@pytest.mark.promise("S7")
+@pytest.mark.parametrize("fenced", [True])
+async def test_a_counter_that_scripts_can_not_count_with_stays_where_it_is(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    async with redlock, redlock.lock("r", ttl=3000) as lease:
+        masters[0].set(FENCE, str(2**53))
+        await lease.extend()
+        await heard()
+        assert [master.keys[FENCE] for master in masters[1:]] == [str(lease.fencing_token)] * 4
 
 
 @pytest.mark.promise("S7")

@@ -120,10 +120,32 @@ async def test_a_counter_beyond_the_token_is_a_loss(
             await asyncio.sleep(0.01)
             count_up(masters[0], name=name)
             await asyncio.sleep(1)  # on a minority it is none
-            for master in masters[1:3]:
+            for master in masters[:3]:
                 count_up(master, name=name)
             await asyncio.sleep(1)
     assert OVERTAKEN in str(caught.value)
+
+
+@pytest.mark.promise("S6")
+@FAIR
+@pytest.mark.parametrize("gone", ["", "a", "ab"])
+async def test_masters_whose_counters_others_have_raised_count_after_the_next_extension(
+    redlock: Redlock, masters: list[FakeMaster], gone: str, *, fair: bool
+) -> None:
+    """Then two others may go."""
+    async with redlock.lock("a", "b", fair=fair, fencing=True, auto_extend=False) as lease:
+        await asyncio.sleep(0.01)
+        count_up(masters[0], name="a")
+        count_up(masters[1], 5, name="b")
+        for master in masters[:2]:
+            for name in gone:
+                master.delete(name)
+        await lease.extend()
+        await asyncio.sleep(0.01)
+        for master in masters[3:]:
+            master.kill()
+        await lease.extend()
+        assert all(master.keys[name] == lease.token for master in masters[:3] for name in "ab")
 
 
 async def test_an_extension_raises_and_keeps_the_counters_of_all(

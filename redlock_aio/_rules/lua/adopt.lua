@@ -1,16 +1,23 @@
 -- KEYS: the locks, and their counters behind them if there is a fencing token.
 -- ARGV[1]: the value that the locks have, ARGV[2]: the value that they get, ARGV[3]: the ttl in ms, and with
--- counters ARGV[4]: the fencing token in 16 digits, ARGV[5]: for how many ms a counter is kept.
+-- counters ARGV[4]: the fencing token in 16 digits, ARGV[5]: for how many ms a counter is kept, ARGV[6]: by
+-- how many us the fencing token may be ahead of this master's clock, to be written here.
 -- All locks get the new value or none; one that has it already counts as well, so that it can be said
 -- again. A lock that is gone is never set again here. Answers OK if they have it, 0 if not, the highest
--- counter's value if that is beyond the fencing token; see extend_fenced.lua.
-local locks, beyond = #KEYS, 0
+-- counter's value if that is beyond the fencing token, see extend_fenced.lua; this master's time if no
+-- grant can have led to that token here: who has written it must not use up the numbers.
+local locks, beyond, low = #KEYS, 0, false
 if ARGV[4] then
   locks = locks / 2
   for i = locks + 1, #KEYS do
-    beyond = math.max(beyond, tonumber(redis.call("GET", KEYS[i]) or 0))
+    local counter = redis.call("GET", KEYS[i])
+    local value = math.floor(tonumber(counter or 0))
+    if value > tonumber(ARGV[4]) and string.sub(counter, -21) ~= ".0000" .. ARGV[4] then
+      beyond = math.max(beyond, value)
+    end
+    low = low or value < tonumber(ARGV[4])
   end
-  if beyond > tonumber(ARGV[4]) then
+  if beyond > 0 then
     return beyond
   end
 end
@@ -18,6 +25,12 @@ for i = 1, locks do
   local holder = redis.call("GET", KEYS[i])
   if holder ~= ARGV[1] and holder ~= ARGV[2] then
     return 0
+  end
+end
+if low then
+  local now = redis.call("TIME")
+  if tonumber(ARGV[4]) > now[1] * 1000000 + now[2] + ARGV[6] then
+    return now
   end
 end
 for i = 1, locks do

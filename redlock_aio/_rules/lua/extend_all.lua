@@ -2,14 +2,18 @@
 -- ARGV[1]: the token, ARGV[2]: the new ttl in ms, ARGV[3]: "1" sets locks again that are gone, and with
 -- counters ARGV[4]: the fencing token in 16 digits, ARGV[5]: for how many ms a counter is kept.
 -- Answers OK if all locks are ours, -1 if somebody else has one, 0 if one is gone, the highest
--- counter's value if that is beyond our fencing token; see extend_fenced.lua.
+-- counter's value if that is beyond our fencing token and not marked as ours; see extend_fenced.lua.
 local locks, beyond = #KEYS, 0
 if ARGV[4] then
   locks = locks / 2
   for i = locks + 1, #KEYS do
-    beyond = math.max(beyond, tonumber(redis.call("GET", KEYS[i]) or 0))
+    local counter = redis.call("GET", KEYS[i])
+    local value = math.floor(tonumber(counter or 0))
+    if value > tonumber(ARGV[4]) and string.sub(counter, -21) ~= ".0000" .. ARGV[4] then
+      beyond = math.max(beyond, value)
+    end
   end
-  if beyond > tonumber(ARGV[4]) then
+  if beyond > 0 then
     return beyond
   end
 end

@@ -7,7 +7,7 @@ if type(value) == "table" then
   return value -- the error: it is no string, so it is nobody's lock
 end
 local counter = redis.pcall("GET", KEYS[2])
-if type(counter) == "table" or counter and #counter > 20 then
+if type(counter) == "table" or counter and #counter > 40 then
   counter = false
 end
 local time = redis.call("TIME")
