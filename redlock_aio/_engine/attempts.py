@@ -319,7 +319,9 @@ class Watch(Release):
             self.view.may_be_free(master)
         super().answered(master, reply)
         self._ring()
-        if reply == GRANTED:  # it was ours, and in the way of others
+        # It was ours, and in the way of others; not so if the master could not have granted
+        # it, or this attempt would be repeated at once, again and again.
+        if reply == GRANTED and not self._was_refused(master):
             self._fleet.freed(self._key, master)
 
     def _was_refused(self, master: int) -> bool:

@@ -7,8 +7,16 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from redlock_aio import Answer, LockNotAcquiredError, QuorumUnavailableError, Redlock, RedlockError
+from redlock_aio import (
+    Answer,
+    LockNotAcquiredError,
+    QuorumUnavailableError,
+    Redlock,
+    RedlockError,
+    Retry,
+)
 from redlock_aio._rules.fencing import MOST_RAISES
+from redlock_aio._rules.protocol import NEVER
 from redlock_aio._rules.scripts import ACQUIRE, ENQUEUE, LEAVE, RAISE
 from redlock_aio.testing import FakeMaster, VirtualTimeLoop, cancelled_at
 
@@ -176,6 +184,22 @@ async def test_grants_that_others_came_between_do_not_make_an_older_token_good(
         assert lease.fencing_token > ahead + 1000
         masters[2].latency = 0.001
         await lease.release()
+
+
+@BOTH
+async def test_where_there_are_no_tokens_left_the_masters_are_not_asked_again_at_once(
+    redlock: Redlock, masters: list[FakeMaster], *, fair: bool
+) -> None:
+    """The key is set there and taken back each time, but nobody is woken by that."""
+    for master in masters:
+        master.set(FENCE, str(NEVER - 1))
+    asked = len(masters[0].commands)
+    with pytest.raises(QuorumUnavailableError, match="makes no sense") as caught:
+        await redlock.lock("r", wait=2_000, fair=fair, retry=Retry(100, 200)).acquire()
+    assert caught.value.attempts <= 21
+    assert len(masters[0].commands) - asked <= 4 * 21
+    await asyncio.sleep(0.01)
+    assert locked(masters) == [None] * 5
 
 
 # Masters that do not answer.

@@ -7,16 +7,59 @@ from typing import Any
 import pytest
 
 from redlock_aio import Answer, LockLostError, Redlock
-from redlock_aio._engine.handing import NOT_THERE, TOO_FEW, TOO_LATE
+from redlock_aio._engine.adoption import NOT_THERE, TOO_FAR_AHEAD, TOO_FEW, TOO_LATE
 from redlock_aio._engine.hold import OVERTAKEN
 from redlock_aio._rules.handing import exported as text_of, imported
+from redlock_aio._rules.protocol import NEVER
 from redlock_aio._rules.scripts import ADOPT
 from redlock_aio.testing import FakeMaster
 
-from .meddling import before, count_up, fence, ran
+from .meddling import before, count_up, counter, fence, ran
 from .test_handing import EVERY_KIND, EVERY_NUMBER, LATENCY, locks, loop, settle, there
 
 __all__ = ("there",)
+
+
+@pytest.mark.promise("S7")
+@pytest.mark.parametrize("several", [False, True])
+@pytest.mark.parametrize("ahead", [9, 3_600, 2**53])
+async def test_a_text_with_a_high_fencing_token_does_not_use_up_the_numbers(
+    redlock: Redlock, there: Redlock, masters: list[FakeMaster], ahead: int, *, several: bool
+) -> None:
+    """It is bounded by the masters' time plus the lead; the text was tampered with."""
+    names = ("r", "s") if several else ("r",)
+    lease = await redlock.lock(*names, ttl=3_000, fencing=True).acquire()
+    token = lease.fencing_token
+    tampered = dataclasses.replace(
+        imported(lease.export()), fence=min(token + ahead * 1_000_000, NEVER - 2)
+    )
+    with pytest.raises(LockLostError, match=f"{TOO_FAR_AHEAD} .*ahead of its clock"):
+        await there.adopt(text_of(tampered))
+    await settle(masters)
+    assert locks(masters) == [{}] * 5
+    assert {counter(master) for master in masters} == {token}
+    async with redlock.lock(*names, fencing=True, wait=0) as later:
+        assert token < later.fencing_token < token + 10_000_000
+
+
+@pytest.mark.promise("S7")
+async def test_a_high_fencing_token_that_a_majority_has_counted_is_adopted(
+    redlock: Redlock, there: Redlock, masters: list[FakeMaster]
+) -> None:
+    """As after a clock that was wrong; a master that has forgotten it does not count at first."""
+    async with redlock.lock("r", fencing=True):
+        pass
+    for master in masters:
+        count_up(master, 10**12)
+    lease = await redlock.lock("r", ttl=3_000, fencing=True).acquire()
+    exported = lease.export()
+    masters[0].delete(fence("r"))
+    adopted = await there.adopt(exported)
+    assert adopted.fencing_token == lease.fencing_token
+    assert masters[0].keys["r"] != adopted.token
+    await adopted.extend()
+    await adopted.extend()
+    await adopted.release()
 
 
 @pytest.mark.promise("S4")
