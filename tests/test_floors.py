@@ -10,7 +10,14 @@ HOUSE = Path(__file__).parents[1] / "redlock_aio"
 
 FLOORS = [
     ["_rules.arguments", "_rules.clocks", "_rules.scripts", "_rules.timing", "_rules.quorum"],
-    ["_rules.fairness", "_rules.holders", "_rules.lifetime", "_rules.server", "_rules.view"],
+    [
+        "_rules.fairness",
+        "_rules.holders",
+        "_rules.lifetime",
+        "_rules.roundtrips",
+        "_rules.server",
+        "_rules.view",
+    ],
     ["_rules.protocol", "_rules.restarts"],
     [
         "_rules.confirmation",
@@ -27,7 +34,7 @@ FLOORS = [
     ["_transport.sentinels"],
     ["_transport.guard"],
     ["_transport.master"],
-    ["_engine.boots", "_engine.line", "_engine.readiness", "_engine.telling"],
+    ["_engine.boots", "_engine.line", "_engine.links", "_engine.readiness", "_engine.telling"],
     ["_engine.rounds"],
     ["_engine.attempts", "_engine.clocks", "_engine.inspecting", "_engine.queues"],
     ["_engine.claim", "_engine.refusals"],
@@ -61,6 +68,7 @@ NO_TRANSPORT = {
     for name in [
         "boots",
         "line",
+        "links",
         "readiness",
         "telling",
         "rounds",

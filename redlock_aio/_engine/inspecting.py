@@ -7,7 +7,8 @@ the lock is held at all is known as soon as a majority keeps one value, or can't
 
 from collections.abc import Sequence
 
-from redlock_aio._engine.rounds import Fleet, Link, Round
+from redlock_aio._engine.links import Link
+from redlock_aio._engine.rounds import Fleet, Round
 from redlock_aio._rules import inspection, protocol
 from redlock_aio._rules.inspection import LockState, Said
 from redlock_aio._rules.protocol import Silence, Trust

@@ -44,7 +44,8 @@ class Redlock(Opening, Oversight):
 
         master_timeout: How long one master's answer is waited for, in
             milliseconds or as a `timedelta`. A master that is slower does not
-            vote.
+            vote. ``None`` (the default) learns it from how long answers take:
+            twice the round trip, from 50 ms to 1 s, see `Redlock.master_timeout`.
 
         drift_factor: The share of a ttl by which the clocks of two machines may
             part while it lasts; what is left of a ttl after it, and 2 ms more,
@@ -85,7 +86,7 @@ class Redlock(Opening, Oversight):
         self,
         masters: Iterable[str | Redis | AnyDialler],
         *,
-        master_timeout: int | timedelta = timing.MASTER_TIMEOUT,
+        master_timeout: int | timedelta | None = None,
         drift_factor: float = timing.DRIFT_FACTOR,
         retry: Retry = Retry(),  # noqa: B008 - a frozen value
         key_prefix: str = "",
@@ -102,7 +103,9 @@ class Redlock(Opening, Oversight):
         one_of(restart_guard, restarts.GUARDS, name="restart_guard")
         super().__init__(
             addresses(masters),
-            master_timeout=timing.milliseconds(master_timeout, name="master_timeout"),
+            master_timeout=None
+            if master_timeout is None
+            else timing.milliseconds(master_timeout, name="master_timeout"),
             drift_factor=timing.drift_factor(drift_factor),
             max_ttl=timing.at_least(timing.milliseconds(max_ttl, name="max_ttl"), name="max_ttl"),
             restart_guard=restart_guard,
@@ -152,8 +155,8 @@ class Redlock(Opening, Oversight):
 
             wait: For how many milliseconds to wait, whether others hold the lock
                 or masters are away. ``None`` (the default) waits for ever, 0
-                makes one attempt. Masters get 50 ms to answer, if the master
-                time-out is not shorter, even if *wait* is.
+                makes one attempt. Masters get the time to answer that they
+                need, 50 ms at least, even if *wait* is shorter.
 
             auto_extend: Whether the lease is extended every third of *ttl* for
                 as long as it is held (default yes).

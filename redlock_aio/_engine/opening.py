@@ -15,11 +15,13 @@ from threading import get_ident
 from types import TracebackType
 from typing import Literal, Self
 
+from redlock_aio._engine.links import clock_of
 from redlock_aio._engine.readiness import readiness
-from redlock_aio._engine.rounds import Fleet, clock_of
+from redlock_aio._engine.rounds import Fleet
 from redlock_aio._engine.told import Kinds
 from redlock_aio._rules import holders, timing
 from redlock_aio._rules.restarts import Seen
+from redlock_aio._rules.roundtrips import SHORTEST, RoundTrips
 from redlock_aio._transport.address import AnyDialler, ServiceDialler
 from redlock_aio._transport.guard import Guard
 from redlock_aio._transport.master import Master
@@ -48,7 +50,7 @@ class Opening:
     Args:
         diallers: How its masters are reached.
 
-        master_timeout: In milliseconds.
+        master_timeout: In milliseconds; ``None`` if it is learned.
 
         drift_factor: As `Redlock` has it.
 
@@ -65,7 +67,7 @@ class Opening:
         self,
         diallers: Sequence[AnyDialler],
         *,
-        master_timeout: int,
+        master_timeout: int | None,
         drift_factor: float,
         max_ttl: int,
         restart_guard: RestartGuard,
@@ -79,7 +81,7 @@ class Opening:
                 f"{count} masters survive the loss of {count // 2 - 1}, no more than {count - 1} do"
             )
             _tell(False, f"{fails}: use an odd number of masters")
-        self._master_timeout = master_timeout
+        self._trips = RoundTrips(len(self._diallers), master_timeout)
         self._drift_factor = drift_factor
         self._max_ttl = max_ttl
         self._lasts = timing.forgetting(max_ttl, factor=drift_factor)
@@ -101,7 +103,21 @@ class Opening:
         up = sum(master.up for master in self._masters)
         out = up - sum(master.votes for master in self._masters)
         quarantined = f", {out} quarantined" if out else ""
-        return f"<Redlock {total} masters, {up} up{quarantined}, {self._watchdog.held} leases>"
+        slow = (
+            "" if self._trips.timeout == SHORTEST else f", master_timeout {self._trips.timeout} ms"
+        )
+        return (
+            f"<Redlock {total} masters, {up} up{quarantined}, {self._watchdog.held} leases{slow}>"
+        )
+
+    @property
+    def master_timeout(self) -> int:
+        """
+        For how many milliseconds one master's answer is waited for at present.
+
+        It is what was asked for, or was learned from how long they take.
+        """
+        return self._trips.timeout
 
     def _is_ready(self) -> bool:
         """Bind to the running loop; return whether it is known which masters are up."""
@@ -136,7 +152,7 @@ class Opening:
                 number,
                 dialler,
                 neighbours=neighbours,
-                timeout=self._master_timeout / 1000,
+                trips=self._trips,
                 on_push=self._heard,
                 tell=_tell,
                 stands=self._parts.teller.stands,
@@ -149,7 +165,7 @@ class Opening:
         self._fleet = Fleet(
             self._masters,
             loop,
-            master_timeout=self._master_timeout,
+            trips=self._trips,
             stamp=self._stamp or _this_process(),
             teller=self._parts.teller,
         )
@@ -176,7 +192,7 @@ class Opening:
             Connecting goes on.
         """
         fleet = self._fleet
-        if await readiness(self._masters, wait, self._master_timeout):
+        if await readiness(self._masters, wait, self._trips):
             fleet.ready = True
 
     async def __aenter__(self) -> Self:
@@ -245,7 +261,7 @@ class Opening:
             await asyncio.sleep(0)
             self._fleet.flush()
             if heard := [answer for master in masters if (answer := master.heard())]:
-                await asyncio.wait(heard, timeout=self._master_timeout / 1000)
+                await asyncio.wait(heard, timeout=self._trips.timeout / 1000)
         finally:
             for master in masters:
                 master.close()

@@ -8,7 +8,6 @@ from redlock_aio._engine.queues import Queues
 from redlock_aio._engine.rounds import Fleet
 from redlock_aio._engine.waiter import Waiter
 from redlock_aio._engine.waiting import time_left
-from redlock_aio._rules import timing
 from redlock_aio._rules.fairness import ASKED
 from redlock_aio._rules.fencing import Counter
 from redlock_aio._rules.keys import Key, Keys
@@ -82,7 +81,7 @@ async def acquire(
                 # The wait was too short for an answer. One is waited for, as it is
                 # with a wait of 0: no answer is not the same as masters that are away.
                 waiter._patient = False
-                ends = fleet.clock() + timing.MASTER_TIMEOUT / 1000
+                ends = fleet.clock() + fleet.trips.at_least / 1000
                 continue
             waiter.check(resources, began, over=over)
     except BaseException:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from redlock_aio._rules.quorum import majority
+from redlock_aio._rules.roundtrips import RoundTrips
 
 
 class Candidate(Protocol):
@@ -22,11 +23,11 @@ class Candidate(Protocol):
     def votes(self) -> bool: ...
 
 
-async def readiness(masters: Sequence[Candidate], wait: int | None, patience: int) -> bool:
+async def readiness(masters: Sequence[Candidate], wait: int | None, trips: RoundTrips) -> bool:
     """
     Wait until it is known which masters vote, at most *wait* ms if it is not 0.
 
-    Once a majority is up the others get *patience* ms more, so that a
+    Once a majority is up the others get one time-out more, so that a
     minority that hangs does not hold up the first lock. If none hangs, but it is
     not known yet whether they are a new set, that is waited for.
 
@@ -49,7 +50,7 @@ async def readiness(masters: Sequence[Candidate], wait: int | None, patience: in
         if up < needed or not (dialling or votes >= needed):
             grace = math.inf
         elif grace == math.inf:
-            grace = loop.time() + patience / 1000
+            grace = loop.time() + trips.timeout / 1000
         left = min(ends, grace) - loop.time()
         if left <= 0:
             return up >= needed

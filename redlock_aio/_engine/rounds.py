@@ -13,70 +13,36 @@ all of them.
 """
 
 import asyncio
-import functools
 import time
 from binascii import b2a_base64
 from collections import deque
 from collections.abc import Callable, Sequence
 from os import urandom
-from typing import Protocol
 
 from redlock_aio._engine.line import JointLine, Line
+from redlock_aio._engine.links import Link, Listener, clock_of
 from redlock_aio._engine.telling import SILENT, Teller
 from redlock_aio._rules import protocol
 from redlock_aio._rules.clocks import Clocks
 from redlock_aio._rules.keys import Key, Keys
-from redlock_aio._rules.protocol import Asker, Silence, Trust
+from redlock_aio._rules.protocol import Silence, Trust
 from redlock_aio._rules.quorum import GRANTED, Answer, Tally, Vote
+from redlock_aio._rules.roundtrips import RoundTrips
 
 TOKEN_BYTES = 21
 TOKENS_AT_ONCE = 100
 
+PROBE_EVERY, PROBE_SOON = 1.0, 0.1
+"""
+Seconds between two questions for how long answers take, if anything is asked at all; the
+second is for masters that have just been too slow.
+"""
+
+STALLED = 0.01
+"""If a timer is so many seconds late, the event loop did not run in between."""
+
 IDLE_LINES = 256
 """How many lines are remembered in which nobody stands."""
-
-
-class Link(Protocol):
-    """What a round needs of a master."""
-
-    @property
-    def name(self) -> str: ...
-
-    can_free: bool
-
-    @property
-    def clustered(self) -> bool: ...
-    @property
-    def quarantine(self) -> str: ...
-    @property
-    def send(self) -> Callable[[bytes, Sequence[Asker]], Silence | None]: ...
-    def overdue(self) -> None: ...
-    def owe(self, payload: bytes, ttl: int) -> None: ...
-
-
-class Listener(Protocol):
-    """Whoever wants to hear what masters say unasked, beside the lines."""
-
-    def heard(self, master: int, push: object) -> None:
-        """Take it."""
-
-    def close(self) -> None:
-        """Hear that it is over."""
-
-
-def clock_of(loop: asyncio.AbstractEventLoop) -> Callable[[], float]:
-    """
-    Return the clock that leases live by, in seconds.
-
-    It also counts the time that the machine was suspended, where the system has
-    such a clock. A loop that makes its own time (see `redlock_aio.testing`)
-    is asked for it.
-    """
-    own: Callable[[], float] | None = getattr(loop, "boottime", None)
-    if own is not None:
-        return own
-    clock = getattr(time, "CLOCK_BOOTTIME", None)
-    return time.monotonic if clock is None else functools.partial(time.clock_gettime, clock)
 
 
 class Round(Tally):
@@ -118,8 +84,7 @@ class Round(Tally):
     def expire(self) -> None:
         """Count the masters that have not answered as timed out."""
         for number in self.missing:
-            self._links[number].overdue()
-            self.answered(number, protocol.TIMED_OUT)
+            self.answered(number, self._links[number].overdue())
 
     def votes(self) -> tuple[Vote, ...]:
         """Return what each master has said so far."""
@@ -189,6 +154,25 @@ class Release(Round):
             self._links[master].owe(self.debt, self.debt_ttl)
 
 
+class Probe(Round):
+    """A question that is asked now and then to learn how long answers take."""
+
+    __slots__ = ("_loop", "_sent", "_trips")
+    trust = Trust.FULL
+
+    def __init__(self, fleet: "Fleet", now: float) -> None:
+        super().__init__(fleet.links, protocol.PING)
+        self._loop = fleet.loop
+        self._sent = now
+        self._trips = fleet.trips
+
+    def answered(self, master: int, reply: object, /) -> None:
+        """Learn from any answer, also from an error or from one that comes too late."""
+        if reply.__class__ is not Silence:
+            self._trips.learn(master, (self._loop.time() - self._sent) * 1000)
+        super().answered(master, reply)
+
+
 class Fleet:
     """
     All masters of one manager, and the rounds that are underway.
@@ -199,15 +183,15 @@ class Fleet:
     Args:
         links: The masters.
 
-        master_timeout: How many milliseconds one of them may take to answer.
+        trips: How long they take to answer, and may take.
 
         teller: Who tells a listener what happens.
     """
 
     __slots__ = (
-        "_asked", "_caching", "_most_lines", "_timer", "_tokens", "_underway", "can_free", "clock",
-        "clocks", "closed", "kin", "lines", "links", "loop", "master_timeout", "queues", "ready",
-        "stamp", "teller",
+        "_asked", "_caching", "_most_lines", "_probe_at", "_probed_at", "_timer", "_tokens",
+        "_underway", "can_free", "clock", "clocks", "closed", "kin", "lines", "links", "loop",
+        "queues", "ready", "stamp", "teller", "trips",
     )  # fmt: skip
 
     def __init__(
@@ -215,13 +199,13 @@ class Fleet:
         links: Sequence[Link],
         loop: asyncio.AbstractEventLoop,
         *,
-        master_timeout: int,
+        trips: RoundTrips,
         stamp: bytes = b"",
         teller: Teller = SILENT,
     ) -> None:
         self.links = tuple(links)
         self.teller = teller
-        self.master_timeout = master_timeout
+        self.trips = trips
         self.clock = clock_of(loop)
         self.clocks = Clocks(len(links), time.time() - self.clock())
         self.can_free = False
@@ -243,12 +227,19 @@ class Fleet:
         self._asked: list[Round] = []
         self._underway: deque[tuple[float, list[Round]]] = deque()
         self._timer: asyncio.TimerHandle | None = None
+        self._probed_at = loop.time()  # each master was, when it was connected
+        self._probe_at = self._probed_at + PROBE_EVERY
         self._tokens: list[bytes] = []
         self._most_lines = IDLE_LINES
 
     def __repr__(self) -> str:
         underway = sum(len(batch) for _, batch in self._underway)
         return f"<Fleet of {len(self.links)}, {underway} rounds underway>"
+
+    @property
+    def master_timeout(self) -> int:
+        """How many milliseconds a master may take to answer, as it is now known."""
+        return self.trips.timeout
 
     def token(self) -> bytes:
         """
@@ -328,6 +319,12 @@ class Fleet:
         if not asked:
             return
         self._asked = []
+        now = self.loop.time()
+        if now >= self._probe_at:
+            self._probed_at = now
+            self._probe_at = now + PROBE_EVERY
+            # Before the others, which would have the masters work meanwhile.
+            asked.insert(0, Probe(self, now))
         payload = asked[0].payload if len(asked) == 1 else b"".join([r.payload for r in asked])
         for number, link in enumerate(self.links):
             silence = link.send(payload, asked)
@@ -336,7 +333,7 @@ class Fleet:
         underway = self._underway
         while underway and self._is_complete(underway[0][1]):
             underway.popleft()
-        expires_at = self.loop.time() + self.master_timeout / 1000
+        expires_at = now + self.trips.timeout / 1000
         underway.append((expires_at, asked))
         if self._timer is None:
             self._timer = self.loop.call_at(expires_at, self._expire)
@@ -384,11 +381,18 @@ class Fleet:
             for round in batch:
                 round.expire()
 
-    def _expire(self) -> None:
+    def _expire(self, due: float | None = None) -> None:
+        """Count as timed out who has not answered; a shorter time-out waits for those before."""
         underway = self._underway
         now = self.loop.time()
-        while underway and underway[0][0] <= now:
+        if due is None and underway and now - underway[0][0] > STALLED:
+            # The loop did not run, and may not have read what came meanwhile.
+            self._timer = self.loop.call_later(STALLED, self._expire, now)
+            return
+        while underway and underway[0][0] <= (due or now):
             for round in underway.popleft()[1]:
                 if not round.complete:
                     round.expire()
+                    # Its master may be slower than before.
+                    self._probe_at = min(self._probe_at, self._probed_at + PROBE_SOON)
         self._timer = self.loop.call_at(underway[0][0], self._expire) if underway else None

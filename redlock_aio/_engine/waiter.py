@@ -171,10 +171,10 @@ class Waiter:
             if standing in (NEXT, AWAITED, UNASKED):
                 self._ask(master)
             elif standing in (ASKED, GRANTED):
-                self.fleet.links[master].overdue()
+                silence = self.fleet.links[master].overdue()
                 if standing is ASKED:
                     self.ticket.standings[master] = FAILED
-                    self._said[master] = protocol.TIMED_OUT
+                    self._said[master] = silence
         if self._heard_out_at is not None and now >= self._heard_out_at:
             self._heard_out_at = math.inf
         if now >= self._beat_at:

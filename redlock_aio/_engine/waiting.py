@@ -135,11 +135,11 @@ def time_to_answer(fleet: Fleet, began: float, wait: int | None) -> float | None
     """
     Return how many ms an attempt may take that is to tell who holds the lock.
 
-    A *wait* that is shorter than the default master time-out is exceeded rather
-    than that the answers of masters that are well are not waited for.
+    A *wait* that is shorter than what masters need is exceeded, rather than that
+    the answers of masters that are well are not waited for.
     """
     left = time_left(fleet, began, wait)
-    return left if left is None else max(left, timing.MASTER_TIMEOUT)
+    return left if left is None else max(left, fleet.trips.at_least)
 
 
 def pause(fleet: Fleet, delay: float, began: float, wait: int | None) -> float | None:

@@ -14,9 +14,6 @@ from datetime import timedelta
 DRIFT_FACTOR = 0.01
 """The share of a ttl by which the clocks of its two ends may part while it lasts."""
 
-MASTER_TIMEOUT = 50
-"""How long one master's answer is waited for, in milliseconds."""
-
 LONGEST = 2**53
 """The longest duration in milliseconds: beyond it a float can't count, nor a master add."""
 

@@ -63,7 +63,7 @@ class Debts:
         self,
         loop: asyncio.AbstractEventLoop,
         *,
-        overdue: Callable[[], None],
+        overdue: Callable[[], object],
         warn: Callable[[str], None],
     ) -> None:
         self._loop = loop

@@ -17,6 +17,7 @@ from redlock_aio._rules import protocol, scripts
 from redlock_aio._rules.protocol import Asker, Silence
 from redlock_aio._rules.quorum import Answer, Vote
 from redlock_aio._rules.restarts import MEMBER
+from redlock_aio._rules.roundtrips import RoundTrips
 from redlock_aio._transport.address import AnyDialler
 from redlock_aio._transport.connection import Connection, Question
 from redlock_aio._transport.debts import Debts
@@ -26,6 +27,9 @@ from redlock_aio._transport.sentinels import route_to
 
 SHORTEST_DIAL = 1.0
 """For how many seconds a connection attempt may last, at least."""
+
+LONGEST_DIAL = 4.0
+"""The same at most: if time-outs are learned, it doubles with each attempt that is too short."""
 
 FIRST_DELAY, LONGEST_DELAY = 0.02, 0.5
 """Seconds between two attempts to connect; a random part of it is left out."""
@@ -44,7 +48,7 @@ class Master:
 
         neighbours: Shared by all masters of one manager: who is which server.
 
-        timeout: The master time-out in seconds, from which the others follow.
+        trips: How long masters take to answer, from which its time-outs follow.
 
         on_push: Called with its number and with what it says unasked: which keys
             were changed, also that any may have been when it comes up.
@@ -67,7 +71,7 @@ class Master:
         dialler: AnyDialler,
         *,
         neighbours: MutableMapping[str, "Master"],
-        timeout: float,
+        trips: RoundTrips,
         on_push: Callable[[int, object], None],
         tell: Callable[[bool, str], None],
         stands: Callable[[Vote], None],
@@ -89,9 +93,8 @@ class Master:
         if guard is not None:
             self._sentry = Sentry(guard, number, on_push=on_push, judged=self._judged, route=route)
         self._out = ""
-        self._timeout = timeout
-        self._dial_timeout = max(SHORTEST_DIAL, 10 * timeout)
-        self._condemn_after = max(SHORTEST_DIAL, 10 * timeout)
+        self._trips = trips
+        self._dial_timeout = self._patience
         self._loop = asyncio.get_running_loop()
         self._connection: Connection | None = None
         self._silence = Silence(Answer.UNREACHABLE, "connecting")
@@ -122,6 +125,11 @@ class Master:
         return f"<Master {self.name}, {state}, {len(self._debts)} debts>"
 
     @property
+    def _patience(self) -> float:
+        """For how many seconds it may be silent before it is held to be gone."""
+        return max(SHORTEST_DIAL, self._trips.timeout / 100)
+
+    @property
     def up(self) -> bool:
         """Whether commands are taken."""
         return self._connection is not None
@@ -144,10 +152,12 @@ class Master:
     def _refuse(self, _payload: bytes, _askers: Sequence[Asker], /) -> Silence:
         return self._silence
 
-    def overdue(self) -> None:
-        """Hear that an answer of this master is overdue."""
+    def overdue(self) -> Silence:
+        """Note that an answer of this master is overdue; return what counts in its place."""
         if self._connection is not None:
             self._connection.overdue()
+        slow = self._trips.too_slow(self._number)
+        return Silence(Answer.TIMED_OUT, slow) if slow else protocol.TIMED_OUT
 
     def owe(self, payload: bytes, ttl: int) -> None:
         """Remember a release whose key may live *ttl* ms, and repeat it until confirmed."""
@@ -165,6 +175,9 @@ class Master:
                 except Exception as error:  # noqa: BLE001 - any failure is this master's vote
                     failures += 1
                     self._step_down(why(error, self._dialler.secrets, self._dial_timeout))
+                    if isinstance(error, TimeoutError) and not self._trips.fixed:
+                        # It may only be far away: a connection takes several round trips.
+                        self._dial_timeout = min(2 * self._dial_timeout, LONGEST_DIAL)
                     self._is_known()
                 else:
                     failures = 0
@@ -183,7 +196,7 @@ class Master:
                 # The program ends without `close`: all its tasks are cancelled
                 # at once, and some may release a lock yet.
                 self._closing = True
-                await asyncio.sleep(self._timeout)
+                await asyncio.sleep(self._trips.timeout / 1000)
             if self._connection is not None:
                 self._connection.close()
 
@@ -205,7 +218,7 @@ class Master:
         connection = self._route.connection(
             self._number,
             self._loop,
-            condemn_after=self._condemn_after,
+            condemn_after=self._patience,
             on_push=self._on_push if self._sentry is None else self._sentry.heard,
             on_lost=lost,
         )
@@ -262,7 +275,10 @@ class Master:
             wishes += [Question(wish, self._loop) for wish in (protocol.CACHING, protocol.LOOK)]
             self._sentry.meet(connection)
         payload = b"".join([question.payload for question in (*questions, *wishes)])
+        sent = self._loop.time()
         connection.send(payload, [*questions, *wishes])
+        await questions[0].reply
+        took = self._loop.time() - sent
         replies = [await question.reply for question in questions]
         for reply in replies:
             if isinstance(reply, Silence):
@@ -274,6 +290,7 @@ class Master:
         if other is not self:
             raise MasterError(f"the same server as {other.name}")
         self._run_id = info.run_id  # stepping down gives the name back
+        self._trips.begin(self._number, took * 1000)
         untold = isinstance(await wishes[0].reply, Exception) and self._sentry is not None
         self.can_free = await wishes[1].reply == 0
         self.clustered = info.clustered
@@ -299,6 +316,7 @@ class Master:
         if self._connection is not None:
             self._on_push(self._number, protocol.GONE)
         self._connection = None
+        self._trips.forget(self._number)
         self.send = self._refuse
         self._silence = silence
         if self._sentry is not None:

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import socket
 import struct
+from collections import deque
 from collections.abc import AsyncIterator
 from typing import Self
 from urllib.parse import urlsplit
@@ -23,6 +24,8 @@ class Proxy:
         dropping: While it is true, what the server answers is thrown away.
 
         piece: How many bytes are handed on at a time.
+
+        delay: For how many seconds all is held back in each direction, as by distance.
     """
 
     def __init__(self, url: str) -> None:
@@ -35,6 +38,7 @@ class Proxy:
         self.dropping = False
         self.dropped = 0
         self.piece = 1 << 16
+        self.delay = 0.0
         self.port = 0
         self._writers: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -123,8 +127,14 @@ class Proxy:
     async def _hand_on(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, flows: asyncio.Event
     ) -> None:
+        late: deque[bytes] = deque()  # timers of equal deadlines fire in any order
+        loop = asyncio.get_running_loop()
         while data := await reader.read(65_536):
             await flows.wait()
+            if self.delay:
+                late.append(data)
+                loop.call_later(self.delay, lambda: writer.write(late.popleft()))
+                continue
             if self.dropping and flows is self.replies:
                 self.dropped += len(data)
                 continue

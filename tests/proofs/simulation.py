@@ -19,12 +19,14 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from redlock_aio._engine.attempts import FencedAttempt, Raising
-from redlock_aio._engine.rounds import Fleet, Link, Round
+from redlock_aio._engine.links import Link
+from redlock_aio._engine.rounds import Fleet, Round
 from redlock_aio._rules import scripts, timing
 from redlock_aio._rules.clocks import Clocks
 from redlock_aio._rules.fencing import LEAD_SHARE, Counter
 from redlock_aio._rules.keys import Key
 from redlock_aio._rules.lifetime import HELD, Lifetime
+from redlock_aio._rules.protocol import TIMED_OUT, Silence
 from redlock_aio._rules.quorum import GRANTED, SPLIT, WON, Tally
 
 from .masters import Keys, run, words
@@ -82,8 +84,9 @@ class Master:
         """Return what time it has, in seconds since some day."""
         return EPOCH + self._ahead + self._world.now * self._rate
 
-    def overdue(self) -> None:
-        """Hear that an answer is."""
+    def overdue(self) -> Silence:
+        """Return what counts as the answer that is."""
+        return TIMED_OUT
 
     def receive(self, command: Sequence[bytes], answer: Callable[[int, object], None]) -> None:
         """Do what is said, unless it is an acquisition that must wait."""

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 import pytest
 
 from redlock_aio import Answer
-from redlock_aio._engine.rounds import Fleet, Round, clock_of
+from redlock_aio._engine.links import clock_of
+from redlock_aio._engine.rounds import Fleet, Round
 from redlock_aio._rules import protocol
 from redlock_aio._rules.protocol import TIMED_OUT, Asker, Silence
 from redlock_aio._rules.quorum import LOST, OPEN, WON
+from redlock_aio._rules.roundtrips import RoundTrips
 from redlock_aio.testing import VirtualTimeLoop
 
 DOWN = Silence(Answer.UNREACHABLE, "down")
@@ -37,8 +39,9 @@ class Link:
     clustered = False
     quarantine = ""
 
-    def overdue(self) -> None:
+    def overdue(self) -> Silence:
         self.late += 1
+        return TIMED_OUT
 
     def owe(self, payload: bytes, ttl: int) -> None:
         self.owed.append((payload, ttl))
@@ -51,7 +54,7 @@ async def links() -> list[Link]:
 
 @pytest.fixture
 async def fleet(links: list[Link]) -> Fleet:
-    return Fleet(links, asyncio.get_running_loop(), master_timeout=50)
+    return Fleet(links, asyncio.get_running_loop(), trips=RoundTrips(3, 50))
 
 
 def ask(fleet: Fleet, payload: bytes, at_most: float | None = None) -> Round:

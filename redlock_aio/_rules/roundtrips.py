@@ -1,0 +1,120 @@
+"""
+How long the masters take to answer, and how long their answers are waited for.
+
+Each master's round trips are smoothed as TCP does it (RFC 6298), and all of them
+have one time-out: enough for the slowest, as any master may be needed for a
+majority when another one fails. But a minority that is far slower than the
+others raises it to a few times of what they need at most: it is a majority that
+hangs for which callers would wait that long.
+
+Durations are milliseconds. Nothing here asks a master or reads a clock.
+"""
+
+import math
+
+from redlock_aio._rules.quorum import majority
+
+SHORTEST, LONGEST = 50, 1_000
+"""Between these the time-out is learned."""
+
+FAR = 4
+"""How many times of what the fastest majority needs a slower minority gets at most."""
+
+NEW, SPREAD_NEW = 1 / 8, 1 / 4
+"""The shares of a new sample in the mean and in the mean deviation."""
+
+
+class RoundTrip:
+    """The round trips to one master."""
+
+    __slots__ = ("_before", "_mean", "_spread", "last")
+
+    def __init__(self, ms: float) -> None:
+        self._before = self._mean = ms
+        self._spread = ms / 4
+        self.last = ms
+        """The latest that is believed."""
+
+    def __repr__(self) -> str:
+        return f"<RoundTrip {self._mean:.1f} ms>"
+
+    def learn(self, ms: float) -> None:
+        """
+        Take a new sample.
+
+        Of two in a row the shorter one counts: a pause of the event loop that
+        falls into one of them says nothing about the master.
+        """
+        self.last = sample = min(ms, self._before)
+        self._before = ms
+        self._spread += SPREAD_NEW * (abs(sample - self._mean) - self._spread)
+        self._mean += NEW * (sample - self._mean)
+
+    @property
+    def needs(self) -> float:
+        """How long an answer should be waited for."""
+        return max(2 * self._mean, self._mean + 4 * self._spread)
+
+
+class RoundTrips:
+    """
+    The round trips to all masters, and the time-out that follows from them.
+
+    Args:
+        masters: How many there are.
+
+        fixed: The time-out if it is not to be learned.
+
+    Attributes:
+        timeout: For how many whole milliseconds an answer is waited for.
+    """
+
+    __slots__ = ("_trips", "fixed", "timeout")
+
+    def __init__(self, masters: int, fixed: int | None = None) -> None:
+        self._trips: list[RoundTrip | None] = [None] * masters
+        self.fixed = fixed is not None
+        self.timeout = SHORTEST if fixed is None else fixed
+
+    def __repr__(self) -> str:
+        how = "fixed" if self.fixed else "learned"
+        return f"<RoundTrips {self._trips}, time-out {self.timeout} ms, {how}>"
+
+    @property
+    def at_least(self) -> int:
+        """For how long answers are waited for even if the caller would wait for a shorter time."""
+        return min(self.timeout, SHORTEST) if self.fixed else self.timeout
+
+    def begin(self, master: int, ms: float) -> None:
+        """Take the first round trip on a new connection, which may lead to another machine."""
+        self._trips[master] = RoundTrip(ms)
+        self._judge()
+
+    def learn(self, master: int, ms: float) -> None:
+        """Take another round trip on the same connection."""
+        trip = self._trips[master]
+        if trip is not None:
+            trip.learn(ms)
+            self._judge()
+
+    def forget(self, master: int) -> None:
+        """Note that *master* is not connected: what it took says nothing for now."""
+        self._trips[master] = None
+        self._judge()
+
+    def too_slow(self, master: int) -> str:
+        """Return why an answer came too late if that is usual for *master*; else nothing."""
+        trip = self._trips[master]
+        if trip is None or trip.last <= self.timeout:
+            return ""
+        return f"its answers take {trip.last:.0f} ms, master_timeout is {self.timeout} ms"
+
+    def _judge(self) -> None:
+        if self.fixed:
+            return
+        needs = sorted(trip.needs for trip in self._trips if trip is not None)
+        needed = SHORTEST
+        if needs:
+            first = needs[min(majority(len(self._trips)), len(needs)) - 1]
+            needed = math.ceil(min(needs[-1], FAR * max(first, SHORTEST)))
+        self.timeout = min(max(needed, SHORTEST), LONGEST)
