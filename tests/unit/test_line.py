@@ -3,6 +3,7 @@ import asyncio
 import pytest
 
 from redlock_aio._engine.line import (
+    ALONE,
     COURTESY,
     LONGEST_SPREAD,
     LONGEST_TENURE,
@@ -134,6 +135,7 @@ async def test_who_waits_for_masters_hears_when_the_manager_closes() -> None:
 
 def test_the_lock_is_passed_on_for_a_while_and_then_others_may_go_first() -> None:
     line, holder = taken(since=10.0)
+    line.used(by_others=True)
     now = 10.0
     while now < 10.0 + TENURE:
         line.ended(holder, now)
@@ -168,6 +170,9 @@ def test_if_nobody_uses_the_chance_it_is_given_less_often() -> None:
         return line.courtesy(100.0 + kept)
 
     line = Line()
+    assert not courtesy_after(line, 0.9 * ALONE * ROUND_TRIP)
+    assert courtesy_after(line, 1.1 * ALONE * ROUND_TRIP)
+    line.used(by_others=True)
     assert courtesy_after(line, 1.5 * TENURE)
     line.used(by_others=False)
     assert not courtesy_after(line, 1.5 * TENURE)
@@ -177,6 +182,25 @@ def test_if_nobody_uses_the_chance_it_is_given_less_often() -> None:
     assert not courtesy_after(line, 0.9 * LONGEST_TENURE)
     line.used(by_others=True)
     assert courtesy_after(line, 1.5 * TENURE)
+
+
+@pytest.mark.parametrize("round_trip", [0.0003, 0.001, 0.01, 0.04, 0.08, 0.3])
+@pytest.mark.parametrize("seconds", [1, 10, 100])
+def test_whoever_is_alone_with_a_key_loses_next_to_nothing(round_trip: float, seconds: int) -> None:
+    """A task that locks a key again and again: its release has been answered when it asks."""
+    line, holder = taken()
+    now = paused = 0.0
+    while now < seconds:
+        line.ended(holder, now)
+        now += round_trip
+        pause = line.courtesy(now)
+        if pause:
+            line.used(by_others=False)
+        paused += pause
+        now += pause + round_trip
+        line.contending = True
+        line.won(holder, now - round_trip, now)
+    assert paused <= 0.03 * now
 
 
 def test_attempts_are_spread_after_split_votes_and_less_and_less_after_others() -> None:

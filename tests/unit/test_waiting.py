@@ -14,7 +14,7 @@ from redlock_aio import (
     RedlockError,
     Retry,
 )
-from redlock_aio._engine.line import TENURE
+from redlock_aio._engine.line import ALONE, LONGEST_TENURE, TENURE
 from redlock_aio._engine.rounds import IDLE_LINES
 from redlock_aio._engine.watchdog import LOOK_AFTER
 from redlock_aio._rules.scripts import LOOK
@@ -341,6 +341,43 @@ async def test_a_process_that_passes_the_lock_on_lets_others_go_first(
     # Whoever is alone loses the turn when it lets go; but it gets one again and again.
     assert turns["lonely"] > 0.1 * turns["greedy"]
     assert turns["greedy"] > 0.1 * turns["lonely"]
+
+
+@pytest.mark.parametrize("latency", [0.001, 0.04, 0.08])
+@pytest.mark.parametrize("pairs", [10, 30, 200])
+async def test_who_is_alone_with_a_key_is_as_fast_as_the_exchange_takes(
+    latency: float, pairs: int
+) -> None:
+    masters = [FakeMaster(latency=latency) for _ in range(3)]
+    async with Redlock(masters) as redlock:
+        began = now()
+        for _ in range(pairs):
+            async with redlock.lock("r"):
+                pass
+        assert now() - began <= 1.03 * pairs * 2 * latency
+
+
+@pytest.mark.parametrize("latency", [0.001, 0.04])
+async def test_others_have_their_turn_also_after_a_process_was_alone_for_long(
+    latency: float,
+) -> None:
+    masters = [FakeMaster(latency=latency) for _ in range(3)]
+    async with Redlock(masters) as redlock, Redlock(masters) as other:
+        ends = now() + 600 * latency + 20
+        turns = {"greedy": 0, "late": 0}
+
+        async def work(manager: Redlock, name: str) -> None:
+            while now() < ends:
+                async with manager.lock("r", retry=NEVER):
+                    turns[name] += 1
+                    await asyncio.sleep(latency)
+
+        tasks = [asyncio.create_task(work(redlock, "greedy")) for _ in range(3)]
+        await asyncio.sleep(300 * latency + 10)
+        before, came = turns["greedy"], now()
+        assert await got(other) - came <= max(LONGEST_TENURE, ALONE * latency) + 5 * latency
+        await asyncio.gather(work(other, "late"), *tasks)
+        assert turns["late"] > 0.1 * (turns["greedy"] - before)
 
 
 async def test_nobody_is_waited_for_who_does_not_come(redlock: Redlock) -> None:
