@@ -10,6 +10,7 @@ HOUSE = Path(__file__).parents[1] / "redlock_aio"
 
 FLOORS = [
     ["_rules.arguments", "_rules.clocks", "_rules.scripts", "_rules.timing", "_rules.quorum"],
+    ["_rules.marker"],
     [
         "_rules.fairness",
         "_rules.holders",
@@ -33,7 +34,7 @@ FLOORS = [
     ["_transport.address", "_transport.connection", "_transport.debts", "_transport.replies"],
     ["_transport.sentinels"],
     ["_transport.guard"],
-    ["_transport.master"],
+    ["_transport.master", "_transport.set_guard"],
     ["_engine.boots", "_engine.line", "_engine.links", "_engine.readiness", "_engine.telling"],
     ["_engine.rounds"],
     ["_engine.attempts", "_engine.clocks", "_engine.inspecting", "_engine.queues"],

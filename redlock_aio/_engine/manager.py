@@ -61,7 +61,8 @@ class Redlock(Opening, Oversight):
             ``fair=True``; whoever comes then is refused at once.
 
         max_ttl: The longest ttl that a lock may ask for, in milliseconds (default
-            60 000). All programs that use the masters have the same one.
+            60 000). All programs that use the masters have the same one; if not, the
+            longest counts for every quarantine, and the others say so in the log.
 
         restart_guard: Who sees to it that a master that has forgotten its locks
             stays out of votes until they are over, *max_ttl* and a little more:

@@ -23,8 +23,8 @@ from redlock_aio._rules import holders, timing
 from redlock_aio._rules.restarts import Seen
 from redlock_aio._rules.roundtrips import SHORTEST, RoundTrips
 from redlock_aio._transport.address import AnyDialler, ServiceDialler
-from redlock_aio._transport.guard import Guard
 from redlock_aio._transport.master import Master
+from redlock_aio._transport.set_guard import Guard
 from redlock_aio.errors import RedlockError
 
 RestartGuard = Literal["auto", "strict", "fsync-always", "off"]
@@ -179,6 +179,7 @@ class Opening:
             clock_of(loop),
             lasts=self._lasts,
             strict=self._restart_guard == "strict",
+            tell=_tell,
         )
 
     def _heard(self, master: int, push: object) -> None:

@@ -12,7 +12,9 @@ A run_id is new with every start of a server. A marker that is missing or was
 written for another one is told from a new set of masters by what this process
 saw here before, and by what the other masters have. Wherever it is not certain
 that nothing was forgotten, a master stays out of votes until every lease that it
-may have forgotten is over: that time is called *lasts* here.
+may have forgotten is over: that time is called *lasts* here. It follows from the
+longest ttl that any program may ask for. Markers carry it, so that a program with a
+shorter one learns of a longer one, and waits as long.
 
 Nothing here waits, reads a clock or opens a socket: instants are seconds on the
 clock of leases, those in markers are microseconds on the master's own.
@@ -22,6 +24,7 @@ import enum
 import math
 from dataclasses import dataclass, replace
 
+from redlock_aio._rules.marker import Marker, milliseconds
 from redlock_aio._rules.server import ServerInfo
 
 GUARDS = ("auto", "strict", "fsync-always", "off")
@@ -52,41 +55,6 @@ class Reason(enum.Enum):
     PROMOTED = "it was a replica, and may lack locks"
     MARKED = "it is marked as one that may have forgotten locks"
     UNPROVEN = "it started {ago} s ago, and it is not known yet that all masters are new"
-
-
-@dataclass(frozen=True, slots=True)
-class Marker:
-    """
-    What a master carries.
-
-    Attributes:
-        run_id: The server that it was written for.
-
-        rejoining: Whether it may have forgotten locks.
-
-        at: For a rejoining one when it votes again, on its own clock, in us; 0 if
-            that is not known. A member keeps the number, by which it is seen that
-            a marker was written anew.
-    """
-
-    run_id: str
-    rejoining: bool
-    at: int
-
-    def __bytes__(self) -> bytes:
-        state = "rejoining" if self.rejoining else "member"
-        return f"{self.run_id} {state} {self.at}".encode()
-
-    @classmethod
-    def parse(cls, value: bytes | None) -> "Marker | None":
-        """Read the value of the key; what makes no sense is nobody's marker."""
-        if value is None:
-            return None
-        run_id, state, at, *_ = [*value.decode("utf-8", "replace").split(" "), "", "", ""]
-        if state not in ("member", "rejoining"):
-            return cls("", rejoining=False, at=0)
-        known = at.isascii() and at.isdigit() and len(at) < 20
-        return cls(run_id, rejoining=state == "rejoining", at=int(at) if known else 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,17 +136,18 @@ def judge(
         if seen.run_id and now - seen.at < lasts:
             # A server that is older than our absence was there before, as a replica.
             older = info.promoted and (info.uptime or 0) > now - seen.at
-            return _out(info, lasts, Reason.PROMOTED if older else Reason.RESTARTED)
+            return _out(info, lasts, lasts, Reason.PROMOTED if older else Reason.RESTARTED)
         seen = Seen()  # of another server, long ago
     elif (left := _since_flush(info, marker, seen, lasts)) > 0:
-        return _out(info, left, Reason.FLUSHED)
+        return _out(info, left, lasts, Reason.FLUSHED)
     verdict = _by_marker(info, marker, seen, now, lasts, strict=strict)
     left = seen.until - now
     if left <= verdict.seconds:
         return verdict
-    # We know of something that others may not have noticed.
-    marked = marker is not None and marker.run_id == info.run_id
-    return _out(info, left, seen.reason, write=not marked)
+    # We know of something that others may not have noticed. A program that wrote the
+    # marker anew for another reason may even have overwritten that it is rejoining.
+    marked = marker is not None and marker.run_id == info.run_id and marker.rejoining
+    return _out(info, left, lasts, seen.reason, write=not marked)
 
 
 def _since_flush(info: ServerInfo, marker: Marker | None, seen: Seen, lasts: float) -> float:
@@ -198,7 +167,9 @@ def _since_flush(info: ServerInfo, marker: Marker | None, seen: Seen, lasts: flo
     # this one at the instant that it carries, or later others ended a quarantine
     # at that instant. This process may have been away for hours since: what was
     # deleted was deleted before that instant, not now.
-    return _bounded(lasts + _until(marker, info, lasts), lasts)
+    if not marker.at or info.time is None:
+        return lasts
+    return _bounded(lasts + (marker.at - info.time) / 1_000_000, lasts)
 
 
 def _by_marker(
@@ -214,16 +185,17 @@ def _by_marker(
     if marker is not None and marker.run_id == info.run_id:
         return _by_own_marker(info, marker, seen, now, lasts)
     if info.uptime is None or not 0 <= info.uptime <= LONGEST_UPTIME:
-        return _out(info, lasts, Reason.ABSURD)
+        return _out(info, lasts, lasts, Reason.ABSURD)
     if info.promoted:
         # When it was promoted is not known, and its uptime says nothing about that. A
         # replica that was not in step when it was promoted may lack the marker too.
-        return _out(info, lasts, Reason.PROMOTED, careful=marker is None)
+        return _out(info, lasts, lasts, Reason.PROMOTED, careful=marker is None)
     young = lasts - info.uptime
     if marker is not None:  # restored from a disk
-        return _out(info, young, Reason.RESTARTED) if young > 0 else _in(info, marker.at)
+        votes = _in(info, marker.at, lasts, since=_started(info))
+        return _out(info, young, lasts, Reason.RESTARTED) if young > 0 else votes
     if young <= 0:
-        return _in(info, info.time or 0, careful=True)
+        return _in(info, info.time or 0, lasts, since=_started(info), careful=True)
     return not_new(info, lasts) if strict else Verdict(UNDECIDED, young, Reason.UNPROVEN)
 
 
@@ -231,8 +203,15 @@ def _by_own_marker(
     info: ServerInfo, marker: Marker, seen: Seen, now: float, lasts: float
 ) -> Verdict:
     """Judge by a marker that was written for this very server."""
+    shorter = marker.lasts < milliseconds(lasts)
     if not marker.rejoining:
-        return Verdict(MEMBER)
+        if not shorter:
+            return Verdict(MEMBER)
+        # It votes by the quarantine of a program that knew of no longer leases.
+        left = _until(marker, info, lasts) if marker.since else 0.0
+        if left > 0:
+            return _out(info, _bounded(left, lasts), lasts, Reason.MARKED)
+        return _in(info, marker.at, lasts, since=marker.since)
     reason = Reason.MARKED
     if marker.at == seen.marker and seen.until > -math.inf:
         # Our own clock has the last word: an uptime is whole seconds of another.
@@ -243,18 +222,20 @@ def _by_own_marker(
         young = lasts - info.uptime
         left = _bounded(max(young, _until(marker, info, lasts)), lasts)
         reason = Reason.RESTARTED if young > 0 else reason
-    return Verdict(QUARANTINED, left, reason) if left > 0 else _in(info, marker.at)
+    if left > 0:
+        return _out(info, left, lasts, reason, write=shorter)
+    return _in(info, marker.at, lasts, since=marker.since)
 
 
 def not_new(info: ServerInfo, lasts: float, *, certain: bool = False) -> Verdict:
     """Return how a young server without a marker stands that is not one of a new set."""
     young = lasts if info.uptime is None else _bounded(lasts - info.uptime, lasts)
-    return _out(info, young, Reason.RESTARTED, careful=not certain)
+    return _out(info, young, lasts, Reason.RESTARTED, careful=not certain)
 
 
-def founding(info: ServerInfo) -> Verdict:
+def founding(info: ServerInfo, lasts: float) -> Verdict:
     """Return how a server stands if the whole set is new; it depends on what is there then."""
-    return _in(info, info.time or 0, careful=True)
+    return _in(info, info.time or 0, lasts, since=0, careful=True)
 
 
 def remember(
@@ -281,23 +262,43 @@ def describe(reason: Reason, *, ago: float, left: float) -> str:
     return f"{why}; it votes again in {max(1, math.ceil(left))} s"
 
 
-def _in(info: ServerInfo, at: int, *, careful: bool = False) -> Verdict:
-    written = Marker(info.run_id, rejoining=False, at=at)
+def _in(info: ServerInfo, at: int, lasts: float, *, since: int, careful: bool = False) -> Verdict:
+    length = milliseconds(lasts)
+    written = Marker(info.run_id, rejoining=False, at=at, lasts=length, since=since)
     return Verdict(MEMBER, write=written, careful=careful)
 
 
 def _out(
-    info: ServerInfo, left: float, reason: Reason, *, write: bool = True, careful: bool = False
+    info: ServerInfo,
+    left: float,
+    lasts: float,
+    reason: Reason,
+    *,
+    write: bool = True,
+    careful: bool = False,
 ) -> Verdict:
-    at = 0 if info.time is None else info.time + math.ceil(left * 1_000_000)
-    written = Marker(info.run_id, rejoining=True, at=at) if write else None
-    return Verdict(QUARANTINED, left, reason, written, careful)
+    at = since = 0
+    if info.time is not None:
+        at = info.time + math.ceil(left * 1_000_000)
+        since = max(at - math.floor(lasts * 1_000_000), 1)
+    length = milliseconds(lasts)
+    written = Marker(info.run_id, rejoining=True, at=at, lasts=length, since=since)
+    return Verdict(QUARANTINED, left, reason, written if write else None, careful)
+
+
+def _started(info: ServerInfo) -> int:
+    """Return when a server has started, on its own clock; 0 if that is not known."""
+    if info.time is None or info.uptime is None:
+        return 0
+    return max(info.time - info.uptime * 1_000_000, 1)
 
 
 def _until(marker: Marker, info: ServerInfo, lasts: float) -> float:
     """Return the seconds until a rejoining master votes again, *lasts* if they are not known."""
     if not marker.at or info.time is None:
         return lasts
+    if marker.since and marker.lasts < milliseconds(lasts):
+        return (marker.since - info.time) / 1_000_000 + lasts
     return (marker.at - info.time) / 1_000_000
 
 

@@ -10,18 +10,20 @@ when the server says that its marker was changed, and now and then, for servers
 that do not say it and for proxies that hide a restart. A member that turns out to
 have lost its marker loses its connection, so that nothing counts that is underway.
 
-The `Guard` is what the sentries of one manager share: only together can they see
-that a whole set of masters is new.
+What the sentries of one manager share is in `set_guard`.
 """
 
 import asyncio
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Protocol, TypeVar
 
 from redlock_aio._rules import protocol, restarts
+from redlock_aio._rules.marker import Marker, milliseconds
 from redlock_aio._rules.protocol import Asker, Silence
-from redlock_aio._rules.quorum import GRANTED, Answer
-from redlock_aio._rules.restarts import MEMBER, QUARANTINED, UNDECIDED, Marker, Seen, Verdict
+from redlock_aio._rules.quorum import Answer
+from redlock_aio._rules.restarts import MEMBER, QUARANTINED, UNDECIDED, Seen, Verdict
 from redlock_aio._rules.server import ServerInfo
 from redlock_aio._transport.connection import Connection, Question
 from redlock_aio._transport.replies import (
@@ -30,9 +32,10 @@ from redlock_aio._transport.replies import (
     info_of,
     marker_of,
     mute,
-    read_marker,
 )
 from redlock_aio._transport.sentinels import Route
+
+M = TypeVar("M", Marker, Marker | None)
 
 REREADS = (0.02, 0.03, 0.05, 0.1, 0.15, 0.15)
 """
@@ -56,77 +59,25 @@ SAME_WORDS = 0.2
 """Seconds for which the same is said of how long a master has no vote: it takes time to say."""
 
 
-class Guard:
-    """
-    What the sentries of one manager share.
+class Shared(Protocol):
+    """What the sentries of one manager share; see `set_guard`."""
 
-    Args:
-        seen: What is known of each address; it outlives the connections.
-
-        clock: The clock of leases.
-
-        lasts: For how many seconds a forgotten lease may be believed at most.
-
-        strict: Whether young servers without a marker have restarted even if all
-            of them are like that.
-    """
-
-    def __init__(
-        self, seen: list[Seen], clock: Callable[[], float], *, lasts: float, strict: bool
-    ) -> None:
-        self.seen = seen
-        self.clock = clock
-        self.lasts = lasts
-        self.strict = strict
-        self.sentries: list[Sentry] = []
-        self.founding = False
-        """Whether a new set is being marked."""
-
-    def __repr__(self) -> str:
-        states = ", ".join(s.state.name if s.state else "AWAY" for s in self.sentries)
-        return f"<Guard of {states}>"
+    seen: list[Seen]
+    clock: Callable[[], float]
+    lasts: float
+    strict: bool
+    founding: bool
+    sentries: list["Sentry"]
 
     @property
     def is_old(self) -> bool:
         """Whether some master is known not to be new."""
-        return any(
-            sentry.state is QUARANTINED or (sentry.state is MEMBER and not sentry.unmarked)
-            for sentry in self.sentries
-        )
+
+    def learn(self, lasts: float) -> None:
+        """Wait for *lasts* seconds, if that is longer."""
 
     async def found(self) -> None:
-        """
-        Mark all masters as members, if none of them has a marker.
-
-        It is a new set only if none of them says otherwise when all are marked:
-        meanwhile somebody may have marked one as rejoining who knows it from before.
-        One that can't be marked is judged alone.
-
-        Cancellation:
-            What is marked by then stays marked.
-        """
-        sentries = self.sentries
-        if self.founding or self.is_old or any(sentry.state is None for sentry in sentries):
-            return
-        self.founding = True
-        try:
-            asked = [sentry.ask_for(restarts.founding(sentry.info)) for sentry in sentries]
-            if None in asked:
-                return  # one has just gone
-            replies = [(await mark.reply, await get.reply) for mark, get in filter(None, asked)]
-        finally:
-            self.founding = False
-        found = [read_marker(reply) for _, reply in replies]
-        new = not any(
-            marker is not None and (marker.rejoining or marker.run_id != sentry.info.run_id)
-            for sentry, marker in zip(sentries, found, strict=True)
-        )
-        for sentry, marker, (marked, _) in zip(sentries, found, replies, strict=True):
-            if new and marker is not None and sentry.state is UNDECIDED:
-                sentry.stand(Verdict(MEMBER), marker)
-            elif not new and marked == GRANTED:
-                sentry.ask_for(restarts.not_new(sentry.info, sentry.lasts, certain=True))
-                sentry.doubt()  # of our own writing we are not told
+        """Mark all masters as members, if none of them has a marker."""
 
 
 class Sentry:
@@ -145,14 +96,13 @@ class Sentry:
 
     def __init__(
         self,
-        guard: Guard,
+        guard: Shared,
         number: int,
         *,
         on_push: Callable[[int, object], None],
         judged: Callable[[], None],
         route: Route,
     ) -> None:
-        self.lasts = guard.lasts + route.outlives
         self.state: restarts.State | None = None
         """How the master stands, ``None`` while it is away."""
         self.at_once = False
@@ -166,6 +116,7 @@ class Sentry:
         self._on_push = on_push
         self._judged = judged
         self._identified = route.identified
+        self._outlives = route.outlives
         self._connection: Connection | None = None
         self._wake: asyncio.Future[None] | None = None
         self._doubt = False
@@ -181,6 +132,16 @@ class Sentry:
 
     def __repr__(self) -> str:
         return f"<Sentry {self._number}, {self.state.name if self.state else 'AWAY'}>"
+
+    @property
+    def lasts(self) -> float:
+        """
+        For how many seconds it stays away when it may have forgotten locks.
+
+        It may be longer for one master than for others, so markers carry the part that
+        is the same for all.
+        """
+        return self._guard.lasts + self._outlives
 
     @property
     def detail(self) -> str:
@@ -237,7 +198,7 @@ class Sentry:
         self._rereads = 0
         self.settled = False
         try:
-            marker = marker_of(said)
+            marker = self._carried(marker_of(said), 1)
             self.unmarked = marker is None
             await self._judge(self._identified(info), marker)
         except BaseException:
@@ -298,7 +259,8 @@ class Sentry:
         info, _, marker = questions = [Question(command, loop) for command in commands]
         connection.send(b"".join(commands), questions)
         connection.overdue()
-        now, found = self._identified(info_of(await info.reply)), marker_of(await marker.reply)
+        now = self._identified(info_of(await info.reply))
+        found = self._carried(marker_of(await marker.reply), 1)
         if stood != self._stood or (self.state is UNDECIDED and self._guard.founding):
             return  # a new set was, or is being, founded: what was read may be ours
         if self.state is MEMBER:
@@ -311,6 +273,7 @@ class Sentry:
 
     def _verdict(self, info: ServerInfo, marker: Marker | None) -> Verdict:
         guard = self._guard
+        guard.learn(0.0 if marker is None else marker.lasts / 1000 - self._outlives)
         seen, now = guard.seen[self._number], guard.clock()
         verdict = restarts.judge(info, marker, seen, now, lasts=self.lasts, strict=guard.strict)
         reread = self._rereads >= len(REREADS)
@@ -329,20 +292,38 @@ class Sentry:
             if asked is None:
                 break
             marked, get = await asked[0].reply, await asked[1].reply
-            marker = marker_of(get)
+            marker = self._carried(marker_of(get), 1)
             if isinstance(marked, Exception) and str(marked).startswith("NOPERM"):
                 raise forbidden(marked)
             if marker == verdict.write and not verdict.careful:
                 break  # it says no more than what we know, and we know why
             verdict = self._verdict(info, marker)
+            if isinstance(marked, Exception) and verdict.state is MEMBER:
+                self._must_carry(marker, marked)
         self.stand(verdict, marker)
+
+    def _must_carry(self, marker: Marker | None, error: Exception) -> None:
+        """
+        Raise if a master that refuses a new marker would vote without our quarantine in it.
+
+        Programs with a shorter one might not wait for our leases when it restarts.
+        """
+        if marker is None or marker.lasts < milliseconds(self.lasts):
+            raise MasterError(f"its marker can't be written: {error}")
+
+    def _carried(self, marker: M, sign: int) -> M:
+        """Add to the quarantine in *marker* what only this master needs, or take it off."""
+        if marker is None or not marker.lasts or not self._outlives:
+            return marker
+        return replace(marker, lasts=marker.lasts + sign * milliseconds(self._outlives))
 
     def ask_for(self, verdict: Verdict) -> tuple[Question, Question] | None:
         """Write what *verdict* says, and read what is there then; ``None`` if it says nothing."""
         if verdict.write is None or self._connection is None:
             return None
         loop = asyncio.get_running_loop()
-        mark = protocol.mark(bytes(verdict.write), careful=verdict.careful)
+        carried = self._carried(verdict.write, -1)
+        mark = protocol.mark(bytes(carried), careful=verdict.careful)
         commands = (mark, protocol.CACHING, protocol.LOOK)
         questions = [Question(command, loop) for command in commands]
         self._connection.send(b"".join(commands), questions)

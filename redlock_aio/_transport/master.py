@@ -21,7 +21,7 @@ from redlock_aio._rules.roundtrips import RoundTrips
 from redlock_aio._transport.address import AnyDialler
 from redlock_aio._transport.connection import Connection, Question
 from redlock_aio._transport.debts import Debts
-from redlock_aio._transport.guard import Guard, Sentry
+from redlock_aio._transport.guard import Sentry, Shared
 from redlock_aio._transport.replies import MasterError, info_of, why
 from redlock_aio._transport.sentinels import route_to
 
@@ -76,7 +76,7 @@ class Master:
         tell: Callable[[bool, str], None],
         stands: Callable[[Vote], None],
         clock: Callable[[], float],
-        guard: Guard | None = None,
+        guard: Shared | None = None,
         vouched: bool = False,
     ) -> None:
         self.name = str(dialler)

@@ -5,9 +5,9 @@ from collections.abc import Callable, Sequence
 from redis.exceptions import AuthenticationError, AuthorizationError, ResponseError
 
 from redlock_aio._rules import protocol
+from redlock_aio._rules.marker import Marker
 from redlock_aio._rules.protocol import Asker, Silence, Trust
 from redlock_aio._rules.quorum import Answer
-from redlock_aio._rules.restarts import Marker
 from redlock_aio._rules.server import ServerInfo
 
 

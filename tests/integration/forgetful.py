@@ -13,7 +13,7 @@ import pytest
 from redlock_aio import Answer, Lease, LockNotAcquiredError, Redlock, Vote
 from redlock_aio._rules import protocol, timing
 from redlock_aio._rules.lifetime import MARGIN
-from redlock_aio._rules.restarts import Marker
+from redlock_aio._rules.marker import Marker
 
 from .helpers import Reachable, RealMaster, call, connected, until
 

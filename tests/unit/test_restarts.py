@@ -1,16 +1,17 @@
 """May this master have forgotten locks? The rules as tables."""
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, strategies as st
 
 from redlock_aio._rules import restarts
+from redlock_aio._rules.marker import MOST_BYTES, Marker, members_of
 from redlock_aio._rules.restarts import (
     MEMBER,
     QUARANTINED,
     UNDECIDED,
-    Marker,
     Reason,
     Seen,
     State,
@@ -32,12 +33,14 @@ def info(
     return ServerInfo("7", ME, "master", "", uptime=uptime, time=time, promoted=promoted)
 
 
-def member(run_id: str = ME, at: int = 5) -> Marker:
-    return Marker(run_id, rejoining=False, at=at)
+def member(run_id: str = ME, at: int = 5, lasts: float = LASTS, since: int = 0) -> Marker:
+    return Marker(run_id, rejoining=False, at=at, lasts=int(lasts * 1000), since=since)
 
 
-def rejoining(left: float, run_id: str = ME) -> Marker:
-    return Marker(run_id, rejoining=True, at=CLOCK + int(left * 1_000_000))
+def rejoining(left: float, run_id: str = ME, lasts: float = LASTS) -> Marker:
+    at = CLOCK + int(left * 1_000_000)
+    since = at - int(lasts * 1_000_000)
+    return Marker(run_id, rejoining=True, at=at, lasts=int(lasts * 1000), since=since)
 
 
 def new_member(ago: float) -> Marker:
@@ -51,6 +54,7 @@ def judge(
     return restarts.judge(said, marker, seen, NOW, lasts=LASTS, strict=strict)
 
 
+MINUTE_AGO = CLOCK - 60_000_000
 OLD, YOUNG = info(60), info(10)
 THERE_BEFORE = Seen(ME, NOW - 1, marker=5)
 THERE_LONG_AGO = Seen(ME, NOW - 999, marker=5)
@@ -140,13 +144,23 @@ def test_who_votes(
         (info(-1), rejoining(3), NOTHING, None, False),
         (YOUNG, member(), NOTHING, None, False),
         (YOUNG, rejoining(1), NOTHING, None, False),
-        (OLD, rejoining(0), NOTHING, member(at=CLOCK), False),
+        (OLD, rejoining(0), NOTHING, member(at=CLOCK, since=MINUTE_AGO), False),
         (YOUNG, member(OTHER), NOTHING, rejoining(50), False),
         # The number stays, so that two who write it at once write the same.
-        (OLD, member(OTHER), NOTHING, member(), False),
-        (OLD, None, NOTHING, member(at=CLOCK), True),
+        (OLD, member(OTHER), NOTHING, member(since=MINUTE_AGO), False),
+        (OLD, None, NOTHING, member(at=CLOCK, since=MINUTE_AGO), True),
         (info(60, time=None), None, NOTHING, member(at=0), True),
-        (info(-1, time=None), None, NOTHING, Marker(ME, rejoining=True, at=0), False),
+        (info(-1, time=None), None, NOTHING, Marker(ME, rejoining=True, at=0, lasts=60_000), False),
+        # By a shorter quarantine than ours, or before that was written down.
+        (OLD, member(lasts=2), NOTHING, member(), False),
+        (OLD, member(lasts=0), NOTHING, member(), False),
+        (OLD, member(lasts=99), NOTHING, None, False),
+        (OLD, member(lasts=2, since=MINUTE_AGO), NOTHING, member(since=MINUTE_AGO), False),
+        (OLD, member(lasts=2, since=CLOCK - 9_000_000), NOTHING, rejoining(51), False),
+        (OLD, rejoining(1, lasts=2), NOTHING, rejoining(59), False),
+        (OLD, Marker(ME, rejoining=True, at=CLOCK + 9_000_000), NOTHING, rejoining(9), False),
+        # Somebody has overwritten what we know.
+        (OLD, member(at=4), Seen(ME, NOW - 1, 4, NOW + 7, Reason.FLUSHED), rejoining(7), False),
         (YOUNG, None, NOTHING, None, False),
     ],
 )
@@ -201,12 +215,20 @@ def test_nobody_is_kept_out_for_longer_than_a_forgotten_lease_may_live(
         assert again.seconds >= verdict.seconds - 1e-6
 
 
-@pytest.mark.parametrize("marker", [member(), rejoining(9), member(at=0)])
+MEMBERS = members_of([(OTHER, "b, c=d\n"), (ME, "redis://[::1]:6379/" + 99 * "x")])
+
+
+@pytest.mark.parametrize(
+    "marker", [member(), rejoining(9), member(at=0), replace(member(), members=MEMBERS)]
+)
 def test_a_marker_is_read_as_it_was_written(marker: Marker) -> None:
     assert Marker.parse(bytes(marker)) == marker
 
 
-@pytest.mark.parametrize("value", [b"", b"member", b"\xff\xfe", b"a b c d", b"x" * 99])
+HUGE = b" ".join([ME.encode(), b"member 5 60000 5", b"x" * MOST_BYTES])
+
+
+@pytest.mark.parametrize("value", [b"", b"member", b"\xff\xfe", b"a b c d", b"x" * 99, HUGE])
 def test_what_is_no_marker_is_nobodys(value: bytes) -> None:
     assert Marker.parse(value) == Marker("", rejoining=False, at=0)
     assert judge(YOUNG, Marker.parse(value)).state is QUARANTINED
@@ -214,7 +236,8 @@ def test_what_is_no_marker_is_nobodys(value: bytes) -> None:
 
 def test_a_marker_without_a_number_is_one() -> None:
     assert Marker.parse(None) is None
-    assert Marker.parse(ME.encode() + b" member") == member(at=0)
+    assert Marker.parse(ME.encode() + b" member") == member(at=0, lasts=0)
+    assert Marker.parse(f"{ME} member 5 {10**10} -1".encode()) == member(lasts=0)
     assert Marker.parse(ME.encode() + b" rejoining soon") == Marker(ME, rejoining=True, at=0)
 
 

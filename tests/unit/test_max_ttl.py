@@ -1,0 +1,148 @@
+"""Programs with different max_ttl on the same masters: all wait for the longest lease in use."""
+
+import asyncio
+import logging
+
+import pytest
+
+from redlock_aio import LockNotAcquiredError, Redlock
+from redlock_aio._rules import timing
+from redlock_aio.testing import FakeMaster
+
+pytestmark = [pytest.mark.promise("S1")]
+
+LONG, SHORT = 20_000, 1_000
+
+
+def lasts(max_ttl: int) -> float:
+    return timing.forgetting(max_ttl, factor=timing.DRIFT_FACTOR)
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+async def answers(redlock: Redlock) -> str:
+    """Return the first letter of each master's answer to one attempt."""
+    try:
+        lease = await redlock.lock("probe", wait=0, ttl=500).acquire()
+    except LockNotAcquiredError as error:
+        return "".join(vote.answer.name[0] for vote in error.votes)
+    await asyncio.sleep(0.01)
+    await lease.release()
+    return "".join(vote.answer.name[0] for vote in lease.votes)
+
+
+async def gets_in(redlock: Redlock) -> bool:
+    lease = await redlock.lock("r", wait=0, ttl=500).try_acquire()
+    if lease is not None:
+        await lease.release()
+    return lease is not None
+
+
+@pytest.fixture(autouse=True)
+def everything_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "redlock_aio")
+
+
+@pytest.mark.parametrize("told", [True, False])
+@pytest.mark.parametrize("order", ["short first", "long first", "short after the restart"])
+async def test_a_program_with_a_short_max_ttl_waits_for_the_leases_of_one_with_a_long(
+    masters: list[FakeMaster], order: str, told: bool
+) -> None:
+    """A majority restarts empty; nobody gets in while the lease is believed."""
+    for master in masters:
+        if not told:
+            master.forbid.add("CLIENT")
+    short, long = Redlock(masters, max_ttl=SHORT), Redlock(masters, max_ttl=LONG)
+    first, second = (long, short) if order == "long first" else (short, long)
+    if order == "short after the restart":
+        first, second = long, long
+    async with short, long:
+        await first.__aenter__()
+        await second.__aenter__()
+        lease = await long.lock("r", ttl=LONG, auto_extend=False, on_lost="flag").acquire()
+        await asyncio.sleep(lasts(SHORT) / 3)
+        if order == "short after the restart":
+            await short.aclose()
+            short = Redlock(masters, max_ttl=SHORT)
+        for master in masters[:3]:
+            master.restart()
+        restarted = now()
+        async with short:
+            while lease.valid:
+                assert not await gets_in(short)
+                await asyncio.sleep(0.25)
+            assert now() > restarted + lasts(SHORT)
+            await asyncio.sleep(restarted + lasts(LONG) + 1.1 - now())
+            assert await gets_in(short)
+
+
+async def test_it_is_said_once_that_the_longer_one_counts(
+    masters: list[FakeMaster], caplog: pytest.LogCaptureFixture
+) -> None:
+    async with Redlock(masters, max_ttl=SHORT), Redlock(masters, max_ttl=LONG):
+        await asyncio.sleep(1)
+    said = [text for text in caplog.messages if "max_ttl" in text]
+    (told,) = said
+    assert told.startswith("a master that may have forgotten locks waits for 21.2 s now")
+
+
+@pytest.mark.parametrize("first", [SHORT, LONG])
+async def test_a_new_set_costs_no_wait_whoever_comes_first(
+    masters: list[FakeMaster], first: int
+) -> None:
+    for master in masters:
+        master.uptime = 0
+    async with Redlock(masters, max_ttl=first) as one:
+        assert await answers(one) == "GGGGG"
+        async with Redlock(masters, max_ttl=LONG + SHORT - first) as other:
+            assert await answers(other) == "GGGGG"
+            await asyncio.sleep(1)
+            assert await answers(one) == "GGGGG"
+    assert all(master.marker.split()[3] == "21200" for master in masters if master.marker)
+
+
+async def test_who_votes_by_a_short_quarantine_waits_longer_when_a_long_one_is_known(
+    masters: list[FakeMaster],
+) -> None:
+    """One has no vote yet by the short time, one has had its vote again for a while."""
+    async with Redlock(masters, max_ttl=SHORT) as short:
+        masters[0].restart()
+        await asyncio.sleep(lasts(SHORT) + 2)
+        masters[1].restart()
+        await asyncio.sleep(1)
+        assert await answers(short) == "GQGGG"
+        async with Redlock(masters, max_ttl=LONG) as long:
+            assert await answers(long) == "QQGGG"
+            await asyncio.sleep(0.5)
+            assert await answers(short) == "QQGGG"
+            await asyncio.sleep(lasts(LONG) - lasts(SHORT) - 5)
+            assert await answers(short) == await answers(long) == "QQGGG"
+            await asyncio.sleep(8)
+            assert await answers(short) == await answers(long) == "GGGGG"
+
+
+async def test_a_master_votes_for_a_long_max_ttl_only_when_it_carries_it(
+    masters: list[FakeMaster],
+) -> None:
+    async with Redlock(masters, max_ttl=SHORT):
+        masters[0].error = "OOM command not allowed when used memory > 'maxmemory'."
+        async with Redlock(masters, max_ttl=LONG) as long:
+            assert await answers(long) == "EGGGG"
+            assert [len(m.marker.split()[3]) for m in masters if m.marker] == [4, 5, 5, 5, 5]
+            masters[0].error = ""
+            await asyncio.sleep(0.6)
+            assert await answers(long) == "GGGGG"
+            assert {m.marker.split()[3] for m in masters if m.marker} == {"21200"}
+
+
+async def test_a_marker_of_an_older_version_is_understood(masters: list[FakeMaster]) -> None:
+    for master in masters:
+        master.set("redlock_aio:marker", f"{master.run_id} member {master._clock()}")
+    votes_at = masters[0]._clock() + 5_000_000
+    masters[0].set("redlock_aio:marker", f"{masters[0].run_id} rejoining {votes_at}")
+    async with Redlock(masters, max_ttl=LONG) as redlock:
+        assert await answers(redlock) == "QGGGG"
+        await asyncio.sleep(5.1)
+        assert await answers(redlock) == "GGGGG"
