@@ -205,7 +205,7 @@ class Adoption:
         fleet = self._fleet
         while True:
             if fleet.closed:
-                raise RedlockError("this Redlock was closed")
+                raise RedlockError(fleet.why_closed)
             now = fleet.clock()
             if now >= self._ends:
                 raise self._lost(TOO_LATE if self._last is None else TOO_FEW)

@@ -179,7 +179,7 @@ class Eviction:
             round.waiter = self._fleet.loop.create_future()
             await round.waiter
         if self._fleet.closed:
-            raise RedlockError("this Redlock was closed")
+            raise RedlockError(self._fleet.why_closed)
         if round.verdict is not WON:
             raise self._unavailable(round.votes())
 

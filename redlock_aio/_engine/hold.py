@@ -1,6 +1,7 @@
 """One lease as the engine sees it, and what is asked of the masters about it."""
 
 import asyncio
+import contextlib
 import math
 import weakref
 from typing import Protocol, TypeAlias
@@ -13,7 +14,7 @@ from redlock_aio._engine.rounds import Fleet, Round
 from redlock_aio._rules import protocol, timing
 from redlock_aio._rules.fencing import Counter
 from redlock_aio._rules.handing import Handed
-from redlock_aio._rules.lifetime import LOST, Lifetime
+from redlock_aio._rules.lifetime import HELD, LOST, Lifetime
 from redlock_aio._rules.protocol import OTHERS, Silence, Trust
 from redlock_aio._rules.quorum import GRANTED, WON, Answer
 from redlock_aio._rules.revocation import BY_FORCE, is_revocation
@@ -153,6 +154,14 @@ class Hold(Lifetime):
         """Return whether *task* has it, alone or with others."""
         shares = (self.task, *self.others)
         return task is not None and any(ref is not None and ref() is task for ref in shares)
+
+    def abandon(self, reason: str) -> None:
+        """End it in an event loop that was closed: nobody there can be told."""
+        if self.state is HELD:
+            self.lose(reason)
+            if self._lost is not None:
+                with contextlib.suppress(RuntimeError):  # Its waiters are in that loop.
+                    self._lost.set()
 
     def joined(self, task: Sharer) -> None:
         """Count one more who shares it."""

@@ -134,7 +134,7 @@ async def hear(fleet: Fleet, round: Inspection | Probe) -> None:
     round.waiter = fleet.loop.create_future()
     await round.waiter
     if fleet.closed:
-        raise RedlockError("this Redlock was closed")
+        raise RedlockError(fleet.why_closed)
 
 
 async def inspect(fleet: Fleet, resource: str, key: bytes) -> LockState:

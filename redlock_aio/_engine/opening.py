@@ -23,12 +23,22 @@ from redlock_aio._rules import holders, timing
 from redlock_aio._rules.restarts import Seen
 from redlock_aio._rules.roundtrips import SHORTEST, RoundTrips
 from redlock_aio._transport.address import AnyDialler, ServiceDialler
-from redlock_aio._transport.master import Master
+from redlock_aio._transport.master import TASK_NAME, Master
 from redlock_aio._transport.set_guard import Guard
 from redlock_aio.errors import RedlockError
 
 RestartGuard = Literal["auto", "strict", "fsync-always", "off"]
 """Who sees to it that a master that has forgotten its locks stays out of votes."""
+
+CANCELLED = (
+    "the tasks of this Redlock were cancelled, as at the end of a program; 'async with' opens it"
+    " again"
+)
+TASKS_CANCELLED = "the tasks of the Redlock that keeps it were cancelled"
+LOOP_CLOSED = "the event loop in which it was acquired was closed"
+
+LOOK_INTERVAL = 0.02
+"""Seconds between two looks whether leases are held, when all tasks were cancelled."""
 
 _log = logging.getLogger("redlock_aio")
 _forks = 0
@@ -136,6 +146,7 @@ class Opening:
     def _bind(self, loop: asyncio.AbstractEventLoop) -> None:
         if self._closed:
             raise RedlockError("this Redlock is closed; 'async with' opens it again")
+        self._let_go_of_a_closed_loop()
         if self._loop is not None:
             what = "another event loop" if self._forks == _forks else "the parent process"
             raise RedlockError(
@@ -157,6 +168,7 @@ class Opening:
                 tell=_tell,
                 stands=self._parts.teller.stands,
                 clock=clock_of(loop),
+                cancelled=self._take_leave,
                 guard=self._guard,
                 vouched=self._restart_guard == "fsync-always",
             )
@@ -170,6 +182,52 @@ class Opening:
             teller=self._parts.teller,
         )
         self._watchdog = self._parts.watchdog(self._fleet, max_ttl=self._max_ttl)
+
+    def _let_go_of_a_closed_loop(self) -> None:
+        """
+        Be not in use any more if the event loop of the last use was closed.
+
+        What is known of restarts stays. A loop that only does not run may run again.
+        """
+        if self._loop is None or not self._loop.is_closed():
+            return
+        self._watchdog.abandon(LOOP_CLOSED)
+        for master in self._masters:
+            master.abandon()
+        self._masters = []
+        self._loop = None
+
+    async def _take_leave(self, master: Master) -> None:
+        """
+        Wait until the connection to *master* may end, after its task was cancelled.
+
+        At the end of `asyncio.run` all tasks are cancelled at once, and some have locks to
+        release yet. From now on nothing is acquired or extended, and who waits is told so.
+        The connection stays for as long as a task that was cancelled as well holds a
+        lease, which is over by itself in the end, and for one master time-out if there are
+        other tasks at all. What is held then is released.
+
+        Cancellation:
+            Leases that are still held are lost at once.
+        """
+        fleet, watchdog = self._fleet, self._watchdog
+        if not fleet.closed:
+            fleet.ready = False
+            fleet.why_closed = CANCELLED
+            fleet.close()
+        patience = fleet.master_timeout / 1000
+        ends = fleet.loop.time() + patience
+        try:
+            # A release is on the hot path, so it sets no event for this.
+            while (  # noqa: ASYNC110
+                fleet.loop.time() < ends and _other_tasks(fleet.loop)
+            ) or watchdog.is_awaited():
+                await asyncio.sleep(min(LOOK_INTERVAL, patience))
+        finally:
+            watchdog.close(TASKS_CANCELLED)
+            fleet.flush()
+            if heard := master.heard():
+                await asyncio.wait([heard], timeout=patience)
 
     def _new_guard(self, loop: asyncio.AbstractEventLoop) -> Guard | None:
         if self._restart_guard not in ("auto", "strict"):
@@ -193,6 +251,8 @@ class Opening:
             Connecting goes on.
         """
         fleet = self._fleet
+        if fleet.closed:
+            raise RedlockError(fleet.why_closed)
         if await readiness(self._masters, wait, self._trips):
             fleet.ready = True
 
@@ -207,6 +267,8 @@ class Opening:
         Cancellation:
             It is closed.
         """
+        if self._loop is asyncio.get_running_loop() and self._fleet.closed:
+            await self.aclose()  # Its tasks were cancelled.
         self._closed = False
         try:
             if not self._is_ready():
@@ -247,6 +309,7 @@ class Opening:
         Cancellation:
             Everything is closed, only the wait for the masters is cut short.
         """
+        self._let_go_of_a_closed_loop()
         if self._loop is None:
             self._closed = True
             return
@@ -277,6 +340,11 @@ def _vouch(diallers: Sequence[AnyDialler], restart_guard: RestartGuard) -> None:
             f"masters[{failing_over.index(True)}] is found through Sentinel, and a failover loses"
             " locks whatever fsync does: restart_guard must be 'auto' or 'strict'"
         )
+
+
+def _other_tasks(loop: asyncio.AbstractEventLoop) -> bool:
+    """Return whether *loop* has tasks other than those of managers."""
+    return any(not task.get_name().startswith(TASK_NAME) for task in asyncio.all_tasks(loop))
 
 
 def _this_process() -> bytes:

@@ -64,7 +64,7 @@ async def acquire(
     if not fleet.closed:
         await know_the_time(fleet, time_left(fleet, began, wait))
     if fleet.closed:
-        raise RedlockError("this Redlock was closed")
+        raise RedlockError(fleet.why_closed)
     # A timer may fire a little early.
     ends = began + wait / 1000 - TIMER_SLACK if wait else math.inf
     line = fleet.line(key)

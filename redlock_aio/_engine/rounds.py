@@ -191,7 +191,7 @@ class Fleet:
     __slots__ = (
         "_asked", "_caching", "_most_lines", "_probe_at", "_probed_at", "_timer", "_tokens",
         "_underway", "can_free", "clock", "clocks", "closed", "kin", "lines", "links", "loop",
-        "queues", "ready", "stamp", "teller", "trips",
+        "queues", "ready", "stamp", "teller", "trips", "why_closed",
     )  # fmt: skip
 
     def __init__(
@@ -211,6 +211,8 @@ class Fleet:
         self.can_free = False
         """Whether every master that is up has a command for releases."""
         self.closed = False
+        self.why_closed = "this Redlock was closed"
+        """What an error says to who asks for anything after that."""
         self.ready = False
         """Whether it is known which masters are up."""
         self.lines: dict[bytes | Keys, Line] = {}

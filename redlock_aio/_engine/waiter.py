@@ -384,7 +384,7 @@ class Waiter:
     def check(self, resources: tuple[str, ...], began: float, *, over: bool) -> None:
         """Raise the error that says why the lock was not obtained, if there is no hope."""
         if self.fleet.closed:
-            raise RedlockError("this Redlock was closed")
+            raise RedlockError(self.fleet.why_closed)
         if not (over or self.ticket.refused or self._in_vain):
             return
         self.claim.replies = list(self._said)

@@ -62,7 +62,7 @@ async def attempt(
         It did not happen: whatever was sent is taken back.
     """
     if fleet.closed:
-        raise RedlockError("this Redlock was closed")
+        raise RedlockError(fleet.why_closed)
     if counter is None:
         round = Attempt(fleet, key, ttl, stamp)
     else:

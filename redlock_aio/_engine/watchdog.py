@@ -37,7 +37,7 @@ from redlock_aio._rules import timing
 from redlock_aio._rules.lifetime import HELD, NEVER_STALLED, RELEASED, RETRY_SHARE
 from redlock_aio._rules.protocol import NEVER
 from redlock_aio._rules.quorum import LOST as LOST_ROUND, OPEN, WON
-from redlock_aio.errors import LockLostError, LockNotHeldError
+from redlock_aio.errors import LockLostError, LockNotHeldError, RedlockError
 
 BATCH = 200
 """How many leases are extended in one turn of the loop, so that others get their turn."""
@@ -164,7 +164,7 @@ class Watchdog:
             hold.looked_at = now
             self._push(hold, now)
             self.fleet.ask_and_watch(Look(self, hold))
-        elif hold.renewed:
+        elif hold.renewed and not self.fleet.closed:
             self._renew(hold, max(hold.ttl, hold.wanted), now)
         else:  # its holder has gone without releasing it
             hold.retry(now)
@@ -246,6 +246,8 @@ class Watchdog:
                 raise LockNotHeldError(hold.resources, hold.why_released())
             if hold.state is not HELD:
                 raise LockLostError(hold.resources, hold.reason)
+            if self.fleet.closed:
+                raise RedlockError(self.fleet.why_closed)
             renewal = self._renew(hold, ttl, now)
             if renewal.verdict is OPEN:
                 renewal.waiter = self.fleet.loop.create_future()
@@ -350,10 +352,23 @@ class Watchdog:
             hold.released = take_back(self.fleet, hold.attempt, hold.longest_ttl)
         hold.line.ended(hold, now)
 
-    def close(self) -> None:
+    def is_awaited(self) -> bool:
+        """Return whether a task that was cancelled, and has not ended yet, holds a lease."""
+        held = (hold for _, _, hold in self._heap if hold.state is HELD)
+        tasks = (ref() for hold in held for ref in (hold.task, *hold.others) if ref is not None)
+        return any(task and task.cancelling() and not task.done() for task in tasks)
+
+    def abandon(self, reason: str) -> None:
+        """End all leases in an event loop that was closed: no master is told."""
+        for _, _, hold in self._heap:
+            hold.abandon(reason)
+        self._heap.clear()
+        self._held = 0
+
+    def close(self, reason: str = CLOSED) -> None:
         """End all leases: nobody would extend them any more."""
         for _, _, hold in self._heap:
-            self.lose(hold, CLOSED)
+            self.lose(hold, reason)
         self._heap.clear()
         if self._timer is not None:
             self._timer.cancel()

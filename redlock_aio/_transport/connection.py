@@ -307,6 +307,9 @@ class Connection(asyncio.Protocol):
         transport = self._transport
         if transport is None:
             return
+        if self._loop.is_closed():
+            self.abandon()
+            return
         raw = transport.get_extra_info("socket")
         if raw is not None:
             # An error means that it is closed already, as it is about to be.
@@ -320,6 +323,9 @@ class Connection(asyncio.Protocol):
         transport = self._transport
         if transport is None:
             return
+        if self._loop.is_closed():
+            self.abandon()
+            return
         if transport.get_write_buffer_size():
             self.condemn("closed")
             return
@@ -328,6 +334,24 @@ class Connection(asyncio.Protocol):
         else:  # what was written has left; a polite end would wait for the server's
             transport.abort()
         self._end("closed")
+
+    def abandon(self) -> None:
+        """End the connection of an event loop that was closed; nobody is told."""
+        transport, self._transport = self._transport, None
+        self._keep = None
+        self.reason = "its event loop was closed"
+        _open.discard(self)
+        if transport is None:
+            return
+        with contextlib.suppress(RuntimeError):  # That loop can't be asked for its end.
+            transport.abort()
+        # The transport would close the socket in a turn of that loop. A copy of the socket
+        # ends the connection for both sides, and leaves it to the transport to close it.
+        raw = transport.get_extra_info("socket")
+        with contextlib.suppress(OSError):
+            if raw is not None and raw.fileno() >= 0:
+                with socket.socket(fileno=os.dup(raw.fileno())) as copy:
+                    copy.shutdown(socket.SHUT_RDWR)
 
     def eof_received(self) -> None:
         """Let the transport close itself."""

@@ -11,7 +11,7 @@ A release that it has not confirmed is a debt, see `Debts`.
 
 import asyncio
 import random
-from collections.abc import Callable, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 
 from redlock_aio._rules import protocol, scripts
 from redlock_aio._rules.protocol import Asker, Silence
@@ -33,6 +33,9 @@ LONGEST_DIAL = 4.0
 
 FIRST_DELAY, LONGEST_DELAY = 0.02, 0.5
 """Seconds between two attempts to connect; a random part of it is left out."""
+
+TASK_NAME = "redlock_aio "
+"""How the name of a master's task begins."""
 
 UNTOLD = "it does not let us be told of changes (client|tracking), so a flush is seen late"
 
@@ -60,6 +63,9 @@ class Master:
 
         clock: The clock of leases.
 
+        cancelled: Called with this master when its task was cancelled and nobody has
+            closed it; the connection ends after that is awaited.
+
         guard: What knows whether it may have forgotten locks; ``None`` if nobody asks.
 
         vouched: Whether its operator says that it never forgets any.
@@ -76,6 +82,7 @@ class Master:
         tell: Callable[[bool, str], None],
         stands: Callable[[Vote], None],
         clock: Callable[[], float],
+        cancelled: Callable[["Master"], Awaitable[None]],
         guard: Shared | None = None,
         vouched: bool = False,
     ) -> None:
@@ -86,6 +93,7 @@ class Master:
         self._on_push = on_push
         self._tell = tell
         self._stands = stands
+        self._cancelled = cancelled
         self._told = Silence(Answer.GRANTED)
         self._vouched = vouched
         self._route = route = route_to(dialler, clock, changed=self._judged, tell=tell)
@@ -116,7 +124,7 @@ class Master:
         """Done when it is known for the first time whether it votes."""
         self.send: Callable[[bytes, Sequence[Asker]], Silence | None] = self._refuse
         """Send commands behind all others; a `Silence` if they were not taken."""
-        self._task = self._loop.create_task(self._serve(), name=f"redlock_aio {self.name}")
+        self._task = self._loop.create_task(self._serve(), name=f"{TASK_NAME}{self.name}")
 
     def __repr__(self) -> str:
         state = str(self._silence.detail)
@@ -165,40 +173,50 @@ class Master:
 
     async def _serve(self) -> None:
         """Keep the master connected until cancelled."""
-        failures = 0
-        task = asyncio.current_task()
         try:
-            while task is not None and not task.cancelling():
-                try:
-                    async with asyncio.timeout(self._dial_timeout):
-                        down = await self._connect()
-                except Exception as error:  # noqa: BLE001 - any failure is this master's vote
-                    failures += 1
-                    self._step_down(why(error, self._dialler.secrets, self._dial_timeout))
-                    if isinstance(error, TimeoutError) and not self._trips.fixed:
-                        # It may only be far away: a connection takes several round trips.
-                        self._dial_timeout = min(2 * self._dial_timeout, LONGEST_DIAL)
-                    self._is_known()
-                else:
-                    failures = 0
-                    # A loop or a client that loses a cancellation on the way must
-                    # not keep the program from ending.
-                    if not task.cancelling():
-                        await (down if self._sentry is None else self._sentry.stay(down))
-                    self._is_known()  # it does not vote now
-                if self._sentry is not None and self._sentry.at_once:
-                    self._sentry.at_once = False
-                    continue
-                longest = min(LONGEST_DELAY, FIRST_DELAY * 2 ** min(failures, 16))
-                await asyncio.sleep(longest * random.uniform(0.5, 1))  # noqa: S311 - no secret
+            try:
+                await self._stay_connected()
+            except (asyncio.CancelledError, Exception):
+                await self._take_leave()
+                raise
+            await self._take_leave()
         finally:
-            if self._connection is not None and not self._closing:
-                # The program ends without `close`: all its tasks are cancelled
-                # at once, and some may release a lock yet.
-                self._closing = True
-                await asyncio.sleep(self._trips.timeout / 1000)
             if self._connection is not None:
                 self._connection.close()
+
+    async def _take_leave(self) -> None:
+        """Keep the connection for those who have something to release yet, if nobody closed it."""
+        if not self._closing:
+            self._closing = True
+            self._is_known()
+            await self._cancelled(self)
+
+    async def _stay_connected(self) -> None:
+        failures = 0
+        task = asyncio.current_task()
+        # A loop or a client that loses a cancellation on the way must not keep the
+        # program from ending.
+        while task is not None and not task.cancelling():
+            try:
+                async with asyncio.timeout(self._dial_timeout):
+                    down = await self._connect()
+            except Exception as error:  # noqa: BLE001 - any failure is this master's vote
+                failures += 1
+                self._step_down(why(error, self._dialler.secrets, self._dial_timeout))
+                if isinstance(error, TimeoutError) and not self._trips.fixed:
+                    # It may only be far away: a connection takes several round trips.
+                    self._dial_timeout = min(2 * self._dial_timeout, LONGEST_DIAL)
+                self._is_known()
+            else:
+                failures = 0
+                if not task.cancelling():
+                    await (down if self._sentry is None else self._sentry.stay(down))
+                self._is_known()  # it does not vote now
+            if self._sentry is not None and self._sentry.at_once:
+                self._sentry.at_once = False
+                continue
+            longest = min(LONGEST_DELAY, FIRST_DELAY * 2 ** min(failures, 16))
+            await asyncio.sleep(longest * random.uniform(0.5, 1))  # noqa: S311 - no secret
 
     def _is_known(self, *, votes: bool = True) -> None:
         for known in (self.reached, self.tried) if votes else (self.reached,):
@@ -343,6 +361,15 @@ class Master:
         self._is_known()
         self._task.cancel()
         self._route.close()
+
+    def abandon(self) -> None:
+        """End the connection in an event loop that was closed: the task there never runs again."""
+        self._closing = True
+        if self._sentry is not None:
+            self._sentry.gone()
+        if self._connection is not None:
+            self._connection.abandon()
+            self._connection = None
 
     async def ended(self) -> None:
         """

@@ -10,7 +10,7 @@ import pytest
 
 from redlock_aio import LockLostError, LockNotAcquiredError, Redlock, RedlockError
 
-from .helpers import RealMaster, connected, gone, put, until, urls, values
+from .helpers import RealMaster, call, connected, gone, put, until, urls, values
 
 pytestmark = pytest.mark.integration
 
@@ -197,3 +197,112 @@ def test_a_manager_that_was_closed_can_be_used_on_another_loop(
         with asyncio.Runner() as second, pytest.raises(RedlockError, match="another event loop"):
             second.run(open_it())
         first.run(redlock.aclose())
+
+
+TWICE = """
+import asyncio, sys
+from redlock_aio import Redlock
+
+redlock = Redlock(sys.argv[2:], master_timeout=500, restart_guard="off")
+lock = redlock.lock("r", wait=5_000)
+
+@redlock.locked("job", wait=5_000)
+async def job():
+    return "done"
+
+async def main():
+    async with lock:
+        assert await job() == "done"
+
+async def ended(tasks):
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+def run(coroutine):
+    how = sys.argv[1]
+    if how == "run":
+        asyncio.run(coroutine)
+        return
+    if how == "uvloop":
+        import uvloop
+        loop = uvloop.new_event_loop()
+    else:
+        loop = asyncio.new_event_loop()
+    loop.run_until_complete(coroutine)
+    if how != "closed":
+        tasks = asyncio.all_tasks(loop)
+        for task in tasks:
+            task.cancel()
+        loop.run_until_complete(ended(tasks))
+    loop.close()
+
+for _ in range(3):
+    run(main())
+run(redlock.aclose())
+print("ended")
+"""
+
+
+@pytest.mark.parametrize(
+    "how",
+    ["run", "closed", pytest.param("uvloop", marks=pytest.mark.skipif(no_uvloop, reason="none"))],
+)
+async def test_a_manager_of_a_module_serves_one_loop_after_the_other(
+    masters: list[RealMaster], how: str
+) -> None:
+    """As `asyncio.run` for each task of a worker does, or a loop for each test."""
+    command = (sys.executable, "-P", "-c", TWICE, how, *urls(masters[:3]))
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(*command, stdout=pipe, stderr=pipe)
+    said, errors = await asyncio.wait_for(process.communicate(), 30)
+    problems = [line for line in errors.decode().splitlines() if line.strip()]
+    if how == "closed":  # asyncio reports each task that was left in the loop
+        problems = [line for line in problems if "Task was destroyed" not in line]
+        problems = [line for line in problems if not line.startswith("task: <Task")]
+    assert (said, problems) == (b"ended\n", [])
+    await until(lambda: gone(masters[:3], "r"))
+    for master in masters[:3]:
+        assert call(master, "INFO")["connected_clients"] == 1  # who asks
+
+
+CLEANS_UP = """
+import asyncio, sys
+from redlock_aio import Redlock
+
+async def hold(redlock, number):
+    async with redlock.lock(f"r{number}", ttl=60_000):
+        print("held", flush=True)
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(0.3)
+
+async def main(*masters):
+    redlock = Redlock(masters, master_timeout=50, restart_guard="off")
+    tasks = [asyncio.create_task(hold(redlock, number)) for number in range(3)]
+    await asyncio.sleep(1)
+    return tasks
+
+if sys.argv[1] == "uvloop":
+    import uvloop
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(main(*sys.argv[2:]))
+else:
+    asyncio.run(main(*sys.argv[2:]))
+"""
+
+
+@pytest.mark.promise("S3")
+@pytest.mark.parametrize(
+    "how", ["run", pytest.param("uvloop", marks=pytest.mark.skipif(no_uvloop, reason="none"))]
+)
+async def test_bodies_that_clean_up_at_the_end_of_a_program_leave_no_key(
+    masters: list[RealMaster], how: str
+) -> None:
+    """Without ``async with Redlock``: for longer than a master time-out."""
+    command = (sys.executable, "-P", "-W", "error", "-c", CLEANS_UP, how, *urls(masters[:3]))
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(*command, stdout=pipe, stderr=pipe)
+    said, errors = await asyncio.wait_for(process.communicate(), 30)
+    assert (process.returncode, errors.decode()) == (0, "")
+    assert b"held" in said
+    await until(lambda: all(gone(masters[:3], f"r{number}") for number in range(3)), within=5)
