@@ -2,10 +2,12 @@
 
 import asyncio
 import sys
+import time
 
 import pytest
 
 from redlock_aio import LockLostError, QuorumUnavailableError, Redlock
+from redlock_aio._rules.clocks import Clocks
 from redlock_aio._rules.fencing import KEPT
 from redlock_aio.testing import EmbeddedMaster
 
@@ -121,6 +123,25 @@ async def test_one_master_may_go_after_others_have_raised_the_counters_of_two(
             assert lease.valid
         finally:
             masters[0].start()
+
+
+@pytest.mark.parametrize("names", [("r",), ("r", "s")])
+@BOTH
+async def test_a_token_that_the_counters_have_reached_is_not_granted_again(
+    redlock: Redlock,
+    masters: list[RealMaster],
+    monkeypatch: pytest.MonkeyPatch,
+    names: tuple[str, ...],
+    *,
+    fair: bool,
+) -> None:
+    """Two programs may propose the same microsecond, one after the other."""
+    now = int(time.time() * 1_000_000)
+    monkeypatch.setattr(Clocks, "new_time", lambda *_: now)
+    for later in range(3):
+        async with redlock.lock(*names, fencing=True, fair=fair) as lease:
+            assert lease.fencing_token == now + later
+    assert {*values(masters, FENCE)} == {str(now + 2)}
 
 
 def count_to(masters: list[RealMaster], number: int, *, fence: str = FENCE) -> None:

@@ -10,6 +10,7 @@ from hypothesis import given, strategies as st
 
 from redlock_aio import Redlock, RedlockError
 from redlock_aio._rules import fencing
+from redlock_aio._rules.clocks import Clocks
 from redlock_aio._rules.fencing import KEPT, Counter
 from redlock_aio._rules.protocol import NEVER, TIME, queued, time
 from redlock_aio._rules.scripts import ACQUIRE, ENQUEUE, EXTEND, EXTEND_FENCED, RAISE
@@ -106,6 +107,20 @@ async def test_among_many_who_contend_one_round_is_enough_most_often(
     assert len(tokens) == 200
     assert tokens == sorted(set(tokens))
     assert max(ran(master, RAISE) for master in masters) < len(tokens) * twice
+
+
+@pytest.mark.parametrize("names", [("r",), ("r", "s")])
+@pytest.mark.parametrize("fair", [False, True])
+async def test_a_token_that_the_counters_have_reached_is_not_granted_again(
+    redlock: Redlock, monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...], *, fair: bool
+) -> None:
+    """Two programs may propose the same microsecond, one after the other."""
+    async with redlock.lock(*names, fencing=True) as lease:
+        now = lease.fencing_token
+    monkeypatch.setattr(Clocks, "new_time", lambda *_: now)
+    for later in range(1, 4):
+        async with redlock.lock(*names, fencing=True, fair=fair) as lease:
+            assert lease.fencing_token == now + later
 
 
 async def test_who_is_granted_the_lock_by_one_master_after_the_other_needs_one_round(
