@@ -21,10 +21,10 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Protocol
 
+from redlock_aio._engine import reentrance
 from redlock_aio._engine.adoption import Adopted, Adoption
 from redlock_aio._engine.hold import Hold
 from redlock_aio._engine.lease import Lease, OnLost
-from redlock_aio._engine.reentrance import known
 from redlock_aio._engine.telling import milliseconds
 from redlock_aio._engine.watchdog import Engine
 from redlock_aio._rules import handing, holders, timing
@@ -59,6 +59,7 @@ async def adopt(
     max_hold: int | timedelta | None = None,
     on_lost: OnLost = "cancel",
     metadata: Mapping[str, object] | None = None,
+    owner: object = None,
 ) -> Lease:
     """
     Go on with a lease that another process has handed over by `Lease.export`.
@@ -81,6 +82,10 @@ async def adopt(
         on_lost: As for `Redlock.lock` (default ``"cancel"``).
 
         metadata: As for `Redlock.lock` (default: that of the exporter).
+
+        owner: Whose the lease is here: locks with ``reentrant=True`` and an *owner*
+            that equals it share the lease (default: the task that adopts it). It is
+            not part of the text; an owner means something in one process only.
 
     Raises:
         TypeError: An argument is of another type.
@@ -119,6 +124,9 @@ async def adopt(
         adoption.forgo(redlock._max_ttl)
         raise
     adoption.sweep(redlock._max_ttl)
+    if owner is not None:
+        hold.owner = owner
+        reentrance.tell(fleet, hold)
     lease = redlock._lease_kind(redlock._watchdog, hold, fleet.clock(), on_lost)
     waited = milliseconds(fleet.clock() - began)
     fence = handed.fence or None
@@ -163,7 +171,7 @@ def _hold(
         renewed,
         max_hold,
     )
-    hold.task = known(asyncio.current_task(fleet.loop))
+    hold.task = reentrance.known(asyncio.current_task(fleet.loop))
     hold.keep_until = adoption.since + handed.keep / 1000 if handed.keep else 0.0
     redlock._watchdog.add(hold, now)
     line.keep(hold)

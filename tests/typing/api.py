@@ -79,6 +79,7 @@ async def use(client: Redis) -> None:
                 max_hold=timedelta(hours=1),
                 on_lost="flag",
                 metadata={"a": 1},
+                owner="request 7",
             )
             assert_type(await adopted, Lease)
             await lease.release()

@@ -8,7 +8,15 @@ from typing import Any
 
 import pytest
 
-from redlock_aio import Answer, Lease, LockLostError, LockNotHeldError, Redlock, RedlockError
+from redlock_aio import (
+    Answer,
+    Lease,
+    LockLostError,
+    LockNotAcquiredError,
+    LockNotHeldError,
+    Redlock,
+    RedlockError,
+)
 from redlock_aio._rules.scripts import EXTEND
 from redlock_aio.testing import FakeMaster, VirtualTimeLoop
 
@@ -301,6 +309,27 @@ async def test_hold_at_least_goes_on(
     async with await there.adopt(lease.export()):
         pass
     assert not any("s" in master.keys for master in masters)
+
+
+async def test_it_belongs_to_the_owner_that_it_is_adopted_for(
+    redlock: Redlock, there: Redlock
+) -> None:
+    """In any task, also in one that waits for it already."""
+
+    async def share(owner: str) -> int:
+        async with there.lock("r", reentrant=True, owner=owner, wait=500) as same:
+            await asyncio.sleep(0.1)
+            return same.hold_count
+
+    exported = (await redlock.lock("r").acquire()).export()
+    early = asyncio.create_task(share("x"))
+    await asyncio.sleep(0.05)
+    async with asyncio.timeout(5), await there.adopt(exported, owner="x") as lease:
+        late, stranger = asyncio.create_task(share("x")), asyncio.create_task(share("y"))
+        assert sorted(await asyncio.gather(early, late)) == [2, 3]
+        with pytest.raises(LockNotAcquiredError):
+            await stranger
+        assert lease.hold_count == 1
 
 
 async def test_it_belongs_to_the_task_that_has_adopted_it(redlock: Redlock, there: Redlock) -> None:
