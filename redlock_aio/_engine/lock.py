@@ -1,6 +1,7 @@
 """The wish to have a lock, and how it becomes a lease."""
 
 import asyncio
+import functools
 import weakref
 from collections.abc import Coroutine
 from types import CoroutineType, TracebackType
@@ -129,7 +130,7 @@ class Lock(NotALease):
                 key,
                 self._ttl,
                 engine._drift_factor,
-                waiting.time_to_answer(fleet, began, wait) if wait else None,
+                waiting.time_to_answer(fleet, began, wait, began) if wait else None,
                 stamp=fleet.stamp + self._metadata,
                 counter=counter,
                 watched=wait != 0,
@@ -147,7 +148,7 @@ class Lock(NotALease):
             if (hold := self._shared(fleet, waits=True)) is not None:
                 return self._share(hold, entering=entering)
             if self._fenced and began >= fleet.clocks.due_at:
-                await know_the_time(fleet, waiting.time_left(fleet, began, self._wait))
+                await know_the_time(fleet, waiting.time_to_answer(fleet, began, self._wait, began))
             line = fleet.line(self._key)
             asking = self._in_turn(fleet, line, self._counter(line), began)
             won = await (
@@ -189,14 +190,14 @@ class Lock(NotALease):
         return line.counter
 
     def _attempt(
-        self, fleet: Fleet, counter: Counter | None, began: float, wait: int | None
+        self, fleet: Fleet, counter: Counter | None, began: float, wait: int | None, asked: float
     ) -> Coroutine[object, object, Attempt]:
         return waiting.attempt(
             fleet,
             self._key,
             self._ttl,
             self._engine._drift_factor,
-            waiting.time_to_answer(fleet, began, wait),
+            waiting.time_to_answer(fleet, began, wait, asked),
             stamp=fleet.stamp + self._metadata,
             counter=counter,
             watched=wait != 0,
@@ -248,21 +249,21 @@ class Lock(NotALease):
         if self._fair:
             return await self._queue(fleet, counter, began, wait), False
 
-        def ask() -> Coroutine[object, object, Attempt]:
-            return self._attempt(fleet, counter, began, wait)
-
-        mine, tried = False, None
+        ask = functools.partial(self._attempt, fleet, counter, began, wait)
+        asked, mine, tried = began, False, None
         if not line.taken:
             line.contending = mine = True
         elif wait != 0 and self._retry.attempts is None:  # who counts attempts makes them at once
             mine, tried = await waiting.turn(fleet, line, began, wait, ask)
+            asked = fleet.clock()
         won, attempts = tried, 1
         try:
             if won is None:
-                won = await (waiting.politely(fleet, line, began, wait, ask) if mine else ask())
+                now = functools.partial(ask, asked)
+                won = await (waiting.politely(fleet, line, began, wait, now) if mine else now())
             elif mine and not won.until:
                 won.watch, attempts = None, 2  # the watch and the attempt know each other
-                won = await ask()
+                won = await ask(asked)
             if not won.until:
                 won = await self._persist(fleet, won, line, began, mine=mine, attempts=attempts)
         except BaseException:
@@ -306,7 +307,7 @@ class Lock(NotALease):
             line.contending = True
         tried = None
         try:
-            tried = await self._attempt(fleet, counter, 0.0, wait=0)
+            tried = await self._attempt(fleet, counter, 0.0, 0, 0.0)
         finally:
             if mine and (tried is None or not tried.until):
                 line.give_up()

@@ -7,7 +7,7 @@ from redlock_aio._engine.clocks import know_the_time
 from redlock_aio._engine.queues import Queues
 from redlock_aio._engine.rounds import Fleet
 from redlock_aio._engine.waiter import Waiter
-from redlock_aio._engine.waiting import time_left
+from redlock_aio._engine.waiting import time_to_answer
 from redlock_aio._rules.fairness import ASKED
 from redlock_aio._rules.fencing import Counter
 from redlock_aio._rules.keys import Key, Keys
@@ -62,7 +62,7 @@ async def acquire(
     if not isinstance(queues, Queues):
         fleet.queues = queues = Queues(fleet)
     if not fleet.closed:
-        await know_the_time(fleet, time_left(fleet, began, wait))
+        await know_the_time(fleet, time_to_answer(fleet, began, wait, began))
     if fleet.closed:
         raise RedlockError(fleet.why_closed)
     # A timer may fire a little early.
@@ -77,11 +77,12 @@ async def acquire(
                 return waiter.claim
             over = fleet.clock() >= ends
             unheard = waiter.ticket.count(ASKED) > len(fleet.links) - waiter.ticket.needed
-            if over and unheard and waiter._patient:
+            least = began + fleet.trips.at_least / 1000 - TIMER_SLACK
+            if over and unheard and ends < least:
                 # The wait was too short for an answer. One is waited for, as it is
                 # with a wait of 0: no answer is not the same as masters that are away.
                 waiter._patient = False
-                ends = fleet.clock() + fleet.trips.at_least / 1000
+                ends = least
                 continue
             waiter.check(resources, began, over=over)
     except BaseException:

@@ -131,15 +131,21 @@ def time_left(fleet: Fleet, began: float, wait: int | None) -> float | None:
     return max(wait - (fleet.clock() - began) * 1000, 1.0) if wait else None
 
 
-def time_to_answer(fleet: Fleet, began: float, wait: int | None) -> float | None:
+def time_to_answer(fleet: Fleet, began: float, wait: int | None, asked: float) -> float | None:
     """
     Return how many ms an attempt may take that is to tell who holds the lock.
 
     A *wait* that is shorter than what masters need is exceeded, rather than that
     the answers of masters that are well are not waited for.
+
+    Args:
+        asked: When the masters were asked anything first: *began*, or after that
+            if other tasks came first.
     """
     left = time_left(fleet, began, wait)
-    return left if left is None else max(left, fleet.trips.at_least)
+    if left is None:
+        return None
+    return max(left, fleet.trips.at_least - (fleet.clock() - asked) * 1000)
 
 
 def pause(fleet: Fleet, delay: float, began: float, wait: int | None) -> float | None:
@@ -164,7 +170,7 @@ async def turn(
     line: Line,
     began: float,
     wait: int | None,
-    ask: Callable[[], Coroutine[object, object, Attempt]],
+    ask: Callable[[float], Coroutine[object, object, Attempt]],
 ) -> tuple[bool, Attempt | None]:
     """
     Wait for a turn in *line*, for as long as *wait* allows.
@@ -174,7 +180,7 @@ async def turn(
     that comes in the last moment is used.
 
     Args:
-        ask: Makes that attempt.
+        ask: Makes that attempt, given when masters are first asked.
 
     Returns:
         Whether the turn has come, and the attempt that was made without it.
@@ -193,7 +199,7 @@ async def turn(
         else:
             await asyncio.wait([place], timeout=(pause(fleet, math.inf, began, wait) or 0) / 1000)
             if not place.done():
-                tried = await ask()
+                tried = await ask(fleet.clock())
                 if not tried.until:
                     left = max(_rest(fleet, began, wait), 0)
                     await asyncio.wait([place], timeout=left / 1000)
