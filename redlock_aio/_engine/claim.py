@@ -5,8 +5,8 @@ from typing import Protocol
 
 from redlock_aio._engine.attempts import TOO_LATE, Attempt, agree
 from redlock_aio._engine.rounds import Fleet
-from redlock_aio._rules import fencing, protocol
-from redlock_aio._rules.fairness import BEHIND, FAILED, FULL, GRANTED, NEXT
+from redlock_aio._rules import fairness, fencing, protocol
+from redlock_aio._rules.fairness import ASIDE, BEHIND, FAILED, FULL, GRANTED, NEXT
 from redlock_aio._rules.fencing import Counter
 from redlock_aio._rules.keys import Key, Keys
 from redlock_aio._rules.protocol import Silence, Trust
@@ -21,6 +21,7 @@ MEANS = {
     BEHIND: Silence(Answer.HELD, "others come first"),
     FULL: Silence(Answer.HELD, "its queue is full"),
     FAILED: Silence(Answer.ERROR, "it got the request too late"),
+    ASIDE: Silence(Answer.FREE, "too few others answer"),
 }
 """The vote that an answer amounts to."""
 
@@ -61,11 +62,9 @@ class Claim(Attempt):
         self._member = member
         self.unsent = (1 << len(fleet.links)) - 1
 
-    def anew(self) -> "Claim":
+    def anew(self, member: bytes) -> "Claim":
         """Return one under another token, for after this was given back."""
-        claim = Claim(self._fleet, self.key, self._member, self.ttl, self.stamp, self.counter)
-        claim.unsent = self.unsent
-        return claim
+        return Claim(self._fleet, self.key, member, self.ttl, self.stamp, self.counter)
 
     @property
     def member(self) -> bytes:
@@ -99,7 +98,34 @@ class Claim(Attempt):
         self._fleet.release(self.give_back() if stay else self.release(), ttl, self)
         self._fleet.freed(self.key)
 
-    def proposal(self, now: float, counters: list[int]) -> tuple[bytes, ...]:
+    def question(
+        self, master: int, now: float, counters: list[int], *, place: int, most: int
+    ) -> bytes:
+        """
+        Return what asks *master* for the lock, and enters its queue.
+
+        Args:
+            counters: What those say that have granted the lock.
+
+            place: Where in the queue.
+
+            most: How many may wait; with 0 no queue is entered.
+        """
+        offset = self._fleet.clocks.offset(master)
+        late = protocol.NEVER if offset is None else int((now + offset + TOO_LATE) * 1_000_000)
+        return protocol.enqueue(
+            self._keys if self.counter is None else (*self._keys, *self.counter.keys),
+            self.token,
+            self.ttl,
+            member=self._member,
+            priority=place,
+            lives=fairness.LIVES,
+            most=most,
+            not_after=late,
+            fence=self._proposal_at(now, counters),
+        )
+
+    def _proposal_at(self, now: float, counters: list[int]) -> tuple[bytes, ...]:
         """
         Return what a question says to have a fencing token, nothing if there is to be none.
 

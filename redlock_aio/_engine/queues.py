@@ -21,6 +21,7 @@ class Member(Protocol):
     """One task that waits."""
 
     member: bytes
+    place: int
 
     def called(self, master: int) -> None:
         """Hear from a master that it is our turn there."""
@@ -51,11 +52,13 @@ class Queues:
     def __repr__(self) -> str:
         return f"<Queues, {len(self.waiters)} waiters>"
 
-    def new_place(self) -> tuple[bytes, int]:
-        """Return a name for a new waiter, and its place behind all others of this process."""
+    def enter(self, waiter: Member) -> None:
+        """Give a waiter a name of its own, and a place behind all others of this process."""
+        self.waiters.pop(waiter.member, None)
         self._members += 1
-        place = self.fleet.clocks.new_time(self.fleet.clock())
-        return b"%b/%d" % (self.client, self._members), place
+        waiter.member = b"%b/%d" % (self.client, self._members)
+        waiter.place = self.fleet.clocks.new_time(self.fleet.clock())
+        self.waiters[waiter.member] = waiter
 
     # Being woken.
 

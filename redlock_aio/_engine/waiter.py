@@ -4,7 +4,8 @@ Waiting in order, in a queue that each master keeps.
 A waiter is in the queues of all masters at the same place, and asks each of them
 for the lock: at first, when the master wakes it because it is next, when the lock
 there has expired, and every now and then, by which the masters also see that it
-lives. What its answers mean is said in `_rules.fairness`.
+lives. What its answers mean, and when it leaves the queues for a while, is said in
+`_rules.fairness`.
 
 A release wakes only who is next. If the lock is held by somebody who knows nothing
 of the queue, the one who is next has the master tell when that ends.
@@ -14,24 +15,19 @@ import asyncio
 import math
 import random
 
-from redlock_aio._engine.attempts import EXPIRY_SLACK, TOO_LATE
-from redlock_aio._engine.claim import CALLS_LAST, MEANS, Claim, Glance, Question
+from redlock_aio._engine.claim import CALLS_LAST
+from redlock_aio._engine.inquiry import Inquiry
 from redlock_aio._engine.line import Line
 from redlock_aio._engine.queues import Queues
 from redlock_aio._engine.refusals import refusal
-from redlock_aio._rules import fairness, protocol
-from redlock_aio._rules.fairness import ASKED, AWAITED, FAILED, GRANTED, NEXT, UNASKED, Ticket
+from redlock_aio._rules import fairness
+from redlock_aio._rules.fairness import ASIDE, ASKED, AWAITED, GRANTED, NEXT, UNASKED
 from redlock_aio._rules.fencing import Counter
 from redlock_aio._rules.keys import Key, Keys
-from redlock_aio._rules.quorum import NOT_YET
-from redlock_aio._rules.view import View
 from redlock_aio.errors import RedlockError
 
-AGAIN = 3
-"""How often in a row a master is asked again that has forgotten the scripts, or is ahead."""
 
-
-class Waiter:
+class Waiter(Inquiry):
     """
     One task that waits in the queues.
 
@@ -68,43 +64,23 @@ class Waiter:
         *,
         patient: bool,
     ) -> None:
-        masters = len(queues.fleet.links)
-        self.queues = queues
-        self.fleet = queues.fleet
-        self.member, self.place = queues.new_place()
-        self.ticket = Ticket(masters)
-        self._beats = 0
+        super().__init__(queues, key, ttl, factor, stamp, most, counter, patient=patient)
         self._line = line
-        names = (*key.each, *protocol.queue_keys(*key.each))
-        self._keys = names if counter is None else (*names, *counter.keys)
-        self._ttl = ttl
-        self._factor = factor
-        self._most = most
-        self._counter = counter
-        self._patient = patient
+        self._beats = 0
         self._task = asyncio.current_task()
-        self.claim = Claim(self.fleet, key, self.member, ttl, stamp, counter)
-        self._said: list[object] = [NOT_YET] * masters
-        self._again = [0] * masters
-        self._view = View(masters)
-        self._due = [math.inf] * masters
         self._beat_at = math.inf
         self._armed_for = math.inf
         self._timer: asyncio.TimerHandle | None = None
         self._bell: asyncio.Future[None] | None = None
         self._over = False
-        self._began = self.fleet.clock()
+        self._began = self._unreached_since = self.fleet.clock()
         # When the grace for late answers ends, infinite when it has ended.
         self._heard_out_at: float | None = None
-
-    def __repr__(self) -> str:
-        return f"<Waiter {self.ticket!r}>"
 
     # Asking.
 
     def begin(self) -> None:
         """Enter the queues."""
-        self.queues.waiters[self.member] = self
         self._line.watch(self, mine=False)
         self.ask_all()
 
@@ -116,48 +92,39 @@ class Waiter:
             again: Also those that have not answered the last question yet.
         """
         self._beats += 1
-        every = fairness.HEARTBEAT
-        if GRANTED in self.ticket.standings:  # grants must not run out meanwhile
-            every = min(every, max(self._ttl / 3000, fairness.SHORTEST_BEAT))
-        self._beat_at = self.fleet.clock() + every * random.uniform(0.9, 1)  # noqa: S311
-        for master, standing in enumerate(self.ticket.standings):
-            # A question that follows before the answer would make it void.
-            if again or standing not in {ASKED, GRANTED} or self._due[master] == math.inf:
+        now = self.fleet.clock()
+        self._beat_at = now + fairness.HEARTBEAT * random.uniform(0.9, 1)  # noqa: S311
+        if self.ticket.reached >= self._unreached_since:
+            self._unreached_since = now
+        for master, unanswered in enumerate(self._unanswered):
+            # A question that follows before the answer would make it void. And where
+            # answers do not get through, each question could take the lock once more,
+            # until the connection is given up and nothing gives the lock back.
+            if again or not unanswered:
                 self._ask(master)
         self._arm()
 
-    def _ask(self, master: int) -> None:
-        self.fleet.flush()  # behind all that was asked before
-        now = self.fleet.clock()
-        number = self.ticket.ask(master, now)
-        offset = self.fleet.clocks.offset(master)
-        late = protocol.NEVER if offset is None else int((now + offset + TOO_LATE) * 1_000_000)
-        payload = protocol.enqueue(
-            self._keys,
-            self.claim.token,
-            self._ttl,
-            member=self.member,
-            priority=self.place,
-            lives=fairness.LIVES,
-            most=self._most,
-            not_after=late,
-            fence=self.claim.proposal(now, self._counters()),
-        )
-        self._due[master] = now + self.fleet.master_timeout / 1000
-        silence = self.fleet.links[master].send(payload, (Question(self, payload, number, now),))
-        if silence is None:
-            self.claim.unsent &= ~(1 << master)
-        else:
-            self._note(master, number, now, silence)
-
     def _arm(self) -> None:
-        due = min(*self._due, self._beat_at, self._heard_out_at or math.inf)
+        due = min(
+            *self._due,
+            self._beat_at,
+            self._heard_out_at or math.inf,
+            self._leaves_at,
+            self.ticket.stale_at(self._fresh_for),
+        )
         if due < self._armed_for:  # a timer that is too early looks again
             if self._timer is not None:
                 self._timer.cancel()
             self._armed_for = due
             delay = max(due - self.fleet.clock(), 0.0)
             self._timer = self.fleet.loop.call_later(delay, self._tick)
+
+    @property
+    def _leaves_at(self) -> float:
+        """When to leave the queues if no majority answers until then."""
+        if self._aside or self.ticket.reached >= self._unreached_since:
+            return math.inf
+        return self._unreached_since + fairness.UNREACHED
 
     def _tick(self) -> None:
         """Do what is due: give up on an answer, ask where the lock has expired, be heard."""
@@ -171,13 +138,12 @@ class Waiter:
             if standing in (NEXT, AWAITED, UNASKED):
                 self._ask(master)
             elif standing in (ASKED, GRANTED):
-                silence = self.fleet.links[master].overdue()
-                if standing is ASKED:
-                    self.ticket.standings[master] = FAILED
-                    self._said[master] = silence
+                self._await_longer(master, now)
         if self._heard_out_at is not None and now >= self._heard_out_at:
             self._heard_out_at = math.inf
-        if now >= self._beat_at:
+        if now >= self._leaves_at:
+            self._step_aside()
+        elif now >= self._beat_at:
             self.ask_all()
         self._consider()
         self._arm()
@@ -187,55 +153,22 @@ class Waiter:
     def answered(self, master: int, number: int, sent: float, reply: object) -> None:
         """Take the answer to a question, and draw the consequences."""
         if not self._over:
+            self._unanswered[master] -= 1
             self._note(master, number, sent, reply)
             self._consider()
             self._arm()
-
-    def _note(self, master: int, number: int, sent: float, reply: object) -> None:
-        said = protocol.queued(reply)
-        standing = FAILED if said is None else said.standing
-        counter = 0 if said is None else said.counter
-        if not self.ticket.answered(master, number, standing, counter):
-            return
-        self._due[master] = math.inf
-        if said is None:
-            self._said[master] = silence = protocol.read(reply)
-            if "NOSCRIPT" in silence.detail and self._again[master] < AGAIN:
-                self._again[master] += 1
-                self._ask(master)  # behind the scripts, which are on their way
-            return
-        self._said[master] = MEANS[standing]
-        self.fleet.clocks.learn(master, said.now, sent, self.fleet.clock())
-        if standing is FAILED and self._again[master] < AGAIN:
-            self._again[master] += 1
-            self.claim.propose_anew()
-            self._ask(master)  # by the time that it has told
-            return
-        self._again[master] = 0
-        if said.holder is None:
-            self._view.may_be_free(master)
-            return
-        ends = self.fleet.clock() + said.left
-        self._view.held(master, said.holder, ends)
-        if standing is NEXT:
-            self._watch(master, ends + EXPIRY_SLACK)
-
-    def _watch(self, master: int, ends: float) -> None:
-        """Have *master* tell when the lock there ends, and ask when its ttl is over."""
-        self._due[master] = ends
-        key = self.claim.key
-        glance = Glance(self, key.look(), key)
-        caching = Glance(self, protocol.CACHING, key)  # any reply will do
-        self.fleet.flush()
-        self.fleet.links[master].send(caching.payload + glance.payload, (caching, glance))
 
     def _consider(self) -> None:
         """Draw the consequences of what is known."""
         ticket = self.ticket
         if self._over:
             return
-        if self._until() > self.fleet.clock() or ticket.refused:
+        if self._until_when() > self.fleet.clock() or ticket.refused:
             self.ring()
+            return
+        if self._aside:
+            if ticket.count(ASIDE) >= ticket.needed:
+                self._enter_again()
             return
         lost = ticket.lost
         if self._in_vain:
@@ -243,16 +176,25 @@ class Waiter:
             return
         if lost:
             self.fleet.teller.waits(self._task)
-        if ticket.must_yield:
+        if ticket.must_yield or ticket.stale_at(self._fresh_for) <= self.fleet.clock():
             self._give_back()
         if lost and self.queues.listen():
             self.ask_all(again=True)  # a call may have come before we listened
 
-    def _give_back(self) -> None:
-        """Let others have what we have, and stay in the queues."""
-        given, self.claim = self.claim, self.claim.anew()
-        self.ticket.give_back()
-        given.let_go(self._ttl, stay=True)
+    def _step_aside(self) -> None:
+        """Leave all queues, and ask on until a majority answers: see `_rules.fairness`."""
+        self.claim.unsent &= self._unknown
+        self.claim.let_go(max(self._ttl, fairness.LIVES), stay=False)
+        self._aside = True
+        self._unreached_since = self.fleet.clock()
+        self._start_over()
+        self.ask_all(again=True)
+
+    def _enter_again(self) -> None:
+        self._aside = False
+        self._unreached_since = self.fleet.clock()
+        self._start_over()
+        self.ask_all(again=True)
 
     @property
     def _in_vain(self) -> bool:
@@ -336,7 +278,7 @@ class Waiter:
             The place in the queues is kept; `leave` gives it up.
         """
         ticket, claim, fleet = self.ticket, self.claim, self.fleet
-        until = self._until()
+        until = self._until_when()
         if until <= fleet.clock():
             return False
         if self._counter is not None:
@@ -355,18 +297,13 @@ class Waiter:
         self._end()
         return True
 
-    def _until(self) -> float:
+    def _until_when(self) -> float:
         """Return until when we have it; 0 if not, or if it has to be asked for again."""
-        until = self.ticket.until(self._ttl, factor=self._factor)
-        fresh = fairness.FRESH + self.fleet.master_timeout / 1000
-        if until and not self.ticket.is_fresh(self.fleet.clock() - fresh):
+        until = self._until()
+        if not until and self.ticket.count(GRANTED) >= self.ticket.needed:
             self._give_back()
             self.ask_all()
-            return 0.0
         return until
-
-    def _counters(self) -> list[int]:
-        return self.ticket.counters(self.fleet.clock(), self._ttl, factor=self._factor)
 
     def leave(self) -> None:
         """Give back what there is, and leave the queues."""
@@ -375,6 +312,7 @@ class Waiter:
 
     def _end(self) -> None:
         self._over = True
+        self.claim.unsent &= self._unknown
         self.claim.replies = list(self._said)
         if self._timer is not None:
             self._timer.cancel()

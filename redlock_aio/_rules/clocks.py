@@ -77,6 +77,10 @@ class Clocks:
             return None
         return (self._least[master] + self._most[master]) / 2
 
+    def latest(self, master: int, time: int) -> float:
+        """Return the last instant on our clock at which it can have been *time* at *master*."""
+        return time / 1_000_000 - self._least[master]
+
     def new_time(self, now: float) -> int:
         """
         Return the time that the masters have, later than any that was returned before.

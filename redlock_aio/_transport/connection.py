@@ -159,6 +159,11 @@ class Connection(asyncio.Protocol):
         """How many commands are not answered yet."""
         return len(self._pending)
 
+    @property
+    def received(self) -> int:
+        """How often anything was received."""
+        return self._received
+
     def adopt(self, transport: asyncio.Transport, keep: object) -> None:
         """
         Take over *transport* from whoever dialled.

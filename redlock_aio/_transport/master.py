@@ -157,6 +157,11 @@ class Master:
         """How many commands it has to answer before all is said that was sent."""
         return self._connection.pending if self._connection is not None else 0
 
+    @property
+    def received(self) -> int:
+        """How often the present connection has received anything; it rises while it answers."""
+        return self._connection.received if self._connection is not None else 0
+
     def _refuse(self, _payload: bytes, _askers: Sequence[Asker], /) -> Silence:
         return self._silence
 

@@ -3,7 +3,8 @@ Every way in which two waiters can get a lock in order, on the shipped ticket an
 
 Messages between a waiter and a master keep their order, as they do on a connection,
 and may take for ever; a waiter may give up on an answer at any moment, and hear it
-later all the same. A lock ends only by being given back or released, so no two
+later all the same; and it may give back what is too old, or leave the queues and
+enter them again at a new place. A lock ends only by being given back or released, so no two
 waiters may ever have it at once.
 """
 
@@ -12,7 +13,7 @@ from collections.abc import Iterator
 from typing import TypeVar
 
 from redlock_aio._rules import protocol
-from redlock_aio._rules.fairness import ASKED, FAILED, Standing, Ticket
+from redlock_aio._rules.fairness import ASKED, FAILED, SILENT, Standing, Ticket
 
 from .masters import Keys, run, words
 from .rules import SHIPPED, Rules
@@ -21,7 +22,7 @@ from .search import Step
 WAITING, HELD, DONE = range(3)
 
 Waiter = tuple[int, int]
-"""Whether it waits, holds or has gone, and how often it has given back."""
+"""Whether it waits, holds or has gone, and its claim: see `_name`."""
 
 Message = tuple[int, int, int]
 """A question: its number, the claim, and 0. Or a leave: 0, the claim, and whether it stays."""
@@ -41,6 +42,8 @@ STANDINGS = tuple(Standing)
 NUMBER = {standing: number for number, standing in enumerate(STANDINGS)}
 NOBODY = -1
 LEAVES, STAYS = 1, 2
+RENAMED = 4
+"""How much higher the claims of a waiter are when it has left the queues and enters again."""
 KEYS = (b"r", *protocol.queue_keys(b"r"))
 TTL = LIVES = 1000
 NEVER = 10**9
@@ -58,6 +61,10 @@ class Waiting:
         questions: How often each waiter may ask one of them.
 
         yields: How often a waiter may give back what it has.
+
+        ages: Whether what is granted, or may be, can be too old at any moment.
+
+        leaves: Whether the one that has come first may leave the queues once, and enter again.
     """
 
     def __init__(
@@ -67,11 +74,15 @@ class Waiting:
         *,
         questions: tuple[int, int] = (1, 1),
         yields: int = 1,
+        ages: bool = False,
+        leaves: bool = False,
     ) -> None:
         self._masters = masters
         self._rules = rules
         self._questions = questions
         self._yields = yields
+        self._ages = ages
+        self._leaves = leaves
 
     def first(self) -> State:
         """Return the state in which nobody has asked."""
@@ -87,6 +98,8 @@ class Waiting:
             if phase == HELD:
                 after = _told(columns, w, (0, claim, LEAVES))
                 yield f"{w} releases", (_at(waiters, w, (DONE, claim)), after), ""
+            elif phase == WAITING:
+                yield from self._goes(state, w)
         for i, column in enumerate(columns):
             if i and column == columns[i - 1]:
                 continue
@@ -96,6 +109,23 @@ class Waiting:
                     yield label, (waiters, tuple(sorted(_at(columns, i, served)))), ""
                 if phase == WAITING:
                     yield from self._hears(state, i, w)
+
+    def _goes(self, state: State, w: int) -> Iterator[Step[State]]:
+        """Return what a waiter may do because time has passed."""
+        waiters, columns = state
+        claim = waiters[w][1]
+        ticket = self._ticket(columns, w)
+        if self._ages and ticket.stale_at(0.0) <= 0.0 and claim % RENAMED < self._yields:
+            ticket.give_back()
+            after = _told(_stands(columns, w, ticket), w, (0, claim, STAYS))
+            label = f"{w} gives back what is too old"
+            yield label, (_at(waiters, w, (WAITING, claim + 1)), tuple(sorted(after))), ""
+        if self._leaves and w and claim < RENAMED:
+            ticket = self._ticket(columns, w)
+            ticket.start_over()
+            after = _told(_stands(columns, w, ticket), w, (0, claim, LEAVES))
+            label = f"{w} leaves the queues, and will enter them again"
+            yield label, (_at(waiters, w, (WAITING, RENAMED)), tuple(sorted(after))), ""
 
     def _hears(self, state: State, i: int, w: int) -> Iterator[Step[State]]:
         waiters, columns = state
@@ -108,7 +138,8 @@ class Waiting:
             yield f"{w} asks a master", (waiters, tuple(sorted(after))), ""
         if STANDINGS[standing] is ASKED:
             ticket = self._ticket(columns, w)
-            ticket.standings[i] = FAILED  # as a waiter does after the master time-out
+            # As a waiter does after the master time-out, or when the connection ends.
+            ticket.standings[i] = SILENT if self._ages else FAILED
             yield from self._considers(state, i, w, ticket, replies, "gives up on an answer")
         if replies:
             ticket = self._ticket(columns, w)
@@ -140,7 +171,7 @@ class Waiting:
             after = tuple([_deaf(column, w) for column in won])
             waiters = _at(waiters, w, (HELD, claim))
         elif ticket.must_yield:
-            if claim == self._yields:
+            if claim % RENAMED == self._yields:
                 return
             label += ", and gives back what it has"
             ticket.give_back()
@@ -179,14 +210,21 @@ def _data(holder: int, queue: tuple[int, ...]) -> Keys:
     data = Keys()
     if holder != NOBODY:
         data.set(KEYS[0], b"%d" % holder)
-    for w in queue:
-        data.zadd(KEYS[1], _place(w), b"%d" % w)
-        data.zadd(KEYS[2], LIVES, b"%d" % w)
+    for name in queue:
+        data.zadd(KEYS[1], _place(name), b"%d" % name)
+        data.zadd(KEYS[2], LIVES, b"%d" % name)
     return data
 
 
-def _place(w: int) -> int:
-    return 10 - w  # the second waiter has come first, the first may ask before it is known
+def _name(w: int, claim: int) -> int:
+    """Return by what name a waiter is in the queues under a claim."""
+    return w + 2 * (claim // RENAMED)
+
+
+def _place(name: int) -> int:
+    # The second waiter has come first, the first may ask before it is known; one that
+    # enters again comes after both.
+    return 10 * (name // 2) + 10 - name % 2
 
 
 def _claim(w: int, claim: int) -> bytes:
@@ -195,7 +233,8 @@ def _claim(w: int, claim: int) -> bytes:
 
 def _kept(data: Keys) -> tuple[int, tuple[int, ...]]:
     holder = data.get(KEYS[0])
-    queue = tuple([w for w in (0, 1) if data.zscore(KEYS[1], b"%d" % w) is not None])
+    names = range(4)
+    queue = tuple([name for name in names if data.zscore(KEYS[1], b"%d" % name) is not None])
     return NOBODY if holder is None else int(holder), queue
 
 
@@ -208,8 +247,8 @@ def _enqueued(
         KEYS,
         _claim(w, claim),
         TTL,
-        member=b"%d" % w,
-        priority=_place(w),
+        member=b"%d" % _name(w, claim),
+        priority=_place(_name(w, claim)),
         lives=LIVES,
         most=9,
         not_after=NEVER,
@@ -224,7 +263,8 @@ def _left(
     holder: int, queue: tuple[int, ...], w: int, claim: int, stays: bool
 ) -> tuple[int, tuple[int, ...]]:
     data = _data(holder, queue)
-    run(data, 0, words(protocol.leave(KEYS, _claim(w, claim), b"%d" % w, stay=stays)))
+    member = b"%d" % _name(w, claim)
+    run(data, 0, words(protocol.leave(KEYS, _claim(w, claim), member, stay=stays)))
     return _kept(data)
 
 
@@ -252,6 +292,11 @@ def _written(
         )
         after.append((holder, queue, _at(sides, w, side)))
     return tuple(after)
+
+
+def _stands(columns: tuple[Column, ...], w: int, ticket: Ticket) -> tuple[Column, ...]:
+    """Return the columns with what is in *ticket*."""
+    return _written(columns, w, ticket, 0, columns[0][2][w][2:])
 
 
 def _told(columns: tuple[Column, ...], w: int, message: Message) -> tuple[Column, ...]:

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from redlock_aio._rules import protocol
-from redlock_aio._rules.fairness import ASKED, FAILED, GRANTED
+from redlock_aio._rules.fairness import ASKED, FAILED, FRESH, GRANTED, SILENT
 from redlock_aio._rules.lifetime import Lifetime
 
 from .masters import words
@@ -73,7 +73,7 @@ class Waiter:
 
     def _give_up(self, master: int, number: int) -> None:
         if not self.over and self.ticket.waits_for(master, number):
-            self.ticket.standings[master] = FAILED
+            self.ticket.standings[master] = SILENT
             self._consider()
 
     def until(self) -> float:
@@ -84,11 +84,14 @@ class Waiter:
         if self.until() > self.client.clock():
             if not self.won.done():
                 self.won.set_result(None)
-        elif self.ticket.must_yield:
+        elif self.ticket.must_yield or self._is_stale():
             self.give_back(stay=True)
             self.ticket.give_back()
             self.token = self.client.token()
             self.yields += 1
+
+    def _is_stale(self) -> bool:
+        return self.ticket.stale_at(FRESH + MASTER_TIMEOUT / 1000) <= self.client.clock()
 
     def give_back(self, *, stay: bool) -> None:
         """Let others have the lock."""

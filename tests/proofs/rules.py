@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from redlock_aio._rules import fencing, protocol
-from redlock_aio._rules.fairness import Standing, Ticket
+from redlock_aio._rules.fairness import UNASKED, Standing, Ticket
 from redlock_aio._rules.fencing import Counter
 
 
@@ -67,8 +67,24 @@ class CountsAfterYield(Ticket):
 
     __slots__ = ()
 
-    def answered(self, master: int, number: int, standing: Standing, counter: int = 0) -> bool:  # noqa: ARG002
-        return super().answered(master, self._numbers[master], standing, counter)
+    def answered(
+        self,
+        master: int,
+        number: int,  # noqa: ARG002 - that is the defect
+        standing: Standing,
+        counter: int = 0,
+        done: float = 0.0,
+    ) -> bool:
+        return super().answered(master, self._numbers[master], standing, counter, done)
+
+
+class CountsAfterLeaving(Ticket):
+    """A ticket that goes on counting questions from before its waiter has left the queues."""
+
+    __slots__ = ()
+
+    def start_over(self) -> None:
+        self.standings = [UNASKED] * len(self.standings)
 
 
 SHIPPED = Rules()
@@ -99,3 +115,6 @@ REUSED_TOKEN = replace(SHIPPED, fresh=False)
 
 COUNTED_AFTER_YIELD = replace(SHIPPED, ticket=CountsAfterYield)
 """An answer counts that was given before the grant was given back."""
+
+COUNTED_AFTER_LEAVING = replace(SHIPPED, ticket=CountsAfterLeaving)
+"""An answer counts that was given before its waiter has left the queues."""

@@ -157,3 +157,20 @@ def test_a_reply_that_is_counted_after_a_yield_is_found() -> None:
     found = search(Waiting(3, rules.COUNTED_AFTER_YIELD), MOST)
     assert found.broken.startswith("P3"), str(found)
     assert any("gives back what it has" in step for step in found.path)
+
+
+@pytest.mark.promise("S1")
+@pytest.mark.parametrize("leaves", [False, True])
+def test_one_has_it_at_a_time_though_grants_grow_old_or_a_waiter_enters_again(
+    *, leaves: bool
+) -> None:
+    found = search(Waiting(3, ages=not leaves, leaves=leaves), 80_000)
+    assert not found.broken, str(found)
+    assert found.states >= 50_000
+
+
+@pytest.mark.promise("S1")
+def test_a_reply_that_is_counted_after_leaving_is_found() -> None:
+    found = search(Waiting(3, rules.COUNTED_AFTER_LEAVING, leaves=True, yields=0), MOST)
+    assert found.broken.startswith("P3"), str(found)
+    assert any("leaves the queues" in step for step in found.path)

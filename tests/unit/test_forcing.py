@@ -558,10 +558,12 @@ async def test_a_waiter_does_not_count_on_what_was_revoked(
     for master in masters[3:]:
         master.set("r", "somebody else's", 3_600_000)
     assert await task
-    await asyncio.sleep(0.5)
-    assert len(set(locks(masters)[1:3])) == 1, "it has two"
-    assert locks(masters)[1] is not None
-    assert not waiter.entered.is_set(), "and none that hangs"
+    had_two = False
+    for _ in range(500):
+        await asyncio.sleep(0.001)
+        had_two = had_two or None is not locks(masters)[1] == locks(masters)[2]
+    assert had_two, "which it gives back, for they are too few"
+    assert not waiter.entered.is_set(), "it has none that hangs"
     masters[0].resume()
     await waiter.entered.wait()
     assert locks(masters)[:3] == [locks(masters)[1]] * 3

@@ -38,6 +38,7 @@ class Link:
     can_free = False
     clustered = False
     quarantine = ""
+    received = 0
 
     def overdue(self) -> Silence:
         self.late += 1

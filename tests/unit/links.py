@@ -1,0 +1,87 @@
+"""One program's link to a fake master, which a test can cut, in both directions or in one."""
+
+import asyncio
+from collections.abc import Callable
+
+from redlock_aio.testing import FakeMaster
+
+
+class Link:
+    """
+    The way from one program to one master.
+
+    What is sent while a direction is cut arrives when it is mended, as TCP sends it
+    again, unless the program has reset its connection by then.
+
+    Args:
+        master: Where it leads.
+    """
+
+    secrets = ()
+
+    def __init__(self, master: FakeMaster) -> None:
+        self._master = master
+        self._requests_pass = True
+        self._replies_pass = True
+        self._delayed: list[Callable[[], None]] = []
+
+    def __str__(self) -> str:
+        return str(self._master)
+
+    def cut(self, *, requests: bool = True, replies: bool = True) -> None:
+        """Let nothing pass any more, in the directions that are named."""
+        self._requests_pass = self._requests_pass and not requests
+        self._replies_pass = self._replies_pass and not replies
+
+    def mend(self) -> None:
+        """Let everything pass again."""
+        self._requests_pass = self._replies_pass = True
+        delayed, self._delayed = self._delayed, []
+        for deliver in delayed:
+            deliver()
+
+    async def dial(self) -> tuple[asyncio.Transport, object]:
+        """Connect when both directions are open."""
+        while not (self._requests_pass and self._replies_pass):  # noqa: ASYNC110 - as a lost SYN
+            await asyncio.sleep(0.05)
+        transport, keep = await self._master.dial()
+        write, deliver = transport.write, transport.deliver  # type: ignore[attr-defined]
+
+        def send(data: bytes) -> None:
+            self._pass(self._requests_pass, lambda: write(data))
+
+        def receive(data: bytes) -> None:
+            self._pass(self._replies_pass, lambda: self.read(lambda: deliver(data)))
+
+        transport.__dict__.update(write=send, deliver=receive)
+        return transport, keep
+
+    def read(self, deliver: Callable[[], None]) -> None:
+        """Have the program read what has arrived."""
+        deliver()
+
+    def _pass(self, passes: bool, deliver: Callable[[], None]) -> None:
+        if passes:
+            deliver()
+        else:
+            self._delayed.append(deliver)
+
+
+class BusyLink(Link):
+    """A link to a quick master whose answers a busy program reads one after the other, later."""
+
+    each = 0.0
+    """Seconds that the program needs for each answer."""
+
+    _free_at = 0.0
+
+    def read(self, deliver: Callable[[], None]) -> None:
+        """Read it when all that came before has been read."""
+        loop = asyncio.get_running_loop()
+        self._free_at = max(self._free_at, loop.time()) + self.each
+        loop.call_at(self._free_at, deliver)
+
+
+def links_to(masters: list[FakeMaster]) -> list[Link]:
+    """Return the links of one program to *masters*."""
+    return [Link(master) for master in masters]

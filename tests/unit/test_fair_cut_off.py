@@ -1,0 +1,237 @@
+"""Fair waiters that reach only a minority of the masters hold nobody up for long."""
+
+import asyncio
+from contextlib import AsyncExitStack
+
+import pytest
+
+from redlock_aio import Redlock
+from redlock_aio._rules import scripts
+from redlock_aio._rules.fairness import HEARTBEAT, LIVES
+from redlock_aio.testing import FakeMaster
+
+from .links import BusyLink, Link, links_to
+from .test_waiter import commands, got, left, now, queued
+
+BOUND = LIVES / 1000 + HEARTBEAT + 0.05
+"""Seconds for which somebody may be held up who reaches a majority."""
+
+pytestmark = pytest.mark.promise("S8")
+
+
+async def program(stack: AsyncExitStack, links: list[Link]) -> Redlock:
+    """Start a program that has used the masters before."""
+    redlock = await stack.enter_async_context(Redlock(links, restart_guard="off"))
+    await got(redlock)
+    return redlock
+
+
+def cut(links: list[Link], *reached: int) -> None:
+    """Cut a program off from all masters but those that are *reached*."""
+    for number, link in enumerate(links):
+        if number not in reached:
+            link.cut()
+
+
+# How many masters there are, how many of them are down, and which ones the waiters reach
+# that can't win.
+CASES: dict[str, tuple[int, int, list[tuple[int, ...]]]] = {
+    "three, one down": (3, 1, [(0,)]),
+    "three, one down, two cut off": (3, 1, [(0,), (1,)]),
+    "three, all up": (3, 0, [(0,), (1,)]),
+    "five, one down": (5, 1, [(0, 1)]),
+    "five, two down": (5, 2, [(0, 1)]),
+    "five, all up": (5, 0, [(0, 1), (2, 3)]),
+    "five, all up, one master each": (5, 0, [(0,), (1,), (2,)]),
+}
+
+
+@pytest.mark.parametrize("ttl", [500, 60_000])
+@pytest.mark.parametrize("when", ["before it waits", "while it waits"])
+@pytest.mark.parametrize("case", CASES)
+async def test_waiters_that_are_cut_off_from_a_majority_hold_nobody_up_for_long(
+    case: str, when: str, ttl: int
+) -> None:
+    size, down, reached = CASES[case]
+    masters = [FakeMaster(f"m{number}") for number in range(size)]
+    async with AsyncExitStack() as stack:
+        healthy = await program(stack, links_to(masters))
+        ways = [links_to(masters) for _ in reached]
+        others = [await program(stack, links) for links in ways]
+        for master in masters[size - down :]:
+            master.kill()
+        await asyncio.sleep(0.01)
+        holder = None
+        if when == "while it waits":
+            holder = await healthy.lock("r", fair=True).acquire()
+        else:
+            for links, numbers in zip(ways, reached, strict=True):
+                cut(links, *numbers)
+            await asyncio.sleep(1.5)  # the connections are given up
+        waiters = [asyncio.create_task(got(other, ttl=ttl)) for other in others]
+        await asyncio.sleep(0.1)
+        last = asyncio.create_task(got(healthy, ttl=ttl))
+        await asyncio.sleep(0.1)
+        began = now()
+        if holder is not None:
+            for links, numbers in zip(ways, reached, strict=True):
+                cut(links, *numbers)
+            await holder.release()
+        assert await asyncio.wait_for(last, 60) - began < BOUND
+        await asyncio.sleep(began + BOUND - now())
+        assert not any(waiter.done() for waiter in waiters)
+        assert not left(masters)
+        for links in ways:
+            for link in links:
+                link.mend()
+        mended = now()
+        assert max(await asyncio.gather(*waiters)) - mended < 2 * HEARTBEAT
+        assert not left(masters)
+
+
+async def test_a_waiter_whose_answers_are_lost_keeps_nothing_for_long() -> None:
+    """Its requests arrive: the masters grant it the lock, and it never learns of it."""
+    masters = [FakeMaster(f"m{number}") for number in range(3)]
+    async with AsyncExitStack() as stack:
+        healthy = await program(stack, links_to(masters))
+        links = links_to(masters)
+        other = await program(stack, links)
+        for link in links:
+            link.cut(requests=False)
+        waiter = asyncio.create_task(got(other, ttl=60_000))
+        await asyncio.sleep(0.01)
+        assert [len(queued(master)) for master in masters] == [1] * 3
+        began = now()
+        assert await asyncio.wait_for(got(healthy), 60) - began < BOUND
+        # From then on it does not even take the lock for a moment.
+        for _ in range(40):
+            await asyncio.sleep(0.05)
+            assert not any("r" in master.keys for master in masters)
+        assert not waiter.done()
+        for link in links:
+            link.mend()
+        mended = now()
+        assert await waiter - mended < 2 * HEARTBEAT
+        await asyncio.sleep(4)
+        assert not left(masters)
+
+
+@pytest.mark.parametrize("reached", [(0, 1, 2), (0, 2, 4)])
+async def test_a_waiter_that_reaches_a_bare_majority_keeps_its_place(
+    reached: tuple[int, ...],
+) -> None:
+    masters = [FakeMaster(f"m{number}") for number in range(5)]
+    async with AsyncExitStack() as stack:
+        healthy = await program(stack, links_to(masters))
+        links = links_to(masters)
+        other = await program(stack, links)
+        holder = await healthy.lock("r", fair=True).acquire()
+        first = asyncio.create_task(got(other, hold=0.01))
+        await asyncio.sleep(0.1)
+        second = asyncio.create_task(got(healthy))
+        cut(links, *reached)
+        await asyncio.sleep(10)
+        await holder.release()
+        assert await first < await second
+
+
+async def test_a_waiter_whose_links_come_and_go_starves_nobody_and_is_not_starved() -> None:
+    """It is cut off for 4 s, and reaches a majority for 1.5 s, again and again."""
+    masters = [FakeMaster(f"m{number}") for number in range(3)]
+    async with AsyncExitStack() as stack:
+        healthy = await program(stack, links_to(masters))
+        links = links_to(masters)
+        other = await program(stack, links)
+        masters[2].kill()
+        waits: dict[Redlock, list[float]] = {healthy: [], other: []}
+
+        async def work(redlock: Redlock) -> None:
+            while True:
+                began = now()
+                waits[redlock].append(await got(redlock, hold=0.1) - began)
+
+        tasks = [asyncio.create_task(work(redlock)) for redlock in (healthy, healthy, other)]
+        for _ in range(10):
+            links[1].cut()
+            await asyncio.sleep(4)
+            links[1].mend()
+            await asyncio.sleep(1.5)
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        # Two of the healthy ones, each behind it once.
+        assert max(waits[healthy]) < BOUND + 0.5
+        assert len(waits[healthy]) > 100
+        assert len(waits[other]) > 10
+
+
+async def test_who_waits_for_its_majority_owes_masters_that_are_down_nothing_new() -> None:
+    masters = [FakeMaster(f"m{number}") for number in range(3)]
+    async with AsyncExitStack() as stack:
+        redlock = await program(stack, links_to(masters))
+        waiter = asyncio.create_task(got(redlock))
+        for master in masters[1:]:
+            master.kill()
+        await asyncio.sleep(60)
+        assert all(len(master._debts) <= 3 for master in redlock._masters)
+        masters[1].restart()
+        masters[2].restart()
+        began = now()
+        assert await waiter - began < 2 * HEARTBEAT
+
+
+async def test_what_no_majority_can_be_made_of_is_given_back(masters: list[FakeMaster]) -> None:
+    """The holder has lost its key on a minority, and sets it there again."""
+    async with AsyncExitStack() as stack:
+        healthy = await program(stack, links_to(masters))
+        other = await program(stack, links_to(masters))
+        holder = await healthy.lock("r", fair=True, ttl=3_000).acquire()
+        waiter = asyncio.create_task(got(other, ttl=60_000))
+        await asyncio.sleep(4.5)  # now it is the first in the queues
+        for master in masters[:2]:
+            master.flush()
+        await asyncio.sleep(0.02)
+        keys = [master.keys["r"] for master in masters]
+        assert [key == holder.token for key in keys] == [False] * 2 + [True] * 3
+        await asyncio.sleep(0.2)
+        assert ["r" in master.keys for master in masters] == [False] * 2 + [True] * 3
+        await asyncio.sleep(4)
+        assert [master.keys["r"] == holder.token for master in masters] == [True] * 5
+        assert not waiter.done()
+        await holder.release()
+        await waiter
+
+
+async def test_masters_that_answer_again_are_asked_at_once(masters: list[FakeMaster]) -> None:
+    """Not with the next heartbeat, though what they have granted meanwhile is void."""
+    async with AsyncExitStack() as stack:
+        redlock = await program(stack, links_to(masters))
+        for master in masters[2:]:
+            master.hang()
+        waiter = asyncio.create_task(got(redlock))
+        await asyncio.sleep(0.3)
+        assert not any("r" in master.keys for master in masters[:2])
+        for master in masters[2:]:
+            master.resume()
+        resumed = now()
+        assert await waiter - resumed < 0.05
+
+
+async def test_answers_that_only_wait_for_us_are_waited_for(masters: list[FakeMaster]) -> None:
+    """The masters are quick, but 300 tasks of one busy program get their answers late."""
+    links = [BusyLink(master) for master in masters]
+    async with Redlock(links, restart_guard="off") as redlock:
+        await got(redlock)
+
+        async def pair(number: int) -> float:
+            began = now()
+            async with redlock.lock(f"r{number}", fair=True):
+                return now() - began
+
+        for link in links:
+            link.each = 0.001
+        took = await asyncio.gather(*map(pair, range(300)))
+        assert min(took) < 0.01
+        assert max(took) < 0.35
+        asked = commands(masters[0], scripts.ENQUEUE)
+        assert len(asked) == 301
