@@ -35,7 +35,8 @@ FLOORS = [
     ["_transport.sentinels"],
     ["_transport.guard"],
     ["_transport.master", "_transport.set_guard"],
-    ["_engine.boots", "_engine.line", "_engine.links", "_engine.readiness", "_engine.telling"],
+    ["_engine.boots", "_engine.line", "_engine.links", "_engine.origin", "_engine.readiness"],
+    ["_engine.telling"],
     ["_engine.rounds"],
     ["_engine.attempts", "_engine.clocks", "_engine.inspecting", "_engine.queues"],
     ["_engine.claim", "_engine.refusals"],
@@ -69,6 +70,7 @@ NO_TRANSPORT = {
     f"_engine.{name}"
     for name in [
         "boots",
+        "origin",
         "line",
         "links",
         "readiness",

@@ -1,14 +1,51 @@
 """Whose a lease is, and what to say to anybody else who uses it."""
 
 import asyncio
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Never, Protocol, TypeVar
 
 from anyio import CancelScope
 
-from redlock_aio._engine.hold import Hold
+from redlock_aio._engine.hold import Hold, Sharer
+from redlock_aio._engine.origin import Origin
 from redlock_aio._engine.rounds import Fleet
 from redlock_aio._rules.lifetime import LOST
-from redlock_aio.errors import LockLostError, RedlockError
+from redlock_aio.errors import LockLostError, LockNotHeldError, RedlockError
+
+
+class Entered(Protocol):
+    """A lease whose block was entered."""
+
+    _task: Sharer
+
+
+E = TypeVar("E", bound=Entered)
+
+
+def check_here(hold: Hold, origin: Origin) -> None:
+    """
+    Return in the loop, thread and process that *hold* belongs to, and if it is lost.
+
+    Raises:
+        RedlockError: It belongs to another one. Nothing was done.
+    """
+    if hold.state is not LOST and not origin.is_here():
+        refuse(hold, origin)
+
+
+def refuse(hold: Hold, origin: Origin, error: BaseException | None = None) -> Never:
+    """
+    Raise the error for a use of *hold* where it does not belong.
+
+    Args:
+        error: What the body has raised whose block is left; it comes out with a note.
+    """
+    names = ", ".join(map(repr, hold.resources))
+    why = f"the lease on {names} belongs to {origin.whose()}"
+    if error is None or isinstance(error, GeneratorExit):
+        raise RedlockError(why)
+    error.add_note(why)
+    raise error
 
 
 def left_elsewhere(hold: Hold, scope: CancelScope, fleet: Fleet) -> RedlockError | None:
@@ -34,3 +71,14 @@ def left_elsewhere(hold: Hold, scope: CancelScope, fleet: Fleet) -> RedlockError
         " if the lock is lost; where another task leaves the block, as with fixtures, use"
         " on_lost='flag', or acquire() and release()"
     )
+
+
+def left_by_this_task(entered: Sequence[E], resources: tuple[str, ...]) -> E:
+    """Return whose block this task leaves: its own last one, or one whose task has ended."""
+    task = asyncio.current_task()
+    for leaves in (lambda by: by is task, lambda by: by.done()):
+        for lease in reversed(entered):
+            by = lease._task and lease._task()
+            if not by or leaves(by):
+                return lease
+    raise LockNotHeldError(resources, "this task has not entered its block")

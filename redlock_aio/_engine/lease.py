@@ -7,13 +7,13 @@ This is the only file in which a cancellation is turned into an error.
 import asyncio
 import warnings
 from datetime import timedelta
-from types import TracebackType
-from typing import Literal, Self
+from types import CoroutineType, TracebackType
+from typing import Any, Literal, Self
 
 from anyio import CancelScope
 
 from redlock_aio._engine import reentrance
-from redlock_aio._engine.belonging import left_elsewhere
+from redlock_aio._engine.belonging import check_here, left_elsewhere, refuse
 from redlock_aio._engine.boots import boot_of
 from redlock_aio._engine.hold import Hold
 from redlock_aio._engine.rounds import Round
@@ -60,7 +60,8 @@ class Lease:
         # Whoever drops the lease may be in another thread, or in a loop that has
         # ended. So nothing is sent from here; the key is left to its ttl.
         hold = self._hold
-        if hold.state is HELD and not self._let_go:
+        ours = self._watchdog.origin.is_of_this_process()
+        if hold.state is HELD and not self._let_go and ours:
             hold.left(self._task)
             if hold.count:  # those who share it go on, and the last of them releases it
                 why = f"was never released; {hold.count} more share it"
@@ -126,8 +127,9 @@ class Lease:
 
     @property
     def valid(self) -> bool:
-        """Whether the lock can be believed now; true to the clock even if the loop was stalled."""
-        return not self._let_go and self._hold.valid(self._now())
+        """Whether the lock can be believed now, by the clock; always false in a forked child."""
+        ours = not self._let_go and self._watchdog.origin.is_of_this_process()
+        return ours and self._hold.valid(self._now())
 
     @property
     def hold_count(self) -> int:
@@ -148,6 +150,8 @@ class Lease:
         """
         Return if the lock can be believed now; meant for the line before each write.
 
+        It may be called in any thread of the process.
+
         Raises:
             LockLostError: The lease is lost, or its deadline has passed.
 
@@ -158,8 +162,12 @@ class Lease:
             return
         if self._let_go or hold.state is RELEASED:
             raise LockNotHeldError(hold.resources, hold.why_released())
-        self._watchdog.lose(hold, self._watchdog.why_expired(hold, self._now()))
-        raise LockLostError(hold.resources, hold.reason)
+        origin = self._watchdog.origin
+        if not origin.is_of_this_process():
+            refuse(hold, origin)
+        if origin.is_here():
+            self._watchdog.lose(hold, self._watchdog.why_expired(hold, self._now()))
+        raise LockLostError(hold.resources, hold.reason or hold.why_expired())
 
     async def extend(self, ttl: int | timedelta | None = None) -> None:
         """
@@ -184,6 +192,7 @@ class Lease:
             what remained, the lease ends with *ttl*.
         """
         hold = self._hold
+        check_here(hold, self._watchdog.origin)
         wanted = max(hold.ttl, hold.wanted)
         new = wanted if ttl is None else timing.milliseconds(ttl, name="ttl")
         timing.at_least(timing.at_most(new, self._watchdog.max_ttl))
@@ -212,6 +221,7 @@ class Lease:
             be repeated.
         """
         hold = self._hold
+        check_here(hold, self._watchdog.origin)
         if hold.state is HELD and not self._let_go:
             self._watchdog.leave(hold, self._task)
         if hold.state is LOST:
@@ -248,6 +258,7 @@ class Lease:
 
             RedlockError: Others share the lock, see *reentrant*.
         """
+        check_here(self._hold, self._watchdog.origin)
         self.ensure_valid()
         hold = self._hold
         if hold.count > 1:
@@ -280,6 +291,7 @@ class Lease:
         """
         if self._scope is not None:
             raise RuntimeError("a lease can be entered only once")
+        check_here(self._hold, self._watchdog.origin)
         self.ensure_valid()
         hold, task = self._hold, reentrance.known(asyncio.current_task(self._watchdog.fleet.loop))
         if task is not self._task:  # it was handed on to this one
@@ -303,12 +315,12 @@ class Lease:
             if hold.state is not HELD:
                 hold.tell()  # it was lost before there was anything to cancel
 
-    async def __aexit__(  # noqa: C901, PLR0912 - each call would cost
+    def __aexit__(
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
-    ) -> None:
+    ) -> "CoroutineType[Any, Any, None]":  # for pyright, see `Lock.__aenter__`
         """
         Release the lock; see `release`.
 
@@ -320,11 +332,22 @@ class Lease:
                 its own. With *on_lost* "flag" nothing is raised.
 
             RedlockError: Another task has entered the block, and with *on_lost*
-                "cancel" nobody but that one can be cancelled.
+                "cancel" nobody but that one can be cancelled; or it belongs to
+                another event loop, thread or process, and nothing was done.
 
         Cancellation:
             The lock is released all the same.
         """
+        if not self._watchdog.origin.is_here():
+            refuse(self._hold, self._watchdog.origin, error)
+        return self._exit(kind, error, trace)  # type: ignore[return-value]  # see above
+
+    async def _exit(  # noqa: C901, PLR0912 - each call would cost
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         hold = self._hold
         scope = self._scope
         if hold.scope is scope:

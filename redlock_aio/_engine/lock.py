@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from redlock_aio._engine import queueing, reentrance, refusals, waiting
 from redlock_aio._engine.attempts import Attempt
+from redlock_aio._engine.belonging import left_by_this_task
 from redlock_aio._engine.clocks import know_the_time
 from redlock_aio._engine.hold import Hold
 from redlock_aio._engine.lease import Lease, OnLost
@@ -19,7 +20,7 @@ from redlock_aio._rules.fencing import Counter
 from redlock_aio._rules.keys import Key, Keys
 from redlock_aio._rules.mistakes import NotALease
 from redlock_aio._rules.timing import Retry
-from redlock_aio.errors import LockNotAcquiredError, LockNotHeldError
+from redlock_aio.errors import LockNotAcquiredError
 
 
 class Lock(NotALease):
@@ -385,16 +386,7 @@ class Lock(NotALease):
             The lock is released all the same.
         """
         entered = self._entered
-        lease = entered.pop() if len(entered) == 1 else self._left()
-        return lease.__aexit__(kind, error, trace)  # type: ignore[return-value]  # see above
-
-    def _left(self) -> Lease:
-        """Return whose block this task leaves: its own last one, or one whose task has ended."""
-        task = asyncio.current_task(self._engine._fleet.loop)
-        for leaves in (lambda entered: entered is task, lambda entered: entered.done()):
-            for lease in reversed(self._entered):
-                entered = lease._task and lease._task()
-                if not entered or leaves(entered):
-                    self._entered.remove(lease)
-                    return lease
-        raise LockNotHeldError(self._resources, "this task has not entered its block")
+        lease = entered[0] if len(entered) == 1 else left_by_this_task(entered, self._resources)
+        left = lease.__aexit__(kind, error, trace)  # raises in another loop than the lease's
+        entered.remove(lease)
+        return left

@@ -105,28 +105,22 @@ class ToldLease(Lease):
         Cancellation:
             As there; it counts as released.
         """
-        first = not self._let_go
+        first = not self._let_go and self._watchdog.origin.is_here()
         try:
             await super().release()
         finally:
             if first:  # else who was first still hears what became of it
                 self._tell()
 
-    async def __aexit__(
+    async def _exit(
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """
-        Release it; see `Lease.__aexit__`.
-
-        Cancellation:
-            As there; it counts as released.
-        """
         first = not self._let_go
         try:
-            await super().__aexit__(kind, error, trace)
+            await super()._exit(kind, error, trace)
         finally:
             if first:
                 self._tell()

@@ -31,6 +31,7 @@ from redlock_aio._engine.hold import (
     Restoring,
     Sharer,
 )
+from redlock_aio._engine.origin import Origin
 from redlock_aio._engine.rounds import Fleet
 from redlock_aio._engine.waiting import take_back
 from redlock_aio._rules import timing
@@ -71,11 +72,13 @@ class Watchdog:
     """
 
     __slots__ = (
-        "_armed_for", "_heap", "_held", "_order", "_stalled", "_timer", "fleet", "max_ttl", "scope",
+        "_armed_for", "_heap", "_held", "_order", "_stalled", "_timer", "fleet", "max_ttl",
+        "origin", "scope",
     )  # fmt: skip
 
     def __init__(self, fleet: Fleet, *, max_ttl: int) -> None:
         self.fleet = fleet
+        self.origin = Origin(fleet.loop)
         self.max_ttl = max_ttl
         self._heap: list[tuple[float, int, Hold]] = []
         self._held = 0
