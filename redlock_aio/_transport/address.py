@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from redis.asyncio import Redis
-from redis.asyncio.connection import AbstractConnection, ConnectionPool
+from redis.asyncio.connection import AbstractConnection, ConnectionPool, SSLConnection
 from redis.asyncio.retry import Retry as RedisRetry
 from redis.asyncio.sentinel import SentinelConnectionPool
 from redis.backoff import NoBackoff
@@ -88,6 +88,7 @@ class _Settings:
         self._class = _handing_over(pool.connection_class)
         self._kwargs = {**taken, "protocol": 3, "retry": RedisRetry(NoBackoff(), 0)}
         self._name = _name(pool)
+        self._was_connected = False
         self.secrets = tuple(
             str(taken[key]) for key in ("password", "ssl_password") if taken.get(key)
         )
@@ -102,15 +103,28 @@ class _Settings:
     def _make(self) -> Any:
         return self._class(**self._kwargs)
 
+    async def _opened(self, connection: Any) -> tuple[asyncio.Transport, object]:
+        try:
+            await connection.connect()
+            transport, keep = connection.hand_over()
+        except BaseException as error:
+            await connection.drop()
+            if not self._was_connected and (hint := self._hint(error)):
+                error.add_note(hint)  # `replies.why` makes it a part of the vote
+            raise
+        self._was_connected = True
+        return transport, keep
 
-async def _opened(connection: Any) -> tuple[asyncio.Transport, object]:
-    try:
-        await connection.connect()
-        transport, keep = connection.hand_over()
-    except BaseException:
-        await connection.drop()
-        raise
-    return transport, keep
+    def _hint(self, error: BaseException) -> str | None:
+        """Return what looks like a port with TLS and a URL without, or the other way round."""
+        if issubclass(self._class, SSLConnection):
+            # A Redis without TLS waits for the end of a line, so that the time is over.
+            late = isinstance(error, asyncio.CancelledError | TimeoutError)
+            if late or "WRONG_VERSION_NUMBER" in str(error):
+                return "does it speak TLS? if not, write redis://"
+        elif "path" not in self._kwargs and re.search("Error while reading|closed by", str(error)):
+            return "does it speak TLS? if so, write rediss://"
+        return None
 
 
 class Address(_Settings):
@@ -127,7 +141,7 @@ class Address(_Settings):
         Cancellation:
             The connection is closed.
         """
-        return await _opened(self._make())
+        return await self._opened(self._make())
 
 
 class SentinelAddress(_Settings):
@@ -164,7 +178,7 @@ class SentinelAddress(_Settings):
         """
         connection = self._make()
         connection.connection_pool = _Found(host, port)
-        return await _opened(connection)
+        return await self._opened(connection)
 
 
 class _Found:

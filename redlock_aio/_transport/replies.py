@@ -112,11 +112,13 @@ def why(error: Exception, secrets: tuple[str, ...], patience: float) -> Silence:
         patience: How many seconds a connection attempt may last.
     """
     text = protocol.harmless(str(error), secrets)
-    if isinstance(error, TimeoutError) and not text:
-        return Silence(Answer.UNREACHABLE, f"no connection in {patience:g} s")
+    late = isinstance(error, TimeoutError) and not text
+    hint = "; ".join(["", *getattr(error.__cause__ if late else error, "__notes__", ())])
+    if late:
+        return Silence(Answer.UNREACHABLE, f"no connection in {patience:g} s{hint}")
     if "unknown command" in text.lower() or text.startswith("NOPROTO"):
         text = f"it must be Redis {protocol.OLDEST_SERVER} or newer, or any Valkey: {text}"
     elif isinstance(error, AuthenticationError):
         text = f"authentication failed: {text}"
     said = isinstance(error, MasterError | ResponseError | AuthenticationError | AuthorizationError)
-    return Silence(Answer.ERROR if said else Answer.UNREACHABLE, text)
+    return Silence(Answer.ERROR if said else Answer.UNREACHABLE, text + hint)

@@ -188,6 +188,22 @@ async def test_a_certificate_that_nobody_vouches_for_is_refused(tls_url: str) ->
             await redlock.lock("r", wait=0).acquire()
 
 
+@pytest.mark.parametrize("wrong", ["redis", "rediss"])
+async def test_a_url_for_the_other_kind_of_port_is_asked_about(
+    wrong: str, tls: tuple[EmbeddedMaster, str]
+) -> None:
+    """A rediss:// URL for a plain port, and a redis:// URL for one with TLS."""
+    master, _ = tls
+    port = master.tls_port if wrong == "redis" else master.port  # type: ignore[attr-defined]
+    instead = {"redis": "if so, write rediss://", "rediss": "if not, write redis://"}[wrong]
+    async with Redlock([f"{wrong}://localhost:{port}"]) as redlock:
+        with pytest.raises(QuorumUnavailableError) as caught:
+            await redlock.lock("r", wait=2_000).acquire()
+    (vote,) = caught.value.votes
+    assert vote.answer is Answer.UNREACHABLE
+    assert f"does it speak TLS? {instead}" in vote.detail
+
+
 def test_a_hung_tls_master_does_not_keep_its_connection_open(
     tls_url: str, tls: tuple[EmbeddedMaster, str]
 ) -> None:
