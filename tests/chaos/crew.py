@@ -39,7 +39,10 @@ class Job:
     guard: str = "lock"
     restart_guard: str = "auto"
     waiting: str = "plain"
-    """Or "fair", or "mixed": half of the tasks like this, half like that."""
+    """
+    Or "fair"; or "mixed": half of the tasks like this, half like that; or "named": a lock is
+    fair or fenced if its resource's name has that word, and each task has one resource.
+    """
     patience: int = 2_000
     """For how many ms a task waits before it gives up, and comes back."""
     long: bool = False
@@ -62,11 +65,16 @@ class Crew:
         """The folder with a file for each resource."""
         return self.folder / "counters"
 
-    def hire(self) -> str:
-        """Start one more worker, and return its name."""
+    def hire(self, *within: str) -> str:
+        """
+        Start one more worker, and return its name.
+
+        Args:
+            within: A command that runs the worker somewhere else, such as in a network namespace.
+        """
         job, name = self.job, f"worker{len(self.processes)}"
         command = [
-            *(sys.executable, "-W", "error", str(WORKER)),
+            *(*within, sys.executable, "-W", "error", str(WORKER)),
             *("--masters", *(master.url for master in self.masters)),
             *("--diary", str(self.path(name)), "--counters", str(self.counters)),
             *("--resources", *job.resources, "--first-share", str(job.first_share)),
@@ -148,15 +156,27 @@ class Crew:
 
 @contextlib.contextmanager
 def at_work(
-    job: Job, masters: Sequence[EmbeddedMaster], chance: random.Random, workers: int = 4
+    job: Job,
+    masters: Sequence[EmbeddedMaster],
+    chance: random.Random,
+    workers: int = 4,
+    within: Sequence[Sequence[str]] = (),
 ) -> Iterator[Crew]:
-    """Have *workers* processes at work for the body; whoever is left then is killed."""
+    """
+    Have processes at work for the body; those that are left then are killed.
+
+    Args:
+        workers: How many.
+
+        within: For each worker a command that runs it somewhere else; then *workers* is not
+            looked at.
+    """
     with tempfile.TemporaryDirectory(prefix="redlock_aio-chaos-") as folder:
         crew = Crew(job, masters, Path(folder), chance)
         crew.counters.mkdir()
         try:
-            for _ in range(workers):
-                crew.hire()
+            for prefix in within or [()] * workers:
+                crew.hire(*prefix)
             crew.start()
             yield crew
         finally:

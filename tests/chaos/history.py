@@ -33,6 +33,8 @@ class Section:
     resource: str
     acquired_at: int
     validity: int
+    token: int = 0
+    """The fencing token, 0 if it has none."""
     valid_until: int = 0
     checked: bool = False
     value: int = 0
@@ -99,8 +101,8 @@ class Diary:
                 _, at, waits[number].missed = rest
                 waits[number].missed_at = int(at)
             elif kind == "acquired":
-                resource, at, validity = rest
-                section = Section(path.stem, number, resource, int(at), int(validity))
+                resource, at, validity, token = rest
+                section = Section(path.stem, number, resource, int(at), int(validity), int(token))
                 section.valid(int(at), int(validity))
                 found[number] = section
                 waits[number].acquired_at = int(at)
@@ -171,6 +173,16 @@ def overlaps(sections: Iterable[Section]) -> list[str]:
                 wrong.append(f"{section} while {longest} had it until {longest.until}")
             if longest is None or section.until > longest.until:
                 longest = section
+    return wrong
+
+
+def tokens_that_do_not_rise(sections: Iterable[Section]) -> list[str]:
+    """Return which sections have no higher fencing token than one that was over before them."""
+    wrong = []
+    for those in by_resource(sections).values():
+        for before, after in itertools.pairwise(one for one in those if one.token):
+            if before.until <= after.acquired_at and before.token >= after.token:
+                wrong.append(f"{after} has {after.token}, after {before} had {before.token}")
     return wrong
 
 

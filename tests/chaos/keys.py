@@ -7,6 +7,9 @@ from collections.abc import Sequence
 
 from redlock_aio.testing import EmbeddedMaster
 
+MEANT_TO_STAY = ("redlock_aio:marker", "redlock_aio:fence:")
+"""How the keys begin that outlive every lock."""
+
 
 def left_behind(masters: Sequence[EmbeddedMaster], *, within: float) -> dict[str, list[str]]:
     """Return the keys that are still on a master after at most *within* seconds."""
@@ -15,7 +18,7 @@ def left_behind(masters: Sequence[EmbeddedMaster], *, within: float) -> dict[str
         left = {}
         for master in masters:
             with master.client() as client:
-                if keys := [key for key in client.scan_iter() if key != "redlock_aio:marker"]:
+                if keys := [key for key in client.scan_iter() if not key.startswith(MEANT_TO_STAY)]:
                     left[master.url] = keys
         if not left or time.monotonic() > ends:
             return left

@@ -6,7 +6,7 @@ stopped like any other program. What it did it writes to a diary, one line at a
 time and unbuffered: whatever kills it, what it had written is there.
 
     waits 7 main 81234500000 3 fair       section, resource, instant, number of the task, how
-    acquired 7 main 81234567890 1977      section, resource, instant, validity
+    acquired 7 main 81234567890 1977 0    section, resource, instant, validity, fencing token if any
     valid 7 81234667890 1877              it still is, and for how many ms
     checks 7                              it is about to ask whether the lease is valid
     writes 7 42                           it is, and 42 is about to be written
@@ -29,8 +29,8 @@ from pathlib import Path
 
 from redlock_aio import Lease, LockLostError, LockNotAcquiredError, Redlock
 
-Proof = tuple[Callable[[], int], Callable[[], None]]
-"""Says for how many ms the lease is valid; fails if it is not."""
+Proof = tuple[Callable[[], int], Callable[[], None], int]
+"""Says for how many ms the lease is valid; fails if it is not; its fencing token or 0."""
 
 DIGITS = 12
 LONG_TTL = 500
@@ -97,15 +97,18 @@ class Worker:
             await asyncio.sleep(0.005)
         self.until = int(until.read_text())  # noqa: ASYNC240 - a few bytes
 
-    def is_fair(self, task: int) -> bool:
+    def is_fair(self, task: int, resource: str) -> bool:
         """Return whether a task waits in the masters' queues; half of them do if it is mixed."""
         how: str = self.options.waiting
-        return how == "fair" or (how == "mixed" and task % 2 == 0)
+        named = how == "named" and "fair" in resource
+        return how == "fair" or named or (how == "mixed" and task % 2 == 0)
 
     async def short_sections(self, task: int) -> None:
-        """Go for the first resource mostly, and hold it for a moment."""
+        """Go for the first resource mostly, or for one of its own, and hold it for a moment."""
         resources: list[str] = self.options.resources
         weights = [self.options.first_share, *[1] * (len(resources) - 1)]
+        if self.options.waiting == "named":  # so that none is kept from one by waiting for another
+            weights = [int(number == task % len(resources)) for number in range(len(resources))]
         while self.time_left() > 0:
             resource = self.random.choices(resources, weights)[0]
             body = self.random.uniform(self.options.shortest, self.options.longest)
@@ -120,7 +123,7 @@ class Worker:
     async def section(self, task: int, resource: str, body: float, ttl: int) -> None:
         """Go through one critical section: read, wait, write one more."""
         number = self.diary.next_section()
-        fair = self.is_fair(task)
+        fair = self.is_fair(task, resource)
         proved = 0
         guard = {"lock": self.locked, "none": self.not_locked, "short": self.locked_too_short}
 
@@ -134,9 +137,10 @@ class Worker:
 
         try:
             self.diary.note("waits", number, resource, instant(), task, "fair" if fair else "plain")
-            async with guard[self.options.guard](resource, ttl, fair) as (validity, still_valid):
+            async with guard[self.options.guard](resource, ttl, fair) as proof:
+                validity, still_valid, token = proof
                 proved = instant()
-                self.diary.note("acquired", number, resource, proved, validity())
+                self.diary.note("acquired", number, resource, proved, validity(), token)
                 value = self.counters[resource].read() + 1
                 ends = proved + int(body * 1e9)
                 while (left := (ends - instant()) / 1e9) > SLICE:
@@ -161,8 +165,11 @@ class Worker:
     async def locked(self, resource: str, ttl: int, fair: bool) -> AsyncIterator[Proof]:
         # Whoever waits when the time is up gives up, so that a run has an end.
         wait = max(200, min(self.options.patience, int(self.time_left() * 1000)))
-        async with self.redlock.lock(resource, ttl=ttl, wait=wait, fair=fair) as lease:
-            yield lambda: lease.remaining, lease.ensure_valid
+        fenced = self.options.waiting == "named" and "fenced" in resource
+        lock = self.redlock.lock(resource, ttl=ttl, wait=wait, fair=fair, fencing=fenced)
+        async with lock as lease:
+            token = lease.fencing_token if fenced else 0
+            yield lambda: lease.remaining, lease.ensure_valid, token
 
     @asynccontextmanager
     async def locked_too_short(self, resource: str, ttl: int, fair: bool) -> AsyncIterator[Proof]:
@@ -180,11 +187,11 @@ class Worker:
 
     @asynccontextmanager
     async def not_locked(self, _resource: str, _ttl: int, _fair: bool) -> AsyncIterator[Proof]:
-        yield lambda: 0, lambda: None
+        yield lambda: 0, lambda: None, 0
 
 
 def _blind(lease: Lease) -> Proof:
-    return lambda: lease.remaining, lambda: None
+    return lambda: lease.remaining, lambda: None, 0
 
 
 async def work(options: argparse.Namespace) -> None:
@@ -224,7 +231,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--longest", type=float, required=True)
     parser.add_argument("--guard", choices=("lock", "none", "short"), required=True)
     parser.add_argument("--restart-guard", choices=("auto", "off"), default="auto")
-    parser.add_argument("--waiting", choices=("plain", "fair", "mixed"), required=True)
+    parser.add_argument("--waiting", choices=("plain", "fair", "mixed", "named"), required=True)
     parser.add_argument("--patience", type=int, required=True)
     parser.add_argument("--long", action="store_true")
     parser.add_argument("--uvloop", action="store_true")

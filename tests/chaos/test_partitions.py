@@ -1,0 +1,113 @@
+"""
+Workers that are cut off from some masters by a real network that drops their packets.
+
+Exclusion, rising fencing tokens, and progress: those who reach a majority of the masters get each
+lock within a bound, whatever the one that is cut off does.
+"""
+
+import random
+import sys
+import time
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import pytest
+
+from redlock_aio._rules.fairness import HEARTBEAT, LIVES
+from redlock_aio.testing import server_binary
+
+from .crew import Job, at_work, instant
+from .history import (
+    Section,
+    by_resource,
+    longest_gap,
+    lost_updates,
+    overlaps,
+    tokens_that_do_not_rise,
+)
+from .keys import left_behind
+from .networks import network
+from .told import report
+
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(300)]
+
+TTL = 1_000
+RESOURCES = ("plain", "fenced", "fair", "fair-fenced")
+BEFORE, CUT, AFTER = 1.0, 9.0, 2.0
+"""Seconds without a cut, with it, and without it again."""
+
+BOUND = LIVES / 1000 + HEARTBEAT + TTL / 1000 + 2.0
+"""
+Seconds for which a client that is cut off may hold up the others: its place in a queue, until it
+is seen that it is gone, and what it was granted; and 2 s for a slow machine.
+"""
+
+
+class Partition(NamedTuple):
+    """Which masters a worker is cut off from, in which direction, and how many are down."""
+
+    cut: Sequence[int]
+    requests: bool
+    replies: bool
+    down: Sequence[int] = ()
+
+
+PARTITIONS = {
+    "minority, one master down": Partition((0, 1), requests=True, replies=True, down=(4,)),
+    "majority": Partition((0, 1, 2), requests=True, replies=True),
+    "requests to a minority": Partition((0, 1), requests=True, replies=False),
+    "requests to a majority, one master down": Partition(
+        (0, 1, 2), requests=True, replies=False, down=(4,)
+    ),
+    "replies of a minority, one master down": Partition(
+        (0, 1), requests=False, replies=True, down=(4,)
+    ),
+    "replies of a majority": Partition((0, 1, 2), requests=False, replies=True),
+}
+
+
+def gaps(sections: Sequence[Section], since: int, until: int) -> dict[str, float]:
+    """Return for each resource the longest time in which there was no acquisition."""
+    found = by_resource(one for one in sections if since <= one.acquired_at <= until)
+    return {name: longest_gap(found.get(name, ()), (since, until)) for name in RESOURCES}
+
+
+@pytest.mark.promise("S1")
+@pytest.mark.promise("S7")
+@pytest.mark.promise("S8")
+@pytest.mark.parametrize("partition", PARTITIONS.values(), ids=PARTITIONS.keys())
+def test_who_reaches_a_majority_gets_on_while_another_is_cut_off(
+    partition: Partition, chance: random.Random
+) -> None:
+    job = Job(
+        BEFORE + CUT + AFTER, ttl=TTL, tasks=4, resources=RESOURCES, first_share=1.0,
+        body=(0.0, 0.01), waiting="named", patience=20_000,
+    )  # fmt: skip
+    with network(workers=3) as net, net.masters(server_binary()) as masters:
+        within = [net.within(number) for number in range(3)]
+        with at_work(job, masters, chance, within=within) as crew:
+            time.sleep(BEFORE)
+            for number in partition.down:
+                masters[number].pause()
+            ports = [masters[number].port for number in partition.cut]
+            net.cut(0, ports, requests=partition.requests, replies=partition.replies)
+            cut_at = instant()
+            time.sleep(CUT)
+            healed_at = instant()
+            for number in partition.down:
+                masters[number].resume()
+            net.heal()
+            crew.wait()
+            left = left_behind(masters, within=LIVES / 1000 + 1.0)
+            report(crew, {})
+            sections = crew.sections()
+            counters_wrong = lost_updates(sections, crew.counters)
+    healthy = gaps([one for one in sections if one.worker != "worker0"], cut_at, healed_at)
+    sys.stdout.write(f"longest gap of those who reach a majority: {healthy}\n")
+    assert not overlaps(sections)
+    assert not counters_wrong
+    assert not tokens_that_do_not_rise(sections)
+    assert max(healthy.values()) < BOUND, healthy
+    again = [one for one in sections if one.worker == "worker0" and one.acquired_at > healed_at]
+    assert again, "the one that was cut off does not come back"
+    assert not left
