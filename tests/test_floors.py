@@ -31,6 +31,7 @@ FLOORS = [
     ["_rules.handing"],
     ["errors"],
     ["events"],
+    ["_transport.resolver"],
     ["_transport.address", "_transport.connection", "_transport.debts", "_transport.replies"],
     ["_transport.sentinels"],
     ["_transport.guard"],
