@@ -9,7 +9,7 @@ token.
 from collections.abc import Sequence
 
 from redlock_aio._rules.holders import Holder
-from redlock_aio._rules.quorum import Answer, Vote, majority
+from redlock_aio._rules.quorum import Answer, Vote, is_final, majority
 
 __all__ = (
     "LockLostError",
@@ -70,6 +70,8 @@ class LockNotAcquiredError(RedlockError):
         granted = sum(vote.answer is Answer.GRANTED for vote in self.votes)
         enough = bool(self.votes) and granted >= majority(len(self.votes))
         because = "the answers came too late for the ttl" if enough else self._because
+        if is_final(self.votes):
+            because = "no waiting mends what the masters answer"
         if self.holder is not None:
             because += f", now by {self.holder}"
         return (
@@ -84,6 +86,10 @@ class LockNotAcquiredError(RedlockError):
 class QuorumUnavailableError(LockNotAcquiredError):
     """
     The lock was not obtained because too few masters answered to tell who holds it.
+
+    It comes before *wait* is over if no waiting mends that: so many masters refuse for good
+    (no permission, a wrong password, a key of another type, a node of a Cluster that has
+    others) that no majority is left. Each such vote is `Vote.permanent`.
 
     Also when that was all that was asked for, or the lock was to be released by
     force; then *attempts* is 0.

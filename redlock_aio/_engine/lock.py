@@ -95,7 +95,8 @@ class Lock(NotALease):
         Raises:
             LockNotAcquiredError: Others held it to the end.
 
-            QuorumUnavailableError: Too few masters answered to tell; see `try_acquire`.
+            QuorumUnavailableError: Too few masters answered to tell (see `try_acquire`),
+                or so many refuse for good that no waiting mends it.
 
             RedlockError: The manager is closed, or belongs to another event
                 loop or process.
