@@ -43,6 +43,8 @@ class LockNotAcquiredError(RedlockError):
         retry_after: In how many milliseconds it is free, if it is not extended;
             ``None`` if that is not known. A master that did not answer in time
             is taken to be free as soon as the first of the others.
+
+        hint: What to do about it, if that is known; else empty.
     """
 
     _because = "held by others"
@@ -63,6 +65,7 @@ class LockNotAcquiredError(RedlockError):
         self.votes: tuple[Vote, ...] = tuple(votes)
         self.holder = holder
         self.retry_after = retry_after
+        self.hint = ""
         super().__init__(self.resources, attempts, elapsed, self.votes, holder, retry_after)
 
     def __str__(self) -> str:
@@ -76,11 +79,11 @@ class LockNotAcquiredError(RedlockError):
             because += f", now by {self.holder}"
         return (
             f"{_names(self.resources)} not acquired in {rounds}, {self.elapsed} ms: {because}"
-            f" ({'; '.join(map(str, self.votes))})"
+            f" ({'; '.join(map(str, self.votes))})" + (f"; {self.hint}" if self.hint else "")
         )
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _revive, (type(self), *self.args)
+        return _revive, (type(self), *self.args), {"hint": self.hint}
 
 
 class QuorumUnavailableError(LockNotAcquiredError):
