@@ -56,97 +56,102 @@ class Locks(Protocol):
         """Return a lock on some resources."""
 
 
-@overload
-def locked(
-    redlock: Locks,
-    /,
-    *templates: str,
-    skip_if_locked: Literal[False] = False,
-    **options: Unpack[LockOptions],
-) -> Callable[[Callable[P, Coroutine[Any, Any, T]]], Callable[P, Coroutine[Any, Any, T]]]: ...
+class Decorating:
+    """What a manager does for functions that run under a lock."""
 
+    __slots__ = ()
 
-@overload
-def locked(
-    redlock: Locks,
-    /,
-    *templates: str,
-    skip_if_locked: bool,
-    **options: Unpack[LockOptions],
-) -> Callable[
-    [Callable[P, Coroutine[Any, Any, T]]], Callable[P, Coroutine[Any, Any, T | None]]
-]: ...
+    @overload
+    def locked(
+        self: Locks,
+        /,
+        *templates: str,
+        skip_if_locked: Literal[False] = False,
+        **options: Unpack[LockOptions],
+    ) -> Callable[[Callable[P, Coroutine[Any, Any, T]]], Callable[P, Coroutine[Any, Any, T]]]: ...
 
+    @overload
+    def locked(
+        self: Locks,
+        /,
+        *templates: str,
+        skip_if_locked: bool,
+        **options: Unpack[LockOptions],
+    ) -> Callable[
+        [Callable[P, Coroutine[Any, Any, T]]], Callable[P, Coroutine[Any, Any, T | None]]
+    ]: ...
 
-def locked(
-    redlock: Locks,
-    /,
-    *templates: str,
-    skip_if_locked: bool = False,
-    **options: Unpack[LockOptions],
-) -> Callable[[Callable[P, Coroutine[Any, Any, T]]], Callable[P, Coroutine[Any, Any, T | None]]]:
-    """
-    Return a decorator: each call of an async function or method runs under a lock.
+    def locked(
+        self: Locks,
+        /,
+        *templates: str,
+        skip_if_locked: bool = False,
+        **options: Unpack[LockOptions],
+    ) -> Callable[
+        [Callable[P, Coroutine[Any, Any, T]]], Callable[P, Coroutine[Any, Any, T | None]]
+    ]:
+        """
+        Return a decorator: each call of an async function or method runs under a lock.
 
-    ``@redlock.locked("invoice:{invoice_id}", ttl=10_000)`` above ``async def
-    send(invoice_id)`` makes each call what ``async with
-    redlock.lock(f"invoice:{invoice_id}", ttl=10_000)`` around its body would
-    be: it acquires a lease of its own, and releases it when the function is
-    done. The function keeps its name, docstring and signature. On a class or
-    static method it stands below ``@classmethod`` or ``@staticmethod``. A body
-    that needs its `Lease` uses ``async with``.
+        ``@redlock.locked("invoice:{invoice_id}", ttl=10_000)`` above ``async def
+        send(invoice_id)`` makes each call what ``async with
+        redlock.lock(f"invoice:{invoice_id}", ttl=10_000)`` around its body would
+        be: it acquires a lease of its own, and releases it when the function is
+        done. The function keeps its name, docstring and signature. On a class or
+        static method it stands below ``@classmethod`` or ``@staticmethod``. A body
+        that needs its `Lease` uses ``async with``.
 
-    Args:
-        templates: The names that are locked, one or several, as for
-            `str.format`: a field begins with the name of a parameter, and may
-            go on to attributes and items: ``{order.id}``, ``{items[0]}``,
-            ``{self.name}``, ``{kwargs[name]}``, ``{number:04d}``. Defaults count
-            as arguments. A name without any field is the same for all calls.
+        Args:
+            templates: The names that are locked, one or several, as for
+                `str.format`: a field begins with the name of a parameter, and may
+                go on to attributes and items: ``{order.id}``, ``{items[0]}``,
+                ``{self.name}``, ``{kwargs[name]}``, ``{number:04d}``. Defaults count
+                as arguments. A name without any field is the same for all calls.
 
-        skip_if_locked: Whether a call does nothing and returns ``None`` if others
-            hold the lock (default no). It is for jobs of which one at a time is
-            enough. Nobody waits for a holder; of several that begin in the same
-            moment one runs, if need be after a few attempts, which follow *retry*
-            (10 at most). Too few masters that answer are an error, and no reason
-            to skip.
+            skip_if_locked: Whether a call does nothing and returns ``None`` if others
+                hold the lock (default no). It is for jobs of which one at a time is
+                enough. Nobody waits for a holder; of several that begin in the same
+                moment one runs, if need be after a few attempts, which follow *retry*
+                (10 at most). Too few masters that answer are an error, and no reason
+                to skip.
 
-        options: Those of `Redlock.lock`. With *skip_if_locked* there is no
-            *wait* but 0.
+            options: Those of `Redlock.lock`. With *skip_if_locked* there is no
+                *wait* but 0.
 
-    Raises:
-        TypeError: There is no template, or it is not a str; what is decorated is
-            not an ``async def`` function; an option is unknown or of another
-            type. A call raises it when its arguments do not fit the function,
-            before anything is sent.
+        Raises:
+            TypeError: There is no template, or it is not a str; what is decorated is
+                not an ``async def`` function; an option is unknown or of another
+                type. A call raises it when its arguments do not fit the function,
+                before anything is sent.
 
-        ValueError: A template is broken, has a field that is no parameter of the
-            function, or one within another; an option has no sense. A call
-            raises it, before anything is sent, when a template is filled to
-            something that can't be a name, such as nothing at all.
+            ValueError: A template is broken, has a field that is no parameter of the
+                function, or one within another; an option has no sense. A call
+                raises it, before anything is sent, when a template is filled to
+                something that can't be a name, such as nothing at all.
 
-        LockNotAcquiredError: By a call: others held the lock for all of *wait*.
+            LockNotAcquiredError: By a call: others held the lock for all of *wait*.
 
-        QuorumUnavailableError: By a call: too few masters answered to tell.
+            QuorumUnavailableError: By a call: too few masters answered to tell.
 
-        LockLostError: By a call: the lease was lost, and the function has no
-            exception of its own; with *on_lost* "cancel" it was cancelled.
+            LockLostError: By a call: the lease was lost, and the function has no
+                exception of its own; with *on_lost* "cancel" it was cancelled.
 
-    What filling a template raises, for want of an attribute or an item, comes out
-    of the call with a note that names the template.
+        What filling a template raises, for want of an attribute or an item, comes out
+        of the call with a note that names the template.
 
-    Cancellation:
-        Of a call, as for ``async with``: if it still waits for the lock, it did
-        not happen; otherwise the function is cancelled and the lock released.
-    """
-    if len(templates) == 1 and callable(templates[0]):
-        raise TypeError("locked() needs a name: write @redlock.locked('invoice:{invoice_id}')")
-    parsed = [Template(template) for template in templates]
-    if not parsed:
-        raise TypeError("locked() needs at least one template, such as 'invoice:{invoice_id}'")
-    of_type(skip_if_locked, bool, name="skip_if_locked")
-    return _Decorator(
-        redlock, parsed, _checked(redlock, parsed, options, skip_if_locked), skip_if_locked
-    )
+        Cancellation:
+            Of a call, as for ``async with``: if it still waits for the lock, it did
+            not happen; otherwise the function is cancelled and the lock released.
+        """
+        if len(templates) == 1 and callable(templates[0]):
+            raise TypeError("locked() needs a name: write @redlock.locked('invoice:{invoice_id}')")
+        parsed = [Template(template) for template in templates]
+        if not parsed:
+            raise TypeError("locked() needs at least one template, such as 'invoice:{invoice_id}'")
+        of_type(skip_if_locked, bool, name="skip_if_locked")
+        return _Decorator(
+            self, parsed, _checked(self, parsed, options, skip_if_locked), skip_if_locked
+        )
 
 
 class _Decorator:

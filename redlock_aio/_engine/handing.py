@@ -50,88 +50,93 @@ class Handing(Engine, Protocol):
         """Return the keys of several."""
 
 
-async def adopt(
-    redlock: Handing,
-    /,
-    exported: str,
-    *,
-    auto_extend: bool = True,
-    max_hold: int | timedelta | None = None,
-    on_lost: OnLost = "cancel",
-    metadata: Mapping[str, object] | None = None,
-    owner: object = None,
-) -> Lease:
-    """
-    Go on with a lease that another process has handed over by `Lease.export`.
+class Adopting:
+    """What a manager does with a lease that another process has handed over."""
 
-    It gets a token of its own, so that one of several who adopt it has it at most,
-    and *exported* is of no use any more. Its resources, ttl and fencing token stay
-    the same, and what remains of *max_hold* and *hold_at_least*. The manager must
-    have the same masters and *key_prefix*.
+    __slots__ = ()
 
-    Masters that do not answer are asked again for as long as the lease can last.
+    async def adopt(
+        self: Handing,
+        /,
+        exported: str,
+        *,
+        auto_extend: bool = True,
+        max_hold: int | timedelta | None = None,
+        on_lost: OnLost = "cancel",
+        metadata: Mapping[str, object] | None = None,
+        owner: object = None,
+    ) -> Lease:
+        """
+        Go on with a lease that another process has handed over by `Lease.export`.
 
-    Args:
-        exported: What `Lease.export` has returned.
+        It gets a token of its own, so that one of several who adopt it has it at most,
+        and *exported* is of no use any more. Its resources, ttl and fencing token stay
+        the same, and what remains of *max_hold* and *hold_at_least*. The manager must
+        have the same masters and *key_prefix*.
 
-        auto_extend: As for `Redlock.lock` (default yes).
+        Masters that do not answer are asked again for as long as the lease can last.
 
-        max_hold: As for `Redlock.lock`, from the adoption on (default: what remains
-            of the exporter's).
+        Args:
+            exported: What `Lease.export` has returned.
 
-        on_lost: As for `Redlock.lock` (default ``"cancel"``).
+            auto_extend: As for `Redlock.lock` (default yes).
 
-        metadata: As for `Redlock.lock` (default: that of the exporter).
+            max_hold: As for `Redlock.lock`, from the adoption on (default: what remains
+                of the exporter's).
 
-        owner: Whose the lease is here: locks with ``reentrant=True`` and an *owner*
-            that equals it share the lease (default: the task that adopts it). It is
-            not part of the text; an owner means something in one process only.
+            on_lost: As for `Redlock.lock` (default ``"cancel"``).
 
-    Raises:
-        TypeError: An argument is of another type.
+            metadata: As for `Redlock.lock` (default: that of the exporter).
 
-        ValueError: *exported* is damaged, or its ttl is longer than the manager's
-            *max_ttl*.
+            owner: Whose the lease is here: locks with ``reentrant=True`` and an *owner*
+                that equals it share the lease (default: the task that adopts it). It is
+                not part of the text; an owner means something in one process only.
 
-        LockLostError: The lease is over, somebody else has adopted it, or too few
-            masters have answered. Whatever was left of it is freed.
+        Raises:
+            TypeError: An argument is of another type.
 
-        RedlockError: The manager is closed, or belongs to another event loop or
-            process.
+            ValueError: *exported* is damaged, or its ttl is longer than the manager's
+                *max_ttl*.
 
-    Cancellation:
-        The lock is released. A master that does not answer now is told as soon as
-        it answers again.
-    """
-    handed = handing.imported(exported)
-    key = _key(redlock, handed)
-    timing.at_least(timing.at_most(handed.ttl, redlock._max_ttl))
-    of_type(auto_extend, bool, name="auto_extend")
-    one_of(on_lost, ("cancel", "flag"), name="on_lost")
-    at_most = None if max_hold is None else timing.milliseconds(max_hold, name="max_hold")
-    said = handed.metadata if metadata is None else holders.packed(metadata)
-    ready = redlock._is_ready()
-    fleet = redlock._fleet
-    began = fleet.clock()
-    counter = key.counter(redlock._clock_lead) if handed.fence else None
-    adoption = Adoption(fleet, key, handed, counter, redlock._drift_factor, fleet.stamp + said)
-    try:
-        if not ready:
-            await redlock._get_ready(handed.ttl)
-        won = await adoption.win()
-        hold = _hold(redlock, adoption, won, at_most, renewed=auto_extend)
-    except BaseException:
-        adoption.forgo(redlock._max_ttl)
-        raise
-    adoption.sweep(redlock._max_ttl)
-    if owner is not None:
-        hold.owner = owner
-        reentrance.tell(fleet, hold)
-    lease = redlock._lease_kind(redlock._watchdog, hold, fleet.clock(), on_lost)
-    waited = milliseconds(fleet.clock() - began)
-    fence = handed.fence or None
-    fleet.teller.tell_soon(Acquired(lease.resources, lease.fingerprint, waited, fence))
-    return lease
+            LockLostError: The lease is over, somebody else has adopted it, or too few
+                masters have answered. Whatever was left of it is freed.
+
+            RedlockError: The manager is closed, or belongs to another event loop or
+                process.
+
+        Cancellation:
+            The lock is released. A master that does not answer now is told as soon as
+            it answers again.
+        """
+        handed = handing.imported(exported)
+        key = _key(self, handed)
+        timing.at_least(timing.at_most(handed.ttl, self._max_ttl))
+        of_type(auto_extend, bool, name="auto_extend")
+        one_of(on_lost, ("cancel", "flag"), name="on_lost")
+        at_most = None if max_hold is None else timing.milliseconds(max_hold, name="max_hold")
+        said = handed.metadata if metadata is None else holders.packed(metadata)
+        ready = self._is_ready()
+        fleet = self._fleet
+        began = fleet.clock()
+        counter = key.counter(self._clock_lead) if handed.fence else None
+        adoption = Adoption(fleet, key, handed, counter, self._drift_factor, fleet.stamp + said)
+        try:
+            if not ready:
+                await self._get_ready(handed.ttl)
+            won = await adoption.win()
+            hold = _hold(self, adoption, won, at_most, renewed=auto_extend)
+        except BaseException:
+            adoption.forgo(self._max_ttl)
+            raise
+        adoption.sweep(self._max_ttl)
+        if owner is not None:
+            hold.owner = owner
+            reentrance.tell(fleet, hold)
+        lease = self._lease_kind(self._watchdog, hold, fleet.clock(), on_lost)
+        waited = milliseconds(fleet.clock() - began)
+        fence = handed.fence or None
+        fleet.teller.tell_soon(Acquired(lease.resources, lease.fingerprint, waited, fence))
+        return lease
 
 
 def _key(redlock: Handing, handed: Handed) -> Key | Keys:

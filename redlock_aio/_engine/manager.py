@@ -6,7 +6,9 @@ from typing import Never
 
 from redis.asyncio import Redis
 
-from redlock_aio._engine import decorator, handing, told
+from redlock_aio._engine import told
+from redlock_aio._engine.decorator import Decorating
+from redlock_aio._engine.handing import Adopting
 from redlock_aio._engine.lease import OnLost
 from redlock_aio._engine.lock import Lock
 from redlock_aio._engine.opening import Opening, RestartGuard
@@ -29,7 +31,7 @@ KNOWN = 1_000
 """How many resources are remembered with their keys, so that a name is looked at once."""
 
 
-class Redlock(Opening, Oversight):
+class Redlock(Opening, Oversight, Adopting, Decorating):
     """
     The manager of one set of masters.
 
@@ -251,9 +253,6 @@ class Redlock(Opening, Oversight):
             retry=self._retry if retry is None else of_type(retry, Retry, name="retry"),
             on_lost=on_lost,
         )
-
-    adopt = handing.adopt
-    locked = decorator.locked
 
     def _key(self, resource: str) -> Key:
         """Return the key of a resource that makes sense."""

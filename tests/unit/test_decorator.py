@@ -19,8 +19,7 @@ from redlock_aio import (
     Redlock,
     Retry,
 )
-from redlock_aio._engine import decorator
-from redlock_aio._engine.decorator import LockOptions, Names, Template
+from redlock_aio._engine.decorator import Decorating, LockOptions, Names, Template
 from redlock_aio.testing import FakeMaster
 
 from .test_cancellation import When, every_place
@@ -169,7 +168,7 @@ async def test_parameters_may_have_any_name(redlock: Redlock, masters: list[Fake
 async def test_several_templates_make_one_lock(redlock: Redlock, skip_if_locked: bool) -> None:
     engine = Recorder(redlock)
 
-    @decorator.locked(
+    @Decorating.locked(
         *(engine, "a:{x}", "b:{y}", "c{{}}"), skip_if_locked=skip_if_locked, ttl=5_000, fair=True
     )
     async def work(x: int, y: int) -> None:
