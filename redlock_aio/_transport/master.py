@@ -370,6 +370,7 @@ class Master:
     def abandon(self) -> None:
         """End the connection in an event loop that was closed: the task there never runs again."""
         self._closing = True
+        self._route.abandon()
         if self._sentry is not None:
             self._sentry.gone()
         if self._connection is not None:

@@ -33,7 +33,10 @@ from redlock_aio._transport.connection import Connection, Question
 from redlock_aio._transport.replies import mute, why
 
 ANSWER_TIMEOUT = 1.0
-"""For how many seconds a Sentinel may be dialled, and may be silent when it was asked."""
+"""For how many seconds a Sentinel may be silent when it was asked."""
+
+DIAL_TIMEOUT = 3.0
+"""For how many seconds a Sentinel may be dialled, which takes several round trips."""
 
 PATIENCE = 0.8
 """For how many seconds an attempt to dial waits for a majority; less than it may last in all."""
@@ -106,6 +109,9 @@ class Route:
     def close(self) -> None:
         """Begin to end what it takes to know the way."""
 
+    def abandon(self) -> None:
+        """Do so in an event loop that was closed."""
+
     async def ended(self) -> None:
         """
         Wait until that has ended.
@@ -160,6 +166,7 @@ class Sentinels(Route):
         self._loop = asyncio.get_running_loop()
         self._confirmation = Confirmation([str(each) for each in dialler.sentinels])
         self._cautioned = ""
+        self._open: set[Connection] = set()
         self._connection: ConfirmedConnection | None = None
         self._dialled: Configuration | None = None
         self._is_confirmed = False
@@ -231,11 +238,11 @@ class Sentinels(Route):
         """Ask one Sentinel again and again, over a connection that is renewed when it ends."""
         while True:
             try:
-                async with asyncio.timeout(ANSWER_TIMEOUT):
+                async with asyncio.timeout(DIAL_TIMEOUT):
                     transport, keep = await sentinel.dial()
                 await self._listen(number, transport, keep)
             except Exception as error:  # noqa: BLE001 - any failure is this Sentinel's silence
-                reason = why(error, sentinel.secrets, ANSWER_TIMEOUT).detail
+                reason = why(error, sentinel.secrets, DIAL_TIMEOUT).detail
                 self._confirmation.failed(number, reason)
             self._conclude()
             delay = confirmation.ASK_INTERVAL * random.uniform(0.5, 1)  # noqa: S311 - no secret
@@ -250,6 +257,7 @@ class Sentinels(Route):
             on_lost=_ignore,
         )
         connection.adopt(transport, keep)
+        self._open.add(connection)
         try:
             subscription = Subscription()
             connection.send(subscription.payload, [subscription])
@@ -257,7 +265,8 @@ class Sentinels(Route):
                 await self._ask_once(number, connection)
                 await asyncio.wait([self._asked], timeout=confirmation.ASK_INTERVAL)
         finally:
-            connection.condemn("closed")
+            self._open.discard(connection)
+            connection.close()
 
     async def _ask_once(self, number: int, connection: Connection) -> None:
         commands = confirmation.questions(self._service.service)
@@ -304,6 +313,11 @@ class Sentinels(Route):
         """Begin to end all connections to Sentinels."""
         for task in self._tasks:
             task.cancel()
+
+    def abandon(self) -> None:
+        """End all connections to Sentinels in an event loop that was closed."""
+        while self._open:
+            self._open.pop().abandon()
 
     async def ended(self) -> None:
         """

@@ -15,6 +15,7 @@ from typing import Any, cast
 import pytest
 import redis.asyncio
 from redis.asyncio import Sentinel
+from redis.asyncio.sentinel import SentinelManagedConnection
 
 from redlock_aio.testing import EmbeddedMaster
 
@@ -23,6 +24,7 @@ from .proxy import Proxy
 from .servers import binary_of, process, quiet_port
 
 SERVICE = "mine"
+CLIENTS = {"127.0.3.1", "127.0.3.2"}
 DOWN_AFTER = 600
 """After how many ms without an answer a Sentinel takes the master for dead."""
 
@@ -172,10 +174,25 @@ class Site:
 
         await until(all_do, within=30)
 
-    def cut_off_old(self, *, with_sentinels: Iterable[int] = ()) -> None:
-        """Part the old master, and these Sentinels, from all others but the clients."""
-        inside = {self.callers["old"], *(self.sentinels[i].caller for i in with_sentinels)}
+    def cut_off_old(
+        self,
+        *,
+        with_sentinels: Iterable[int] = (),
+        with_clients: Iterable["View"] = (),
+        between: Iterable["View"] = (),
+    ) -> None:
+        """
+        Part the old master, and these Sentinels and clients, from all others.
+
+        How clients reach Sentinels stays as it is; see `View.proxies`.
+
+        Args:
+            between: Clients that reach both sides.
+        """
+        inside = {self.callers["old"], *(client.caller for client in with_clients)}
+        inside |= {self.sentinels[i].caller for i in with_sentinels}
         callers = {*self.callers.values(), *(sentinel.caller for sentinel in self.sentinels)}
+        callers |= CLIENTS - {client.caller for client in between}
         places = [(self.callers[name], gate) for name, gate in self.gates.items()]
         places += [(sentinel.caller, sentinel.gate) for sentinel in self.sentinels]
         for place, gate in places:
@@ -184,16 +201,23 @@ class Site:
 
 class View:
     """
-    How one client reaches the Sentinels.
+    How one client reaches the Sentinels and the masters.
 
     Args:
         proxies: One for each Sentinel.
+
+        caller: From which address it calls the masters, one of `CLIENTS`.
     """
 
-    def __init__(self, proxies: list[Proxy]) -> None:
+    def __init__(self, proxies: list[Proxy], caller: str) -> None:
+        class Calling(SentinelManagedConnection):
+            def _connection_arguments(self) -> dict[str, Any]:
+                return {**super()._connection_arguments(), "local_addr": (caller, 0)}
+
         self.proxies = proxies
+        self.caller = caller
         self.manager = Sentinel([("127.0.0.1", proxy.port) for proxy in proxies])
-        self.client = self.manager.master_for(SERVICE)
+        self.client = self.manager.master_for(SERVICE, connection_class=Calling)
 
     async def aclose(self) -> None:
         """Close what redis-py has opened."""
@@ -202,13 +226,13 @@ class View:
 
 
 @contextlib.asynccontextmanager
-async def view(site: Site) -> AsyncIterator[View]:
-    """Have a client that names all Sentinels, over proxies of its own."""
+async def view(site: Site, caller: str) -> AsyncIterator[View]:
+    """Have a client that names all Sentinels, over proxies of its own; see `View`."""
     async with contextlib.AsyncExitStack() as stack:
         proxies = [Proxy(f"redis://127.0.0.1:{sentinel.port}") for sentinel in site.sentinels]
         for proxy in proxies:
             await stack.enter_async_context(proxy)
-        seen = View(proxies)
+        seen = View(proxies, caller)
         stack.push_async_callback(seen.aclose)
         yield seen
 

@@ -12,10 +12,11 @@ from redlock_aio import Answer, LockNotAcquiredError, LockNotHeldError, Redlock,
 from redlock_aio._rules import timing
 from redlock_aio._rules.confirmation import CONFIRMED_FOR
 
-from .sentinels import Site, View, need_addresses, now, view
+from .sentinels import CLIENTS, Site, View, need_addresses, now, view
 
 MAX_TTL = 1_000
 LASTS = timing.forgetting(MAX_TTL, factor=timing.DRIFT_FACTOR)
+A, B = sorted(CLIENTS)
 OFTEN = Retry(min_delay=2, max_delay=10)
 
 pytestmark = [pytest.mark.promise("S1"), pytest.mark.timeout(120)]
@@ -37,10 +38,10 @@ async def site(kind: str, tmp_path: Path) -> AsyncIterator[Site]:
 
 
 @contextlib.asynccontextmanager
-async def program(site: Site) -> AsyncIterator[tuple[Redlock, View]]:
+async def program(site: Site, caller: str = A) -> AsyncIterator[tuple[Redlock, View]]:
     """Have a program that locks with the master that the Sentinels name, as its only one."""
     async with (
-        view(site) as seen,
+        view(site, caller) as seen,
         Redlock([seen.client], max_ttl=MAX_TTL, master_timeout=300) as redlock,
     ):
         # A server that has just been started waits until it can't have forgotten a lock.
@@ -116,17 +117,17 @@ async def competing(programs: dict[str, Redlock]) -> AsyncIterator[Holders]:
 
 async def test_a_split_brain_has_one_holder(site: Site) -> None:
     """A is cut off with the old master and one Sentinel; B is with the two others."""
-    async with program(site) as (a, near_old), program(site) as (b, near_new):
+    async with program(site) as (a, near_old), program(site, B) as (b, near_new):
         async with competing({"a": a, "b": b}) as holders:
             await asyncio.sleep(0.5)
-            site.cut_off_old(with_sentinels=[0])
-            near_new.proxies[0].stall()
-            for proxy in near_old.proxies[1:]:
+            site.cut_off_old(with_sentinels=[2], with_clients=[near_old])
+            near_new.proxies[2].stall()
+            for proxy in near_old.proxies[:2]:
                 proxy.stall()
             cut = now()
-            await site.switched(1, 2)
+            await site.switched(0, 1)
             switched = now()
-            assert site.named_by(0) == "old"
+            assert site.named_by(2) == "old"
             await asyncio.sleep(LASTS + CONFIRMED_FOR + 2)
         assert holders.count("b", switched) >= 10, "B has locks of the new master"
         assert holders.count("a", cut + CONFIRMED_FOR) == 0
@@ -135,9 +136,9 @@ async def test_a_split_brain_has_one_holder(site: Site) -> None:
 
 async def test_an_old_master_that_only_clients_reach_has_no_vote(site: Site) -> None:
     """All Sentinels see it fail, and name another; nobody tells the old master."""
-    async with program(site) as (a, _), program(site) as (b, _):
+    async with program(site) as (a, near_old), program(site, B) as (b, _):
         async with competing({"a": a, "b": b}) as holders:
-            site.cut_off_old()
+            site.cut_off_old(between=[near_old])
             await site.switched(0, 1, 2)
             switched = now()
             await asyncio.sleep(LASTS + CONFIRMED_FOR + 2)
@@ -150,7 +151,7 @@ async def test_an_old_master_that_only_clients_reach_has_no_vote(site: Site) -> 
 @pytest.mark.parametrize("kind", ["redis", "valkey"], scope="module")
 async def test_a_planned_failover_costs_the_quarantine_and_the_bound(site: Site) -> None:
     """It is seen at once, and the promoted master waits as long as it must, not longer."""
-    async with program(site) as (a, near), program(site) as (b, _):
+    async with program(site) as (a, near), program(site, B) as (b, _):
         async with competing({"a": a, "b": b}) as holders:
             await asyncio.sleep(0.3)
             await near.manager.sentinels[0].execute_command("SENTINEL FAILOVER mine")
@@ -194,5 +195,5 @@ async def test_one_of_three_sentinels_that_hangs_costs_nothing(site: Site) -> No
         while now() < ends:
             assert (await attempt(a)).answer is Answer.GRANTED
             await asyncio.sleep(0.02)
-        async with program(site) as (b, _):
+        async with program(site, B) as (b, _):
             assert (await attempt(b)).answer is Answer.GRANTED

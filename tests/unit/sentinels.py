@@ -1,6 +1,7 @@
 """Fake Sentinels, a master that they name, and links to all of them that a test can cut."""
 
 import asyncio
+import math
 from collections.abc import Sequence
 
 from redlock_aio.testing import FakeMaster
@@ -17,13 +18,15 @@ class FakeSentinel(FakeMaster):
         names: The host, the port and the configuration epoch of the master that it names.
 
         known: How many Sentinels it knows, with itself.
+
+        asked_at: When the last question came in.
     """
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
         self.names: tuple[str, int, int] | None = ("old", 6379, 0)
         self.known = 3
-        self.asked = 0
+        self.asked_at = -math.inf
 
     def switch(self, host: str, epoch: int) -> None:
         """Learn of a failover, and tell its subscribers."""
@@ -34,7 +37,7 @@ class FakeSentinel(FakeMaster):
         if verb == b"MYID":
             return self.run_id.encode()
         assert name.decode() == SERVICE
-        self.asked += 1
+        self.asked_at = asyncio.get_running_loop().time()
         if verb == b"GET-MASTER-ADDR-BY-NAME":
             if self.names is None:
                 return None

@@ -9,6 +9,8 @@ import pytest
 from redlock_aio import Lease, LockLostError, LockNotHeldError, Redlock, RedlockError
 from redlock_aio.testing import FakeMaster, VirtualTimeLoop
 
+from .sentinels import FakeSentinel, FakeService
+
 CANCELLED = "tasks of this Redlock were cancelled"
 
 
@@ -345,3 +347,32 @@ def test_a_loop_that_does_not_run_now_is_another_loop(three: list[FakeMaster]) -
         runner.run(use())
     loop.run_until_complete(redlock.aclose())
     loop.close()
+
+
+@pytest.mark.parametrize("end", ["cancelled", "stopped"])
+def test_asking_sentinels_ends_with_the_program_and_with_the_loop(end: str) -> None:
+    """And begins again in the next loop, over connections of its own."""
+    sentinels = [FakeSentinel(f"s{i}") for i in range(3)]
+    redlock = Redlock([FakeService(sentinels, {"old": FakeMaster("old")})])
+
+    def use(coroutine: Coroutine[Any, Any, None]) -> None:
+        if end == "stopped":
+            stopped_and_closed(coroutine)
+        else:
+            assert run(coroutine) < 5.5
+
+    async def main() -> None:
+        async with redlock.lock("r", wait=1_000, ttl=1_000):
+            await asyncio.sleep(5)
+            connected.append([len(sentinel._connections) for sentinel in sentinels])
+
+    async def last() -> None:
+        await main()
+        await redlock.aclose()
+
+    connected: list[list[int]] = []
+    use(main())
+    use(main())
+    use(last())
+    assert connected == [[1] * 3] * 3
+    assert [len(sentinel._connections) for sentinel in sentinels] == [0] * 3

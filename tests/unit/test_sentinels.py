@@ -4,8 +4,10 @@ import asyncio
 import itertools
 import logging
 import random
+import re
 
 import pytest
+from redis.asyncio import Sentinel
 
 from redlock_aio import Answer, Lease, LockNotAcquiredError, Redlock, Retry, Vote
 from redlock_aio._rules import timing
@@ -222,6 +224,21 @@ async def test_the_clock_is_read_when_a_command_is_sent(site: Site, how: str) ->
         assert site.old.keys == {}
 
 
+async def test_an_answer_counts_from_when_it_was_asked_for(site: Site) -> None:
+    """It may be about any instant of the time that it took."""
+    for sentinel in site.sentinels:
+        sentinel.latency = 0.7
+    redlock = manager(site.service(), master_timeout=500)
+    async with redlock:
+        await voting_at(redlock)
+        for _ in range(500):
+            await asyncio.sleep(0.01)
+            asked_at = sorted(sentinel.asked_at for sentinel in site.sentinels)[1]
+            connection = redlock._masters[0]._connection
+            # A question arrives half of the latency after it was sent.
+            assert connection.confirmed_until <= asked_at - 0.35 + CONFIRMED_FOR + 1e-9  # type: ignore[union-attr]
+
+
 async def test_a_grant_that_was_asked_for_in_time_counts_when_it_comes_late(site: Site) -> None:
     async with manager(site.service(), master_timeout=500) as redlock:
         for sentinel in site.sentinels:
@@ -319,13 +336,13 @@ async def test_a_server_that_is_promoted_again_waits_also_if_it_was_never_a_repl
     async with manager(site.service()) as redlock:
         site.promote()
         await asyncio.sleep(1_000)
+        if not knows:
+            await redlock.aclose()
         async with manager(site.service()) as other:
             await voting_at(other)
         site.promote_old_again()
         promoted = now()
         await asyncio.sleep(SOON)
-        if not knows:
-            await redlock.aclose()
         program = redlock if knows else manager(site.service())
         async with program:
             voted = await voting_at(program)
@@ -403,6 +420,26 @@ async def test_masters_without_sentinels_pay_nothing(masters: list[FakeMaster]) 
 async def test_fsync_always_is_no_word_for_a_failover(site: Site) -> None:
     with pytest.raises(ValueError, match="masters\\[0\\] is found through Sentinel"):
         manager(site.service(), restart_guard="fsync-always")
+
+
+@pytest.mark.parametrize(
+    ("hosts", "complaint"),
+    [
+        ([], "masters[0] names no Sentinel"),
+        (["a", "b", "a"], "masters[0] names the Sentinel a:26379 twice"),
+    ],
+)
+async def test_a_list_of_sentinels_must_make_sense(hosts: list[str], complaint: str) -> None:
+    client = Sentinel([(host, 26379) for host in hosts]).master_for("mine")
+    with pytest.raises(ValueError, match=re.escape(complaint)):
+        Redlock([client])
+
+
+async def test_masters_of_one_name_behind_different_sentinels_differ() -> None:
+    sites = [Sentinel([(host, 26379)]) for host in "abc"]
+    Redlock([site.master_for("mymaster") for site in sites])
+    with pytest.raises(ValueError, match="is there twice"):
+        Redlock([sites[0].master_for("mymaster") for _ in range(3)])
 
 
 async def test_everything_ends_wherever_the_first_use_is_cancelled(site: Site) -> None:
