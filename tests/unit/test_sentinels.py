@@ -451,3 +451,20 @@ async def test_everything_ends_wherever_the_first_use_is_cancelled(site: Site) -
         if not task.cancelled():
             return
     raise AssertionError("it never got through")
+
+
+async def test_the_longer_quarantine_of_one_master_does_not_make_those_of_others_longer(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Some find the master by Sentinels, some name its address; both share two more masters."""
+    others = [FakeMaster("a"), FakeMaster("b")]
+    found = Redlock([site.service(), *others], max_ttl=MAX_TTL)
+    named = Redlock([site.old, *others], max_ttl=MAX_TTL)
+    async with found, named:
+        for _ in range(8):  # each time all of them look at all markers
+            for master in (site.old, *others):
+                master.set("redlock_aio:marker", master.marker or "")
+            await asyncio.sleep(MAX_TTL / 1000)
+        assert "longer max_ttl" not in caplog.text
+        carried = {(master.marker or "").split()[3] for master in (site.old, *others)}
+        assert len(carried) == 1
