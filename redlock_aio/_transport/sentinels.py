@@ -229,9 +229,11 @@ class Sentinels(Route):
         connection = ConfirmedConnection(
             *args, sentinels=self, configuration=self._dialled, **kwargs
         )
+        # A majority may have come to name another server while this one was dialled. The
+        # next answer ends the connection then; now it has no transport yet to be ended.
+        connection.confirmed_until = self._confirmation.until(self._dialled)
         self._connection = connection
         self._is_confirmed = True
-        self._conclude()
         return connection
 
     async def _ask(self, number: int, sentinel: Dialler) -> None:

@@ -128,7 +128,7 @@ async def test_a_split_brain_has_one_holder(site: Site) -> None:
             await site.switched(0, 1)
             switched = now()
             assert site.named_by(2) == "old"
-            await asyncio.sleep(LASTS + CONFIRMED_FOR + 2)
+            await asyncio.sleep(LASTS + CONFIRMED_FOR + 1.5)
         assert holders.count("b", switched) >= 10, "B has locks of the new master"
         assert holders.count("a", cut + CONFIRMED_FOR) == 0
         assert "1 of 3 Sentinels confirm" in (await attempt(a)).detail
@@ -141,7 +141,7 @@ async def test_an_old_master_that_only_clients_reach_has_no_vote(site: Site) -> 
             site.cut_off_old(between=[near_old])
             await site.switched(0, 1, 2)
             switched = now()
-            await asyncio.sleep(LASTS + CONFIRMED_FOR + 2)
+            await asyncio.sleep(LASTS + CONFIRMED_FOR + 1.5)
         for who in ("a", "b"):
             assert holders.count(who, switched + LASTS) > 0
         with contextlib.closing(site.servers["old"].client()) as client:

@@ -303,6 +303,19 @@ async def test_a_failover_that_nobody_tells_of_is_seen_at_the_next_question(site
         assert "it was a replica" in vote.detail
 
 
+async def test_a_failover_while_the_old_master_is_dialled_is_seen(site: Site) -> None:
+    """The connection must not stay without a vote: it leads to the wrong server."""
+    site.old.latency = 0.2
+    redlock = manager(site.service(), master_timeout=500)
+    opening = asyncio.create_task(redlock.__aenter__())
+    await asyncio.sleep(0.1)
+    site.promote()
+    await opening
+    async with redlock, asyncio.timeout(20):
+        await voting_at(redlock)
+        assert len(site.new.commands) > 5
+
+
 async def test_one_sentinel_that_names_another_does_not_end_it(site: Site) -> None:
     async with manager(site.service()) as redlock:
         connection = redlock._masters[0]._connection
