@@ -137,9 +137,9 @@ def spoilt(name: bytes, token: bytes, script: scripts.Script) -> bytes:
 SPOILT = {
     ACQUIRE: (b"60000", b"%016d" % 5, b"0" * 16, b"9" * 16, b"60000"),
     RAISE: (b"7", b"60000"),
-    EXTEND_FENCED: (b"60000", b"7", b"60000"),
-    LIFT: (b"7", b"8", b"60000"),
-    RESTORE_FENCED: (b"60000", b"7", b"8", b"60000"),
+    EXTEND_FENCED: (b"60000", b"%016d" % 7, b"60000"),
+    LIFT: (b"%016d" % 7, b"%016d" % 8, b"60000"),
+    RESTORE_FENCED: (b"60000", b"%016d" % 7, b"%016d" % 8, b"60000"),
 }
 
 
