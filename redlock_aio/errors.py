@@ -9,7 +9,7 @@ token.
 from collections.abc import Sequence
 
 from redlock_aio._rules.holders import Holder
-from redlock_aio._rules.quorum import Answer, Vote, majority
+from redlock_aio._rules.quorum import Answer, Vote, is_final, majority
 
 __all__ = (
     "LockLostError",
@@ -43,6 +43,8 @@ class LockNotAcquiredError(RedlockError):
         retry_after: In how many milliseconds it is free, if it is not extended;
             ``None`` if that is not known. A master that did not answer in time
             is taken to be free as soon as the first of the others.
+
+        hint: What to do about it, if that is known; else empty.
     """
 
     _because = "held by others"
@@ -63,6 +65,7 @@ class LockNotAcquiredError(RedlockError):
         self.votes: tuple[Vote, ...] = tuple(votes)
         self.holder = holder
         self.retry_after = retry_after
+        self.hint = ""
         super().__init__(self.resources, attempts, elapsed, self.votes, holder, retry_after)
 
     def __str__(self) -> str:
@@ -70,20 +73,26 @@ class LockNotAcquiredError(RedlockError):
         granted = sum(vote.answer is Answer.GRANTED for vote in self.votes)
         enough = bool(self.votes) and granted >= majority(len(self.votes))
         because = "the answers came too late for the ttl" if enough else self._because
+        if is_final(self.votes):
+            because = "no waiting mends what the masters answer"
         if self.holder is not None:
             because += f", now by {self.holder}"
         return (
             f"{_names(self.resources)} not acquired in {rounds}, {self.elapsed} ms: {because}"
-            f" ({'; '.join(map(str, self.votes))})"
+            f" ({'; '.join(map(str, self.votes))})" + (f"; {self.hint}" if self.hint else "")
         )
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _revive, (type(self), *self.args)
+        return _revive, (type(self), *self.args), {"hint": self.hint}
 
 
 class QuorumUnavailableError(LockNotAcquiredError):
     """
     The lock was not obtained because too few masters answered to tell who holds it.
+
+    It comes before *wait* is over if no waiting mends that: so many masters refuse for good
+    (no permission, a wrong password, a key of another type, a node of a Cluster that has
+    others) that no majority is left. Each such vote is `Vote.permanent`.
 
     Also when that was all that was asked for, or the lock was to be released by
     force; then *attempts* is 0.

@@ -349,6 +349,8 @@ class Watch(Release):
         """
         Wait until a majority may be free, at most so many *seconds*.
 
+        It ends also when it is known that waiting does not help: see `View.is_hopeless`.
+
         Returns:
             Whether it may be.
 
@@ -356,7 +358,10 @@ class Watch(Release):
             Nothing was waited for that must be taken back.
         """
         ends = self._clock() + seconds
-        while (left := min(self.view.free_from + EXPIRY_SLACK, ends) - self._clock()) > 0:
+        view = self.view
+        while (left := min(view.free_from + EXPIRY_SLACK, ends) - self._clock()) > 0:
+            if view.is_hopeless:
+                break
             await self._listen(left)
         return self.view.free_from + EXPIRY_SLACK <= self._clock()
 

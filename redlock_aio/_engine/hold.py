@@ -12,12 +12,14 @@ from redlock_aio._engine.attempts import Attempt
 from redlock_aio._engine.line import Line
 from redlock_aio._engine.rounds import Fleet, Round
 from redlock_aio._rules import protocol, timing
-from redlock_aio._rules.fencing import Counter
 from redlock_aio._rules.handing import Handed
 from redlock_aio._rules.lifetime import HELD, LOST, Lifetime
-from redlock_aio._rules.protocol import OTHERS, Silence, Trust
+from redlock_aio._rules.protocol import OTHERS, Silence
 from redlock_aio._rules.quorum import GRANTED, WON, Answer
 from redlock_aio._rules.revocation import BY_FORCE, is_revocation
+
+REPEATS = 3
+"""How often a key is set again, for one extension, where somebody else had it just then."""
 
 KEY_GONE = "a majority of the masters no longer has its key"
 OVERTAKEN = "somebody else has had the lock on a majority of the masters since"
@@ -41,7 +43,7 @@ class Keeper(Protocol):
     def lose(self, hold: "Hold", reason: str) -> None:
         """End it against its holder's will."""
 
-    def restore(self, hold: "Hold", master: int, ceiling: int = 0) -> None:
+    def restore(self, hold: "Hold", master: int, ceiling: int = 0, tries: int = 0) -> None:
         """Set its key again on a master that has lost it, or does not count for it."""
 
     def lift(self, hold: "Hold", master: int, ceiling: int) -> None:
@@ -288,110 +290,14 @@ class Renewal(Round):
         if isinstance(reply, int) and reply in {0, OTHERS}:
             self._watchdog.doubt(self.hold)  # it may have been released by force
         if self.verdict is WON and self.may_lack_key(reply):
-            self._watchdog.restore(self.hold, master)
+            self.restore(master)
+
+    def restore(self, master: int) -> None:
+        """Have *master* keep the key again; one that is quarantined may have it already."""
+        tries = REPEATS if self.replies[master].__class__ is int else 0
+        self._watchdog.restore(self.hold, master, tries=tries)
 
     def why_refused(self) -> str:
         """Return what those say that refuse it."""
         beyond = [reply for reply in self.replies if isinstance(reply, int) and reply > 0]
         return OVERTAKEN if beyond else KEY_GONE
-
-
-class Restoration:
-    """The request to set the key of a lease again; the next extension tells what became of it."""
-
-    __slots__ = ("debt_ttl", "payload")
-    trust = Trust.FULL
-    needless = 0
-
-    def __init__(self, payload: bytes) -> None:
-        self.payload = payload
-        self.debt_ttl = 0
-
-    def answered(self, master: int, reply: object, /) -> None:
-        """Leave it at that."""
-
-
-class Restoring(Restoration):
-    """
-    The request to set the key of a held lease again on one master.
-
-    If the master has a counter beyond the fencing token, it has the key from now on, so
-    that nobody raises its counter any more; that it counts as well takes a `Lifting`.
-    """
-
-    __slots__ = ("_ceiling", "_hold", "_watchdog")
-
-    def __init__(self, watchdog: Keeper, hold: Hold, ceiling: int) -> None:
-        super().__init__(hold.attempt.restoration(hold.ttl, ceiling))
-        self._watchdog = watchdog
-        self._hold = hold
-        self._ceiling = ceiling
-
-    def answered(self, master: int, reply: object, /) -> None:
-        """Have the counters lifted to the one that is beyond the fencing token, once."""
-        if isinstance(reply, int) and reply > 0 and not self._ceiling:
-            self._watchdog.lift(self._hold, master, reply)
-
-
-class Lifting(Round):
-    """
-    The request to lift the counters of a lease to the higher one of another master.
-
-    When a majority has done so, nobody else can agree on a fencing token up to there.
-    So the other master counts again with its counter as it is.
-    """
-
-    __slots__ = ("_ceiling", "_hold", "_master", "_watchdog")
-
-    def __init__(
-        self, watchdog: Keeper, hold: Hold, counter: Counter, master: int, ceiling: int
-    ) -> None:
-        attempt = hold.attempt
-        payload = counter.lift(attempt.token, attempt.fence, ceiling)
-        super().__init__(watchdog.fleet.links, payload)
-        self._watchdog = watchdog
-        self._hold = hold
-        self._master = master
-        self._ceiling = ceiling
-
-    def settled(self) -> None:
-        """Let the other master count again; without a majority the next extension tries anew."""
-        if self.verdict is WON:
-            self._watchdog.restore(self._hold, self._master, self._ceiling)
-        super().settled()
-
-
-class Leaving(Round):
-    """What is said behind a lease that has ended and that the masters are to keep for a while."""
-
-    __slots__ = ()
-
-    def declined(self, master: int, reply: object) -> None:
-        """Say it again to a master that has forgotten the script, and is being given it."""
-        if protocol.has_no_script(reply):
-            self._links[master].send(self.payload, (Restoration(self.payload),))
-
-
-class Keeping(Leaving):
-    """The request to keep the key of a lease that has ended, for as long as that wanted it."""
-
-    __slots__ = ("_attempt", "_fleet", "_lives", "_until")
-
-    def __init__(self, fleet: Fleet, hold: Hold, left: int) -> None:
-        super().__init__(fleet.links, hold.attempt.extension(left))
-        self._fleet = fleet
-        self._attempt = hold.attempt
-        self._until = hold.keep_until
-        self._lives = max(hold.longest_ttl, left)
-
-    def declined(self, master: int, reply: object) -> None:
-        """Have a master that may hear of it too late forget the key when the time is over."""
-        super().declined(master, reply)
-        never_sent = self._attempt.unsent >> master & 1
-        if not never_sent and not isinstance(reply, int | Exception):
-            left = max(self._until - self._fleet.clock(), 0.0)
-            self._fleet.loop.call_later(left, self._is_over, master)
-
-    def _is_over(self, master: int) -> None:
-        if not self._fleet.closed:
-            self._links[master].owe(self._attempt.release(), self._lives)

@@ -28,6 +28,9 @@ How many round trips the same is at least until others have been seen: a pause c
 that a process which is alone with a resource loses 2.5 % however far the masters are away.
 """
 
+SEEN = 3
+"""After how many chances that nobody used a process is alone again."""
+
 COURTESY = 0.0005
 """How many seconds others get to try, beside two rounds: the time for which tasks are not run."""
 
@@ -93,8 +96,8 @@ class Line:
         self.round_trip = 0.0
         self.spread = 0.0
         self._tenure = TENURE
-        # Whether others took the lock when they could go first, the last time.
-        self._others = False
+        # More than 0 if others have taken the lock lately when they could go first.
+        self._others = 0
 
     def __repr__(self) -> str:
         return f"<Line, {'taken' if self.taken else 'free'}, {len(self._queue or ())} wait>"
@@ -214,7 +217,9 @@ class Line:
 
     def used(self, by_others: bool) -> None:
         """Learn whether others took the lock when they could go first."""
-        self._others = by_others
+        # One chance that nobody uses may be chance: contenders split their votes, or
+        # take the lock and give it back before we look.
+        self._others = SEEN if by_others else max(self._others - 1, 0)
         # They had their chance: whatever is won from now on begins a new tenure, also
         # if a timer that fires a little early ended the pause.
         self._tried_by = 0.0

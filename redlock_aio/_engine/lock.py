@@ -95,7 +95,8 @@ class Lock(NotALease):
         Raises:
             LockNotAcquiredError: Others held it to the end.
 
-            QuorumUnavailableError: Too few masters answered to tell; see `try_acquire`.
+            QuorumUnavailableError: Too few masters answered to tell (see `try_acquire`),
+                or so many refuse for good that no waiting mends it.
 
             RedlockError: The manager is closed, or belongs to another event
                 loop or process.
@@ -138,8 +139,9 @@ class Lock(NotALease):
             )
             if not won.until:
                 won = await self._persist(fleet, won, line, began, mine=True, attempts=1)
-        except BaseException:
+        except BaseException as error:
             line.give_up()
+            reentrance.explain(fleet, self, error)
             raise
         return self._lease(won, line, mine=True, entering=entering)
 
@@ -152,9 +154,13 @@ class Lock(NotALease):
                 await know_the_time(fleet, waiting.time_to_answer(fleet, began, self._wait, began))
             line = fleet.line(self._key)
             asking = self._in_turn(fleet, line, self._counter(line), began)
-            won = await (
-                asking if self._owner is None else reentrance.unless_shared(fleet, self, asking)
-            )
+            try:
+                won = await (
+                    asking if self._owner is None else reentrance.unless_shared(fleet, self, asking)
+                )
+            except LockNotAcquiredError as error:
+                reentrance.explain(fleet, self, error)
+                raise
             if won is not None:
                 return self._lease(won[0], line, mine=won[1], entering=entering)
 

@@ -159,7 +159,9 @@ class Redlock(Opening, Oversight, Adopting, Decorating):
             wait: For how many milliseconds to wait, whether others hold the lock
                 or masters are away. ``None`` (the default) waits for ever, 0
                 makes one attempt. Masters get the time to answer that they
-                need, 50 ms at least, even if *wait* is shorter.
+                need, 50 ms at least, even if *wait* is shorter. What no waiting
+                mends ends it at once, see `QuorumUnavailableError`; while too
+                few masters answer, a warning is logged.
 
             auto_extend: Whether the lease is extended every third of *ttl* for
                 as long as it is held (default yes).

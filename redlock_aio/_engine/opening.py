@@ -353,5 +353,5 @@ def _this_process() -> bytes:
 
 
 def _tell(good: bool, said: str) -> None:
-    """Log what a master has to say; the only lines that this library writes."""
+    """Log what a master has to say."""
     _log.log(logging.INFO if good else logging.WARNING, "%s", said)

@@ -11,10 +11,21 @@ from redlock_aio._engine.waiting import time_to_answer
 from redlock_aio._rules.fairness import ASKED
 from redlock_aio._rules.fencing import Counter
 from redlock_aio._rules.keys import Key, Keys
+from redlock_aio._rules.quorum import NOT_YET, Vote, is_final
 from redlock_aio.errors import RedlockError
 
 TIMER_SLACK = 0.001
 """Seconds by which a wait may end early rather than be looked at once more."""
+
+
+LOOK = 1.0
+"""Seconds between two looks at the votes of a waiter that nothing wakes, after the first."""
+
+
+def _votes(waiter: Waiter) -> tuple[Vote, ...]:
+    """Return what each master has said to *waiter* last."""
+    waiter.claim.replies = list(waiter._said)
+    return waiter.claim.votes()
 
 
 async def acquire(
@@ -68,12 +79,15 @@ async def acquire(
     # A timer may fire a little early.
     ends = began + wait / 1000 - TIMER_SLACK if wait else math.inf
     line = fleet.line(key)
+    met, look = False, fleet.master_timeout / 1000
     waiter = Waiter(queues, line, key, ttl, factor, stamp, most, counter, patient=wait != 0)
     try:
         waiter.begin()
         while True:
-            await waiter.wait(ends - fleet.clock() if wait else None)
+            await waiter.wait(min(ends - fleet.clock(), look))
             if await waiter.win():
+                if met:
+                    fleet.outages.over()
                 return waiter.claim
             over = fleet.clock() >= ends
             unheard = waiter.ticket.count(ASKED) > len(fleet.links) - waiter.ticket.needed
@@ -84,7 +98,10 @@ async def acquire(
                 waiter._patient = False
                 ends = least
                 continue
-            waiter.check(resources, began, over=over)
+            votes = _votes(waiter)
+            waiter.check(resources, began, over=over or is_final(votes))
+            missing = [i for i, said in enumerate(waiter._said) if said is NOT_YET]
+            met, look = fleet.outages.note(resources, votes, missing, met), LOOK
     except BaseException:
         waiter.leave()
         raise

@@ -16,7 +16,7 @@ from redlock_aio._engine.hold import Hold, Sharer
 from redlock_aio._engine.rounds import Fleet
 from redlock_aio._rules.keys import Key, Keys
 from redlock_aio._rules.timing import Retry
-from redlock_aio.errors import RedlockError
+from redlock_aio.errors import LockNotAcquiredError, RedlockError
 
 T = TypeVar("T")
 
@@ -125,18 +125,37 @@ def _lasts(hold: Hold) -> bool:
     return guards or (hold.renewed and hold.ends == math.inf)
 
 
+def explain(fleet: Fleet, wish: Wish, error: BaseException) -> None:
+    """Have *error* say what can be done, if we hold the lock ourselves or may not have it."""
+    if not isinstance(error, LockNotAcquiredError):
+        return
+    now, task = fleet.clock(), asyncio.current_task(fleet.loop)
+    if any(vote.detail.startswith("NOPERM") for vote in error.votes):
+        keys = ", ".join(repr(key.decode(errors="replace")) for key in wish._key.each)
+        error.hint = f"the masters' user lacks a right for the key {keys}: see examples/acl.md"
+        return
+    for key in wish._key.each:
+        line = fleet.lines.get(key)
+        hold = None if line is None else line.holder
+        if isinstance(hold, Hold) and hold.valid(now) and hold.is_of(task):
+            error.hint = f"this task itself holds {_names(hold.resources)}; {_how(hold, wish)}"
+
+
 def _why(hold: Hold, wish: Wish, who: str) -> str:
     """Return what to say to whoever would wait for himself, and what he can do."""
-    if not wish._reentrant:
-        how = "reentrant=True takes it again"
-    elif _has_all(hold, wish):
-        how = "only the owner that has acquired it takes it again"
-    else:
-        how = "a part of what is wanted can't be added to it; take all at once"
     return (
         f"{_names(wish._resources)} would never come: {who} holds {_names(hold.resources)};"
-        f" {how}, and if another task is to release it, give a wait"
+        f" {_how(hold, wish)}, and if another task is to release it, give a wait"
     )
+
+
+def _how(hold: Hold, wish: Wish) -> str:
+    """Return how to have what is held already."""
+    if not wish._reentrant:
+        return "reentrant=True takes it again"
+    if _has_all(hold, wish):
+        return "only the owner that has acquired it takes it again"
+    return "a part of what is wanted can't be added to it; take all at once"
 
 
 def _names(resources: tuple[str, ...]) -> str:

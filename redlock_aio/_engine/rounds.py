@@ -5,11 +5,10 @@ One question to all masters.
                ├─ link.send(payload) ── master B ...        ├─► Round.answered ─► Tally ─► verdict
                └─ ...                                       ┘
 
-A round is settled as soon as its outcome is certain; the masters that have not
-answered by then are heard out, and counted as timed out after the master
-time-out. It costs one object and one future, whatever the number of masters:
-time-outs of rounds come in the order of the rounds, so that one timer serves
-all of them.
+A round is settled as soon as its outcome is certain; the masters that have not answered
+by then are heard out, and counted as timed out after the master time-out. It costs one
+object and one future, whatever the number of masters: time-outs of rounds come in the
+order of the rounds, so that one timer serves all of them.
 """
 
 import asyncio
@@ -21,6 +20,7 @@ from os import urandom
 
 from redlock_aio._engine.line import JointLine, Line
 from redlock_aio._engine.links import Link, Listener, clock_of
+from redlock_aio._engine.outages import Outages
 from redlock_aio._engine.telling import SILENT, Teller
 from redlock_aio._rules import protocol
 from redlock_aio._rules.clocks import Clocks
@@ -29,8 +29,7 @@ from redlock_aio._rules.protocol import Silence, Trust
 from redlock_aio._rules.quorum import GRANTED, Answer, Tally, Vote
 from redlock_aio._rules.roundtrips import RoundTrips
 
-TOKEN_BYTES = 21
-TOKENS_AT_ONCE = 100
+TOKEN_BYTES, TOKENS_AT_ONCE = 21, 100
 
 PROBE_EVERY, PROBE_SOON = 1.0, 0.1
 """
@@ -90,7 +89,7 @@ class Round(Tally):
         """Return what each master has said so far."""
         said = [protocol.read(reply) for reply in self.replies]
         return tuple(
-            Vote(link.name, silence.answer, silence.detail)
+            Vote(link.name, silence.answer, silence.detail, permanent=silence.permanent)
             for link, silence in zip(self._links, said, strict=True)
         )
 
@@ -191,7 +190,7 @@ class Fleet:
     __slots__ = (
         "_asked", "_caching", "_most_lines", "_probe_at", "_probed_at", "_timer", "_tokens",
         "_underway", "can_free", "clock", "clocks", "closed", "kin", "lines", "links", "loop",
-        "queues", "ready", "stamp", "teller", "trips", "why_closed",
+        "outages", "queues", "ready", "stamp", "teller", "trips", "why_closed",
     )  # fmt: skip
 
     def __init__(
@@ -207,6 +206,7 @@ class Fleet:
         self.teller = teller
         self.trips = trips
         self.clock = clock_of(loop)
+        self.outages = Outages(self.clock)
         self.clocks = Clocks(len(links), time.time() - self.clock())
         self.can_free = False
         """Whether every master that is up has a command for releases."""

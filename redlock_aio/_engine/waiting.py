@@ -22,7 +22,7 @@ from redlock_aio._rules import timing
 from redlock_aio._rules.fencing import Counter
 from redlock_aio._rules.keys import Key, Keys
 from redlock_aio._rules.protocol import hash_tag
-from redlock_aio._rules.quorum import SPLIT, TAKING_PART, WON, is_contended, majority
+from redlock_aio._rules.quorum import SPLIT, TAKING_PART, WON, is_contended, is_final, majority
 from redlock_aio._rules.timing import Retry
 from redlock_aio._rules.view import View
 from redlock_aio.errors import LockNotAcquiredError, RedlockError
@@ -279,16 +279,16 @@ async def persist(
         No key stays on any master that can be reached.
     """
     at_most = told = None
-    pace = timing.Pace()
+    pace, met = timing.Pace(), False
     while not failed.until:
         watch, failed.watch = failed.watch, None  # they know each other
         if told is None or not _is_cut_short(failed, fleet, at_most):
             told = failed, watch
         delay = pause(fleet, retry.delay(attempts, random.random()), began, wait)  # noqa: S311
         is_last = delay is None
-        if delay is None:
-            delay = _rest(fleet, began, wait)
-        if watch is None or delay <= timing.SHORTEST_PAUSE or attempts == retry.attempts:
+        delay = _rest(fleet, began, wait) if delay is None else delay
+        enough = delay <= timing.SHORTEST_PAUSE or attempts == retry.attempts
+        if watch is None or enough or is_final(failed.votes()):
             raise await _refusal(fleet, resources, *told, attempts=attempts, began=began)
         took = fleet.clock() - failed.began
         line.watch(watch, mine=mine)
@@ -297,8 +297,10 @@ async def persist(
             is_free = await watch.wait(delay / 1000)
         finally:
             line.unwatch(watch)
-        if is_last and not is_free:
+        votes = watch.view.explain(failed.votes(), 0.0)
+        if (is_last and not is_free) or is_final(votes):
             raise await _refusal(fleet, resources, *told, attempts=attempts, began=began)
+        met = fleet.outages.note(resources, votes, failed.missing, met)
         line.met(is_split(failed, watch.view), took)
         await _hold_back(fleet, line, pace, began, wait)
         at_most = time_left(fleet, began, wait)
@@ -313,6 +315,8 @@ async def persist(
             watched=True,
         )
         attempts += 1
+    if met:
+        fleet.outages.over()
     return failed
 
 

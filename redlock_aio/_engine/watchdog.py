@@ -21,17 +21,9 @@ from typing import Protocol
 
 from anyio import CancelScope
 
-from redlock_aio._engine.hold import (
-    Hold,
-    Keeping,
-    Leaving,
-    Lifting,
-    Look,
-    Renewal,
-    Restoring,
-    Sharer,
-)
+from redlock_aio._engine.hold import Hold, Look, Renewal, Sharer
 from redlock_aio._engine.origin import Origin
+from redlock_aio._engine.restoring import Keeping, Leaving, Lifting, Restoring
 from redlock_aio._engine.rounds import Fleet
 from redlock_aio._engine.waiting import take_back
 from redlock_aio._rules import timing
@@ -191,7 +183,7 @@ class Watchdog:
             self._push(hold, now)
             for master, reply in enumerate(renewal.replies):
                 if renewal.may_lack_key(reply):
-                    self.restore(hold, master)
+                    renewal.restore(master)
             return True
         if renewal.refused_by_a_majority(hold.attempt.unsent):
             self.lose(hold, renewal.why_refused())
@@ -200,7 +192,7 @@ class Watchdog:
             self._push(hold, now)
         return False
 
-    def restore(self, hold: Hold, master: int, ceiling: int = 0) -> None:
+    def restore(self, hold: Hold, master: int, ceiling: int = 0, tries: int = 0) -> None:
         """
         Set the key again on a master that has lost it, so that all of them keep it.
 
@@ -209,12 +201,14 @@ class Watchdog:
 
         Args:
             ceiling: Up to where a majority has lifted its counters; see `lift`.
+
+            tries: How often it is repeated if somebody else has the key there.
         """
         fleet = self.fleet
         if not hold.valid(fleet.clock()):
             return
         fleet.flush()  # behind all that was asked before
-        restoration = Restoring(self, hold, ceiling)
+        restoration = Restoring(self, hold, ceiling, tries)
         if fleet.links[master].send(restoration.payload, (restoration,)) is None:
             hold.attempt.unsent &= ~(1 << master)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from redlock_aio._rules.fairness import Standing
-from redlock_aio._rules.quorum import GRANTED, NOT_YET, Answer
+from redlock_aio._rules.quorum import GRANTED, NOT_YET, Answer, is_permanent
 from redlock_aio._rules.scripts import ENQUEUE, EXTEND, LEAVE, LOOK as LOOK_AT, RELEASE, pack
 
 OLDEST_SERVER = 6
@@ -26,6 +26,7 @@ class Silence:
 
     answer: Answer
     detail: str = ""
+    permanent: bool = False
 
 
 class Trust(enum.Enum):
@@ -375,7 +376,7 @@ def read(reply: object) -> Silence:
         text = harmless(str(reply))
         if text.startswith("WRONGTYPE Operation"):  # the server's words, which name nothing
             text = "WRONGTYPE a key of another type is where the lock, its counter or its queue is"
-        return Silence(Answer.ERROR, text)
+        return Silence(Answer.ERROR, text, is_permanent(text))
     if reply == GRANTED:
         return Silence(Answer.GRANTED)
     if reply is None or (type(reply) is int and reply in {0, OTHERS}):

@@ -12,7 +12,7 @@ round is settled. Two facts carry all of Redlock's speed:
 
 import enum
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 
@@ -59,11 +59,15 @@ class Vote:
         answer: What it said, or why it said nothing.
 
         detail: More about it, for people; never a credential or a token.
+
+        permanent: Whether no waiting mends it: somebody has to change a permission, a
+            password, the address of the master, or a key.
     """
 
     master: str
     answer: Answer
     detail: str = ""
+    permanent: bool = field(default=False, repr=False, compare=False, kw_only=True)
 
     def __str__(self) -> str:
         said = f"{self.master}: {self.answer.value}"
@@ -157,6 +161,26 @@ class Tally:
     def missing(self) -> list[int]:
         """The numbers of the masters that have not been counted."""
         return [i for i, reply in enumerate(self.replies) if reply is NOT_YET]
+
+
+PERMANENT = ("NOPERM", "NOAUTH", "WRONGPASS", "MOVED", "WRONGTYPE")
+"""What errors begin with that stay as they are until somebody does something about them."""
+
+
+def is_permanent(error: str) -> bool:
+    """Return whether no waiting mends what a master has answered in these words."""
+    return error.startswith(PERMANENT)
+
+
+def is_final(votes: Iterable[Vote]) -> bool:
+    """
+    Return whether no majority can come together, however long one waits.
+
+    That is so if the masters whose votes are not permanent are no majority: of three, two
+    have to refuse for good. A minority that does so ends no wait.
+    """
+    votes = tuple(votes)
+    return sum(not vote.permanent for vote in votes) < majority(len(votes))
 
 
 def is_contended(votes: Iterable[Vote]) -> bool:

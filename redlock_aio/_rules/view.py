@@ -78,6 +78,11 @@ class View:
         return sorted(instants)[needed - 1]
 
     @property
+    def is_hopeless(self) -> bool:
+        """Whether so many masters have something that is no lock that no majority is left."""
+        return len(self._free_from) - len(self._unfit) < majority(len(self._free_from))
+
+    @property
     def parties(self) -> int:
         """How many different values there were."""
         return len({value for value in self._values if value is not None})
@@ -94,7 +99,7 @@ class View:
     def explain(self, votes: Sequence[Vote], now: float) -> tuple[Vote, ...]:
         """Return *votes* with how long the lock is held where it is, and why it can't be."""
         return tuple(
-            Vote(vote.master, Answer.ERROR, self._unfit[master])
+            Vote(vote.master, Answer.ERROR, self._unfit[master], permanent=True)
             if master in self._unfit
             else _with(vote, f"{timing.remaining(until, now)} ms left")
             if vote.answer is Answer.HELD and now < until < math.inf

@@ -23,6 +23,7 @@ from redis.asyncio.sentinel import SentinelConnectionPool
 from redis.backoff import NoBackoff
 
 from redlock_aio._rules import urls
+from redlock_aio._transport.resolver import is_numeric, look_up
 
 _WRONG_OPTION = re.compile(r"unexpected keyword argument '(\w+)'|^Invalid value for '(\w+)' in ")
 
@@ -85,7 +86,7 @@ class _Settings:
     def __init__(self, pool: ConnectionPool, source: object) -> None:
         taken = {k: v for k, v in pool.connection_kwargs.items() if k not in _NOT_TAKEN}
         self._source = source
-        self._class = _handing_over(pool.connection_class)
+        self._class = _handing_over(_looking_up(pool.connection_class))
         self._kwargs = {**taken, "protocol": 3, "retry": RedisRetry(NoBackoff(), 0)}
         self._name = _name(pool)
         self._was_connected = False
@@ -194,6 +195,46 @@ class _Found:
 
     async def get_master_address(self) -> tuple[str, int]:
         return self._where
+
+
+def _looking_up(kind: type[AbstractConnection]) -> Any:
+    """Return *kind* with a resolver of our own, see `resolver`; TLS goes on to check the name."""
+
+    class LookingUp(kind):  # type: ignore[valid-type, misc]
+        _address: str | None = None
+
+        async def _connect(self) -> None:
+            """
+            Connect to the first address of the host that can be reached.
+
+            Cancellation:
+                The look-up goes on, for the next attempt.
+            """
+            host = getattr(self, "host", None)
+            if not isinstance(host, str) or is_numeric(host):
+                await super()._connect()
+                return
+            failed: OSError | None = None
+            for address in await look_up(host, int(self.port)):
+                self._address = address
+                try:
+                    await super()._connect()
+                except OSError as error:
+                    failed = failed or error
+                else:
+                    return
+            raise failed or OSError(f"{host} has no address")
+
+        def _connection_arguments(self) -> Any:
+            """Name the address instead of the host, which TLS goes on to ask for and to check."""
+            arguments = dict(super()._connection_arguments())
+            if self._address is not None:
+                if arguments.get("ssl") is not None:
+                    arguments.setdefault("server_hostname", arguments["host"])
+                arguments["host"] = self._address
+            return arguments
+
+    return LookingUp
 
 
 def _handing_over(kind: type[AbstractConnection]) -> Any:

@@ -2,7 +2,12 @@
 
 from collections.abc import Callable, Sequence
 
-from redis.exceptions import AuthenticationError, AuthorizationError, ResponseError
+from redis.exceptions import (
+    AuthenticationError,
+    AuthorizationError,
+    NoPermissionError,
+    ResponseError,
+)
 
 from redlock_aio._rules import protocol
 from redlock_aio._rules.marker import Marker
@@ -121,4 +126,12 @@ def why(error: Exception, secrets: tuple[str, ...], patience: float) -> Silence:
     elif isinstance(error, AuthenticationError):
         text = f"authentication failed: {text}"
     said = isinstance(error, MasterError | ResponseError | AuthenticationError | AuthorizationError)
-    return Silence(Answer.ERROR if said else Answer.UNREACHABLE, text + hint)
+    if not said:
+        return Silence(Answer.UNREACHABLE, text + hint)
+    if isinstance(error, AuthenticationError):
+        # A password that was given stays wrong. Without one it is missing, or comes from a
+        # credential provider, which may return another one the next time.
+        permanent = bool(secrets) or "invalid" not in text
+    else:
+        permanent = "NOPERM" in text or isinstance(error, NoPermissionError)
+    return Silence(Answer.ERROR, text + hint, permanent)

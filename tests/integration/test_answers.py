@@ -1,5 +1,6 @@
 """Whatever a master answers is its vote, never a crash, and it votes again when it is well."""
 
+import asyncio
 import contextlib
 import threading
 from collections.abc import AsyncIterator, Iterator
@@ -7,10 +8,10 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 import redis
 
-from redlock_aio import Answer, Redlock
+from redlock_aio import Answer, QuorumUnavailableError, Redlock
 from redlock_aio.testing import EmbeddedMaster
 
-from .helpers import RealMaster, call, connected, detail, gone, until, up, urls, values
+from .helpers import RealMaster, call, connected, detail, gone, line, until, up, urls, values
 from .servers import process
 from .speaker import Answer as Answerer, healthy, speaker
 
@@ -157,6 +158,63 @@ async def test_a_permission_that_is_taken_away_is_the_masters_vote(
         finally:
             call(masters[0], "ACL", "SETUSER", "default", "+@all")
         await vote_of_first(redlock, Answer.GRANTED, "")
+
+
+@pytest.mark.parametrize("fair", [False, True])
+async def test_permissions_that_a_majority_takes_away_end_a_wait(
+    masters: list[RealMaster], *, fair: bool
+) -> None:
+    """NOPERM: nobody waits for ever for what an operator has to give back."""
+    three = masters[:3]
+    for master in three:
+        call(master, "SET", "r", "theirs")
+    async with connected(three) as redlock:
+        waiter = asyncio.create_task(redlock.lock("r", fair=fair).acquire())
+        await until(lambda: bool(line(redlock).watcher or line(redlock).guests))
+        try:
+            for master in three[1:]:
+                call(master, "ACL", "SETUSER", "default", "-set", "-evalsha")
+            for master in three:
+                call(master, "DEL", "r")
+            await asyncio.wait([waiter], timeout=8)
+            error = waiter.exception()
+            assert isinstance(error, QuorumUnavailableError)
+            assert [vote.permanent for vote in error.votes[1:]] == [True] * 2
+            assert "NOPERM" in str(error)
+        finally:
+            for master in three[1:]:
+                call(master, "ACL", "SETUSER", "default", "+@all")
+
+
+@pytest.mark.parametrize("fair", [False, True])
+@pytest.mark.promise("S10")
+async def test_a_password_that_a_majority_does_not_take_ends_a_wait(
+    masters: list[RealMaster], *, fair: bool
+) -> None:
+    """WRONGPASS: at the first lock, and not in a minority's case."""
+    three = masters[:3]
+    named = [f"redis://:wrong@{master.url.removeprefix('redis://')}" for master in three]
+    for master in three:
+        call(master, "ACL", "SETUSER", "default", "resetpass", ">right")
+    clients = [
+        redis.Redis.from_url(master.url.replace("redis://", "redis://:right@")) for master in three
+    ]
+    try:
+        async with Redlock(named, restart_guard="off") as redlock:
+            with pytest.raises(QuorumUnavailableError, match="no waiting mends") as refused:
+                async with asyncio.timeout(8):
+                    await redlock.lock("r", fair=fair).acquire()
+            assert "authentication failed" in str(refused.value)
+            assert "wrong" not in str(refused.value).replace("WRONGPASS", "")
+            for client in clients[:2]:
+                client.execute_command("ACL", "SETUSER", "default", "nopass")
+            async with asyncio.timeout(8):
+                await until(lambda: up(redlock) == 2)
+                await (await redlock.lock("r", fair=fair).acquire()).release()
+    finally:
+        for client in clients:
+            client.execute_command("ACL", "SETUSER", "default", "resetpass", "nopass")
+            client.close()
 
 
 JUNK = {

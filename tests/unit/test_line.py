@@ -7,6 +7,7 @@ from redlock_aio._engine.line import (
     COURTESY,
     LONGEST_SPREAD,
     LONGEST_TENURE,
+    SEEN,
     TENURE,
     Line,
 )
@@ -201,6 +202,18 @@ def test_whoever_is_alone_with_a_key_loses_next_to_nothing(round_trip: float, se
         line.contending = True
         line.won(holder, now - round_trip, now)
     assert paused <= 0.03 * now
+
+
+def test_one_chance_that_nobody_used_does_not_make_a_process_alone() -> None:
+    line, holder = taken()
+    line.used(by_others=True)
+    for unused in range(1, SEEN + 1):
+        line.used(by_others=False)
+        kept = 1.1 * 2**unused * TENURE
+        line.round_trip, line.since, line.open_at = 1.0, 100.0, 0.0
+        line.holder = holder
+        line.ended(holder, 100.0 + kept)
+        assert (line.courtesy(100.0 + kept) > 0) == (unused < SEEN)
 
 
 def test_attempts_are_spread_after_split_votes_and_less_and_less_after_others() -> None:

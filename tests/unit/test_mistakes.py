@@ -7,6 +7,7 @@ One table: what is written, which error comes, and words that must be in it. The
 
 import asyncio
 import logging
+import pickle
 import re
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -17,7 +18,10 @@ import pytest
 
 from redlock_aio import (
     LockLostError,
+    LockNotAcquiredError,
+    QuorumUnavailableError,
     Redlock,
+    RedlockError,
 )
 from redlock_aio.testing import FakeMaster, VirtualTimeLoop
 
@@ -54,6 +58,21 @@ MISTAKES: list[tuple[str, type[Exception], str]] = [
     ('await redlock.lock("r").release()', AttributeError, "use the lease"),
     ('await redlock.lock("r").extend(10)', AttributeError, "use the lease"),
     ('redlock.lock("r").owned', AttributeError, "use the lease"),
+    (
+        'async with redlock.lock("r"):\n    await redlock.lock("r").acquire()',
+        RedlockError,
+        "reentrant=True takes it again",
+    ),
+    (
+        'async with redlock.lock("r"):\n    await redlock.lock("r", wait=500).acquire()',
+        LockNotAcquiredError,
+        "this task itself holds 'r'; reentrant=True takes it again",
+    ),
+    (
+        'async with redlock.lock("r"):\n    await redlock.lock("r", wait=0, fair=True).acquire()',
+        LockNotAcquiredError,
+        "this task itself holds 'r'; reentrant=True takes it again",
+    ),
     ('redlock.lock("r").locked()', AttributeError, "await redlock.is_locked(name)"),
     ('redlock.lock(["a", "b"])', TypeError, "write lock(*names)"),
     (
@@ -129,3 +148,31 @@ def test_an_even_number_of_masters_is_warned_of_once(
     else:
         assert len(said) == 1
         assert f"survive the loss of {count // 2 - 1}, no more than {count - 1} do" in said[0]
+
+
+@pytest.mark.parametrize("options", [{}, {"fair": True}, {"wait": 0}])
+async def test_a_missing_right_is_told_with_the_key_and_the_page(
+    masters: list[FakeMaster], options: dict[str, Any]
+) -> None:
+    async with Redlock(masters, restart_guard="off", key_prefix="lock:") as redlock:
+        async with redlock.lock("r"):
+            pass
+        for master in masters:
+            master.error = "NOPERM No permissions to access a key"
+        with pytest.raises(QuorumUnavailableError) as caught:
+            await redlock.lock("r", **({"wait": 300} | options)).acquire()
+    assert "NOPERM" in str(caught.value)
+    assert "'lock:r'" in caught.value.hint
+    assert str(caught.value).endswith("see examples/acl.md")
+
+
+async def test_a_hint_survives_its_way_to_another_process(redlock: Redlock) -> None:
+    async with redlock.lock("r"):
+        with pytest.raises(LockNotAcquiredError) as caught:
+            await redlock.lock("r", wait=0).acquire()
+        other = asyncio.create_task(redlock.lock("r", wait=0).acquire())
+        with pytest.raises(LockNotAcquiredError) as of_another:
+            await other
+    assert of_another.value.hint == ""
+    back = pickle.loads(pickle.dumps(caught.value))
+    assert (back.hint, str(back)) == (caught.value.hint, str(caught.value))

@@ -158,6 +158,35 @@ async def test_the_key_of_somebody_else_is_left_alone(
 
 
 @BOTH
+@pytest.mark.parametrize("held", [1, 12, 60])
+async def test_a_master_that_somebody_else_has_for_a_moment_is_tried_again(
+    redlock: Redlock, masters: list[FakeMaster], held: int
+) -> None:
+    """Those who wait are woken by the extension, and try on masters that are free."""
+    async with redlock, redlock.lock("r", ttl=3000, auto_extend=False) as lease:
+        masters[0].set("r", "theirs", ttl=held)
+        await lease.extend()
+        await asyncio.sleep(0.059)
+        assert kept(masters, lease) == [held < 50, True, True, True, True]
+        sent = len(masters[0].commands)
+        await asyncio.sleep(1)
+        assert len(masters[0].commands) - sent < 5
+
+
+@BOTH
+async def test_nothing_is_tried_again_for_a_lease_that_is_released(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    async with redlock:
+        async with redlock.lock("r", ttl=3000, auto_extend=False) as lease:
+            masters[0].set("r", "theirs", ttl=4)
+            await lease.extend()
+            await asyncio.sleep(0.002)
+        await asyncio.sleep(0.1)
+        assert all("r" not in master.keys for master in masters)
+
+
+@BOTH
 async def test_an_extension_without_a_majority_sets_nothing(
     redlock: Redlock, masters: list[FakeMaster]
 ) -> None:
