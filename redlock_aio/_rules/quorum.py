@@ -180,7 +180,8 @@ def is_final(votes: Iterable[Vote]) -> bool:
     have to refuse for good. A minority that does so ends no wait.
     """
     votes = tuple(votes)
-    return sum(not vote.permanent for vote in votes) < majority(len(votes))
+    left = sum(not vote.permanent for vote in votes)
+    return left < len(votes) and left < majority(len(votes))
 
 
 def is_contended(votes: Iterable[Vote]) -> bool:

@@ -296,7 +296,8 @@ def test_which_answers_no_waiting_mends(text: str, permanent: bool) -> None:
 
 @pytest.mark.parametrize(
     ("masters", "permanent", "final"),
-    [(1, 0, False), (1, 1, True), (2, 1, True), (3, 1, False), (3, 2, True), (4, 1, False),
+    [(0, 0, False),
+     (1, 0, False), (1, 1, True), (2, 1, True), (3, 1, False), (3, 2, True), (4, 1, False),
      (4, 2, True), (5, 2, False), (5, 3, True)],
 )  # fmt: skip
 def test_a_wait_is_over_when_no_majority_is_left(masters: int, permanent: int, final: bool) -> None:
