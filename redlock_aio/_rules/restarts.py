@@ -146,7 +146,13 @@ def judge(
         return verdict
     # We know of something that others may not have noticed. A program that wrote the
     # marker anew for another reason may even have overwritten that it is rejoining.
-    marked = marker is not None and marker.run_id == info.run_id and marker.rejoining
+    # One that ended the quarantine keeps the number: its clock is ahead of ours by less
+    # than a second, and to write it back would only take that program's vote away.
+    marked = (
+        marker is not None
+        and marker.run_id == info.run_id
+        and (marker.rejoining or marker.at == seen.marker)
+    )
     return _out(info, left, lasts, seen.reason, write=not marked)
 
 

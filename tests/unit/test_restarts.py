@@ -160,7 +160,8 @@ def test_who_votes(
         (OLD, rejoining(1, lasts=2), NOTHING, rejoining(59), False),
         (OLD, Marker(ME, rejoining=True, at=CLOCK + 9_000_000), NOTHING, rejoining(9), False),
         # Somebody has overwritten what we know.
-        (OLD, member(at=4), Seen(ME, NOW - 1, 4, NOW + 7, Reason.FLUSHED), rejoining(7), False),
+        (OLD, member(at=4), Seen(ME, NOW - 1, 5, NOW + 7, Reason.FLUSHED), rejoining(7), False),
+        (OLD, member(at=5), Seen(ME, NOW - 1, 5, NOW + 7, Reason.FLUSHED), None, False),
         (YOUNG, None, NOTHING, None, False),
     ],
 )
