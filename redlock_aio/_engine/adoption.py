@@ -82,7 +82,10 @@ class Adopted(Attempt):
 
     def only_leave(self) -> bytes:
         """Return the command that leaves the queue and takes nothing back; empty without one."""
-        return freeing(self.key, self.member, b"") if self.member else b""
+        if not self.member:
+            return b""
+        names = (*self.key.each, *protocol.queue_keys(*self.key.each))
+        return protocol.leave(names, self.token, self.member, stay=False, keep=True)
 
     def why_refused(self) -> str:
         """Return what those say that refuse it."""

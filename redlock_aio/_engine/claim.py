@@ -82,7 +82,7 @@ class Claim(Attempt):
 
     def only_leave(self) -> bytes:
         """Return the command that leaves the queue, and takes nothing back."""
-        return protocol.leave(self._keys, b"", self._member, stay=False)
+        return protocol.leave(self._keys, self.token, self._member, stay=False, keep=True)
 
     def give_back(self) -> bytes:
         """Return the command that takes it back, and keeps the place in the queue."""

@@ -218,22 +218,23 @@ def enqueue(
     return pack(b"EVALSHA", ENQUEUE.sha, *names, token, b"%d" % ttl, member, place, *rest, *fence)
 
 
-def leave(keys: tuple[bytes, ...], token: bytes, member: bytes, *, stay: bool) -> bytes:
+def leave(
+    keys: tuple[bytes, ...], token: bytes, member: bytes, *, stay: bool, keep: bool = False
+) -> bytes:
     """
     Return the command that gives back the lock if it is *token*'s, and wakes who is next.
 
     Args:
         keys: The locks', and those of `queue_keys`.
 
-        stay: Whether *member* keeps its place in the queue.
+        stay: Whether *member* keeps its place in the queue; *keep* the lock, until its ttl ends.
     """
-    how = b"stay" if stay else b"go"
+    how = b"kept" if keep else b"stay" if stay else b"go"
     return pack(b"EVALSHA", LEAVE.sha, b"%d" % len(keys), *keys, token, member, how, CHANNEL)
 
 
 EVERYTHING_CHANGED = [b"invalidate", None]
 """What a master says when it has forgotten all keys, or what it was to tell of."""
-
 
 GONE = [b"gone"]
 """What is said for a master that can't say it: its connection has ended."""

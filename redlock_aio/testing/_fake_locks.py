@@ -291,14 +291,19 @@ class Others:
         self.holder: bytes | None = None
         self.left = -2
 
-    def free(self, data: Data, lock: bytes, token: bytes) -> bool:
-        """Free *lock* if it is *token*'s, or note who has it; return whether it is free then."""
+    def free(self, data: Data, lock: bytes, token: bytes, *, keeps: bool = False) -> bool:
+        """
+        Free *lock* if it is *token*'s, or note who has it; return whether it is free then.
+
+        Args:
+            keeps: Whether to note *token* as well instead.
+        """
         try:
             holder = get(data, lock)
         except Error as error:
             self.failed = error
             return False
-        if holder == token:
+        if holder == token and not keeps:
             data.delete(lock)
         else:
             self.met(data, lock, holder)

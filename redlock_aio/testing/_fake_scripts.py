@@ -87,7 +87,8 @@ def _leave(data: Data, now: int, keys: Sequence[bytes], arguments: Sequence[byte
     size = len(keys) // 3
     others, called = Others(), {member}
     for lock, queue, live in zip(keys[:size], keys[size:], keys[2 * size :], strict=False):
-        news = others.free(data, lock, token)
+        kept = how == b"kept"
+        news = others.free(data, lock, token, keeps=kept) or kept
         if how != b"stay":
             news = news or data.zfirst(queue) == member
             data.zrem(queue, member)

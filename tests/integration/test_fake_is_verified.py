@@ -62,7 +62,8 @@ def queue_requests(names: list[bytes]) -> st.SearchStrategy[bytes]:
         most=st.integers(min_value=1, max_value=4),
         not_after=st.sampled_from([AT_ANY_TIME] * 9 + [AT_NO_TIME]),
     )
-    leaves = st.builds(protocol.leave, keys, tokens, members, stay=st.booleans())
+    either = st.booleans()
+    leaves = st.builds(protocol.leave, keys, tokens, members, stay=either, keep=either)
     return st.one_of(
         enqueues,
         enqueues,

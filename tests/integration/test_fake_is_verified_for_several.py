@@ -90,7 +90,8 @@ def queue_requests() -> st.SearchStrategy[bytes]:
         tokens, ttls, members, st.sampled_from([1, 2, 2**51]), st.integers(1, 4),
         st.sampled_from([0, 1_700_000_000_000_001]),
     )  # fmt: skip
-    leaves = st.builds(protocol.leave, st.just(names), tokens, members, stay=st.booleans())
+    either = st.booleans()
+    leaves = st.builds(protocol.leave, st.just(names), tokens, members, stay=either, keep=either)
     return st.one_of(
         enqueues, enqueues, leaves, st.builds(zadd, keys), one.queue_requests(NAMES),
         plain_requests(),

@@ -145,6 +145,30 @@ async def test_a_fair_queue_does_not_stall_beyond_it(
     assert not any(left(master) for master in masters)
 
 
+@pytest.mark.parametrize("held", range(3_000, 4_200, 100))
+@pytest.mark.parametrize("here", [False, True])
+async def test_a_fair_waiter_hears_when_it_ends_though_its_holder_was_long_taken_off_the_queue(
+    redlock: Redlock, masters: list[FakeMaster], held: int, *, here: bool
+) -> None:
+    """The first waiter has asked before that, the second after it; the key had a longer ttl."""
+    async with Redlock(masters, restart_guard="off") as other:
+        got: list[float] = []
+
+        async def work(waits: Redlock) -> None:
+            async with waits.lock("r", fair=True):
+                got.append(loop().time())
+
+        async with redlock.lock("r", fair=True, hold_at_least=held + 200):
+            ends = loop().time() + (held + 200) / 1000
+            tasks = [asyncio.create_task(work(redlock if here else other))]
+            await asyncio.sleep(0.37)
+            tasks.append(asyncio.create_task(work(other)))
+            await asyncio.sleep(held / 1000 - 0.37)
+        await asyncio.wait(tasks)
+        assert ends <= got[0] < ends + 0.02
+        assert got[1] < ends + 0.05
+
+
 @pytest.mark.parametrize("how", ["fails", "is cancelled", "releases itself"])
 async def test_however_the_body_ends_it_is_kept(
     redlock: Redlock, masters: list[FakeMaster], how: str

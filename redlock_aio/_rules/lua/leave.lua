@@ -1,20 +1,23 @@
 -- KEYS: the locks, their queues, and who lives in these; see enqueue.lua.
 -- ARGV[1]: the token, ARGV[2]: the member, ARGV[3]: "stay" keeps its place in the queues,
+-- "kept" leaves them, but the lock stays until its ttl is over, which is shorter now,
 -- ARGV[4]: what channels begin with; a member is "client/number", and the client listens.
 -- Gives back what is ours, and calls who is first now in each queue, if there is something new for it:
--- the lock is free, or it comes next after somebody else. Answers as release_all.lua does.
+-- the lock is free, or it comes next after somebody else, or the lock is kept: a member that was not
+-- the first when it asked does not know when that ends. Answers as release_all.lua does.
 local time = redis.call("TIME")
 local ms = string.format("(%.0f", time[1] * 1000 + math.floor(time[2] / 1000))
 local locks = #KEYS / 3
+local kept = ARGV[3] == "kept"
 local gone, other, ends, called, failed = false, false, 0, {}, nil
 for i = 1, locks do
   local queue, live = KEYS[locks + i], KEYS[2 * locks + i]
   local holder = get(KEYS[i])
-  local news = holder == ARGV[1] or not holder
+  local news = kept or holder == ARGV[1] or not holder
   if type(holder) == "table" then
     -- No lock at all; that must not keep us from giving back the others.
     failed = holder
-  elseif holder == ARGV[1] then
+  elseif holder == ARGV[1] and not kept then
     redis.call("DEL", KEYS[i])
   elseif holder then
     local left = redis.call("PTTL", KEYS[i])
