@@ -43,21 +43,21 @@ class Attempt(Round):
         stamp: bytes = b"",
         counter: Counter | None = None,
     ) -> None:
-        self.counter = counter
+        self.counter: Counter | None = counter
         """What is said about the resource's counter, if there is to be a fencing token."""
-        self.fence = 0
+        self.fence: int = 0
         """The fencing token, when there is one."""
-        self.key = key
-        self.ttl = ttl
-        self.stamp = stamp
-        self.token = fleet.token() + stamp
+        self.key: Key | Keys = key
+        self.ttl: int = ttl
+        self.stamp: bytes = stamp
+        self.token: bytes = fleet.token() + stamp
         """The value that the masters keep: what nobody can guess, and who we are."""
-        self.until = 0.0
+        self.until: float = 0.0
         """Until when the lock may be believed; 0 if it was not won, or too late."""
         self.watch: Watch | None = None
         """If it was not won: what is known since."""
         super().__init__(fleet.links, self._request(fleet))
-        self.began = fleet.clock()
+        self.began: float = fleet.clock()
 
     def _request(self, _fleet: Fleet) -> bytes:
         return self.key.acquire(self.token, self.ttl)
@@ -302,7 +302,7 @@ class Watch(Release):
         self._key = attempt.key
         self._clock = fleet.clock
         self._loop = fleet.loop
-        self.view = View(len(fleet.links))
+        self.view: View = View(len(fleet.links))
         self._bell: asyncio.Future[None] | None = None
 
     def answered(self, master: int, reply: object, /) -> None:

@@ -72,9 +72,9 @@ class Hold(Lifetime):
     ) -> None:
         ends = math.inf if max_hold is None else now + max_hold / 1000
         super().__init__(now, attempt.until, attempt.ttl, factor, renewed, ends)
-        self.resources = resources
-        self.attempt = attempt
-        self.count = 1
+        self.resources: tuple[str, ...] = resources
+        self.attempt: Attempt = attempt
+        self.count: int = 1
         """How many share it, all of one owner; 0 if the last one was dropped without a release."""
         self.owner: object = None
         """Whose it is, if not the task's that has acquired it."""
@@ -82,11 +82,11 @@ class Hold(Lifetime):
         """Who has it: the task that has acquired it, or has entered it since."""
         self.others: tuple[Sharer, ...] = ()
         """The tasks of those who share it, but for the first."""
-        self.told = attempt.ttl
+        self.told: int = attempt.ttl
         """What the masters were told last, whether they have heard it or not."""
-        self.wanted = 0
+        self.wanted: int = 0
         """The longest ttl that was wanted, if no extension has told it the masters yet."""
-        self.keep_until = 0.0
+        self.keep_until: float = 0.0
         """Until when the masters are to keep the key after it has ended well."""
         self.released: Round | None = None
         self.scope: CancelScope | None = None
@@ -94,12 +94,12 @@ class Hold(Lifetime):
         """Whose body `scope` cancels."""
         self.inner: tuple[tuple[CancelScope, Sharer], ...] = ()
         """The same of those who were entered later, in that order."""
-        self.line = line
-        self.at = 0.0
+        self.line: Line = line
+        self.at: float = 0.0
         """When the watchdog attends to it."""
-        self.look_at = math.inf
+        self.look_at: float = math.inf
         """When to look whether the masters still have its key."""
-        self.looked_at = -math.inf
+        self.looked_at: float = -math.inf
         self._watchdog = watchdog
         self._lost: asyncio.Event | None = None
 
@@ -260,10 +260,10 @@ class Renewal(Round):
     def __init__(self, watchdog: Keeper, hold: Hold, ttl: int, now: float) -> None:
         super().__init__(watchdog.fleet.links, hold.attempt.extension(ttl))
         self._watchdog = watchdog
-        self.hold = hold
-        self.ttl = ttl
-        self.began = now
-        self.epoch = hold.begin_extension(now, ttl)
+        self.hold: Hold = hold
+        self.ttl: int = ttl
+        self.began: float = now
+        self.epoch: int = hold.begin_extension(now, ttl)
 
     def settled(self) -> None:
         """Judge it, then wake whoever waits."""

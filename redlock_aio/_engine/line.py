@@ -83,18 +83,18 @@ class Line:
     )  # fmt: skip
 
     def __init__(self) -> None:
-        self.contending = False
+        self.contending: bool = False
         self.counter: Counter | None = None
         self.holder: Party | None = None
         self.watcher: Party | None = None
         self.guests: dict[Party, None] | None = None
         # A dict keeps the order, and forgets those who leave at no cost.
         self._queue: dict[asyncio.Future[bool], None] | None = None
-        self.since = 0.0
-        self.open_at = 0.0
+        self.since: float = 0.0
+        self.open_at: float = 0.0
         self._tried_by = 0.0
-        self.round_trip = 0.0
-        self.spread = 0.0
+        self.round_trip: float = 0.0
+        self.spread: float = 0.0
         self._tenure = TENURE
         # More than 0 if others have taken the lock lately when they could go first.
         self._others = 0

@@ -60,9 +60,9 @@ class Round(Tally):
     def __init__(self, links: Sequence[Link], payload: bytes) -> None:
         super().__init__(len(links))
         self._links = links
-        self.payload = payload
-        self.debt_ttl = 0
-        self.unsent = 0  # a bit for each master that the question never left for
+        self.payload: bytes = payload
+        self.debt_ttl: int = 0
+        self.unsent: int = 0  # a bit for each master that the question never left for
         self.waiter: asyncio.Future[None] | None = None
 
     @property
@@ -202,27 +202,27 @@ class Fleet:
         stamp: bytes = b"",
         teller: Teller = SILENT,
     ) -> None:
-        self.links = tuple(links)
-        self.teller = teller
-        self.trips = trips
-        self.clock = clock_of(loop)
-        self.outages = Outages(self.clock)
-        self.clocks = Clocks(len(links), time.time() - self.clock())
-        self.can_free = False
+        self.links: tuple[Link, ...] = tuple(links)
+        self.teller: Teller = teller
+        self.trips: RoundTrips = trips
+        self.clock: Callable[[], float] = clock_of(loop)
+        self.outages: Outages = Outages(self.clock)
+        self.clocks: Clocks = Clocks(len(links), time.time() - self.clock())
+        self.can_free: bool = False
         """Whether every master that is up has a command for releases."""
-        self.closed = False
-        self.why_closed = "this Redlock was closed"
+        self.closed: bool = False
+        self.why_closed: str = "this Redlock was closed"
         """What an error says to who asks for anything after that."""
-        self.ready = False
+        self.ready: bool = False
         """Whether it is known which masters are up."""
         self.lines: dict[bytes | Keys, Line] = {}
         """For each key who wants it, or wanted it lately."""
         self.kin: dict[Callable[[object], None], None] = {}
         """Whom to tell when something was acquired for an owner: others of it may wait."""
         self.queues: Listener | None = None
-        self.stamp = stamp
+        self.stamp: bytes = stamp
         """What follows each token in the value, and says who we are."""
-        self.loop = loop
+        self.loop: asyncio.AbstractEventLoop = loop
         self._caching = Round(links, protocol.CACHING)
         for number in range(len(links)):
             self._caching.answered(number, GRANTED)  # nobody asks whether it was

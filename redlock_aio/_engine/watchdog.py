@@ -69,9 +69,9 @@ class Watchdog:
     )  # fmt: skip
 
     def __init__(self, fleet: Fleet, *, max_ttl: int) -> None:
-        self.fleet = fleet
-        self.origin = Origin(fleet.loop)
-        self.max_ttl = max_ttl
+        self.fleet: Fleet = fleet
+        self.origin: Origin = Origin(fleet.loop)
+        self.max_ttl: int = max_ttl
         self._heap: list[tuple[float, int, Hold]] = []
         self._held = 0
         self._order = itertools.count()

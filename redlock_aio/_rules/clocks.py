@@ -45,9 +45,9 @@ class Clocks:
         self._ahead = ahead
         self._last = 0
         self._interval = FIRST_INTERVAL
-        self.due_at = -math.inf
+        self.due_at: float = -math.inf
         """When the masters are to be asked for their time, once they have told it."""
-        self.spread = 0.0
+        self.spread: float = 0.0
         """By how many seconds the fastest clock is ahead of the one in the middle."""
 
     def __repr__(self) -> str:

@@ -112,7 +112,9 @@ class Counter:
     __slots__ = ("_head", "_keys", "_lead", "_several", "keys")
 
     def __init__(self, keys: Sequence[bytes], lead: int) -> None:
-        self.keys = tuple(b"redlock_aio:fence:" + hash_tagged(key) for key in keys)
+        self.keys: tuple[bytes, ...] = tuple(
+            b"redlock_aio:fence:" + hash_tagged(key) for key in keys
+        )
         self._keys = (b"%d" % (2 * len(keys)), *keys, *self.keys)
         self._lead = max(lead, SHORTEST_LEAD)
         self._several = len(keys) > 1

@@ -5,11 +5,18 @@ Both say the same things to the masters in their own words: one key as a command
 that other libraries say too, several by scripts that do it to all of them or none.
 """
 
-from typing import ClassVar
+from collections.abc import Callable
+from typing import ClassVar, TypeAlias
 
 from redlock_aio._rules import protocol, scripts
 from redlock_aio._rules.fencing import Counter
 from redlock_aio._rules.scripts import ACQUIRE_ALL, EXTEND_ALL, RELEASE_ALL, pack
+
+Setting: TypeAlias = "Callable[[Key, bytes, int], bytes]"
+"""A command that sets a key to a token, for so many ms."""
+
+Freeing: TypeAlias = "Callable[[Key, bytes], bytes]"
+"""A command that deletes a key if it has a token."""
 
 
 class Key(bytes):
@@ -19,11 +26,11 @@ class Key(bytes):
     can_free: ClassVar[bool] = True
     """Whether some servers have a command of their own to free it."""
 
-    acquire = protocol.acquire
-    extend = protocol.extend
-    free = protocol.free
-    release = protocol.release
-    restore = protocol.acquire
+    acquire: ClassVar[Setting] = protocol.acquire
+    extend: ClassVar[Setting] = protocol.extend
+    free: ClassVar[Freeing] = protocol.free
+    release: ClassVar[Freeing] = protocol.release
+    restore: ClassVar[Setting] = protocol.acquire
 
     @property
     def each(self) -> tuple["Key", ...]:

@@ -89,18 +89,18 @@ class Lifetime:
     def __init__(
         self, now: float, deadline: float, ttl: int, factor: float, renewed: bool, ends: float
     ) -> None:
-        self.ttl = ttl
-        self.longest_ttl = ttl
+        self.ttl: int = ttl
+        self.longest_ttl: int = ttl
         """The longest ttl that any master may have been told."""
-        self.state = HELD
-        self.reason = ""
-        self.deadline = deadline if deadline < ends else ends  # noqa: FURB136 - faster
-        self.ends = ends
-        self.renewed = renewed
-        self.factor = factor
+        self.state: State = HELD
+        self.reason: str = ""
+        self.deadline: float = deadline if deadline < ends else ends  # noqa: FURB136 - faster
+        self.ends: float = ends
+        self.renewed: bool = renewed
+        self.factor: float = factor
         self._promised = self.deadline
         self._epoch = 0  # counts the extensions that promised less than the one before
-        self.due = now
+        self.due: float = now
         """When it wants to be looked at again: to be extended, or to be told lost."""
 
     def __repr__(self) -> str:

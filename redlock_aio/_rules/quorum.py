@@ -106,12 +106,12 @@ class Tally:
 
     def __init__(self, masters: int) -> None:
         self.replies: list[object] = [NOT_YET] * masters
-        self.granted = 0
-        self.against = 0
-        self.verdict = OPEN
-        self.won_at = majority(masters)
+        self.granted: int = 0
+        self.against: int = 0
+        self.verdict: Verdict = OPEN
+        self.won_at: int = majority(masters)
         # Lost when those that are left do not make a majority.
-        self.lost_at = masters - self.won_at + 1
+        self.lost_at: int = masters - self.won_at + 1
 
     def __repr__(self) -> str:
         score = f"{self.granted}:{self.against} of {len(self.replies)}"

@@ -73,8 +73,8 @@ class RoundTrips:
 
     def __init__(self, masters: int, fixed: int | None = None) -> None:
         self._trips: list[RoundTrip | None] = [None] * masters
-        self.fixed = fixed is not None
-        self.timeout = SHORTEST if fixed is None else fixed
+        self.fixed: bool = fixed is not None
+        self.timeout: int = SHORTEST if fixed is None else fixed
 
     def __repr__(self) -> str:
         how = "fixed" if self.fixed else "learned"

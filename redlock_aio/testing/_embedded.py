@@ -67,7 +67,7 @@ class EmbeddedMaster:
         self._process: subprocess.Popen[bytes] | None = None
         self._paused = False
         self._unix = unix
-        self.port = 0 if unix else _free_port()
+        self.port: int = 0 if unix else _free_port()
 
     def __repr__(self) -> str:
         return f"<EmbeddedMaster {self.url}, {self.state}>"

@@ -28,8 +28,8 @@ class _FakeTransport(asyncio.Transport):
         self._master = master
         self._protocol: asyncio.Protocol | None = None
         self._closing = False
-        self.reader = hiredis.Reader(notEnoughData=_NOT_ENOUGH)
-        self.listener = Listener(functools.partial(master.push, self))
+        self.reader: hiredis.Reader = hiredis.Reader(notEnoughData=_NOT_ENOUGH)
+        self.listener: Listener = Listener(functools.partial(master.push, self))
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
         if not isinstance(protocol, asyncio.Protocol):
@@ -92,12 +92,12 @@ class FakeMaster(Commands):
             fake masters. It is what they say the time is; no key ends earlier.
     """
 
-    secrets = ()
+    secrets: tuple[str, ...] = ()
 
     def __init__(self, name: str = "", *, latency: float = 0.001) -> None:
         number = next(_numbers)
         super().__init__(f"{number:040x}")
-        self.name = name or f"fake-{number}"
+        self.name: str = name or f"fake-{number}"
         self.latency = latency
         # A dict, because the order of a set changes from run to run.
         self._connections: dict[_FakeTransport, None] = {}
@@ -155,7 +155,7 @@ class FakeMaster(Commands):
         """Let it come back, empty, as a process that has been running for *uptime* seconds."""
         self.kill()
         self._restarts += 1
-        self.run_id = f"{self._restarts:08x}" + self.run_id[8:]
+        self.run_id: str = f"{self._restarts:08x}" + self.run_id[8:]
         self.uptime = uptime
         self._alive = True
 

@@ -32,7 +32,7 @@ class Commands:
         self.role = "master"
         self.error = ""
         self.forbid: set[str] = set()
-        self.clock_offset = 0.0
+        self.clock_offset: float = 0.0
         self.replica_before = False
         self.commands: list[list[bytes]] = []
         self._age, self._age_at = AGE, _now()
