@@ -140,12 +140,13 @@ async def test_an_error_says_that_answers_take_longer_than_the_time_out_that_was
     async with Redlock(masters, master_timeout=wanted) as redlock:
         assert redlock.master_timeout == 50
         for wait in (0, 300):
-            for fair in (False, True):
-                with pytest.raises(QuorumUnavailableError) as caught:
-                    await redlock.lock("r", wait=wait, fair=fair).acquire()
-                said = "timed out, its answers take 80 ms, master_timeout is 50 ms"
-                # In a queue an answer counts that comes late.
-                assert str(caught.value).count(said) >= (1 if fair and wait else 3)
+            with pytest.raises(QuorumUnavailableError) as caught:
+                await redlock.lock("r", wait=wait).acquire()
+            said = "timed out, its answers take 80 ms, master_timeout is 50 ms"
+            assert str(caught.value).count(said) >= 3
+            # In a queue an answer counts that comes late.
+            async with redlock.lock("r", wait=wait, fair=True):
+                pass
         await asyncio.sleep(1)
     assert not any(master.keys for master in masters)
 
