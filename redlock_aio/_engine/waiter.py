@@ -110,9 +110,9 @@ class Waiter(Inquiry):
             self._beat_at,
             self._heard_out_at or math.inf,
             self._leaves_at,
-            # Aside there is nothing to give back: an instant that nobody attends to would
-            # make the timer fire for ever.
-            math.inf if self._aside else self.ticket.stale_at(self._fresh_for),
+            # Aside there is nothing to give back, and with a majority nothing is given back for
+            # age: an instant that nobody attends to would make the timer fire for ever.
+            math.inf if self._aside or self._until() else self.ticket.stale_at(self._fresh_for),
         )
         if due < self._armed_for:  # a timer that is too early looks again
             if self._timer is not None:

@@ -6,6 +6,7 @@ import hiredis
 import pytest
 
 from redlock_aio import Redlock
+from redlock_aio._engine.waiter import Waiter
 from redlock_aio._rules import revocation
 from redlock_aio._rules.scripts import RAISE
 from redlock_aio.testing import FakeMaster
@@ -60,3 +61,36 @@ async def test_a_claim_that_is_given_back_while_a_token_is_agreed_on_does_not_co
         await lease.release()
     await asyncio.sleep(4)
     assert not [key for key in left(masters) if b"fence" not in key]
+
+
+async def test_a_waiter_does_not_spin_on_an_old_grant_while_a_token_is_agreed_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    The first master grants at once; the others keep a foreign lock for 130 ms.
+
+    When they grant, the first grant is nearly too old, but the others make a majority without
+    it. While these agree on a token, which takes 40 ms, the first grant gets too old.
+    """
+    masters = [FakeMaster(f"m{n}", latency=0.001 if n == 0 else 0.02) for n in range(3)]
+    ticks = 0
+    tick = Waiter._tick
+
+    def counted(waiter: Waiter) -> None:
+        nonlocal ticks
+        ticks += 1
+        assert ticks < 1_000, "the timer fires again and again in the same instant"
+        tick(waiter)
+
+    monkeypatch.setattr(Waiter, "_tick", counted)
+    async with Redlock(masters, restart_guard="off", fencing=True) as redlock:
+        async with redlock.lock("r", fair=True):
+            pass
+        await asyncio.sleep(0.1)
+        for number, master in enumerate(masters):
+            count_up(master, 10_000_000 * (number + 1))
+        for master in masters[1:]:
+            master.set("r", "foreign", 130)
+        async with redlock.lock("r", fair=True) as lease:
+            assert lease.valid
+    assert ticks
