@@ -73,8 +73,8 @@ class Shared(Protocol):
     def is_old(self) -> bool:
         """Whether some master is known not to be new."""
 
-    def learn(self, lasts: float) -> None:
-        """Wait for *lasts* seconds, if that is longer."""
+    def learn(self, lasts: float, *, by: "Sentry | None" = None) -> None:
+        """Wait for *lasts* seconds, if that is longer, as the master of *by* says."""
 
     async def found(self) -> None:
         """Mark all masters as members, if none of them has a marker."""
@@ -124,6 +124,7 @@ class Sentry:
         self._rereads = 0
         self._until = 0.0
         self._started = 0.0
+        self._forgot_at = -math.inf
         self._reason = restarts.Reason.NONE
         self._silence = Silence(Answer.QUARANTINED)
         self._said_at = -math.inf
@@ -273,7 +274,7 @@ class Sentry:
 
     def _verdict(self, info: ServerInfo, marker: Marker | None) -> Verdict:
         guard = self._guard
-        guard.learn(0.0 if marker is None else marker.lasts / 1000 - self._outlives)
+        guard.learn(0.0 if marker is None else marker.lasts / 1000 - self._outlives, by=self)
         seen, now = guard.seen[self._number], guard.clock()
         verdict = restarts.judge(info, marker, seen, now, lasts=self.lasts, strict=guard.strict)
         reread = self._rereads >= len(REREADS)
@@ -295,7 +296,8 @@ class Sentry:
             marker = self._carried(marker_of(get), 1)
             if isinstance(marked, Exception) and str(marked).startswith("NOPERM"):
                 raise forbidden(marked)
-            if marker == verdict.write and not verdict.careful:
+            longest = marker is not None and marker.lasts >= milliseconds(self.lasts)
+            if marker == verdict.write and not verdict.careful and longest:
                 break  # it says no more than what we know, and we know why
             verdict = self._verdict(info, marker)
             if isinstance(marked, Exception) and verdict.state is MEMBER:
@@ -343,11 +345,29 @@ class Sentry:
         self._stood += 1
         self._until = self._guard.clock() + verdict.seconds
         self._reason = verdict.reason
+        self._forgot_at = self._last_forgot(marker)
         self._said_at = -math.inf
         if verdict.state is not UNDECIDED:
             self.settled = True
         if before is not self.state:
             self._judged()
+
+    def _last_forgot(self, marker: Marker | None) -> float:
+        """Return the last instant at which the master may have forgotten locks."""
+        if marker is None or not marker.since or self.info.time is None:
+            return -math.inf
+        return self._guard.clock() - (self.info.time - marker.since) / 1_000_000
+
+    def outlasted(self) -> None:
+        """
+        Judge anew, because the quarantine is longer now.
+
+        A vote that it ends is ended at once. Else the master that tells of the longer one
+        would vote, and this one could still grant the same lock before it is looked at.
+        """
+        if self.state is MEMBER and self._guard.clock() < self._forgot_at + self.lasts:
+            self._again("it may have forgotten locks of a program with a longer max_ttl")
+        self.doubt()
 
     def heard(self, number: int, push: object) -> None:
         """Take what the server says unasked."""

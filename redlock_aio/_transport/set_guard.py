@@ -65,12 +65,15 @@ class Guard:
             for sentry in self.sentries
         )
 
-    def learn(self, lasts: float) -> None:
+    def learn(self, lasts: float, *, by: Sentry | None = None) -> None:
         """
         Wait for *lasts* seconds, if that is longer: some program on these masters does.
 
         A program with a longer *max_ttl* writes its quarantine on a master before that
         votes for it. So all masters that may have forgotten its leases wait for them.
+
+        Args:
+            by: Whose master says so; it is being judged.
         """
         if milliseconds(lasts) <= milliseconds(self.lasts):
             return
@@ -83,7 +86,8 @@ class Guard:
             " on these masters has a longer max_ttl than this one",
         )
         for sentry in self.sentries:
-            sentry.doubt()  # it may vote by the shorter time
+            if sentry is not by:
+                sentry.outlasted()  # it may vote by the shorter time
 
     async def found(self) -> None:
         """
@@ -108,13 +112,18 @@ class Guard:
         finally:
             self.founding = False
         found = [read_marker(reply) for _, reply in replies]
+        for marker in found:
+            self.learn(0.0 if marker is None else marker.lasts / 1000)
         new = not any(
             marker is not None and (marker.rejoining or marker.run_id != sentry.info.run_id)
             for sentry, marker in zip(sentries, found, strict=True)
         )
         for sentry, marker, (marked, _) in zip(sentries, found, replies, strict=True):
             if new and marker is not None and sentry.state is UNDECIDED:
-                sentry.stand(Verdict(MEMBER), marker)
+                if marker.lasts < milliseconds(self.lasts):
+                    sentry.doubt()  # a program with a shorter quarantine has marked it
+                else:
+                    sentry.stand(Verdict(MEMBER), marker)
             elif not new and marked == GRANTED:
                 sentry.ask_for(restarts.not_new(sentry.info, sentry.lasts, certain=True))
                 sentry.doubt()  # of our own writing we are not told

@@ -9,6 +9,8 @@ from redlock_aio import LockNotAcquiredError, Redlock
 from redlock_aio._rules import timing
 from redlock_aio.testing import FakeMaster
 
+from .links import Link
+
 pytestmark = [pytest.mark.promise("S1")]
 
 LONG, SHORT = 20_000, 1_000
@@ -101,6 +103,55 @@ async def test_a_new_set_costs_no_wait_whoever_comes_first(
             await asyncio.sleep(1)
             assert await answers(one) == "GGGGG"
     assert all(master.marker.split()[3] == "21200" for master in masters if master.marker)
+
+
+@pytest.mark.parametrize("told", [True, False])
+@pytest.mark.parametrize("first", [SHORT, LONG])
+async def test_programs_that_mark_a_new_set_together_mark_it_with_the_longer_one(
+    masters: list[FakeMaster], first: int, *, told: bool
+) -> None:
+    """The program with the longer one may find the marker of the other in place of its own."""
+    for master in masters:
+        master.uptime = 0
+        if not told:
+            master.forbid.add("CLIENT")
+    both = [Redlock(masters, max_ttl=max_ttl) for max_ttl in (first, LONG + SHORT - first)]
+    await asyncio.gather(*(redlock.__aenter__() for redlock in both))
+    assert [await answers(redlock) for redlock in both] == ["GGGGG"] * 2
+    assert {master.marker.split()[3] for master in masters if master.marker} == {"21200"}
+    for redlock in both:
+        await redlock.aclose()
+
+
+@pytest.mark.parametrize("slower", [1, 2, 3, 4, 6, 10])
+async def test_a_restarted_master_that_votes_by_the_short_one_loses_its_vote_in_time(
+    slower: int,
+) -> None:
+    """
+    The first master is free, the second keeps the lease, the third has forgotten it.
+
+    A program that has just started looks at the third one first, which has no marker and
+    has been up for longer than the short quarantine. The others tell of the long one in
+    the moment in which they begin to vote.
+    """
+    free, keeps, forgets = masters = [FakeMaster(f"m{i}") for i in range(3)]
+    links = [Link(master) for master in masters]
+    async with Redlock(links, max_ttl=LONG) as long:
+        lease = await long.lock("r", ttl=LONG, auto_extend=False, on_lost="flag").acquire()
+        await asyncio.sleep(0.05)
+        free.delete("r")
+        for link in links:
+            link.cut()
+        forgets.restart()
+        await asyncio.sleep(lasts(SHORT) + 1)
+        free.latency = keeps.latency = slower / 1000
+        async with Redlock(masters, max_ttl=SHORT) as newcomer:
+            assert not await gets_in(newcomer)
+            await asyncio.sleep(0.5)
+            assert not await gets_in(newcomer)
+        assert lease.valid
+        for link in links:
+            link.mend()
 
 
 async def test_who_votes_by_a_short_quarantine_waits_longer_when_a_long_one_is_known(
