@@ -185,11 +185,14 @@ class Waiter(Inquiry):
 
     def _step_aside(self) -> None:
         """Leave all queues, and ask on until a majority answers: see `_rules.fairness`."""
-        self.claim.unsent &= self._unknown
-        self.claim.let_go(max(self._ttl, fairness.LIVES), stay=False)
+        left = self.claim
+        left.unsent &= self._unknown
         self._aside = True
         self._unreached_since = self.fleet.clock()
         self._start_over()
+        # After that: this nudges the waiters of this process that come next, this one too. A
+        # question under the old name would enter the queue again, behind the request to leave.
+        left.let_go(max(self._ttl, fairness.LIVES), stay=False)
         self.ask_all(again=True)
 
     def _enter_again(self) -> None:

@@ -11,6 +11,7 @@ from redlock_aio._rules.fairness import HEARTBEAT, LIVES
 from redlock_aio.testing import FakeMaster
 
 from .links import BusyLink, Link, links_to
+from .meddling import before
 from .test_waiter import commands, got, left, now, queued
 
 BOUND = LIVES / 1000 + HEARTBEAT + 0.05
@@ -235,3 +236,48 @@ async def test_answers_that_only_wait_for_us_are_waited_for(masters: list[FakeMa
         assert max(took) < 0.35
         asked = commands(masters[0], scripts.ENQUEUE)
         assert len(asked) == 301
+
+
+@pytest.mark.promise("S3")
+@pytest.mark.parametrize("ends", [False, True])
+async def test_a_waiter_that_leaves_the_queues_does_not_ask_under_its_old_name(
+    ends: bool,
+) -> None:
+    """
+    It comes next on the only master that it reaches; there the lock may have ended just then.
+
+    What is given back has those of the program ask who come next, and it is one of them.
+    Its question entered the queue again, or took a lock that nobody gave back.
+    """
+    masters = [FakeMaster(f"m{number}") for number in range(3)]
+    async with AsyncExitStack() as stack:
+        healthy = await program(stack, links_to(masters))
+        links = links_to(masters)
+        other = await program(stack, links)
+        holder = await healthy.lock("r", max_hold=60_000).acquire()
+        waiter = asyncio.create_task(got(other, ttl=60_000))
+        await asyncio.sleep(0.1)
+        cut(links, 0)
+
+        began = len(commands(masters[0], scripts.LEAVE))
+        gone: list[float] = []
+
+        def has_left() -> bool:
+            return b"go" in [said[-2] for said in commands(masters[0], scripts.LEAVE)[began:]]
+
+        def end() -> None:
+            if ends and not gone and has_left():
+                gone.append(now())
+                del masters[0]._keys[b"r"]
+
+        before(masters[0], scripts.ENQUEUE, end)
+        while not has_left():  # noqa: ASYNC110 - it is a master that is told
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(0.002)
+        assert not queued(masters[0])
+        assert masters[0].keys.get("r") == (None if ends else holder.token)
+        waiter.cancel()
+        await asyncio.wait([waiter])
+        await holder.release()
+        await asyncio.sleep(0.1)
+        assert "r" not in masters[0].keys
