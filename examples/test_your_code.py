@@ -43,8 +43,8 @@ async def test_an_invoice_is_not_sent_by_two(redlock: Redlock) -> None:
 
 @pytest_asyncio.fixture
 async def editing(redlock: Redlock) -> AsyncIterator[Lease]:
-    # pytest-asyncio ends a fixture in another task than the one that began it. No task is inside
-    # the block then that could be cancelled, so the lease only tells if it is lost.
+    # pytest-asyncio ends a fixture in another task than the one that began it, so there is no task
+    # to cancel if the lease is lost. With "flag" the test asks the lease itself, see below.
     async with redlock.lock("invoice:42", on_lost="flag") as lease:
         yield lease
 
