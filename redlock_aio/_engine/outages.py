@@ -34,11 +34,12 @@ class Outages:
         clock: In seconds.
     """
 
-    __slots__ = ("_clock", "_logged", "_since")
+    __slots__ = ("_clock", "_logged", "_met_at", "_since")
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._logged: dict[tuple[str, ...], float] = {}
+        self._met_at = -math.inf
         self._since: float | None = None
 
     def __repr__(self) -> str:
@@ -65,6 +66,9 @@ class Outages:
                 self.over()
             return False
         now = self._clock()
+        if now - self._met_at >= AGAIN:
+            self._since = None  # those who met the last one gave up before it was over
+        self._met_at = now
         if now - self._logged.get(kinds, -math.inf) >= AGAIN:
             fresh = {why: at for why, at in self._logged.items() if now - at < AGAIN}
             self._logged = {**fresh, kinds: now}

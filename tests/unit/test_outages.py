@@ -156,6 +156,27 @@ async def test_a_reason_that_comes_back_after_a_while_is_logged_again(
     assert len(outages(caplog)) == 4
 
 
+async def test_an_outage_whose_waiters_all_gave_up_does_not_make_the_next_one_longer(
+    redlock: Redlock, masters: list[FakeMaster], caplog: pytest.LogCaptureFixture
+) -> None:
+    for master in masters[:3]:
+        master.kill()
+    async with waiting(redlock, "r"):
+        await asyncio.sleep(3)
+    for master in masters[:3]:
+        master.restart()
+    await asyncio.sleep(3600)
+    for master in masters[:3]:
+        master.kill()
+    async with waiting(redlock, "r"):
+        await asyncio.sleep(3)
+        for master in masters[:3]:
+            master.restart()
+        await asyncio.sleep(3)
+    seconds = float(outages(caplog)[-1].partition("again, after ")[2].removesuffix(" s"))
+    assert 3 <= seconds < 6
+
+
 @pytest.mark.parametrize("fair", [False, True])
 async def test_contention_is_no_outage(
     redlock: Redlock, masters: list[FakeMaster], caplog: pytest.LogCaptureFixture, *, fair: bool
