@@ -123,10 +123,10 @@ class Pause:
         self._bell = loop.create_future()
 
     def changed(self, master: int) -> None:
-        """Hear that the key may have been changed; that is found out soon enough."""
+        """Called when the key may have changed. Does nothing: the next round finds that out."""
 
     def nudge(self) -> None:
-        """Hear that it is to be looked what has become of it."""
+        """End the pause: called by its timer, and when the manager ends."""
         if not self._bell.done():
             self._bell.set_result(None)
 

@@ -19,7 +19,7 @@ from redlock_aio._rules.quorum import GRANTED, WON, Answer
 from redlock_aio._rules.revocation import BY_FORCE, is_revocation
 
 REPEATS = 3
-"""How often a key is set again, for one extension, where somebody else had it just then."""
+"""How often an extension repeats to set a key again where somebody else has it at that moment."""
 
 KEY_GONE = "a majority of the masters no longer has its key"
 OVERTAKEN = "somebody else has had the lock on a majority of the masters since"
@@ -44,7 +44,7 @@ class Keeper(Protocol):
         """End it against its holder's will."""
 
     def restore(self, hold: "Hold", master: int, ceiling: int = 0, tries: int = 0) -> None:
-        """Set its key again on a master that has lost it, or does not count for it."""
+        """Set the key of *hold* again on a master that has lost it, or does not count for it."""
 
     def lift(self, hold: "Hold", master: int, ceiling: int) -> None:
         """Lift the counters of a majority, so that *master* can count again."""
@@ -158,7 +158,7 @@ class Hold(Lifetime):
         return task is not None and any(ref is not None and ref() is task for ref in shares)
 
     def abandon(self, reason: str) -> None:
-        """End it in an event loop that was closed: nobody there can be told."""
+        """End the lease of an event loop that was closed: no task of it can be notified."""
         if self.state is HELD:
             self.lose(reason)
             if self._lost is not None:
@@ -286,14 +286,14 @@ class Renewal(Round):
         return reply.__class__ is int
 
     def declined(self, master: int, reply: object) -> None:
-        """Have a master that refuses keep the key again, once the extension holds."""
+        """Set the key again on a master that refuses, once the extension holds."""
         if isinstance(reply, int) and reply in {0, OTHERS}:
             self._watchdog.doubt(self.hold)  # it may have been released by force
         if self.verdict is WON and self.may_lack_key(reply):
             self.restore(master)
 
     def restore(self, master: int) -> None:
-        """Have *master* keep the key again; one that is quarantined may have it already."""
+        """Set the key again on *master*; one that is quarantined may have it already."""
         tries = REPEATS if self.replies[master].__class__ is int else 0
         self._watchdog.restore(self.hold, master, tries=tries)
 

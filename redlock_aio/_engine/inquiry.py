@@ -103,7 +103,7 @@ class Inquiry(abc.ABC):
 
     @abc.abstractmethod
     def ring(self) -> None:
-        """Let the task look what has become of it."""
+        """Wake the task, which then looks whether it has won."""
 
     @property
     def _fresh_for(self) -> float:
@@ -130,12 +130,12 @@ class Inquiry(abc.ABC):
 
     def _await_longer(self, master: int, now: float) -> None:
         """
-        Take a master for silent if it has answered nothing at all for a master time-out.
+        Count a master as silent if it has answered nothing at all for a master time-out.
 
-        If it has answered what was asked before, then the delay is that of our own
-        queue. Taking that for silence, and giving back grants for it, made some pairs
-        of 300 busy tasks wait for the next heartbeat. After `TOO_LATE` the master
-        refuses the question in any case.
+        If it has answered earlier questions meanwhile, the delay is in this program: the
+        answer waits to be read. When that counted as silence, and grants were given back
+        for it, some of 300 busy tasks waited for the next heartbeat. After `TOO_LATE`
+        the master refuses the question in any case.
         """
         link = self.fleet.links[master]
         silence = link.overdue()
@@ -189,7 +189,7 @@ class Inquiry(abc.ABC):
             self._watch(master, ends + EXPIRY_SLACK)
 
     def _watch(self, master: int, ends: float) -> None:
-        """Have *master* tell when the lock there ends, and ask when its ttl is over."""
+        """Subscribe to the end of the lock on *master*, and ask again when its ttl is over."""
         self._due[master] = ends
         key = self.claim.key
         glance = Glance(self, key.look(), key)
@@ -198,15 +198,15 @@ class Inquiry(abc.ABC):
         self.fleet.links[master].send(caching.payload + glance.payload, (caching, glance))
 
     def _give_back(self) -> None:
-        """Let others have what we have, and stay in the queues."""
+        """Give back what masters have granted, and stay in the queues."""
         given, self.claim = self.claim, self.claim.anew(self.member)
         self.ticket.give_back()
         given.let_go(self._ttl, stay=True)
 
     def _start_over(self) -> None:
-        """Be somebody else for the masters, who has not asked yet."""
-        # A new name each time: a master that has not heard yet that we left would take
-        # the old one for one that is still in its queue, at the old place.
+        """Take a new name, under which no master has been asked yet."""
+        # A new name each time: a master that does not know yet that we have left still
+        # has the old name in its queue, at the old place.
         self.queues.enter(self)
         self.claim = self.claim.anew(self.member)
         self._unknown = (1 << len(self.fleet.links)) - 1

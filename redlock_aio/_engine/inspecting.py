@@ -50,7 +50,7 @@ class Inspection(Query):
         self._fleet = fleet
 
     def answered(self, master: int, reply: object, /) -> None:
-        """Note what a master says."""
+        """Keep the *reply* of a master, and when and with which vote it came."""
         if self.replies[master] is not NOT_YET or (reply := self.heard(master, reply)) is NOT_YET:
             return
         self._at[master] = self._fleet.clock()

@@ -24,12 +24,12 @@ LONGEST_TENURE = 1.0
 
 ALONE = 40
 """
-How many round trips the same is at least until others have been seen: a pause costs one, so
-that a process which is alone with a resource loses 2.5 % however far the masters are away.
+The same in round trips, at least, until other processes have been seen: a pause costs one
+round trip, so a process that is alone with a resource loses 2.5 % however far the masters are.
 """
 
 SEEN = 3
-"""After how many chances that nobody used a process is alone again."""
+"""After how many pauses in which nobody took the lock a process counts as alone again."""
 
 COURTESY = 0.0005
 """How many seconds others get to try, beside two rounds: the time for which tasks are not run."""
@@ -155,9 +155,9 @@ class Line:
         """Hear that a lease has ended, whose release is on its way."""
         if self.holder is holder:
             self.holder = None
-            # By then others have tried, if they were woken by this. Who is just being
-            # refused needs a round to find that out, and another one to see that the lock
-            # is free: then the next request leaves half a round before ours.
+            # By then others have tried, if this release woke them. A process that is just
+            # being refused needs one round to learn that, and another one to see that the
+            # lock is free: its next request then leaves half a round before ours.
             self._tried_by = tried_by = now + 2 * self.round_trip + COURTESY
             kept = now - self.since
             if kept >= self._tenure and (self._others or kept >= ALONE * self.round_trip):
@@ -217,8 +217,8 @@ class Line:
 
     def used(self, by_others: bool) -> None:
         """Learn whether others took the lock when they could go first."""
-        # One chance that nobody uses may be chance: contenders split their votes, or
-        # take the lock and give it back before we look.
+        # One pause that nobody used proves little: contenders may have split their votes,
+        # or taken the lock and released it before we looked.
         self._others = SEEN if by_others else max(self._others - 1, 0)
         # They had their chance: whatever is won from now on begins a new tenure, also
         # if a timer that fires a little early ended the pause.

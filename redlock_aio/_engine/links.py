@@ -30,13 +30,13 @@ class Link(Protocol):
 
 
 class Listener(Protocol):
-    """Whoever wants to hear what masters say unasked, beside the lines."""
+    """What gets the pushes of masters, besides the lines."""
 
     def heard(self, master: int, push: object) -> None:
-        """Take it."""
+        """Called with each push of a master."""
 
     def close(self) -> None:
-        """Hear that it is over."""
+        """Called when the manager is closed."""
 
 
 def clock_of(loop: asyncio.AbstractEventLoop) -> Callable[[], float]:

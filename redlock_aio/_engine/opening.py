@@ -185,9 +185,9 @@ class Opening:
 
     def _let_go_of_a_closed_loop(self) -> None:
         """
-        Be not in use any more if the event loop of the last use was closed.
+        Forget the event loop of the last use if it was closed, so that another can be bound.
 
-        What is known of restarts stays. A loop that only does not run may run again.
+        What is known of restarts stays. A loop that is not closed may run again, and stays bound.
         """
         if self._loop is None or not self._loop.is_closed():
             return
@@ -202,10 +202,10 @@ class Opening:
         Wait until the connection to *master* may end, after its task was cancelled.
 
         At the end of `asyncio.run` all tasks are cancelled at once, and some have locks to
-        release yet. From now on nothing is acquired or extended, and who waits is told so.
-        The connection stays for as long as a task that was cancelled as well holds a
-        lease, which is over by itself in the end, and for one master time-out if there are
-        other tasks at all. What is held then is released.
+        release yet. From now on nothing is acquired or extended, and waiters get an error.
+        The connection stays while a cancelled task holds a lease (which ends by itself at
+        its deadline), and for up to one master time-out while there are other tasks at all.
+        Leases that are still held then are released.
 
         Cancellation:
             Leases that are still held are lost at once.
@@ -333,7 +333,7 @@ class Opening:
 
 
 def _vouch(diallers: Sequence[AnyDialler], restart_guard: RestartGuard) -> None:
-    """Refuse that an operator vouches for what no setting of a server can bring about."""
+    """Raise ValueError for "fsync-always" with Sentinel: a failover loses locks all the same."""
     failing_over = [isinstance(dialler, ServiceDialler) for dialler in diallers]
     if restart_guard == "fsync-always" and any(failing_over):
         raise ValueError(

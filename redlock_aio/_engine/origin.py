@@ -35,7 +35,7 @@ class Origin:
         return self._forks == _forks
 
     def whose(self) -> str:
-        """Return to what it belongs, for somebody to whom it does not."""
+        """Return which loop, thread or process it belongs to, for the error of another one."""
         if self._forks != _forks:
             return "the parent process; export() it there, and adopt() it here"
         if self._loop.is_closed():

@@ -23,7 +23,7 @@ LOOK = 1.0
 
 
 def _votes(waiter: Waiter) -> tuple[Vote, ...]:
-    """Return what each master has said to *waiter* last."""
+    """Return the last vote of each master for *waiter*."""
     waiter.claim.replies = list(waiter._said)
     return waiter.claim.votes()
 

@@ -126,7 +126,7 @@ def _lasts(hold: Hold) -> bool:
 
 
 def explain(fleet: Fleet, wish: Wish, error: BaseException) -> None:
-    """Have *error* say what can be done, if we hold the lock ourselves or may not have it."""
+    """Set the hint of *error* if this task holds the lock itself, or lacks a permission."""
     if not isinstance(error, LockNotAcquiredError):
         return
     now, task = fleet.clock(), asyncio.current_task(fleet.loop)
@@ -150,7 +150,7 @@ def _why(hold: Hold, wish: Wish, who: str) -> str:
 
 
 def _how(hold: Hold, wish: Wish) -> str:
-    """Return how to have what is held already."""
+    """Return how to take again what is held already."""
     if not wish._reentrant:
         return "reentrant=True takes it again"
     if _has_all(hold, wish):

@@ -3,7 +3,7 @@ What is asked of the masters so that they keep the key of a lease again, or for 
 
 A master may be without the key because it was taken by somebody else when the lease was
 acquired, or has lost it since. An extension that holds has it set again there. What keeps
-a master from counting after that is said in `_rules.fencing`.
+a master from counting after that is described in `_rules.fencing`.
 """
 
 import functools
@@ -32,15 +32,15 @@ class Restoration:
         self.debt_ttl = 0
 
     def answered(self, master: int, reply: object, /) -> None:
-        """Leave it at that."""
+        """Do nothing: the next extension shows whether the key is there."""
 
 
 class Restoring(Restoration):
     """
     The request to set the key of a held lease again on one master.
 
-    If the master has a counter beyond the fencing token, it has the key from now on, so
-    that nobody raises its counter any more; that it counts as well takes a `Lifting`.
+    If the master's counter is beyond the fencing token, it keeps the key from now on, so
+    that nobody raises the counter any more. It counts again only after a `Lifting`.
     """
 
     __slots__ = ("_ceiling", "_hold", "_tries", "_watchdog")
@@ -56,9 +56,10 @@ class Restoring(Restoration):
         """
         Repeat it where somebody else has the key; lift the counters to a higher one.
 
-        An extension changes the key on all masters. That wakes those who wait, and they
-        try at once on the masters that are free, just when those are to be restored.
-        They fail and give back in a moment, and one master could be missed so each time.
+        An extension changes the key on all masters, which wakes the waiters. They try at
+        once, and get the key on the masters where it is free, just before this request
+        comes. They fail and give it back in a moment. Without a repetition the same
+        master could be missed at each extension.
         """
         if isinstance(reply, int) and reply > 0:
             if not self._ceiling:
@@ -93,7 +94,7 @@ class Lifting(Round):
         self._ceiling = ceiling
 
     def settled(self) -> None:
-        """Let the other master count again; without a majority the next extension tries anew."""
+        """With a majority, make the other master count again; else the next extension retries."""
         if self.verdict is WON:
             self._watchdog.restore(self._hold, self._master, self._ceiling)
         super().settled()
@@ -105,7 +106,7 @@ class Leaving(Round):
     __slots__ = ()
 
     def declined(self, master: int, reply: object) -> None:
-        """Say it again to a master that has forgotten the script, and is being given it."""
+        """Repeat the request, behind the scripts that a master has forgotten and now gets."""
         if protocol.has_no_script(reply):
             self._links[master].send(self.payload, (Restoration(self.payload),))
 
@@ -123,7 +124,7 @@ class Keeping(Leaving):
         self._lives = max(hold.longest_ttl, left)
 
     def declined(self, master: int, reply: object) -> None:
-        """Have a master that may hear of it too late forget the key when the time is over."""
+        """Release the key after its time on a master that may get this request too late."""
         super().declined(master, reply)
         never_sent = self._attempt.unsent >> master & 1
         if not never_sent and not isinstance(reply, int | Exception):

@@ -33,8 +33,8 @@ TOKEN_BYTES, TOKENS_AT_ONCE = 21, 100
 
 PROBE_EVERY, PROBE_SOON = 1.0, 0.1
 """
-Seconds between two questions for how long answers take, if anything is asked at all; the
-second is for masters that have just been too slow.
+Seconds between two probes of the round trip while the masters are used at all; the second
+value is for masters that have just been too slow.
 """
 
 STALLED = 0.01
@@ -62,7 +62,7 @@ class Round(Tally):
         self._links = links
         self.payload: bytes = payload
         self.debt_ttl: int = 0
-        self.unsent: int = 0  # a bit for each master that the question never left for
+        self.unsent: int = 0  # a bit for each master to which the question was never sent
         self.waiter: asyncio.Future[None] | None = None
 
     @property
@@ -132,7 +132,7 @@ class Release(Round):
 
     @property
     def needless(self) -> int:
-        """A bit for each master that can't have the key, because the request never left for it."""
+        """A bit for each master that can't have the key, because it was never sent the request."""
         return self._asked.unsent
 
     def not_sent(self, master: int, silence: Silence) -> None:
@@ -212,7 +212,7 @@ class Fleet:
         """Whether every master that is up has a command for releases."""
         self.closed: bool = False
         self.why_closed: str = "this Redlock was closed"
-        """What an error says to who asks for anything after that."""
+        """The text of the error that every use raises after `close`."""
         self.ready: bool = False
         """Whether it is known which masters are up."""
         self.lines: dict[bytes | Keys, Line] = {}

@@ -135,8 +135,8 @@ def time_to_answer(fleet: Fleet, began: float, wait: int | None, asked: float) -
     """
     Return how many ms an attempt may take that is to tell who holds the lock.
 
-    A *wait* that is shorter than what masters need is exceeded, rather than that
-    the answers of masters that are well are not waited for.
+    If *wait* is shorter than the masters may take to answer, it is exceeded: else
+    healthy masters would look as if they did not answer.
 
     Args:
         asked: When the masters were asked anything first: *began*, or after that
@@ -324,7 +324,7 @@ async def _hold_back(
     fleet: Fleet, line: Line, pace: timing.Pace, began: float, wait: int | None
 ) -> None:
     """
-    Let some time pass after split votes, or if attempts have followed each other too fast.
+    Wait a moment after split votes, or if attempts have followed each other too fast.
 
     Cancellation:
         Nothing was begun that must be taken back.

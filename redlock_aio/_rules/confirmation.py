@@ -89,7 +89,7 @@ class Configuration:
 @dataclass(frozen=True, slots=True)
 class SentinelAnswer:
     """
-    What one Sentinel says.
+    The answer of one Sentinel.
 
     Attributes:
         configuration: Which server it names; ``None`` if it names none.
@@ -167,7 +167,7 @@ class Confirmation:
         return f"<Confirmation {said}>"
 
     def answered(self, number: int, answer: SentinelAnswer) -> None:
-        """Take the *answer* of the Sentinel with this number in the place of its last one."""
+        """Replace the last answer of the Sentinel with this *number*."""
         self._answers[number] = answer
 
     def failed(self, number: int, reason: str) -> None:

@@ -193,7 +193,7 @@ class Lifetime:
 
     def why_expired(self, stalled: tuple[float, float] = NEVER_STALLED) -> str:
         """
-        Return what to tell a holder whose deadline has passed.
+        Return the reason of a loss at the deadline.
 
         Args:
             stalled: From when to when the event loop did not run, the last time.

@@ -3,7 +3,7 @@ What a master carries in the key `redlock_aio:marker`, as text.
 
     run_id state at lasts since members
 
-The first three were all that there was once, so the others may be missing. Nothing
+Early versions wrote the first three words only, so the others may be missing. Nothing
 here waits, reads a clock or opens a socket.
 """
 
@@ -43,7 +43,8 @@ class Marker:
         since: Before which instant the master may have forgotten locks, on its own
             clock, in us; 0 if it was one of a new set, or the marker does not say it.
 
-        members: The masters of the set; empty if they are not known.
+        members: The masters of the set; empty if they are not known. No program writes
+            or compares them.
     """
 
     run_id: str

@@ -1,4 +1,4 @@
-"""What is written by those who know other locks, and what to write here."""
+"""What users of other locks write, and what to write here."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Never

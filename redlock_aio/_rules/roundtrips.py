@@ -4,8 +4,8 @@ How long the masters take to answer, and how long their answers are waited for.
 Each master's round trips are smoothed as TCP does it (RFC 6298), and all of them
 have one time-out: enough for the slowest, as any master may be needed for a
 majority when another one fails. But a minority that is far slower than the
-others raises it to a few times of what they need at most: it is a majority that
-hangs for which callers would wait that long.
+others raises it to `FAR` times of what these need at most, because that is how
+long callers wait when a majority hangs.
 
 Durations are milliseconds. Nothing here asks a master or reads a clock.
 """
@@ -40,7 +40,7 @@ class RoundTrip:
 
     def learn(self, ms: float) -> None:
         """
-        Take a new sample.
+        Add a sample.
 
         Of two in a row the shorter one counts: a pause of the event loop that
         falls into one of them says nothing about the master.
@@ -86,19 +86,19 @@ class RoundTrips:
         return min(self.timeout, SHORTEST) if self.fixed else self.timeout
 
     def begin(self, master: int, ms: float) -> None:
-        """Take the first round trip on a new connection, which may lead to another machine."""
+        """Start over with the first round trip on a new connection, perhaps to another machine."""
         self._trips[master] = RoundTrip(ms)
         self._judge()
 
     def learn(self, master: int, ms: float) -> None:
-        """Take another round trip on the same connection."""
+        """Add another round trip on the same connection."""
         trip = self._trips[master]
         if trip is not None:
             trip.learn(ms)
             self._judge()
 
     def forget(self, master: int) -> None:
-        """Note that *master* is not connected: what it took says nothing for now."""
+        """Drop the round trips of *master*, which is not connected."""
         self._trips[master] = None
         self._judge()
 

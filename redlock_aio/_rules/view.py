@@ -36,7 +36,7 @@ class View:
         self._unfit.pop(master, None)
 
     def can_not_be(self, master: int, why: str) -> None:
-        """Note that no lock can be on *master*, until something changes there."""
+        """Count *master* as not free for the reason *why*, until something changes there."""
         self._values[master] = None
         self._free_from[master] = math.inf
         self._unfit[master] = why

@@ -139,8 +139,8 @@ class Sentry:
         """
         For how many seconds it stays away when it may have forgotten locks.
 
-        It may be longer for one master than for others, so markers carry the part that
-        is the same for all.
+        It is longer for a master behind Sentinel, so markers carry the part that is the
+        same for all.
         """
         return self._guard.lasts + self._outlives
 

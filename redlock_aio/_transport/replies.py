@@ -65,7 +65,7 @@ class Muted:
 
     A grant of such a master, and a key that is missing there, prove nothing. That
     somebody else has the lock can be counted all the same: a refusal can only end a
-    lease, or refuse one. An asker that can tell such a reply has a method
+    lease, or refuse one. An asker that recognises such a reply has a method
     ``is_refusal(reply)``.
     """
 

@@ -43,7 +43,7 @@ PATIENCE = 0.8
 
 
 class Subscription(protocol.Subscription):
-    """The command by which a Sentinel is asked to tell of failovers; who may not is asked only."""
+    """The command that subscribes to failovers; without the permission, polling goes on alone."""
 
     def __init__(self) -> None:
         self.payload = confirmation.SUBSCRIBE
@@ -107,7 +107,7 @@ class Route:
         return info
 
     def close(self) -> None:
-        """Begin to end what it takes to know the way."""
+        """Begin to end the tasks that find the master."""
 
     def abandon(self) -> None:
         """Do so in an event loop that was closed."""
@@ -291,7 +291,7 @@ class Sentinels(Route):
             self._asked = self._loop.create_future()
 
     def _conclude(self) -> None:
-        """Draw the consequences of a new answer, or of one that is overdue."""
+        """Re-evaluate after an answer or a time-out: wake dials, mute or end the connection."""
         self._answered.set_result(None)
         self._answered = self._loop.create_future()
         self._silence = None
