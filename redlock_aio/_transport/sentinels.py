@@ -238,7 +238,10 @@ class Sentinels(Route):
 
     async def _ask(self, number: int, sentinel: Dialler) -> None:
         """Ask one Sentinel again and again, over a connection that is renewed when it ends."""
-        while True:
+        task = asyncio.current_task()
+        # A loop or a client that loses a cancellation on the way must not keep the
+        # program from ending.
+        while task is not None and not task.cancelling():
             try:
                 async with asyncio.timeout(DIAL_TIMEOUT):
                     transport, keep = await sentinel.dial()
@@ -260,10 +263,11 @@ class Sentinels(Route):
         )
         connection.adopt(transport, keep)
         self._open.add(connection)
+        task = asyncio.current_task()
         try:
             subscription = Subscription()
             connection.send(subscription.payload, [subscription])
-            while True:
+            while task is not None and not task.cancelling():
                 await self._ask_once(number, connection)
                 await asyncio.wait([self._asked], timeout=confirmation.ASK_INTERVAL)
         finally:

@@ -467,6 +467,30 @@ async def test_everything_ends_wherever_the_first_use_is_cancelled(site: Site) -
     raise AssertionError("it never got through")
 
 
+@pytest.mark.parametrize("connects", [True, False])
+async def test_it_ends_if_a_cancellation_is_lost_where_a_sentinel_is_dialled(
+    site: Site, *, connects: bool
+) -> None:
+    """Some versions of Python, event loops and clients lose one now and then."""
+
+    class Deaf(Wire):
+        async def dial(self) -> tuple[asyncio.Transport, object]:
+            try:
+                await asyncio.sleep(1)
+            except asyncio.CancelledError:
+                if not connects:
+                    raise ConnectionError("no connection") from None
+            return await super().dial()
+
+    service = site.service()
+    service.sentinels[2] = Deaf(site.sentinels[2])
+    redlock = manager(service)
+    await attempt(redlock)
+    async with asyncio.timeout(10):
+        await redlock.aclose()
+    assert not [task for task in asyncio.all_tasks() if "redlock_aio" in task.get_name()]
+
+
 async def test_the_longer_quarantine_of_one_master_does_not_make_those_of_others_longer(
     site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
