@@ -156,6 +156,8 @@ class Lease:
             LockLostError: The lease is lost, or its deadline has passed.
 
             LockNotHeldError: It has been released.
+
+            RedlockError: This process is a forked child of the one that holds it.
         """
         hold = self._hold
         if self.valid:

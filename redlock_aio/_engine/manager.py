@@ -63,8 +63,8 @@ class Redlock(Opening, Oversight, Adopting, Decorating):
             ``fair=True``; whoever comes then is refused at once.
 
         max_ttl: The longest ttl that a lock may ask for, in milliseconds (default
-            60 000). All programs that use the masters have the same one; if not, the
-            longest counts for every quarantine, and the others say so in the log.
+            60 000). All programs that use the masters should have the same one; if not,
+            all wait for the longest quarantine, and those with a shorter one log it.
 
         restart_guard: Who sees to it that a master that has forgotten its locks
             stays out of votes until they are over, *max_ttl* and a little more:
@@ -158,10 +158,10 @@ class Redlock(Opening, Oversight, Adopting, Decorating):
 
             wait: For how many milliseconds to wait, whether others hold the lock
                 or masters are away. ``None`` (the default) waits for ever, 0
-                makes one attempt. Masters get the time to answer that they
-                need, 50 ms at least, even if *wait* is shorter. What no waiting
-                mends ends it at once, see `QuorumUnavailableError`; while too
-                few masters answer, a warning is logged.
+                makes one attempt. Even if *wait* is shorter, masters get a learned
+                master time-out to answer, or at most 50 ms of a fixed one. If too
+                many masters refuse for good, it ends at once, see
+                `QuorumUnavailableError`; while too few answer, a warning is logged.
 
             auto_extend: Whether the lease is extended every third of *ttl* for
                 as long as it is held (default yes).
