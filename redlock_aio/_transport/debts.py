@@ -129,6 +129,8 @@ class Debts:
 
     def _collect(self) -> None:
         """Repeat what is owed on the present connection."""
+        if self._collector is not None:  # on a new connection it comes before its time
+            self._collector.cancel()
         self._collector = None
         send = self._send
         if send is None:

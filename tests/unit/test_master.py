@@ -137,6 +137,22 @@ async def test_a_release_that_is_answered_late_with_an_error_is_repeated(
     assert "0 debts" in repr(redlock._masters[0])
 
 
+async def test_a_release_is_repeated_as_often_after_many_reconnections_as_before(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    lease = await redlock.lock("r", ttl=60_000).acquire()
+    masters[0].error = "BUSY Redis is busy running a script"
+    await lease.release()
+    for _ in range(20):
+        await asyncio.sleep(0.03)
+        masters[0].cut()
+    await asyncio.sleep(1)
+    masters[0].commands.clear()
+    await asyncio.sleep(10)
+    releases = [command for command in masters[0].commands if command[0] == b"EVALSHA"]
+    assert len(releases) == pytest.approx(10 / debts.DEBT_INTERVAL, abs=2)
+
+
 async def test_a_debt_is_forgotten_when_its_key_has_ended_by_itself(
     redlock: Redlock, masters: list[FakeMaster]
 ) -> None:
