@@ -5,6 +5,7 @@ import itertools
 import logging
 import random
 import re
+from typing import Any
 
 import pytest
 from redis.asyncio import Sentinel
@@ -456,10 +457,16 @@ async def test_masters_of_one_name_behind_different_sentinels_differ() -> None:
         Redlock([sites[0].master_for("mymaster") for _ in range(3)])
 
 
+async def _whole(step: Any) -> Any:
+    # Since Python 3.12 a task wants a coroutine, no other awaitable.
+    return await step
+
+
 async def test_everything_ends_wherever_the_first_use_is_cancelled(site: Site) -> None:
     for nth in range(1, 100):
         redlock = manager(site.service())
-        task = asyncio.create_task(cancelled_at(nth, redlock.lock("r", ttl=1_000).acquire()))
+        step = cancelled_at(nth, redlock.lock("r", ttl=1_000).acquire())
+        task = asyncio.create_task(_whole(step))
         await asyncio.wait([task])
         await redlock.aclose()
         if not task.cancelled():
