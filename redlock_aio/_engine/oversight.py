@@ -82,7 +82,10 @@ class Oversight:
         For a moment, a little over 0.1 s and two master time-outs, nobody gets it. In that
         time its holder is told: at once if it is of this process, or if the masters may
         tell it of changes (``client|tracking``), as they do with this library; one that
-        says so is enough. Its lease is lost then, and its body cancelled. A holder that
+        says so is enough. Its lease is lost then, and its body cancelled. The time-out is
+        the one of this manager. A holder that needs a longer one, because it is farther
+        away from the masters, may be told after others have got the lock: give a
+        *master_timeout* here that is as long as the longest of all programs. A holder that
         can't be told finds out at its next extension, after a third of its ttl, or when
         its validity is over if it is cut off; another library may not find out.
         What it writes meanwhile only a fencing token can refuse: that of the next holder

@@ -37,7 +37,8 @@ def grace(look_after: float, look_interval: float, master_timeout: int) -> int:
 
     A holder that the masters may tell of changes knows by then: its acquisition
     may be answered late, it looks after so many seconds for the first time, with
-    a pause between two looks, and the look may be answered late.
+    a pause between two looks, and the look may be answered late. That holds for
+    holders whose own time-out is not longer than *master_timeout*.
     """
     return round((look_after + look_interval) * 1000) + 2 * master_timeout
 

@@ -82,6 +82,16 @@ class BusyLink(Link):
         loop.call_at(self._free_at, deliver)
 
 
+class FarLink(Link):
+    """A long way to a master, in both directions."""
+
+    delay = 0.15
+    """Seconds that it takes longer, in each direction."""
+
+    def _pass(self, passes: bool, deliver: Callable[[], None]) -> None:
+        asyncio.get_running_loop().call_later(self.delay, super()._pass, passes, deliver)
+
+
 def links_to(masters: list[FakeMaster]) -> list[Link]:
     """Return the links of one program to *masters*."""
     return [Link(master) for master in masters]

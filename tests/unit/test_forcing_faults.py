@@ -13,6 +13,8 @@ from redlock_aio._transport.master import Master
 from redlock_aio._transport.sentinels import Route
 from redlock_aio.testing import FakeMaster
 
+from .links import FarLink
+
 TRANSIT = 0.0012
 """Seconds after which a first round has been answered, and the next is on its way."""
 
@@ -279,3 +281,22 @@ async def test_one_manager_never_believes_in_two(
         await asyncio.sleep(0.01)
         assert (old.valid, new.valid) == (False, True)
         await new.release()
+
+
+async def test_a_far_holder_is_told_first_if_the_time_out_here_is_as_long_as_there(
+    masters: list[FakeMaster], rival: Redlock
+) -> None:
+    async with (
+        Redlock([FarLink(master) for master in masters], restart_guard="off") as far,
+        Redlock(masters, restart_guard="off", master_timeout=650) as forcer,
+    ):
+        async with far.lock("s"):
+            pass
+        assert rival._fleet.master_timeout < 100 < far._fleet.master_timeout < 650
+        lease = await far.lock("r", ttl=30_000).acquire()
+        await asyncio.sleep(3)
+        forcing = asyncio.create_task(forcer.force_release("r"))
+        await asyncio.sleep(0.01)
+        async with rival.lock("r"):
+            assert not lease.valid
+        assert await forcing
