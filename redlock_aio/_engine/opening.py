@@ -169,6 +169,7 @@ class Opening:
                 stands=self._parts.teller.stands,
                 clock=clock_of(loop),
                 cancelled=self._take_leave,
+                never_began=self._let_nobody_in,
                 guard=self._guard,
                 vouched=self._restart_guard == "fsync-always",
             )
@@ -211,10 +212,7 @@ class Opening:
             Leases that are still held are lost at once.
         """
         fleet, watchdog = self._fleet, self._watchdog
-        if not fleet.closed:
-            fleet.ready = False
-            fleet.why_closed = CANCELLED
-            fleet.close()
+        self._let_nobody_in()
         patience = fleet.master_timeout / 1000
         ends = fleet.loop.time() + patience
         try:
@@ -228,6 +226,14 @@ class Opening:
             fleet.flush()
             if heard := master.heard():
                 await asyncio.wait([heard], timeout=patience)
+
+    def _let_nobody_in(self) -> None:
+        """Refuse acquisitions from now on, and end those that are underway."""
+        fleet = self._fleet
+        if not fleet.closed:
+            fleet.ready = False
+            fleet.why_closed = CANCELLED
+            fleet.close()
 
     def _new_guard(self, loop: asyncio.AbstractEventLoop) -> Guard | None:
         if self._restart_guard not in ("auto", "strict"):

@@ -66,6 +66,8 @@ class Master:
         cancelled: Called with this master when its task was cancelled and nobody has
             closed it; the connection ends after that is awaited.
 
+        never_began: Called instead if it was cancelled before its first turn.
+
         guard: What knows whether it may have forgotten locks; ``None`` if nobody asks.
 
         vouched: Whether its operator says that it never forgets any.
@@ -83,6 +85,7 @@ class Master:
         stands: Callable[[Vote], None],
         clock: Callable[[], float],
         cancelled: Callable[["Master"], Awaitable[None]],
+        never_began: Callable[[], None],
         guard: Shared | None = None,
         vouched: bool = False,
     ) -> None:
@@ -125,6 +128,7 @@ class Master:
         self.send: Callable[[bytes, Sequence[Asker]], Silence | None] = self._refuse
         """Send commands behind all others; a `Silence` if they were not taken."""
         self._task = self._loop.create_task(self._serve(), name=f"{TASK_NAME}{self.name}")
+        self._task.add_done_callback(lambda _task: self._ended(never_began))
 
     def __repr__(self) -> str:
         state = str(self._silence.detail)
@@ -188,6 +192,13 @@ class Master:
         finally:
             if self._connection is not None:
                 self._connection.close()
+
+    def _ended(self, never_began: Callable[[], None]) -> None:
+        """Called when its task has ended: wake all who wait for it if that never had a turn."""
+        if not self._closing:
+            self._closing = True
+            self._is_known()
+            never_began()
 
     async def _take_leave(self) -> None:
         """Keep the connection for those who have something to release yet, if nobody closed it."""

@@ -73,6 +73,35 @@ def test_a_body_that_cleans_up_at_the_end_of_the_program_leaves_no_key(
     assert keys(three) == [{}] * 3
 
 
+@pytest.mark.parametrize("turns", range(5))
+def test_a_program_ends_that_is_cancelled_while_it_begins_to_connect(
+    three: list[FakeMaster], turns: int
+) -> None:
+    """The tasks of the masters may not have had their first turn, and somebody tries again."""
+    said: list[str] = []
+
+    async def stubborn(redlock: Redlock) -> None:
+        while not said:
+            try:
+                await asyncio.create_task(redlock.lock("r").acquire())
+            except asyncio.CancelledError:
+                continue
+            except RedlockError as error:
+                said.append(str(error))
+
+    async def main() -> None:
+        redlock = Redlock(three, restart_guard="off")
+        async with asyncio.TaskGroup() as group:
+            group.create_task(stubborn(redlock))
+            for _ in range(turns + 2):
+                await asyncio.sleep(0)
+            for task in asyncio.all_tasks() - {asyncio.current_task()}:
+                task.cancel()
+
+    assert run(main()) < 1
+    assert CANCELLED in said[0]
+
+
 def test_a_lease_that_nobody_releases_does_not_keep_the_program(three: list[FakeMaster]) -> None:
     leases: list[Lease] = []
 
