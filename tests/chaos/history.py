@@ -101,8 +101,9 @@ class Diary:
                 _, at, waits[number].missed = rest
                 waits[number].missed_at = int(at)
             elif kind == "acquired":
-                resource, at, validity, token = rest
-                section = Section(path.stem, number, resource, int(at), int(validity), int(token))
+                resource, at, validity, *token = rest
+                fence = int(token[0]) if token else 0
+                section = Section(path.stem, number, resource, int(at), int(validity), fence)
                 section.valid(int(at), int(validity))
                 found[number] = section
                 waits[number].acquired_at = int(at)
