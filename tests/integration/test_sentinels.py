@@ -12,6 +12,7 @@ from redlock_aio import Answer, LockNotAcquiredError, LockNotHeldError, Redlock,
 from redlock_aio._rules import timing
 from redlock_aio._rules.confirmation import CONFIRMED_FOR
 
+from .helpers import until
 from .sentinels import CLIENTS, Site, View, need_addresses, now, view
 
 MAX_TTL = 1_000
@@ -129,7 +130,8 @@ async def test_a_split_brain_has_one_holder(site: Site) -> None:
             switched = now()
             assert site.named_by(2) == "old"
             await asyncio.sleep(LASTS + CONFIRMED_FOR + 1.5)
-        assert holders.count("b", switched) >= 10, "B has locks of the new master"
+            # B has locks of the new master; when depends on how busy the machine is.
+            await until(lambda: holders.count("b", switched) >= 10, 30)
         assert holders.count("a", cut + CONFIRMED_FOR) == 0
         assert "1 of 3 Sentinels confirm" in (await attempt(a)).detail
 
@@ -142,8 +144,10 @@ async def test_an_old_master_that_only_clients_reach_has_no_vote(site: Site) -> 
             await site.switched(0, 1, 2)
             switched = now()
             await asyncio.sleep(LASTS + CONFIRMED_FOR + 1.5)
-        for who in ("a", "b"):
-            assert holders.count(who, switched + LASTS) > 0
+            # Both get locks of the new master; who is first keeps all of them for a ttl.
+            await until(
+                lambda: all(holders.count(who, switched + LASTS) > 0 for who in ("a", "b")), 30
+            )
         with contextlib.closing(site.servers["old"].client()) as client:
             assert client.role()[0] == "master"
 
