@@ -204,7 +204,7 @@ class Inquiry(abc.ABC):
         given.let_go(self._ttl, stay=True)
 
     def _start_over(self) -> None:
-        """Take a new name, under which no master has been asked yet."""
+        """Start anew under a name with which no master has been asked yet."""
         # A new name each time: a master that does not know yet that we have left still
         # has the old name in its queue, at the old place.
         self.queues.enter(self)

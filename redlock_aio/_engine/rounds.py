@@ -166,7 +166,7 @@ class Probe(Round):
         self._trips = fleet.trips
 
     def answered(self, master: int, reply: object, /) -> None:
-        """Learn from any answer, also from an error or from one that comes too late."""
+        """Measure the round trip by any answer, also an error or one that comes too late."""
         if reply.__class__ is not Silence:
             self._trips.learn(master, (self._loop.time() - self._sent) * 1000)
         super().answered(master, reply)

@@ -67,7 +67,7 @@ class ServiceDialler(Protocol):
         """What must never be seen in a text about this master."""
 
     async def dial_to(self, host: str, port: int) -> tuple[asyncio.Transport, object]:
-        """Do as `Dialler.dial`, to the server there."""
+        """Connect to the server at this address; otherwise like `Dialler.dial`."""
 
 
 AnyDialler = Dialler | ServiceDialler

@@ -170,7 +170,7 @@ class Master:
         return self._silence
 
     def overdue(self) -> Silence:
-        """Note that an answer of this master is overdue; return what counts in its place."""
+        """Watch the connection because an answer is overdue; return what counts in its place."""
         if self._connection is not None:
             self._connection.overdue()
         slow = self._trips.too_slow(self._number)
@@ -277,7 +277,7 @@ class Master:
         return down
 
     def _judged(self) -> None:
-        """Tell whoever waits for it whether the master has a vote."""
+        """Wake all who wait to know whether the master has a vote."""
         connection, sentry = self._connection, self._sentry
         if connection is None:
             return  # it is still being examined

@@ -71,7 +71,7 @@ class ConfirmedConnection(Connection):
         self.confirmed_until = -math.inf
 
     def send(self, payload: bytes, askers: Sequence[Asker], /) -> Silence | None:
-        """Do as `Connection.send` while it is confirmed; else send what needs no vote."""
+        """Send as `Connection.send` does while confirmed; else send only what needs no vote."""
         sentinels = self._sentinels
         if sentinels.clock() <= self.confirmed_until:
             return super().send(payload, askers)

@@ -163,7 +163,7 @@ def at_work(
     within: Sequence[Sequence[str]] = (),
 ) -> Iterator[Crew]:
     """
-    Have processes at work for the body; those that are left then are killed.
+    Run processes while the body runs; those that are left at its end are killed.
 
     Args:
         workers: How many.

@@ -105,7 +105,7 @@ class Network:
         self._in_hub("nft", "add", "rule", "ip", "cut", chain, *rule)
 
     def heal(self) -> None:
-        """Let everything through again."""
+        """Remove all cuts: every packet passes again."""
         self._in_hub("nft", "flush", "table", "ip", "cut")
 
     def _in_hub(self, *command: str) -> None:
