@@ -6,7 +6,7 @@ from typing import Any, Never, Protocol, TypeVar
 
 from anyio import CancelScope
 
-from redlock_aio._engine.hold import Hold, Sharer
+from redlock_aio._engine.hold import HeldLease, Sharer
 from redlock_aio._engine.origin import Origin
 from redlock_aio._engine.rounds import Fleet
 from redlock_aio._rules.lifetime import LOST
@@ -22,7 +22,7 @@ class Entered(Protocol):
 E = TypeVar("E", bound=Entered)
 
 
-def check_here(hold: Hold, origin: Origin) -> None:
+def check_here(hold: HeldLease, origin: Origin) -> None:
     """
     Return in the loop, thread and process that *hold* belongs to, and if it is lost.
 
@@ -33,7 +33,7 @@ def check_here(hold: Hold, origin: Origin) -> None:
         refuse(hold, origin)
 
 
-def refuse(hold: Hold, origin: Origin, error: BaseException | None = None) -> Never:
+def refuse(hold: HeldLease, origin: Origin, error: BaseException | None = None) -> Never:
     """
     Raise the error for a use of *hold* where it does not belong.
 
@@ -48,7 +48,7 @@ def refuse(hold: Hold, origin: Origin, error: BaseException | None = None) -> Ne
     raise error
 
 
-def left_elsewhere(hold: Hold, scope: CancelScope, fleet: Fleet) -> RedlockError | None:
+def left_elsewhere(hold: HeldLease, scope: CancelScope, fleet: Fleet) -> RedlockError | None:
     """
     Return the error if another task leaves a guarded block than the one that entered it.
 
@@ -62,7 +62,7 @@ def left_elsewhere(hold: Hold, scope: CancelScope, fleet: Fleet) -> RedlockError
     if inner._cancel_handle is not None:
         inner._cancel_handle.cancel()
         inner._cancel_handle = None
-    hold.tell()  # those around it, if it was lost
+    hold.notify_lost()  # the bodies around this one, if it was lost
     if hold.state is LOST:
         return LockLostError(hold.resources, hold.reason)
     names = ", ".join(map(repr, hold.resources))

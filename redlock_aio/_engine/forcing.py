@@ -17,11 +17,11 @@ Releasing a lock that somebody else holds.
 """
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from redlock_aio._engine.inspecting import Inspection, hear, unavailable
 from redlock_aio._engine.rounds import Fleet, Release, Round
-from redlock_aio._engine.watchdog import LOOK_AFTER, LOOK_INTERVAL, Watchdog
+from redlock_aio._engine.watchdog import CHECK_AFTER, CHECK_INTERVAL, Watchdog
 from redlock_aio._rules import inspection, protocol, revocation
 from redlock_aio._rules.inspection import Told
 from redlock_aio._rules.protocol import Silence
@@ -79,7 +79,7 @@ class Eviction:
         self._max_ttl = max_ttl
         self._began = fleet.clock()
         self._instead = revocation.revocation(fleet.token())
-        self._grace = revocation.grace(LOOK_AFTER, LOOK_INTERVAL, fleet.master_timeout)
+        self._grace = revocation.grace(CHECK_AFTER, CHECK_INTERVAL, fleet.master_timeout)
 
     def __repr__(self) -> str:
         return f"<Eviction from {self._resource!r}>"
@@ -147,14 +147,8 @@ class Eviction:
         finally:
             # However it went: on some masters it is revoked, and of what was done
             # by this process they do not tell it.
-            self._tell(values)
+            self._watchdog.lose_tokens(values, BY_FORCE)
         return revoked
-
-    def _tell(self, values: Collection[bytes]) -> None:
-        """Tell those of this process who hold the lock under one of *values*."""
-        for _, _, hold in list(self._watchdog._heap):
-            if hold.attempt.token in values:
-                self._watchdog.lose(hold, BY_FORCE)
 
     async def _free(self, revoked: Sequence[Revocation]) -> None:
         """Free what was put there, call the queue, and wake who waits here."""

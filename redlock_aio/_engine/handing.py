@@ -23,7 +23,7 @@ from typing import Protocol
 
 from redlock_aio._engine import reentrance
 from redlock_aio._engine.adoption import Adopted, Adoption
-from redlock_aio._engine.hold import Hold
+from redlock_aio._engine.hold import HeldLease
 from redlock_aio._engine.lease import Lease, OnLost
 from redlock_aio._engine.telling import milliseconds
 from redlock_aio._engine.watchdog import Engine
@@ -151,7 +151,7 @@ def _key(redlock: Handing, handed: Handed) -> Key | Keys:
 
 def _hold(
     redlock: Handing, adoption: Adoption, won: Adopted, max_hold: int | None, *, renewed: bool
-) -> Hold:
+) -> HeldLease:
     """
     Watch over what was adopted.
 
@@ -166,16 +166,9 @@ def _hold(
             raise LockLostError(handed.resources, HELD_TOO_LONG)
         max_hold = left if max_hold is None else min(left, max_hold)
     line = fleet.line(won.key)
-    hold = Hold(
-        redlock._watchdog,
-        line,
-        handed.resources,
-        won,
-        now,
-        redlock._drift_factor,
-        renewed,
-        max_hold,
-    )
+    hold = HeldLease(won, handed.resources, line, now, redlock._drift_factor, renewed)
+    if max_hold is not None:
+        hold.limit(now + max_hold / 1000)
     hold.task = reentrance.known(asyncio.current_task(fleet.loop))
     hold.keep_until = adoption.since + handed.keep / 1000 if handed.keep else 0.0
     redlock._watchdog.add(hold, now)

@@ -15,7 +15,7 @@ from anyio import CancelScope
 from redlock_aio._engine import reentrance
 from redlock_aio._engine.belonging import check_here, left_elsewhere, refuse
 from redlock_aio._engine.boots import boot_of
-from redlock_aio._engine.hold import Hold
+from redlock_aio._engine.hold import HeldLease
 from redlock_aio._engine.rounds import Round
 from redlock_aio._engine.watchdog import Watchdog
 from redlock_aio._rules import handing, holders, timing
@@ -41,7 +41,7 @@ class Lease:
         "_acquired_at", "_hold", "_let_go", "_on_lost", "_scope", "_task", "_until", "_watchdog",
     )  # fmt: skip
 
-    def __init__(self, watchdog: Watchdog, hold: Hold, now: float, on_lost: OnLost) -> None:
+    def __init__(self, watchdog: Watchdog, hold: HeldLease, now: float, on_lost: OnLost) -> None:
         self._watchdog = watchdog
         self._hold = hold
         self._on_lost = on_lost
@@ -62,7 +62,7 @@ class Lease:
         hold = self._hold
         ours = self._watchdog.origin.is_of_this_process()
         if hold.state is HELD and not self._let_go and ours:
-            hold.left(self._task)
+            hold.remove_share(self._task)
             if hold.count:  # those who share it go on, and the last of them releases it
                 why = f"was never released; {hold.count} more share it"
             else:
@@ -195,12 +195,12 @@ class Lease:
         """
         hold = self._hold
         check_here(hold, self._watchdog.origin)
-        wanted = max(hold.ttl, hold.wanted)
+        wanted = max(hold.ttl, hold.pending_ttl)
         new = wanted if ttl is None else timing.milliseconds(ttl, name="ttl")
         timing.at_least(timing.at_most(new, self._watchdog.max_ttl))
         if self._let_go:
             raise LockNotHeldError(hold.resources, hold.why_released())
-        hold.wanted = 0
+        hold.pending_ttl = 0
         await self._watchdog.extend(hold, new)
 
     async def release(self) -> None:
@@ -267,7 +267,7 @@ class Lease:
             names = ", ".join(map(repr, hold.resources))
             raise RedlockError(f"{names} can't be handed over: {hold.count} leases share the lock")
         watchdog = self._watchdog
-        handed = hold.handed(self._now(), boot_of(watchdog.fleet.loop))
+        handed = hold.handover(self._now(), boot_of(watchdog.fleet.loop))
         watchdog.hand_over(hold)
         self._let_go = True
         return handing.exported(handed)
@@ -277,7 +277,7 @@ class Lease:
         if release is None or release.verdict is WON:
             return
         if release.refused_by_a_majority(self._hold.attempt.unsent):
-            self._hold.found_gone()
+            self._hold.end_as_gone()
 
     async def __aenter__(self) -> Self:
         """
@@ -297,8 +297,8 @@ class Lease:
         self.ensure_valid()
         hold, task = self._hold, reentrance.known(asyncio.current_task(self._watchdog.fleet.loop))
         if task is not self._task:  # it was handed on to this one
-            hold.joined(task)
-            hold.left(self._task)
+            hold.add_share(task)
+            hold.remove_share(self._task)
             self._task = task
         self._enter()
         return self
@@ -315,7 +315,7 @@ class Lease:
                 hold.guard(scope, self._task)
             scope.__enter__()
             if hold.state is not HELD:
-                hold.tell()  # it was lost before there was anything to cancel
+                hold.notify_lost()  # it was lost before there was anything to cancel
 
     def __aexit__(
         self,
@@ -386,7 +386,7 @@ class Lease:
                     await release.waiter
                 self._judge(release)
         if hold.state is LOST and not was_over:
-            hold.tell()  # those around it
+            hold.notify_lost()  # those around it
             self._note(error)
             if error is None and self._on_lost == "cancel":
                 raise LockLostError(hold.resources, hold.reason) from None

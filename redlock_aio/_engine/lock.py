@@ -11,7 +11,7 @@ from redlock_aio._engine import queueing, reentrance, refusals, waiting
 from redlock_aio._engine.attempts import Attempt
 from redlock_aio._engine.belonging import left_by_this_task
 from redlock_aio._engine.clocks import know_the_time
-from redlock_aio._engine.hold import Hold
+from redlock_aio._engine.hold import HeldLease
 from redlock_aio._engine.lease import Lease, OnLost
 from redlock_aio._engine.line import Line
 from redlock_aio._engine.rounds import Fleet
@@ -164,13 +164,13 @@ class Lock(NotALease):
             if won is not None:
                 return self._lease(won[0], line, mine=won[1], entering=entering)
 
-    def _shared(self, fleet: Fleet, *, waits: bool) -> Hold | None:
+    def _shared(self, fleet: Fleet, *, waits: bool) -> HeldLease | None:
         """Return the lease of our own that can be taken again, if there is one."""
         if isinstance(self._key, Keys):
             waiting.check_slots(fleet, self._resources, self._key)
         return reentrance.shared(fleet, self, waits=waits)
 
-    def _share(self, hold: Hold, *, entering: bool) -> Lease:
+    def _share(self, hold: HeldLease, *, entering: bool) -> Lease:
         """Take a lease again that is our own; the masters are asked for nothing."""
         watchdog = self._engine._watchdog
         task = reentrance.known(asyncio.current_task(watchdog.fleet.loop))
@@ -335,16 +335,9 @@ class Lock(NotALease):
         if not mine:  # it may have been forgotten meanwhile
             line = fleet.line(self._key)
         watchdog = engine._watchdog
-        hold = Hold(
-            watchdog,
-            line,
-            self._resources,
-            won,
-            now,
-            engine._drift_factor,
-            self._auto_extend,
-            self._max_hold,
-        )
+        hold = HeldLease(won, self._resources, line, now, engine._drift_factor, self._auto_extend)
+        if self._max_hold is not None:
+            hold.limit(now + self._max_hold / 1000)
         task = asyncio.current_task(fleet.loop)
         if task is not None:
             hold.task = weakref.ref(task)  # as `reentrance.known` does, without a call

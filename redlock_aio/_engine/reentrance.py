@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Coroutine
 from typing import Protocol, TypeVar
 
-from redlock_aio._engine.hold import Hold, Sharer
+from redlock_aio._engine.hold import HeldLease, Sharer
 from redlock_aio._engine.rounds import Fleet
 from redlock_aio._rules.keys import Key, Keys
 from redlock_aio._rules.timing import Retry
@@ -39,7 +39,7 @@ def known(task: asyncio.Task[object] | None) -> Sharer:
     return None if task is None else weakref.ref(task)
 
 
-def shared(fleet: Fleet, wish: Wish, *, waits: bool) -> Hold | None:
+def shared(fleet: Fleet, wish: Wish, *, waits: bool) -> HeldLease | None:
     """
     Return the lease of our own that gives us what we wish; ``None`` if we have to ask for it.
 
@@ -54,11 +54,11 @@ def shared(fleet: Fleet, wish: Wish, *, waits: bool) -> Hold | None:
     now, task = fleet.clock(), asyncio.current_task(fleet.loop)
     # A fair wait does not count attempts.
     for_ever = waits and wish._wait is None and (wish._fair or wish._retry.attempts is None)
-    holds: dict[Hold, None] = {}
+    holds: dict[HeldLease, None] = {}
     for key in wish._key.each:
         line = fleet.lines.get(key)
         hold = None if line is None else line.holder
-        if isinstance(hold, Hold) and hold.valid(now):
+        if isinstance(hold, HeldLease) and hold.valid(now):
             holds[hold] = None
     for hold in holds:
         here = hold.is_of(task)
@@ -88,7 +88,7 @@ async def unless_shared(fleet: Fleet, wish: Wish, asking: Coroutine[object, obje
 
     def told(hold: object) -> None:
         nonlocal shared
-        ours = isinstance(hold, Hold) and _is_owner(hold, wish._owner) and _has_all(hold, wish)
+        ours = isinstance(hold, HeldLease) and _is_owner(hold, wish._owner) and _has_all(hold, wish)
         if ours and task is not None and not shared:
             shared = True
             task.cancel("others of the same owner have it")
@@ -105,21 +105,21 @@ async def unless_shared(fleet: Fleet, wish: Wish, asking: Coroutine[object, obje
         del fleet.kin[told]
 
 
-def tell(fleet: Fleet, hold: Hold) -> None:
+def tell(fleet: Fleet, hold: HeldLease) -> None:
     """Tell those who wait that an owner has got *hold*."""
     for told in list(fleet.kin):
         told(hold)
 
 
-def _is_owner(hold: Hold, owner: object) -> bool:
+def _is_owner(hold: HeldLease, owner: object) -> bool:
     return hold.owner is not None and bool(hold.owner == owner)
 
 
-def _has_all(hold: Hold, wish: Wish) -> bool:
+def _has_all(hold: HeldLease, wish: Wish) -> bool:
     return set(wish._key.each) <= set(hold.attempt.key.each)
 
 
-def _lasts(hold: Hold) -> bool:
+def _lasts(hold: HeldLease) -> bool:
     """Whether it does not end by itself while somebody waits, or would end who waits."""
     guards = hold.scope is not None or bool(hold.inner)
     return guards or (hold.renewed and hold.ends == math.inf)
@@ -137,11 +137,11 @@ def explain(fleet: Fleet, wish: Wish, error: BaseException) -> None:
     for key in wish._key.each:
         line = fleet.lines.get(key)
         hold = None if line is None else line.holder
-        if isinstance(hold, Hold) and hold.valid(now) and hold.is_of(task):
+        if isinstance(hold, HeldLease) and hold.valid(now) and hold.is_of(task):
             error.hint = f"this task itself holds {_names(hold.resources)}; {_how(hold, wish)}"
 
 
-def _why(hold: Hold, wish: Wish, who: str) -> str:
+def _why(hold: HeldLease, wish: Wish, who: str) -> str:
     """Return what to say to whoever would wait for himself, and what he can do."""
     return (
         f"{_names(wish._resources)} would never come: {who} holds {_names(hold.resources)};"
@@ -149,7 +149,7 @@ def _why(hold: Hold, wish: Wish, who: str) -> str:
     )
 
 
-def _how(hold: Hold, wish: Wish) -> str:
+def _how(hold: HeldLease, wish: Wish) -> str:
     """Return how to take again what is held already."""
     if not wish._reentrant:
         return "reentrant=True takes it again"

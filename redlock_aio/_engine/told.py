@@ -10,10 +10,11 @@ from types import CoroutineType, TracebackType
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from redlock_aio._engine.attempts import Attempt
-from redlock_aio._engine.hold import Hold, Renewal
+from redlock_aio._engine.hold import HeldLease
 from redlock_aio._engine.lease import Lease
 from redlock_aio._engine.lock import Lock
 from redlock_aio._engine.refusals import is_overload, single_refusal
+from redlock_aio._engine.renewal import Renewal
 from redlock_aio._engine.rounds import Fleet
 from redlock_aio._engine.telling import Teller, milliseconds
 from redlock_aio._engine.watchdog import Watchdog
@@ -33,19 +34,21 @@ class ToldWatchdog(Watchdog):
 
     def __init__(self, fleet: Fleet, *, max_ttl: int) -> None:
         super().__init__(fleet, max_ttl=max_ttl)
-        self._since: dict[Hold, float] = {}  # those that are held
-        self._ended: dict[Hold, float] = {}  # those whose holder waits for the masters' answers
+        self._since: dict[HeldLease, float] = {}  # those that are held
+        self._ended: dict[
+            HeldLease, float
+        ] = {}  # those whose holder waits for the masters' answers
 
-    def add(self, hold: Hold, now: float) -> None:
+    def add(self, hold: HeldLease, now: float) -> None:
         """Remember since when it is held."""
         super().add(hold, now)
         self._since[hold] = now
 
-    def judge(self, renewal: Renewal) -> bool:
+    def apply_result(self, renewal: Renewal) -> bool:
         """Tell of an extension that holds."""
         hold = renewal.hold
         deadline, now = hold.deadline, self.fleet.clock()
-        holds = super().judge(renewal)
+        holds = super().apply_result(renewal)
         if holds:
             self.fleet.teller.tell_soon(
                 Extended(
@@ -57,7 +60,7 @@ class ToldWatchdog(Watchdog):
             )
         return holds
 
-    def lose(self, hold: Hold, reason: str) -> None:
+    def lose(self, hold: HeldLease, reason: str) -> None:
         """Tell of the loss."""
         super().lose(hold, reason)
         since = self._since.pop(hold, None)
@@ -65,19 +68,19 @@ class ToldWatchdog(Watchdog):
             held = self.fleet.clock() - since
             self.fleet.teller.tell_soon(self._end_of(hold, held))
 
-    def release(self, hold: Hold) -> bool:
+    def release(self, hold: HeldLease) -> bool:
         """Note how long it was held; what becomes of it is told by `let_go`."""
         if hold.state is HELD:
             self._ended[hold] = self.fleet.clock() - self._since.pop(hold)
         return super().release(hold)
 
-    def hand_over(self, hold: Hold) -> None:
+    def hand_over(self, hold: HeldLease) -> None:
         """Tell that it ended here, as its holder wanted."""
         held = self.fleet.clock() - self._since.pop(hold)
         super().hand_over(hold)
         self.fleet.teller.tell_soon(self._end_of(hold, held))
 
-    def let_go(self, hold: Hold) -> None:
+    def let_go(self, hold: HeldLease) -> None:
         """Tell how *hold* has ended, before its holder goes on after a release."""
         held = self._ended.pop(hold, None)
         if held is not None:
@@ -86,7 +89,7 @@ class ToldWatchdog(Watchdog):
             self.fleet.teller.tell_all()  # that it is lost may not have been told yet
 
     @staticmethod
-    def _end_of(hold: Hold, held: float) -> Released | Lost:
+    def _end_of(hold: HeldLease, held: float) -> Released | Lost:
         who, held_ms = holders.fingerprint(hold.attempt.token), milliseconds(held)
         if hold.state is RELEASED:
             return Released(hold.resources, who, held_ms)

@@ -1,15 +1,19 @@
 """
 One watchdog for all leases of a manager.
 
-It keeps the leases in the order in which they want to be looked at, on one
-timer. What is due together is extended together: the commands of all leases
-that are due in one turn of the loop leave in one write per master. Whether an
-extension holds is judged by quorum for each lease. A lease whose deadline comes
-is lost by the timer, whatever an extension that is underway would still say.
+    add ─► heap, ordered by time ─► one timer ─┬─ deadline is near ──► lose
+                ▲                              ├─ key may be gone ───► KeyCheck ─► lose
+                │                              └─ extension is due ──► Renewal ──► apply_result
+                └──────────────────────────────────────────────────────────────────────┘
 
-A lease that is held for longer than a moment has the masters tell when others
-change its key. Then it is looked at on all of them, so that a holder hears at
-once that its key is gone.
+Leases that are due in one turn of the loop are extended together: their commands
+leave in one write per master. Each extension holds or fails by its own quorum.
+The timer ends a lease at its deadline, whatever the replies to an extension that
+is underway would be.
+
+A lease that is held for longer than `CHECK_AFTER` has the masters push changes of
+its key (client tracking). After a push its key is checked on all masters, so that
+its holder is cancelled at once when the key is gone, not at the next extension.
 """
 
 import asyncio
@@ -17,69 +21,71 @@ import heapq
 import itertools
 import math
 import random
+from collections.abc import Callable, Collection
 from typing import Protocol
 
 from anyio import CancelScope
 
-from redlock_aio._engine.hold import Hold, Look, Renewal, Sharer
+from redlock_aio._engine.hold import HeldLease, Sharer
 from redlock_aio._engine.origin import Origin
-from redlock_aio._engine.restoring import Keeping, Leaving, Lifting, Restoring
+from redlock_aio._engine.renewal import KeyCheck, Renewal
+from redlock_aio._engine.restoring import Keeping, Leaving
 from redlock_aio._engine.rounds import Fleet
 from redlock_aio._engine.waiting import take_back
 from redlock_aio._rules import timing
 from redlock_aio._rules.lifetime import HELD, NEVER_STALLED, RELEASED, RETRY_SHARE
-from redlock_aio._rules.protocol import NEVER
 from redlock_aio._rules.quorum import LOST as LOST_ROUND, OPEN, WON
 from redlock_aio.errors import LockLostError, LockNotHeldError, RedlockError
 
 BATCH = 200
-"""How many leases are extended in one turn of the loop, so that others get their turn."""
+"""How many leases are attended to in one turn of the loop, so that other callbacks run between."""
 
 LONGEST_SLEEP = 0.5
 """
-Seconds between two looks at the clock while anything is held: a timer does not
-count the time that the machine was suspended, the clock does.
+The longest time in seconds for which the timer is armed: it does not count the time
+that the machine was suspended, the clock of leases does.
 """
 
-LOOK_AFTER = 0.1
-"""After how many seconds the masters are asked to tell of changes: most leases are shorter."""
+CHECK_AFTER = 0.1
+"""Seconds after which the key of a lease is checked and tracked: most leases are shorter."""
 
-LOOK_INTERVAL = 0.02
-"""Seconds between two looks at a key that others change again and again, at least."""
+CHECK_INTERVAL = 0.02
+"""The shortest time in seconds between two checks of a key that others change again and again."""
 
 STALL = 0.02
-"""Seconds: a timer that is later than that is worth a word if a lease was lost meanwhile."""
+"""Seconds by which the timer must be late for the error of a lost lease to mention it."""
 
 CLOSED = "the Redlock that keeps it was closed"
 
 
 class Watchdog:
     """
-    Extends leases, and tells each when it is lost.
+    Extends leases, and ends those that are lost.
 
     Args:
         fleet: The masters.
 
-        max_ttl: To how many ms a lease may be extended.
+        max_ttl: The longest ttl in ms to which a lease may be extended.
     """
 
     __slots__ = (
-        "_armed_for", "_heap", "_held", "_order", "_stalled", "_timer", "fleet", "max_ttl",
-        "origin", "scope",
+        "_armed_for", "_heap", "_held", "_on_recheck", "_order", "_stalled", "_timer", "fleet",
+        "max_ttl", "origin", "scope",
     )  # fmt: skip
 
     def __init__(self, fleet: Fleet, *, max_ttl: int) -> None:
         self.fleet: Fleet = fleet
         self.origin: Origin = Origin(fleet.loop)
         self.max_ttl: int = max_ttl
-        self._heap: list[tuple[float, int, Hold]] = []
+        self._heap: list[tuple[float, int, HeldLease]] = []
         self._held = 0
         self._order = itertools.count()
         self._timer: asyncio.TimerHandle | None = None
         self._armed_for = math.inf
         self._stalled = NEVER_STALLED
-        # What anyio makes depends on the library that runs the task, and it finds
-        # out each time. A watchdog belongs to one loop, so once is enough.
+        self._on_recheck: Callable[[HeldLease], None] = self.recheck_soon  # one for all leases
+        # anyio looks for the running library each time that it makes a scope. A watchdog
+        # belongs to one loop, so once is enough.
         self.scope: type[CancelScope] = type(CancelScope())
 
     def __repr__(self) -> str:
@@ -87,34 +93,40 @@ class Watchdog:
 
     @property
     def held(self) -> int:
-        """How many leases are held."""
+        """The number of leases that are held."""
         return self._held
 
-    def add(self, hold: Hold, now: float) -> None:
+    def add(self, hold: HeldLease, now: float) -> None:
         """Watch over *hold* from now on."""
         self._held += 1
-        hold.rest(now, random.random())  # noqa: S311 - no secret
-        if hold.due > now + LOOK_AFTER:
-            hold.look_at = now + LOOK_AFTER
+        hold.on_recheck = self._on_recheck
+        hold.schedule_renewal(now, random.random())  # noqa: S311 - no secret
+        if hold.due > now + CHECK_AFTER:
+            hold.check_at = now + CHECK_AFTER
         self._push(hold, now)
 
-    def doubt(self, hold: Hold) -> None:
-        """Look soon whether the masters still have the key of *hold*."""
+    def recheck_soon(self, hold: HeldLease) -> None:
+        """
+        Check soon whether the masters still have the key of *hold*.
+
+        Several calls in a short time, one for each master that pushes the change, lead to one
+        check; another one follows if the key is changed again after that was sent.
+        """
         now = self.fleet.clock()
-        if hold.state is HELD and hold.look_at > now + LOOK_INTERVAL:
-            hold.look_at = max(now, hold.looked_at + LOOK_INTERVAL)
+        if hold.state is HELD and hold.check_at > now + CHECK_INTERVAL:
+            hold.check_at = max(now, hold.checked_at + CHECK_INTERVAL)
             self._push(hold, now)
 
-    def _push(self, hold: Hold, now: float) -> None:
+    def _push(self, hold: HeldLease, now: float) -> None:
         heap = self._heap
         if len(heap) > 2 * self._held + 128:
-            # Entries of leases that have ended, or are due at another time now,
-            # are left where they are until they outnumber the others.
+            # Entries of leases that have ended, or are due at another time now, stay in
+            # the heap until they outnumber the others: to remove one would cost a search.
             heap[:] = [e for e in heap if e[2].state is HELD and e[0] == e[2].at]
             heapq.heapify(heap)
         at = hold.due
-        if hold.look_at < at:  # noqa: PLR1730 - faster
-            at = hold.look_at
+        if hold.check_at < at:  # noqa: PLR1730 - faster
+            at = hold.check_at
         hold.at = at
         heapq.heappush(heap, (at, next(self._order), hold))
         if at < self._armed_for:
@@ -128,15 +140,15 @@ class Watchdog:
         if self._heap:
             delay = min(max(self._heap[0][0] - now, 0.0), LONGEST_SLEEP)
             self._armed_for = now + delay
-            self._timer = self.fleet.loop.call_later(delay, self._look)
+            self._timer = self.fleet.loop.call_later(delay, self._tick)
 
-    def _look(self) -> None:
-        """Extend what is due, and end what is over."""
+    def _tick(self) -> None:
+        """Attend to the leases that are due."""
         self._timer = None
         now = self.fleet.clock()
         if now - self._armed_for >= STALL:
             self._stalled = (self._armed_for, now)
-        self._armed_for = -math.inf  # what is pushed meanwhile is armed for at the end
+        self._armed_for = -math.inf  # no `_push` in the loop below arms the timer; the end does
         heap = self._heap
         batch = BATCH
         while heap:
@@ -151,79 +163,64 @@ class Watchdog:
                 self._attend(hold, now)
         self._arm(now)
 
-    def _attend(self, hold: Hold, now: float) -> None:
+    def _attend(self, hold: HeldLease, now: float) -> None:
+        # The deadline comes first: after a suspension all three may be due at once, and
+        # neither a check nor an extension can revive the lease then.
         if hold.expired(now):
             self.lose(hold, self.why_expired(hold, now))
-        elif now >= hold.look_at:
-            hold.look_at = math.inf
-            hold.looked_at = now
+        elif now >= hold.check_at:
+            # Before it is sent: a change that is pushed from now on needs another check.
+            hold.check_at = math.inf
+            hold.checked_at = now
             self._push(hold, now)
-            self.fleet.ask_and_watch(Look(self, hold))
+            self.fleet.ask_and_watch(KeyCheck(self.fleet, hold, self.lose))
         elif hold.renewed and not self.fleet.closed:
-            self._renew(hold, max(hold.ttl, hold.wanted), now)
-        else:  # its holder has gone without releasing it
-            hold.retry(now)
+            self.renew(hold, max(hold.ttl, hold.pending_ttl), now)
+        else:  # it was dropped without a release, or is not extended; it ends at its deadline
+            hold.schedule_retry(now)
             self._push(hold, now)
 
-    def _renew(self, hold: Hold, ttl: int, now: float) -> Renewal:
-        hold.told = ttl
-        renewal = Renewal(self, hold, ttl, now)
+    def renew(self, hold: HeldLease, ttl: int, now: float) -> Renewal:
+        """
+        Send one extension of *hold* to *ttl* ms from *now*, and return its round.
+
+        The order matters: making the round moves the deadline back if *ttl* is shorter than
+        what remains, and `_push` must see the new one. The round ends at the deadline at the
+        latest, because an extension that is granted after it revives nothing.
+        """
+        hold.requested_ttl = ttl
+        renewal = Renewal(self.fleet, hold, ttl, now, self.apply_result)
         self._push(hold, now)
         self.fleet.ask_and_watch(renewal, (hold.deadline - now) * 1000)
         return renewal
 
-    def judge(self, renewal: Renewal) -> bool:
-        """Draw the consequences of an extension that is settled; return whether it holds."""
+    def apply_result(self, renewal: Renewal) -> bool:
+        """
+        Called when the verdict of an extension is final; return whether the extension holds.
+
+        Extensions of one lease may be underway together: the watchdog's, one of
+        `Lease.extend`, and one by which a sharer gets a longer ttl. Their verdicts come in
+        any order, also after the end of the lease. `extended` sorts that out: without its
+        epoch an older one with a longer ttl would move the deadline beyond the time for
+        which the masters, which obeyed the later one, keep the key.
+        """
         hold = renewal.hold
         now = self.fleet.clock()
         if hold.state is not HELD:
             return False
         if renewal.verdict is WON and hold.extended(renewal.epoch, renewal.began, renewal.ttl, now):
-            hold.rest(now, random.random())  # noqa: S311 - no secret
+            hold.schedule_renewal(now, random.random())  # noqa: S311 - no secret
             self._push(hold, now)
-            for master, reply in enumerate(renewal.replies):
-                if renewal.may_lack_key(reply):
-                    renewal.restore(master)
+            renewal.restore_missing()
             return True
         if renewal.refused_by_a_majority(hold.attempt.unsent):
             self.lose(hold, renewal.why_refused())
         elif renewal.verdict is LOST_ROUND:
-            hold.retry(now)
+            hold.schedule_retry(now)
             self._push(hold, now)
         return False
 
-    def restore(self, hold: Hold, master: int, ceiling: int = 0, tries: int = 0) -> None:
-        """
-        Set the key again on a master that has lost it, so that all of them keep it.
-
-        It counts from the next extension on: by then it has been there all the
-        time, while a majority of others was.
-
-        Args:
-            ceiling: Up to where a majority has lifted its counters; see `lift`.
-
-            tries: How often it is repeated if somebody else has the key there.
-        """
-        fleet = self.fleet
-        if not hold.valid(fleet.clock()):
-            return
-        fleet.flush()  # behind all that was asked before
-        restoration = Restoring(self, hold, ceiling, tries)
-        if fleet.links[master].send(restoration.payload, (restoration,)) is None:
-            hold.attempt.unsent &= ~(1 << master)
-
-    def lift(self, hold: Hold, master: int, ceiling: int) -> None:
-        """
-        Lift the counters of a majority to *ceiling*, so that *master* can count again.
-
-        An attempt of others that failed may have raised its counter beyond the fencing
-        token. Without this the lease would stand on the other masters until it ends.
-        """
-        counter = hold.attempt.counter
-        if counter is not None and ceiling < NEVER and hold.valid(self.fleet.clock()):
-            self.fleet.ask(Lifting(self, hold, counter, master, ceiling))
-
-    async def extend(self, hold: Hold, ttl: int) -> None:
+    async def extend(self, hold: HeldLease, ttl: int) -> None:
         """
         Extend *hold* to *ttl* milliseconds from now, trying until its deadline.
 
@@ -245,7 +242,7 @@ class Watchdog:
                 raise LockLostError(hold.resources, hold.reason)
             if self.fleet.closed:
                 raise RedlockError(self.fleet.why_closed)
-            renewal = self._renew(hold, ttl, now)
+            renewal = self.renew(hold, ttl, now)
             if renewal.verdict is OPEN:
                 renewal.waiter = self.fleet.loop.create_future()
                 await renewal.waiter
@@ -253,31 +250,42 @@ class Watchdog:
                 return
             if hold.state is not HELD:
                 continue  # to say how it ended
-            # Somebody waits for it, so it is repeated sooner than the watchdog would.
+            # A task waits for it, so it is repeated sooner than the watchdog would.
             pause = min(hold.ttl * RETRY_SHARE, self.fleet.master_timeout) / 1000
             await asyncio.sleep(max(min(pause, hold.deadline - self.fleet.clock()), 0))
 
-    def why_expired(self, hold: Hold, now: float) -> str:
+    def why_expired(self, hold: HeldLease, now: float) -> str:
         """Return why the deadline of *hold* has passed, and whether the loop had stalled then."""
-        # The timer is never armed for later than `LONGEST_SLEEP`. If it is overdue, somebody
-        # has blocked the loop until now, and runs before the timer does.
+        # The timer is never armed for later than `LONGEST_SLEEP`. If it is overdue, a callback
+        # has blocked the loop until now, and this call runs before the timer does.
         due = self._armed_for
         overdue = math.isfinite(due) and now - due >= STALL
         return hold.why_expired((due, now) if overdue else self._stalled)
 
-    def lose(self, hold: Hold, reason: str) -> None:
-        """End *hold* against its holder's will, tell it, and clean up."""
+    def lose(self, hold: HeldLease, reason: str) -> None:
+        """
+        Mark *hold* as lost, release its key where it is left, and cancel its bodies.
+
+        In this order: the release is queued for sending before any code of the program
+        runs. A body that acquires the lock anew as it is cancelled asks behind it.
+        """
         if hold.state is HELD:
             hold.lose(reason)
             self._end(hold, self.fleet.clock())
-            hold.tell()
+            hold.notify_lost()
 
-    def release(self, hold: Hold) -> bool:
+    def lose_tokens(self, tokens: Collection[bytes], reason: str) -> None:
+        """Lose each lease whose token is one of *tokens*."""
+        for _, _, hold in list(self._heap):  # to lose one may push another
+            if hold.attempt.token in tokens:
+                self.lose(hold, reason)
+
+    def release(self, hold: HeldLease) -> bool:
         """
-        End *hold* as its holder wants, and ask the masters to forget it; nothing is awaited.
+        End *hold* as its holder wants, and send its release to the masters without waiting.
 
         Returns:
-            Whether it was still to be believed. If not, it is lost.
+            Whether it was still valid. If not, it is lost.
         """
         if hold.state is HELD:
             now = self.fleet.clock()
@@ -285,65 +293,68 @@ class Watchdog:
             if not kept:
                 hold.reason = self.why_expired(hold, now)
             self._end(hold, now)
-            hold.tell()
+            hold.notify_lost()
             return kept
         return False
 
-    def share(self, hold: Hold, task: Sharer, ttl: int, *, renewed: bool, at_least: int) -> None:
+    def share(
+        self, hold: HeldLease, task: Sharer, ttl: int, *, renewed: bool, at_least: int
+    ) -> None:
         """
-        Let *hold* be shared by one more, who wants it as if it had just been acquired.
+        Add a share of *task* to *hold*, as good as a lease of *ttl* ms acquired now.
 
-        What that needs is asked of the masters, and not waited for.
+        If that needs an extension, it is sent and not awaited.
         """
         now = self.fleet.clock()
-        hold.joined(task)
+        hold.add_share(task)
         if at_least:
             hold.keep_until = max(hold.keep_until, now + at_least / 1000)
         was_renewed, hold.renewed = hold.renewed, hold.renewed or renewed
-        is_kept = was_renewed and min(hold.ttl, hold.told) >= ttl
-        # It is told again if the masters do not hear of it now.
-        hold.wanted = max(hold.wanted, ttl)
+        is_kept = was_renewed and min(hold.ttl, hold.requested_ttl) >= ttl
+        # The next extension asks for it again if the masters do not get this one.
+        hold.pending_ttl = max(hold.pending_ttl, ttl)
         ends = min(hold.ends, timing.deadline(now, ttl, factor=hold.factor))
         if not is_kept and ends > hold.deadline:
-            self._renew(hold, max(hold.ttl, hold.wanted), now)
+            self.renew(hold, max(hold.ttl, hold.pending_ttl), now)
         elif hold.renewed and not was_renewed:
-            hold.rest(now, random.random())  # noqa: S311 - no secret
+            hold.schedule_renewal(now, random.random())  # noqa: S311 - no secret
             self._push(hold, now)
 
-    def leave(self, hold: Hold, task: Sharer) -> bool:
-        """End one share of *hold*, or all if it is the last one; as `release`."""
+    def leave(self, hold: HeldLease, task: Sharer) -> bool:
+        """End the share of *task* in *hold*, or release it if that is the last; see `release`."""
         if hold.count <= 1 or not hold.valid(self.fleet.clock()):
             return self.release(hold)
-        hold.left(task)
+        hold.remove_share(task)
         return True
 
-    def hand_over(self, hold: Hold) -> None:
+    def hand_over(self, hold: HeldLease) -> None:
         """
-        End *hold*, and leave its key as it is: another process goes on with it.
+        End *hold* without a release: another process goes on with its key.
 
-        What was sent before may be executed late, by a master that hung, when the
-        key is somebody else's or nobody's: to acquire it, or to set it again. That
-        was followed by a release if this were one. So the old value is freed when
-        its time is over, wherever it is then.
+        A master that hung may execute late what was sent to it before: the acquisition, or
+        a restoration. By then the other process has given the key a new value, or nobody
+        has it, and the old value would block the lock there for a whole ttl. After a
+        normal end the release, which follows on the same connection, takes it back. Here
+        a release of the old value follows when its time is over.
         """
         fleet = self.fleet
         hold.hand_over()
         self._held -= 1
         hold.line.ended(hold, fleet.clock())
-        fleet.loop.call_later(hold.longest_ttl / 1000, self._sweep, hold)
+        fleet.loop.call_later(hold.longest_ttl / 1000, self._release_old, hold)
 
-    def _sweep(self, hold: Hold) -> None:
+    def _release_old(self, hold: HeldLease) -> None:
         if not self.fleet.closed:
             take_back(self.fleet, hold.attempt, hold.longest_ttl)
 
-    def _end(self, hold: Hold, now: float) -> None:
+    def _end(self, hold: HeldLease, now: float) -> None:
         self._held -= 1
         if hold.keep_until > now and hold.state is RELEASED:
             left = math.ceil((hold.keep_until - now) * 1000)
             hold.released = keeping = Keeping(self.fleet, hold, left)
             self.fleet.ask(keeping)
             if leaving := hold.attempt.only_leave():
-                # Whoever is the next in the queue is called, and comes when the key ends.
+                # The next waiter of the fair queue is woken, and asks when the key expires.
                 self.fleet.ask(Leaving(self.fleet.links, leaving))
         else:
             hold.released = take_back(self.fleet, hold.attempt, hold.longest_ttl)
@@ -356,14 +367,14 @@ class Watchdog:
         return any(task and task.cancelling() and not task.done() for task in tasks)
 
     def abandon(self, reason: str) -> None:
-        """End all leases in an event loop that was closed: no master is told."""
+        """Mark all leases of a closed event loop as lost; nothing is sent to the masters."""
         for _, _, hold in self._heap:
             hold.abandon(reason)
         self._heap.clear()
         self._held = 0
 
     def close(self, reason: str = CLOSED) -> None:
-        """End all leases: nobody would extend them any more."""
+        """Lose all leases: nothing would extend them any more."""
         for _, _, hold in self._heap:
             self.lose(hold, reason)
         self._heap.clear()

@@ -6,16 +6,16 @@ One lease from its acquisition to its end, as a state machine.
       └─ the deadline passes, or masters
          say that the key is gone ──────► LOST ── (for good: nothing revives it)
 
-Nothing here waits, reads a clock or opens a socket: whoever asks says what time
-it is. Instants are seconds on the clock of the acquisition.
+Nothing here waits, reads a clock or opens a socket: the caller passes the present
+instant. Instants are seconds on the clock of the acquisition.
 
-Two rules keep a holder from believing for longer than the masters do:
+Two rules keep the validity from outlasting the keys on the masters:
 
-- An extension moves the deadline only if its majority is there before the old
-  deadline, and only if none was sent after it that promises less: the later one
-  is what the masters obey in the end.
-- An extension that promises less than the deadline moves it the moment it is
-  sent, because from then on any master may have obeyed.
+- An extension moves the deadline only if its majority has answered before the old
+  deadline, and only if no later extension promises less: the masters end up with
+  the ttl of the later one.
+- An extension that promises less than the deadline moves the deadline when it is
+  sent, because any master may have executed it from then on.
 """
 
 import enum
@@ -35,23 +35,24 @@ class State(enum.Enum):
 HELD, LOST, RELEASED = State.HELD, State.LOST, State.RELEASED
 
 RENEW_SHARE = 1 / 3
-"""Which part of its ttl a lease may grow old before it is extended."""
+"""The share of its ttl after which a lease is extended."""
 
 RENEW_SPREAD = 0.15
-"""By which part of that an extension may come earlier, so that leases do not march in step."""
+"""The share by which that is jittered downwards, so that leases are not extended in step."""
 
 RETRY_SHARE = 1 / 12
-"""Which part of its ttl a lease waits after an extension that failed."""
+"""The share of its ttl after which a failed extension is repeated."""
 
 MARGIN = 0.003
-"""Loss is told this much before the deadline, in seconds: timers are late, never early."""
+"""Seconds before the deadline at which the loss is reported: timers are late, never early."""
 
 NEVER_STALLED = (math.inf, math.inf)
+"""The begin and end of a stall of the event loop, if there was none."""
 
 HANDED_OVER = "it was handed over"
 
 MARGIN_SHARE = 1 / 4
-"""Which part of a short ttl the margin may take at most."""
+"""The largest share of a short ttl that the margin may take."""
 
 
 class Lifetime:
@@ -59,17 +60,15 @@ class Lifetime:
     The life of one lease.
 
     Args:
-        now: The present instant, at which a majority has been counted.
+        now: The present instant, after a majority was counted.
 
-        deadline: Until when the lease may be believed.
+        deadline: The end of its validity.
 
-        ttl: What the masters were told, in milliseconds.
+        ttl: The ttl that the masters were sent, in milliseconds.
 
         factor: The drift factor.
 
-        renewed: Whether it is to be extended for as long as it is held.
-
-        ends: The instant at which it ends whatever extensions say.
+        renewed: Whether it is extended for as long as it is held.
     """
 
     __slots__ = (
@@ -86,33 +85,45 @@ class Lifetime:
         "ttl",
     )  # fmt: skip
 
-    def __init__(
-        self, now: float, deadline: float, ttl: int, factor: float, renewed: bool, ends: float
-    ) -> None:
+    def __init__(self, now: float, deadline: float, ttl: int, factor: float, renewed: bool) -> None:
         self.ttl: int = ttl
+        """The ttl in ms of the last extension that held, or of the acquisition."""
         self.longest_ttl: int = ttl
-        """The longest ttl that any master may have been told."""
+        """The longest ttl in ms that any master may have been sent."""
         self.state: State = HELD
         self.reason: str = ""
-        self.deadline: float = deadline if deadline < ends else ends  # noqa: FURB136 - faster
-        self.ends: float = ends
+        """Why it was lost, or how it ended."""
+        self.deadline: float = deadline
+        """The end of its validity."""
+        self.ends: float = math.inf
+        """The end that no extension moves; see `limit`."""
         self.renewed: bool = renewed
         self.factor: float = factor
-        self._promised = self.deadline
+        self._promised = deadline
         self._epoch = 0  # counts the extensions that promised less than the one before
         self.due: float = now
-        """When it wants to be looked at again: to be extended, or to be told lost."""
+        """When something is to be done: an extension, or the report of its loss."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.state.value}, until {self.deadline:.3f}>"
 
+    def limit(self, ends: float) -> None:
+        """End the lease at the instant *ends* at the latest; to be called before any extension."""
+        self.ends = ends
+        self._promised = self.deadline = min(self.deadline, ends)
+
     def valid(self, now: float) -> bool:
-        """Return whether the lease may be believed at *now*."""
+        """Return whether the lease is held and its deadline lies after *now*."""
         return self.state is HELD and now < self.deadline
 
-    def rest(self, now: float, chance: float) -> None:
-        """Set `due` after a success, for a renewal early enough to be repeated several times."""
-        last = self._last()
+    def schedule_renewal(self, now: float, chance: float) -> None:
+        """
+        Set `due` after a success: early enough for several repetitions of the extension.
+
+        That is after a third of the ttl, up to 15 % earlier by *chance* (0 to 1), and
+        never later than half of the remaining validity.
+        """
+        last = self._loss_at()
         due = now + self.ttl * (RENEW_SHARE / 1000) * (1 - RENEW_SPREAD * chance)
         # Of a very short ttl, or after slow answers, little more than a third is left.
         middle = (now + last) / 2
@@ -120,14 +131,14 @@ class Lifetime:
             due = middle
         self.due = due if self._can_be_renewed() else last
 
-    def retry(self, now: float) -> None:
+    def schedule_retry(self, now: float) -> None:
         """Set `due` after an extension that failed."""
-        last = self._last()
+        last = self._loss_at()
         due = now + self.ttl * (RETRY_SHARE / 1000)
         self.due = min(due, last) if self._can_be_renewed() else last
 
-    def _last(self) -> float:
-        """Return when to tell the loss."""
+    def _loss_at(self) -> float:
+        """Return when to report the loss, if no extension holds before."""
         margin = self.ttl * (MARGIN_SHARE / 1000)
         return self.deadline - (margin if margin < MARGIN else MARGIN)  # noqa: FURB136 - faster
 
@@ -136,24 +147,27 @@ class Lifetime:
         return self.renewed and self.deadline < self.ends
 
     def begin_extension(self, now: float, ttl: int) -> int:
-        """Note that an extension to *ttl* is being sent; return what `extended` asks for."""
+        """Account for an extension to *ttl* that is sent now; return its epoch for `extended`."""
         promised = timing.deadline(now, ttl, factor=self.factor)
         if promised < self._promised:
             self._epoch += 1
         self._promised = promised
         self.longest_ttl = max(ttl, self.longest_ttl)
         self.deadline = min(promised, self.deadline)
-        self.due = self._last()
+        self.due = self._loss_at()
         return self._epoch
 
     def extended(self, epoch: int, began: float, ttl: int, now: float) -> bool:
         """
-        Count the majority of an extension; return whether it holds.
+        Move the deadline if an extension holds that a majority has granted.
 
         Args:
             epoch: What `begin_extension` returned.
 
             began: When it was sent.
+
+        Returns:
+            Whether it holds: the lease is valid, and no later extension promised less.
         """
         if epoch != self._epoch or not self.valid(now):
             return False
@@ -164,8 +178,8 @@ class Lifetime:
         return self.valid(now)
 
     def expired(self, now: float) -> bool:
-        """Return whether a lease that is still held has to be told lost by now."""
-        return self.state is HELD and now >= self._last()
+        """Return whether the lease is still held, and its loss is to be reported by now."""
+        return self.state is HELD and now >= self._loss_at()
 
     def lose(self, reason: str) -> None:
         """End the lease against its holder's will."""
@@ -174,7 +188,7 @@ class Lifetime:
             self.reason = reason
 
     def release(self, now: float) -> bool:
-        """End the lease as its holder wants; return whether it was still to be believed."""
+        """End the lease as its holder wants; return whether it was still valid."""
         if self.valid(now):
             self.state = RELEASED
             return True
@@ -182,12 +196,12 @@ class Lifetime:
         return False
 
     def hand_over(self) -> None:
-        """End the lease because somebody else goes on with it."""
+        """End the lease because another process goes on with it."""
         self.state = RELEASED
         self.reason = HANDED_OVER
 
     def why_released(self) -> str:
-        """Return what to tell a holder that has ended the lease itself."""
+        """Return the text for a holder that has ended the lease itself."""
         handed_over = self.state is RELEASED and self.reason
         return self.reason if handed_over else "it has been released"
 
@@ -196,13 +210,13 @@ class Lifetime:
         Return the reason of a loss at the deadline.
 
         Args:
-            stalled: From when to when the event loop did not run, the last time.
+            stalled: The begin and end of the last stall of the event loop.
         """
         if self.deadline >= self.ends:
             return "it was held for as long as max_hold allows"
         why = "it was not extended before its validity was over"
         began, ended = stalled
         # Shorter ones are no reason: an extension that fails is repeated after such a time.
-        if began < self._last() <= ended and ended - began >= self.ttl * (RETRY_SHARE / 1000):
+        if began < self._loss_at() <= ended and ended - began >= self.ttl * (RETRY_SHARE / 1000):
             why += f": the event loop did not run for {max(ended - began, 0.1):.1f} s"
         return why

@@ -12,6 +12,7 @@ import redis
 
 from redlock_aio import Answer, Holder, LockNotAcquiredError, QuorumUnavailableError, Redlock
 from redlock_aio._engine.attempts import agree
+from redlock_aio._engine.restoring import Restoration
 from redlock_aio._rules.fencing import Counter
 from redlock_aio.testing import EmbeddedMaster
 
@@ -95,7 +96,7 @@ async def everything_works(url: str, master: EmbeddedMaster, patience: float = S
             call(master, "SCRIPT", "FLUSH")
             renewal = None
             for _ in range(2):  # the first finds its script forgotten and is not repeated
-                renewal = redlock._watchdog._renew(lease._hold, 60_000, redlock._fleet.clock())
+                renewal = redlock._watchdog.renew(lease._hold, 60_000, redlock._fleet.clock())
                 await until(lambda round=renewal: round.complete)  # type: ignore[misc]
             if renewal is None or renewal.votes()[0].answer is not Answer.GRANTED:
                 return False
@@ -244,12 +245,12 @@ async def fencing_works(url: str, master: EmbeddedMaster) -> bool:
             )
             if agreed != lease.fencing_token:
                 return False
-            renewal = redlock._watchdog._renew(lease._hold, 60_000, redlock._fleet.clock())
+            renewal = redlock._watchdog.renew(lease._hold, 60_000, redlock._fleet.clock())
             await until(lambda: renewal.complete)
             if renewal.votes()[0].answer is not Answer.GRANTED:
                 return False
             call(master, "DEL", "app:r")
-            redlock._watchdog.restore(lease._hold, 0)
+            Restoration(redlock._fleet, lease._hold).send_to(0)
             await until(lambda: not gone([master], "app:r"), within=0.5)
         return gone([master], "app:r")
     except (AssertionError, QuorumUnavailableError):

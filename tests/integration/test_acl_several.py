@@ -7,6 +7,7 @@ import logging
 import pytest
 
 from redlock_aio import Answer, LockLostError, LockNotAcquiredError, Redlock
+from redlock_aio._engine.restoring import Restoration
 from redlock_aio.testing import EmbeddedMaster
 
 from .helpers import SELDOM, call, gone, put, until
@@ -36,12 +37,12 @@ async def several_work(url: str, master: EmbeddedMaster, *, fencing: bool = Fals
     redlock = Redlock([url], master_timeout=500, fencing=fencing)
     try:
         async with redlock.lock(*BOTH, ttl=5_000, wait=0) as lease:
-            renewal = redlock._watchdog._renew(lease._hold, 60_000, redlock._fleet.clock())
+            renewal = redlock._watchdog.renew(lease._hold, 60_000, redlock._fleet.clock())
             await until(lambda: renewal.complete)
             if renewal.votes()[0].answer is not Answer.GRANTED:
                 return False
             call(master, "DEL", BOTH[1])
-            redlock._watchdog.restore(lease._hold, 0)
+            Restoration(redlock._fleet, lease._hold).send_to(0)
             await until(lambda: call(master, "GET", BOTH[1]) == lease.token, within=SHORT)
             refused = await asyncio.create_task(error_of(redlock))
             if refused.holder is None or refused.holder.fingerprint != lease.fingerprint:

@@ -83,7 +83,7 @@ async def test_a_holder_whose_key_is_overwritten_by_a_huge_value_is_told(
     async with unrelated(redlock):
         with pytest.raises(LockLostError):
             async with redlock.lock(*names, ttl=60_000) as lease:
-                await until(lambda: lease._hold.looked_at > 0)
+                await until(lambda: lease._hold.checked_at > 0)
                 await heard(redlock)
                 before = sent(masters)
                 for master in masters:
@@ -117,9 +117,9 @@ async def test_who_has_or_waits_for_a_lock_is_told_also_when_scripts_are_forgott
         async with redlock.lock("r", ttl=60_000) as lease:
             for master in masters:
                 call(master, "SCRIPT", "FLUSH")
-            await until(lambda: lease._hold.looked_at > 0)
-            first = lease._hold.looked_at
-            await until(lambda: lease._hold.looked_at > first, what="it looks again")
+            await until(lambda: lease._hold.checked_at > 0)
+            first = lease._hold.checked_at
+            await until(lambda: lease._hold.checked_at > first, what="it looks again")
             await heard(redlock)
             for master in masters:
                 call(master, "DEL", "r")

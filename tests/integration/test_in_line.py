@@ -262,7 +262,7 @@ async def test_a_lock_that_is_lost_passes_the_turn_on(
     crowd = Crowd(redlock)
     for _ in range(3):
         await crowd.join()
-    await until(lambda: lease._hold.looked_at > 0)
+    await until(lambda: lease._hold.checked_at > 0)
     await asyncio.sleep(0.05)
     for master in masters:
         call(master, "DEL", "r")

@@ -128,7 +128,7 @@ async def masters_that_make_no_sense_are_kept_out(masters: list[ClockedMaster]) 
 
 async def watched(redlock: Redlock, lease: Lease) -> None:
     """Wait until the masters will tell of changes."""
-    await until(lambda: lease._hold.looked_at > 0)
+    await until(lambda: lease._hold.checked_at > 0)
     await heard(redlock)
 
 

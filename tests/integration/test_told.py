@@ -45,7 +45,7 @@ HARMS = [delete, flush, overwrite, expire]
 
 async def watched(redlock: Redlock, lease: Lease) -> None:
     """Wait until the masters will tell of changes."""
-    await until(lambda: lease._hold.looked_at > 0)
+    await until(lambda: lease._hold.checked_at > 0)
     await heard(redlock)
 
 
@@ -120,7 +120,7 @@ async def test_a_key_that_goes_before_the_masters_were_asked_to_tell(
         async with redlock.lock("r", ttl=30_000) as lease:
             watch = Stopwatch()
             delete(masters)
-            assert lease._hold.looked_at < 0
+            assert lease._hold.checked_at < 0
             await asyncio.sleep(20)
     assert watch.ms < 100 + SOON
 
@@ -150,11 +150,11 @@ async def test_a_holder_is_told_over_new_connections(
     """44: a master that comes back is asked anew, and so is one whose key went meanwhile."""
     async with redlock.lock("r", ttl=30_000, on_lost="flag") as lease:
         await watched(redlock, lease)
-        before = lease._hold.looked_at
+        before = lease._hold.checked_at
         for master in masters:
             master.cut()
         await until(lambda: all(master.up for master in redlock._masters))
-        await until(lambda: lease._hold.looked_at > before)
+        await until(lambda: lease._hold.checked_at > before)
         await asyncio.sleep(0.3)
         await heard(redlock)
         assert lease.valid

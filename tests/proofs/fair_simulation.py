@@ -5,7 +5,6 @@ They ask again every now and then instead of being called. Each has the lock wit
 a fencing token; that no two have it at once is what is looked at.
 """
 
-import math
 from collections.abc import Callable, Sequence
 
 from redlock_aio._rules import protocol
@@ -124,7 +123,7 @@ class FairClient(Client):
             waiter.over = True
             self.yields += waiter.yields
             until = waiter.until()
-            life = Lifetime(self.clock(), until, weather.ttl, FACTOR, renewed=False, ends=math.inf)
+            life = Lifetime(self.clock(), until, weather.ttl, FACTOR, renewed=False)
             world.report(Lease(self, world.highest + 1, floor, life))
             await self.sleep(min(world.often(weather.work), until - self.clock()))
             life.release(self.clock())

@@ -315,13 +315,13 @@ class Client:
     async def hold(self, attempt: FencedAttempt, until: float, floor: int) -> None:
         """Hold a lease for as long as there is work, and extend it."""
         world, weather = self.world, self.world.weather
-        life = Lifetime(self.clock(), until, weather.ttl, FACTOR, renewed=True, ends=math.inf)
+        life = Lifetime(self.clock(), until, weather.ttl, FACTOR, renewed=True)
         world.report(Lease(self, attempt.fence, floor, life))
         work = world.often(weather.work)
         if world.chance.random() < weather.pause:
             await self.sleep(world.often(2 * weather.ttl / 1000))  # it stands still
         ready = self.clock() + work
-        life.rest(self.clock(), world.chance.random())
+        life.schedule_renewal(self.clock(), world.chance.random())
         while life.state is HELD:
             now = self.clock()
             if life.expired(now):
@@ -344,14 +344,14 @@ class Client:
         await renewal.waiter
         now = self.clock()
         if renewal.verdict is not WON or not life.extended(epoch, began, ttl, now):
-            life.retry(now)
+            life.schedule_retry(now)
             return
         world.extensions += 1
         world.must_not(floor > attempt.fence, "P4", attempt.fence, floor)
         for number, reply in enumerate(renewal.replies):
             if isinstance(reply, int):
                 self.restore(attempt, number, ttl)
-        life.rest(now, world.chance.random())
+        life.schedule_renewal(now, world.chance.random())
 
     def restore(self, attempt: FencedAttempt, master: int, ttl: int, ceiling: int = 0) -> None:
         """Set a lock again on one master, and lift the counters if that does not suffice."""

@@ -20,7 +20,7 @@ from redlock_aio import (
     Retry,
 )
 from redlock_aio._engine.hold import KEY_GONE
-from redlock_aio._engine.watchdog import LOOK_AFTER
+from redlock_aio._engine.watchdog import CHECK_AFTER
 from redlock_aio._rules import protocol, scripts
 from redlock_aio._rules.revocation import BY_FORCE, STAMP
 from redlock_aio.testing import FakeMaster, cancelled_at
@@ -126,7 +126,7 @@ async def test_the_holder_is_told_before_anybody_gets_in(
     if own:
         assert holder.left_at - began == pytest.approx(2 * LATENCY)
     else:
-        late = max(LOOK_AFTER - age, 0.0) + 0.02
+        late = max(CHECK_AFTER - age, 0.0) + 0.02
         assert holder.left_at - began < late + 4 * LATENCY
     assert ended - began == pytest.approx(GRACE + 3 * LATENCY)
     await asyncio.sleep(0.01)

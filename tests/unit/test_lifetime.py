@@ -12,7 +12,9 @@ FACTOR = 0.01
 
 def lifetime(ttl: int = 1000, *, renewed: bool = True, ends: float = math.inf) -> Lifetime:
     deadline = timing.deadline(0.0, ttl, factor=FACTOR)
-    return Lifetime(0.0, deadline, ttl, FACTOR, renewed, ends)
+    life = Lifetime(0.0, deadline, ttl, FACTOR, renewed)
+    life.limit(ends)
+    return life
 
 
 def test_it_is_valid_until_its_deadline_and_not_at_it() -> None:
@@ -27,7 +29,7 @@ def test_it_is_valid_until_its_deadline_and_not_at_it() -> None:
 @given(chance=st.floats(0, 1, exclude_max=True), ttl=st.integers(5, 10**7))
 def test_a_renewal_leaves_time_for_several_more(chance: float, ttl: int) -> None:
     life = lifetime(ttl)
-    life.rest(0.0, chance)
+    life.schedule_renewal(0.0, chance)
 
     assert 0 < life.due <= ttl / 1000 / 3 + 1e-9
     assert life.due >= ttl / 1000 * 0.28 or life.due < life.deadline / 2
@@ -43,7 +45,7 @@ def test_the_margin_leaves_most_of_a_short_ttl() -> None:
 
 def test_without_renewal_only_the_deadline_is_due() -> None:
     life = lifetime(renewed=False)
-    life.rest(0.0, 0.5)
+    life.schedule_renewal(0.0, 0.5)
 
     assert life.due == pytest.approx(life.deadline - MARGIN)
 
@@ -103,7 +105,7 @@ def test_max_hold_ends_it_whatever_is_extended() -> None:
     assert life.extended(number, 0.9, 1000, 0.95)
 
     assert life.deadline == 1.5
-    life.rest(0.95, 0.0)
+    life.schedule_renewal(0.95, 0.0)
     assert life.due == pytest.approx(1.5 - MARGIN)
     assert "max_hold" in life.why_expired()
 

@@ -16,7 +16,7 @@ from redlock_aio import (
     Redlock,
     RedlockError,
 )
-from redlock_aio._engine.hold import Hold
+from redlock_aio._engine.hold import HeldLease
 from redlock_aio.testing import FakeMaster, VirtualTimeLoop
 
 LATENCY = 0.001
@@ -241,7 +241,7 @@ async def test_what_was_dropped_can_be_taken_again_and_then_is_released(
 
 
 async def test_a_task_that_dies_does_not_leave_its_leases_held(redlock: Redlock) -> None:
-    holds: list[Hold] = []
+    holds: list[HeldLease] = []
 
     async def die() -> None:
         lock = redlock.lock("r", ttl=1000, reentrant=True)

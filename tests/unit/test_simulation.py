@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from redlock_aio import Lease, Lock, LockNotHeldError, Redlock, RedlockError
-from redlock_aio._engine.hold import Hold
+from redlock_aio._engine.hold import HeldLease
 from redlock_aio._engine.queues import IDLE
 from redlock_aio._engine.watchdog import LONGEST_SLEEP
 from redlock_aio._rules.fairness import LIVES
@@ -83,7 +83,7 @@ class Simulation:
         self.uses = (self.with_lock, self.with_lease, self.with_finally)
         self.reentrant = self.pick((0, 0.5, 1))
         self.kept = self.pick((0, 0, 0.5))
-        self.past: dict[str, set[Hold]] = {"a": set(), "b": set(), "c": set()}
+        self.past: dict[str, set[HeldLease]] = {"a": set(), "b": set(), "c": set()}
         self.faults: tuple[Callable[[], Awaitable[None] | object], ...] = (
             *(self.cancel_a_worker,) * 9,
             *(self.hang, lambda: self.pick(self.faulty).resume()) * 4,

@@ -16,7 +16,7 @@ from redlock_aio import (
 )
 from redlock_aio._engine.line import ALONE, LONGEST_TENURE, TENURE
 from redlock_aio._engine.rounds import IDLE_LINES
-from redlock_aio._engine.watchdog import LOOK_AFTER
+from redlock_aio._engine.watchdog import CHECK_AFTER
 from redlock_aio._rules.scripts import LOOK
 from redlock_aio.testing import FakeMaster
 
@@ -446,6 +446,6 @@ async def test_a_short_lease_costs_nothing_more(
 ) -> None:
     async with redlock.lock("r", ttl=60_000):
         before = len(masters[0].commands)
-        await asyncio.sleep(LOOK_AFTER / 2)
+        await asyncio.sleep(CHECK_AFTER / 2)
     said = [command[0] for command in masters[0].commands[before:]]
     assert said == [b"DELIFEQ"]

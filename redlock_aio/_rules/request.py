@@ -1,0 +1,46 @@
+"""One command to one master, and the callback that takes its reply."""
+
+from collections.abc import Callable
+
+from redlock_aio._rules.protocol import Trust
+
+
+def ignore(_master: int, _reply: object, /) -> None:
+    """Callback for a reply that nothing depends on."""
+
+
+class Request:
+    """
+    One command to one master.
+
+    A question to all masters is a round (`Round`), which counts their replies.
+
+    Args:
+        payload: The packed command.
+
+        on_reply: Called with the number of the master and its reply; with a `Silence`
+            if there will be none.
+
+        debt_ttl: For a release: for how many ms its key may live without it.
+
+        trust: What becomes of the command at a quarantined master.
+    """
+
+    __slots__ = ("answered", "debt_ttl", "payload", "trust")
+    needless = 0
+
+    def __init__(
+        self,
+        payload: bytes,
+        on_reply: Callable[[int, object], None] = ignore,
+        *,
+        debt_ttl: int = 0,
+        trust: Trust = Trust.FULL,
+    ) -> None:
+        self.payload: bytes = payload
+        self.answered: Callable[[int, object], None] = on_reply
+        self.debt_ttl: int = debt_ttl
+        self.trust: Trust = trust
+
+    def __repr__(self) -> str:
+        return f"<Request of {len(self.payload)} bytes>"
