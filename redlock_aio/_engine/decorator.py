@@ -18,8 +18,8 @@ from datetime import timedelta
 from string import Formatter
 from typing import Any, Literal, ParamSpec, Protocol, Self, TypedDict, TypeVar, Unpack, overload
 
-from redlock_aio._engine.lease import OnLost
 from redlock_aio._engine.lock import Lock
+from redlock_aio._engine.options import OnLost
 from redlock_aio._rules.arguments import of_type
 from redlock_aio._rules.timing import Retry
 from redlock_aio.errors import LockNotAcquiredError, QuorumUnavailableError
@@ -31,8 +31,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class LockOptions(TypedDict, total=False):
-    """The options of `Redlock.lock`, for the type checkers; a test compares the two."""
+class LockArguments(TypedDict, total=False):
+    """The keyword arguments of `Redlock.lock`, for type checkers; a test compares the two."""
 
     ttl: int | timedelta | None
     wait: int | timedelta | None
@@ -67,7 +67,7 @@ class Decorating:
         /,
         *templates: str,
         skip_if_locked: Literal[False] = False,
-        **options: Unpack[LockOptions],
+        **options: Unpack[LockArguments],
     ) -> Callable[[Callable[P, Coroutine[Any, Any, T]]], Callable[P, Coroutine[Any, Any, T]]]: ...
 
     @overload
@@ -76,7 +76,7 @@ class Decorating:
         /,
         *templates: str,
         skip_if_locked: bool,
-        **options: Unpack[LockOptions],
+        **options: Unpack[LockArguments],
     ) -> Callable[
         [Callable[P, Coroutine[Any, Any, T]]], Callable[P, Coroutine[Any, Any, T | None]]
     ]: ...
@@ -86,7 +86,7 @@ class Decorating:
         /,
         *templates: str,
         skip_if_locked: bool = False,
-        **options: Unpack[LockOptions],
+        **options: Unpack[LockArguments],
     ) -> Callable[
         [Callable[P, Coroutine[Any, Any, T]]], Callable[P, Coroutine[Any, Any, T | None]]
     ]:
@@ -318,7 +318,7 @@ _LEFT_OUT: dict[object, object] = {
 
 
 def _checked(
-    redlock: Locks, templates: Sequence[Template], options: LockOptions, skip_if_locked: bool
+    redlock: Locks, templates: Sequence[Template], options: LockArguments, skip_if_locked: bool
 ) -> dict[str, object]:
     """Return the options for the lock of each call, if they make one."""
     # Names with fields are not known yet. Those that stand for them differ, as a
@@ -375,7 +375,7 @@ def _skipping(
     @functools.wraps(function)
     async def under_a_lock(*args: P.args, **kwargs: P.kwargs) -> T | None:
         lock = redlock.lock(*names.of(args, kwargs), **options)
-        retry = lock._retry
+        retry = lock.options.retry
         most = min(retry.attempts or MOST_SPLITS, MOST_SPLITS)
         entered = False
         for attempt in range(1, most + 1):

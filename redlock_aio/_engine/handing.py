@@ -24,7 +24,8 @@ from typing import Protocol
 from redlock_aio._engine import reentrance
 from redlock_aio._engine.adoption import Adopted, Adoption
 from redlock_aio._engine.hold import HeldLease
-from redlock_aio._engine.lease import Lease, OnLost
+from redlock_aio._engine.lease import Lease
+from redlock_aio._engine.options import OnLost
 from redlock_aio._engine.telling import milliseconds
 from redlock_aio._engine.watchdog import Engine
 from redlock_aio._rules import handing, holders, timing

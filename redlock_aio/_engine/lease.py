@@ -8,7 +8,7 @@ import asyncio
 import warnings
 from datetime import timedelta
 from types import CoroutineType, TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 from anyio import CancelScope
 
@@ -16,14 +16,13 @@ from redlock_aio._engine import reentrance
 from redlock_aio._engine.belonging import check_here, left_elsewhere, refuse
 from redlock_aio._engine.boots import boot_of
 from redlock_aio._engine.hold import HeldLease
+from redlock_aio._engine.options import OnLost
 from redlock_aio._engine.rounds import Round
 from redlock_aio._engine.watchdog import Watchdog
 from redlock_aio._rules import handing, holders, timing
 from redlock_aio._rules.lifetime import HELD, LOST, RELEASED
 from redlock_aio._rules.quorum import OPEN, WON, Vote
 from redlock_aio.errors import LockLostError, LockNotHeldError, RedlockError
-
-OnLost = Literal["cancel", "flag"]
 
 
 class Lease:

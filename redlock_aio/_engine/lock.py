@@ -12,14 +12,14 @@ from redlock_aio._engine.attempts import Attempt
 from redlock_aio._engine.belonging import left_by_this_task
 from redlock_aio._engine.clocks import know_the_time
 from redlock_aio._engine.hold import HeldLease
-from redlock_aio._engine.lease import Lease, OnLost
+from redlock_aio._engine.lease import Lease
 from redlock_aio._engine.line import Line
+from redlock_aio._engine.options import LockOptions
 from redlock_aio._engine.rounds import Fleet
 from redlock_aio._engine.watchdog import Engine
 from redlock_aio._rules.fencing import Counter
 from redlock_aio._rules.keys import Key, Keys
 from redlock_aio._rules.mistakes import NotALease
-from redlock_aio._rules.timing import Retry
 from redlock_aio.errors import LockNotAcquiredError
 
 
@@ -31,13 +31,20 @@ class Lock(NotALease):
     and by several tasks at once, and each acquisition is a `Lease` of its own.
 
     ``async with lock as lease:`` acquires, guards the body, and releases.
+
+    Attributes:
+        resources: The names that it locks, as they were given.
+
+        key: What the masters call them.
+
+        options: How to acquire and to hold them.
+
+        owner: Who shares a lease of its own, if not the task.
+
+        metadata: What others see of the holder, as the masters keep it.
     """
 
-    __slots__ = (
-        "_auto_extend", "_engine", "_entered", "_fair", "_fenced", "_hold_at_least", "_key",
-        "_max_hold", "_metadata", "_on_lost", "_owner", "_reentrant", "_resources", "_retry",
-        "_ttl", "_wait",
-    )  # fmt: skip
+    __slots__ = ("_engine", "_entered", "key", "metadata", "options", "owner", "resources")
     _lease_kind: ClassVar[type[Lease]] = Lease
 
     def __init__(
@@ -45,39 +52,20 @@ class Lock(NotALease):
         engine: Engine,
         resources: tuple[str, ...],
         key: Key | Keys,
-        *,
-        ttl: int,
-        wait: int | None,
-        auto_extend: bool,
-        max_hold: int | None,
-        hold_at_least: int,
-        fair: bool,
-        fenced: bool,
-        reentrant: bool,
+        options: LockOptions,
         owner: object,
         metadata: bytes,
-        retry: Retry,
-        on_lost: OnLost,
     ) -> None:
         self._engine = engine
-        self._resources = resources
-        self._key = key
-        self._ttl = ttl
-        self._wait = wait
-        self._auto_extend = auto_extend
-        self._max_hold = max_hold
-        self._hold_at_least = hold_at_least
-        self._retry = retry
-        self._on_lost = on_lost
-        self._fair = fair
-        self._fenced = fenced
-        self._reentrant = reentrant
-        self._owner = owner
-        self._metadata = metadata
+        self.resources = resources
+        self.key = key
+        self.options = options
+        self.owner = owner
+        self.metadata = metadata
         self._entered: list[Lease] = []  # of blocks that are entered now
 
     def __repr__(self) -> str:
-        return f"<Lock {', '.join(map(repr, self._resources))}, ttl {self._ttl} ms>"
+        return f"<Lock {', '.join(map(repr, self.resources))}, ttl {self.options.ttl} ms>"
 
     async def acquire(self) -> Lease:
         """
@@ -113,27 +101,27 @@ class Lock(NotALease):
         fleet = engine._fleet
         began = fleet.clock()
         if not ready:
-            await engine._get_ready(self._wait)
-        key = self._key
+            await engine._get_ready(self.options.wait)
+        key = self.key
         line = fleet.lines.get(key) or fleet.line(key)
         alone = not (line.contending or line.holder is not None) and began >= line.open_at
-        if not alone or self._fair or not key.can_free or self._owner is not None:
+        if not alone or self.options.fair or not key.can_free or self.owner is not None:
             return await self._obtain_among_others(fleet, began, entering=entering)
         counter = None
-        if self._fenced:
+        if self.options.fencing:
             if began >= fleet.clocks.due_at:
                 return await self._obtain_among_others(fleet, began, entering=entering)
             counter = self._counter(line)
         line.contending = True
-        wait = self._wait
+        wait = self.options.wait
         try:
             won = await waiting.attempt(
                 fleet,
                 key,
-                self._ttl,
+                self.options.ttl,
                 engine._drift_factor,
                 waiting.time_to_answer(fleet, began, wait, began) if wait else None,
-                stamp=fleet.stamp + self._metadata,
+                stamp=fleet.stamp + self.metadata,
                 counter=counter,
                 watched=wait != 0,
             )
@@ -150,13 +138,15 @@ class Lock(NotALease):
         while True:
             if (hold := self._shared(fleet, waits=True)) is not None:
                 return self._share(hold, entering=entering)
-            if self._fenced and began >= fleet.clocks.due_at:
-                await know_the_time(fleet, waiting.time_to_answer(fleet, began, self._wait, began))
-            line = fleet.line(self._key)
+            if self.options.fencing and began >= fleet.clocks.due_at:
+                await know_the_time(
+                    fleet, waiting.time_to_answer(fleet, began, self.options.wait, began)
+                )
+            line = fleet.line(self.key)
             asking = self._in_turn(fleet, line, self._counter(line), began)
             try:
                 won = await (
-                    asking if self._owner is None else reentrance.unless_shared(fleet, self, asking)
+                    asking if self.owner is None else reentrance.unless_shared(fleet, self, asking)
                 )
             except LockNotAcquiredError as error:
                 reentrance.explain(fleet, self, error)
@@ -166,17 +156,19 @@ class Lock(NotALease):
 
     def _shared(self, fleet: Fleet, *, waits: bool) -> HeldLease | None:
         """Return the lease of our own that can be taken again, if there is one."""
-        if isinstance(self._key, Keys):
-            waiting.check_slots(fleet, self._resources, self._key)
+        if isinstance(self.key, Keys):
+            waiting.check_slots(fleet, self.resources, self.key)
         return reentrance.shared(fleet, self, waits=waits)
 
     def _share(self, hold: HeldLease, *, entering: bool) -> Lease:
         """Take a lease again that is our own; the masters are asked for nothing."""
         watchdog = self._engine._watchdog
         task = reentrance.known(asyncio.current_task(watchdog.fleet.loop))
-        keep = self._hold_at_least
-        watchdog.share(hold, task, self._ttl, renewed=self._auto_extend, at_least=keep)
-        lease = self._lease_kind(watchdog, hold, watchdog.fleet.clock(), self._on_lost)
+        keep = self.options.hold_at_least
+        watchdog.share(
+            hold, task, self.options.ttl, renewed=self.options.auto_extend, at_least=keep
+        )
+        lease = self._lease_kind(watchdog, hold, watchdog.fleet.clock(), self.options.on_lost)
         lease._task = task
         if entering:
             self._enter(lease)
@@ -190,10 +182,10 @@ class Lock(NotALease):
 
     def _counter(self, line: Line) -> Counter | None:
         """Return what gives a fencing token, if there is to be one."""
-        if not self._fenced:
+        if not self.options.fencing:
             return None
         if line.counter is None:
-            line.counter = self._key.counter(self._engine._clock_lead)
+            line.counter = self.key.counter(self._engine._clock_lead)
         return line.counter
 
     def _attempt(
@@ -201,11 +193,11 @@ class Lock(NotALease):
     ) -> Coroutine[object, object, Attempt]:
         return waiting.attempt(
             fleet,
-            self._key,
-            self._ttl,
+            self.key,
+            self.options.ttl,
             self._engine._drift_factor,
             waiting.time_to_answer(fleet, began, wait, asked),
-            stamp=fleet.stamp + self._metadata,
+            stamp=fleet.stamp + self.metadata,
             counter=counter,
             watched=wait != 0,
         )
@@ -215,15 +207,15 @@ class Lock(NotALease):
     ) -> Coroutine[object, object, Attempt]:
         return waiting.persist(
             fleet,
-            self._resources,
+            self.resources,
             failed,
             line,
             mine=mine,
             attempts=attempts,
             factor=self._engine._drift_factor,
             began=began,
-            wait=self._wait,
-            retry=self._retry,
+            wait=self.options.wait,
+            retry=self.options.retry,
         )
 
     def _queue(
@@ -232,11 +224,11 @@ class Lock(NotALease):
         engine = self._engine
         return queueing.acquire(
             fleet,
-            self._resources,
-            self._key,
-            self._ttl,
+            self.resources,
+            self.key,
+            self.options.ttl,
             engine._drift_factor,
-            stamp=fleet.stamp + self._metadata,
+            stamp=fleet.stamp + self.metadata,
             most=engine._max_waiters,
             counter=counter,
             began=began,
@@ -252,15 +244,17 @@ class Lock(NotALease):
         Returns:
             What has won it, and whether it was in the turn that *line* gave.
         """
-        wait = self._wait
-        if self._fair:
+        wait = self.options.wait
+        if self.options.fair:
             return await self._queue(fleet, counter, began, wait), False
 
         ask = functools.partial(self._attempt, fleet, counter, began, wait)
         asked, mine, tried = began, False, None
         if not line.taken:
             line.contending = mine = True
-        elif wait != 0 and self._retry.attempts is None:  # who counts attempts makes them at once
+        elif (
+            wait != 0 and self.options.retry.attempts is None
+        ):  # who counts attempts makes them at once
             mine, tried = await waiting.turn(fleet, line, began, wait, ask)
             asked = fleet.clock()
         won, attempts = tried, 1
@@ -296,14 +290,14 @@ class Lock(NotALease):
         if not engine._is_ready():
             await engine._get_ready(0)
         fleet = engine._fleet
-        may_share = self._reentrant or not self._key.can_free
+        may_share = self.options.reentrant or not self.key.can_free
         if may_share and (hold := self._shared(fleet, waits=False)) is not None:
             return self._share(hold, entering=False)
-        if self._fenced:
+        if self.options.fencing:
             await know_the_time(fleet, None)
-        line = fleet.line(self._key)
+        line = fleet.line(self.key)
         counter = self._counter(line)
-        if self._fair:
+        if self.options.fair:
             try:
                 won = await self._queue(fleet, counter, fleet.clock(), 0)
             except LockNotAcquiredError as error:
@@ -325,7 +319,7 @@ class Lock(NotALease):
 
     def _refused(self, why: Attempt | LockNotAcquiredError) -> Lease | None:
         """Return what `try_acquire` returns without a lease; raise if too few were asked."""
-        refusals.check_overload(self._resources, why, self._engine._fleet.clock())
+        refusals.check_overload(self.resources, why, self._engine._fleet.clock())
         return None
 
     def _lease(self, won: Attempt, line: Line, *, mine: bool, entering: bool) -> Lease:
@@ -333,25 +327,27 @@ class Lock(NotALease):
         fleet = engine._fleet
         now = fleet.clock()
         if not mine:  # it may have been forgotten meanwhile
-            line = fleet.line(self._key)
+            line = fleet.line(self.key)
         watchdog = engine._watchdog
-        hold = HeldLease(won, self._resources, line, now, engine._drift_factor, self._auto_extend)
-        if self._max_hold is not None:
-            hold.limit(now + self._max_hold / 1000)
+        hold = HeldLease(
+            won, self.resources, line, now, engine._drift_factor, self.options.auto_extend
+        )
+        if self.options.max_hold is not None:
+            hold.limit(now + self.options.max_hold / 1000)
         task = asyncio.current_task(fleet.loop)
         if task is not None:
             hold.task = weakref.ref(task)  # as `reentrance.known` does, without a call
-        if self._hold_at_least:
-            hold.keep_until = now + self._hold_at_least / 1000
+        if self.options.hold_at_least:
+            hold.keep_until = now + self.options.hold_at_least / 1000
         watchdog.add(hold, now)
         if mine:
             line.won(hold, won.began, now)
         else:  # out of turn
             line.keep(hold)
-        if self._owner is not None:
-            hold.owner = self._owner
+        if self.owner is not None:
+            hold.owner = self.owner
             reentrance.tell(fleet, hold)
-        lease = self._lease_kind(watchdog, hold, now, self._on_lost)
+        lease = self._lease_kind(watchdog, hold, now, self.options.on_lost)
         if entering:  # as `_enter` does, without a call
             self._entered.append(lease)
             lease._enter()
@@ -385,7 +381,7 @@ class Lock(NotALease):
             The lock is released all the same.
         """
         entered = self._entered
-        lease = entered[0] if len(entered) == 1 else left_by_this_task(entered, self._resources)
+        lease = entered[0] if len(entered) == 1 else left_by_this_task(entered, self.resources)
         left = lease.__aexit__(kind, error, trace)  # raises in another loop than the lease's
         entered.remove(lease)
         return left

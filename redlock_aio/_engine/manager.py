@@ -9,9 +9,9 @@ from redis.asyncio import Redis
 from redlock_aio._engine import told
 from redlock_aio._engine.decorator import Decorating
 from redlock_aio._engine.handing import Adopting
-from redlock_aio._engine.lease import OnLost
 from redlock_aio._engine.lock import Lock
 from redlock_aio._engine.opening import Opening, RestartGuard
+from redlock_aio._engine.options import GivenOptions, OnLost, OptionsCache
 from redlock_aio._engine.oversight import Oversight
 from redlock_aio._rules import holders, mistakes, restarts, timing
 from redlock_aio._rules.arguments import MOST_RESOURCES, of_type, one_of, text
@@ -115,15 +115,16 @@ class Redlock(Opening, Oversight, Adopting, Decorating):
             stamp=b"" if name is None else holders.named(name),
             parts=told.kinds(listener),
         )
-        self._retry = of_type(retry, Retry, name="retry")
+        self._options = OptionsCache(
+            max_ttl=self._max_ttl,
+            fencing=of_type(fencing, bool, name="fencing"),
+            retry=of_type(retry, Retry, name="retry"),
+        )
         self._key_prefix = b"" if key_prefix == "" else text(key_prefix, name="key_prefix")
-        self._fencing = of_type(fencing, bool, name="fencing")
         self._max_waiters = of_type(max_waiters, int, name="max_waiters")
         if isinstance(max_waiters, bool) or max_waiters < 1:
             raise ValueError(f"max_waiters must be positive, not {max_waiters}")
         self._clock_lead = int(self._lasts * LEAD_SHARE * 1_000_000)
-        self._default_ttl = min(timing.TTL, self._max_ttl)
-        self._checked_ttl: int | None = None
         self._known: dict[str, Key] = {}
 
     def lock(
@@ -215,44 +216,32 @@ class Redlock(Opening, Oversight, Adopting, Decorating):
         """
         if unknown:
             raise mistakes.unknown_options(unknown, called="lock()")
-        ttl = self._default_ttl if ttl is None else ttl
-        if type(ttl) is not int or ttl != self._checked_ttl:
-            ttl = timing.milliseconds(ttl, name="ttl")
-            self._checked_ttl = ttl = timing.at_least(timing.at_most(ttl, self._max_ttl))
-        if wait is not None:
-            wait = timing.milliseconds(wait, name="wait", zero=True)
-        if max_hold is not None:
-            max_hold = timing.milliseconds(max_hold, name="max_hold")
-        if hold_at_least != 0 or type(hold_at_least) is not int:
-            hold_at_least = timing.milliseconds(hold_at_least, name="hold_at_least", zero=True)
-        if on_lost != "cancel":
-            one_of(on_lost, ("cancel", "flag"), name="on_lost")
-        # Whatever is as it is by default is not looked at: these calls would take longest.
-        if not (auto_extend is True and fair is False and reentrant is False and owner is None):
-            _check(owner, auto_extend=auto_extend, fair=fair, reentrant=reentrant)
+        # The types: see `options`. A retry is compared as an object, because a subclass may hold
+        # more than its fields; cached options refer to theirs, so its id stays its own.
+        asked = (
+            ttl, ttl.__class__, wait, wait.__class__, max_hold, max_hold.__class__,
+            hold_at_least, hold_at_least.__class__, auto_extend, auto_extend.__class__,
+            fair, fair.__class__, fencing, fencing.__class__, reentrant, reentrant.__class__,
+            on_lost, None if retry is None else id(retry),
+        )  # fmt: skip
+        try:
+            options = self._options[asked]
+        except (KeyError, TypeError):  # not cached yet, or not hashable
+            given = GivenOptions(
+                ttl, wait, auto_extend, max_hold, hold_at_least, fair, fencing, reentrant, on_lost,
+                retry,
+            )  # fmt: skip
+            options = self._options.add(asked, given)
+        if owner is not None and not options.reentrant:
+            raise ValueError("owner is for reentrant=True, and has no meaning without it")
         if len(resources) == 1:
             name = resources[0]
             known = self._known.get(name) if type(name) is str else None
             key: Key | Keys = known or self._key(name)
         else:
             key = self._keys(resources)
-        return self._parts.lock(
-            self,
-            resources,
-            key,
-            ttl=ttl,
-            wait=wait,
-            auto_extend=auto_extend,
-            max_hold=max_hold,
-            hold_at_least=hold_at_least,
-            fair=fair,
-            fenced=self._fencing if fencing is None else of_type(fencing, bool, name="fencing"),
-            reentrant=reentrant,
-            owner=owner,
-            metadata=b"" if metadata is None else holders.packed(metadata),
-            retry=self._retry if retry is None else of_type(retry, Retry, name="retry"),
-            on_lost=on_lost,
-        )
+        packed = b"" if metadata is None else holders.packed(metadata)
+        return self._parts.lock(self, resources, key, options, owner, packed)
 
     def _key(self, resource: str) -> Key:
         """Return the key of a resource that makes sense."""
@@ -281,10 +270,3 @@ class Redlock(Opening, Oversight, Adopting, Decorating):
             twice = next(name for name in resources if resources.count(name) > 1)
             raise ValueError(f"resources must differ: {twice!r} is named twice")
         return Keys(sorted(keys))
-
-
-def _check(owner: object, **switches: bool) -> None:
-    for name, value in switches.items():
-        of_type(value, bool, name=name)
-    if owner is not None and not switches["reentrant"]:
-        raise ValueError("owner is for reentrant=True, and has no meaning without it")

@@ -13,9 +13,9 @@ from collections.abc import Coroutine
 from typing import Protocol, TypeVar
 
 from redlock_aio._engine.hold import HeldLease, Sharer
+from redlock_aio._engine.options import LockOptions
 from redlock_aio._engine.rounds import Fleet
 from redlock_aio._rules.keys import Key, Keys
-from redlock_aio._rules.timing import Retry
 from redlock_aio.errors import LockNotAcquiredError, RedlockError
 
 T = TypeVar("T")
@@ -24,14 +24,10 @@ T = TypeVar("T")
 class Wish(Protocol):
     """What is asked of a lock that is wanted."""
 
-    _fair: bool
-    _fenced: bool
-    _key: Key | Keys
-    _owner: object
-    _reentrant: bool
-    _resources: tuple[str, ...]
-    _retry: Retry
-    _wait: int | None
+    key: Key | Keys
+    options: LockOptions
+    owner: object
+    resources: tuple[str, ...]
 
 
 def known(task: asyncio.Task[object] | None) -> Sharer:
@@ -53,20 +49,24 @@ def shared(fleet: Fleet, wish: Wish, *, waits: bool) -> HeldLease | None:
     """
     now, task = fleet.clock(), asyncio.current_task(fleet.loop)
     # A fair wait does not count attempts.
-    for_ever = waits and wish._wait is None and (wish._fair or wish._retry.attempts is None)
+    for_ever = (
+        waits
+        and wish.options.wait is None
+        and (wish.options.fair or wish.options.retry.attempts is None)
+    )
     holds: dict[HeldLease, None] = {}
-    for key in wish._key.each:
+    for key in wish.key.each:
         line = fleet.lines.get(key)
         hold = None if line is None else line.holder
         if isinstance(hold, HeldLease) and hold.valid(now):
             holds[hold] = None
     for hold in holds:
         here = hold.is_of(task)
-        same = here if wish._owner is None else _is_owner(hold, wish._owner)
-        if same and wish._reentrant and _has_all(hold, wish):
-            if wish._fenced and not hold.attempt.fence:
+        same = here if wish.owner is None else _is_owner(hold, wish.owner)
+        if same and wish.options.reentrant and _has_all(hold, wish):
+            if wish.options.fencing and not hold.attempt.fence:
                 raise RedlockError(
-                    f"{_names(wish._resources)} can't be taken again with fencing=True:"
+                    f"{_names(wish.resources)} can't be taken again with fencing=True:"
                     " it is held without a fencing token"
                 )
             return hold
@@ -88,7 +88,7 @@ async def unless_shared(fleet: Fleet, wish: Wish, asking: Coroutine[object, obje
 
     def told(hold: object) -> None:
         nonlocal shared
-        ours = isinstance(hold, HeldLease) and _is_owner(hold, wish._owner) and _has_all(hold, wish)
+        ours = isinstance(hold, HeldLease) and _is_owner(hold, wish.owner) and _has_all(hold, wish)
         if ours and task is not None and not shared:
             shared = True
             task.cancel("others of the same owner have it")
@@ -116,7 +116,7 @@ def _is_owner(hold: HeldLease, owner: object) -> bool:
 
 
 def _has_all(hold: HeldLease, wish: Wish) -> bool:
-    return set(wish._key.each) <= set(hold.attempt.key.each)
+    return set(wish.key.each) <= set(hold.attempt.key.each)
 
 
 def _lasts(hold: HeldLease) -> bool:
@@ -131,10 +131,10 @@ def explain(fleet: Fleet, wish: Wish, error: BaseException) -> None:
         return
     now, task = fleet.clock(), asyncio.current_task(fleet.loop)
     if any(vote.detail.startswith("NOPERM") for vote in error.votes):
-        keys = ", ".join(repr(key.decode(errors="replace")) for key in wish._key.each)
+        keys = ", ".join(repr(key.decode(errors="replace")) for key in wish.key.each)
         error.hint = f"the masters' user lacks a right for the key {keys}: see examples/acl.md"
         return
-    for key in wish._key.each:
+    for key in wish.key.each:
         line = fleet.lines.get(key)
         hold = None if line is None else line.holder
         if isinstance(hold, HeldLease) and hold.valid(now) and hold.is_of(task):
@@ -144,14 +144,14 @@ def explain(fleet: Fleet, wish: Wish, error: BaseException) -> None:
 def _why(hold: HeldLease, wish: Wish, who: str) -> str:
     """Return what to say to whoever would wait for himself, and what he can do."""
     return (
-        f"{_names(wish._resources)} would never come: {who} holds {_names(hold.resources)};"
+        f"{_names(wish.resources)} would never come: {who} holds {_names(hold.resources)};"
         f" {_how(hold, wish)}, and if another task is to release it, give a wait"
     )
 
 
 def _how(hold: HeldLease, wish: Wish) -> str:
     """Return how to take again what is held already."""
-    if not wish._reentrant:
+    if not wish.options.reentrant:
         return "reentrant=True takes it again"
     if _has_all(hold, wish):
         return "only the owner that has acquired it takes it again"

@@ -174,7 +174,7 @@ class ToldLock(Lock):
     def _refused(self, why: Attempt | LockNotAcquiredError) -> Lease | None:
         """Say why there is no lease, though the caller hears only that there is none."""
         if isinstance(why, Attempt):
-            why = single_refusal(self._resources, why, self._engine._fleet.clock())
+            why = single_refusal(self.resources, why, self._engine._fleet.clock())
         try:
             raise why
         finally:
@@ -193,11 +193,11 @@ class ToldLock(Lock):
         engine._is_ready()  # only then is there a clock
         clock, teller = engine._fleet.clock, engine._fleet.teller
         began = clock()
-        teller.begins(self._resources)
+        teller.begins(self.resources)
         try:
             lease = await obtain()
         except LockNotAcquiredError as error:
-            teller.tell(Missed(self._resources, milliseconds(clock() - began), error))
+            teller.tell(Missed(self.resources, milliseconds(clock() - began), error))
             raise
         finally:
             teller.ends()

@@ -19,7 +19,7 @@ from redlock_aio import (
     Redlock,
     Retry,
 )
-from redlock_aio._engine.decorator import Decorating, LockOptions, Names, Template
+from redlock_aio._engine.decorator import Decorating, LockArguments, Names, Template
 from redlock_aio.testing import FakeMaster
 
 from .test_cancellation import When, every_place
@@ -406,12 +406,12 @@ def test_skip_if_locked_is_a_bool(skip_if_locked: Any) -> None:
 def test_its_options_are_those_of_a_lock() -> None:
     parameters = inspect.signature(Redlock.lock).parameters.values()
     hints = get_type_hints(Redlock.lock)
-    assert get_type_hints(LockOptions) == {
+    assert get_type_hints(LockArguments) == {
         parameter.name: hints[parameter.name]
         for parameter in parameters
         if parameter.kind is parameter.KEYWORD_ONLY
     }
-    assert not LockOptions.__required_keys__
+    assert not LockArguments.__required_keys__
 
 
 def test_its_text_says_what_a_cancellation_does() -> None:

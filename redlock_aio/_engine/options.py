@@ -1,0 +1,109 @@
+"""
+The options of a lock: checked once, then passed on as one immutable value.
+
+`Redlock.lock` looks up the options of a call in a cache, under a key that holds the values
+and their types. Values alone would not do: ``10_000 == 10_000.0`` and ``True == 1``, and both
+hash alike, so a value of a wrong type would be found instead of being refused.
+"""
+
+import contextlib
+from collections.abc import Hashable
+from datetime import timedelta
+from typing import Literal, NamedTuple
+
+from redlock_aio._rules import timing
+from redlock_aio._rules.arguments import of_type, one_of
+from redlock_aio._rules.timing import Retry
+
+OnLost = Literal["cancel", "flag"]
+
+MOST_OPTIONS = 256
+"""How many different sets of options are cached for one manager."""
+
+
+class LockOptions(NamedTuple):
+    """
+    The options of a lock, all of them valid. Times are in milliseconds.
+
+    The owner and the metadata are not among them: they differ from lock to lock.
+    """
+
+    ttl: int
+    wait: int | None
+    auto_extend: bool
+    max_hold: int | None
+    hold_at_least: int
+    fair: bool
+    fencing: bool
+    reentrant: bool
+    on_lost: OnLost
+    retry: Retry
+
+
+class GivenOptions(NamedTuple):
+    """The options of one call of `Redlock.lock` as they were given, not checked yet."""
+
+    ttl: int | timedelta | None
+    wait: int | timedelta | None
+    auto_extend: bool
+    max_hold: int | timedelta | None
+    hold_at_least: int | timedelta
+    fair: bool
+    fencing: bool | None
+    reentrant: bool
+    on_lost: OnLost
+    retry: Retry | None
+
+
+class OptionsCache(dict[Hashable, LockOptions]):
+    """
+    The sets of options that locks of one manager have had.
+
+    Args:
+        max_ttl: The longest ttl, in milliseconds.
+
+        fencing: Whether locks have a fencing token if a call does not tell.
+
+        retry: How locks wait between attempts if a call does not tell.
+    """
+
+    def __init__(self, *, max_ttl: int, fencing: bool, retry: Retry) -> None:
+        super().__init__()
+        self._max_ttl = max_ttl
+        self._fencing = fencing
+        self._retry = retry
+
+    def add(self, key: Hashable, given: GivenOptions) -> LockOptions:
+        """
+        Check *given*, cache the result under *key*, and return it.
+
+        Raises:
+            TypeError: An option is of another type.
+
+            ValueError: An option has no sense.
+        """
+        options = self._checked(given)
+        if len(self) >= MOST_OPTIONS:
+            self.clear()
+        # An instance of a subclass of int may be valid and not hashable: not cached then.
+        with contextlib.suppress(TypeError):
+            self[key] = options
+        return options
+
+    def _checked(self, given: GivenOptions) -> LockOptions:
+        ttl = min(timing.TTL, self._max_ttl) if given.ttl is None else given.ttl
+        ttl = timing.milliseconds(ttl, name="ttl")
+        wait, max_hold, keep = given.wait, given.max_hold, given.hold_at_least
+        fencing, retry = given.fencing, given.retry
+        return LockOptions(
+            ttl=timing.at_least(timing.at_most(ttl, self._max_ttl)),
+            wait=None if wait is None else timing.milliseconds(wait, name="wait", zero=True),
+            max_hold=None if max_hold is None else timing.milliseconds(max_hold, name="max_hold"),
+            hold_at_least=timing.milliseconds(keep, name="hold_at_least", zero=True),
+            on_lost=one_of(given.on_lost, ("cancel", "flag"), name="on_lost"),
+            auto_extend=of_type(given.auto_extend, bool, name="auto_extend"),
+            fair=of_type(given.fair, bool, name="fair"),
+            reentrant=of_type(given.reentrant, bool, name="reentrant"),
+            fencing=self._fencing if fencing is None else of_type(fencing, bool, name="fencing"),
+            retry=self._retry if retry is None else of_type(retry, Retry, name="retry"),
+        )

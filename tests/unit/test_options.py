@@ -1,0 +1,113 @@
+"""The options of a lock are checked once, and what is cached never replaces a check."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from redlock_aio import Redlock, Retry
+from redlock_aio._engine.options import MOST_OPTIONS
+from redlock_aio.testing import FakeMaster
+
+A_TIME = "must be an int (milliseconds) or a timedelta, not"
+
+
+class Unhashable(int):
+    """An int that cannot be the key of a dict."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class Patient(Retry):
+    """A retry with more than the fields by which retries are compared."""
+
+    more = 0
+
+
+@pytest.fixture
+def redlock() -> Redlock:
+    return Redlock([FakeMaster(f"m{number}") for number in range(3)])
+
+
+def test_locks_with_the_same_options_share_them(redlock: Redlock) -> None:
+    given: dict[str, Any] = {"ttl": timedelta(seconds=5), "wait": 7, "fair": True}
+    assert redlock.lock("a", **given).options is redlock.lock("b", **given).options
+    assert redlock.lock("a").options is redlock.lock("b", "c").options
+    assert redlock.lock("a").options != redlock.lock("a", **given).options
+
+
+def test_options_are_immutable(redlock: Redlock) -> None:
+    options: Any = redlock.lock("a").options
+    with pytest.raises(AttributeError):
+        options.ttl = 1
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "message"),
+    [
+        ({"ttl": 10_000}, {"ttl": 10_000.0}, f"ttl {A_TIME} float"),
+        ({"wait": 0}, {"wait": 0.0}, f"wait {A_TIME} float"),
+        ({"wait": 0}, {"wait": False}, f"wait {A_TIME} bool"),
+        ({"wait": 1}, {"wait": True}, f"wait {A_TIME} bool"),
+        ({"max_hold": 1}, {"max_hold": True}, f"max_hold {A_TIME} bool"),
+        ({"max_hold": 9}, {"max_hold": 9.0}, f"max_hold {A_TIME} float"),
+        ({}, {"hold_at_least": False}, f"hold_at_least {A_TIME} bool"),
+        ({"hold_at_least": 5}, {"hold_at_least": 5.0}, f"hold_at_least {A_TIME} float"),
+        ({}, {"auto_extend": 1}, "auto_extend must be a bool, not a int"),
+        ({"auto_extend": False}, {"auto_extend": 0}, "auto_extend must be a bool, not a int"),
+        ({}, {"fair": 0}, "fair must be a bool, not a int"),
+        ({"fair": True}, {"fair": 1.0}, "fair must be a bool, not a float"),
+        ({"fencing": False}, {"fencing": 0}, "fencing must be a bool, not a int"),
+        ({"reentrant": True}, {"reentrant": 1}, "reentrant must be a bool, not a int"),
+    ],
+)
+def test_an_equal_value_of_another_type_is_refused(
+    redlock: Redlock, right: dict[str, Any], wrong: dict[str, Any], message: str
+) -> None:
+    for _ in range(2):  # what was refused once is not cached either
+        redlock.lock("a", **right)
+        with pytest.raises(TypeError) as refused:
+            redlock.lock("a", **wrong)
+        assert str(refused.value) == message
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "message"),
+    [
+        ("ttl", TypeError, f"ttl {A_TIME} list"),
+        ("wait", TypeError, f"wait {A_TIME} list"),
+        ("max_hold", TypeError, f"max_hold {A_TIME} list"),
+        ("hold_at_least", TypeError, f"hold_at_least {A_TIME} list"),
+        ("auto_extend", TypeError, "auto_extend must be a bool, not a list"),
+        ("fair", TypeError, "fair must be a bool, not a list"),
+        ("fencing", TypeError, "fencing must be a bool, not a list"),
+        ("reentrant", TypeError, "reentrant must be a bool, not a list"),
+        ("retry", TypeError, "retry must be a Retry, not a list"),
+        ("on_lost", ValueError, "on_lost must be 'cancel' or 'flag', not []"),
+    ],
+)
+def test_a_value_that_is_not_hashable_gets_the_error_of_its_option(
+    redlock: Redlock, name: str, kind: type[Exception], message: str
+) -> None:
+    given: dict[str, Any] = {name: []}
+    with pytest.raises(kind) as refused:
+        redlock.lock("a", **given)
+    assert str(refused.value) == message
+
+
+def test_a_valid_value_that_is_not_hashable_is_used(redlock: Redlock) -> None:
+    assert [redlock.lock("a", wait=Unhashable(n)).options.wait for n in (70, 80)] == [70, 80]
+
+
+def test_each_lock_has_the_very_retry_that_it_was_given(redlock: Redlock) -> None:
+    first, second = Patient(5, 50), Patient(5, 50)
+    assert first == second
+    assert redlock.lock("a", retry=first).options.retry is first
+    assert redlock.lock("a", retry=second).options.retry is second
+    assert redlock.lock("a").options.retry == Retry()
+
+
+def test_a_manager_caches_a_limited_number_of_options(redlock: Redlock) -> None:
+    for wait in range(MOST_OPTIONS * 2 + 10):
+        assert redlock.lock("a", wait=wait).options.wait == wait
+        assert len(redlock._options) <= MOST_OPTIONS
