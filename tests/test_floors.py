@@ -10,7 +10,7 @@ HOUSE = Path(__file__).parents[1] / "redlock_aio"
 
 FLOORS = [
     ["_rules.arguments", "_rules.clocks", "_rules.scripts", "_rules.timing", "_rules.quorum"],
-    ["_rules.marker"],
+    ["_rules.marker", "_rules.membership"],
     [
         "_rules.fairness",
         "_rules.holders",

@@ -1,26 +1,17 @@
 """
 What a master carries in the key `redlock_aio:marker`, as text.
 
-    run_id state at lasts since members
+    run_id state at lasts since
 
 Early versions wrote the first three words only, so the others may be missing. Nothing
 here waits, reads a clock or opens a socket.
 """
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TypeAlias
 
 MOST_BYTES = 4000
 """How long a value may be that is taken for a marker."""
-
-MOST_LABEL = 64
-"""How many characters of a master's name are kept in a marker."""
-
-
-Members: TypeAlias = tuple[tuple[str, str], ...]
-"""The masters of a set: the run_id of each, and its name; in the order of the run_ids."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +33,6 @@ class Marker:
 
         since: Before which instant the master may have forgotten locks, on its own
             clock, in us; 0 if it was one of a new set, or the marker does not say it.
-
-        members: The masters of the set; empty if they are not known. No program writes
-            or compares them.
     """
 
     run_id: str
@@ -52,14 +40,10 @@ class Marker:
     at: int
     lasts: int = 0
     since: int = 0
-    members: Members = ()
 
     def __bytes__(self) -> bytes:
         state = "rejoining" if self.rejoining else "member"
-        words = [self.run_id, state, str(self.at), str(self.lasts), str(self.since)]
-        if self.members:
-            words.append(",".join(f"{run_id}={label}" for run_id, label in self.members))
-        return " ".join(words).encode()
+        return f"{self.run_id} {state} {self.at} {self.lasts} {self.since}".encode()
 
     @classmethod
     def parse(cls, value: bytes | None) -> "Marker | None":
@@ -67,7 +51,7 @@ class Marker:
         if value is None:
             return None
         words = value[: MOST_BYTES + 1].decode("utf-8", "replace").split(" ")
-        run_id, state, at, lasts, since, members, *_ = [*words, "", "", "", "", "", ""]
+        run_id, state, at, lasts, since, *_ = [*words, "", "", "", "", ""]
         if len(value) > MOST_BYTES or state not in ("member", "rejoining"):
             return cls("", rejoining=False, at=0)
         return cls(
@@ -76,27 +60,12 @@ class Marker:
             at=_number(at, 19),
             lasts=_number(lasts, 10),
             since=_number(since, 19),
-            members=_members(members),
         )
-
-
-def members_of(masters: Iterable[tuple[str, str]]) -> Members:
-    """Return what a marker says of *masters*, which are run_ids and names."""
-    return tuple(sorted((run_id, _label(name)) for run_id, name in masters))
 
 
 def milliseconds(seconds: float) -> int:
     """Return how a marker writes the length of a quarantine."""
     return math.ceil(seconds * 1000 - 1e-6)
-
-
-def _label(name: str) -> str:
-    return "".join("_" if c in " ,=" or not c.isprintable() else c for c in name[:MOST_LABEL])
-
-
-def _members(text: str) -> Members:
-    pairs = [part.partition("=") for part in text.split(",")] if text else []
-    return tuple(sorted((run_id, label) for run_id, _, label in pairs if run_id))
 
 
 def _number(digits: str, most: int) -> int:

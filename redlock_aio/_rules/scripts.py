@@ -43,6 +43,7 @@ def pack(*arguments: bytes) -> bytes:
 ACQUIRE = Script("acquire", "get")
 ACQUIRE_ALL = Script("acquire_all", "get")
 ADOPT = Script("adopt")
+DECLARE = Script("declare")
 ENQUEUE = Script("enqueue", "get")
 EXTEND = Script("extend")
 EXTEND_ALL = Script("extend_all")
@@ -58,6 +59,6 @@ RELEASE_ALL = Script("release_all", "get")
 RESTORE_FENCED = Script("restore_fenced")
 REVOKE = Script("revoke", "get")
 SCRIPTS = (
-    ACQUIRE, ACQUIRE_ALL, ADOPT, ENQUEUE, EXTEND, EXTEND_ALL, EXTEND_FENCED, INSPECT, LEAVE,
-    LIFT, LOOK, RAISE, RAISE_ALL, RELEASE, RELEASE_ALL, RESTORE_FENCED, REVOKE,
+    ACQUIRE, ACQUIRE_ALL, ADOPT, DECLARE, ENQUEUE, EXTEND, EXTEND_ALL, EXTEND_FENCED, INSPECT,
+    LEAVE, LIFT, LOOK, RAISE, RAISE_ALL, RELEASE, RELEASE_ALL, RESTORE_FENCED, REVOKE,
 )  # fmt: skip

@@ -7,7 +7,7 @@ It knows what the library says, and a little more for whoever plays another clie
 import asyncio
 from collections.abc import Callable
 
-from redlock_aio._rules import protocol, scripts
+from redlock_aio._rules import membership, protocol, scripts
 from redlock_aio.testing._fake_data import Data, Error
 from redlock_aio.testing._fake_pushes import Listener, Push, Pushes
 from redlock_aio.testing._fake_scripts import SCRIPTS
@@ -70,13 +70,15 @@ class Commands:
         """
         The keys that have not expired, with their values.
 
-        The queues are not among them, nor the marker of the restart guard.
+        The queues are not among them, nor what the restart guard writes.
         """
         now = asyncio.get_running_loop().time()
         return {
             key.decode(): value.decode()
             for key, (value, until) in self._keys.items()
-            if now < until and isinstance(value, bytes) and key != protocol.MARKER
+            if now < until
+            and isinstance(value, bytes)
+            and not key.startswith((protocol.MARKER, membership.KEY))
         }
 
     @property

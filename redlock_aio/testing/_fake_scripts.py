@@ -6,10 +6,11 @@ every single read and change of a script, and so do those it tells.
 """
 
 import contextlib
+import re
 from collections.abc import Sequence
 
 from redlock_aio._rules.holders import SHOWN
-from redlock_aio._rules.scripts import ENQUEUE, INSPECT, LEAVE, LOOK, REVOKE
+from redlock_aio._rules.scripts import DECLARE, ENQUEUE, INSPECT, LEAVE, LOOK, REVOKE
 from redlock_aio.testing._fake_data import Data, Error
 from redlock_aio.testing._fake_locks import LOCKS, Others, Run, beyond, count, get
 
@@ -162,8 +163,40 @@ def _revoke(data: Data, _now: int, keys: Sequence[bytes], arguments: Sequence[by
     return True
 
 
+def _declare(data: Data, now: int, keys: Sequence[bytes], arguments: Sequence[bytes]) -> object:
+    how, ours, age, lasts, former = arguments
+    now //= 1000
+    try:
+        kept = data.get(keys[0]) or b""
+    except Error:
+        kept = b""
+    kept = kept if len(kept) <= 262_144 else b""
+    since, sets, taken = now - int(age), [], set()
+    for *numbers, text in re.findall(rb"(\d+) (\d+) (\d+) ([^\n]+)\n", kept):
+        begun, at, lives = (int(number) for number in numbers)
+        if abs(now - at) >= lives or lives >= 10**12 or begun >= now + 1000:
+            continue
+        if how == b"write" and text == ours:
+            since = min(since, begun)
+        elif (how, text) != (b"write", former) and (
+            (how, text) != (b"withdraw", ours) or begun < at
+        ):
+            sets.append((begun, at, lives, text))
+            taken.add(begun)
+    if how == b"write":
+        while since in taken:
+            since += 1
+        sets.append((since, now, int(lasts), ours))
+    sets = sets[-64:]
+    if how != b"read":
+        longest = max([1, *(at + lives - now for _, at, lives, _ in sets)])
+        data.set(keys[0], b"".join(b"%d %d %d %b\n" % each for each in sets), longest)
+    return [part for begun, _, _, text in sets for part in (text, max(now - begun, -1000))]
+
+
 SCRIPTS: dict[bytes, Run] = {
     **LOCKS,
+    DECLARE.sha: _declare,
     ENQUEUE.sha: _enqueue,
     INSPECT.sha: _inspect,
     LEAVE.sha: _leave,

@@ -1,13 +1,12 @@
 """May this master have forgotten locks? The rules as tables."""
 
 import math
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, strategies as st
 
 from redlock_aio._rules import restarts
-from redlock_aio._rules.marker import MOST_BYTES, Marker, members_of
+from redlock_aio._rules.marker import MOST_BYTES, Marker
 from redlock_aio._rules.restarts import (
     MEMBER,
     QUARANTINED,
@@ -216,12 +215,7 @@ def test_nobody_is_kept_out_for_longer_than_a_forgotten_lease_may_live(
         assert again.seconds >= verdict.seconds - 1e-6
 
 
-MEMBERS = members_of([(OTHER, "b, c=d\n"), (ME, "redis://[::1]:6379/" + 99 * "x")])
-
-
-@pytest.mark.parametrize(
-    "marker", [member(), rejoining(9), member(at=0), replace(member(), members=MEMBERS)]
-)
+@pytest.mark.parametrize("marker", [member(), rejoining(9), member(at=0)])
 def test_a_marker_is_read_as_it_was_written(marker: Marker) -> None:
     assert Marker.parse(bytes(marker)) == marker
 
@@ -238,7 +232,7 @@ def test_what_is_no_marker_is_nobodys(value: bytes) -> None:
 def test_a_marker_without_a_number_is_one() -> None:
     assert Marker.parse(None) is None
     assert Marker.parse(ME.encode() + b" member") == member(at=0, lasts=0)
-    assert Marker.parse(f"{ME} member 5 {10**10} -1".encode()) == member(lasts=0)
+    assert Marker.parse(f"{ME} member 5 {10**10} -1 more".encode()) == member(lasts=0)
     assert Marker.parse(ME.encode() + b" rejoining soon") == Marker(ME, rejoining=True, at=0)
 
 

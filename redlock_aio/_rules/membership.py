@@ -1,0 +1,214 @@
+"""
+Do two programs exclude each other that name different sets of masters?
+
+They do if each majority of the one set shares a master with each majority of the other.
+That is so for equal sets, and if one set has one master more than the other. Each program
+declares its set on its masters (`declare`), and reads what others have declared there.
+
+A false refusal stops all locking, so two places are taken for one master whenever that
+may be: they have an address in common or have had the same server, or it is not known
+which server is at one of them. A master votes only when its server is known. So a place
+whose server is unknown gives no vote, and can't help two majorities to miss each other.
+
+Nothing here waits, reads a clock or opens a socket.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, TypeAlias
+
+from redlock_aio._rules.scripts import DECLARE, pack
+
+KEY = b"redlock_aio:masters:"
+"""What the key begins with under which sets are declared; a *key_prefix* follows."""
+
+MOST_SERVERS = 4
+"""How many servers are remembered that have been at one address."""
+
+MOST_NAMED = 200
+"""How many characters of a set of masters are shown."""
+
+ADVICE = (
+    "replace masters one by one, as examples/replacing_masters.md says; independent applications"
+    " on the same masters need a key_prefix each"
+)
+
+
+class Place(NamedTuple):
+    """
+    One master, as one program names it.
+
+    Attributes:
+        address: Its name without credentials.
+
+        run_ids: The servers that this program has found there, the last one at the end;
+            empty if it has not reached any.
+    """
+
+    address: str
+    run_ids: tuple[str, ...] = ()
+
+    def found(self, run_id: str) -> "Place":
+        """Return the place after *run_id* was found there."""
+        before = [known for known in self.run_ids if known != run_id]
+        return Place(self.address, (*before[1 - MOST_SERVERS :], run_id))
+
+
+Masters: TypeAlias = tuple[Place, ...]
+"""A set of masters, in the order of the addresses."""
+
+
+class Declared(NamedTuple):
+    """
+    A set of masters that programs use, as one master says.
+
+    Attributes:
+        age: For how many ms it has been in use, by that master's clock.
+    """
+
+    text: bytes
+    masters: Masters
+    age: int
+
+
+def is_same(one: Place, other: Place) -> bool:
+    """Return whether two places are one master, as far as is known."""
+    return one.address == other.address or not set(one.run_ids).isdisjoint(other.run_ids)
+
+
+def may_be_same(one: Place, other: Place) -> bool:
+    """Return whether two places may be one master."""
+    return not one.run_ids or not other.run_ids or is_same(one, other)
+
+
+def conflicts(ours: Masters, theirs: Masters) -> bool:
+    """Return whether majorities of the two sets may miss each other."""
+    pairs = _pairs([[may_be_same(one, other) for other in theirs] for one in ours])
+    return len(ours) + len(theirs) - 2 * pairs > 1
+
+
+def is_equal(ours: Masters, theirs: Masters) -> bool:
+    """Return whether both are the same servers, all of which are known."""
+    if len(ours) != len(theirs) or not all(place.run_ids for place in (*ours, *theirs)):
+        return False
+    return _pairs([[is_same(one, other) for other in theirs] for one in ours]) == len(ours)
+
+
+def _pairs(fits: Sequence[Sequence[bool]]) -> int:
+    """Return how many rows can get a column each that fits, by augmenting paths."""
+    owner: dict[int, int] = {}
+
+    def gets_one(row: int, tried: set[int]) -> bool:
+        for column, fit in enumerate(fits[row]):
+            if fit and column not in tried:
+                tried.add(column)
+                if column not in owner or gets_one(owner[column], tried):
+                    owner[column] = row
+                    return True
+        return False
+
+    return sum(gets_one(row, set()) for row in range(len(fits)))
+
+
+def age_of(ours: Masters, found: Iterable[Sequence[Declared]], lasts: int) -> int:
+    """
+    Return for how many ms our set has been in use, as any master says; 0 if that is not *lasts*.
+
+    A master that was flushed or restarted gets this age, so that a set in use stays older
+    there than a newcomer's that was declared first. Younger sets get none: of two that are
+    declared at the same time the second one on a master would become the older one there,
+    and the program with the first one has looked at that master already, and votes.
+
+    A set of which not all servers are known has no age. So of two sets whose conflict is
+    seen when a server becomes known, the one that was changed by that gives way: the
+    programs with the other one do not know of it yet, and go on voting.
+    """
+    ages = [declared.age for sets in found for declared in sets if is_equal(ours, declared.masters)]
+    return max([age for age in ages if age >= lasts], default=0)
+
+
+def older(ours: Masters, found: Iterable[Sequence[Declared]], lasts: int) -> Declared | None:
+    """
+    Return a set in conflict with ours that was in use before it on some master.
+
+    Args:
+        found: What each master says.
+
+        lasts: As for `age_of`.
+    """
+    found = tuple(found)
+    text, age = write(ours), age_of(ours, found, lasts)
+    for sets in found:
+        mine = next((declared.age for declared in sets if declared.text == text), age)
+        for declared in sets:
+            if declared.age >= mine and conflicts(ours, declared.masters):
+                return declared
+    return None
+
+
+def write(masters: Masters) -> bytes:
+    """Return a set as it is declared, on one line."""
+    places = sorted([place.address, *place.run_ids] for place in masters)
+    return json.dumps(places, separators=(",", ":")).encode()
+
+
+def parse(text: object) -> Masters | None:
+    """Return the set that was declared; ``None`` if it makes no sense."""
+    if not isinstance(text, bytes):
+        return None
+    try:
+        places = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(places, list) or not places:
+        return None
+    for place in places:
+        if not isinstance(place, list) or not place or {type(word) for word in place} != {str}:
+            return None
+    return tuple(Place(address, tuple(run_ids)) for address, *run_ids in places)
+
+
+def read(reply: object) -> list[Declared] | None:
+    """Return the sets in the *reply* to `declare`; ``None`` if it makes no sense."""
+    if not isinstance(reply, list) or len(reply) % 2:
+        return None
+    pairs = zip(reply[::2], reply[1::2], strict=True)
+    return [
+        Declared(text, masters, age)
+        for text, age in pairs
+        if (masters := parse(text)) is not None and type(age) is int
+    ]
+
+
+def declare(
+    key: bytes, how: bytes, ours: bytes = b"", *, age: int = 0, lasts: int = 1, former: bytes = b""
+) -> bytes:
+    """
+    Return the command that says which sets are in use.
+
+    Args:
+        how: Whether to ``b"read"`` only, to ``b"write"`` *ours*, or to ``b"withdraw"`` it
+            where nobody has written it again.
+
+        age: For how many ms *ours* has been in use elsewhere.
+
+        lasts: For how many ms *ours* counts if it is not written again.
+
+        former: What *ours* stands for from now on.
+    """
+    numbers = (b"%d" % age, b"%d" % lasts)
+    return pack(b"EVALSHA", DECLARE.sha, b"1", key, how, ours, *numbers, former)
+
+
+def describe(ours: Masters, theirs: Masters, *, lasts: float) -> str:
+    """Return why a program with *ours* is refused."""
+    return (
+        f"programs with the masters {_named(theirs)} use these locks, and this one names"
+        f" {_named(ours)}: it is refused until {lasts:g} s after the last of them has ended"
+    )
+
+
+def _named(masters: Masters) -> str:
+    names = ", ".join(sorted(place.address for place in masters))
+    names = "".join(c if c.isprintable() else "?" for c in names)
+    return names if len(names) <= MOST_NAMED else f"{names[:MOST_NAMED]}..."
