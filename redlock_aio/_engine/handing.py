@@ -23,11 +23,11 @@ from typing import Protocol
 
 from redlock_aio._engine import reentrance
 from redlock_aio._engine.adoption import Adopted, Adoption
+from redlock_aio._engine.emitter import milliseconds
 from redlock_aio._engine.hold import HeldLease
 from redlock_aio._engine.lease import Lease
 from redlock_aio._engine.options import OnLost
-from redlock_aio._engine.telling import milliseconds
-from redlock_aio._engine.watchdog import Engine
+from redlock_aio._engine.reporting import Engine
 from redlock_aio._rules import handing, holders, timing
 from redlock_aio._rules.arguments import of_type, one_of
 from redlock_aio._rules.handing import Handed
@@ -41,7 +41,6 @@ HELD_TOO_LONG = "it was held for as long as max_hold allows"
 class Handing(Engine, Protocol):
     """What an adoption needs of its manager."""
 
-    _lease_kind: type[Lease]
     _max_ttl: int
 
     def _key(self, resource: str) -> Key:
@@ -133,10 +132,11 @@ class Adopting:
         if owner is not None:
             hold.owner = owner
             reentrance.tell(fleet, hold)
-        lease = self._lease_kind(self._watchdog, hold, fleet.clock(), on_lost)
-        waited = milliseconds(fleet.clock() - began)
-        fence = handed.fence or None
-        fleet.teller.tell_soon(Acquired(lease.resources, lease.fingerprint, waited, fence))
+        lease = Lease(self._watchdog, hold, fleet.clock(), on_lost)
+        if (emitter := self._emitter) is not None:
+            waited = milliseconds(fleet.clock() - began)
+            fence = handed.fence or None
+            emitter.emit_soon(Acquired(lease.resources, lease.fingerprint, waited, fence))
         return lease
 
 

@@ -9,17 +9,20 @@ import asyncio
 import contextlib
 import math
 import weakref
-from collections.abc import Callable
-from typing import TypeAlias
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeAlias
 
 from anyio import CancelScope
 
 from redlock_aio._engine.attempts import Attempt
+from redlock_aio._engine.emitter import Emitter, milliseconds
 from redlock_aio._engine.line import Line
 from redlock_aio._engine.rounds import Round
-from redlock_aio._rules import timing
+from redlock_aio._rules import holders, timing
 from redlock_aio._rules.handing import Handed
-from redlock_aio._rules.lifetime import HELD, LOST, Lifetime
+from redlock_aio._rules.lifetime import HELD, LOST, RELEASED, Lifetime
+from redlock_aio.errors import RedlockError
+from redlock_aio.events import Extended, Lost, Released
 
 KEY_GONE = "a majority of the masters no longer has its key"
 OVERTAKEN = "somebody else has had the lock on a majority of the masters since"
@@ -48,9 +51,9 @@ class HeldLease(Lifetime):
     """
 
     __slots__ = (
-        "_lost", "at", "attempt", "check_at", "checked_at", "count", "guarded", "inner",
-        "keep_until", "line", "on_recheck", "others", "owner", "pending_ttl", "released",
-        "requested_ttl", "resources", "scope", "task",
+        "_lost", "at", "attempt", "check_at", "checked_at", "count", "guarded", "held_for",
+        "held_since", "inner", "keep_until", "line", "on_recheck", "others", "owner",
+        "pending_ttl", "released", "requested_ttl", "resources", "scope", "task",
     )  # fmt: skip
 
     def __init__(
@@ -87,6 +90,9 @@ class HeldLease(Lifetime):
         """The task whose body `scope` cancels."""
         self.inner: tuple[tuple[CancelScope, Sharer], ...] = ()
         """The scopes and tasks of bodies that were entered later, in that order."""
+        self.held_since: float = now
+        self.held_for: float | None = None
+        """For how many seconds it was held, from a release until that is emitted."""
         self.line: Line = line
         self.at: float = 0.0
         """When the watchdog attends to it next."""
@@ -112,7 +118,13 @@ class HeldLease(Lifetime):
 
         Args:
             boot: The boot that *now* counts from, see `boots.boot_of`.
+
+        Raises:
+            RedlockError: Others share it.
         """
+        if self.count > 1:
+            names = ", ".join(map(repr, self.resources))
+            raise RedlockError(f"{names} can't be handed over: {self.count} leases share the lock")
         attempt = self.attempt
         return Handed(
             self.resources,
@@ -126,6 +138,38 @@ class HeldLease(Lifetime):
             max_hold=None if self.ends == math.inf else timing.remaining(self.ends, now),
             keep=math.ceil(max(self.keep_until - now, 0.0) * 1000),
         )
+
+    def extended_event(self, ttl: int, before: int) -> Extended:
+        """Return the event of an extension to *ttl* that came *before* ms before the loss."""
+        token = self.attempt.token
+        return Extended(self.resources, holders.fingerprint(token), ttl, before)
+
+    def end_event(self, held: float) -> Released | Lost:
+        """Return the event of its end, after it was held for so many seconds."""
+        who, held_ms = holders.fingerprint(self.attempt.token), milliseconds(held)
+        if self.state is RELEASED:
+            return Released(self.resources, who, held_ms)
+        return Lost(self.resources, who, self.reason, held_ms)
+
+    async def reported(
+        self, emitter: Emitter, end: Callable[[], Coroutine[Any, Any, None]]
+    ) -> None:
+        """
+        Release the lease by *end*, and emit how it has ended.
+
+        It is for the first call that releases it: that one gets the masters' answers.
+
+        Cancellation:
+            As for *end*; the event is emitted all the same.
+        """
+        try:
+            await end()
+        finally:
+            held, self.held_for = self.held_for, None
+            if held is not None:
+                emitter.emit(self.end_event(held))
+            else:
+                emitter.flush()  # Its loss may be an event that waits for the next turn.
 
     def end_as_gone(self) -> None:
         """Mark it lost after its release: the replies say that its key was gone before."""
@@ -182,6 +226,14 @@ class HeldLease(Lifetime):
         elif others:
             self.task = others.pop()
         self.others = tuple(others)
+
+    def dropped(self, task: Sharer) -> str:
+        """Count one less, who did not release it; return what a warning says of that."""
+        self.remove_share(task)
+        if self.count:  # The others go on, and the last of them releases it.
+            return f"was never released; {self.count} more share it"
+        self.renewed = False
+        return "was never released; it is not extended any more"
 
     def guard(self, scope: CancelScope, task: Sharer) -> None:
         """Cancel one more body, that of *task*, when the lease is lost."""

@@ -5,6 +5,7 @@ This is the only file in which a cancellation is turned into an error.
 """
 
 import asyncio
+import functools
 import warnings
 from datetime import timedelta
 from types import CoroutineType, TracebackType
@@ -56,17 +57,11 @@ class Lease:
         return f"<Lease {names}, {state}>"
 
     def __del__(self) -> None:
-        # Whoever drops the lease may be in another thread, or in a loop that has
-        # ended. So nothing is sent from here; the key is left to its ttl.
+        # It may run in another thread, or after the loop has ended. So nothing is sent.
         hold = self._hold
         ours = self._watchdog.origin.is_of_this_process()
         if hold.state is HELD and not self._let_go and ours:
-            hold.remove_share(self._task)
-            if hold.count:  # those who share it go on, and the last of them releases it
-                why = f"was never released; {hold.count} more share it"
-            else:
-                why = "was never released; it is not extended any more"
-                hold.renewed = False
+            why = hold.dropped(self._task)
             warnings.warn(f"{self!r} {why}", ResourceWarning, stacklevel=2, source=self)
 
     def _now(self) -> float:
@@ -221,6 +216,13 @@ class Lease:
             The lock is released all the same, only the wait ends. The call can
             be repeated.
         """
+        emitter = self._watchdog.fleet.emitter
+        if emitter is None or self._let_go or not self._watchdog.origin.is_here():
+            await self._release()
+        else:
+            await self._hold.reported(emitter, self._release)
+
+    async def _release(self) -> None:
         hold = self._hold
         check_here(hold, self._watchdog.origin)
         if hold.state is HELD and not self._let_go:
@@ -261,11 +263,7 @@ class Lease:
         """
         check_here(self._hold, self._watchdog.origin)
         self.ensure_valid()
-        hold = self._hold
-        if hold.count > 1:
-            names = ", ".join(map(repr, hold.resources))
-            raise RedlockError(f"{names} can't be handed over: {hold.count} leases share the lock")
-        watchdog = self._watchdog
+        hold, watchdog = self._hold, self._watchdog
         handed = hold.handover(self._now(), boot_of(watchdog.fleet.loop))
         watchdog.hand_over(hold)
         self._let_go = True
@@ -341,7 +339,11 @@ class Lease:
         """
         if not self._watchdog.origin.is_here():
             refuse(self._hold, self._watchdog.origin, error)
-        return self._exit(kind, error, trace)  # type: ignore[return-value]  # see above
+        emitter = self._watchdog.fleet.emitter
+        if emitter is None or self._let_go:
+            return self._exit(kind, error, trace)  # type: ignore[return-value]  # see above
+        leave = functools.partial(self._exit, kind, error, trace)
+        return self._hold.reported(emitter, leave)  # type: ignore[return-value]
 
     async def _exit(  # noqa: C901, PLR0912 - each call would cost
         self,
@@ -376,8 +378,7 @@ class Lease:
                 error.add_note(str(stray))
         if released_here:
             self._let_go = True
-            # Whoever fails or is cancelled is not held up: the release is on its
-            # way, before anything that this process may ask for next.
+            # A body that failed is not held up: the release leaves before all that comes next.
             if error is None:
                 release = hold.released
                 if release is not None and release.verdict is OPEN:

@@ -2,12 +2,11 @@
 
 import asyncio
 import functools
-import weakref
 from collections.abc import Coroutine
 from types import CoroutineType, TracebackType
-from typing import Any, ClassVar
+from typing import Any
 
-from redlock_aio._engine import queueing, reentrance, refusals, waiting
+from redlock_aio._engine import queueing, reentrance, refusals, reporting, waiting
 from redlock_aio._engine.attempts import Attempt
 from redlock_aio._engine.belonging import left_by_this_task
 from redlock_aio._engine.clocks import know_the_time
@@ -15,8 +14,8 @@ from redlock_aio._engine.hold import HeldLease
 from redlock_aio._engine.lease import Lease
 from redlock_aio._engine.line import Line
 from redlock_aio._engine.options import LockOptions
+from redlock_aio._engine.reporting import Engine
 from redlock_aio._engine.rounds import Fleet
-from redlock_aio._engine.watchdog import Engine
 from redlock_aio._rules.fencing import Counter
 from redlock_aio._rules.keys import Key, Keys
 from redlock_aio._rules.mistakes import NotALease
@@ -45,7 +44,6 @@ class Lock(NotALease):
     """
 
     __slots__ = ("_engine", "_entered", "key", "metadata", "options", "owner", "resources")
-    _lease_kind: ClassVar[type[Lease]] = Lease
 
     def __init__(
         self,
@@ -93,7 +91,10 @@ class Lock(NotALease):
             It did not happen. No master keeps a key of ours; one that does not
             answer now is cleaned as soon as it answers again.
         """
-        return await self._obtain(entering=False)
+        if (emitter := self._engine._emitter) is None:
+            return await self._obtain(entering=False)
+        obtain = functools.partial(self._obtain, entering=False)
+        return await reporting.reported(emitter, self.resources, obtain)
 
     async def _obtain(self, *, entering: bool) -> Lease:
         engine = self._engine
@@ -113,18 +114,8 @@ class Lock(NotALease):
                 return await self._obtain_among_others(fleet, began, entering=entering)
             counter = self._counter(line)
         line.contending = True
-        wait = self.options.wait
         try:
-            won = await waiting.attempt(
-                fleet,
-                key,
-                self.options.ttl,
-                engine._drift_factor,
-                waiting.time_to_answer(fleet, began, wait, began) if wait else None,
-                stamp=fleet.stamp + self.metadata,
-                counter=counter,
-                watched=wait != 0,
-            )
+            won = await self._attempt(fleet, counter, began, self.options.wait, began)
             if not won.until:
                 won = await self._persist(fleet, won, line, began, mine=True, attempts=1)
         except BaseException as error:
@@ -168,15 +159,14 @@ class Lock(NotALease):
         watchdog.share(
             hold, task, self.options.ttl, renewed=self.options.auto_extend, at_least=keep
         )
-        lease = self._lease_kind(watchdog, hold, watchdog.fleet.clock(), self.options.on_lost)
+        lease = Lease(watchdog, hold, watchdog.fleet.clock(), self.options.on_lost)
         lease._task = task
         if entering:
             self._enter(lease)
         return lease
 
     def _enter(self, lease: Lease) -> None:
-        # Nothing is awaited from here on: whoever is cancelled now meets it
-        # in the body, and leaves it through the release.
+        # Nothing is awaited from here on: a cancellation comes in the body, and releases it.
         self._entered.append(lease)
         lease._enter()
 
@@ -196,7 +186,7 @@ class Lock(NotALease):
             self.key,
             self.options.ttl,
             self._engine._drift_factor,
-            waiting.time_to_answer(fleet, began, wait, asked),
+            waiting.time_to_answer(fleet, began, wait, asked) if wait else None,
             stamp=fleet.stamp + self.metadata,
             counter=counter,
             watched=wait != 0,
@@ -286,6 +276,11 @@ class Lock(NotALease):
         Cancellation:
             As for `acquire`.
         """
+        if (emitter := self._engine._emitter) is None:
+            return await self._try_once()
+        return await reporting.tried(emitter, self.resources, self._try_once)
+
+    async def _try_once(self) -> Lease | None:
         engine = self._engine
         if not engine._is_ready():
             await engine._get_ready(0)
@@ -318,8 +313,13 @@ class Lock(NotALease):
         return self._lease(tried, line, mine=mine, entering=False)
 
     def _refused(self, why: Attempt | LockNotAcquiredError) -> Lease | None:
-        """Return what `try_acquire` returns without a lease; raise if too few were asked."""
-        refusals.check_overload(self.resources, why, self._engine._fleet.clock())
+        """Return ``None``; raise if too few masters were asked, or for an event that tells why."""
+        engine = self._engine
+        always, now = engine._emitter is not None, engine._fleet.clock()
+        try:
+            refusals.check_overload(self.resources, why, now, always=always)
+        finally:
+            del why  # An error knows this frame, which would keep both, and the attempt, alive.
         return None
 
     def _lease(self, won: Attempt, line: Line, *, mine: bool, entering: bool) -> Lease:
@@ -334,9 +334,7 @@ class Lock(NotALease):
         )
         if self.options.max_hold is not None:
             hold.limit(now + self.options.max_hold / 1000)
-        task = asyncio.current_task(fleet.loop)
-        if task is not None:
-            hold.task = weakref.ref(task)  # as `reentrance.known` does, without a call
+        hold.task = reentrance.known(asyncio.current_task(fleet.loop))
         if self.options.hold_at_least:
             hold.keep_until = now + self.options.hold_at_least / 1000
         watchdog.add(hold, now)
@@ -347,10 +345,9 @@ class Lock(NotALease):
         if self.owner is not None:
             hold.owner = self.owner
             reentrance.tell(fleet, hold)
-        lease = self._lease_kind(watchdog, hold, now, self.options.on_lost)
-        if entering:  # as `_enter` does, without a call
-            self._entered.append(lease)
-            lease._enter()
+        lease = Lease(watchdog, hold, now, self.options.on_lost)
+        if entering:
+            self._enter(lease)
         return lease
 
     # pyright takes an `async def` to return a `CoroutineType`, so only with this annotation is a
@@ -363,7 +360,10 @@ class Lock(NotALease):
         Cancellation:
             As for `acquire`.
         """
-        return self._obtain(entering=True)  # type: ignore[return-value]  # see above
+        if (emitter := self._engine._emitter) is None:
+            return self._obtain(entering=True)  # type: ignore[return-value]  # see above
+        obtain = functools.partial(self._obtain, entering=True)
+        return reporting.reported(emitter, self.resources, obtain, self)  # type: ignore[return-value]
 
     def __aexit__(
         self,

@@ -6,15 +6,15 @@ from typing import Never
 
 from redis.asyncio import Redis
 
-from redlock_aio._engine import told
 from redlock_aio._engine.decorator import Decorating
+from redlock_aio._engine.emitter import Emitter
 from redlock_aio._engine.handing import Adopting
 from redlock_aio._engine.lock import Lock
 from redlock_aio._engine.opening import Opening, RestartGuard
 from redlock_aio._engine.options import GivenOptions, OnLost, OptionsCache
 from redlock_aio._engine.oversight import Oversight
 from redlock_aio._rules import holders, mistakes, restarts, timing
-from redlock_aio._rules.arguments import MOST_RESOURCES, of_type, one_of, text
+from redlock_aio._rules.arguments import MOST_RESOURCES, of_type, one_of, plain_function, text
 from redlock_aio._rules.fencing import LEAD_SHARE
 from redlock_aio._rules.keys import Key, Keys
 from redlock_aio._rules.timing import Retry
@@ -113,7 +113,9 @@ class Redlock(Opening, Oversight, Adopting, Decorating):
             max_ttl=timing.at_least(timing.milliseconds(max_ttl, name="max_ttl"), name="max_ttl"),
             restart_guard=restart_guard,
             stamp=b"" if name is None else holders.named(name),
-            parts=told.kinds(listener),
+            emitter=None
+            if listener is None
+            else Emitter(plain_function(listener, name="listener")),
         )
         self._options = OptionsCache(
             max_ttl=self._max_ttl,
@@ -241,7 +243,7 @@ class Redlock(Opening, Oversight, Adopting, Decorating):
         else:
             key = self._keys(resources)
         packed = b"" if metadata is None else holders.packed(metadata)
-        return self._parts.lock(self, resources, key, options, owner, packed)
+        return Lock(self, resources, key, options, owner, packed)
 
     def _key(self, resource: str) -> Key:
         """Return the key of a resource that makes sense."""

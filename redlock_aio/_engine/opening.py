@@ -15,11 +15,13 @@ from threading import get_ident
 from types import TracebackType
 from typing import Literal, Self
 
+from redlock_aio._engine.emitter import Emitter
 from redlock_aio._engine.links import clock_of
 from redlock_aio._engine.readiness import readiness
 from redlock_aio._engine.rounds import Fleet
-from redlock_aio._engine.told import Kinds
+from redlock_aio._engine.watchdog import Watchdog
 from redlock_aio._rules import holders, timing
+from redlock_aio._rules.quorum import Vote
 from redlock_aio._rules.restarts import Seen
 from redlock_aio._rules.roundtrips import SHORTEST, RoundTrips
 from redlock_aio._transport.address import AnyDialler, ServiceDialler
@@ -70,7 +72,7 @@ class Opening:
 
         stamp: What others see of it; if empty, host and pid.
 
-        parts: What it is made of.
+        emitter: Of events to a listener, if there is one.
     """
 
     def __init__(
@@ -82,7 +84,7 @@ class Opening:
         max_ttl: int,
         restart_guard: RestartGuard,
         stamp: bytes,
-        parts: Kinds,
+        emitter: Emitter | None,
     ) -> None:
         self._diallers = tuple(diallers)
         _vouch(self._diallers, restart_guard)
@@ -97,8 +99,7 @@ class Opening:
         self._lasts = timing.forgetting(max_ttl, factor=drift_factor)
         self._restart_guard = restart_guard
         self._stamp = stamp
-        self._parts = parts
-        self._lease_kind = parts.lock._lease_kind
+        self._emitter = emitter
         self._seen = [Seen() for _ in self._diallers]
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
@@ -155,10 +156,24 @@ class Opening:
         self._loop = loop
         self._thread = get_ident()
         self._forks = _forks
-        self._parts.teller.loop = loop
-        neighbours: dict[str, Master] = {}
+        emitter = self._emitter
+        if emitter is not None:
+            emitter.loop = loop
         self._guard = self._new_guard(loop)
-        self._masters = [
+        self._masters = self._new_masters(loop)
+        self._fleet = Fleet(
+            self._masters,
+            loop,
+            trips=self._trips,
+            stamp=self._stamp or _this_process(),
+            emitter=emitter,
+        )
+        self._watchdog = Watchdog(self._fleet, max_ttl=self._max_ttl)
+
+    def _new_masters(self, loop: asyncio.AbstractEventLoop) -> list[Master]:
+        emitter = self._emitter
+        neighbours: dict[str, Master] = {}
+        return [
             Master(
                 number,
                 dialler,
@@ -166,7 +181,7 @@ class Opening:
                 trips=self._trips,
                 on_push=self._heard,
                 tell=_tell,
-                stands=self._parts.teller.stands,
+                on_state=_ignore if emitter is None else emitter.on_master_state,
                 clock=clock_of(loop),
                 cancelled=self._take_leave,
                 never_began=self._let_nobody_in,
@@ -175,14 +190,6 @@ class Opening:
             )
             for number, dialler in enumerate(self._diallers)
         ]
-        self._fleet = Fleet(
-            self._masters,
-            loop,
-            trips=self._trips,
-            stamp=self._stamp or _this_process(),
-            teller=self._parts.teller,
-        )
-        self._watchdog = self._parts.watchdog(self._fleet, max_ttl=self._max_ttl)
 
     def _let_go_of_a_closed_loop(self) -> None:
         """
@@ -346,6 +353,10 @@ def _vouch(diallers: Sequence[AnyDialler], restart_guard: RestartGuard) -> None:
             f"masters[{failing_over.index(True)}] is found through Sentinel, and a failover loses"
             " locks whatever fsync does: restart_guard must be 'auto' or 'strict'"
         )
+
+
+def _ignore(_vote: Vote) -> None:
+    """Do nothing with the state of a master: there is no listener."""
 
 
 def _other_tasks(loop: asyncio.AbstractEventLoop) -> bool:

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from redlock_aio._engine import inspecting
 from redlock_aio._engine.forcing import Eviction
-from redlock_aio._engine.watchdog import Engine
+from redlock_aio._engine.reporting import Engine
 from redlock_aio._rules.inspection import LockState
 from redlock_aio._rules.keys import Key
 

@@ -44,13 +44,20 @@ def is_overload(votes: tuple[Vote, ...]) -> bool:
 
 
 def check_overload(
-    resources: tuple[str, ...], why: Attempt | LockNotAcquiredError, now: float
+    resources: tuple[str, ...],
+    why: Attempt | LockNotAcquiredError,
+    now: float,
+    *,
+    always: bool = False,
 ) -> None:
-    """Raise the error that says so if a single try failed because of too many requests."""
+    """Raise the error that says so if a single try failed by too many requests, or *always*."""
     if isinstance(why, LockNotAcquiredError):
-        if is_overload(why.votes):
-            raise why
-    elif protocol.OVERRUN in why.replies and is_overload(why.votes()):
+        if always or is_overload(why.votes):
+            try:
+                raise why
+            finally:
+                del why
+    elif always or (protocol.OVERRUN in why.replies and is_overload(why.votes())):
         raise single_refusal(resources, why, now)
 
 

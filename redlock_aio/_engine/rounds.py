@@ -18,10 +18,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from os import urandom
 
+from redlock_aio._engine.emitter import Emitter
 from redlock_aio._engine.line import JointLine, Line
 from redlock_aio._engine.links import Link, Listener, clock_of
 from redlock_aio._engine.outages import Outages
-from redlock_aio._engine.telling import SILENT, Teller
 from redlock_aio._rules import protocol
 from redlock_aio._rules.clocks import Clocks
 from redlock_aio._rules.keys import Key, Keys
@@ -184,13 +184,13 @@ class Fleet:
 
         trips: How long they take to answer, and may take.
 
-        teller: Who tells a listener what happens.
+        emitter: Of events to a listener, if there is one.
     """
 
     __slots__ = (
         "_asked", "_caching", "_most_lines", "_probe_at", "_probed_at", "_timer", "_tokens",
-        "_underway", "can_free", "clock", "clocks", "closed", "kin", "lines", "links", "loop",
-        "outages", "queues", "ready", "stamp", "teller", "trips", "why_closed",
+        "_underway", "can_free", "clock", "clocks", "closed", "emitter", "kin", "lines", "links",
+        "loop", "outages", "queues", "ready", "stamp", "trips", "why_closed",
     )  # fmt: skip
 
     def __init__(
@@ -200,10 +200,10 @@ class Fleet:
         *,
         trips: RoundTrips,
         stamp: bytes = b"",
-        teller: Teller = SILENT,
+        emitter: Emitter | None = None,
     ) -> None:
         self.links: tuple[Link, ...] = tuple(links)
-        self.teller: Teller = teller
+        self.emitter: Emitter | None = emitter
         self.trips: RoundTrips = trips
         self.clock: Callable[[], float] = clock_of(loop)
         self.outages: Outages = Outages(self.clock)

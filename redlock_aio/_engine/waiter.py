@@ -176,8 +176,8 @@ class Waiter(Inquiry):
         if self._in_vain:
             self._hear_out()  # leaving gives back what there is
             return
-        if lost:
-            self.fleet.teller.waits(self._task)
+        if lost and self.fleet.emitter is not None:
+            self.fleet.emitter.on_waiting(self._task)
         if ticket.must_yield or ticket.stale_at(self._fresh_for) <= self.fleet.clock():
             self._give_back()
         if lost and self.queues.listen():

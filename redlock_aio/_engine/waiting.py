@@ -165,6 +165,12 @@ def is_split(failed: Attempt, view: View) -> bool:
     return several and view.holder is None and is_contended(view.explain(failed.votes(), 0.0))
 
 
+def _emit_waiting(fleet: Fleet) -> None:
+    """Emit, once, that the running task waits."""
+    if fleet.emitter is not None:
+        fleet.emitter.on_waiting()
+
+
 async def turn(
     fleet: Fleet,
     line: Line,
@@ -192,7 +198,7 @@ async def turn(
     line.join(place)
     tried = None
     come = False
-    fleet.teller.waits()
+    _emit_waiting(fleet)
     try:
         if wait is None:
             await place
@@ -292,7 +298,7 @@ async def persist(
             raise await _refusal(fleet, resources, *told, attempts=attempts, began=began)
         took = fleet.clock() - failed.began
         line.watch(watch, mine=mine)
-        fleet.teller.waits()
+        _emit_waiting(fleet)
         try:
             is_free = await watch.wait(delay / 1000)
         finally:

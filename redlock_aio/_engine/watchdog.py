@@ -22,7 +22,6 @@ import itertools
 import math
 import random
 from collections.abc import Callable, Collection
-from typing import Protocol
 
 from anyio import CancelScope
 
@@ -208,10 +207,13 @@ class Watchdog:
         now = self.fleet.clock()
         if hold.state is not HELD:
             return False
+        deadline = hold.deadline
         if renewal.verdict is WON and hold.extended(renewal.epoch, renewal.began, renewal.ttl, now):
             hold.schedule_renewal(now, random.random())  # noqa: S311 - no secret
             self._push(hold, now)
             renewal.restore_missing()
+            if (emitter := self.fleet.emitter) is not None:
+                emitter.emit_soon(hold.extended_event(renewal.ttl, timing.remaining(deadline, now)))
             return True
         if renewal.refused_by_a_majority(hold.attempt.unsent):
             self.lose(hold, renewal.why_refused())
@@ -273,6 +275,8 @@ class Watchdog:
             hold.lose(reason)
             self._end(hold, self.fleet.clock())
             hold.notify_lost()
+            if (emitter := self.fleet.emitter) is not None:
+                emitter.emit_soon(hold.end_event(self.fleet.clock() - hold.held_since))
 
     def lose_tokens(self, tokens: Collection[bytes], reason: str) -> None:
         """Lose each lease whose token is one of *tokens*."""
@@ -289,6 +293,7 @@ class Watchdog:
         """
         if hold.state is HELD:
             now = self.fleet.clock()
+            hold.held_for = now - hold.held_since
             kept = hold.release(now)
             if not kept:
                 hold.reason = self.why_expired(hold, now)
@@ -338,9 +343,12 @@ class Watchdog:
         a release of the old value follows when its time is over.
         """
         fleet = self.fleet
+        held = fleet.clock() - hold.held_since
         hold.hand_over()
         self._held -= 1
         hold.line.ended(hold, fleet.clock())
+        if fleet.emitter is not None:
+            fleet.emitter.emit_soon(hold.end_event(held))
         fleet.loop.call_later(hold.longest_ttl / 1000, self._release_old, hold)
 
     def _release_old(self, hold: HeldLease) -> None:
@@ -381,19 +389,3 @@ class Watchdog:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-
-
-class Engine(Protocol):
-    """What locks need of their manager."""
-
-    _clock_lead: int
-    _drift_factor: float
-    _fleet: Fleet
-    _max_waiters: int
-    _watchdog: Watchdog
-
-    def _is_ready(self) -> bool:
-        """Bind to the running loop; return whether the masters' states are known."""
-
-    async def _get_ready(self, wait: int | None) -> None:
-        """Wait until they are, at most *wait* ms."""

@@ -59,7 +59,7 @@ class Master:
         tell: Called with a sentence about it that an operator should know, and
             whether it is good news.
 
-        stands: Called with what it would say from now on; it may be no news.
+        on_state: Called with what it votes from now on, which may be no change.
 
         clock: The clock of leases.
 
@@ -82,7 +82,7 @@ class Master:
         trips: RoundTrips,
         on_push: Callable[[int, object], None],
         tell: Callable[[bool, str], None],
-        stands: Callable[[Vote], None],
+        on_state: Callable[[Vote], None],
         clock: Callable[[], float],
         cancelled: Callable[["Master"], Awaitable[None]],
         never_began: Callable[[], None],
@@ -95,7 +95,7 @@ class Master:
         self._neighbours = neighbours
         self._on_push = on_push
         self._tell = tell
-        self._stands = stands
+        self._on_state = on_state
         self._cancelled = cancelled
         self._told = Silence(Answer.GRANTED)
         self._vouched = vouched
@@ -289,7 +289,7 @@ class Master:
             if self._out:
                 self._tell(True, f"{self.name}: votes again")
             self._out = ""
-            self._stands(Vote(self.name, Answer.GRANTED))
+            self._on_state(Vote(self.name, Answer.GRANTED))
             self._on_push(self._number, protocol.EVERYTHING_CHANGED)
             return
         reason = "unconfirmed" if sentry is None else sentry.why
@@ -297,7 +297,7 @@ class Master:
             self._out = reason
             vote = Vote(self.name, Answer.QUARANTINED, self.quarantine)
             self._tell(False, str(vote))
-            self._stands(vote)
+            self._on_state(vote)
 
     async def _examine(self, connection: Connection) -> None:
         """Ask a server that let us in whether it may vote, and give it the scripts."""
@@ -343,8 +343,8 @@ class Master:
             good = silence.answer is Answer.GRANTED
             vote = Vote(self.name, silence.answer, silence.detail)
             self._tell(good, f"{self.name}: connected again" if good else str(vote))
-            if not good:  # whether one that is up votes is not said yet
-                self._stands(vote)
+            if not good:  # whether one that is up votes is not known yet
+                self._on_state(vote)
 
     def _step_down(self, silence: Silence) -> None:
         if self._connection is not None:

@@ -51,10 +51,8 @@ async def redlock(masters: list[FakeMaster], diary: Diary) -> AsyncIterator[Redl
     """A manager that is listened to."""
     async with Redlock(masters, restart_guard="off", listener=diary) as redlock:
         yield redlock
-    assert not redlock._parts.teller._acquiring
-    assert not redlock._parts.teller._untold
-    assert not redlock._watchdog._since  # type: ignore[attr-defined]
-    assert not redlock._watchdog._ended  # type: ignore[attr-defined]
+    assert redlock._emitter is not None
+    assert redlock._emitter.is_idle
 
 
 @pytest.fixture
@@ -587,7 +585,7 @@ async def test_with_one_they_look_the_same(redlock: Redlock) -> None:
     async with lock as lease:
         assert repr(lease).startswith("<Lease 'r', ")
         assert repr(redlock._watchdog) == "<Watchdog of 1 leases>"
-        assert repr(redlock._parts.teller) == "<Teller, 0 untold>"
+        assert repr(redlock._emitter) == "<Emitter, 0 events underway>"
 
 
 # A lease that goes from one process to another.
@@ -610,5 +608,4 @@ async def test_a_lease_that_is_handed_over_is_released_here_and_acquired_there(
         await asyncio.sleep(0.25)
         await adopted.release()
         assert there.events[-1] == Released(("r",), adopted.fingerprint, 250)
-        assert not adopter._watchdog._since  # type: ignore[attr-defined]
     assert sum(isinstance(event, Released | Lost) for event in diary.events) == 1

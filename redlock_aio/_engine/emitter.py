@@ -1,0 +1,112 @@
+"""
+Events to a listener.
+
+What happens in a task's own call is emitted there and then, before the call goes on.
+What happens between the replies of masters, or in the watchdog, is emitted in the
+loop's next turn: whatever the listener does, it meets no half-done work. Both go
+through one queue, so that the listener gets every event in the order in which it
+happened. A manager without a listener has no emitter, and each place where an event
+could be emitted tests for that first.
+"""
+
+import asyncio
+import logging
+from collections import deque
+
+from redlock_aio._rules.quorum import Answer, Vote
+from redlock_aio.events import Event, Listener, MasterBack, MasterLost, Waiting
+
+_log = logging.getLogger("redlock_aio")
+
+
+def milliseconds(seconds: float) -> int:
+    """Return a duration as an event has it."""
+    return int(seconds * 1000 + 0.5)
+
+
+class Emitter:
+    """
+    Calls a listener, with one event at a time.
+
+    Args:
+        listener: A plain function; see `redlock_aio.events`.
+    """
+
+    __slots__ = ("_acquiring", "_emitting", "_listener", "_lost_masters", "_queue", "loop")
+
+    def __init__(self, listener: Listener) -> None:
+        self.loop: asyncio.AbstractEventLoop | None = None
+        """The one whose next turn `emit_soon` waits for; ``None`` before the first use."""
+        self._listener = listener
+        self._queue: deque[Event] = deque()
+        self._emitting = False
+        # The resources of each task that acquires and has not emitted `Waiting`.
+        self._acquiring: dict[asyncio.Task[object] | None, tuple[str, ...]] = {}
+        # Why each master has no vote for which `MasterLost` was emitted.
+        self._lost_masters: dict[str, Answer] = {}
+
+    def __repr__(self) -> str:
+        return f"<Emitter, {len(self._queue)} events underway>"
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nobody acquires, and no event waits to be emitted."""
+        return not (self._acquiring or self._queue)
+
+    def emit(self, event: Event) -> None:
+        """Call the listener with *event*, after all events that came before."""
+        self._queue.append(event)
+        self.flush()
+
+    def emit_soon(self, event: Event) -> None:
+        """Emit *event* when this turn of the loop is over, or before the next `emit`."""
+        if self.loop is not None:
+            self._queue.append(event)
+            self.loop.call_soon(self.flush)
+
+    def flush(self) -> None:
+        """Call the listener with each event that waits."""
+        if self._emitting:
+            return  # The listener caused it: it is called again when it has returned.
+        self._emitting = True
+        try:
+            while self._queue:
+                event = self._queue.popleft()
+                try:
+                    self._listener(event)
+                except (Exception, asyncio.CancelledError):  # noqa: BLE001 - it is the user's code
+                    # An error of the listener must not fail the task that locks; nor is its
+                    # CancelledError a cancellation of that task. The log gets the event's
+                    # class and no more.
+                    _log.exception("the listener failed at %s", type(event).__name__)
+        finally:
+            self._emitting = False
+
+    # Acquisitions.
+
+    def begin_acquiring(self, resources: tuple[str, ...]) -> None:
+        """Remember that the running task acquires, until `end_acquiring`."""
+        self._acquiring[asyncio.current_task()] = resources
+
+    def end_acquiring(self) -> None:
+        """Forget the running task: its acquisition has ended, in whatever way."""
+        self._acquiring.pop(asyncio.current_task(), None)
+
+    def on_waiting(self, task: asyncio.Task[object] | None = None) -> None:
+        """Emit `Waiting`, once an acquisition, for *task* (default: the running one)."""
+        if self._acquiring:
+            resources = self._acquiring.pop(task or asyncio.current_task(), None)
+            if resources is not None:
+                self.emit_soon(Waiting(resources))
+
+    # Masters.
+
+    def on_master_state(self, vote: Vote) -> None:
+        """Emit `MasterLost` or `MasterBack` if *vote*, what a master votes now, is a change."""
+        lost = self._lost_masters
+        if vote.answer is Answer.GRANTED:
+            if lost.pop(vote.master, None) is not None:
+                self.emit_soon(MasterBack(vote.master))
+        elif lost.get(vote.master) is not vote.answer:
+            lost[vote.master] = vote.answer
+            self.emit_soon(MasterLost(vote.master, str(vote).removeprefix(f"{vote.master}: ")))
