@@ -1,7 +1,7 @@
-"""What one waiter in the masters' queues holds, and what it asks."""
+"""What one waiter in the masters' queues holds under one token, and its commands."""
 
 import math
-from typing import Protocol
+from typing import NamedTuple
 
 from redlock_aio._engine.attempts import TOO_LATE, Attempt, agree
 from redlock_aio._engine.rounds import Fleet
@@ -9,11 +9,11 @@ from redlock_aio._rules import fairness, fencing, protocol
 from redlock_aio._rules.fairness import ASIDE, BEHIND, FAILED, FULL, GRANTED, NEXT
 from redlock_aio._rules.fencing import Counter
 from redlock_aio._rules.keys import Key, Keys
-from redlock_aio._rules.protocol import Silence, Trust
+from redlock_aio._rules.protocol import Silence
 from redlock_aio._rules.quorum import Answer
 
 CALLS_LAST = 0.01
-"""Seconds in which the calls of all masters should come, after the first; then they are asked."""
+"""Seconds within which all masters should wake us after the first one; then they are asked."""
 
 MEANS = {
     GRANTED: Silence(Answer.GRANTED),
@@ -23,76 +23,87 @@ MEANS = {
     FAILED: Silence(Answer.ERROR, "it got the request too late"),
     ASIDE: Silence(Answer.FREE, "too few others answer"),
 }
-"""The vote that an answer amounts to."""
+"""The vote for each answer to a question of a waiter."""
 
 
-class Asking(Protocol):
-    """Whoever asks."""
+class Wanted(NamedTuple):
+    """What a fair waiter wants to have; the same under each of its tokens."""
 
-    def answered(self, master: int, number: int, sent: float, reply: object) -> None:
-        """Take the answer to a question."""
-
-    def changed(self, master: int) -> None:
-        """Hear that the lock may be free on a master."""
+    key: Key | Keys
+    ttl: int
+    """In milliseconds."""
+    stamp: bytes
+    """What follows the token in the value."""
+    counter: Counter | None
+    """The commands for a fencing token, if there is to be one."""
+    factor: float
+    """The drift factor."""
+    most: int
+    """How many may wait in a queue."""
 
 
 class Claim(Attempt):
     """
     What a waiter holds of a lock, under one token.
 
-    The token is new after every time that it has given back what it had.
+    It gets a new token each time that it has given back what it held. Otherwise the
+    command that gives it back, if a slow master executes it late, would take away
+    what the same master has granted since.
+
+    Args:
+        wanted: What is to be held.
+
+        member: The name of the waiter in the queues.
     """
 
-    __slots__ = ("_fleet", "_keys", "_member", "_proposal", "_proposed_at")
+    __slots__ = ("_fleet", "_keys", "_member", "_proposal", "_proposed_at", "_wanted")
 
-    def __init__(
-        self,
-        fleet: Fleet,
-        key: Key | Keys,
-        member: bytes,
-        ttl: int,
-        stamp: bytes,
-        counter: Counter | None,
-    ) -> None:
+    def __init__(self, fleet: Fleet, wanted: Wanted, member: bytes) -> None:
         self._fleet = fleet
+        self._wanted = wanted
         self._proposal = 0
         self._proposed_at = -math.inf
-        super().__init__(fleet, key, ttl, stamp, counter)
+        key = wanted.key
+        super().__init__(fleet, key, wanted.ttl, wanted.stamp, wanted.counter)
         self._keys = (*key.each, *protocol.queue_keys(*key.each))
         self._member = member
         self.unsent = (1 << len(fleet.links)) - 1
 
-    def anew(self, member: bytes) -> "Claim":
-        """Return one under another token, for after this was given back."""
-        return Claim(self._fleet, self.key, member, self.ttl, self.stamp, self.counter)
+    def with_new_token(self, member: bytes) -> "Claim":
+        """Return the claim that follows this one, which was given back."""
+        return Claim(self._fleet, self._wanted, member)
 
     @property
     def member(self) -> bytes:
-        """By which name it is waited for."""
+        """The name of the waiter in the queues."""
         return self._member
 
     @property
     def can_free(self) -> bool:
-        """Whether a release has nothing to do but to delete one key: there is a queue."""
+        """False: a release has more to do than to delete one key, it leaves the queue."""
         return False
 
     def release(self) -> bytes:
-        """Return the command that takes it back, and leaves the queue."""
+        """Return the command that releases it and leaves the queue."""
         return protocol.leave(self._keys, self.token, self._member, stay=False)
 
     def only_leave(self) -> bytes:
-        """Return the command that leaves the queue, and takes nothing back."""
+        """Return the command that leaves the queue and keeps the lock."""
         return protocol.leave(self._keys, self.token, self._member, stay=False, keep=True)
 
     def give_back(self) -> bytes:
-        """Return the command that takes it back, and keeps the place in the queue."""
+        """Return the command that releases it and keeps the place in the queue."""
         return protocol.leave(self._keys, self.token, self._member, stay=True)
 
-    def let_go(self, ttl: int, *, stay: bool) -> None:
+    def send_release(self, ttl: int, *, stay: bool) -> None:
         """
-        Take it back where it may live *ttl* ms, and tell who waits here; nothing is awaited.
+        Send its release to the masters that may have granted it, and wake waiters here.
+
+        Nothing is awaited.
 
         Args:
+            ttl: For how many ms a master may keep it without the release.
+
             stay: Whether the place in the queues is kept.
         """
         self._fleet.release(self.give_back() if stay else self.release(), ttl, self)
@@ -102,12 +113,12 @@ class Claim(Attempt):
         self, master: int, now: float, counters: list[int], *, place: int, most: int
     ) -> bytes:
         """
-        Return what asks *master* for the lock, and enters its queue.
+        Return the command that asks *master* for the lock and enters its queue.
 
         Args:
-            counters: What those say that have granted the lock.
+            counters: The counters of the masters that have granted the lock.
 
-            place: Where in the queue.
+            place: The priority in the queue.
 
             most: How many may wait; with 0 no queue is entered.
         """
@@ -127,33 +138,33 @@ class Claim(Attempt):
 
     def _proposal_at(self, now: float, counters: list[int]) -> tuple[bytes, ...]:
         """
-        Return what a question says to have a fencing token, nothing if there is to be none.
+        Return the arguments by which a question proposes a fencing token; none without one.
 
-        It is the same for masters that are asked one by one.
+        Masters that are asked one by one within a short time get the same proposal.
 
         Args:
-            counters: What those say that have granted the lock.
+            counters: The counters of the masters that have granted the lock.
         """
         if self.counter is None:
             return ()
         if now > self._proposed_at + CALLS_LAST:
             time = self._fleet.clocks.new_time(now)
-            # What the first have granted suits the others too, unless that is long ago.
+            # What the first masters have granted suits the others too, unless that is long ago.
             known = max(counters, default=0)
             self._proposal = known if abs(time - known) < TOO_LATE * 1_000_000 else time
             self._proposed_at = now
         return self.counter.proposed(self._proposal)
 
     def propose_anew(self) -> None:
-        """Let the next question propose another time: this one made no sense to a master."""
+        """Make the next question propose another time: a master has refused this one."""
         self._proposed_at = -math.inf
 
     async def settle_on(self, counters: list[int], needed: int) -> bool:
         """
-        Have *needed* masters agree on a fencing token; return whether they do.
+        Make *needed* masters agree on a fencing token; return whether they do.
 
         Args:
-            counters: What those say that have granted the lock.
+            counters: The counters of the masters that have granted the lock.
 
         Cancellation:
             Counters may have been raised, which costs nothing but numbers.
@@ -163,41 +174,3 @@ class Claim(Attempt):
             if not self.fence:
                 self.fence = await agree(self._fleet, self.counter, self.token, counters)
         return self.fence > 0
-
-
-class Question:
-    """One request of one waiter to one master."""
-
-    __slots__ = ("_number", "_sent", "_waiter", "debt_ttl", "payload")
-    trust = Trust.NONE
-    needless = 0
-
-    def __init__(self, waiter: Asking, payload: bytes, number: int, sent: float) -> None:
-        self._waiter = waiter
-        self._number = number
-        self._sent = sent
-        self.payload = payload
-        self.debt_ttl = 0
-
-    def answered(self, master: int, reply: object, /) -> None:
-        """Hand the reply on."""
-        self._waiter.answered(master, self._number, self._sent, reply)
-
-
-class Glance:
-    """Whether the lock is still held, by those whom a waiter comes after."""
-
-    __slots__ = ("_key", "_waiter", "debt_ttl", "payload")
-    trust = Trust.FULL
-    needless = 0
-
-    def __init__(self, waiter: Asking, payload: bytes, key: Key | Keys) -> None:
-        self._waiter = waiter
-        self._key = key
-        self.payload = payload
-        self.debt_ttl = 0
-
-    def answered(self, master: int, reply: object, /) -> None:
-        """Ask at once if it is not."""
-        if self._key.is_free(reply):
-            self._waiter.changed(master)

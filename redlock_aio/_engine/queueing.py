@@ -2,7 +2,7 @@
 
 import math
 
-from redlock_aio._engine.claim import Claim
+from redlock_aio._engine.claim import Claim, Wanted
 from redlock_aio._engine.clocks import know_the_time
 from redlock_aio._engine.queues import Queues
 from redlock_aio._engine.rounds import Fleet
@@ -24,7 +24,7 @@ LOOK = 1.0
 
 def _votes(waiter: Waiter) -> tuple[Vote, ...]:
     """Return the last vote of each master for *waiter*."""
-    waiter.claim.replies = list(waiter._said)
+    waiter.claim.replies = list(waiter.replies)
     return waiter.claim.votes()
 
 
@@ -80,7 +80,8 @@ async def acquire(
     ends = began + wait / 1000 - TIMER_SLACK if wait else math.inf
     line = fleet.line(key)
     met, look = False, fleet.master_timeout / 1000
-    waiter = Waiter(queues, line, key, ttl, factor, stamp, most, counter, patient=wait != 0)
+    wanted = Wanted(key, ttl, stamp, counter, factor, most)
+    waiter = Waiter(queues, line, wanted, patient=wait != 0)
     try:
         waiter.begin()
         while True:
@@ -95,12 +96,12 @@ async def acquire(
             if over and unheard and ends < least:
                 # The wait was too short for an answer. One is waited for, as it is
                 # with a wait of 0: no answer is not the same as masters that are away.
-                waiter._patient = False
+                waiter.patient = False
                 ends = least
                 continue
             votes = _votes(waiter)
             waiter.check(resources, began, over=over or is_final(votes))
-            missing = [i for i, said in enumerate(waiter._said) if said is NOT_YET]
+            missing = [i for i, said in enumerate(waiter.replies) if said is NOT_YET]
             met, look = fleet.outages.note(resources, votes, missing, met), LOOK
     except BaseException:
         waiter.leave()

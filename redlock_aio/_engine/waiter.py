@@ -15,15 +15,13 @@ import asyncio
 import math
 import random
 
-from redlock_aio._engine.claim import CALLS_LAST
+from redlock_aio._engine.claim import CALLS_LAST, Wanted
 from redlock_aio._engine.inquiry import Inquiry
 from redlock_aio._engine.line import Line
 from redlock_aio._engine.queues import Queues
 from redlock_aio._engine.refusals import refusal
 from redlock_aio._rules import fairness
 from redlock_aio._rules.fairness import ASIDE, ASKED, AWAITED, GRANTED, NEXT, UNASKED
-from redlock_aio._rules.fencing import Counter
-from redlock_aio._rules.keys import Key, Keys
 from redlock_aio.errors import RedlockError
 
 
@@ -34,37 +32,15 @@ class Waiter(Inquiry):
     Args:
         queues: The queues of its process.
 
-        line: Who else in its process wants the resource.
+        line: The other tasks of its process that want the resource.
 
-        key: The lock.
-
-        ttl: In milliseconds.
-
-        factor: The drift factor.
-
-        stamp: What follows the token in the value.
-
-        most: How many may wait.
-
-        counter: The one from which it is to have a fencing token, if any.
+        wanted: The lock and what it is asked for with.
 
         patient: Whether it stays when it can't have the lock at once.
     """
 
-    def __init__(
-        self,
-        queues: Queues,
-        line: Line,
-        key: Key | Keys,
-        ttl: int,
-        factor: float,
-        stamp: bytes,
-        most: int,
-        counter: Counter | None,
-        *,
-        patient: bool,
-    ) -> None:
-        super().__init__(queues, key, ttl, factor, stamp, most, counter, patient=patient)
+    def __init__(self, queues: Queues, line: Line, wanted: Wanted, *, patient: bool) -> None:
+        super().__init__(queues, wanted, patient=patient)
         self._line = line
         self._beats = 0
         self._task = asyncio.current_task()
@@ -152,11 +128,11 @@ class Waiter(Inquiry):
 
     # Hearing.
 
-    def answered(self, master: int, number: int, sent: float, reply: object) -> None:
-        """Take the answer to a question, and draw the consequences."""
+    def on_answer(self, number: int, sent: float, master: int, reply: object) -> None:
+        """Apply an answer, then re-evaluate: win, wait on, or give up."""
         if not self._over:
             self._unanswered[master] -= 1
-            self._note(master, number, sent, reply)
+            self._apply(master, number, sent, reply)
             self._consider()
             self._arm()
 
@@ -186,13 +162,13 @@ class Waiter(Inquiry):
     def _step_aside(self) -> None:
         """Leave all queues, and ask on until a majority answers: see `_rules.fairness`."""
         left = self.claim
-        left.unsent &= self._unknown
+        left.unsent &= self._never_asked
         self._aside = True
         self._unreached_since = self.fleet.clock()
         self._start_over()
         # After that: this nudges the waiters of this process that come next, this one too. A
         # question under the old name would enter the queue again, behind the request to leave.
-        left.let_go(max(self._ttl, fairness.LIVES), stay=False)
+        left.send_release(max(self._wanted.ttl, fairness.LIVES), stay=False)
         self.ask_all(again=True)
 
     def _enter_again(self) -> None:
@@ -204,7 +180,7 @@ class Waiter(Inquiry):
     @property
     def _in_vain(self) -> bool:
         """Whether whoever does not want to wait can't have it; also if the grants are too old."""
-        return not self._patient and (self.ticket.lost or ASKED not in self.ticket.standings)
+        return not self.patient and (self.ticket.lost or ASKED not in self.ticket.standings)
 
     def _hear_out(self) -> None:
         """End it when all have answered, or as much time again has passed: the error says more."""
@@ -286,7 +262,7 @@ class Waiter(Inquiry):
         until = self._until_when()
         if until <= fleet.clock():
             return False
-        if self._counter is not None:
+        if claim.counter is not None:
             # A token belongs to these very grants: if they have run out meanwhile,
             # somebody else may have had the lock, and we may have been granted it anew.
             agreed = await claim.settle_on(self._counters(), ticket.needed)
@@ -313,12 +289,12 @@ class Waiter(Inquiry):
     def leave(self) -> None:
         """Give back what there is, and leave the queues."""
         self._end()
-        self.claim.let_go(max(self._ttl, fairness.LIVES), stay=False)
+        self.claim.send_release(max(self._wanted.ttl, fairness.LIVES), stay=False)
 
     def _end(self) -> None:
         self._over = True
-        self.claim.unsent &= self._unknown
-        self.claim.replies = list(self._said)
+        self.claim.unsent &= self._never_asked
+        self.claim.replies = list(self.replies)
         if self._timer is not None:
             self._timer.cancel()
         self._line.unwatch(self)
@@ -330,7 +306,7 @@ class Waiter(Inquiry):
             raise RedlockError(self.fleet.why_closed)
         if not (over or self.ticket.refused or self._in_vain):
             return
-        self.claim.replies = list(self._said)
+        self.claim.replies = list(self.replies)
         raise refusal(
             resources,
             self.claim.votes(),
