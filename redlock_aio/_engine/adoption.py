@@ -1,7 +1,11 @@
 """
 The rounds in which a lease that was handed over gets the value of its new holder.
 
-See `handing`, which uses them.
+    exported value on the masters ─► round 1: new value ─┬─ a majority, in time ──► adopted
+                                       │                 ├─ a majority refuses ───► lost
+                                       └─ neither: pause, round 2: the same value ...
+
+`handing` uses them, and tells why failed adoptions harm nobody.
 """
 
 import asyncio
@@ -15,27 +19,29 @@ from redlock_aio._rules import handing, protocol, timing
 from redlock_aio._rules.fencing import Counter
 from redlock_aio._rules.handing import Handed
 from redlock_aio._rules.keys import Key, Keys
-from redlock_aio._rules.lifetime import RETRY_SHARE
+from redlock_aio._rules.lifetime import retry_pause
 from redlock_aio._rules.protocol import Silence, Trust
 from redlock_aio._rules.quorum import WON, Answer, Vote
 from redlock_aio.errors import LockLostError, RedlockError
 
-TOO_LATE = "it was handed over, and its validity was over before it was adopted"
+OVER_BEFORE = "it was handed over, and its validity was over before it was adopted"
 NOT_THERE = f"{KEY_GONE}: it has ended, or somebody else has adopted it"
 TOO_FAR_AHEAD = "its fencing token is too far ahead of the masters' clocks"
 TOO_FEW = "too few masters answered before its validity was over"
 
 
-class Adopted(Attempt):
+class AdoptionRound(Attempt):
     """
-    One round in which the lock is to get a new value, and what a lease has of it then.
+    One round that gives the lock a new value; the lease keeps it as its attempt when it is won.
 
     Args:
-        before: The round before it, whose value it repeats. Each is counted by
-            itself: an answer to an earlier one says nothing of a later time.
+        before: The round before it, if there was one. The new round repeats its value, so
+            that a master that executed the first one, and whose reply was lost, grants the
+            second. The replies are counted anew: validity counts from when a round was
+            sent, and a reply to the earlier one proves nothing about the time after.
     """
 
-    __slots__ = ("_given", "_handed", "_never")
+    __slots__ = ("_handed", "_never_sent", "_value")
     trust = Trust.MUTED
 
     def __init__(
@@ -45,16 +51,16 @@ class Adopted(Attempt):
         handed: Handed,
         stamp: bytes,
         counter: Counter | None,
-        before: "Adopted | None",
+        before: "AdoptionRound | None",
     ) -> None:
         self._handed = handed
-        self._given = b"" if before is None else before.token
-        self._never = -1 if before is None else before.unsent
+        self._value = b"" if before is None else before.token
+        self._never_sent = -1 if before is None else before.unsent
         super().__init__(fleet, key, handed.ttl, stamp, counter)
         self.fence = handed.fence
 
     def _request(self, _fleet: Fleet) -> bytes:
-        self.token = self._given or self.token
+        self.token = self._value or self.token
         return handing.adoption(self.key, self.counter, self._handed, self.token)
 
     def is_refusal(self, reply: object) -> bool:
@@ -62,45 +68,45 @@ class Adopted(Attempt):
         return isinstance(reply, int) and reply > 0
 
     def not_sent(self, master: int, silence: Silence) -> None:
-        """Count a master that it could not be sent to; an earlier round may have come there."""
+        """Count a master that it could not be sent to, unless an earlier round was sent there."""
         super().not_sent(master, silence)
-        self.unsent &= self._never
+        self.unsent &= self._never_sent
 
     @property
     def member(self) -> bytes:
-        """By which name the lock was waited for, by whom it was acquired."""
+        """The name in the queues of the waiter that has acquired the lock; empty without one."""
         return self._handed.member
 
     @property
     def can_free(self) -> bool:
-        """Whether a release has nothing to do but to delete one key."""
+        """Whether a release only has to delete one key."""
         return not self.member and self.key.can_free
 
     def release(self) -> bytes:
-        """Return the command that gives the lock back, and wakes who is next in a queue."""
-        return freeing(self.key, self.member, self.token)
+        """Return the command that releases the lock, and wakes the next waiter of a queue."""
+        return release_of(self.key, self.member, self.token)
 
     def only_leave(self) -> bytes:
-        """Return the command that leaves the queue and takes nothing back; empty without one."""
+        """Return the command that leaves the queue and keeps the lock; empty without a queue."""
         if not self.member:
             return b""
         names = (*self.key.each, *protocol.queue_keys(*self.key.each))
         return protocol.leave(names, self.token, self.member, stay=False, keep=True)
 
     def why_refused(self) -> str:
-        """Return what those say that refuse it."""
+        """Return the reason that the refusals give."""
         if any(reply.__class__ is int and reply for reply in self.replies):
             return OVERTAKEN
         ahead = any(reply.__class__ is list for reply in self.replies)
         return TOO_FAR_AHEAD if ahead else NOT_THERE
 
     def votes(self) -> tuple[Vote, ...]:
-        """Return what each master has said so far."""
+        """Return the vote of each master so far."""
         return tuple(map(_vote, super().votes(), self.replies))
 
 
 def _vote(vote: Vote, reply: object) -> Vote:
-    """Return what the *reply* of a master that refuses an adoption means, else *vote*."""
+    """Return the vote of a master whose *reply* refuses an adoption, else *vote*."""
     if reply.__class__ is int:
         return Vote(vote.master, Answer.HELD, "or was since" if reply else "or by nobody")
     if reply.__class__ is list:
@@ -108,8 +114,8 @@ def _vote(vote: Vote, reply: object) -> Vote:
     return vote
 
 
-def freeing(key: Key | Keys, member: bytes, value: bytes) -> bytes:
-    """Return the command that frees the lock if it has this *value*; see `Adopted.release`."""
+def release_of(key: Key | Keys, member: bytes, value: bytes) -> bytes:
+    """Return the command that releases the lock if it has this *value*; see `AdoptionRound`."""
     if not member:
         return key.release(value)
     names = (*key.each, *protocol.queue_keys(*key.each))
@@ -117,31 +123,33 @@ def freeing(key: Key | Keys, member: bytes, value: bytes) -> bytes:
 
 
 class Pause:
-    """A moment until the next round; the end of the manager ends it."""
+    """The time until the next round, which the end of the manager cuts short."""
+
+    __slots__ = ("_over",)
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._bell = loop.create_future()
+        self._over = loop.create_future()
 
     def changed(self, master: int) -> None:
-        """Called when the key may have changed. Does nothing: the next round finds that out."""
+        """Called when the key may have changed; the next round will find that out."""
 
     def nudge(self) -> None:
         """End the pause: called by its timer, and when the manager ends."""
-        if not self._bell.done():
-            self._bell.set_result(None)
+        if not self._over.done():
+            self._over.set_result(None)
 
     async def wait(self, fleet: Fleet, key: Key | Keys, seconds: float) -> None:
         """
-        Wait so many *seconds*.
+        Wait so many *seconds*, or until the manager is closed.
 
         Cancellation:
-            Nothing was waited for that must be taken back.
+            Nothing was begun that must be taken back.
         """
         line = fleet.line(key)
         timer = fleet.loop.call_later(seconds, self.nudge)
         line.watch(self, mine=False)
         try:
-            await self._bell
+            await self._over
         finally:
             line.unwatch(self)
             timer.cancel()
@@ -154,11 +162,11 @@ class Adoption:
     Args:
         fleet: The masters.
 
-        key: What is locked.
+        key: The lock.
 
         handed: The lease, as it was handed over.
 
-        counter: The one of its fencing token, if it has one.
+        counter: The commands of its fencing token, if it has one.
 
         factor: The drift factor.
 
@@ -178,22 +186,25 @@ class Adoption:
         self._fleet = fleet
         self._key = key
         self._counter = counter
-        self._factor = factor
+        self.factor = factor
+        """The drift factor."""
         self._stamp = stamp
-        self._last: Adopted | None = None
+        self._last: AdoptionRound | None = None
         began = fleet.clock()
-        known = handed.on(boot_of(fleet.loop))
-        self.since = handed.at if known else began
-        """From when what remained of the lease is counted."""
-        self._known = handed.at + handed.left / 1000 if known else math.inf
+        same_clock = handed.on(boot_of(fleet.loop))
+        self.since = handed.at if same_clock else began
+        """The instant from which the remaining times of the lease count."""
+        # The exporter's deadline, if it was exported on this machine since it was booted.
+        # Elsewhere its clock means nothing, and only the masters can tell.
+        self._deadline = handed.at + handed.left / 1000 if same_clock else math.inf
         # Without an extension no key lives longer, wherever it was handed over.
-        self._ends = min(began + handed.ttl / 1000, self._known)
-        self._pause = min(handed.ttl * RETRY_SHARE, fleet.master_timeout) / 1000
+        self._ends = min(began + handed.ttl / 1000, self._deadline)
+        self._pause = retry_pause(handed.ttl, fleet.master_timeout)
 
     def __repr__(self) -> str:
         return f"<Adoption of {', '.join(map(repr, self.handed.resources))}, {self._last!r}>"
 
-    async def win(self) -> Adopted:
+    async def win(self) -> AdoptionRound:
         """
         Ask the masters until a majority has given the lock the new value.
 
@@ -203,7 +214,7 @@ class Adoption:
             RedlockError: The manager was closed.
 
         Cancellation:
-            Masters may have given it the new value; see `forgo`.
+            Masters may have given it the new value; see `abandon`.
         """
         fleet = self._fleet
         while True:
@@ -211,25 +222,26 @@ class Adoption:
                 raise RedlockError(fleet.why_closed)
             now = fleet.clock()
             if now >= self._ends:
-                raise self._lost(TOO_LATE if self._last is None else TOO_FEW)
-            self._last = last = Adopted(
+                raise self._lost(OVER_BEFORE if self._last is None else TOO_FEW)
+            self._last = last = AdoptionRound(
                 fleet, self._key, self.handed, self._stamp, self._counter, self._last
             )
             fleet.ask(last, (self._ends - now) * 1000)
             last.waiter = fleet.loop.create_future()
             await last.waiter
             if fleet.closed:
-                continue  # to take it back before the connections end
+                continue  # to raise, so that `abandon` is sent before the connections end
             if last.verdict is WON:
-                # The clock is read after the task has resumed. A lease that was over
-                # by then is not revived, though a majority still had its key.
-                until = timing.deadline(last.began, last.ttl, factor=self._factor)
-                if fleet.clock() < min(until, self._known):
+                # The clock is read after the task has resumed, however long that took. The
+                # exporter's deadline counts as well: a lease whose validity is over is never
+                # revived, not even if a majority of the masters still has its key.
+                until = timing.deadline(last.began, last.ttl, factor=self.factor)
+                if fleet.clock() < min(until, self._deadline):
                     last.until = until
                     return last
             elif last.refused_by_a_majority():
                 raise self._lost(last.why_refused())
-            # One that is cut short wins nothing, and says nothing of the masters.
+            # A round that is cut short wins nothing, and its votes tell nothing of the masters.
             left = self._ends - self._pause / 2 - fleet.clock()
             if left <= 0:
                 raise self._lost(TOO_FEW)
@@ -240,17 +252,29 @@ class Adoption:
             why += f" ({'; '.join(map(str, self._last.votes()))})"
         return LockLostError(self.handed.resources, why)
 
-    def forgo(self, max_ttl: int) -> None:
-        """Free the lock on all masters, now or when they can; nothing is awaited."""
+    def abandon(self, max_ttl: int) -> None:
+        """
+        Release the lock on all masters, now or when they answer again; nothing is awaited.
+
+        Under the new value first: a slow master may still have a round of ours before it,
+        and executes both in the order in which they were sent. Under the old value after
+        that, for the masters that no round has reached.
+        """
         if self._last is not None:
             self._fleet.release(self._last.release(), self.handed.ttl, self._last)
-        self._free_old(self.handed.member, max_ttl)
+        self._release_old(self.handed.member, max_ttl)
 
-    def sweep(self, max_ttl: int) -> None:
-        """Free the lock on masters that still have the old value, but for those that it won."""
-        self._free_old(b"", max_ttl)
+    def release_old(self, max_ttl: int) -> None:
+        """
+        Release the old value after an adoption, where a minority of masters still has it.
 
-    def _free_old(self, member: bytes, max_ttl: int) -> None:
+        A master that hung during the adoption still has it, or gets it late: the exporter
+        can't take it back any more. There it would block others until its ttl is over, and
+        the new value could not be restored.
+        """
+        self._release_old(b"", max_ttl)
+
+    def _release_old(self, member: bytes, max_ttl: int) -> None:
         # It may be on every master, also on those that we have not reached.
         everywhere = Round(self._fleet.links, b"")
-        self._fleet.release(freeing(self._key, member, self.handed.value), max_ttl, everywhere)
+        self._fleet.release(release_of(self._key, member, self.handed.value), max_ttl, everywhere)

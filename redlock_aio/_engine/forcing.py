@@ -1,19 +1,25 @@
 """
-Releasing a lock that somebody else holds.
+Releasing a lock that another client holds.
 
-    who has it? ─► revoke those values ─► a majority has ─► its holder ─► free
-     (all are       (nobody gets in)       done so           is told        (the queue
-     heard out)                                              meanwhile      is called)
+    inspect ──► revoke these values ──► a majority ──► grace ─────────► release the
+    (all         (a value that nobody    has done       (the holder       revocations (the
+    masters)      holds, with a ttl)     so             finds out)        queue is woken)
 
-- Only values that were seen are ever named to a master. So whoever gets the lock
-  meanwhile keeps it, and a master that hears of it late harms nobody.
-- A master that has not confirmed the revocation is asked again when it answers.
-  There too nobody gets in before the holder may know: the revocation is what is
-  repeated, and it ends by itself.
-- What can't be a lock is never named to a master, and so never touched.
-- Masters where the lock is free are closed as well. Else somebody could make a
-  majority of them and of grants from before, which it does not know to be revoked.
-- Whoever is cancelled leaves revocations that end by themselves.
+- Commands name only values that were seen by the inspection. A client that acquires the
+  lock meanwhile has another value and keeps it, also on a master that is late.
+- The grace exists for the holder. The revocation changes the key, so that masters push
+  the change; the holder checks the key, finds the revocation, and its body is cancelled.
+  If the key were deleted at once, another client could acquire the lock before that.
+- A master that has not confirmed the revocation is sent it again (as a debt) when it
+  answers. It is the revocation that is repeated, not a release: on this master too
+  the holder gets its grace, and the key expires by itself.
+- Masters where the lock is free get a revocation as well. Without it two clients could
+  hold the lock: of three masters one has granted it to C, one to the holder, and one is
+  free. The values of both are revoked. Then a request of C reaches the free master, which
+  grants it. C counts two grants and does not know that the first one is gone; after the
+  grace the two other masters grant the lock to D.
+- A key that can't be a lock is never named to a master, and so never changed.
+- If the caller is cancelled, the revocations that were sent expire by themselves.
 """
 
 import asyncio
@@ -33,40 +39,40 @@ UNCONFIRMED = Silence(Answer.TIMED_OUT, "it has not confirmed that the lock is r
 
 
 class Clearing(Release):
-    """A demand that is granted by a master that does not keep a value, or no longer."""
+    """A release that a master grants if the value is not there afterwards, or was not before."""
 
     __slots__ = ("found",)
 
     def __init__(self, fleet: Fleet, payload: bytes, ttl: int, asked: Round) -> None:
         super().__init__(fleet.links, payload, ttl, asked)
         self.found = False
-        """Whether any master had the value."""
+        """Whether a master had the value."""
 
     def answered(self, master: int, reply: object, /) -> None:
-        """Count as granted whatever says that the value is not there any more."""
+        """Count each reply as a grant that proves that the value is not there any more."""
         self.found = self.found or reply == GRANTED
         super().answered(master, GRANTED if protocol.is_settled(reply) else reply)
 
 
 class Revocation(Clearing):
-    """The demand to put something that nobody holds in the place of a value."""
+    """The request to replace a value by a revocation."""
 
     __slots__ = ()
 
     @property
     def needless(self) -> int:
-        """None: every master may have the value, also one that could not be asked before."""
+        """0: each master may have the value, also one that could not be asked for it."""
         return 0
 
 
 class Eviction:
     """
-    The release of one lock that somebody else holds.
+    One forced release.
 
     Args:
-        resource: What errors call it.
+        resource: Its name in errors.
 
-        max_ttl: For how many ms a holder may have it without an extension.
+        max_ttl: The longest ttl in ms that a holder may have given the key.
     """
 
     def __init__(
@@ -86,15 +92,19 @@ class Eviction:
 
     @property
     def _lives(self) -> int:
-        """How many ms a revocation lasts: longer than the grace, for to free it calls the queue."""
+        """
+        The ttl of a revocation in ms: the grace, and two time-outs to release it explicitly.
+
+        Only an explicit release wakes the fair queue; an expiry does not.
+        """
         return self._grace + 2 * self._fleet.master_timeout
 
     async def run(self) -> bool:
         """
-        Take the lock from whoever has it.
+        Release the lock, whoever holds it.
 
         Returns:
-            Whether anybody had it, on any master.
+            Whether it was held, on any master.
 
         Raises:
             QuorumUnavailableError: Too few masters have answered.
@@ -103,32 +113,34 @@ class Eviction:
                 meanwhile.
 
         Cancellation:
-            If it was being revoked already, it is free after a moment all the same.
+            If a revocation was sent already, the lock is free after a moment all the same.
         """
         asked = Inspection(self._fleet, self._key)
         await hear(self._fleet, asked)
-        told = [inspection.read(reply) for reply in asked.replies]
+        states = [inspection.read(reply) for reply in asked.replies]
         objections = [inspection.objection(reply) for reply in asked.replies]
-        locks = [None if why else said for said, why in zip(told, objections, strict=True)]
+        locks = [None if why else state for state, why in zip(states, objections, strict=True)]
         values = _longest(locks, self._max_ttl)
         no_locks = sum(map(bool, objections))
-        if no_locks >= majority(len(told)) or (no_locks and not values):
+        if no_locks >= majority(len(states)) or (no_locks and not values):
             raise self._no_lock(objections)
         if not values:
-            outs = zip(told, asked.quarantines, strict=True)
-            known = sum(said is not None and not out for said, out in outs)
-            if known < majority(len(told)):
+            quarantined = zip(states, asked.quarantines, strict=True)
+            known = sum(state is not None and not why for state, why in quarantined)
+            if known < majority(len(states)):
                 views = inspection.lock_state(self._resource, asked.said()).views
                 raise self._unavailable([view.vote for view in views])
             return False
         revoked = await self._revoke(values, asked)
+        # No grace if all masters have answered and none had a value any more: its holder has
+        # released it meanwhile. A master that has not answered may have had it.
         if any(round.found or round.missing for round in revoked):
             await asyncio.sleep(self._grace / 1000)
         await self._free(revoked)
         return any(round.found for round in revoked)
 
     async def _revoke(self, values: Mapping[bytes, int], asked: Inspection) -> list[Revocation]:
-        """Put what nobody holds in the place of *values*, which may live for so many ms."""
+        """Replace *values* by a revocation; each is given with the ms for which it may live."""
         fleet = self._fleet
         revoked = [
             Revocation(
@@ -145,20 +157,24 @@ class Eviction:
             for round in revoked:
                 await self._settle(round)
         finally:
-            # However it went: on some masters it is revoked, and of what was done
-            # by this process they do not tell it.
+            # Also after an error or a cancellation: on some masters the lock is revoked, and
+            # a master does not push to this process what this process has changed
+            # itself. Without this line a holder in this process would find out at its
+            # next extension, when others may have the lock already.
             self._watchdog.lose_tokens(values, BY_FORCE)
         return revoked
 
     async def _free(self, revoked: Sequence[Revocation]) -> None:
-        """Free what was put there, call the queue, and wake who waits here."""
+        """Release the revocations, wake the fair queues, and the waiters of this process."""
         keys = (self._key, *protocol.queue_keys(self._key))
         free = protocol.leave(keys, self._instead, revocation.NO_MEMBER, stay=True)
         freed = Clearing(self._fleet, free, self._lives, revoked[0])
         fleet = self._fleet
         fleet.flush()
         for number, link in enumerate(fleet.links):
-            # Where it has not been confirmed it may come later, and must last then.
+            # A master that has not confirmed the revocation may execute it late, or as a debt.
+            # A release behind it would cut the grace short there: the revocation is to last
+            # from its arrival until it expires.
             if any(round.replies[number] != GRANTED for round in revoked):
                 Round.not_sent(freed, number, UNCONFIRMED)
             elif (silence := link.send(freed.payload, (freed,))) is not None:
@@ -179,9 +195,9 @@ class Eviction:
 
     def _no_lock(self, objections: Sequence[str]) -> RedlockError:
         names = (link.name for link in self._fleet.links)
-        said = "; ".join(f"{n}: {why}" for n, why in zip(names, objections, strict=True) if why)
+        why = "; ".join(f"{n}: {why}" for n, why in zip(names, objections, strict=True) if why)
         return RedlockError(
-            f"{self._resource!r} is not a lock, and was not released ({said});"
+            f"{self._resource!r} is not a lock, and was not released ({why});"
             " if it is the program's own data, lock under a key_prefix"
         )
 
@@ -189,15 +205,15 @@ class Eviction:
         return unavailable(self._resource, votes, self._fleet.clock() - self._began)
 
 
-def _longest(told: Sequence[Told | None], max_ttl: int) -> dict[bytes, int]:
+def _longest(states: Sequence[Told | None], max_ttl: int) -> dict[bytes, int]:
     """
-    Return what the masters keep, each with the ms for which one of them may keep it.
+    Return the values that masters keep, each with the ms for which a master may keep it.
 
     Args:
-        max_ttl: How long that may be if it was extended since.
+        max_ttl: The longest time for which its holder may have extended it since.
     """
     longest: dict[bytes, int] = {}
-    for said in told:
-        if said is not None and said.value is not None:
-            longest[said.value] = max(said.left, max_ttl, longest.get(said.value, 0))
+    for state in states:
+        if state is not None and state.value is not None:
+            longest[state.value] = max(state.left, max_ttl, longest.get(state.value, 0))
     return longest

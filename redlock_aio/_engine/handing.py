@@ -1,41 +1,43 @@
 """
-Taking up a lease that another process has handed over.
+Adopting a lease that another process has handed over.
 
 All masters are asked to give the lock a new value where it still has the old one. A
-majority that has done so is counted as an extension is: from before it was asked,
-and before the lease was over. What a master has not answered can be said again, for
-as long as anything of the lock can be left.
+majority counts as for an extension: the validity begins when it was asked, and the
+lease must not have been over by then. A round that too few masters have answered is
+repeated for as long as any key can be left.
 
-Whoever fails to adopt a lease frees it, under the new value and under the old, so
-that nobody waits for what nobody holds. What if somebody else has adopted it?
+A failed adoption releases the lock, under the new value and under the old one, so that
+nobody waits for a lock without a holder. If two processes, A and B, adopt the same text,
+and A fails and releases while B goes on, this is harmless:
 
-- His value is one that only he knows. What is freed is the old value, where he has
-  not come yet: on a minority, if he has a majority already, or will have one.
-- On these a stranger may take the lock then, who finds no majority; and the next
-  extension sets it again there.
-- If he has no majority yet, he finds the lock gone, and fails: he believed nothing.
+- A does not know B's value. It releases the old value, which is left only on masters
+  that B has not reached yet: a minority, if B has a majority or is to get one.
+- On those masters others can take the lock then. They get no majority, and B's next
+  extension has its key set again there.
+- If B has no majority yet, and can't get one now, it finds the key gone and fails. It
+  has not returned a lease before.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Protocol
 
 from redlock_aio._engine import reentrance
-from redlock_aio._engine.adoption import Adopted, Adoption
+from redlock_aio._engine.adoption import Adoption, AdoptionRound
 from redlock_aio._engine.emitter import milliseconds
 from redlock_aio._engine.hold import HeldLease
 from redlock_aio._engine.lease import Lease
 from redlock_aio._engine.options import OnLost
 from redlock_aio._engine.reporting import Engine
+from redlock_aio._engine.watchdog import Watchdog
 from redlock_aio._rules import handing, holders, timing
 from redlock_aio._rules.arguments import of_type, one_of
 from redlock_aio._rules.handing import Handed
 from redlock_aio._rules.keys import Key, Keys
+from redlock_aio._rules.lifetime import HELD_TOO_LONG
 from redlock_aio.errors import LockLostError
 from redlock_aio.events import Acquired
-
-HELD_TOO_LONG = "it was held for as long as max_hold allows"
 
 
 class Handing(Engine, Protocol):
@@ -109,7 +111,7 @@ class Adopting:
             it answers again.
         """
         handed = handing.imported(exported)
-        key = _key(self, handed)
+        key = _key(handed, self._key, self._keys)
         timing.at_least(timing.at_most(handed.ttl, self._max_ttl))
         of_type(auto_extend, bool, name="auto_extend")
         one_of(on_lost, ("cancel", "flag"), name="on_lost")
@@ -124,11 +126,14 @@ class Adopting:
             if not ready:
                 await self._get_ready(handed.ttl)
             won = await adoption.win()
-            hold = _hold(self, adoption, won, at_most, renewed=auto_extend)
+            hold = _hold(adoption, won, self._watchdog, at_most, renewed=auto_extend)
         except BaseException:
-            adoption.forgo(self._max_ttl)
+            # A cancellation too: masters may have given the lock the new value, and nobody
+            # else knows it.
+            adoption.abandon(self._max_ttl)
             raise
-        adoption.sweep(self._max_ttl)
+        # Nothing is awaited from here on: a cancellation could not take the lease back.
+        adoption.release_old(self._max_ttl)
         if owner is not None:
             hold.owner = owner
             reentrance.tell(fleet, hold)
@@ -140,26 +145,36 @@ class Adopting:
         return lease
 
 
-def _key(redlock: Handing, handed: Handed) -> Key | Keys:
-    """Return the key of what was handed over, as this manager makes it."""
+def _key(
+    handed: Handed, of_one: Callable[[str], Key], of_several: Callable[[tuple[str, ...]], Keys]
+) -> Key | Keys:
+    """Return the key of a lease that was handed over, with the prefix of this manager."""
     names = handed.resources
     try:
-        return redlock._key(names[0]) if len(names) == 1 else redlock._keys(names)
+        return of_one(names[0]) if len(names) == 1 else of_several(names)
     except ValueError:
         pass
     raise ValueError("exported names a resource that can't be locked here, with this key_prefix")
 
 
 def _hold(
-    redlock: Handing, adoption: Adoption, won: Adopted, max_hold: int | None, *, renewed: bool
+    adoption: Adoption,
+    won: AdoptionRound,
+    watchdog: Watchdog,
+    max_hold: int | None,
+    *,
+    renewed: bool,
 ) -> HeldLease:
     """
-    Watch over what was adopted.
+    Return the adopted lease, watched over by *watchdog*.
+
+    Args:
+        max_hold: In ms from now; ``None`` for what remains of the exporter's.
 
     Raises:
-        LockLostError: It has been held for as long as it may.
+        LockLostError: It has been held for as long as *max_hold* allows.
     """
-    handed, fleet = adoption.handed, redlock._fleet
+    handed, fleet = adoption.handed, watchdog.fleet
     now = fleet.clock()
     if handed.max_hold is not None:
         left = timing.remaining(adoption.since + handed.max_hold / 1000, now)
@@ -167,11 +182,11 @@ def _hold(
             raise LockLostError(handed.resources, HELD_TOO_LONG)
         max_hold = left if max_hold is None else min(left, max_hold)
     line = fleet.line(won.key)
-    hold = HeldLease(won, handed.resources, line, now, redlock._drift_factor, renewed)
+    hold = HeldLease(won, handed.resources, line, now, adoption.factor, renewed)
     if max_hold is not None:
         hold.limit(now + max_hold / 1000)
     hold.task = reentrance.known(asyncio.current_task(fleet.loop))
     hold.keep_until = adoption.since + handed.keep / 1000 if handed.keep else 0.0
-    redlock._watchdog.add(hold, now)
+    watchdog.add(hold, now)
     line.keep(hold)
     return hold

@@ -32,7 +32,7 @@ from redlock_aio._engine.restoring import Keeping, Leaving
 from redlock_aio._engine.rounds import Fleet
 from redlock_aio._engine.waiting import take_back
 from redlock_aio._rules import timing
-from redlock_aio._rules.lifetime import HELD, NEVER_STALLED, RELEASED, RETRY_SHARE
+from redlock_aio._rules.lifetime import HELD, NEVER_STALLED, RELEASED, retry_pause
 from redlock_aio._rules.quorum import LOST as LOST_ROUND, OPEN, WON
 from redlock_aio.errors import LockLostError, LockNotHeldError, RedlockError
 
@@ -253,7 +253,7 @@ class Watchdog:
             if hold.state is not HELD:
                 continue  # to say how it ended
             # A task waits for it, so it is repeated sooner than the watchdog would.
-            pause = min(hold.ttl * RETRY_SHARE, self.fleet.master_timeout) / 1000
+            pause = retry_pause(hold.ttl, self.fleet.master_timeout)
             await asyncio.sleep(max(min(pause, hold.deadline - self.fleet.clock()), 0))
 
     def why_expired(self, hold: HeldLease, now: float) -> str:

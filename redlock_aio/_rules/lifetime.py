@@ -50,9 +50,15 @@ NEVER_STALLED = (math.inf, math.inf)
 """The begin and end of a stall of the event loop, if there was none."""
 
 HANDED_OVER = "it was handed over"
+HELD_TOO_LONG = "it was held for as long as max_hold allows"
 
 MARGIN_SHARE = 1 / 4
 """The largest share of a short ttl that the margin may take."""
+
+
+def retry_pause(ttl: int, master_timeout: int) -> float:
+    """Return the seconds after which a failed request about a lease is repeated for its task."""
+    return min(ttl * RETRY_SHARE, master_timeout) / 1000
 
 
 class Lifetime:
@@ -213,7 +219,7 @@ class Lifetime:
             stalled: The begin and end of the last stall of the event loop.
         """
         if self.deadline >= self.ends:
-            return "it was held for as long as max_hold allows"
+            return HELD_TOO_LONG
         why = "it was not extended before its validity was over"
         began, ended = stalled
         # Shorter ones are no reason: an extension that fails is repeated after such a time.

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from redlock_aio import Answer, LockLostError, Redlock
-from redlock_aio._engine.adoption import NOT_THERE, TOO_FAR_AHEAD, TOO_FEW, TOO_LATE
+from redlock_aio._engine.adoption import NOT_THERE, OVER_BEFORE, TOO_FAR_AHEAD, TOO_FEW
 from redlock_aio._engine.hold import OVERTAKEN
 from redlock_aio._rules.handing import exported as text_of, imported
 from redlock_aio._rules.protocol import NEVER
@@ -74,7 +74,7 @@ async def test_what_is_over_is_refused_at_once(
     (loop().suspend if suspended else loop().stall)(left / 1000)
     assert all("r" in master.keys for master in masters)
     began = loop().time()
-    with pytest.raises(LockLostError, match=f"^'r' lost: {TOO_LATE}$"):
+    with pytest.raises(LockLostError, match=f"^'r' lost: {OVER_BEFORE}$"):
         await there.adopt(exported)
     assert loop().time() == began
     assert not any(ran(master, ADOPT) for master in masters)
@@ -379,7 +379,7 @@ async def test_the_next_in_a_queue_gets_what_nobody_could_adopt(
         loop().suspend(1.95)
         for master in masters:
             assert "r" in master.keys
-        with pytest.raises(LockLostError, match=TOO_LATE):
+        with pytest.raises(LockLostError, match=OVER_BEFORE):
             await there.adopt(exported)
     await asyncio.sleep(0.006)
     assert waiter.done()
