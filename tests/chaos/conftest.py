@@ -20,6 +20,8 @@ import pytest
 from redlock_aio.testing import EmbeddedMaster, server_binary
 
 EPHEMERAL = 32_768
+FULL = "REDLOCK_AIO_FULL" in os.environ
+LONG, SHORT = "10", "5"
 
 
 def quiet_port() -> int:
@@ -39,7 +41,7 @@ def quiet_port() -> int:
 @pytest.fixture
 def seconds() -> float:
     """How long a run is."""
-    return float(os.environ.get("REDLOCK_AIO_CHAOS_SECONDS", "10"))
+    return float(os.environ.get("REDLOCK_AIO_CHAOS_SECONDS", LONG if FULL else SHORT))
 
 
 @pytest.fixture
@@ -53,7 +55,7 @@ def chance(request: pytest.FixtureRequest, seconds: float) -> random.Random:
     return random.Random(seed)
 
 
-@pytest.fixture(params=["valkey", "redis"])
+@pytest.fixture(params=["valkey", pytest.param("redis", marks=pytest.mark.full)])
 def binary(request: pytest.FixtureRequest) -> str:
     """Which server the masters are."""
     if request.param == "valkey":

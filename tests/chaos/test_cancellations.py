@@ -205,7 +205,10 @@ class Scene:
 
 
 @pytest.mark.promise("S3")
-@pytest.mark.parametrize("hung", [0, 1, 2])
+@pytest.mark.parametrize(
+    "hung",
+    [pytest.param(0, marks=pytest.mark.full), 1, pytest.param(2, marks=pytest.mark.full)],
+)
 async def test_nothing_is_left_of_thousands_of_cancellations(
     masters: list[EmbeddedMaster], chance: random.Random, seconds: float, hung: int
 ) -> None:
@@ -221,6 +224,7 @@ async def test_nothing_is_left_of_thousands_of_cancellations(
 
 
 @pytest.mark.promise("S3")
+@pytest.mark.full
 async def test_nothing_is_left_where_masters_come_and_go_meanwhile(
     masters: list[EmbeddedMaster], chance: random.Random, seconds: float
 ) -> None:

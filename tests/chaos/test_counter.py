@@ -41,7 +41,10 @@ SHARE = {"plain": 1.0, "fair": 0.5, "mixed": 0.5}
 @pytest.mark.promise("S1")
 @pytest.mark.promise("S3")
 @pytest.mark.promise("S6")
-@pytest.mark.parametrize("waiting", SHARE)
+@pytest.mark.parametrize(
+    "waiting",
+    ["plain", *(pytest.param(name, marks=pytest.mark.full) for name in ("fair", "mixed"))],
+)
 def test_no_update_is_lost_while_a_minority_of_masters_comes_and_goes(
     masters: list[EmbeddedMaster], chance: random.Random, seconds: float, waiting: str
 ) -> None:

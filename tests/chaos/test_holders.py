@@ -51,6 +51,7 @@ def next_one(sections: list[Section], section: Section) -> Section | None:
 
 
 @pytest.mark.promise("S1")
+@pytest.mark.full
 def test_what_a_killed_holder_held_comes_free_after_its_ttl_and_not_before(
     masters: list[EmbeddedMaster], chance: random.Random, seconds: float
 ) -> None:
@@ -99,6 +100,7 @@ def stop(crew: Crew, name: str) -> list[Section]:
 
 @pytest.mark.promise("S1")
 @pytest.mark.promise("S2")
+@pytest.mark.full
 def test_a_holder_that_was_stopped_for_longer_than_its_ttl_learns_that_it_has_lost(
     masters: list[EmbeddedMaster], chance: random.Random, seconds: float
 ) -> None:

@@ -91,6 +91,7 @@ def killing(crew: Crew, chance: random.Random, between: tuple[float, float]) -> 
 @pytest.mark.promise("S1")
 @pytest.mark.promise("S6")
 @pytest.mark.parametrize("waiting", SHARE)
+@pytest.mark.full
 def test_no_update_is_lost_while_workers_are_killed_and_masters_come_and_go(
     masters: list[EmbeddedMaster], chance: random.Random, seconds: float, waiting: str
 ) -> None:
@@ -129,6 +130,7 @@ def test_no_update_is_lost_while_workers_are_killed_and_masters_come_and_go(
 
 @pytest.mark.promise("S3")
 @pytest.mark.parametrize("waiting", ["plain", "fair"])
+@pytest.mark.full
 def test_what_killed_workers_leave_goes_by_itself(
     masters: list[EmbeddedMaster], chance: random.Random, waiting: str
 ) -> None:
@@ -145,6 +147,7 @@ def test_what_killed_workers_leave_goes_by_itself(
     assert not left
 
 
+@pytest.mark.full
 def test_who_asks_first_is_served_first_and_all_have_as_many_turns(
     masters: list[EmbeddedMaster], chance: random.Random, seconds: float
 ) -> None:
@@ -167,6 +170,7 @@ def test_who_asks_first_is_served_first_and_all_have_as_many_turns(
 
 
 @pytest.mark.promise("S6")
+@pytest.mark.full
 def test_fair_waits_get_on_as_well_while_masters_are_dead(
     masters: list[EmbeddedMaster], chance: random.Random
 ) -> None:

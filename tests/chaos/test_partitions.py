@@ -76,6 +76,7 @@ def gaps(sections: Sequence[Section], since: int, until: int) -> dict[str, float
 @pytest.mark.promise("S7")
 @pytest.mark.promise("S8")
 @pytest.mark.parametrize("partition", PARTITIONS.values(), ids=PARTITIONS.keys())
+@pytest.mark.full
 def test_who_reaches_a_majority_gets_on_while_another_is_cut_off(
     partition: Partition, chance: random.Random
 ) -> None:

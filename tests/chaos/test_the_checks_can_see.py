@@ -41,6 +41,7 @@ def test_lost_updates_and_overlaps_are_found_where_the_lock_is_broken(
         assert overlaps(sections)
 
 
+@pytest.mark.full
 def test_overtakings_and_uneven_turns_are_found_where_nobody_stands_in_a_queue(
     masters: list[EmbeddedMaster], chance: random.Random
 ) -> None:

@@ -65,6 +65,7 @@ def test_nothing_is_lost(folder: str) -> None:
     assert shown.returncode == 0
 
 
+@pytest.mark.full
 def test_without_the_lock_updates_are_lost(folder: str) -> None:
     # So the counter is as unprotected as it is said to be.
     shown = demo(folder, "--seconds", "3", "--no-lock")
@@ -79,6 +80,7 @@ def test_without_the_lock_updates_are_lost(folder: str) -> None:
     ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
 )
 @pytest.mark.parametrize("moment", ["want to count", "KILLED", "PAUSED"])
+@pytest.mark.full
 def test_it_can_be_stopped_at_any_time(
     folder: str, moment: str, number: signal.Signals, status: int
 ) -> None:
@@ -99,6 +101,7 @@ def test_it_can_be_stopped_at_any_time(
         assert shown.wait(20) == status
 
 
+@pytest.mark.full
 def test_its_workers_end_when_it_is_killed() -> None:
     with tempfile.TemporaryDirectory(prefix="demo-") as folder:
         with subprocess.Popen(

@@ -134,6 +134,7 @@ def test_it_imports_public_names_only(path: Path) -> None:
             assert not any(name.name.startswith("redlock_aio") for name in node.names)
 
 
+@pytest.mark.full
 async def test_the_job_runs_on_one_host(environment: dict[str, str], root: Path) -> None:
     environment["KEEP_MS"] = "60000"
 

@@ -27,7 +27,7 @@ def sets() -> Iterator[Sets]:
         yield Sets(stack)
 
 
-@pytest.fixture(scope="session", params=["valkey", "redis"])
+@pytest.fixture(scope="session", params=["valkey", pytest.param("redis", marks=pytest.mark.full)])
 def kind(request: pytest.FixtureRequest) -> str:
     """Which server the masters are."""
     return str(request.param)

@@ -1,11 +1,13 @@
 """Real masters in two kinds, processes and containers, with one face: `helpers.RealMaster`."""
 
 import contextlib
+import gc
 import os
 import secrets
 import shutil
 import socket
 import time
+import warnings
 from collections.abc import Iterator
 from functools import cache
 from typing import Self
@@ -59,12 +61,19 @@ def docker_refuses() -> str:
     import docker
     from docker.errors import DockerException
 
+    why = ""
     try:
         with contextlib.closing(docker.from_env(timeout=10)) as client:
             client.ping()
     except (DockerException, OSError) as error:
-        return f"no Docker engine answers: {error}"
-    return ""
+        why = f"no Docker engine answers: {error}"
+    if why:
+        # A client that finds no engine leaves its socket to the garbage collector, which
+        # would report it in the middle of a later test.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)
+            gc.collect()
+    return why
 
 
 def need_docker() -> None:

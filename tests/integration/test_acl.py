@@ -225,6 +225,7 @@ async def test_these_permissions_are_enough_for_fair(
 
 
 @pytest.mark.parametrize("missing", [*FAIR, *OWN])
+@pytest.mark.full
 async def test_each_of_these_permissions_is_needed_for_fair(
     server: EmbeddedMaster, missing: str
 ) -> None:

@@ -66,6 +66,7 @@ def restart_all(masters: Sequence[EmbeddedMaster]) -> float:
 # What a disk brings back.
 
 
+@pytest.mark.full
 async def test_masters_that_come_back_with_what_was_saved_earlier_have_no_vote(
     new: New, caplog: pytest.LogCaptureFixture
 ) -> None:

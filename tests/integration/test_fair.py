@@ -33,6 +33,7 @@ Who is not told finds out with the next heartbeat, 900 to 1 000 after the last o
 
 @pytest.mark.promise("S9")
 @pytest.mark.parametrize("holder", ["fair", "plain", "foreign"])
+@pytest.mark.full
 async def test_who_waits_in_several_managers_is_served_in_order(
     redlock: Redlock, other: Redlock, masters: list[RealMaster], holder: str
 ) -> None:
@@ -78,6 +79,7 @@ async def test_tasks_of_one_manager_are_served_in_order(redlock: Redlock, apart:
 @pytest.mark.promise("S8")
 @pytest.mark.parametrize("holder", ["this", "other", "foreign", "expiry"])
 @pytest.mark.parametrize("fair", [False, True], ids=["plain", "fair"])
+@pytest.mark.full
 async def test_the_end_of_any_lock_wakes_who_is_next(
     redlock: Redlock, other: Redlock, masters: list[RealMaster], holder: str, *, fair: bool
 ) -> None:
@@ -197,6 +199,7 @@ async def test_who_tries_only_once_is_refused_at_once(
 
 @pytest.mark.promise("S3")
 @pytest.mark.timeout(120)
+@pytest.mark.full
 async def test_whoever_is_cancelled_at_any_moment_leaves_nothing(
     redlock: Redlock, other: Redlock, masters: list[RealMaster]
 ) -> None:

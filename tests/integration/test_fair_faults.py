@@ -128,6 +128,7 @@ async def test_a_master_that_hangs_until_its_connection_is_given_up_forgets_who_
 
 
 @pytest.mark.promise("S9")
+@pytest.mark.full
 async def test_a_waiter_that_died_delays_the_queue_by_its_registration_at_most(
     redlock: Redlock, masters: list[RealMaster]
 ) -> None:

@@ -80,6 +80,7 @@ asyncio.run(main(*sys.argv[1:]))
 
 
 @pytest.mark.promise("S6")
+@pytest.mark.full
 async def test_leases_that_are_contended_count_on_all_masters_after_an_extension(
     masters: list[RealMaster],
 ) -> None:

@@ -186,6 +186,7 @@ async def test_who_may_not_ask_for_the_type_says_that_it_is_another(
 
 
 @pytest.mark.parametrize("fair", [False, True])
+@pytest.mark.full
 async def test_a_key_of_another_type_on_a_minority_is_not_asked_for_again_and_again(
     masters: list[RealMaster], *, fair: bool
 ) -> None:

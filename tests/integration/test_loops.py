@@ -246,6 +246,7 @@ print("ended")
     "how",
     ["run", "closed", pytest.param("uvloop", marks=pytest.mark.skipif(no_uvloop, reason="none"))],
 )
+@pytest.mark.full
 async def test_a_manager_of_a_module_serves_one_loop_after_the_other(
     masters: list[RealMaster], how: str
 ) -> None:

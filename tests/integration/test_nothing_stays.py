@@ -14,6 +14,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 
 @pytest.mark.promise("S9")
 @pytest.mark.parametrize("keys", [1, 20])
+@pytest.mark.full
 async def test_contended_locks_leave_nothing(masters: list[RealMaster], keys: int) -> None:
     """32: 2,500 plain and fair ones, of three managers; twice that with both numbers of keys."""
     left = iter(range(2_500))

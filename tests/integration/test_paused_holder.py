@@ -32,6 +32,7 @@ def run(environment: dict[str, str]) -> str:
     return done.stdout
 
 
+@pytest.mark.full
 def test_the_late_write_is_refused_and_goes_through_without_a_fence(
     masters: list[RealMaster],
 ) -> None:
@@ -46,6 +47,7 @@ def test_the_late_write_is_refused_and_goes_through_without_a_fence(
     assert call(masters[0], "GET", "ledger:paused:guarded") == "second"
 
 
+@pytest.mark.full
 def test_it_brings_masters_of_its_own() -> None:
     environment = {**os.environ, "REDLOCK_AIO_SERVER": server_binary()}
     environment.pop("REDLOCK_MASTERS", None)

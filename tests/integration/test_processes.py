@@ -82,6 +82,7 @@ async def test_a_counter_that_many_processes_change_is_exact(
 
 
 @pytest.mark.promise("S9")
+@pytest.mark.full
 async def test_the_lock_of_a_killed_process_is_free_after_its_ttl_and_not_before(
     redlock: Redlock, masters: list[RealMaster], run: Start
 ) -> None:
@@ -99,6 +100,7 @@ async def test_the_lock_of_a_killed_process_is_free_after_its_ttl_and_not_before
 
 
 @pytest.mark.usefixtures("sigint_is_not_ignored")
+@pytest.mark.full
 async def test_a_process_that_is_interrupted_lets_go(
     redlock: Redlock, masters: list[RealMaster], run: Start
 ) -> None:

@@ -159,6 +159,7 @@ async def test_two_holders_of_some_masters_each_are_no_holder(
 @MODES
 @pytest.mark.parametrize("how", ["dead", "hung"])
 @pytest.mark.parametrize("wait", [0, 400])
+@pytest.mark.full
 async def test_too_few_masters_are_no_holder(
     masters: list[RealMaster],
     how: str,

@@ -62,6 +62,7 @@ def named(masters: list[RealMaster]) -> list[str]:
     return [url.replace("127.0.0.1", f"m{i}.test") for i, url in enumerate(urls(masters))]
 
 
+@pytest.mark.full
 async def test_a_hanging_resolver_takes_one_thread_of_its_own_for_each_master(
     hanging: Resolver, masters: list[RealMaster]
 ) -> None:
@@ -182,6 +183,7 @@ no_uvloop = importlib.util.find_spec("uvloop") is None
 @pytest.mark.parametrize(
     "how", ["run", pytest.param("uvloop", marks=pytest.mark.skipif(no_uvloop, reason="none"))]
 )
+@pytest.mark.full
 async def test_a_program_ends_though_the_resolver_hangs(how: str) -> None:
     watch = Stopwatch()
     command = (sys.executable, "-P", "-W", "error", "-c", ENDS, how)

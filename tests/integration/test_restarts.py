@@ -91,6 +91,7 @@ async def test_a_majority_that_restarted_empty_lets_nobody_in_before_the_deadlin
         assert restarted.ms > 1000 * (LASTS - 1.5)
 
 
+@pytest.mark.full
 async def test_a_newcomer_after_a_quick_restart_of_all_waits(fresh: list[EmbeddedMaster]) -> None:
     await in_use(fresh)
     async with guarded(fresh) as redlock:
@@ -160,6 +161,7 @@ async def test_the_error_says_why_and_for_how_long(
 
 @pytest.mark.promise("S9")
 @pytest.mark.parametrize("fair", [False, True])
+@pytest.mark.full
 async def test_who_waits_gets_the_lock_when_the_quarantine_ends(
     fresh: list[EmbeddedMaster], fair: bool
 ) -> None:

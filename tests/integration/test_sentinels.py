@@ -116,6 +116,7 @@ async def competing(programs: dict[str, Redlock]) -> AsyncIterator[Holders]:
     holders.check()
 
 
+@pytest.mark.full
 async def test_a_split_brain_has_one_holder(site: Site) -> None:
     """A is cut off with the old master and one Sentinel; B is with the two others."""
     async with program(site) as (a, near_old), program(site, B) as (b, near_new):
@@ -136,6 +137,7 @@ async def test_a_split_brain_has_one_holder(site: Site) -> None:
         assert "1 of 3 Sentinels confirm" in (await attempt(a)).detail
 
 
+@pytest.mark.full
 async def test_an_old_master_that_only_clients_reach_has_no_vote(site: Site) -> None:
     """All Sentinels see it fail, and name another; nobody tells the old master."""
     async with program(site) as (a, near_old), program(site, B) as (b, _):
@@ -153,6 +155,7 @@ async def test_an_old_master_that_only_clients_reach_has_no_vote(site: Site) -> 
 
 
 @pytest.mark.parametrize("kind", ["redis", "valkey"], scope="module")
+@pytest.mark.full
 async def test_a_planned_failover_costs_the_quarantine_and_the_bound(site: Site) -> None:
     """It is seen at once, and the promoted master waits as long as it must, not longer."""
     async with program(site) as (a, near), program(site, B) as (b, _):
@@ -175,6 +178,7 @@ async def test_a_planned_failover_costs_the_quarantine_and_the_bound(site: Site)
         assert holders.count("a", since) + holders.count("b", since) > 0
 
 
+@pytest.mark.full
 async def test_without_sentinels_there_is_no_vote_until_they_are_back(site: Site) -> None:
     """The master is well all the time; when it is confirmed again it votes without a wait."""
     async with program(site) as (a, near):
@@ -191,6 +195,7 @@ async def test_without_sentinels_there_is_no_vote_until_they_are_back(site: Site
             assert a._masters[0]._connection is connection
 
 
+@pytest.mark.full
 async def test_one_of_three_sentinels_that_hangs_costs_nothing(site: Site) -> None:
     """The others are a majority, for a new program, too."""
     async with program(site) as (a, _):

@@ -69,6 +69,7 @@ def everything_is_logged(caplog: pytest.LogCaptureFixture) -> None:
 
 
 @pytest.mark.promise("S1")
+@pytest.mark.full
 async def test_a_clock_that_is_set_does_not_bring_a_vote_back(
     new: New, caplog: pytest.LogCaptureFixture
 ) -> None:

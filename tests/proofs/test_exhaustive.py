@@ -19,7 +19,7 @@ from .search import search
 MOST = 200_000
 """So many states are looked at, which takes some seconds; most settings have fewer."""
 
-pytestmark = [pytest.mark.promise("S7"), pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.promise("S7"), pytest.mark.timeout(600)]
 
 # Three masters or five; the attempts' proposals; and how many states there must be at least.
 SETTINGS: dict[str, tuple[Fencing, int]] = {
@@ -56,7 +56,17 @@ SETTINGS: dict[str, tuple[Fencing, int]] = {
 }
 
 
-@pytest.mark.parametrize("name", SETTINGS)
+LONG = 8_000
+"""Settings with more states belong to the full run."""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.full] if least > LONG else [])
+        for name, (_, least) in SETTINGS.items()
+    ],
+)
 def test_tokens_rise_whatever_happens(name: str) -> None:
     """Also where leases end at any moment, so that several are held at once."""
     model, least = SETTINGS[name]
@@ -130,7 +140,15 @@ DEFECTS = {
 """What is wrong, where that is seen, and what it breaks."""
 
 
-@pytest.mark.parametrize("name", DEFECTS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(
+            name, marks=[pytest.mark.full] if name == "a quarantined master extends" else []
+        )
+        for name in DEFECTS
+    ],
+)
 def test_a_defect_is_found_where_there_is_nothing_without_it(
     name: str, record_property: Callable[[str, object], None]
 ) -> None:
@@ -146,6 +164,7 @@ def test_a_defect_is_found_where_there_is_nothing_without_it(
 
 @pytest.mark.promise("S1")
 @pytest.mark.parametrize(("questions", "most"), [((1, 1), MOST), ((2, 1), 80_000)])
+@pytest.mark.full
 def test_one_of_two_waiters_has_the_lock_at_a_time(questions: tuple[int, int], most: int) -> None:
     found = search(Waiting(3, questions=questions), most)
     assert not found.broken, str(found)
@@ -161,6 +180,7 @@ def test_a_reply_that_is_counted_after_a_yield_is_found() -> None:
 
 @pytest.mark.promise("S1")
 @pytest.mark.parametrize("leaves", [False, True])
+@pytest.mark.full
 def test_one_has_it_at_a_time_though_grants_grow_old_or_a_waiter_enters_again(
     *, leaves: bool
 ) -> None:
@@ -170,6 +190,7 @@ def test_one_has_it_at_a_time_though_grants_grow_old_or_a_waiter_enters_again(
 
 
 @pytest.mark.promise("S1")
+@pytest.mark.full
 def test_a_reply_that_is_counted_after_leaving_is_found() -> None:
     found = search(Waiting(3, rules.COUNTED_AFTER_LEAVING, leaves=True, yields=0), MOST)
     assert found.broken.startswith("P3"), str(found)

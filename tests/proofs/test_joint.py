@@ -17,8 +17,10 @@ A, B, BOTH = (0,), (1,), (0, 1)
 EQUAL = ((1, 1),) * 3
 DIFFER = ((1, 2), (2, 1), (1, 3))
 MOST = 160_000
+LONG = 8_000
+"""Settings with more states belong to the full run."""
 
-pytestmark = [pytest.mark.promise("S7"), pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.promise("S7"), pytest.mark.timeout(600)]
 
 SETTINGS: dict[str, tuple[Joint, int]] = {
     "both and one": (Joint(DIFFER, (BOTH, A)), 5_000),
@@ -29,7 +31,13 @@ SETTINGS: dict[str, tuple[Joint, int]] = {
 }
 
 
-@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.full] if least > LONG else [])
+        for name, (_, least) in SETTINGS.items()
+    ],
+)
 def test_tokens_rise_for_each_resource(name: str) -> None:
     model, least = SETTINGS[name]
     found = search(model, MOST)

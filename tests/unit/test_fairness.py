@@ -326,9 +326,9 @@ class InOrder(RuleBasedStateMachine):
 
 
 TestQueues = Queues.TestCase
-TestQueues.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
+TestQueues.settings = settings(stateful_step_count=60, deadline=None)
 TestInOrder = InOrder.TestCase
-TestInOrder.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestInOrder.settings = settings(stateful_step_count=30, deadline=None)
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -179,5 +179,5 @@ class MastersObey(RuleBasedStateMachine):
             assert not self.life.valid(self.now)
 
 
-MastersObey.TestCase.settings = settings(max_examples=200, stateful_step_count=20, deadline=None)
+MastersObey.TestCase.settings = settings(stateful_step_count=20, deadline=None)
 test_a_holder_never_believes_longer_than_its_masters = MastersObey.TestCase
