@@ -45,6 +45,7 @@ STOPS = (signal.SIGTERM, signal.SIGHUP)
 """By what else than an interrupt from the keyboard it is stopped."""
 
 FEWEST_SECONDS = 3.0
+LONGEST_START = 30.0
 
 Step = tuple[float, Callable[[], None], str]
 
@@ -66,6 +67,7 @@ class Record:
         self.turns: Any = context.RawArray("q", WORKERS)
         self.losses: Any = context.RawArray("q", WORKERS)
         self.longest: Any = context.RawArray("d", WORKERS)
+        self.ready: Any = context.RawArray("b", PROCESSES)
         self.over: Any = context.RawValue("b", 0)
 
 
@@ -121,6 +123,7 @@ async def _work(process: int, plan: Plan, record: Record) -> None:
     try:
         redlock = Redlock(plan.masters, max_ttl=plan.ttl)
         async with redlock, asyncio.TaskGroup() as group:
+            record.ready[process] = 1
             for number in range(process * TASKS, (process + 1) * TASKS):
                 group.create_task(Worker(number, plan, record, file).take_turns(redlock))
             group.create_task(_end_with_parent(record))
@@ -155,6 +158,21 @@ class Screen:
     def say(self, text: str) -> None:
         """Print one line."""
         print(f"{time.monotonic() - self._began:6.2f} s  {text}", flush=True)
+
+    def wait_for_all(self, processes: Sequence[SpawnProcess]) -> None:
+        """
+        Wait until all processes are at work: the story is told to them, not to their interpreters.
+
+        Raises:
+            RuntimeError: One has failed, or has not begun after `LONGEST_START`.
+        """
+        ends = time.monotonic() + LONGEST_START
+        while not all(self._record.ready):
+            if any(process.exitcode for process in processes):
+                raise RuntimeError("a worker process has failed")
+            if time.monotonic() > ends:
+                raise RuntimeError(f"the worker processes have not begun in {LONGEST_START:g} s")
+            time.sleep(0.01)
 
     def watch(self, seconds: float, processes: Sequence[SpawnProcess]) -> None:
         """Let time pass, and tell every second how far the workers are."""
@@ -238,6 +256,7 @@ def play(seconds: float, *, locked: bool) -> int:
             f" {'only who has the lock may' if locked else 'there is NO LOCK'}"
         )
         with workers(plan, record, context) as processes:
+            screen.wait_for_all(processes)
             for pause, act, text in story(masters, seconds, ttl):
                 screen.watch(pause, processes)
                 act()

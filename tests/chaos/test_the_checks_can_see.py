@@ -15,7 +15,7 @@ from .history import Diary, longest_gap, lost_updates, overlaps
 from .keys import left_behind
 from .order import SLACK, overtakings, turns
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(600)]
 
 
 @pytest.fixture

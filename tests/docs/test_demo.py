@@ -46,7 +46,7 @@ def demo(folder: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         env={**os.environ, "TMPDIR": folder},
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=120,
         check=False,
     )
 
@@ -98,7 +98,7 @@ def test_it_can_be_stopped_at_any_time(
         # From the keyboard it goes to the workers too.
         (os.killpg if number == signal.SIGINT else os.kill)(shown.pid, number)
         assert "Traceback" not in shown.stderr.read()
-        assert shown.wait(20) == status
+        assert shown.wait(60) == status
 
 
 @pytest.mark.full
@@ -135,7 +135,7 @@ def test_it_says_what_to_install_without_a_server() -> None:
         env={"PATH": ""},
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=120,
         check=False,
     )
     assert shown.returncode == 2

@@ -15,6 +15,7 @@ import pytest
 
 from redlock_aio import Redlock
 from redlock_aio._engine import queues
+from redlock_aio._rules import fairness
 
 from .helpers import RealMaster, connected
 from .servers import Sets, repaired
@@ -58,6 +59,14 @@ async def other(masters: list[RealMaster]) -> AsyncIterator[Redlock]:
 def soon_deaf(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stop listening soon when nobody waits, not after a second, which many tests wait for."""
     monkeypatch.setattr(queues, "IDLE", 0.2)
+
+
+@pytest.fixture
+def seldom_beats(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a fair waiter ask by itself every 20 s only: one that has the lock sooner was called."""
+    monkeypatch.setattr(fairness, "HEARTBEAT", 20.0)
+    monkeypatch.setattr(fairness, "LIVES", 60_000)
+    monkeypatch.setattr(fairness, "UNREACHED", 40.0)
 
 
 @pytest.fixture(autouse=True)

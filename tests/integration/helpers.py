@@ -14,9 +14,21 @@ from redlock_aio._engine.attempts import Watch
 from redlock_aio._engine.line import Line
 from redlock_aio._rules.keys import Key
 
-TIMEOUT = 500
-"""A master time-out, in ms, that a healthy master on a busy machine keeps to."""
+TIMEOUT = 1_500
+"""
+A master time-out, in ms, that a healthy master on a busy machine keeps to.
 
+A test with one attempt needs all its healthy masters to answer within it. Tests in which hung
+masters cost their time-out pass a smaller one.
+"""
+
+AT_ONCE = 8.0
+"""
+Seconds within which something happens that is not waited for, on the slowest machine.
+
+A test that asserts it makes what would happen without the wake-up, the reply or the call much
+slower than that: by `SELDOM`, or by the fixture `seldom_beats`.
+"""
 
 SELDOM = Retry(min_delay=20_000, max_delay=20_000)
 """Who waits like this and is soon done has been woken."""

@@ -76,11 +76,34 @@ def docker_refuses() -> str:
     return why
 
 
+@cache
+def image_is_missing() -> str:
+    """Return which image the Docker engine has not; empty if it has all that are needed."""
+    import docker
+    from docker.errors import ImageNotFound
+    from testcontainers.core.config import testcontainers_config as config
+
+    images = [IMAGE] if config.ryuk_disabled else [IMAGE, config.ryuk_image]
+    with contextlib.closing(docker.from_env(timeout=10)) as client:
+        for image in images:
+            try:
+                client.images.get(image)
+            except ImageNotFound:
+                return f"the Docker engine has no image {image}: docker pull {image}"
+    return ""
+
+
 def need_docker() -> None:
-    """Skip the test if no Docker engine answers, or fail it where containers are required."""
-    if why := docker_refuses():
-        if os.environ.get("REDLOCK_AIO_CONTAINERS") == "required":
-            pytest.fail(f"containers are required, but {why}")
+    """
+    Skip the test where no Docker engine answers, or where it would have to pull an image.
+
+    Where containers are required the first is a failure, and the second is done.
+    """
+    required = os.environ.get("REDLOCK_AIO_CONTAINERS") == "required"
+    why = docker_refuses()
+    if required and why:
+        pytest.fail(f"containers are required, but {why}")
+    if why := why or ("" if required else image_is_missing()):
         pytest.skip(why)
 
 

@@ -16,7 +16,7 @@ from redlock_aio._engine.restoring import Restoration
 from redlock_aio._rules.fencing import Counter
 from redlock_aio.testing import EmbeddedMaster
 
-from .helpers import call, gone, listens, own_keys, put, queued, until, up, waiting
+from .helpers import TIMEOUT, call, gone, listens, own_keys, put, queued, until, up, waiting
 from .servers import process
 
 pytestmark = pytest.mark.integration
@@ -90,7 +90,7 @@ SHORT, LONG = 0.5, 5.0
 
 async def everything_works(url: str, master: EmbeddedMaster, patience: float = SHORT) -> bool:
     """Acquire, extend, forget the scripts, release, fail and close; return whether all went."""
-    redlock = Redlock([url], master_timeout=500)
+    redlock = Redlock([url], master_timeout=TIMEOUT)
     try:
         async with redlock.lock("app:r", ttl=5_000, wait=0) as lease:
             call(master, "SCRIPT", "FLUSH")
@@ -126,7 +126,10 @@ async def everything_works(url: str, master: EmbeddedMaster, patience: float = S
 async def wakes(url: str, master: EmbeddedMaster, patience: float) -> bool:
     """Return whether who waits is woken by a stranger's DEL."""
     put([master], "app:r", 60_000)
-    async with Redlock([url], master_timeout=500) as redlock, waiting(redlock, "app:r") as waiter:
+    async with (
+        Redlock([url], master_timeout=TIMEOUT) as redlock,
+        waiting(redlock, "app:r") as waiter,
+    ):
         await until(lambda: listens(redlock, "app:r"))
         call(master, "DEL", "app:r")
         await asyncio.wait([waiter], timeout=patience)
@@ -136,7 +139,7 @@ async def wakes(url: str, master: EmbeddedMaster, patience: float) -> bool:
 async def fair_works(url: str, master: EmbeddedMaster, patience: float = SHORT) -> bool:
     """Wait behind a stranger and another waiter, give up, be served; return whether all went."""
     put([master], "app:r", 60_000)
-    redlock = Redlock([url], master_timeout=500)
+    redlock = Redlock([url], master_timeout=TIMEOUT)
     try:
         async with redlock, waiting(redlock, "app:r", fair=True) as first:
             await until(lambda: queued([master], "app:r") == [1], within=patience)
@@ -187,12 +190,12 @@ async def test_the_marker_is_named_in_the_vote_and_can_be_done_without(
     server: EmbeddedMaster,
 ) -> None:
     with allowed(server, *NEEDED, own=()) as url:
-        async with Redlock([url], master_timeout=500) as redlock:
+        async with Redlock([url], master_timeout=TIMEOUT) as redlock:
             with pytest.raises(
                 QuorumUnavailableError, match=r'redlock_aio:marker.*restart_guard="off".*NOPERM'
             ):
                 await redlock.lock("app:r", wait=0).acquire()
-        redlock = Redlock([url], master_timeout=500, restart_guard="off")
+        redlock = Redlock([url], master_timeout=TIMEOUT, restart_guard="off")
         async with redlock, redlock.lock("app:r", wait=0):
             pass
 
@@ -206,7 +209,7 @@ async def test_who_may_not_be_told_of_changes_tries_again(
         assert await everything_works(url, server, LONG)
         assert await wakes(url, server, SHORT if missing else LONG) is not bool(missing)
         put([server], "app:r", 200)
-        redlock = Redlock([url], master_timeout=500)
+        redlock = Redlock([url], master_timeout=TIMEOUT)
         async with redlock, redlock.lock("app:r", wait=5_000):
             pass
 
@@ -238,7 +241,7 @@ async def test_each_of_these_permissions_is_needed_for_fair(
 
 async def fencing_works(url: str, master: EmbeddedMaster) -> bool:
     """Acquire, raise the counter, extend, set again, release; return whether all went."""
-    redlock = Redlock([url], master_timeout=500, fencing=True)
+    redlock = Redlock([url], master_timeout=TIMEOUT, fencing=True)
     try:
         async with redlock.lock("app:r", ttl=5_000, wait=0) as lease:
             agreed = await agree(
@@ -296,7 +299,7 @@ async def test_each_of_these_permissions_is_needed_for_fencing(
 async def oversight_works(url: str, master: EmbeddedMaster) -> bool:
     """Inspect what others hold and wait for, and take it from them; return whether all went."""
     put([master], "app:r", 60_000)
-    redlock = Redlock([url], master_timeout=500)
+    redlock = Redlock([url], master_timeout=TIMEOUT)
     try:
         async with redlock, waiting(redlock, "app:r", fair=True) as waiter:
             await until(lambda: queued([master], "app:r") == [1], within=LONG)
@@ -324,7 +327,7 @@ async def test_these_permissions_are_enough_for_oversight(
         assert refused <= {"client|setinfo", "delifeq"}  # tried once, and not needed
     with allowed(server, *NEEDED) as url:
         put([server], "app:r", 60_000)
-        async with Redlock([url], master_timeout=500) as redlock:
+        async with Redlock([url], master_timeout=TIMEOUT) as redlock:
             assert await redlock.is_locked("app:r")
             state = await redlock.inspect("app:r")
             assert state.views[0].answer is Answer.ERROR
@@ -348,7 +351,7 @@ async def test_each_of_these_permissions_is_needed_for_oversight(
     own = (MARKER, *(pattern for pattern in OWN if pattern != missing))
     with allowed(server, *commands, own=own) as url:
         put([server], "app:r", 60_000)
-        redlock = Redlock([url], master_timeout=500, restart_guard="off")
+        redlock = Redlock([url], master_timeout=TIMEOUT, restart_guard="off")
         async with redlock:
             call(server, "ZADD", "redlock_aio:queue:{app:r}", 1, "me/1")
             call(server, "ZADD", "redlock_aio:live:{app:r}", 2**52 + 0.5, "me/1", 2**52, "me/2")
@@ -389,7 +392,7 @@ async def test_a_lease_is_handed_over_with_no_more_than_that(
 async def test_other_keys_are_out_of_reach(server: EmbeddedMaster) -> None:
     """A resource outside of the user's keys is that master's vote."""
     with allowed(server, *NEEDED) as url:
-        async with Redlock([url], master_timeout=500) as redlock:
+        async with Redlock([url], master_timeout=TIMEOUT) as redlock:
             await until(lambda: up(redlock) == 1)
             with pytest.raises(QuorumUnavailableError, match="NOPERM"):
                 await redlock.lock("theirs:r", wait=0).acquire()
@@ -420,7 +423,7 @@ async def test_the_command_for_releases_can_be_withdrawn_at_run_time(
 async def test_a_missing_permission_is_named_in_the_vote(server: EmbeddedMaster) -> None:
     """So that an operator knows what to allow."""
     with allowed(server, *(command for command in NEEDED if command != "info")) as url:
-        async with Redlock([url], master_timeout=500) as redlock:
+        async with Redlock([url], master_timeout=TIMEOUT) as redlock:
             with pytest.raises(QuorumUnavailableError, match="'info'"):
                 await redlock.lock("app:r", wait=0).acquire()
 

@@ -10,7 +10,7 @@ from redlock_aio import Answer, LockLostError, LockNotAcquiredError, Redlock
 from redlock_aio._engine.restoring import Restoration
 from redlock_aio.testing import EmbeddedMaster
 
-from .helpers import SELDOM, call, gone, put, until
+from .helpers import SELDOM, TIMEOUT, call, gone, put, until
 from .test_acl import (
     COUNTERS,
     FAIR,
@@ -34,7 +34,7 @@ BOTH = ("app:a", "app:b")
 
 async def several_work(url: str, master: EmbeddedMaster, *, fencing: bool = False) -> bool:
     """Acquire, extend, set again, be refused, release; return whether all went."""
-    redlock = Redlock([url], master_timeout=500, fencing=fencing)
+    redlock = Redlock([url], master_timeout=TIMEOUT, fencing=fencing)
     try:
         async with redlock.lock(*BOTH, ttl=5_000, wait=0) as lease:
             renewal = redlock._watchdog.renew(lease._hold, 60_000, redlock._fleet.clock())
@@ -63,7 +63,7 @@ async def error_of(redlock: Redlock) -> LockNotAcquiredError:
 
 async def holder_is_told(url: str, master: EmbeddedMaster, patience: float) -> bool:
     """Return whether a holder hears at once that one of the keys is gone."""
-    async with Redlock([url], master_timeout=500) as redlock:
+    async with Redlock([url], master_timeout=TIMEOUT) as redlock:
         lease = await redlock.lock(*BOTH, ttl=60_000).acquire()
         await asyncio.sleep(0.2)
         call(master, "DEL", BOTH[0])
@@ -78,7 +78,7 @@ async def holder_is_told(url: str, master: EmbeddedMaster, patience: float) -> b
 async def waiter_is_woken(url: str, master: EmbeddedMaster, patience: float) -> bool:
     """Return whether who waits in the queues is woken by a stranger's DEL."""
     put([master], BOTH[0], 60_000)
-    async with Redlock([url], master_timeout=500) as redlock:
+    async with Redlock([url], master_timeout=TIMEOUT) as redlock:
         lock = redlock.lock(*BOTH, fair=True, retry=SELDOM)
         waiter = asyncio.create_task(lock.acquire())
         await asyncio.sleep(0.1)

@@ -11,7 +11,19 @@ import redis
 from redlock_aio import Answer, QuorumUnavailableError, Redlock
 from redlock_aio.testing import EmbeddedMaster
 
-from .helpers import RealMaster, call, connected, detail, gone, line, until, up, urls, values
+from .helpers import (
+    TIMEOUT,
+    RealMaster,
+    call,
+    connected,
+    detail,
+    gone,
+    line,
+    until,
+    up,
+    urls,
+    values,
+)
 from .servers import process
 from .speaker import Answer as Answerer, healthy, speaker
 
@@ -252,7 +264,7 @@ async def test_nonsense_for_an_answer_is_one_vote_less(
 
     async with speaker(answer) as where:
         named = [f"redis://{where}", *urls(masters[:2])]
-        async with Redlock(named, master_timeout=500, restart_guard="off") as redlock:
+        async with Redlock(named, master_timeout=TIMEOUT, restart_guard="off") as redlock:
             await until(lambda: up(redlock) == 3)
             for _ in range(3):
                 async with redlock.lock("r", wait=5_000) as lease:
@@ -309,5 +321,5 @@ async def test_a_server_that_names_no_run_id_has_no_vote(masters: list[RealMaste
     """It could be any of the others."""
     async with speaker(healthy(b"")) as where:
         named = [f"redis://{where}", *urls(masters[:2])]
-        async with Redlock(named, master_timeout=500, restart_guard="off") as redlock:
+        async with Redlock(named, master_timeout=TIMEOUT, restart_guard="off") as redlock:
             await until(lambda: "run_id" in detail(redlock, 0))

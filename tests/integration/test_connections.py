@@ -17,7 +17,7 @@ from redis.credentials import CredentialProvider, UsernamePasswordCredentialProv
 from redlock_aio import Answer, QuorumUnavailableError, Redlock
 from redlock_aio.testing import EmbeddedMaster
 
-from .helpers import RealMaster, call, detail, gone, put, until, up, urls, values
+from .helpers import TIMEOUT, RealMaster, call, detail, gone, put, until, up, urls, values
 from .servers import binary_of, process, quiet_port
 
 pytestmark = pytest.mark.integration
@@ -57,7 +57,7 @@ async def test_tcp_with_a_user(guarded: EmbeddedMaster) -> None:
 async def test_another_database(masters: list[RealMaster]) -> None:
     """72: the key is there and nowhere else."""
     async with Redlock(
-        [f"{url}/3" for url in urls(masters)], master_timeout=500, restart_guard="off"
+        [f"{url}/3" for url in urls(masters)], master_timeout=TIMEOUT, restart_guard="off"
     ) as redlock:
         await until(lambda: up(redlock) == 5)
         async with redlock.lock("r"):
@@ -86,7 +86,7 @@ async def test_clients_of_redis_py(masters: list[RealMaster], decoding: bool) ->
             )
             for url in urls(masters)
         ]
-        async with Redlock(clients, master_timeout=500, restart_guard="off") as redlock:
+        async with Redlock(clients, master_timeout=TIMEOUT, restart_guard="off") as redlock:
             await lock_once(redlock)
 
 
@@ -177,7 +177,7 @@ def tls_url(tls: tuple[EmbeddedMaster, str]) -> str:
 
 async def test_tls(tls_url: str) -> None:
     """72: the certificate is checked against the authority that is named."""
-    async with Redlock([tls_url], master_timeout=500, restart_guard="off") as redlock:
+    async with Redlock([tls_url], master_timeout=TIMEOUT, restart_guard="off") as redlock:
         await lock_once(redlock)
 
 
@@ -258,7 +258,7 @@ async def test_a_master_that_a_sentinel_knows(
     """72: it is found through the Sentinel, and called by the service's name."""
     manager, master = sentinel
     client: Redis = manager.master_for("mine", protocol=2)
-    async with client, Redlock([client], master_timeout=500, restart_guard="off") as redlock:
+    async with client, Redlock([client], master_timeout=TIMEOUT, restart_guard="off") as redlock:
         await lock_once(redlock)
         master.cut()
         await lock_once(redlock)
@@ -289,7 +289,7 @@ async def test_what_a_sentinel_must_allow(
         [(where["host"], where["port"])], sentinel_kwargs={"username": "u", "password": "s3cret"}
     )
     client: Redis = limited.master_for("mine")
-    async with client, Redlock([client], master_timeout=500, restart_guard="off") as redlock:
+    async with client, Redlock([client], master_timeout=TIMEOUT, restart_guard="off") as redlock:
         await lock_once(redlock)
         log = str(await first.execute_command("ACL", "LOG"))
         for command in ("subscribe", "sentinel|myid"):
@@ -313,7 +313,7 @@ async def test_a_replica_has_no_vote_and_says_why(masters: list[RealMaster], kin
     replica = process(kind, "--replicaof", f"127.0.0.1 {masters[0].url.rpartition(':')[2]}")
     with replica:
         async with Redlock(
-            [*urls(masters[:2]), replica.url], master_timeout=500, restart_guard="off"
+            [*urls(masters[:2]), replica.url], master_timeout=TIMEOUT, restart_guard="off"
         ) as redlock:
             await until(lambda: "not a master" in detail(redlock, 2))
             assert "ERROR" in detail(redlock, 2)
@@ -327,7 +327,7 @@ async def test_one_server_under_two_names_has_one_vote(masters: list[RealMaster]
     first: Any = masters[0]
     port = first.url.rpartition(":")[2]
     names = [first.url, f"redis://localhost:{port}", f"unix://{first._socket}"]
-    async with Redlock(names, master_timeout=500, restart_guard="off") as redlock:
+    async with Redlock(names, master_timeout=TIMEOUT, restart_guard="off") as redlock:
         await until(lambda: sum("same server" in detail(redlock, n) for n in range(3)) == 2)
         with pytest.raises(QuorumUnavailableError, match="same server as"):
             await redlock.lock("r", wait=0).acquire()
@@ -344,7 +344,7 @@ async def test_a_policy_that_drops_keys_is_told_in_the_log(
     try:
         with caplog.at_level(logging.INFO, logger="redlock_aio"):
             async with Redlock(
-                urls(masters[:3]), master_timeout=500, restart_guard="off"
+                urls(masters[:3]), master_timeout=TIMEOUT, restart_guard="off"
             ) as redlock:
                 await lock_once(redlock)
                 masters[0].cut()
@@ -360,7 +360,7 @@ async def test_a_policy_that_drops_keys_is_told_in_the_log(
 async def test_a_master_that_is_there_later_votes_from_then_on(kind: str) -> None:
     """The manager needs nobody to be there when it is made."""
     master = process(kind)
-    async with Redlock([master.url], master_timeout=500, restart_guard="off") as redlock:
+    async with Redlock([master.url], master_timeout=TIMEOUT, restart_guard="off") as redlock:
         with pytest.raises(QuorumUnavailableError, match="unreachable"):
             await redlock.lock("r", wait=0).acquire()
         with master:
@@ -372,6 +372,6 @@ async def test_a_foreign_lock_of_the_classic_kind_excludes_us(
 ) -> None:
     """S1: the key is the resource, as other Redlock libraries have it."""
     put(masters[:3], "their:lock", 60_000)
-    async with Redlock(urls(masters), master_timeout=500, restart_guard="off") as redlock:
+    async with Redlock(urls(masters), master_timeout=TIMEOUT, restart_guard="off") as redlock:
         assert await redlock.lock("their:lock").try_acquire() is None
         await until(lambda: values(masters, "their:lock")[3:] == [None, None])

@@ -198,7 +198,6 @@ async def test_who_tries_only_once_is_refused_at_once(
 
 
 @pytest.mark.promise("S3")
-@pytest.mark.timeout(120)
 @pytest.mark.full
 async def test_whoever_is_cancelled_at_any_moment_leaves_nothing(
     redlock: Redlock, other: Redlock, masters: list[RealMaster]

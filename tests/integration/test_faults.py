@@ -108,7 +108,6 @@ async def test_hung_masters_of_a_failed_attempt_are_cleaned_when_they_answer(
 
 
 @pytest.mark.promise("S3")
-@pytest.mark.timeout(120)
 @pytest.mark.full
 async def test_no_key_stays_on_a_master_that_hung_under_load(
     masters: list[RealMaster], monkeypatch: pytest.MonkeyPatch

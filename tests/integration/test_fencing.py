@@ -11,7 +11,19 @@ from redlock_aio._rules.clocks import Clocks
 from redlock_aio._rules.fencing import KEPT
 from redlock_aio.testing import EmbeddedMaster
 
-from .helpers import RealMaster, call, connected, heard, pttls, put, until, up, urls, values
+from .helpers import (
+    TIMEOUT,
+    RealMaster,
+    call,
+    connected,
+    heard,
+    pttls,
+    put,
+    until,
+    up,
+    urls,
+    values,
+)
 from .servers import process
 
 pytestmark = [pytest.mark.integration, pytest.mark.promise("S7")]
@@ -33,7 +45,7 @@ Raising.__init__ = counted
 
 async def main(times, fair, *masters):
     granted = []
-    async with Redlock(masters, master_timeout=500, fencing=True) as redlock:
+    async with Redlock(masters, master_timeout=1_500, fencing=True) as redlock:
         for _ in range(int(times)):
             async with redlock.lock("r", fair=fair == "fair") as lease:
                 granted.append((time.monotonic_ns(), lease.fencing_token))
@@ -71,7 +83,7 @@ async def use(redlock, times, counted):
 
 async def main(times, *masters):
     counted = []
-    async with Redlock(masters, master_timeout=500) as redlock:
+    async with Redlock(masters, master_timeout=1_500) as redlock:
         await asyncio.gather(*(use(redlock, int(times), counted) for _ in range(2)))
     print(*counted)
 
@@ -272,7 +284,7 @@ async def test_where_scripts_can_not_count_no_more_tokens_are_given(
 async def test_a_lease_is_extended_and_released_where_memory_has_run_out(kind: str) -> None:
     """Nothing can be acquired there."""
     with process(kind) as master:
-        async with Redlock([master.url], master_timeout=500, fencing=True) as redlock:
+        async with Redlock([master.url], master_timeout=TIMEOUT, fencing=True) as redlock:
             lease = await redlock.lock("r", ttl=60_000).acquire()
             full(master)
             await lease.extend(50_000)

@@ -159,8 +159,10 @@ async def test_a_vote_names_the_type_of_a_key_that_is_no_lock(
             with pytest.raises(LockNotAcquiredError) as refused:
                 await redlock.lock(*names, wait=0, **made).acquire()
             said = [(vote.answer, vote.detail) for vote in refused.value.votes]
-            # Masters that answer late on a busy machine are not waited for.
-            assert {answer for answer, _ in said} <= {Answer.ERROR, Answer.TIMED_OUT}, said
+            # A master whose answer is late is not waited for. SET refuses without a reason, which
+            # only the answer to the second command tells: the minority may still owe that one.
+            late = {Answer.TIMED_OUT} if options else {Answer.TIMED_OUT, Answer.HELD}
+            assert {answer for answer, _ in said} <= {Answer.ERROR} | late, said
             assert said.count((Answer.ERROR, wanted)) >= 3, (names, options, said)
     state = await redlock.inspect("r")
     assert {view.detail for view in state.views} == {wanted}

@@ -10,7 +10,7 @@ import pytest
 
 from redlock_aio import LockLostError, LockNotAcquiredError, Redlock, RedlockError
 
-from .helpers import RealMaster, call, connected, gone, put, until, urls, values
+from .helpers import TIMEOUT, RealMaster, call, connected, gone, put, until, urls, values
 
 pytestmark = pytest.mark.integration
 
@@ -179,7 +179,7 @@ def test_a_manager_that_was_closed_can_be_used_on_another_loop(
     masters: list[RealMaster],
 ) -> None:
     """And one that was not closed says whose it is."""
-    redlock = Redlock(urls(masters), master_timeout=500, restart_guard="off")
+    redlock = Redlock(urls(masters), master_timeout=TIMEOUT, restart_guard="off")
 
     async def once() -> None:
         async with redlock, redlock.lock("r", wait=2_000):
@@ -203,7 +203,7 @@ TWICE = """
 import asyncio, sys
 from redlock_aio import Redlock
 
-redlock = Redlock(sys.argv[2:], master_timeout=500, restart_guard="off")
+redlock = Redlock(sys.argv[2:], master_timeout=1_500, restart_guard="off")
 lock = redlock.lock("r", wait=5_000)
 
 @redlock.locked("job", wait=5_000)

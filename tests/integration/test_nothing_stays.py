@@ -9,7 +9,7 @@ from redlock_aio._engine.rounds import IDLE_LINES
 
 from .helpers import RealMaster, call, connected, own_keys, until
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.integration
 
 
 @pytest.mark.promise("S9")

@@ -20,7 +20,7 @@ from redlock_aio import Redlock
 
 async def main(path, loops, *masters):
     counter = pathlib.Path(path)
-    async with Redlock(masters, master_timeout=500, restart_guard="off") as redlock:
+    async with Redlock(masters, master_timeout=1_500, restart_guard="off") as redlock:
         async def worker():
             for _ in range(int(loops)):
                 async with redlock.lock("counter"):
@@ -37,7 +37,7 @@ import asyncio, sys
 from redlock_aio import Redlock
 
 async def main(*masters):
-    async with Redlock(masters, master_timeout=500, restart_guard="off") as redlock:
+    async with Redlock(masters, master_timeout=1_500, restart_guard="off") as redlock:
         async with redlock.lock("r", ttl=1_500):
             print("held", flush=True)
             await asyncio.sleep(60)

@@ -10,7 +10,7 @@ from redis.credentials import UsernamePasswordCredentialProvider
 
 from redlock_aio import Answer, LockNotAcquiredError, QuorumUnavailableError, Redlock
 
-from .helpers import detail, until
+from .helpers import TIMEOUT, detail, until
 from .servers import process
 from .speaker import old_redis, speaker
 
@@ -108,7 +108,7 @@ async def test_a_token_that_a_server_repeats_is_not_told(
 ) -> None:
     """One that does not let us SET prints the arguments up to a length: the key, then the token."""
     with process(kind, "--rename-command", "SET", "") as master:
-        async with Redlock([master.url], master_timeout=500, restart_guard="off") as redlock:
+        async with Redlock([master.url], master_timeout=TIMEOUT, restart_guard="off") as redlock:
             await until(lambda: redlock._masters[0].up)
             caplog.set_level(logging.DEBUG)
             with pytest.raises(LockNotAcquiredError) as caught:
@@ -121,7 +121,7 @@ async def test_a_token_that_a_server_repeats_is_not_told(
 async def test_the_token_is_in_no_text_about_a_lease(kind: str) -> None:
     """Only in `Lease.token`, which somebody has to ask for."""
     with process(kind) as master:
-        async with Redlock([master.url], master_timeout=500, restart_guard="off") as redlock:
+        async with Redlock([master.url], master_timeout=TIMEOUT, restart_guard="off") as redlock:
             await until(lambda: redlock._masters[0].up)
             lease = await redlock.lock("r").acquire()
             said = " ".join(map(repr, (

@@ -20,7 +20,7 @@ LASTS = timing.forgetting(MAX_TTL, factor=timing.DRIFT_FACTOR)
 A, B = sorted(CLIENTS)
 OFTEN = Retry(min_delay=2, max_delay=10)
 
-pytestmark = [pytest.mark.promise("S1"), pytest.mark.timeout(120)]
+pytestmark = pytest.mark.promise("S1")
 
 
 @pytest.fixture(scope="module")

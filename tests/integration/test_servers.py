@@ -1,9 +1,12 @@
 """What the real masters of the tests promise where there is no such server."""
 
 import contextlib
+import gc
 import shutil
 
+import docker
 import pytest
+from docker.errors import ImageNotFound
 
 from . import servers
 from .servers import Sets
@@ -22,3 +25,39 @@ def test_each_test_is_skipped_where_there_is_no_such_server(
         for _ in range(2):
             with pytest.raises(pytest.skip.Exception, match=r"no redis-server|no Docker engine"):
                 _ = sets[kind]
+
+
+class NoImages:
+    """A Docker engine that has no images."""
+
+    def __init__(self, **_: object) -> None:
+        self.images = self
+
+    def ping(self) -> None:
+        pass
+
+    def get(self, name: str) -> None:
+        raise ImageNotFound(name)
+
+    def close(self) -> None:
+        pass
+
+
+def test_an_engine_without_the_images_is_skipped_unless_containers_are_required(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(docker, "from_env", NoImages)
+    for cached in (servers.docker_refuses, servers.image_is_missing):
+        monkeypatch.setattr(servers, cached.__name__, cached.__wrapped__)
+    monkeypatch.delenv("REDLOCK_AIO_CONTAINERS", raising=False)
+    with pytest.raises(pytest.skip.Exception, match=r"has no image \S+: docker pull \S+"):
+        servers.need_docker()
+    monkeypatch.setenv("REDLOCK_AIO_CONTAINERS", "required")
+    servers.need_docker()  # testcontainers pulls them
+
+
+def test_an_engine_that_refuses_leaves_no_socket(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Collected in another test, it would be that test's warning, which is an error."""
+    monkeypatch.setenv("DOCKER_HOST", "unix:///dev/null")
+    assert "no Docker engine answers" in servers.docker_refuses.__wrapped__()
+    gc.collect()

@@ -13,6 +13,7 @@ from redlock_aio.testing import EmbeddedMaster
 
 from .helpers import (
     SELDOM,
+    TIMEOUT,
     RealMaster,
     Stopwatch,
     call,
@@ -24,7 +25,7 @@ from .helpers import (
     urls,
     values,
 )
-from .servers import process
+from .servers import process, quiet_port
 
 pytestmark = pytest.mark.integration
 
@@ -43,7 +44,7 @@ import asyncio, pathlib, random, sys
 from redlock_aio import Redlock
 
 async def main(folder, *masters):
-    async with Redlock(masters, master_timeout=500, restart_guard="off") as redlock:
+    async with Redlock(masters, master_timeout=1_500, restart_guard="off") as redlock:
         async def worker():
             for turn in range(6):
                 names = random.sample("abc", random.randint(1, 3))
@@ -176,13 +177,15 @@ async def test_queues_are_in_order_and_nothing_is_left_of_them(
 @pytest.fixture(scope="module")
 def cluster(kind: str) -> Iterator[EmbeddedMaster]:
     """One server that has all slots of a Cluster."""
-    with process(kind, "--cluster-enabled", "yes") as server:
+    # The port of its bus would be its own and 10 000: where the system gives ports to clients.
+    bus = str(quiet_port())
+    with process(kind, "--cluster-enabled", "yes", "--cluster-port", bus) as server:
         call(server, "CLUSTER", "ADDSLOTSRANGE", 0, 16383)
         yield server
 
 
 async def test_a_cluster_wants_a_hash_tag_and_says_so(cluster: EmbeddedMaster) -> None:
-    async with Redlock([cluster.url], master_timeout=500, restart_guard="off") as redlock:
+    async with Redlock([cluster.url], master_timeout=TIMEOUT, restart_guard="off") as redlock:
         await until(lambda: "cluster_state:ok" in call(cluster, "CLUSTER", "INFO"))
         await until(lambda: up(redlock) == 1)
         for names in (("a", "b"), ("{x}a", "{y}a"), ("{}a", "{}b"), ("{x}a", "x}a")):
@@ -197,7 +200,7 @@ async def test_with_a_hash_tag_a_cluster_takes_all(
     cluster: EmbeddedMaster, how: dict[str, Any]
 ) -> None:
     names = ("{order:7}:invoice", "order:7", "a{order:7}")
-    async with Redlock([cluster.url], master_timeout=500, restart_guard="off") as redlock:
+    async with Redlock([cluster.url], master_timeout=TIMEOUT, restart_guard="off") as redlock:
         await until(lambda: up(redlock) == 1)
         async with redlock.lock(*names, **how) as lease:
             assert all(call(cluster, "GET", name) == lease.token for name in names)
