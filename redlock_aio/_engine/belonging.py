@@ -1,8 +1,8 @@
 """Whose a lease is, and what to say to anybody else who uses it."""
 
 import asyncio
-from collections.abc import Sequence
-from typing import Any, Never, Protocol, TypeVar
+from types import TracebackType
+from typing import Any, Never, TypeVar
 
 from anyio import CancelScope
 
@@ -12,14 +12,7 @@ from redlock_aio._engine.rounds import Fleet
 from redlock_aio._rules.lifetime import LOST
 from redlock_aio.errors import LockLostError, LockNotHeldError, RedlockError
 
-
-class Entered(Protocol):
-    """A lease whose block was entered."""
-
-    _task: Sharer
-
-
-E = TypeVar("E", bound=Entered)
+T = TypeVar("T")
 
 
 def check_here(hold: HeldLease, origin: Origin) -> None:
@@ -48,7 +41,38 @@ def refuse(hold: HeldLease, origin: Origin, error: BaseException | None = None) 
     raise error
 
 
-def left_elsewhere(hold: HeldLease, scope: CancelScope, fleet: Fleet) -> RedlockError | None:
+def exit_scope(
+    hold: HeldLease,
+    scope: CancelScope,
+    fleet: Fleet,
+    kind: type[BaseException] | None,
+    error: BaseException | None,
+    trace: TracebackType | None,
+) -> BaseException | None:
+    """
+    Exit *scope*, which guards a body that has raised *error*.
+
+    Returns:
+        The error, or ``None`` if it was the cancellation by *scope*.
+
+    Raises:
+        LockLostError, RedlockError: Another task leaves the block than the one that has entered
+            it, and the body has no error of its own that could carry a note.
+    """
+    try:
+        return None if scope.__exit__(kind, error, trace) else error
+    except BaseException as rest:
+        stray = _left_elsewhere(hold, scope, fleet)
+        if stray is None:
+            hold.add_note(rest)  # the rest of a group that held the cancellation too
+            raise
+        if error is None or isinstance(error, GeneratorExit):
+            raise stray from None
+        error.add_note(str(stray))
+        return error
+
+
+def _left_elsewhere(hold: HeldLease, scope: CancelScope, fleet: Fleet) -> RedlockError | None:
     """
     Return the error if another task leaves a guarded block than the one that entered it.
 
@@ -73,12 +97,20 @@ def left_elsewhere(hold: HeldLease, scope: CancelScope, fleet: Fleet) -> Redlock
     )
 
 
-def left_by_this_task(entered: Sequence[E], resources: tuple[str, ...]) -> E:
-    """Return whose block this task leaves: its own last one, or one whose task has ended."""
+def left_by_this_task(entered: dict[T, Sharer], resources: tuple[str, ...]) -> T:
+    """
+    Return the lease whose block this task leaves.
+
+    It is the last one that this task has entered. Without one it is the last one whose
+    task has ended: fixtures may enter a block in one task and leave it in another.
+
+    Args:
+        entered: The leases whose blocks are entered, with the tasks that have entered them.
+    """
     task = asyncio.current_task()
     for leaves in (lambda by: by is task, lambda by: by.done()):
-        for lease in reversed(entered):
-            by = lease._task and lease._task()
+        for lease, ref in reversed(entered.items()):
+            by = ref and ref()
             if not by or leaves(by):
                 return lease
     raise LockNotHeldError(resources, "this task has not entered its block")

@@ -137,7 +137,7 @@ class Adopting:
         if owner is not None:
             hold.owner = owner
             reentrance.tell(fleet, hold)
-        lease = Lease(self._watchdog, hold, fleet.clock(), on_lost)
+        lease = Lease(self._watchdog, hold, hold.task, fleet.clock(), on_lost)
         if (emitter := self._emitter) is not None:
             waited = milliseconds(fleet.clock() - began)
             fence = handed.fence or None

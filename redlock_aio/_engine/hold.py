@@ -21,7 +21,8 @@ from redlock_aio._engine.rounds import Round
 from redlock_aio._rules import holders, timing
 from redlock_aio._rules.handing import Handed
 from redlock_aio._rules.lifetime import HELD, LOST, RELEASED, Lifetime
-from redlock_aio.errors import RedlockError
+from redlock_aio._rules.quorum import WON
+from redlock_aio.errors import LockLostError, RedlockError
 from redlock_aio.events import Extended, Lost, Released
 
 KEY_GONE = "a majority of the masters no longer has its key"
@@ -171,11 +172,15 @@ class HeldLease(Lifetime):
             else:
                 emitter.flush()  # Its loss may be an event that waits for the next turn.
 
-    def end_as_gone(self) -> None:
-        """Mark it lost after its release: the replies say that its key was gone before."""
-        self.state = LOST
-        self.reason = KEY_GONE
-        self.notify_lost()
+    def apply_release(self) -> None:
+        """Mark it as lost if the replies to its release say that the key was gone before."""
+        release = self.released
+        if release is None or release.verdict is WON:
+            return
+        if release.refused_by_a_majority(self.attempt.unsent):
+            self.state = LOST
+            self.reason = KEY_GONE
+            self.notify_lost()
 
     def notify_lost(self) -> None:
         """
@@ -237,13 +242,26 @@ class HeldLease(Lifetime):
 
     def guard(self, scope: CancelScope, task: Sharer) -> None:
         """Cancel one more body, that of *task*, when the lease is lost."""
-        self.inner = (*self.inner, (scope, task))
+        if self.scope is None and not self.inner:
+            self.scope = scope
+            self.guarded = task
+        else:
+            self.inner = (*self.inner, (scope, task))
 
     def unguard(self, scope: CancelScope | None) -> None:
         """Stop cancelling the body with this *scope*."""
         if self.scope is scope:
             self.scope = None
-        self.inner = tuple(inner for inner in self.inner if inner[0] is not scope)
+        if self.inner:
+            self.inner = tuple(inner for inner in self.inner if inner[0] is not scope)
+
+    def add_note(self, error: BaseException | None) -> None:
+        """Add the loss, if the lease is lost, to an *error* of a body that does not tell it."""
+        if self.state is LOST and isinstance(error, Exception):
+            loss = str(LockLostError(self.resources, self.reason))
+            # The body of another share may have raised or noted it.
+            if str(error) != loss and loss not in getattr(error, "__notes__", ()):
+                error.add_note(loss)
 
     def recheck_soon(self) -> None:
         """Ask the watchdog to check soon whether the masters still have the key."""

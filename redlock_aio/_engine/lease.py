@@ -1,5 +1,12 @@
 """
-One acquisition of a lock, as its holder sees it.
+One acquisition of a lock, as the user has it.
+
+    acquired ── body runs ──┬─ it ends ────► release sent ──► majority ──► done
+                            └─ lease lost ─► it is cancelled ─► LockLostError
+
+The lease can be lost between any two steps of the body, by the timer of the watchdog or
+by a reply. If that is before the release is sent, or if the replies to it show a loss, the
+block ends with a `LockLostError`.
 
 This is the only file in which a cancellation is turned into an error.
 """
@@ -14,42 +21,53 @@ from typing import Any, Self
 from anyio import CancelScope
 
 from redlock_aio._engine import reentrance
-from redlock_aio._engine.belonging import check_here, left_elsewhere, refuse
+from redlock_aio._engine.belonging import check_here, exit_scope, refuse
 from redlock_aio._engine.boots import boot_of
-from redlock_aio._engine.hold import HeldLease
+from redlock_aio._engine.hold import HeldLease, Sharer
 from redlock_aio._engine.options import OnLost
-from redlock_aio._engine.rounds import Round
 from redlock_aio._engine.watchdog import Watchdog
 from redlock_aio._rules import handing, holders, timing
 from redlock_aio._rules.lifetime import HELD, LOST, RELEASED
-from redlock_aio._rules.quorum import OPEN, WON, Vote
+from redlock_aio._rules.quorum import OPEN, Vote
 from redlock_aio.errors import LockLostError, LockNotHeldError, RedlockError
 
 
 class Lease:
     """
-    One acquisition of a lock: the only thing that can be extended, lost or released.
+    One acquisition of a lock: what can be extended, lost or released.
 
     Made by a `Lock`, or by `Redlock.adopt`. ``async with lease:`` releases it at
     the end and cancels the body if it is lost. A lease that is dropped without a
     release is not extended any more, warns with a `ResourceWarning`, and ends
     with its ttl. Leases that share the lock, by ``reentrant=True``, are lost
-    together, and the last to be released lets go.
+    together, and the last release releases the lock.
     """
 
     __slots__ = (
-        "_acquired_at", "_hold", "_let_go", "_on_lost", "_scope", "_task", "_until", "_watchdog",
+        "_acquired_at", "_hold", "_on_lost", "_released", "_scope", "_task", "_until", "_watchdog",
     )  # fmt: skip
 
-    def __init__(self, watchdog: Watchdog, hold: HeldLease, now: float, on_lost: OnLost) -> None:
+    def __init__(
+        self,
+        watchdog: Watchdog,
+        hold: HeldLease,
+        task: Sharer,
+        now: float,
+        on_lost: OnLost,
+        *,
+        entered: bool = False,
+    ) -> None:
         self._watchdog = watchdog
         self._hold = hold
         self._on_lost = on_lost
         self._acquired_at = now
-        self._task = hold.task
+        self._task = task
         self._until = hold.deadline
         self._scope: CancelScope | None = None
-        self._let_go = False
+        self._released = False
+        if entered:
+            # Nothing was awaited since the acquisition: a cancellation comes in the body.
+            self._guard()
 
     def __repr__(self) -> str:
         names = ", ".join(map(repr, self.resources))
@@ -60,7 +78,7 @@ class Lease:
         # It may run in another thread, or after the loop has ended. So nothing is sent.
         hold = self._hold
         ours = self._watchdog.origin.is_of_this_process()
-        if hold.state is HELD and not self._let_go and ours:
+        if hold.state is HELD and not self._released and ours:
             why = hold.dropped(self._task)
             warnings.warn(f"{self!r} {why}", ResourceWarning, stacklevel=2, source=self)
 
@@ -68,7 +86,7 @@ class Lease:
         return self._watchdog.fleet.clock()
 
     def _state(self) -> str:
-        if self._let_go:
+        if self._released:
             return RELEASED.value
         return self._hold.state.value if self._hold.state is not HELD else LOST.value
 
@@ -79,16 +97,16 @@ class Lease:
 
     @property
     def token(self) -> str:
-        """The value that the masters keep for this lease. Who knows it can release the lock."""
+        """The value that the masters keep for this lease. It is a secret: it releases the lock."""
         return self._hold.attempt.token.decode()
 
     @property
     def fencing_token(self) -> int:
         """
-        The number that is higher than that of everybody who had the lock before.
+        A number that is higher than that of every holder before.
 
-        Pass it to what you write to, and let that refuse a lower one than it has
-        seen; see `redlock_aio.fencing`. It stays the same for as long as the
+        Pass it along with each write, to a store that refuses a number lower than
+        one it has seen; see `redlock_aio.fencing`. It stays the same for as long as the
         lease is held.
 
         Raises:
@@ -101,48 +119,48 @@ class Lease:
 
     @property
     def fingerprint(self) -> str:
-        """What others see as the *holder* in their errors; it tells nothing of the token."""
+        """The *holder* in the errors of others: a hash that does not reveal the token."""
         return holders.fingerprint(self._hold.attempt.token)
 
     @property
     def ttl(self) -> int:
-        """After how many ms without an extension the masters release the lock."""
+        """The ms without an extension after which the key expires on the masters."""
         return self._hold.ttl
 
     @property
     def validity(self) -> int:
-        """For how many ms the lock could be believed when it was acquired."""
+        """The validity in ms at the acquisition: the ttl, less the drift and the time it took."""
         return timing.remaining(self._until, self._acquired_at)
 
     @property
     def remaining(self) -> int:
-        """For how many ms from now it can be believed without an extension; 0 when it is over."""
+        """The ms from now to the end of its validity without an extension; 0 when it is over."""
         return timing.remaining(self._hold.deadline, self._now()) if self.valid else 0
 
     @property
     def valid(self) -> bool:
-        """Whether the lock can be believed now, by the clock; always false in a forked child."""
-        ours = not self._let_go and self._watchdog.origin.is_of_this_process()
+        """Whether the lock is held now, by the clock; always false in a forked child."""
+        ours = not self._released and self._watchdog.origin.is_of_this_process()
         return ours and self._hold.valid(self._now())
 
     @property
     def hold_count(self) -> int:
-        """How many leases share the lock, this one among them; 0 when this one is over."""
+        """The number of leases that share the lock, with this one; 0 when this one is over."""
         return self._hold.count if self.valid else 0
 
     @property
     def votes(self) -> tuple[Vote, ...]:
-        """What each master said to the acquisition; late answers come in until the time-out."""
+        """The vote of each master on the acquisition; late ones are added until the time-out."""
         return self._hold.attempt.votes()
 
     @property
     def lost(self) -> asyncio.Event:
-        """Set when the lease is lost; ``await lease.lost.wait()``."""
+        """An event that is set when the lease is lost; ``await lease.lost.wait()``."""
         return self._hold.lost
 
     def ensure_valid(self) -> None:
         """
-        Return if the lock can be believed now; meant for the line before each write.
+        Return if the lock is held now, else raise; meant for the line before each write.
 
         It may be called in any thread of the process.
 
@@ -156,7 +174,7 @@ class Lease:
         hold = self._hold
         if self.valid:
             return
-        if self._let_go or hold.state is RELEASED:
+        if self._released or hold.state is RELEASED:
             raise LockNotHeldError(hold.resources, hold.why_released())
         origin = self._watchdog.origin
         if not origin.is_of_this_process():
@@ -167,57 +185,57 @@ class Lease:
 
     async def extend(self, ttl: int | timedelta | None = None) -> None:
         """
-        Let the lock live for *ttl* from now.
+        Extend the lease to *ttl* from now.
 
         Extensions that fail are repeated until the lease is over. A lease that
         is over is never revived.
 
         Args:
-            ttl: In milliseconds or as a `timedelta`; the present one if it is
-                left out. Automatic extensions go on with the new one.
+            ttl: In milliseconds or as a `timedelta` (default: the present one).
+                Automatic extensions go on with the new one.
 
         Raises:
             ValueError: *ttl* is longer than the manager's *max_ttl*, or shorter than 50.
 
-            LockLostError: The lease was lost before a majority had agreed.
+            LockLostError: The lease was lost before a majority had granted it.
 
             LockNotHeldError: It has been released.
 
         Cancellation:
-            The lease stands as it was, or is extended. If *ttl* is shorter than
-            what remained, the lease ends with *ttl*.
+            The lease is as it was, or is extended. If *ttl* is shorter than
+            what remained, the lease ends after *ttl*.
         """
         hold = self._hold
         check_here(hold, self._watchdog.origin)
         wanted = max(hold.ttl, hold.pending_ttl)
         new = wanted if ttl is None else timing.milliseconds(ttl, name="ttl")
         timing.at_least(timing.at_most(new, self._watchdog.max_ttl))
-        if self._let_go:
+        if self._released:
             raise LockNotHeldError(hold.resources, hold.why_released())
         hold.pending_ttl = 0
         await self._watchdog.extend(hold, new)
 
     async def release(self) -> None:
         """
-        Let go of the lock, and wait until a majority of the masters has done so.
+        Release the lock, and wait until a majority of the masters has confirmed it.
 
-        A lease that shares the lock with others of its owner ends, and the last of
-        them lets go. With *hold_at_least* the masters keep the key until that time
-        is over.
+        If other leases of its owner share the lock, only this lease ends; the last
+        release releases the lock. With *hold_at_least* the masters keep the key until
+        that time is over.
 
-        Masters that do not answer are waited for as long as the master
-        time-out, and told as soon as they answer again.
+        The wait for masters that do not answer ends after the master time-out; the
+        release is sent again when they answer.
 
         Raises:
             LockNotHeldError: The lock was not held any more, or has been
-                released before. The key of whoever came after is not touched.
+                released before. The key of a later holder is not touched.
 
         Cancellation:
             The lock is released all the same, only the wait ends. The call can
             be repeated.
         """
         emitter = self._watchdog.fleet.emitter
-        if emitter is None or self._let_go or not self._watchdog.origin.is_here():
+        if emitter is None or self._released or not self._watchdog.origin.is_here():
             await self._release()
         else:
             await self._hold.reported(emitter, self._release)
@@ -225,13 +243,16 @@ class Lease:
     async def _release(self) -> None:
         hold = self._hold
         check_here(hold, self._watchdog.origin)
-        if hold.state is HELD and not self._let_go:
+        if hold.state is HELD and not self._released:
             self._watchdog.leave(hold, self._task)
         if hold.state is LOST:
             raise LockNotHeldError(hold.resources, hold.reason)
-        if self._let_go:
+        if self._released:
             raise LockNotHeldError(hold.resources, hold.reason or "it has been released before")
-        self._let_go = True
+        # Set before the wait: a second release of this lease meanwhile, or its `__aexit__`,
+        # must not count as the release of another share. Reset if the wait is cancelled,
+        # so that the call can be repeated.
+        self._released = True
         hold.unguard(self._scope)
         release = hold.released
         try:
@@ -239,20 +260,20 @@ class Lease:
                 release.waiter = self._watchdog.fleet.loop.create_future()
                 await release.waiter
         except asyncio.CancelledError:
-            self._let_go = False
+            self._released = False
             raise
-        self._judge(release)
+        hold.apply_release()
         if hold.state is LOST:
             raise LockNotHeldError(hold.resources, hold.reason)
 
     def export(self) -> str:
         """
-        Hand the lease over: return what another process adopts it with, see `Redlock.adopt`.
+        Hand the lease over: return the text by which another process can `Redlock.adopt` it.
 
         Here the lease is over: it is neither extended nor released any more, and a
         body that it guards is not cancelled. The masters keep the lock until it is
-        adopted, or for what remains of its ttl. Whoever has the text can take
-        the lock: it is a secret, and its repr does not tell it.
+        adopted, or for what remains of its ttl. The text is a secret, because a process
+        that has it can take the lock; its repr does not show it.
 
         Raises:
             LockLostError: The lease is lost, or its deadline has passed.
@@ -266,22 +287,15 @@ class Lease:
         hold, watchdog = self._hold, self._watchdog
         handed = hold.handover(self._now(), boot_of(watchdog.fleet.loop))
         watchdog.hand_over(hold)
-        self._let_go = True
+        self._released = True
         return handing.exported(handed)
-
-    def _judge(self, release: Round | None) -> None:
-        """Draw the consequence if the masters say that the key was gone."""
-        if release is None or release.verdict is WON:
-            return
-        if release.refused_by_a_majority(self._hold.attempt.unsent):
-            self._hold.end_as_gone()
 
     async def __aenter__(self) -> Self:
         """
         Guard the body: it is cancelled if the lease is lost, unless *on_lost* is "flag".
 
         Raises:
-            LockLostError: The lease is over already; the body does not run.
+            LockLostError: The lease is over; the body does not run.
 
             LockNotHeldError: It has been released.
 
@@ -293,26 +307,27 @@ class Lease:
         check_here(self._hold, self._watchdog.origin)
         self.ensure_valid()
         hold, task = self._hold, reentrance.known(asyncio.current_task(self._watchdog.fleet.loop))
-        if task is not self._task:  # it was handed on to this one
+        if task is not self._task:  # another task acquired it, and passed it on to this one
             hold.add_share(task)
             hold.remove_share(self._task)
             self._task = task
-        self._enter()
+        self._guard()
         return self
 
-    def _enter(self) -> None:
-        """Begin to guard the body of the running task."""
+    def _guard(self) -> None:
+        """
+        Begin to guard the body of the running task, unless *on_lost* is "flag".
+
+        The scope is registered before it is entered, and the state checked after that: a
+        lease of which this is a share may have been lost before, and `notify_lost` had no
+        scope of this body to cancel then. The body is cancelled at its first await.
+        """
         if self._on_lost == "cancel":
-            hold = self._hold
             self._scope = scope = self._watchdog.scope()
-            if hold.scope is None and not hold.inner:
-                hold.scope = scope
-                hold.guarded = self._task
-            else:
-                hold.guard(scope, self._task)
+            self._hold.guard(scope, self._task)
             scope.__enter__()
-            if hold.state is not HELD:
-                hold.notify_lost()  # it was lost before there was anything to cancel
+            if self._hold.state is not HELD:
+                self._hold.notify_lost()
 
     def __aexit__(
         self,
@@ -330,8 +345,8 @@ class Lease:
             LockLostError: The lease was lost, and the body has no exception of
                 its own. With *on_lost* "flag" nothing is raised.
 
-            RedlockError: Another task has entered the block, and with *on_lost*
-                "cancel" nobody but that one can be cancelled; or it belongs to
+            RedlockError: Another task has entered the block, which with *on_lost*
+                "cancel" is the only one that can be cancelled; or the lease belongs to
                 another event loop, thread or process, and nothing was done.
 
         Cancellation:
@@ -340,60 +355,46 @@ class Lease:
         if not self._watchdog.origin.is_here():
             refuse(self._hold, self._watchdog.origin, error)
         emitter = self._watchdog.fleet.emitter
-        if emitter is None or self._let_go:
+        if emitter is None or self._released:
             return self._exit(kind, error, trace)  # type: ignore[return-value]  # see above
         leave = functools.partial(self._exit, kind, error, trace)
         return self._hold.reported(emitter, leave)  # type: ignore[return-value]
 
-    async def _exit(  # noqa: C901, PLR0912 - each call would cost
+    async def _exit(
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        hold = self._hold
-        scope = self._scope
-        if hold.scope is scope:
-            hold.scope = None
-        else:
-            hold.unguard(scope)
-        was_over, released_here = self._let_go, False
+        """
+        Release the lease and leave the block; see `__aexit__`.
+
+        1. The scope is taken off: a loss from now on must not cancel what the task does next.
+        2. The release is sent, before the scope's exit, which may raise: no way out of the
+           block leaves the lock to its ttl.
+        3. The scope's exit takes its own cancellation out of *error*.
+        4. Without an error the majority is awaited: it may say that the key was gone.
+        5. If the lease is lost, the bodies around this one are cancelled now, see
+           `HeldLease.notify_lost`.
+
+        If the body has released the lease itself (*was_over*), it was told a loss there.
+        """
+        hold, scope = self._hold, self._scope
+        hold.unguard(scope)
+        was_over, released_here = self._released, False
         if hold.state is HELD and not was_over:
-            watchdog = self._watchdog
-            released_here = (
-                watchdog.release(hold) if hold.count == 1 else watchdog.leave(hold, self._task)
-            )
+            self._released = released_here = self._watchdog.leave(hold, self._task)
         if scope is not None:
-            try:
-                if scope.__exit__(kind, error, trace):
-                    error = None
-            except BaseException as rest:
-                stray = left_elsewhere(hold, scope, self._watchdog.fleet)
-                if stray is None:
-                    self._note(rest)  # what a group holds besides our cancellation
-                    raise
-                self._let_go = True
-                if error is None or isinstance(error, GeneratorExit):
-                    raise stray from None
-                error.add_note(str(stray))
-        if released_here:
-            self._let_go = True
-            # A body that failed is not held up: the release leaves before all that comes next.
-            if error is None:
-                release = hold.released
-                if release is not None and release.verdict is OPEN:
-                    release.waiter = self._watchdog.fleet.loop.create_future()
-                    await release.waiter
-                self._judge(release)
+            error = exit_scope(hold, scope, self._watchdog.fleet, kind, error, trace)
+        # A body that failed is not held up: the release leaves before all that comes next.
+        if released_here and error is None:
+            release = hold.released
+            if release is not None and release.verdict is OPEN:
+                release.waiter = self._watchdog.fleet.loop.create_future()
+                await release.waiter
+            hold.apply_release()
         if hold.state is LOST and not was_over:
-            hold.notify_lost()  # those around it
-            self._note(error)
+            hold.notify_lost()
+            hold.add_note(error)
             if error is None and self._on_lost == "cancel":
                 raise LockLostError(hold.resources, hold.reason) from None
-
-    def _note(self, error: BaseException | None) -> None:
-        if self._hold.state is LOST and isinstance(error, Exception):
-            said = str(LockLostError(self._hold.resources, self._hold.reason))
-            # It may have come out of one who shares the lease.
-            if str(error) != said and said not in getattr(error, "__notes__", ()):
-                error.add_note(said)

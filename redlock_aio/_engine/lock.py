@@ -10,7 +10,7 @@ from redlock_aio._engine import queueing, reentrance, refusals, reporting, waiti
 from redlock_aio._engine.attempts import Attempt
 from redlock_aio._engine.belonging import left_by_this_task
 from redlock_aio._engine.clocks import know_the_time
-from redlock_aio._engine.hold import HeldLease
+from redlock_aio._engine.hold import HeldLease, Sharer
 from redlock_aio._engine.lease import Lease
 from redlock_aio._engine.line import Line
 from redlock_aio._engine.options import LockOptions
@@ -60,7 +60,8 @@ class Lock(NotALease):
         self.options = options
         self.owner = owner
         self.metadata = metadata
-        self._entered: list[Lease] = []  # of blocks that are entered now
+        # The leases of blocks that are entered now, with the tasks that have entered them.
+        self._entered: dict[Lease, Sharer] = {}
 
     def __repr__(self) -> str:
         return f"<Lock {', '.join(map(repr, self.resources))}, ttl {self.options.ttl} ms>"
@@ -159,16 +160,11 @@ class Lock(NotALease):
         watchdog.share(
             hold, task, self.options.ttl, renewed=self.options.auto_extend, at_least=keep
         )
-        lease = Lease(watchdog, hold, watchdog.fleet.clock(), self.options.on_lost)
-        lease._task = task
+        now, on_lost = watchdog.fleet.clock(), self.options.on_lost
+        lease = Lease(watchdog, hold, task, now, on_lost, entered=entering)
         if entering:
-            self._enter(lease)
+            self._entered[lease] = task
         return lease
-
-    def _enter(self, lease: Lease) -> None:
-        # Nothing is awaited from here on: a cancellation comes in the body, and releases it.
-        self._entered.append(lease)
-        lease._enter()
 
     def _counter(self, line: Line) -> Counter | None:
         """Return what gives a fencing token, if there is to be one."""
@@ -345,9 +341,9 @@ class Lock(NotALease):
         if self.owner is not None:
             hold.owner = self.owner
             reentrance.tell(fleet, hold)
-        lease = Lease(watchdog, hold, now, self.options.on_lost)
+        lease = Lease(watchdog, hold, hold.task, now, self.options.on_lost, entered=entering)
         if entering:
-            self._enter(lease)
+            self._entered[lease] = hold.task
         return lease
 
     # pyright takes an `async def` to return a `CoroutineType`, so only with this annotation is a
@@ -381,7 +377,10 @@ class Lock(NotALease):
             The lock is released all the same.
         """
         entered = self._entered
-        lease = entered[0] if len(entered) == 1 else left_by_this_task(entered, self.resources)
+        if len(entered) == 1:
+            (lease,) = entered
+        else:
+            lease = left_by_this_task(entered, self.resources)
         left = lease.__aexit__(kind, error, trace)  # raises in another loop than the lease's
-        entered.remove(lease)
+        del entered[lease]
         return left
