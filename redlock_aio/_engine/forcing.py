@@ -101,7 +101,7 @@ class Eviction:
 
     async def run(self) -> bool:
         """
-        Release the lock, whoever holds it.
+        Release the lock, also if another client holds it.
 
         Returns:
             Whether it was held, on any master.

@@ -107,7 +107,7 @@ class Adopting:
                 process.
 
         Cancellation:
-            The lock is released. A master that does not answer now is told as soon as
+            The lock is released. A master that does not answer now gets the release when
             it answers again.
         """
         handed = handing.imported(exported)
@@ -116,12 +116,12 @@ class Adopting:
         of_type(auto_extend, bool, name="auto_extend")
         one_of(on_lost, ("cancel", "flag"), name="on_lost")
         at_most = None if max_hold is None else timing.milliseconds(max_hold, name="max_hold")
-        said = handed.metadata if metadata is None else holders.packed(metadata)
+        packed = handed.metadata if metadata is None else holders.packed(metadata)
         ready = self._is_ready()
         fleet = self._fleet
         began = fleet.clock()
         counter = key.counter(self._clock_lead) if handed.fence else None
-        adoption = Adoption(fleet, key, handed, counter, self._drift_factor, fleet.stamp + said)
+        adoption = Adoption(fleet, key, handed, counter, self._drift_factor, fleet.stamp + packed)
         try:
             if not ready:
                 await self._get_ready(handed.ttl)

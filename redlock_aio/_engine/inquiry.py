@@ -160,7 +160,7 @@ class Inquiry(abc.ABC):
         if standing is FAILED and self._repeats[master] < MOST_REPEATS:
             self._repeats[master] += 1
             self.claim.propose_anew()
-            self._ask(master)  # with the time of the master, which this answer told
+            self._ask(master)  # with the time of the master, from this answer
             return
         self._repeats[master] = 0
         if answer.holder is None:

@@ -377,7 +377,7 @@ class Lease:
         5. If the lease is lost, the bodies around this one are cancelled now, see
            `HeldLease.notify_lost`.
 
-        If the body has released the lease itself (*was_over*), it was told a loss there.
+        If the body has released the lease itself (*was_over*), a loss was raised there.
         """
         hold, scope = self._hold, self._scope
         hold.unguard(scope)

@@ -1,9 +1,9 @@
 """
-Taking again what one holds already, or being told so instead of waiting for oneself.
+Re-entrant locks: a second acquisition by the same owner shares the lease that it holds.
 
-A lease belongs to the *owner* that its lock was given, or else to the task that has
-acquired or entered it. Whoever takes it again shares it: the masters are not asked, and
-the last of those who share it releases it.
+A lease belongs to the *owner* of its lock, or without one to the task that has acquired
+or entered it. To share it, no master is asked; the last release releases it. Without
+``reentrant=True`` an acquisition that would wait for its own owner for ever raises instead.
 """
 
 import asyncio
@@ -31,21 +31,21 @@ class Wish(Protocol):
 
 
 def known(task: asyncio.Task[object] | None) -> Sharer:
-    """Return what remembers *task*, but keeps neither it nor what is in its frames alive."""
+    """Return a weak reference to *task*: its frames are not kept alive."""
     return None if task is None else weakref.ref(task)
 
 
 def shared(fleet: Fleet, wish: Wish, *, waits: bool) -> HeldLease | None:
     """
-    Return the lease of our own that gives us what we wish; ``None`` if we have to ask for it.
+    Return the lease that this task or *owner* holds on all the lock's keys, or ``None``.
 
     Args:
-        waits: Whether we would wait for others, not only ask once.
+        waits: Whether the acquisition would wait for other holders.
 
     Raises:
-        RedlockError: We hold it, or a part of it, so that we would wait for
-            ourselves for ever; or it is held without the fencing token that is
-            wished.
+        RedlockError: This task or owner holds the lock or a part of it, so that it would
+            wait for itself for ever; or it holds the lock without a fencing token, and
+            wants one.
     """
     now, task = fleet.clock(), asyncio.current_task(fleet.loop)
     # A fair wait does not count attempts.
@@ -77,38 +77,44 @@ def shared(fleet: Fleet, wish: Wish, *, waits: bool) -> HeldLease | None:
 
 async def unless_shared(fleet: Fleet, wish: Wish, asking: Coroutine[object, object, T]) -> T | None:
     """
-    Await *asking*; ``None`` if that was ended because others of the same owner have got it.
+    Await *asking*; ``None`` if another task of the same owner has acquired the lock meanwhile.
+
+    Two tasks of one owner may ask for the lock at the same time, and neither holds it yet.
+    When the first one acquires it, the second must share it and not wait for it: the
+    release of the first may be waiting for the second. So the second is cancelled, which
+    takes back whatever it has asked for, and looks for the lease again.
 
     Cancellation:
-        Handed on to *asking*.
+        Passed on to *asking*. A cancellation by the program wins, also if it comes in the
+        same turn of the loop as the one by this function.
     """
     task = asyncio.current_task(fleet.loop)
     before = 0 if task is None else task.cancelling()
     shared = False
 
-    def told(hold: object) -> None:
+    def on_acquired(hold: object) -> None:
         nonlocal shared
         ours = isinstance(hold, HeldLease) and _is_owner(hold, wish.owner) and _has_all(hold, wish)
         if ours and task is not None and not shared:
             shared = True
             task.cancel("others of the same owner have it")
 
-    fleet.kin[told] = None
+    fleet.kin[on_acquired] = None
     try:
         return await asking
     except asyncio.CancelledError:
-        # As `asyncio.timeout` does: whoever else has cancelled the task is obeyed.
+        # As in `asyncio.timeout`: more cancellations than ours come from the program.
         if task is None or not shared or task.uncancel() > before:
             raise
         return None
     finally:
-        del fleet.kin[told]
+        del fleet.kin[on_acquired]
 
 
 def tell(fleet: Fleet, hold: HeldLease) -> None:
-    """Tell those who wait that an owner has got *hold*."""
-    for told in list(fleet.kin):
-        told(hold)
+    """Notify the waiting tasks that an owner has acquired *hold*."""
+    for on_acquired in list(fleet.kin):
+        on_acquired(hold)
 
 
 def _is_owner(hold: HeldLease, owner: object) -> bool:
@@ -120,7 +126,8 @@ def _has_all(hold: HeldLease, wish: Wish) -> bool:
 
 
 def _lasts(hold: HeldLease) -> bool:
-    """Whether it does not end by itself while somebody waits, or would end who waits."""
+    """Return whether a wait for *hold* by its own holder could never succeed."""
+    # It is extended for ever, or its end would cancel the body in which the wait is.
     guards = hold.scope is not None or bool(hold.inner)
     return guards or (hold.renewed and hold.ends == math.inf)
 
@@ -142,7 +149,7 @@ def explain(fleet: Fleet, wish: Wish, error: BaseException) -> None:
 
 
 def _why(hold: HeldLease, wish: Wish, who: str) -> str:
-    """Return what to say to whoever would wait for himself, and what he can do."""
+    """Return the error for an acquisition that would wait for its own holder, with a remedy."""
     return (
         f"{_names(wish.resources)} would never come: {who} holds {_names(hold.resources)};"
         f" {_how(hold, wish)}, and if another task is to release it, give a wait"
@@ -150,7 +157,7 @@ def _why(hold: HeldLease, wish: Wish, who: str) -> str:
 
 
 def _how(hold: HeldLease, wish: Wish) -> str:
-    """Return how to take again what is held already."""
+    """Return how a lock can be acquired again by its holder."""
     if not wish.options.reentrant:
         return "reentrant=True takes it again"
     if _has_all(hold, wish):

@@ -133,7 +133,7 @@ class Renewal(Round):
                 self._restore(master)
 
     def _restore(self, master: int) -> None:
-        # One that is quarantined, and so has not told, may have it already: no repetition.
+        # A quarantined master may still have the key, its reply does not tell: no repetition.
         tries = REPEATS if self.replies[master].__class__ is int else 0
         Restoration(self._fleet, self.hold, tries=tries).send_to(master)
 
