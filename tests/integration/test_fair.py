@@ -9,6 +9,7 @@ import pytest
 from redlock_aio import Answer, LockNotAcquiredError, Redlock
 
 from .helpers import (
+    AT_ONCE,
     RealMaster,
     Stopwatch,
     call,
@@ -21,14 +22,7 @@ from .helpers import (
 )
 from .rows import PATIENCE, Row, nothing_is_left
 
-pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("soon_deaf")]
-
-SOON = 250
-"""
-Ms in which whoever is next has the lock, in most of the cases on a busy machine.
-
-Who is not told finds out with the next heartbeat, 900 to 1 000 after the last one.
-"""
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("soon_deaf", "seldom_beats")]
 
 
 @pytest.mark.promise("S9")
@@ -106,7 +100,7 @@ async def test_the_end_of_any_lock_wakes_who_is_next(
                 await lease.release()
             await waiter
             took.append(watch.ms - (left if holder == "expiry" else 0))
-    assert sorted(took)[2] < SOON, took
+    assert max(took) < AT_ONCE * 1000, took
 
 
 @pytest.mark.promise("S1")
@@ -150,12 +144,11 @@ async def test_who_gives_up_leaves_all_queues(
         cancelled.cancel()
         with pytest.raises(LockNotAcquiredError) as caught:
             await short
-        assert watch.ms < 1_500
+        assert watch.ms < AT_ONCE * 1000
         assert sum(vote.answer is Answer.HELD for vote in caught.value.votes) >= 3
-        await until(lambda: queued(masters) == [6] * 5, within=1)
-    watch = Stopwatch()
-    await row.served()
-    assert watch.ms < 900  # nobody waited for a heartbeat
+        await until(lambda: queued(masters) == [6] * 5, within=20)
+    async with asyncio.timeout(AT_ONCE):  # nobody waits for a heartbeat
+        await row.served()
     await nothing_is_left(masters)
 
 
@@ -172,7 +165,7 @@ async def test_a_full_queue_refuses_at_once(masters: list[RealMaster]) -> None:
             assert type(caught.value) is LockNotAcquiredError
             with pytest.raises(LockNotAcquiredError, match="queue is full"):
                 await redlock.lock("r", fair=True, wait=5_000).acquire()
-            assert watch.ms < 900
+            assert watch.ms < AT_ONCE * 1000
             await until(lambda: queued(masters) == [3] * 5)
         await row.served()
         await nothing_is_left(masters)
@@ -187,8 +180,8 @@ async def test_who_tries_only_once_is_refused_at_once(
         assert await redlock.lock("r", fair=True).try_acquire() is None
         with pytest.raises(LockNotAcquiredError):
             await redlock.lock("r", fair=True, wait=0).acquire()
-        assert watch.ms < 900  # nobody waited for a heartbeat
-        await until(lambda: queued(masters) == [1] * 5, within=1)
+        assert watch.ms < AT_ONCE * 1000  # nobody waited for a heartbeat
+        await until(lambda: queued(masters) == [1] * 5, within=20)
     lease = await redlock.lock("r", fair=True).try_acquire()
     assert lease is not None
     await lease.release()
@@ -229,7 +222,7 @@ async def test_whoever_is_cancelled_at_any_moment_leaves_nothing(
     await working
     watch = Stopwatch()
     async with redlock.lock("r", fair=True, wait=PATIENCE):
-        assert watch.ms < 900
+        assert watch.ms < AT_ONCE * 1000
     await nothing_is_left(masters)
 
 
@@ -246,12 +239,11 @@ async def test_a_manager_that_is_closed_leaves_all_queues(
             await row.join(2)
             began = time.monotonic()
         await asyncio.wait(tasks)
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < AT_ONCE
         assert all("closed" in str(task.exception()) for task in tasks)
-        await until(lambda: queued(masters) == [2] * 5, within=1)
-    watch = Stopwatch()
-    await row.served()
-    assert watch.ms < 4_000
+        await until(lambda: queued(masters) == [2] * 5, within=20)
+    async with asyncio.timeout(AT_ONCE):
+        await row.served()
     await nothing_is_left(masters)
 
 
@@ -275,4 +267,4 @@ async def test_who_comes_after_a_head_that_left_is_woken_as_well(
                     call(master, "DEL", "r")
                 await second
                 took.append(watch.ms)
-    assert sorted(took)[2] < SOON, took
+    assert max(took) < AT_ONCE * 1000, took

@@ -7,7 +7,19 @@ import pytest
 
 from redlock_aio import LockNotAcquiredError, Redlock, Retry
 
-from .helpers import TIMEOUT, RealMaster, Stopwatch, call, connected, gone, put, until, values
+from .helpers import (
+    AT_ONCE,
+    SELDOM,
+    TIMEOUT,
+    RealMaster,
+    Stopwatch,
+    call,
+    connected,
+    gone,
+    put,
+    until,
+    values,
+)
 
 pytestmark = pytest.mark.integration
 
@@ -43,19 +55,18 @@ async def test_the_wait_is_kept_to(redlock: Redlock, masters: list[RealMaster], 
     with pytest.raises(LockNotAcquiredError) as caught:
         await redlock.lock("r", wait=wait).acquire()
     # A healthy master on a busy machine may use up its time-out for the last answers.
-    assert 0.85 * wait < watch.ms < wait + TIMEOUT
+    assert 0.85 * wait < watch.ms < wait + 4 * TIMEOUT
     assert 0.85 * wait < caught.value.elapsed <= watch.ms + 1
 
 
 async def test_the_wait_is_kept_to_with_hung_masters(masters: list[RealMaster]) -> None:
     """24, 8: even a wait that is shorter than the master time-out."""
-    async with connected(masters, master_timeout=5_000) as redlock:
+    async with connected(masters, master_timeout=20_000) as redlock:
         for master in masters[:3]:
             master.pause()
-        watch = Stopwatch()
-        with pytest.raises(LockNotAcquiredError):
-            await redlock.lock("r", wait=300).acquire()
-        assert watch.ms < 2_500
+        async with asyncio.timeout(AT_ONCE):
+            with pytest.raises(LockNotAcquiredError):
+                await redlock.lock("r", wait=300).acquire()
         for master in masters[:3]:
             master.resume()
 
@@ -69,7 +80,7 @@ async def test_no_delay_is_longer_than_what_is_left_of_the_wait(
     watch = Stopwatch()
     with pytest.raises(LockNotAcquiredError) as caught:
         await redlock.lock("r", wait=300, retry=minute).acquire()
-    assert watch.ms < 300 + TIMEOUT
+    assert watch.ms < 300 + 4 * TIMEOUT
     assert caught.value.attempts == 2
 
 
@@ -165,7 +176,7 @@ async def test_contenders_in_step_without_any_chance_in_their_delays_get_on(
 
         async def contender(manager: Redlock) -> None:
             for _ in range(4):
-                async with manager.lock("r", wait=15_000):
+                async with manager.lock("r", wait=40_000):
                     await asyncio.sleep(0)
 
         await asyncio.gather(*map(contender, (a, b, c)))
@@ -177,5 +188,5 @@ async def test_a_lock_that_expires_is_given_to_who_waits(
     """25: not before the ttl of a holder that does not extend, and soon after."""
     began = time.monotonic()
     put(masters, "r", 500)
-    async with redlock.lock("r", wait=10_000):
-        assert 0.48 < time.monotonic() - began < 2
+    async with redlock.lock("r", retry=SELDOM):
+        assert 0.48 < time.monotonic() - began < AT_ONCE
