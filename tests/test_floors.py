@@ -29,7 +29,7 @@ FLOORS = [
         "_rules.urls",
     ],
     ["_rules.inspection", "_rules.keys"],
-    ["_rules.handing"],
+    ["_rules.handing", "_rules.resources"],
     ["errors"],
     ["events"],
     ["_transport.resolver"],
@@ -47,6 +47,7 @@ FLOORS = [
     ],
     ["_engine.emitter", "_engine.outages"],
     ["_engine.rounds"],
+    ["_engine.masters"],
     ["_engine.attempts", "_engine.clocks", "_engine.inspecting", "_engine.queues"],
     ["_engine.claim", "_engine.refusals"],
     ["_engine.waiting"],
@@ -59,10 +60,10 @@ FLOORS = [
     ["_engine.watchdog"],
     ["_engine.adoption", "_engine.belonging", "_engine.forcing", "_engine.reentrance"],
     ["_engine.lease"],
-    ["_engine.reporting"],
-    ["_engine.lock", "_engine.oversight"],
-    ["_engine.decorator", "_engine.handing"],
+    ["_engine.reporting", "_engine.session"],
     ["_engine.opening"],
+    ["_engine.lock"],
+    ["_engine.decorator", "_engine.handing"],
     ["_engine.manager"],
     [""],  # the package itself: the public names
     ["fencing"],
@@ -90,6 +91,7 @@ NO_TRANSPORT = {
         "outages",
         "emitter",
         "rounds",
+        "masters",
         "attempts",
         "clocks",
         "refusals",
@@ -112,7 +114,6 @@ NO_TRANSPORT = {
         "reporting",
         "inspecting",
         "forcing",
-        "oversight",
     ]
 }
 # What users could have written themselves uses what users see.

@@ -14,7 +14,8 @@ import math
 from redlock_aio._engine.attempts import Attempt
 from redlock_aio._engine.boots import boot_of
 from redlock_aio._engine.hold import KEY_GONE, OVERTAKEN
-from redlock_aio._engine.rounds import Fleet, Round
+from redlock_aio._engine.masters import Fleet
+from redlock_aio._engine.rounds import Round
 from redlock_aio._rules import handing, protocol, timing
 from redlock_aio._rules.fencing import Counter
 from redlock_aio._rules.handing import Handed
@@ -22,7 +23,7 @@ from redlock_aio._rules.keys import Key, Keys
 from redlock_aio._rules.lifetime import retry_pause
 from redlock_aio._rules.protocol import Silence, Trust
 from redlock_aio._rules.quorum import WON, Answer, Vote
-from redlock_aio.errors import LockLostError, RedlockError
+from redlock_aio.errors import LockLostError
 
 OVER_BEFORE = "it was handed over, and its validity was over before it was adopted"
 NOT_THERE = f"{KEY_GONE}: it has ended, or somebody else has adopted it"
@@ -218,8 +219,7 @@ class Adoption:
         """
         fleet = self._fleet
         while True:
-            if fleet.closed:
-                raise RedlockError(fleet.why_closed)
+            fleet.check_open()
             now = fleet.clock()
             if now >= self._ends:
                 raise self._lost(OVER_BEFORE if self._last is None else TOO_FEW)

@@ -9,7 +9,8 @@ import asyncio
 import math
 from typing import ClassVar
 
-from redlock_aio._engine.rounds import Fleet, Release, Round
+from redlock_aio._engine.masters import Fleet
+from redlock_aio._engine.rounds import Release, Round
 from redlock_aio._rules import fencing, protocol
 from redlock_aio._rules.fencing import Counter
 from redlock_aio._rules.keys import Key, Keys

@@ -7,8 +7,8 @@ from typing import Any, Never, TypeVar
 from anyio import CancelScope
 
 from redlock_aio._engine.hold import HeldLease, Sharer
+from redlock_aio._engine.masters import Fleet
 from redlock_aio._engine.origin import Origin
-from redlock_aio._engine.rounds import Fleet
 from redlock_aio._rules.lifetime import LOST
 from redlock_aio.errors import LockLostError, LockNotHeldError, RedlockError
 

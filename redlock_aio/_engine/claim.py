@@ -4,7 +4,7 @@ import math
 from typing import NamedTuple
 
 from redlock_aio._engine.attempts import TOO_LATE, Attempt, agree
-from redlock_aio._engine.rounds import Fleet
+from redlock_aio._engine.masters import Fleet
 from redlock_aio._rules import fairness, fencing, protocol
 from redlock_aio._rules.fairness import ASIDE, BEHIND, FAILED, FULL, GRANTED, NEXT
 from redlock_aio._rules.fencing import Counter

@@ -2,7 +2,8 @@
 
 import math
 
-from redlock_aio._engine.rounds import Fleet, Round
+from redlock_aio._engine.masters import Fleet
+from redlock_aio._engine.rounds import Round
 from redlock_aio._rules import protocol
 from redlock_aio._rules.protocol import Trust
 from redlock_aio._rules.quorum import GRANTED, WON

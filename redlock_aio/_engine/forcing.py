@@ -26,7 +26,8 @@ import asyncio
 from collections.abc import Mapping, Sequence
 
 from redlock_aio._engine.inspecting import Inspection, hear, unavailable
-from redlock_aio._engine.rounds import Fleet, Release, Round
+from redlock_aio._engine.masters import Fleet
+from redlock_aio._engine.rounds import Release, Round
 from redlock_aio._engine.watchdog import CHECK_AFTER, CHECK_INTERVAL, Watchdog
 from redlock_aio._rules import inspection, protocol, revocation
 from redlock_aio._rules.inspection import Told
@@ -188,8 +189,7 @@ class Eviction:
         if round.verdict is OPEN:
             round.waiter = self._fleet.loop.create_future()
             await round.waiter
-        if self._fleet.closed:
-            raise RedlockError(self._fleet.why_closed)
+        self._fleet.check_open()
         if round.verdict is not WON:
             raise self._unavailable(round.votes())
 

@@ -19,46 +19,36 @@ and A fails and releases while B goes on, this is harmless:
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import timedelta
-from typing import Protocol
 
 from redlock_aio._engine import reentrance
 from redlock_aio._engine.adoption import Adoption, AdoptionRound
 from redlock_aio._engine.emitter import milliseconds
 from redlock_aio._engine.hold import HeldLease
 from redlock_aio._engine.lease import Lease
+from redlock_aio._engine.opening import Opener
 from redlock_aio._engine.options import OnLost
-from redlock_aio._engine.reporting import Engine
 from redlock_aio._engine.watchdog import Watchdog
 from redlock_aio._rules import handing, holders, timing
 from redlock_aio._rules.arguments import of_type, one_of
 from redlock_aio._rules.handing import Handed
 from redlock_aio._rules.keys import Key, Keys
 from redlock_aio._rules.lifetime import HELD_TOO_LONG
+from redlock_aio._rules.resources import Resources
 from redlock_aio.errors import LockLostError
 from redlock_aio.events import Acquired
-
-
-class Handing(Engine, Protocol):
-    """What an adoption needs of its manager."""
-
-    _max_ttl: int
-
-    def _key(self, resource: str) -> Key:
-        """Return the key of a resource."""
-
-    def _keys(self, resources: tuple[str, ...]) -> Keys:
-        """Return the keys of several."""
 
 
 class Adopting:
     """What a manager does with a lease that another process has handed over."""
 
     __slots__ = ()
+    _opener: Opener
+    _resources: Resources
 
     async def adopt(
-        self: Handing,
+        self,
         /,
         exported: str,
         *,
@@ -111,47 +101,44 @@ class Adopting:
             it answers again.
         """
         handed = handing.imported(exported)
-        key = _key(handed, self._key, self._keys)
-        timing.at_least(timing.at_most(handed.ttl, self._max_ttl))
+        key = _key(self._resources, handed)
+        timing.at_least(timing.at_most(handed.ttl, self._opener.settings.max_ttl))
         of_type(auto_extend, bool, name="auto_extend")
         one_of(on_lost, ("cancel", "flag"), name="on_lost")
         at_most = None if max_hold is None else timing.milliseconds(max_hold, name="max_hold")
         packed = handed.metadata if metadata is None else holders.packed(metadata)
-        ready = self._is_ready()
-        fleet = self._fleet
+        session = self._opener.session()
+        fleet = session.masters
         began = fleet.clock()
-        counter = key.counter(self._clock_lead) if handed.fence else None
-        adoption = Adoption(fleet, key, handed, counter, self._drift_factor, fleet.stamp + packed)
+        counter = key.counter(session.clock_lead) if handed.fence else None
+        adoption = Adoption(fleet, key, handed, counter, session.drift_factor, fleet.stamp + packed)
         try:
-            if not ready:
-                await self._get_ready(handed.ttl)
+            if not session.ready:
+                await session.get_ready(handed.ttl)
             won = await adoption.win()
-            hold = _hold(adoption, won, self._watchdog, at_most, renewed=auto_extend)
+            hold = _hold(adoption, won, session.watchdog, at_most, renewed=auto_extend)
         except BaseException:
             # A cancellation too: masters may have given the lock the new value, and nobody
             # else knows it.
-            adoption.abandon(self._max_ttl)
+            adoption.abandon(session.max_ttl)
             raise
         # Nothing is awaited from here on: a cancellation could not take the lease back.
-        adoption.release_old(self._max_ttl)
+        adoption.release_old(session.max_ttl)
         if owner is not None:
             hold.owner = owner
             reentrance.tell(fleet, hold)
-        lease = Lease(self._watchdog, hold, hold.task, fleet.clock(), on_lost)
-        if (emitter := self._emitter) is not None:
+        lease = Lease(session.watchdog, hold, hold.task, fleet.clock(), on_lost)
+        if (emitter := session.emitter) is not None:
             waited = milliseconds(fleet.clock() - began)
             fence = handed.fence or None
             emitter.emit_soon(Acquired(lease.resources, lease.fingerprint, waited, fence))
         return lease
 
 
-def _key(
-    handed: Handed, of_one: Callable[[str], Key], of_several: Callable[[tuple[str, ...]], Keys]
-) -> Key | Keys:
-    """Return the key of a lease that was handed over, with the prefix of this manager."""
-    names = handed.resources
+def _key(resources: Resources, handed: Handed) -> Key | Keys:
+    """Return the key of what was handed over, with the prefix of this manager."""
     try:
-        return of_one(names[0]) if len(names) == 1 else of_several(names)
+        return resources.keys(handed.resources)
     except ValueError:
         pass
     raise ValueError("exported names a resource that can't be locked here, with this key_prefix")

@@ -8,12 +8,13 @@ the lock is held at all is known as soon as a majority keeps one value, or can't
 from collections.abc import Sequence
 
 from redlock_aio._engine.links import Link
-from redlock_aio._engine.rounds import Fleet, Round
+from redlock_aio._engine.masters import Fleet
+from redlock_aio._engine.rounds import Round
 from redlock_aio._rules import inspection, protocol
 from redlock_aio._rules.inspection import LockState, Said
 from redlock_aio._rules.protocol import Silence, Trust
 from redlock_aio._rules.quorum import NOT_YET, Answer, Vote
-from redlock_aio.errors import QuorumUnavailableError, RedlockError
+from redlock_aio.errors import QuorumUnavailableError
 
 
 class Query(Round):
@@ -133,8 +134,7 @@ async def hear(fleet: Fleet, round: Inspection | Probe) -> None:
     fleet.ask(round)
     round.waiter = fleet.loop.create_future()
     await round.waiter
-    if fleet.closed:
-        raise RedlockError(fleet.why_closed)
+    fleet.check_open()
 
 
 async def inspect(fleet: Fleet, resource: str, key: bytes) -> LockState:

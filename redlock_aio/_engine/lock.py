@@ -13,9 +13,10 @@ from redlock_aio._engine.clocks import know_the_time
 from redlock_aio._engine.hold import HeldLease, Sharer
 from redlock_aio._engine.lease import Lease
 from redlock_aio._engine.line import Line
+from redlock_aio._engine.masters import Fleet
+from redlock_aio._engine.opening import Opener
 from redlock_aio._engine.options import LockOptions
-from redlock_aio._engine.reporting import Engine
-from redlock_aio._engine.rounds import Fleet
+from redlock_aio._engine.session import Session
 from redlock_aio._rules.fencing import Counter
 from redlock_aio._rules.keys import Key, Keys
 from redlock_aio._rules.mistakes import NotALease
@@ -43,18 +44,18 @@ class Lock(NotALease):
         metadata: What others see of the holder, as the masters keep it.
     """
 
-    __slots__ = ("_engine", "_entered", "key", "metadata", "options", "owner", "resources")
+    __slots__ = ("_entered", "_opener", "key", "metadata", "options", "owner", "resources")
 
     def __init__(
         self,
-        engine: Engine,
+        opener: Opener,
         resources: tuple[str, ...],
         key: Key | Keys,
         options: LockOptions,
         owner: object,
         metadata: bytes,
     ) -> None:
-        self._engine = engine
+        self._opener = opener
         self.resources = resources
         self.key = key
         self.options = options
@@ -92,50 +93,52 @@ class Lock(NotALease):
             It did not happen. No master keeps a key of ours; one that does not
             answer now is cleaned as soon as it answers again.
         """
-        if (emitter := self._engine._emitter) is None:
+        if (emitter := self._opener.emitter) is None:
             return await self._obtain(entering=False)
         obtain = functools.partial(self._obtain, entering=False)
         return await reporting.reported(emitter, self.resources, obtain)
 
     async def _obtain(self, *, entering: bool) -> Lease:
-        engine = self._engine
-        ready = engine._is_ready()
-        fleet = engine._fleet
+        session = self._opener.session()
+        fleet = session.masters
         began = fleet.clock()
-        if not ready:
-            await engine._get_ready(self.options.wait)
+        if not session.ready:
+            await session.get_ready(self.options.wait)
         key = self.key
         line = fleet.lines.get(key) or fleet.line(key)
         alone = not (line.contending or line.holder is not None) and began >= line.open_at
         if not alone or self.options.fair or not key.can_free or self.owner is not None:
-            return await self._obtain_among_others(fleet, began, entering=entering)
+            return await self._obtain_among_others(session, began, entering=entering)
         counter = None
         if self.options.fencing:
             if began >= fleet.clocks.due_at:
-                return await self._obtain_among_others(fleet, began, entering=entering)
-            counter = self._counter(line)
+                return await self._obtain_among_others(session, began, entering=entering)
+            counter = self._counter(session, line)
         line.contending = True
         try:
-            won = await self._attempt(fleet, counter, began, self.options.wait, began)
+            won = await self._attempt(session, counter, began, self.options.wait, began)
             if not won.until:
-                won = await self._persist(fleet, won, line, began, mine=True, attempts=1)
+                won = await self._persist(session, won, line, began, mine=True, attempts=1)
         except BaseException as error:
             line.give_up()
             reentrance.explain(fleet, self, error)
             raise
-        return self._lease(won, line, mine=True, entering=entering)
+        return self._lease(session, won, line, mine=True, entering=entering)
 
-    async def _obtain_among_others(self, fleet: Fleet, began: float, *, entering: bool) -> Lease:
+    async def _obtain_among_others(
+        self, session: Session, began: float, *, entering: bool
+    ) -> Lease:
         """Do so where it may be ours already, or others of this process may have it or want it."""
+        fleet = session.masters
         while True:
             if (hold := self._shared(fleet, waits=True)) is not None:
-                return self._share(hold, entering=entering)
+                return self._share(session, hold, entering=entering)
             if self.options.fencing and began >= fleet.clocks.due_at:
                 await know_the_time(
                     fleet, waiting.time_to_answer(fleet, began, self.options.wait, began)
                 )
             line = fleet.line(self.key)
-            asking = self._in_turn(fleet, line, self._counter(line), began)
+            asking = self._in_turn(session, line, self._counter(session, line), began)
             try:
                 won = await (
                     asking if self.owner is None else reentrance.unless_shared(fleet, self, asking)
@@ -144,7 +147,7 @@ class Lock(NotALease):
                 reentrance.explain(fleet, self, error)
                 raise
             if won is not None:
-                return self._lease(won[0], line, mine=won[1], entering=entering)
+                return self._lease(session, won[0], line, mine=won[1], entering=entering)
 
     def _shared(self, fleet: Fleet, *, waits: bool) -> HeldLease | None:
         """Return the lease of our own that can be taken again, if there is one."""
@@ -152,36 +155,40 @@ class Lock(NotALease):
             waiting.check_slots(fleet, self.resources, self.key)
         return reentrance.shared(fleet, self, waits=waits)
 
-    def _share(self, hold: HeldLease, *, entering: bool) -> Lease:
+    def _share(self, session: Session, hold: HeldLease, *, entering: bool) -> Lease:
         """Take a lease again that is our own; the masters are asked for nothing."""
-        watchdog = self._engine._watchdog
-        task = reentrance.known(asyncio.current_task(watchdog.fleet.loop))
-        keep = self.options.hold_at_least
-        watchdog.share(
-            hold, task, self.options.ttl, renewed=self.options.auto_extend, at_least=keep
-        )
-        now, on_lost = watchdog.fleet.clock(), self.options.on_lost
+        options, watchdog = self.options, session.watchdog
+        task = reentrance.known(asyncio.current_task(session.loop))
+        keep = options.hold_at_least
+        watchdog.share(hold, task, options.ttl, renewed=options.auto_extend, at_least=keep)
+        now, on_lost = session.masters.clock(), options.on_lost
         lease = Lease(watchdog, hold, task, now, on_lost, entered=entering)
         if entering:
             self._entered[lease] = task
         return lease
 
-    def _counter(self, line: Line) -> Counter | None:
+    def _counter(self, session: Session, line: Line) -> Counter | None:
         """Return what gives a fencing token, if there is to be one."""
         if not self.options.fencing:
             return None
         if line.counter is None:
-            line.counter = self.key.counter(self._engine._clock_lead)
+            line.counter = self.key.counter(session.clock_lead)
         return line.counter
 
     def _attempt(
-        self, fleet: Fleet, counter: Counter | None, began: float, wait: int | None, asked: float
+        self,
+        session: Session,
+        counter: Counter | None,
+        began: float,
+        wait: int | None,
+        asked: float,
     ) -> Coroutine[object, object, Attempt]:
+        fleet = session.masters
         return waiting.attempt(
             fleet,
             self.key,
             self.options.ttl,
-            self._engine._drift_factor,
+            session.drift_factor,
             waiting.time_to_answer(fleet, began, wait, asked) if wait else None,
             stamp=fleet.stamp + self.metadata,
             counter=counter,
@@ -189,40 +196,46 @@ class Lock(NotALease):
         )
 
     def _persist(
-        self, fleet: Fleet, failed: Attempt, line: Line, began: float, *, mine: bool, attempts: int
+        self,
+        session: Session,
+        failed: Attempt,
+        line: Line,
+        began: float,
+        *,
+        mine: bool,
+        attempts: int,
     ) -> Coroutine[object, object, Attempt]:
         return waiting.persist(
-            fleet,
+            session.masters,
             self.resources,
             failed,
             line,
             mine=mine,
             attempts=attempts,
-            factor=self._engine._drift_factor,
+            factor=session.drift_factor,
             began=began,
             wait=self.options.wait,
             retry=self.options.retry,
         )
 
     def _queue(
-        self, fleet: Fleet, counter: Counter | None, began: float, wait: int | None
+        self, session: Session, counter: Counter | None, began: float, wait: int | None
     ) -> Coroutine[object, object, Attempt]:
-        engine = self._engine
         return queueing.acquire(
-            fleet,
+            session.masters,
             self.resources,
             self.key,
             self.options.ttl,
-            engine._drift_factor,
-            stamp=fleet.stamp + self.metadata,
-            most=engine._max_waiters,
+            session.drift_factor,
+            stamp=session.masters.stamp + self.metadata,
+            most=session.max_waiters,
             counter=counter,
             began=began,
             wait=wait,
         )
 
     async def _in_turn(
-        self, fleet: Fleet, line: Line, counter: Counter | None, began: float
+        self, session: Session, line: Line, counter: Counter | None, began: float
     ) -> tuple[Attempt, bool]:
         """
         Win the lock behind others of this process, or of all.
@@ -232,15 +245,14 @@ class Lock(NotALease):
         """
         wait = self.options.wait
         if self.options.fair:
-            return await self._queue(fleet, counter, began, wait), False
+            return await self._queue(session, counter, began, wait), False
 
-        ask = functools.partial(self._attempt, fleet, counter, began, wait)
+        fleet = session.masters
+        ask = functools.partial(self._attempt, session, counter, began, wait)
         asked, mine, tried = began, False, None
         if not line.taken:
             line.contending = mine = True
-        elif (
-            wait != 0 and self.options.retry.attempts is None
-        ):  # who counts attempts makes them at once
+        elif wait != 0 and self.options.retry.attempts is None:  # else attempts are made at once
             mine, tried = await waiting.turn(fleet, line, began, wait, ask)
             asked = fleet.clock()
         won, attempts = tried, 1
@@ -252,7 +264,7 @@ class Lock(NotALease):
                 won.watch, attempts = None, 2  # the watch and the attempt know each other
                 won = await ask(asked)
             if not won.until:
-                won = await self._persist(fleet, won, line, began, mine=mine, attempts=attempts)
+                won = await self._persist(session, won, line, began, mine=mine, attempts=attempts)
         except BaseException:
             if mine:
                 line.give_up()
@@ -272,61 +284,61 @@ class Lock(NotALease):
         Cancellation:
             As for `acquire`.
         """
-        if (emitter := self._engine._emitter) is None:
+        if (emitter := self._opener.emitter) is None:
             return await self._try_once()
         return await reporting.tried(emitter, self.resources, self._try_once)
 
     async def _try_once(self) -> Lease | None:
-        engine = self._engine
-        if not engine._is_ready():
-            await engine._get_ready(0)
-        fleet = engine._fleet
+        session = self._opener.session()
+        if not session.ready:
+            await session.get_ready(0)
+        fleet = session.masters
         may_share = self.options.reentrant or not self.key.can_free
         if may_share and (hold := self._shared(fleet, waits=False)) is not None:
-            return self._share(hold, entering=False)
+            return self._share(session, hold, entering=False)
         if self.options.fencing:
             await know_the_time(fleet, None)
         line = fleet.line(self.key)
-        counter = self._counter(line)
+        counter = self._counter(session, line)
         if self.options.fair:
             try:
-                won = await self._queue(fleet, counter, fleet.clock(), 0)
+                won = await self._queue(session, counter, fleet.clock(), 0)
             except LockNotAcquiredError as error:
-                return self._refused(error)
-            return self._lease(won, line, mine=False, entering=False)
+                return self._refused(session, error)
+            return self._lease(session, won, line, mine=False, entering=False)
         mine = not line.taken
         if mine:
             line.contending = True
         tried = None
         try:
-            tried = await self._attempt(fleet, counter, 0.0, 0, 0.0)
+            tried = await self._attempt(session, counter, 0.0, 0, 0.0)
         finally:
             if mine and (tried is None or not tried.until):
                 line.give_up()
         tried.watch = None  # they know each other
         if not tried.until:
-            return self._refused(tried)
-        return self._lease(tried, line, mine=mine, entering=False)
+            return self._refused(session, tried)
+        return self._lease(session, tried, line, mine=mine, entering=False)
 
-    def _refused(self, why: Attempt | LockNotAcquiredError) -> Lease | None:
+    def _refused(self, session: Session, why: Attempt | LockNotAcquiredError) -> Lease | None:
         """Return ``None``; raise if too few masters were asked, or for an event that tells why."""
-        engine = self._engine
-        always, now = engine._emitter is not None, engine._fleet.clock()
+        always, now = session.emitter is not None, session.masters.clock()
         try:
             refusals.check_overload(self.resources, why, now, always=always)
         finally:
             del why  # An error knows this frame, which would keep both, and the attempt, alive.
         return None
 
-    def _lease(self, won: Attempt, line: Line, *, mine: bool, entering: bool) -> Lease:
-        engine = self._engine
-        fleet = engine._fleet
+    def _lease(
+        self, session: Session, won: Attempt, line: Line, *, mine: bool, entering: bool
+    ) -> Lease:
+        fleet = session.masters
         now = fleet.clock()
         if not mine:  # it may have been forgotten meanwhile
             line = fleet.line(self.key)
-        watchdog = engine._watchdog
+        watchdog = session.watchdog
         hold = HeldLease(
-            won, self.resources, line, now, engine._drift_factor, self.options.auto_extend
+            won, self.resources, line, now, session.drift_factor, self.options.auto_extend
         )
         if self.options.max_hold is not None:
             hold.limit(now + self.options.max_hold / 1000)
@@ -356,7 +368,7 @@ class Lock(NotALease):
         Cancellation:
             As for `acquire`.
         """
-        if (emitter := self._engine._emitter) is None:
+        if (emitter := self._opener.emitter) is None:
             return self._obtain(entering=True)  # type: ignore[return-value]  # see above
         obtain = functools.partial(self._obtain, entering=True)
         return reporting.reported(emitter, self.resources, obtain, self)  # type: ignore[return-value]

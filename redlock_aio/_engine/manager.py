@@ -2,36 +2,34 @@
 
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
-from typing import Never
+from types import TracebackType
+from typing import Never, Self
 
 from redis.asyncio import Redis
 
+from redlock_aio._engine import inspecting
 from redlock_aio._engine.decorator import Decorating
 from redlock_aio._engine.emitter import Emitter
+from redlock_aio._engine.forcing import Eviction
 from redlock_aio._engine.handing import Adopting
 from redlock_aio._engine.lock import Lock
-from redlock_aio._engine.opening import Opening, RestartGuard
+from redlock_aio._engine.opening import Opener
 from redlock_aio._engine.options import GivenOptions, OnLost, OptionsCache
-from redlock_aio._engine.oversight import Oversight
+from redlock_aio._engine.session import RestartGuard, Session, Settings
 from redlock_aio._rules import holders, mistakes, restarts, timing
-from redlock_aio._rules.arguments import MOST_RESOURCES, of_type, one_of, plain_function, text
-from redlock_aio._rules.fencing import LEAD_SHARE
-from redlock_aio._rules.keys import Key, Keys
+from redlock_aio._rules.arguments import of_type, one_of, plain_function, positive
+from redlock_aio._rules.inspection import LockState
+from redlock_aio._rules.resources import Resources
+from redlock_aio._rules.roundtrips import SHORTEST
 from redlock_aio._rules.timing import Retry
 from redlock_aio._transport.address import AnyDialler, addresses
 from redlock_aio.events import Listener
 
-RESERVED = b"redlock_aio:"
-"""How the keys begin that are ours beside the locks."""
-
 MAX_WAITERS = 1_000
 """How many may wait in the queue of one resource."""
 
-KNOWN = 1_000
-"""How many resources are remembered with their keys, so that a name is looked at once."""
 
-
-class Redlock(Opening, Oversight, Adopting, Decorating):
+class Redlock(Adopting, Decorating):
     """
     The manager of one set of masters.
 
@@ -104,30 +102,46 @@ class Redlock(Opening, Oversight, Adopting, Decorating):
         if unknown:
             raise mistakes.unknown_options(unknown, called="Redlock()")
         one_of(restart_guard, restarts.GUARDS, name="restart_guard")
-        super().__init__(
-            addresses(masters),
-            master_timeout=None
-            if master_timeout is None
-            else timing.milliseconds(master_timeout, name="master_timeout"),
+        settings = Settings(
+            tuple(addresses(masters)),
             drift_factor=timing.drift_factor(drift_factor),
             max_ttl=timing.at_least(timing.milliseconds(max_ttl, name="max_ttl"), name="max_ttl"),
+            max_waiters=positive(max_waiters, name="max_waiters"),
             restart_guard=restart_guard,
             stamp=b"" if name is None else holders.named(name),
             emitter=None
             if listener is None
             else Emitter(plain_function(listener, name="listener")),
         )
+        if master_timeout is not None:
+            master_timeout = timing.milliseconds(master_timeout, name="master_timeout")
+        self._opener = Opener(settings, master_timeout)
         self._options = OptionsCache(
-            max_ttl=self._max_ttl,
+            max_ttl=settings.max_ttl,
             fencing=of_type(fencing, bool, name="fencing"),
             retry=of_type(retry, Retry, name="retry"),
         )
-        self._key_prefix = b"" if key_prefix == "" else text(key_prefix, name="key_prefix")
-        self._max_waiters = of_type(max_waiters, int, name="max_waiters")
-        if isinstance(max_waiters, bool) or max_waiters < 1:
-            raise ValueError(f"max_waiters must be positive, not {max_waiters}")
-        self._clock_lead = int(self._lasts * LEAD_SHARE * 1_000_000)
-        self._known: dict[str, Key] = {}
+        self._resources = Resources(key_prefix)
+
+    def __repr__(self) -> str:
+        total, session = len(self._opener.settings.diallers), self._opener.current
+        if session is None:
+            return f"<Redlock {total} masters, {self._opener.state}>"
+        up = sum(link.up for link in session.links)
+        out = up - sum(link.votes for link in session.links)
+        quarantined = f", {out} quarantined" if out else ""
+        timeout, leases = self.master_timeout, session.watchdog.held
+        slow = "" if timeout == SHORTEST else f", master_timeout {timeout} ms"
+        return f"<Redlock {total} masters, {up} up{quarantined}, {leases} leases{slow}>"
+
+    @property
+    def master_timeout(self) -> int:
+        """
+        For how many milliseconds one master's answer is waited for at present.
+
+        It is what was asked for, or was learned from how long they take.
+        """
+        return self._opener.trips.timeout
 
     def lock(
         self,
@@ -236,39 +250,149 @@ class Redlock(Opening, Oversight, Adopting, Decorating):
             options = self._options.add(asked, given)
         if owner is not None and not options.reentrant:
             raise ValueError("owner is for reentrant=True, and has no meaning without it")
-        if len(resources) == 1:
-            name = resources[0]
-            known = self._known.get(name) if type(name) is str else None
-            key: Key | Keys = known or self._key(name)
-        else:
-            key = self._keys(resources)
+        known = None
+        if len(resources) == 1 and type(resources[0]) is str:
+            known = self._resources.known.get(resources[0])
+        key = known or self._resources.keys(resources)
         packed = b"" if metadata is None else holders.packed(metadata)
-        return Lock(self, resources, key, options, owner, packed)
+        return Lock(self._opener, resources, key, options, owner, packed)
 
-    def _key(self, resource: str) -> Key:
-        """Return the key of a resource that makes sense."""
-        if isinstance(resource, list | tuple | set | frozenset):
-            kind = type(resource).__name__
-            raise TypeError(f"resource must be a str, not a {kind}: write lock(*names) for several")
-        name = text(resource, name="resource")
-        key = Key(self._key_prefix + name)
-        if key.startswith(RESERVED):
-            raise ValueError(
-                f"resource must not make a key that starts with {RESERVED.decode()!r}: such keys"
-                " are our own"
-            )
-        if len(self._known) >= KNOWN:
-            self._known.clear()
-        self._known[resource] = key
-        return key
+    async def inspect(self, resource: str, /) -> LockState:
+        """
+        Return who holds *resource*, as each master tells it; ``print`` it to read it.
 
-    def _keys(self, resources: tuple[str, ...]) -> Keys:
-        """Return the keys of several resources that make sense together."""
-        if not 1 < len(resources) <= MOST_RESOURCES:
-            said = f"at most {MOST_RESOURCES} resources" if resources else "at least one resource"
-            raise TypeError(f"lock() wants {said}, not {len(resources)}")
-        keys = [self._key(resource) for resource in resources]
-        if len(set(keys)) < len(keys):
-            twice = next(name for name in resources if resources.count(name) > 1)
-            raise ValueError(f"resources must differ: {twice!r} is named twice")
-        return Keys(sorted(keys))
+        All masters are asked once and heard out, so that one that hangs costs a master
+        time-out. Those that do not answer are views that say so; see
+        `LockState.certain`.
+
+        Raises:
+            RedlockError: The manager is closed, or belongs to another event loop
+                or process.
+
+            TypeError, ValueError: As for `lock`.
+
+        Cancellation:
+            Nothing was asked that changes anything.
+        """
+        key, session = self._resources.key(resource), await self._ready_session()
+        return await inspecting.inspect(session.masters, resource, key)
+
+    async def is_locked(self, resource: str, /) -> bool:
+        """
+        Return whether somebody holds *resource*: a majority of the masters keeps one value.
+
+        It is the truth of a moment. Whoever is to do what others must not do meanwhile
+        takes the lock, with ``wait=0`` or `Lock.try_acquire`.
+
+        Raises:
+            QuorumUnavailableError: Too few masters have answered to tell.
+
+            RedlockError: The manager is closed, or belongs to another event loop
+                or process.
+
+            TypeError, ValueError: As for `lock`.
+
+        Cancellation:
+            Nothing was asked that changes anything.
+        """
+        key, session = self._resources.key(resource), await self._ready_session()
+        return await inspecting.is_locked(session.masters, resource, key)
+
+    async def force_release(self, resource: str, /) -> bool:
+        """
+        Take *resource* from whoever holds it, also another library, and wake who waits for it.
+
+        For a moment, a little over 0.1 s and two master time-outs, nobody gets it. In that
+        time its holder is told: at once if it is of this process, or if the masters may
+        tell it of changes (``client|tracking``), as they do with this library; one that
+        says so is enough. Its lease is lost then, and its body cancelled. The time-out is
+        the one of this manager. A holder that needs a longer one, because it is farther
+        away from the masters, may be told after others have got the lock: give a
+        *master_timeout* here that is as long as the longest of all programs. A holder that
+        can't be told finds out at its next extension, after a third of its ttl, or when
+        its validity is over if it is cut off; another library may not find out.
+        What it writes meanwhile only a fencing token can refuse: that of the next holder
+        is higher.
+
+        Whoever gets the lock after this call has asked the masters keeps it, but for a
+        library that uses one value for several holders. A master that does not answer
+        takes it from the same holder as soon as it does.
+
+        What can't be a lock is never touched: a key of another type, one without a ttl (but
+        for a lock of this library whose ttl somebody has taken away), one of more than
+        2 KiB; unless it has the very value of a lock on another master. On a minority of
+        the masters it is left as it is, and the lock is released on the others. On a
+        majority, or where no master keeps a lock, it is an error.
+
+        Returns:
+            Whether there was anything to take, on any master; also what only a
+            minority keeps.
+
+        Raises:
+            QuorumUnavailableError: Too few masters have answered to find or free it.
+                Those that have answered take it away all the same.
+
+            RedlockError: What the masters keep can't be a lock, and nothing was changed;
+                or the manager is closed, or belongs to another event loop or process.
+
+            TypeError, ValueError: As for `lock`.
+
+        Cancellation:
+            If the masters have not been asked to take it away, nothing has happened.
+            Otherwise they do, and the lock is free after a moment; only the wait ends. No
+            key of ours stays.
+        """
+        key, session = self._resources.key(resource), await self._ready_session()
+        masters, watchdog = session.masters, session.watchdog
+        return await Eviction(masters, watchdog, resource, key, session.max_ttl).run()
+
+    async def _ready_session(self) -> Session:
+        session = self._opener.session()
+        if not session.ready:
+            await session.get_ready(None)
+        return session
+
+    async def __aenter__(self) -> Self:
+        """
+        Connect to the masters, as the first lock would.
+
+        Raises:
+            RedlockError: It is in use by another event loop, or by the process
+                that this one was forked from.
+
+        Cancellation:
+            It is closed.
+        """
+        await self._opener.open()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """
+        Close; see `aclose`.
+
+        Cancellation:
+            As for `aclose`.
+        """
+        await self._opener.close()
+
+    async def aclose(self) -> None:
+        """
+        End all leases, tell the masters, and close the connections.
+
+        Leases that are still held are lost: their bodies are cancelled. What
+        was sent is waited for as long as one master time-out. Closing twice is
+        harmless; ``async with`` opens a closed manager again.
+
+        Raises:
+            RedlockError: It is in use by another event loop, or by the process
+                that this one was forked from.
+
+        Cancellation:
+            Everything is closed, only the wait for the masters is cut short.
+        """
+        await self._opener.close()

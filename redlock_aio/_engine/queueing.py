@@ -4,15 +4,14 @@ import math
 
 from redlock_aio._engine.claim import Claim, Wanted
 from redlock_aio._engine.clocks import know_the_time
+from redlock_aio._engine.masters import Fleet
 from redlock_aio._engine.queues import Queues
-from redlock_aio._engine.rounds import Fleet
 from redlock_aio._engine.waiter import Waiter
 from redlock_aio._engine.waiting import time_to_answer
 from redlock_aio._rules.fairness import ASKED
 from redlock_aio._rules.fencing import Counter
 from redlock_aio._rules.keys import Key, Keys
 from redlock_aio._rules.quorum import NOT_YET, Vote, is_final
-from redlock_aio.errors import RedlockError
 
 TIMER_SLACK = 0.001
 """Seconds by which a wait may end early rather than be looked at once more."""
@@ -74,8 +73,7 @@ async def acquire(
         fleet.queues = queues = Queues(fleet)
     if not fleet.closed:
         await know_the_time(fleet, time_to_answer(fleet, began, wait, began))
-    if fleet.closed:
-        raise RedlockError(fleet.why_closed)
+    fleet.check_open()
     # A timer may fire a little early.
     ends = began + wait / 1000 - TIMER_SLACK if wait else math.inf
     line = fleet.line(key)

@@ -10,7 +10,7 @@ import asyncio
 from secrets import token_hex
 from typing import Protocol
 
-from redlock_aio._engine.rounds import Fleet
+from redlock_aio._engine.masters import Fleet
 from redlock_aio._rules import protocol
 
 IDLE = 1.0

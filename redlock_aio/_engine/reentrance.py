@@ -13,8 +13,8 @@ from collections.abc import Coroutine
 from typing import Protocol, TypeVar
 
 from redlock_aio._engine.hold import HeldLease, Sharer
+from redlock_aio._engine.masters import Fleet
 from redlock_aio._engine.options import LockOptions
-from redlock_aio._engine.rounds import Fleet
 from redlock_aio._rules.keys import Key, Keys
 from redlock_aio.errors import LockNotAcquiredError, RedlockError
 

@@ -8,8 +8,9 @@ gives them.
 from collections.abc import Callable
 
 from redlock_aio._engine.hold import KEY_GONE, OVERTAKEN, HeldLease
+from redlock_aio._engine.masters import Fleet
 from redlock_aio._engine.restoring import Restoration
-from redlock_aio._engine.rounds import Fleet, Round
+from redlock_aio._engine.rounds import Round
 from redlock_aio._rules import protocol
 from redlock_aio._rules.protocol import OTHERS, Silence
 from redlock_aio._rules.quorum import GRANTED, WON, Answer

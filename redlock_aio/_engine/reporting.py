@@ -3,35 +3,16 @@
 import asyncio
 from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from redlock_aio._engine.emitter import Emitter, milliseconds
 from redlock_aio._engine.lease import Lease
 from redlock_aio._engine.links import clock_of
 from redlock_aio._engine.refusals import is_overload
-from redlock_aio._engine.rounds import Fleet
-from redlock_aio._engine.watchdog import Watchdog
 from redlock_aio.errors import LockNotAcquiredError
 from redlock_aio.events import Acquired, Missed
 
 T = TypeVar("T", bound=Lease | None)
-
-
-class Engine(Protocol):
-    """What locks need of their manager."""
-
-    _clock_lead: int
-    _drift_factor: float
-    _emitter: Emitter | None
-    _fleet: Fleet
-    _max_waiters: int
-    _watchdog: Watchdog
-
-    def _is_ready(self) -> bool:
-        """Bind to the running loop; return whether the masters' states are known."""
-
-    async def _get_ready(self, wait: int | None) -> None:
-        """Wait until they are, at most *wait* ms."""
 
 
 async def reported(

@@ -16,7 +16,8 @@ import functools
 import random
 
 from redlock_aio._engine.hold import HeldLease
-from redlock_aio._engine.rounds import Fleet, Round
+from redlock_aio._engine.masters import Fleet
+from redlock_aio._engine.rounds import Round
 from redlock_aio._rules import protocol
 from redlock_aio._rules.fencing import Counter
 from redlock_aio._rules.protocol import NEVER

@@ -22,7 +22,6 @@ from redlock_aio._engine.queues import Queues
 from redlock_aio._engine.refusals import refusal
 from redlock_aio._rules import fairness
 from redlock_aio._rules.fairness import ASIDE, ASKED, AWAITED, GRANTED, NEXT, UNASKED
-from redlock_aio.errors import RedlockError
 
 
 class Waiter(Inquiry):
@@ -302,8 +301,7 @@ class Waiter(Inquiry):
 
     def check(self, resources: tuple[str, ...], began: float, *, over: bool) -> None:
         """Raise the error that says why the lock was not obtained, if there is no hope."""
-        if self.fleet.closed:
-            raise RedlockError(self.fleet.why_closed)
+        self.fleet.check_open()
         if not (over or self.ticket.refused or self._in_vain):
             return
         self.claim.replies = list(self.replies)

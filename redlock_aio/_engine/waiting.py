@@ -16,8 +16,9 @@ from collections.abc import Callable, Coroutine
 
 from redlock_aio._engine.attempts import Attempt, FencedAttempt, Freeing, Watch
 from redlock_aio._engine.line import Line
+from redlock_aio._engine.masters import Fleet
 from redlock_aio._engine.refusals import refusal
-from redlock_aio._engine.rounds import Fleet, Release
+from redlock_aio._engine.rounds import Release
 from redlock_aio._rules import timing
 from redlock_aio._rules.fencing import Counter
 from redlock_aio._rules.keys import Key, Keys
@@ -61,8 +62,7 @@ async def attempt(
     Cancellation:
         It did not happen: whatever was sent is taken back.
     """
-    if fleet.closed:
-        raise RedlockError(fleet.why_closed)
+    fleet.check_open()
     if counter is None:
         round = Attempt(fleet, key, ttl, stamp)
     else:

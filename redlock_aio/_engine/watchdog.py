@@ -26,15 +26,15 @@ from collections.abc import Callable, Collection
 from anyio import CancelScope
 
 from redlock_aio._engine.hold import HeldLease, Sharer
+from redlock_aio._engine.masters import Fleet
 from redlock_aio._engine.origin import Origin
 from redlock_aio._engine.renewal import KeyCheck, Renewal
 from redlock_aio._engine.restoring import Keeping, Leaving
-from redlock_aio._engine.rounds import Fleet
 from redlock_aio._engine.waiting import take_back
 from redlock_aio._rules import timing
 from redlock_aio._rules.lifetime import HELD, NEVER_STALLED, RELEASED, retry_pause
 from redlock_aio._rules.quorum import LOST as LOST_ROUND, OPEN, WON
-from redlock_aio.errors import LockLostError, LockNotHeldError, RedlockError
+from redlock_aio.errors import LockLostError, LockNotHeldError
 
 BATCH = 200
 """How many leases are attended to in one turn of the loop, so that other callbacks run between."""
@@ -242,8 +242,7 @@ class Watchdog:
                 raise LockNotHeldError(hold.resources, hold.why_released())
             if hold.state is not HELD:
                 raise LockLostError(hold.resources, hold.reason)
-            if self.fleet.closed:
-                raise RedlockError(self.fleet.why_closed)
+            self.fleet.check_open()
             renewal = self.renew(hold, ttl, now)
             if renewal.verdict is OPEN:
                 renewal.waiter = self.fleet.loop.create_future()

@@ -29,6 +29,13 @@ def one_of(value: T, values: Sequence[T], *, name: str) -> T:
     return value
 
 
+def positive(value: int, *, name: str) -> int:
+    """Return *value* if it is a positive number; else an error that names the argument."""
+    if isinstance(of_type(value, int, name=name), bool) or value < 1:
+        raise ValueError(f"{name} must be positive, not {value}")
+    return value
+
+
 def plain_function(value: F, *, name: str) -> F:
     """Return *value* if it can be called and does its work then, not when it is awaited."""
     if not callable(value):

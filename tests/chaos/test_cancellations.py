@@ -149,7 +149,7 @@ async def owed(redlock: Redlock, *, within: float) -> list[str]:
     """Return the masters that still have debts, or are not back, after *within* seconds."""
     ends = time.monotonic() + within
     while True:
-        states = [repr(master) for master in redlock._masters]
+        states = [repr(master) for master in redlock._opener.session().links]
         left = [state for state in states if not state.endswith(", up, 0 debts>")]
         if not left or time.monotonic() > ends:
             return left
@@ -201,7 +201,7 @@ class Scene:
         assert await owed(redlock, within=CLEAN_WITHIN) == []
         assert left_behind(self.masters, within=max(0.0, ends - time.monotonic())) == {}
         assert other_tasks() == tasks
-        assert redlock._watchdog.held == 0
+        assert redlock._opener.session().watchdog.held == 0
 
 
 @pytest.mark.promise("S3")

@@ -106,18 +106,18 @@ async def until(
 
 def up(redlock: Redlock) -> int:
     """Return how many masters are connected."""
-    return sum(master.up for master in redlock._masters)
+    return sum(master.up for master in redlock._opener.session().links)
 
 
 def detail(redlock: Redlock, number: int) -> str:
     """Return why one master has no vote."""
-    master = redlock._masters[number]
+    master = redlock._opener.session().links[number]
     return "" if master.up else f"{master._silence.answer.name} {master._silence.detail}"
 
 
 def line(redlock: Redlock, name: str = "r") -> Line:
     """Return who wants *name* in a manager that has been used."""
-    return redlock._fleet.line(Key(name.encode()))
+    return redlock._opener.session().masters.line(Key(name.encode()))
 
 
 def listens(redlock: Redlock, name: str = "r") -> bool:
@@ -145,8 +145,8 @@ def own_keys(masters: Iterable[RealMaster]) -> list[str]:
 
 async def heard(redlock: Redlock) -> None:
     """Wait until the masters have answered all that was sent so far."""
-    redlock._fleet.flush()
-    answers = [answer for master in redlock._masters if (answer := master.heard())]
+    redlock._opener.session().masters.flush()
+    answers = [answer for master in redlock._opener.session().links if (answer := master.heard())]
     async with asyncio.timeout(5):
         await asyncio.gather(*answers)
 

@@ -96,7 +96,9 @@ async def everything_works(url: str, master: EmbeddedMaster, patience: float = S
             call(master, "SCRIPT", "FLUSH")
             renewal = None
             for _ in range(2):  # the first finds its script forgotten and is not repeated
-                renewal = redlock._watchdog.renew(lease._hold, 60_000, redlock._fleet.clock())
+                renewal = redlock._opener.session().watchdog.renew(
+                    lease._hold, 60_000, redlock._opener.session().masters.clock()
+                )
                 await until(lambda round=renewal: round.complete)  # type: ignore[misc]
             if renewal is None or renewal.votes()[0].answer is not Answer.GRANTED:
                 return False
@@ -115,7 +117,7 @@ async def everything_works(url: str, master: EmbeddedMaster, patience: float = S
                 return False
         if not gone([master], "app:r"):
             return False
-        heard = redlock._masters[0].heard()
+        heard = redlock._opener.session().links[0].heard()
         return heard is not None and not isinstance(await heard, Exception)
     except QuorumUnavailableError:
         return False
@@ -143,7 +145,7 @@ async def fair_works(url: str, master: EmbeddedMaster, patience: float = SHORT) 
     try:
         async with redlock, waiting(redlock, "app:r", fair=True) as first:
             await until(lambda: queued([master], "app:r") == [1], within=patience)
-            connection = redlock._masters[0]._connection
+            connection = redlock._opener.session().links[0]._connection
             async with waiting(redlock, "app:r", fair=True) as second:
                 await until(lambda: queued([master], "app:r") == [2], within=patience)
                 with pytest.raises(LockNotAcquiredError):
@@ -157,7 +159,7 @@ async def fair_works(url: str, master: EmbeddedMaster, patience: float = SHORT) 
                 await asyncio.wait([second], timeout=patience)
                 await second.result().release()
                 await until(lambda: not own_keys([master]), within=2 + patience)
-            if redlock._masters[0]._connection is not connection:
+            if redlock._opener.session().links[0]._connection is not connection:
                 return False  # the refusal has cost it
         return gone([master], "app:r")
     except (AssertionError, QuorumUnavailableError, asyncio.InvalidStateError):
@@ -245,16 +247,21 @@ async def fencing_works(url: str, master: EmbeddedMaster) -> bool:
     try:
         async with redlock.lock("app:r", ttl=5_000, wait=0) as lease:
             agreed = await agree(
-                redlock._fleet, Counter((b"app:r",), 0), lease.token.encode(), [lease.fencing_token]
+                redlock._opener.session().masters,
+                Counter((b"app:r",), 0),
+                lease.token.encode(),
+                [lease.fencing_token],
             )
             if agreed != lease.fencing_token:
                 return False
-            renewal = redlock._watchdog.renew(lease._hold, 60_000, redlock._fleet.clock())
+            renewal = redlock._opener.session().watchdog.renew(
+                lease._hold, 60_000, redlock._opener.session().masters.clock()
+            )
             await until(lambda: renewal.complete)
             if renewal.votes()[0].answer is not Answer.GRANTED:
                 return False
             call(master, "DEL", "app:r")
-            Restoration(redlock._fleet, lease._hold).send_to(0)
+            Restoration(redlock._opener.session().masters, lease._hold).send_to(0)
             await until(lambda: not gone([master], "app:r"), within=0.5)
         return gone([master], "app:r")
     except (AssertionError, QuorumUnavailableError):

@@ -37,12 +37,14 @@ async def several_work(url: str, master: EmbeddedMaster, *, fencing: bool = Fals
     redlock = Redlock([url], master_timeout=TIMEOUT, fencing=fencing)
     try:
         async with redlock.lock(*BOTH, ttl=5_000, wait=0) as lease:
-            renewal = redlock._watchdog.renew(lease._hold, 60_000, redlock._fleet.clock())
+            renewal = redlock._opener.session().watchdog.renew(
+                lease._hold, 60_000, redlock._opener.session().masters.clock()
+            )
             await until(lambda: renewal.complete)
             if renewal.votes()[0].answer is not Answer.GRANTED:
                 return False
             call(master, "DEL", BOTH[1])
-            Restoration(redlock._fleet, lease._hold).send_to(0)
+            Restoration(redlock._opener.session().masters, lease._hold).send_to(0)
             await until(lambda: call(master, "GET", BOTH[1]) == lease.token, within=SHORT)
             refused = await asyncio.create_task(error_of(redlock))
             if refused.holder is None or refused.holder.fingerprint != lease.fingerprint:

@@ -36,7 +36,7 @@ def guarded(kind: str) -> Iterator[EmbeddedMaster]:
 
 async def lock_once(redlock: Redlock, resource: str = "r") -> None:
     """Show that the manager works on all of its masters."""
-    await until(lambda: up(redlock) == len(redlock._masters))
+    await until(lambda: up(redlock) == len(redlock._opener.session().links))
     async with redlock.lock(resource, wait=2_000) as lease:
         await lease.extend()
         await until(lambda: all(vote.answer is Answer.GRANTED for vote in lease.votes))
@@ -72,7 +72,7 @@ async def test_a_unix_socket(kind: str) -> None:
     with process(kind, "--requirepass", PASSWORD) as master:
         path = master._socket
         async with Redlock([f"unix://:{QUOTED}@{path}?db=1"]) as redlock:
-            assert "/socket/1" in str(redlock._masters[0].name)
+            assert "/socket/1" in str(redlock._opener.session().links[0].name)
             await lock_once(redlock)
 
 
@@ -262,7 +262,7 @@ async def test_a_master_that_a_sentinel_knows(
         await lock_once(redlock)
         master.cut()
         await lock_once(redlock)
-        assert "mine" in redlock._masters[0].name
+        assert "mine" in redlock._opener.session().links[0].name
 
 
 NEEDED = "+hello +client +sentinel|get-master-addr-by-name +sentinel|master"

@@ -190,7 +190,7 @@ async def all_come_back_empty_in_turn(masters: list[EmbeddedMaster]) -> None:
             for number, master in enumerate(masters, 1):
                 master.restart()
                 await until(functools.partial(marked, masters[:number], rejoining=True))
-            assert not any(master.votes for master in witness._masters)
+            assert not any(master.votes for master in witness._opener.session().links)
         assert held.lease.valid
         async with guarded(masters) as newcomer, asyncio.TaskGroup() as tasks:
             tasks.create_task(held.is_believed_to_its_end())
@@ -248,7 +248,11 @@ async def test_a_flush_of_another_database_takes_no_vote(
             answers = {vote.answer for vote in caught.value.votes}
             assert Answer.GRANTED not in answers
             assert Answer.QUARANTINED not in answers
-        await until(lambda: all(m.votes for m in (*holder._masters, *other._masters)))
+        await until(
+            lambda: all(
+                m.votes for m in (*holder._opener.session().links, *other._opener.session().links)
+            )
+        )
         with pytest.raises(LockNotAcquiredError) as caught:
             await other.lock("r", wait=0, ttl=MAX_TTL).acquire()
         await until(lambda: {v.answer for v in caught.value.votes} == {Answer.HELD})

@@ -72,7 +72,7 @@ async def test_who_gives_up_is_told_why(redlock: Redlock, masters: list[RealMast
 async def test_a_master_that_is_killed_is_told_lost_and_back(masters: list[RealMaster]) -> None:
     told: list[Event] = []
     async with connected(masters, listener=told.append) as redlock:
-        name = redlock._masters[0].name
+        name = redlock._opener.session().links[0].name
         masters[0].kill()
         await until(lambda: bool(told))
         masters[0].start()

@@ -135,7 +135,7 @@ async def test_no_key_stays_on_a_master_that_hung_under_load(
         await asyncio.gather(*tasks)
         await until(lambda: up(redlock) == 3)
         await until(lambda: not any(call(m, "DBSIZE") for m in masters[:3]), what="no key is left")
-        await until(lambda: not any(master._debts for master in redlock._masters))
+        await until(lambda: not any(master._debts for master in redlock._opener.session().links))
 
 
 @pytest.mark.promise("S3")
@@ -169,7 +169,7 @@ async def test_an_acquisition_that_is_cancelled_with_hung_masters_leaves_nothing
         await until(lambda: gone(masters[3:], "r"))
         for master in masters[:3]:
             master.resume()
-        await until(lambda: all(not m.pending for m in redlock._masters))
+        await until(lambda: all(not m.pending for m in redlock._opener.session().links))
         assert gone(masters, "r")
 
 
@@ -185,7 +185,7 @@ async def test_a_wait_for_that_runs_out_with_a_hung_majority_leaves_nothing(
             await asyncio.wait_for(redlock.lock("r", ttl=60_000).acquire(), 0.1)
         for master in masters[:3]:
             master.resume()
-        await until(lambda: all(not m.pending for m in redlock._masters))
+        await until(lambda: all(not m.pending for m in redlock._opener.session().links))
         assert gone(masters, "r")
 
 

@@ -29,9 +29,9 @@ HUGE = 2 << 20
 async def unrelated(redlock: Redlock) -> AsyncIterator[list[Lease]]:
     """Hold 20 other locks of the same manager, none of which may be lost meanwhile."""
     leases = [await redlock.lock(f"other:{number}").acquire() for number in range(20)]
-    connections = [master._connection for master in redlock._masters]
+    connections = [master._connection for master in redlock._opener.session().links]
     yield leases
-    assert [master._connection for master in redlock._masters] == connections
+    assert [master._connection for master in redlock._opener.session().links] == connections
     assert all(lease.valid for lease in leases)
     for lease in leases:
         await lease.release()

@@ -151,7 +151,7 @@ async def test_a_holder_who_is_cut_off_is_cancelled_in_time(
             for proxy in proxies:
                 proxy.stall()
             # When each key ends, at least: the best of five, because asking takes time.
-            clock = redlock._fleet.clock
+            clock = redlock._opener.session().masters.clock
             ends = [
                 max(clock() + call(master, "PTTL", "r") / 1000 for _ in range(5))
                 for master in masters

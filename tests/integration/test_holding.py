@@ -134,7 +134,7 @@ async def test_after_the_release_no_extension_is_sent(
     """41: the masters hear nothing more, for longer than the lease would have been due."""
     async with redlock.lock("r", ttl=1_000):
         await until(lambda: all(values(masters, "r")))
-    await until(lambda: all(not master.pending for master in redlock._masters))
+    await until(lambda: all(not master.pending for master in redlock._opener.session().links))
     before = [call(master, "INFO", "commandstats").get("cmdstat_evalsha") for master in masters]
     await asyncio.sleep(1.1)
     after = [call(master, "INFO", "commandstats").get("cmdstat_evalsha") for master in masters]

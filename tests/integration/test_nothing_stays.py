@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from redlock_aio import Redlock
-from redlock_aio._engine.rounds import IDLE_LINES
+from redlock_aio._engine.masters import IDLE_LINES
 
 from .helpers import RealMaster, call, connected, own_keys, until
 
@@ -35,13 +35,14 @@ async def test_contended_locks_leave_nothing(masters: list[RealMaster], keys: in
         assert asyncio.all_tasks() == before
         for manager in managers:
             # A release is over with a majority; the others answer a little later.
-            await until(lambda here=manager: not any(each.pending for each in here._masters))  # type: ignore[misc]
-            await until(lambda here=manager: not any(each._debts for each in here._masters))  # type: ignore[misc]
-            assert len(manager._fleet.lines) == keys
-            assert all(line.idle for line in manager._fleet.lines.values())
-            assert not any(line._queue for line in manager._fleet.lines.values())
-            assert manager._watchdog.held == 0
-            assert len(manager._watchdog._heap) <= 256
+            session = manager._opener.session()
+            await until(lambda links=session.links: not any(each.pending for each in links))  # type: ignore[misc]
+            await until(lambda links=session.links: not any(each._debts for each in links))  # type: ignore[misc]
+            assert len(session.masters.lines) == keys
+            assert all(line.idle for line in session.masters.lines.values())
+            assert not any(line._queue for line in session.masters.lines.values())
+            assert session.watchdog.held == 0
+            assert len(manager._opener.session().watchdog._heap) <= 256
 
 
 async def test_names_that_are_used_once_are_forgotten(redlock: Redlock) -> None:
@@ -49,4 +50,4 @@ async def test_names_that_are_used_once_are_forgotten(redlock: Redlock) -> None:
     for number in range(5 * IDLE_LINES):
         async with redlock.lock(f"r{number}", fair=number % 5 == 0):
             pass
-        assert len(redlock._fleet.lines) <= 2 * IDLE_LINES
+        assert len(redlock._opener.session().masters.lines) <= 2 * IDLE_LINES

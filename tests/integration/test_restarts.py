@@ -46,7 +46,7 @@ def states(masters: Sequence[EmbeddedMaster]) -> list[str]:
 
 
 def votes(redlock: Redlock) -> list[bool]:
-    return [master.votes for master in redlock._masters]
+    return [master.votes for master in redlock._opener.session().links]
 
 
 async def gets_in(masters: Sequence[EmbeddedMaster]) -> bool:
@@ -124,12 +124,16 @@ async def test_a_flush_takes_the_vote_away(fresh: list[EmbeddedMaster], flushed:
 async def test_a_flush_of_another_database_costs_a_moment(fresh: list[EmbeddedMaster]) -> None:
     await in_use(fresh)
     async with guarded(fresh) as redlock, redlock.lock("r", ttl=MAX_TTL) as lease:
-        before = [master._connection for master in redlock._masters]
+        before = [master._connection for master in redlock._opener.session().links]
         for master in fresh:
             with master.client() as client:
                 client.select(1)
                 client.flushdb()
-        await until(lambda: all(m._connection not in (None, *before) for m in redlock._masters))
+        await until(
+            lambda: all(
+                m._connection not in (None, *before) for m in redlock._opener.session().links
+            )
+        )
         await until(lambda: all(votes(redlock)))
         assert lease.valid
 

@@ -182,7 +182,7 @@ async def test_a_planned_failover_costs_the_quarantine_and_the_bound(site: Site)
 async def test_without_sentinels_there_is_no_vote_until_they_are_back(site: Site) -> None:
     """The master is well all the time; when it is confirmed again it votes without a wait."""
     async with program(site) as (a, near):
-        connection = a._masters[0]._connection
+        connection = a._opener.session().links[0]._connection
         for sentinel in site.sentinels:
             sentinel.kill()
         await asyncio.sleep(CONFIRMED_FOR + 0.1)
@@ -192,7 +192,7 @@ async def test_without_sentinels_there_is_no_vote_until_they_are_back(site: Site
         for sentinel in site.sentinels:
             sentinel.start()
         async with a.lock("late", ttl=MAX_TTL, retry=OFTEN):
-            assert a._masters[0]._connection is connection
+            assert a._opener.session().links[0]._connection is connection
 
 
 @pytest.mark.full

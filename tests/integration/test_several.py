@@ -208,7 +208,7 @@ async def test_with_a_hash_tag_a_cluster_takes_all(
             await asyncio.sleep(0.02)
             await lease.extend()
             call(cluster, "DEL", names[1])
-            Restoration(redlock._fleet, lease._hold).send_to(0)
+            Restoration(redlock._opener.session().masters, lease._hold).send_to(0)
             await until(lambda: call(cluster, "GET", names[1]) == lease.token)
         await (await asyncio.wait_for(waiter, 3)).release()
         await until(lambda: gone([cluster], names[0]))

@@ -142,7 +142,7 @@ async def test_who_is_cancelled_in_flight_leaves_nothing(
         await asyncio.wait([waiting])
         if not waiting.cancelled():
             await waiting.result().release()
-    await until(lambda: all(not master.pending for master in redlock._masters))
+    await until(lambda: all(not master.pending for master in redlock._opener.session().links))
     assert all(call(master, "DBSIZE") == 0 for master in masters)
 
 

@@ -20,7 +20,8 @@ from typing import Any, cast
 
 from redlock_aio._engine.attempts import FencedAttempt, Raising
 from redlock_aio._engine.links import Link
-from redlock_aio._engine.rounds import Fleet, Round
+from redlock_aio._engine.masters import Fleet
+from redlock_aio._engine.rounds import Round
 from redlock_aio._rules import scripts, timing
 from redlock_aio._rules.clocks import Clocks
 from redlock_aio._rules.fencing import LEAD_SHARE, Counter

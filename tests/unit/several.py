@@ -40,4 +40,4 @@ async def check_nothing_stays(managers: list[Redlock], masters: list[FakeMaster]
     await asyncio.sleep(0.2)
     assert not [value for value in locks(masters).values() if "their" not in value]
     for manager in managers:
-        assert all(line.idle for line in manager._fleet.lines.values())
+        assert all(line.idle for line in manager._opener.session().masters.lines.values())

@@ -289,10 +289,10 @@ def test_one_whose_loop_is_closed_binds_anew(three: list[FakeMaster]) -> None:
         leases.append(await redlock.lock("kept", ttl=60_000).acquire())
 
     run(main())
-    known = [seen.run_id for seen in redlock._seen]
+    known = [seen.run_id for seen in redlock._opener._seen]
     assert known == [master.run_id for master in three]
     run(main())
-    assert [seen.run_id for seen in redlock._seen] == known
+    assert [seen.run_id for seen in redlock._opener._seen] == known
     assert not any(lease.valid for lease in leases)
     assert keys(three) == [{}] * 3
 

@@ -51,8 +51,8 @@ async def redlock(masters: list[FakeMaster], diary: Diary) -> AsyncIterator[Redl
     """A manager that is listened to."""
     async with Redlock(masters, restart_guard="off", listener=diary) as redlock:
         yield redlock
-    assert redlock._emitter is not None
-    assert redlock._emitter.is_idle
+    assert redlock._opener.emitter is not None
+    assert redlock._opener.emitter.is_idle
 
 
 @pytest.fixture
@@ -584,8 +584,8 @@ async def test_with_one_they_look_the_same(redlock: Redlock) -> None:
     assert repr(lock) == "<Lock 'r', ttl 1000 ms>"
     async with lock as lease:
         assert repr(lease).startswith("<Lease 'r', ")
-        assert repr(redlock._watchdog) == "<Watchdog of 1 leases>"
-        assert repr(redlock._emitter) == "<Emitter, 0 events underway>"
+        assert repr(redlock._opener.session().watchdog) == "<Watchdog of 1 leases>"
+        assert repr(redlock._opener.emitter) == "<Emitter, 0 events underway>"
 
 
 # A lease that goes from one process to another.

@@ -297,7 +297,7 @@ async def test_nothing_stays_wherever_it_is_cancelled(
             await asyncio.sleep(0.1)
             count_up(masters[4], 60_000_000)
             if first:
-                redlock._fleet.clocks.due_at = -math.inf
+                redlock._opener.session().masters.clocks.due_at = -math.inf
             for master in masters[:hung]:
                 master.hang()
 

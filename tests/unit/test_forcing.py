@@ -294,7 +294,7 @@ async def test_a_master_that_comes_back_frees_what_was_seen_and_nothing_else(
         master.resume()
     await asyncio.sleep(3)
     assert locks(masters) == [None, "successor's", None, None, None]
-    assert [len(master._debts) for master in redlock._masters] == [0] * 5
+    assert [len(master._debts) for master in redlock._opener.session().links] == [0] * 5
 
 
 @pytest.mark.promise("S1")
@@ -471,7 +471,7 @@ async def test_fair_waiters_are_served_in_order_when_the_holder_is_dead(
     gone = Redlock(masters, restart_guard="off")
     lease = await gone.lock("r", ttl=60_000, fair=True, on_lost="flag").acquire()
     lease._hold.renewed = False
-    for master in gone._masters:
+    for master in gone._opener.session().links:
         master.close()
     waiters = []
     for manager in (redlock, other, redlock):
@@ -509,7 +509,7 @@ async def test_a_waiter_is_woken_where_nobody_is_told_of_changes(
         await waiter.end()
 
 
-async def test_a_waiter_of_this_process_is_woken_too(
+async def test_a_waiter_ofthis_process_is_woken_too(
     redlock: Redlock, masters: list[FakeMaster]
 ) -> None:
     """The masters do not tell a connection of what it has done itself."""

@@ -59,7 +59,7 @@ class Nowhere:
 def cut_off(redlock: Redlock, *numbers: int, back_at: float = 1e9) -> None:
     """Let nothing more pass between a manager and these masters."""
     for number in numbers:
-        link = redlock._masters[number]
+        link = redlock._opener.session().links[number]
         connection = link._connection
         assert connection is not None
         link._route = Route(Nowhere(link, back_at))
@@ -69,7 +69,7 @@ def cut_off(redlock: Redlock, *numbers: int, back_at: float = 1e9) -> None:
 def lose_what_is_on_its_way(redlock: Redlock, masters: list[FakeMaster], *numbers: int) -> None:
     """Let these masters never get what a manager has written just now."""
     for number in numbers:
-        connection = redlock._masters[number]._connection
+        connection = redlock._opener.session().links[number]._connection
         assert connection is not None
         inbox = masters[number]._inbox
         for sent in [sent for sent in inbox if sent[0] is connection._transport]:
@@ -177,7 +177,7 @@ async def test_a_look_that_is_answered_late_is_heard(
 ) -> None:
     room.send(redlock, "holder")
     await asyncio.sleep(1)
-    late = [Late(link) for link in redlock._masters]
+    late = [Late(link) for link in redlock._opener.session().links]
     room.send(rival, "rival")
     forcing = asyncio.create_task(forcer.force_release("r"))
     for link in late[:links]:
@@ -203,7 +203,7 @@ async def test_a_fair_waiter_adds_up_no_grants_from_before_and_after(
         waiter, forcer, rival = [
             await stack.enter_async_context(Redlock(masters, restart_guard="off")) for _ in range(3)
         ]
-        for link in (*waiter._masters[1:3], rival._masters[0]):
+        for link in (*waiter._opener.session().links[1:3], rival._opener.session().links[0]):
             slow(link, 0.005)
         room.send(waiter, "waiter", fair=True)
         await asyncio.sleep(1.2)
@@ -222,7 +222,7 @@ async def test_what_has_not_confirmed_a_revocation_is_not_freed_early(
 ) -> None:
     """Two masters hang when they are to hear of it, and run all of it at once afterwards."""
     theirs(masters[:3])
-    for link in redlock._masters[1:3]:
+    for link in redlock._opener.session().links[1:3]:
         slow(link, 0.02)
     room.send(redlock, "waiter", fair=True)
     await asyncio.sleep(0.3)
@@ -292,7 +292,12 @@ async def test_a_far_holder_is_told_first_if_the_time_out_here_is_as_long_as_the
     ):
         async with far.lock("s"):
             pass
-        assert rival._fleet.master_timeout < 100 < far._fleet.master_timeout < 650
+        assert (
+            rival._opener.session().masters.master_timeout
+            < 100
+            < far._opener.session().masters.master_timeout
+            < 650
+        )
         lease = await far.lock("r", ttl=30_000).acquire()
         await asyncio.sleep(3)
         forcing = asyncio.create_task(forcer.force_release("r"))

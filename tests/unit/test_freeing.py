@@ -82,7 +82,7 @@ async def test_a_command_that_is_withdrawn_costs_one_answer_and_is_not_used_agai
     assert [releases(master) for master in masters[:3]] == [["command", "script", "script"]] * 3
     assert not any(command[:2] == [COMMAND.encode(), b"s"] for command in masters[0].commands)
     assert [master.keys for master in masters] == [{}] * 5
-    assert all("0 debts" in repr(master) for master in redlock._masters)
+    assert all("0 debts" in repr(master) for master in redlock._opener.session().links)
 
 
 async def test_a_lock_that_was_lost_is_told_by_the_script_as_well(
@@ -118,7 +118,7 @@ async def test_a_command_that_is_not_confirmed_is_repeated_as_a_script(
     await asyncio.sleep(5)
     assert releases(masters[0])[-1] == "script"
     assert [master.keys for master in masters] == [{}] * 5
-    assert "0 debts" in repr(redlock._masters[0])
+    assert "0 debts" in repr(redlock._opener.session().links[0])
 
 
 @pytest.mark.parametrize("gone", [2, 3])

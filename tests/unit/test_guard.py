@@ -206,7 +206,7 @@ async def test_a_newcomer_after_a_quick_restart_of_all_waits(masters: list[FakeM
     assert await gets_in(masters)
 
 
-async def test_what_this_process_saw_counts_whatever_the_uptime_says(
+async def test_whatthis_process_saw_counts_whatever_the_uptime_says(
     redlock: Redlock, masters: list[FakeMaster]
 ) -> None:
     masters[0].restart(uptime=10**6)
@@ -648,7 +648,7 @@ def test_a_program_that_ends_at_any_moment_ends(place: int) -> None:
         for master in masters:
             master.uptime = 0
         redlock = guarded(masters)
-        redlock._is_ready()
+        redlock._opener.session()
         await asyncio.sleep(place * 0.0005)
         await redlock.aclose()
         assert len(asyncio.all_tasks()) == 1

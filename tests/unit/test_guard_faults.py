@@ -26,7 +26,7 @@ def state(master: Master) -> str:
 
 
 def states(redlock: Redlock) -> list[str]:
-    return [state(master) for master in redlock._masters]
+    return [state(master) for master in redlock._opener.session().links]
 
 
 def meddle(master: FakeMaster, verb: bytes, act: Callable[[], object], *, before: bool) -> None:

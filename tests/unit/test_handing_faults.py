@@ -226,7 +226,7 @@ async def test_a_master_that_was_away_is_freed_of_the_old_value(
     lease = await redlock.lock("r", ttl=60_000).acquire()
     exported = lease.export()
     before(masters[0], ADOPT, masters[0].cut)  # the answer is lost, but it was executed
-    connection = there._masters[1]._connection
+    connection = there._opener.session().links[1]._connection
     assert connection is not None
     connection.condemn("as if it were cut")
     adopted = await there.adopt(exported, auto_extend=False)
@@ -349,7 +349,7 @@ async def test_a_master_that_only_an_earlier_round_has_reached_is_cleaned_as_wel
     await asyncio.sleep(0.098)  # between the first round and the second
     for master in masters[1:4]:
         master.resume()
-    connection = there._masters[0]._connection
+    connection = there._opener.session().links[0]._connection
     assert connection is not None
     connection.condemn("as if it were cut")
     lease = await adopting

@@ -247,7 +247,13 @@ async def test_the_secret_is_in_no_text_but_its_own(
         said: list[object] = [repr(text), repr(lease), repr(lease._hold), repr(lease._hold.attempt)]
         adopted = await there.adopt(text)
         said += [repr(adopted), repr(adopted._hold), repr(adopted._hold.attempt), adopted.votes]
-        said += [there, redlock, there._watchdog, there._fleet, there._masters]
+        said += [
+            there,
+            redlock,
+            there._opener.session().watchdog,
+            there._opener.session().masters,
+            there._opener.session().links,
+        ]
         for wrong in (text, text[:-3], text + "x"):
             with pytest.raises((LockLostError, ValueError)) as caught:
                 await there.adopt(wrong)

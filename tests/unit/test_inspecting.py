@@ -39,7 +39,7 @@ async def test_what_nobody_holds(redlock: Redlock) -> None:
     assert not await redlock.is_locked("r")
 
 
-async def test_what_one_of_this_process_holds(redlock: Redlock) -> None:
+async def test_what_one_ofthis_process_holds(redlock: Redlock) -> None:
     async with redlock.lock("r", ttl=10_000, fencing=True) as lease:
         state = await redlock.inspect("r")
         assert state.holder is not None

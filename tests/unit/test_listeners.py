@@ -277,7 +277,7 @@ async def test_without_a_listener_nothing_is_in_the_way(masters: list[FakeMaster
     async with Redlock(masters, restart_guard="off") as redlock:
         lock = redlock.lock("r")
         assert type(lock) is Lock
-        assert type(redlock._watchdog) is Watchdog
+        assert type(redlock._opener.session().watchdog) is Watchdog
         async with lock as lease:
             assert type(lease) is Lease
             masters[0].kill()
@@ -285,7 +285,7 @@ async def test_without_a_listener_nothing_is_in_the_way(masters: list[FakeMaster
             with pytest.raises(LockNotAcquiredError):
                 await redlock.lock("r", wait=100).acquire()
             await asyncio.sleep(1)
-        assert redlock._emitter is None
+        assert redlock._opener.emitter is None
 
 
 async def later(event: Event) -> None:

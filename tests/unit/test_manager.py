@@ -78,8 +78,8 @@ async def test_a_master_is_called_by_its_place_and_never_by_its_password(
     master: str | Redis, name: str
 ) -> None:
     redlock = Redlock([master])
-    assert [str(dialler) for dialler in redlock._diallers] == [name]
-    assert SECRET not in repr(redlock._diallers) + repr(redlock)
+    assert [str(dialler) for dialler in redlock._opener.settings.diallers] == [name]
+    assert SECRET not in repr(redlock._opener.settings.diallers) + repr(redlock)
 
 
 @pytest.mark.parametrize(

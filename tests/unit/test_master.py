@@ -103,7 +103,7 @@ async def test_a_set_that_is_executed_late_does_not_outlive_its_release(
     assert [command[0] for command in masters[0].commands[-2:]] == [b"SET", b"DELIFEQ"]
     await asyncio.sleep(1)
     assert masters[0].keys == {}
-    assert "0 debts" in repr(redlock._masters[0])
+    assert "0 debts" in repr(redlock._opener.session().links[0])
 
 
 @pytest.mark.promise("S3")
@@ -134,7 +134,7 @@ async def test_a_release_that_is_answered_late_with_an_error_is_repeated(
     masters[0].error = ""
     await asyncio.sleep(0.3)
     assert masters[0].keys == {}
-    assert "0 debts" in repr(redlock._masters[0])
+    assert "0 debts" in repr(redlock._opener.session().links[0])
 
 
 async def test_a_release_is_repeated_as_often_after_many_reconnections_as_before(
@@ -160,9 +160,9 @@ async def test_a_debt_is_forgotten_when_its_key_has_ended_by_itself(
     masters[0].error = "NOPERM this user has no permissions"
     await lease.release()
     await asyncio.sleep(0.5)
-    assert "1 debts" in repr(redlock._masters[0])
+    assert "1 debts" in repr(redlock._opener.session().links[0])
     await asyncio.sleep(1)
-    assert "0 debts" in repr(redlock._masters[0])
+    assert "0 debts" in repr(redlock._opener.session().links[0])
 
 
 async def test_a_debt_of_a_master_that_is_away_is_not_forgotten(
@@ -172,10 +172,10 @@ async def test_a_debt_of_a_master_that_is_away_is_not_forgotten(
     masters[0].hang()
     await lease.release()
     await asyncio.sleep(3600)
-    assert "1 debts" in repr(redlock._masters[0])
+    assert "1 debts" in repr(redlock._opener.session().links[0])
     masters[0].resume()
     await asyncio.sleep(2)
-    assert "0 debts" in repr(redlock._masters[0])
+    assert "0 debts" in repr(redlock._opener.session().links[0])
 
 
 @pytest.mark.parametrize("keep", [0, 500])
@@ -187,7 +187,7 @@ async def test_what_a_master_never_heard_it_does_not_owe(
     async with redlock.lock("r", hold_at_least=keep):
         pass
     await asyncio.sleep(keep / 1000)
-    assert "0 debts" in repr(redlock._masters[0])
+    assert "0 debts" in repr(redlock._opener.session().links[0])
 
 
 @pytest.mark.promise("S3")
@@ -203,7 +203,7 @@ async def test_a_release_is_neither_sent_nor_owed_where_its_set_never_left(
     monkeypatch.setattr(connection_module, "MAX_PENDING", limit)
     monkeypatch.setattr(debts, "MAX_DEBTS", limit)
     held = [await redlock.lock(f"held{i}", ttl=60_000).acquire() for i in range(10)]
-    hung = redlock._masters[0]
+    hung = redlock._opener.session().links[0]
     masters[0].hang()
     for i in range(40):
         lock = redlock.lock(f"r{i}", ttl=60_000, fencing=kind == "fencing", fair=kind == "fair")
@@ -237,10 +237,10 @@ async def test_debts_are_bounded_and_an_operator_is_told_what_stays(
         for lease in leases:
             await lease.release()
         await asyncio.sleep(2)
-        assert "10 debts" in repr(redlock._masters[0])
+        assert "10 debts" in repr(redlock._opener.session().links[0])
         masters[0].resume()
         await asyncio.sleep(1)
-        assert "0 debts" in repr(redlock._masters[0])
+        assert "0 debts" in repr(redlock._opener.session().links[0])
         (said,) = (r.getMessage() for r in caplog.records if "releases" in r.getMessage())
         assert said == (
             "m0: it has not confirmed 10 releases, and more follow; the keys of the oldest stay"
@@ -254,7 +254,7 @@ async def test_thousands_of_debts_leave_in_one_write(
     leases = [await redlock.lock(f"r{i}", ttl=60_000).acquire() for i in range(2_000)]
     masters[0].cut()
     await asyncio.gather(*(lease.release() for lease in leases))
-    assert "2000 debts" in repr(redlock._masters[0])
+    assert "2000 debts" in repr(redlock._opener.session().links[0])
     writes: list[int] = []
     receive = FakeMaster.receive
 
@@ -265,7 +265,7 @@ async def test_thousands_of_debts_leave_in_one_write(
 
     monkeypatch.setattr(FakeMaster, "receive", counted)
     await asyncio.sleep(1)
-    assert "0 debts" in repr(redlock._masters[0])
+    assert "0 debts" in repr(redlock._opener.session().links[0])
     assert masters[0].keys == {}
     assert len(writes) < 10
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from redlock_aio import Holder, Lease, LockNotAcquiredError, LockNotHeldError, Redlock, Retry
-from redlock_aio._engine.opening import _this_process
+from redlock_aio._engine.session import this_process
 from redlock_aio.testing import FakeMaster
 
 NAME = "web-1.example:4242"
@@ -169,7 +169,7 @@ async def test_by_default_it_is_host_and_process(
     assert holder.name is not None
     assert holder.name.endswith(f":{os.getpid()}")
     monkeypatch.setattr("socket.gethostname", lambda: "a{b")
-    assert _this_process() == b"@a?b:%d" % os.getpid()
+    assert this_process() == b"@a?b:%d" % os.getpid()
 
 
 async def name_in_use(redlock: Redlock) -> str:
@@ -214,8 +214,14 @@ async def test_the_token_is_in_no_text(
             told.append(error)
 
     def everything(*leases: Lease) -> str:
-        line = redlock._fleet.lines
-        engine = (redlock, redlock._fleet, redlock._watchdog, *redlock._masters, *line.values())
+        line = redlock._opener.session().masters.lines
+        engine = (
+            redlock,
+            redlock._opener.session().masters,
+            redlock._opener.session().watchdog,
+            *redlock._opener.session().links,
+            *line.values(),
+        )
         return " ".join(
             [repr(thing) for lease in leases for thing in (lease, lease._hold, lease.lost)]
             + [repr(lease._hold.attempt) + repr(lease._hold.released) for lease in leases]

@@ -96,7 +96,7 @@ async def test_with_fencing_the_time_is_not_asked_for(
 ) -> None:
     lock = redlock.lock("r", reentrant=True, fencing=True)
     async with lock as outer:
-        redlock._fleet.clocks.due_at = 0.0
+        redlock._opener.session().masters.clocks.due_at = 0.0
         await asyncio.sleep(0.01)
         before = asked(masters)
         tried = await lock.try_acquire()

@@ -225,7 +225,7 @@ async def test_nothing_is_set_again_for_a_lease_that_is_released(
         masters[0].resume()
         await asyncio.sleep(1)
         assert all("r" not in master.keys for master in masters)
-        assert all("0 debts" in repr(master) for master in redlock._masters)
+        assert all("0 debts" in repr(master) for master in redlock._opener.session().links)
 
 
 @BOTH

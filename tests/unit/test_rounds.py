@@ -7,7 +7,8 @@ import pytest
 
 from redlock_aio import Answer
 from redlock_aio._engine.links import clock_of
-from redlock_aio._engine.rounds import Fleet, Round
+from redlock_aio._engine.masters import Fleet
+from redlock_aio._engine.rounds import Round
 from redlock_aio._rules import protocol
 from redlock_aio._rules.protocol import TIMED_OUT, Asker, Silence
 from redlock_aio._rules.quorum import LOST, OPEN, WON

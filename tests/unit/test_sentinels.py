@@ -127,7 +127,7 @@ async def test_it_votes_again_at_once_when_it_is_confirmed_again(
 ) -> None:
     caplog.set_level(logging.INFO, logger="redlock_aio")
     async with manager(site.service()) as redlock:
-        connection = redlock._masters[0]._connection
+        connection = redlock._opener.session().links[0]._connection
         for sentinel in site.sentinels:
             sentinel.kill()
         await asyncio.sleep(60)
@@ -136,7 +136,7 @@ async def test_it_votes_again_at_once_when_it_is_confirmed_again(
         for sentinel in site.sentinels:
             sentinel._alive = True
         assert await voting_at(redlock) < back + 2 * ASK_INTERVAL
-        assert redlock._masters[0]._connection is connection
+        assert redlock._opener.session().links[0]._connection is connection
     said = [record.getMessage() for record in caplog.records]
     said = [line for line in said if line.startswith("mine")]  # not of whoever waits meanwhile
     assert len(said) == 2, said
@@ -200,7 +200,9 @@ async def test_no_text_holds_a_password(site: Site) -> None:
     async with manager(service) as redlock:
         detail = (await attempt(redlock)).detail
         assert "wrong password ***" in detail
-        assert "s3cret" not in repr(redlock._masters[0]) + repr(redlock._masters[0]._route)
+        assert "s3cret" not in repr(redlock._opener.session().links[0]) + repr(
+            redlock._opener.session().links[0]._route
+        )
 
 
 async def test_a_master_that_was_failed_over_before_it_was_first_used_waits(site: Site) -> None:
@@ -236,7 +238,7 @@ async def test_an_answer_counts_from_when_it_was_asked_for(site: Site) -> None:
         for _ in range(500):
             await asyncio.sleep(0.01)
             asked_at = sorted(sentinel.asked_at for sentinel in site.sentinels)[1]
-            connection = redlock._masters[0]._connection
+            connection = redlock._opener.session().links[0]._connection
             # A question arrives half of the latency after it was sent.
             assert connection.confirmed_until <= asked_at - 0.35 + CONFIRMED_FOR + 1e-9  # type: ignore[union-attr]
 
@@ -245,7 +247,7 @@ async def test_a_grant_that_was_asked_for_in_time_counts_when_it_comes_late(site
     async with manager(site.service(), master_timeout=500) as redlock:
         for sentinel in site.sentinels:
             sentinel.hang()
-        confirmed_until = redlock._masters[0]._route._connection.confirmed_until  # type: ignore[attr-defined]
+        confirmed_until = redlock._opener.session().links[0]._route._connection.confirmed_until  # type: ignore[attr-defined]
         await asyncio.sleep(confirmed_until - 0.1 - now())
         site.old.hang()
         task = asyncio.create_task(redlock.lock("r", wait=0, ttl=2_000).acquire())
@@ -320,11 +322,11 @@ async def test_a_failover_while_the_old_master_is_dialled_is_seen(site: Site) ->
 
 async def test_one_sentinel_that_names_another_does_not_end_it(site: Site) -> None:
     async with manager(site.service()) as redlock:
-        connection = redlock._masters[0]._connection
+        connection = redlock._opener.session().links[0]._connection
         site.promote(by=1)
         await asyncio.sleep(10)
         assert (await attempt(redlock)).answer is Answer.GRANTED
-        assert redlock._masters[0]._connection is connection
+        assert redlock._opener.session().links[0]._connection is connection
 
 
 @pytest.mark.parametrize("knows", [True, False], ids=["a program that was there", "a newcomer"])
@@ -427,7 +429,7 @@ def assert_exclusive(held: list[tuple[float, float, str]]) -> None:
 
 async def test_masters_without_sentinels_pay_nothing(masters: list[FakeMaster]) -> None:
     async with Redlock(masters) as redlock:
-        for master in redlock._masters:
+        for master in redlock._opener.session().links:
             assert type(master._connection) is Connection
             assert master.send == master._connection.send
 

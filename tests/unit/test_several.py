@@ -191,7 +191,7 @@ async def test_opposite_orders_are_the_same(redlock: Redlock, other: Redlock, ki
     async with asyncio.timeout(30):
         await asyncio.gather(*(work(m, n) for m in (redlock, other) for n in ("ab", "ba")))
     assert turns == {"ab": 40, "ba": 40}
-    assert all(len(manager._fleet.lines) == 3 for manager in (redlock, other))
+    assert all(len(manager._opener.session().masters.lines) == 3 for manager in (redlock, other))
 
 
 # Masters that fail.
@@ -270,7 +270,7 @@ async def test_a_key_that_became_no_string_does_not_keep_the_others(
             await asyncio.sleep(1)
     await asyncio.sleep(0.01)
     assert not locks(masters)
-    assert all("0 debts" in repr(master) for master in redlock._masters)
+    assert all("0 debts" in repr(master) for master in redlock._opener.session().links)
 
 
 # What happens to a lease.

@@ -367,18 +367,18 @@ class Simulation:
             self.check_nothing_is_left_of(redlock)
 
     def check_nothing_is_left_of(self, redlock: Redlock) -> None:
-        up, lines = len(self.masters), redlock._fleet.lines
+        up, lines = len(self.masters), redlock._opener.session().masters.lines
         self.must(all(line.idle for line in lines.values()), "somebody stands in line", lines)
         says = [
             re.sub(", master_timeout .* ms", "", repr(redlock)),
-            repr(redlock._fleet),
-            *map(repr, redlock._masters),
+            repr(redlock._opener.session().masters),
+            *map(repr, redlock._opener.session().links),
         ]
         wanted = [f"<Redlock {up} masters, {up} up, 0 leases>"]
         wanted += [f"<Fleet of {up}, 0 rounds underway>"]
         wanted += [f"<Master {fake}, up, 0 debts>" for fake in self.masters]
         self.must(says == wanted, "something is left", says)
-        pending = [master.pending for master in redlock._masters]
+        pending = [master.pending for master in redlock._opener.session().links]
         # INFO, CACHING and GETRANGE: the guard looks at each now and then.
         self.must({0, 3} >= {*pending}, "commands are pending", pending)
 

@@ -44,9 +44,9 @@ def shown(master: str) -> tuple[str, Address | None]:
         seen += map(str, (error.__cause__, error.__context__))
         # Lines of the traceback are lines of our code, so only its last is looked at.
         return " ".join([*seen, traceback.format_exception_only(error)[-1]]), None
-    (address,) = redlock._diallers
+    (address,) = redlock._opener.settings.diallers
     assert isinstance(address, Address)
-    return f"{redlock!r} {redlock._diallers!r} {address} {address!r}", address
+    return f"{redlock!r} {redlock._opener.settings.diallers!r} {address} {address!r}", address
 
 
 def pieces(password: str, url: str) -> set[str]:

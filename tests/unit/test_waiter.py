@@ -187,8 +187,8 @@ async def test_who_gets_a_minority_gives_it_back_and_keeps_its_place(
 
 def delay(redlock: Redlock, number: int, seconds: float) -> None:
     """Let what *redlock* sends to a master arrive so much later."""
-    fake = redlock._diallers[number]
-    connection = redlock._masters[number]._connection
+    fake = redlock._opener.settings.diallers[number]
+    connection = redlock._opener.session().links[number]._connection
     assert isinstance(fake, FakeMaster)
     assert connection is not None
     transport = connection._transport
@@ -367,7 +367,7 @@ async def test_a_call_that_is_lost_costs_a_heartbeat(
     waiter = asyncio.create_task(got(other))
     await asyncio.sleep(0.1)
     for manager in (redlock, other):
-        for master in manager._masters:
+        for master in manager._opener.session().links:
             assert master._connection is not None
             master._connection._on_push = lambda *_: None
     released = now()

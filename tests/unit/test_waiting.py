@@ -15,7 +15,7 @@ from redlock_aio import (
     Retry,
 )
 from redlock_aio._engine.line import ALONE, LONGEST_TENURE, TENURE
-from redlock_aio._engine.rounds import IDLE_LINES
+from redlock_aio._engine.masters import IDLE_LINES
 from redlock_aio._engine.watchdog import CHECK_AFTER
 from redlock_aio._rules.scripts import LOOK
 from redlock_aio.testing import FakeMaster
@@ -248,9 +248,10 @@ async def test_who_leaves_the_line_leaves_no_gap(redlock: Redlock) -> None:
             await second
         assert caught.value.attempts == 1  # out of turn, to say why
         assert caught.value.holder is not None
-        assert redlock._fleet.lines[b"r"]._queue is not None
+        line = redlock._opener.session().masters.lines[b"r"]
+        assert line._queue is not None
         await asyncio.sleep(0)
-        assert len(redlock._fleet.lines[b"r"]._queue) == 2
+        assert len(line._queue) == 2
     released = now()
     assert await first - released < 0.01
     assert await fourth - released < 0.01
@@ -396,8 +397,8 @@ async def test_lines_in_which_nobody_stands_are_forgotten(redlock: Redlock) -> N
         for number in range(3 * IDLE_LINES):
             async with redlock.lock(f"r{number}"):
                 pass
-        assert len(redlock._fleet.lines) <= 2 * IDLE_LINES
-        assert b"kept" in redlock._fleet.lines
+        assert len(redlock._opener.session().masters.lines) <= 2 * IDLE_LINES
+        assert b"kept" in redlock._opener.session().masters.lines
 
 
 # A holder hears that its key is gone.

@@ -9,7 +9,7 @@ import pytest
 from redlock_aio import LockNotAcquiredError, QuorumUnavailableError, Redlock, RedlockError, Retry
 from redlock_aio._engine.attempts import Attempt
 from redlock_aio._engine.line import LONGEST_SPREAD
-from redlock_aio._engine.rounds import IDLE_LINES
+from redlock_aio._engine.masters import IDLE_LINES
 from redlock_aio._rules import protocol
 from redlock_aio._rules.fairness import LIVES
 from redlock_aio._rules.keys import Key
@@ -38,7 +38,7 @@ async def test_spreading_attempts_does_not_use_up_the_wait(
 ) -> None:
     """Else the last attempt has no time, and a held lock looks like masters that are away."""
     async with other.lock("r"):
-        redlock._fleet.line(Key(b"r")).spread = LONGEST_SPREAD
+        redlock._opener.session().masters.line(Key(b"r")).spread = LONGEST_SPREAD
         began = now()
         with pytest.raises(LockNotAcquiredError) as caught:
             await redlock.lock("r", wait=100 + number).acquire()
@@ -53,7 +53,7 @@ async def test_masters_that_are_away_are_no_split_vote(
         master.hang()
     with pytest.raises(QuorumUnavailableError):
         await redlock.lock("r", wait=500).acquire()
-    assert redlock._fleet.line(Key(b"r")).spread == 0
+    assert redlock._opener.session().masters.line(Key(b"r")).spread == 0
     for master in masters:
         master.resume()
     await asyncio.sleep(2)
@@ -79,7 +79,7 @@ async def test_a_key_that_is_no_string_is_no_debt(
     for _ in range(10):
         assert await redlock.lock("r").try_acquire() is None
     await asyncio.sleep(0.01)
-    assert [len(master._debts) for master in redlock._masters] == [0] * 5
+    assert [len(master._debts) for master in redlock._opener.session().links] == [0] * 5
 
 
 async def test_failed_attempts_are_freed_at_once(redlock: Redlock, other: Redlock) -> None:
@@ -142,9 +142,9 @@ async def test_a_line_is_not_forgotten_while_somebody_asks_for_the_time(
     task = asyncio.create_task(redlock.lock("r", fair=True).acquire())
     await asyncio.sleep(0)
     for number in range(2 * IDLE_LINES):
-        redlock._fleet.line(Key(b"%d" % number))
+        redlock._opener.session().masters.line(Key(b"%d" % number))
     lease = await task
-    assert redlock._fleet.lines[b"r"].holder is lease._hold
+    assert redlock._opener.session().masters.lines[b"r"].holder is lease._hold
     await lease.release()
 
 
@@ -203,7 +203,7 @@ async def test_a_time_that_is_read_late_is_not_believed(
     assert isinstance(loop, VirtualTimeLoop)
     async with redlock.lock("r", fair=True):
         pass
-    fleet = redlock._fleet
+    fleet = redlock._opener.session().masters
     before = [fleet.clocks.offset(number) for number in range(5)]
     loop.call_later(0.0004, loop.stall, stalled)  # between a question and its answer
     began = now()
@@ -224,7 +224,7 @@ async def test_one_attempt_survives_that_all_clocks_were_thought_to_be_behind(
 ) -> None:
     async with redlock.lock("r", fair=True):
         pass
-    clocks = redlock._fleet.clocks
+    clocks = redlock._opener.session().masters.clocks
     for bounds in (clocks._least, clocks._most):
         bounds[:] = [bound - 5 for bound in bounds]
     lease = await redlock.lock("r", fair=True).try_acquire()
@@ -242,7 +242,7 @@ async def test_a_grant_of_a_master_that_went_away_does_not_count(
     waiter = asyncio.create_task(redlock.lock("r", fair=True, retry=NEVER).acquire())
     await asyncio.sleep(0.1)
     assert all(masters[number].keys["r"] for number in range(2))
-    for connection in [master._connection for master in redlock._masters[:2]]:
+    for connection in [master._connection for master in redlock._opener.session().links[:2]]:
         assert connection is not None
         connection.condemn("cut")
     for master in masters[:2]:
@@ -306,4 +306,4 @@ async def test_what_is_said_unasked_and_makes_no_sense_changes_nothing(
     redlock: Redlock, push: object
 ) -> None:
     async with redlock.lock("r"), redlock.lock("q", fair=True):
-        redlock._fleet.heard(0, push)
+        redlock._opener.session().masters.heard(0, push)

@@ -263,5 +263,5 @@ async def test_what_has_ended_does_not_pile_up(redlock: Redlock) -> None:
     for _ in range(2000):
         async with redlock.lock("r"):
             pass
-    assert len(redlock._watchdog._heap) < 300
+    assert len(redlock._opener.session().watchdog._heap) < 300
     await kept.release()

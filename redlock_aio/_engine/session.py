@@ -1,0 +1,245 @@
+"""
+What exists between open and close of a manager, in one event loop of one process.
+
+A session owns the masters' connections, the rounds, the watchdog and the queues, and
+ends all of them when it is closed. A manager has one session or none; `Opener` makes
+it on first use.
+"""
+
+import asyncio
+import logging
+import os
+import socket
+from typing import Literal, NamedTuple
+
+from redlock_aio._engine.emitter import Emitter
+from redlock_aio._engine.links import clock_of
+from redlock_aio._engine.masters import Fleet
+from redlock_aio._engine.origin import Origin
+from redlock_aio._engine.readiness import readiness
+from redlock_aio._engine.watchdog import Watchdog
+from redlock_aio._rules import holders, timing
+from redlock_aio._rules.fencing import LEAD_SHARE
+from redlock_aio._rules.quorum import Vote
+from redlock_aio._rules.restarts import Seen
+from redlock_aio._rules.roundtrips import RoundTrips
+from redlock_aio._transport.address import AnyDialler
+from redlock_aio._transport.master import TASK_NAME, Master
+from redlock_aio._transport.set_guard import Guard
+
+RestartGuard = Literal["auto", "strict", "fsync-always", "off"]
+"""Who sees to it that a master that has forgotten its locks stays out of votes."""
+
+CANCELLED = (
+    "the tasks of this Redlock were cancelled, as at the end of a program; 'async with' opens it"
+    " again"
+)
+TASKS_CANCELLED = "the tasks of the Redlock that keeps it were cancelled"
+LOOP_CLOSED = "the event loop in which it was acquired was closed"
+
+CHECK_INTERVAL = 0.02
+"""Seconds between two checks whether leases are held, when all tasks were cancelled."""
+
+_log = logging.getLogger("redlock_aio")
+
+
+class Settings(NamedTuple):
+    """The options of a manager that its sessions go by, all of them valid."""
+
+    diallers: tuple[AnyDialler, ...]
+    drift_factor: float
+    max_ttl: int
+    max_waiters: int
+    restart_guard: RestartGuard
+    stamp: bytes
+    """What others see of the manager; if empty, host and pid."""
+    emitter: Emitter | None
+
+
+class Session:
+    """
+    What exists between open and close of a manager.
+
+    Args:
+        settings: The options of the manager.
+
+        loop: The running event loop, to which the session belongs.
+
+        trips: How long the masters take to answer; the next session goes on with it.
+
+        seen: What is known of the restarts of each master; so is this.
+
+    Attributes:
+        origin: The loop, thread and process that it belongs to.
+
+        links: The masters, with their connections.
+
+        masters: The rounds that are underway.
+
+        watchdog: Of all leases.
+
+        ready: Whether it is known which masters vote.
+
+        clock_lead: How far a fencing token may be ahead of a master's clock, in µs.
+
+        drift_factor, max_ttl, max_waiters, emitter: As the manager has them.
+    """
+
+    __slots__ = (
+        "clock_lead", "drift_factor", "emitter", "links", "loop", "masters", "max_ttl",
+        "max_waiters", "origin", "ready", "watchdog",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        settings: Settings,
+        loop: asyncio.AbstractEventLoop,
+        trips: RoundTrips,
+        seen: list[Seen],
+    ) -> None:
+        self.loop = loop
+        self.origin = Origin(loop)
+        self.drift_factor = settings.drift_factor
+        self.max_ttl = settings.max_ttl
+        self.max_waiters = settings.max_waiters
+        lasts = timing.forgetting(settings.max_ttl, factor=settings.drift_factor)
+        self.clock_lead = int(lasts * LEAD_SHARE * 1_000_000)
+        self.emitter = emitter = settings.emitter
+        if emitter is not None:
+            emitter.loop = loop
+        self.ready = False
+        guard = None
+        if settings.restart_guard in {"auto", "strict"}:
+            strict = settings.restart_guard == "strict"
+            guard = Guard(seen, clock_of(loop), lasts=lasts, strict=strict, tell=log_state)
+        self.links = self._connect(settings, guard, trips)
+        stamp = settings.stamp or this_process()
+        self.masters = Fleet(self.links, loop, trips=trips, stamp=stamp, emitter=emitter)
+        self.watchdog = Watchdog(self.masters, max_ttl=settings.max_ttl)
+
+    def __repr__(self) -> str:
+        return f"<Session of {self.masters!r}>"
+
+    def _connect(
+        self, settings: Settings, guard: Guard | None, trips: RoundTrips
+    ) -> tuple[Master, ...]:
+        emitter = settings.emitter
+        neighbours: dict[str, Master] = {}
+        return tuple(
+            Master(
+                number,
+                dialler,
+                neighbours=neighbours,
+                trips=trips,
+                on_push=self._on_push,
+                tell=log_state,
+                on_state=_ignore if emitter is None else emitter.on_master_state,
+                clock=clock_of(self.loop),
+                cancelled=self._on_cancelled,
+                never_began=self._refuse,
+                guard=guard,
+                vouched=settings.restart_guard == "fsync-always",
+            )
+            for number, dialler in enumerate(settings.diallers)
+        )
+
+    def _on_push(self, master: int, push: object) -> None:
+        # A master gets this method before the session has `masters`; it calls it later.
+        self.masters.heard(master, push)
+
+    async def get_ready(self, wait: int | None) -> None:
+        """
+        Wait until it is known which masters vote, at most *wait* ms if it is not 0.
+
+        Raises:
+            RedlockError: The session was closed.
+
+        Cancellation:
+            Connecting goes on.
+        """
+        self.masters.check_open()
+        if await readiness(self.links, wait, self.masters.trips):
+            self.ready = True
+
+    async def _on_cancelled(self, master: Master) -> None:
+        """
+        Wait until the connection to *master* may end, after its task was cancelled.
+
+        At the end of `asyncio.run` all tasks are cancelled at once, and some have locks to
+        release yet. From now on nothing is acquired or extended, and waiters get an error.
+        The connection stays while a cancelled task holds a lease (which ends by itself at
+        its deadline), and for up to one master time-out while there are other tasks at all.
+        Leases that are still held then are released.
+
+        Cancellation:
+            Leases that are still held are lost at once.
+        """
+        masters, watchdog = self.masters, self.watchdog
+        self._refuse()
+        patience = masters.master_timeout / 1000
+        ends = self.loop.time() + patience
+        try:
+            # A release is on the hot path, so it sets no event for this.
+            while (  # noqa: ASYNC110
+                self.loop.time() < ends and _other_tasks(self.loop)
+            ) or watchdog.is_awaited():
+                await asyncio.sleep(min(CHECK_INTERVAL, patience))
+        finally:
+            watchdog.close(TASKS_CANCELLED)
+            masters.flush()
+            if drained := master.heard():
+                await asyncio.wait([drained], timeout=patience)
+
+    def _refuse(self) -> None:
+        """Refuse acquisitions from now on, and end those that are underway."""
+        if not self.masters.closed:
+            self.ready = False
+            self.masters.close(CANCELLED)
+
+    def abandon(self) -> None:
+        """End it in an event loop that was closed: nothing can be sent any more."""
+        self.watchdog.abandon(LOOP_CLOSED)
+        for link in self.links:
+            link.abandon()
+
+    async def close(self) -> None:
+        """
+        End all leases, release them, and close the connections.
+
+        Cancellation:
+            Everything is closed, only the wait for the masters is cut short.
+        """
+        masters = self.masters
+        self.watchdog.close()
+        masters.close()
+        try:
+            # Attempts that were underway are over now; each takes itself back in
+            # its next turn, and that leaves in the turn after it.
+            await asyncio.sleep(0)
+            masters.flush()
+            if drained := [answer for link in self.links if (answer := link.heard())]:
+                await asyncio.wait(drained, timeout=masters.master_timeout / 1000)
+        finally:
+            for link in self.links:
+                link.close()
+            await asyncio.gather(*(link.ended() for link in self.links))
+
+
+def _other_tasks(loop: asyncio.AbstractEventLoop) -> bool:
+    """Return whether *loop* has tasks other than those of managers."""
+    return any(not task.get_name().startswith(TASK_NAME) for task in asyncio.all_tasks(loop))
+
+
+def this_process() -> bytes:
+    """Return what others see of a manager without a *name*: host and pid."""
+    name = f"{socket.gethostname()}:{os.getpid()}"
+    return holders.named("".join(c if c.isprintable() and c != "{" else "?" for c in name))
+
+
+def log_state(good: bool, said: str) -> None:
+    """Log what a master reports, as a warning unless it is *good* news."""
+    _log.log(logging.INFO if good else logging.WARNING, "%s", said)
+
+
+def _ignore(_vote: Vote) -> None:
+    """Do nothing with the state of a master: there is no listener."""
