@@ -1,7 +1,7 @@
 """
 How to test a program that takes locks, with pytest and pytest-asyncio.
 
-``pip install 'redlock-aio[demo]'`` brings a server to run.
+``pip install 'redlock-aio[testing]'`` brings a server to run, and Lua for the fake master.
 """
 
 import asyncio

@@ -67,9 +67,9 @@ FLOORS = [
     ["_engine.manager"],
     [""],  # the package itself: the public names
     ["fencing"],
-    ["testing._fake_data", "testing._fake_pushes"],
-    ["testing._fake_locks"],
-    ["testing._fake_scripts"],
+    ["testing._fake_lua", "testing._fake_pushes"],
+    ["testing._fake_data"],
+    ["testing._fake_keys"],
     ["testing._fake_commands"],
     ["testing._embedded", "testing._fake", "testing._virtual"],
     ["testing"],

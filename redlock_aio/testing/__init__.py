@@ -4,7 +4,8 @@ For the tests of programs that take locks: real masters, a fake one, a clock tha
 `EmbeddedMaster` and `embedded_masters` start real servers on this machine, and
 pause, kill and restart them: give their `url` to `redlock_aio.Redlock`.
 `FakeMaster` is a master in memory, for tests in virtual time
-(`VirtualTimeLoop`): give it to `redlock_aio.Redlock` as it is.
+(`VirtualTimeLoop`): give it to `redlock_aio.Redlock` as it is. It runs the same Lua
+scripts as real masters. ``pip install 'redlock-aio[testing]'`` brings what both need.
 `cancelled_at` cancels a coroutine at any place it can be cancelled at.
 """
 

@@ -1,16 +1,16 @@
 """
-What a fake master answers to which command.
+What a fake master replies to commands about itself and its connections.
 
-It knows what the library says, and a little more for whoever plays another client.
+It knows the commands that the library sends, and a few more for tests that play another client.
 """
 
 import asyncio
-from collections.abc import Callable
 
-from redlock_aio._rules import membership, protocol, scripts
-from redlock_aio.testing._fake_data import Data, Error
+from redlock_aio._rules import membership, protocol
+from redlock_aio.testing._fake_data import Data
+from redlock_aio.testing._fake_keys import KeyCommands
+from redlock_aio.testing._fake_lua import OK, Error, Status
 from redlock_aio.testing._fake_pushes import Listener, Push, Pushes
-from redlock_aio.testing._fake_scripts import SCRIPTS
 
 AGE = 864_000.0
 """For how many seconds a master has been running that was not restarted."""
@@ -19,7 +19,7 @@ EPOCH = 1_700_000_000
 """What a master's clock says when the running loop's says 0, in seconds."""
 
 
-class Commands:
+class Commands(KeyCommands):
     """
     A master without its connections; the public attributes are those of `FakeMaster`.
 
@@ -37,9 +37,8 @@ class Commands:
         self.commands: list[list[bytes]] = []
         self._age, self._age_at = AGE, _now()
         self._pushes = Pushes(self._notice)
-        self._data = Data(self._pushes)
+        super().__init__(Data(self._pushes, lambda: asyncio.get_running_loop().time()))
         self._keys = self._data.keys
-        self._scripts: set[bytes] = set()
 
     @property
     def uptime(self) -> float:
@@ -106,8 +105,8 @@ class Commands:
         """
         Return the answer to *command*.
 
-        It is bytes, an int, ``None``, ``True`` for OK, a list of these, or an
-        error; or what is said instead of an answer.
+        It is bytes, a `Status`, an int, ``None``, a list of these, or an `Error`; or a
+        `Push`, which takes the place of a reply.
 
         Args:
             listener: The connection on which it came, as one who can be told
@@ -116,7 +115,7 @@ class Commands:
         self.commands.append(command)
         self._pushes.speaker = speaker = listener or self._pushes.stranger
         try:
-            return self._execute(command[0].decode(), command[1:])
+            return self._execute(*command)
         except Error as error:
             return error
         finally:
@@ -124,11 +123,9 @@ class Commands:
             if command[0].upper() != b"CLIENT":
                 speaker.caching = False
 
-    def _execute(self, called: str, arguments: list[bytes]) -> object:
-        name = called.lower()
-        handler: Callable[..., object] | None = getattr(self, f"_do_{name}", None)
-        if handler is None:
-            raise Error(f"ERR unknown command '{called}'")
+    def _execute(self, called: bytes, *arguments: bytes) -> object:
+        handler = self._handler(called)
+        name = called.decode().lower()
         if name.upper() in self.forbid:
             full = "|".join([name, *(verb.decode().lower() for verb in arguments[:1])])
             full = full if name in ("client", "script") else name
@@ -138,7 +135,7 @@ class Commands:
         return handler(*arguments)
 
     def _do_ping(self) -> object:
-        return b"PONG"
+        return Status(b"PONG")
 
     def _do_info(self) -> object:
         said = {
@@ -157,9 +154,6 @@ class Commands:
         seconds = EPOCH + self.clock_offset + asyncio.get_running_loop().time()
         return round(seconds * 1_000_000)
 
-    def _do_time(self) -> object:
-        return [b"%d" % part for part in divmod(self._clock(), 1_000_000)]
-
     def _do_client(self, *arguments: bytes) -> object:
         verb, *options = (argument.upper() for argument in arguments)
         if verb == b"TRACKING" and options == [b"ON", b"OPTIN", b"NOLOOP"]:
@@ -173,7 +167,7 @@ class Commands:
             self._pushes.speaker.caching = True
         else:
             raise Error("ERR syntax error")
-        return True
+        return OK
 
     def _do_subscribe(self, channel: bytes) -> object:
         return self._pushes.subscribe(channel)
@@ -181,56 +175,9 @@ class Commands:
     def _do_unsubscribe(self, channel: bytes) -> object:
         return self._pushes.unsubscribe(channel)
 
-    def _do_publish(self, channel: bytes, message: bytes) -> object:
-        return self._pushes.publish(channel, message)
-
-    def _do_get(self, key: bytes) -> object:
-        return self._data.get(key)
-
-    def _do_getrange(self, key: bytes, first: bytes, last: bytes) -> object:
-        return (self._data.get(key) or b"")[int(first) : int(last) + 1]
-
-    def _do_pttl(self, key: bytes) -> object:
-        return self._data.pttl(key)
-
-    def _do_pexpire(self, key: bytes, ttl: bytes) -> object:
-        return self._data.pexpire(key, int(ttl))
-
-    def _do_del(self, key: bytes) -> object:
-        return self._data.delete(key)
-
-    def _do_delifeq(self, key: bytes, value: bytes) -> object:
-        found, _ = self._data.find(key)
-        if isinstance(found, dict):
-            self._data.get(key)  # which is refused
-        return self._data.delete(key) if found == value else 0
-
     def _do_flushall(self) -> object:
         self.flush()
-        return True
-
-    def _do_script(self, verb: bytes, text: bytes = b"") -> object:
-        if verb.lower() == b"flush":
-            self._scripts.clear()
-            return True
-        script = next(script for script in scripts.SCRIPTS if script.text == text)
-        self._scripts.add(script.sha)
-        return script.sha
-
-    def _do_set(self, key: bytes, value: bytes, *options: bytes) -> object:
-        careful, rest = options[:1] == (b"NX",), options[options[:1] == (b"NX",) :]
-        if rest and (rest[:1] != (b"PX",) or len(rest) != 2):
-            raise Error("ERR syntax error")
-        if careful and self._data.find(key)[0] is not None:
-            return None
-        self._data.set(key, value, int(rest[1]) if rest else None)
-        return True
-
-    def _do_evalsha(self, sha: bytes, number: bytes, *arguments: bytes) -> object:
-        if sha not in self._scripts:
-            raise Error("NOSCRIPT No matching script.")
-        keys, rest = arguments[: int(number)], arguments[int(number) :]
-        return SCRIPTS[sha](self._data, self._clock(), keys, rest)
+        return OK
 
 
 def _now() -> float:
@@ -242,9 +189,9 @@ def _now() -> float:
 
 def encode(reply: object) -> bytes:
     """Return how an answer of `Commands.execute` is written in RESP3."""
-    if reply is True:
-        return b"+OK\r\n"
-    if reply is None or reply is False:
+    if isinstance(reply, Status):
+        return b"+%b\r\n" % reply
+    if reply is None:
         return b"_\r\n"
     if isinstance(reply, int):
         return b":%d\r\n" % reply

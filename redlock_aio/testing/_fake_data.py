@@ -1,16 +1,14 @@
 """What a fake master keeps: strings and sorted sets that end."""
 
-import asyncio
+from collections.abc import Callable
 from typing import Protocol
+
+from redlock_aio.testing._fake_lua import Error
 
 Value = bytes | dict[bytes, float]
 """A string, or the members of a sorted set with their scores."""
 
 NEVER = float("inf")
-
-
-class Error(Exception):
-    """Answered as an error."""
 
 
 class Witness(Protocol):
@@ -30,19 +28,23 @@ class Data:
     """
     The keys of one master; an ended key is gone for everybody, and noticed when it is accessed.
 
+    Args:
+        now: Returns the time, in seconds.
+
     Attributes:
-        keys: By name: the value, and the time of the running loop at which it ends.
+        keys: By name: the value, and the time at which it ends.
     """
 
-    def __init__(self, witness: Witness) -> None:
+    def __init__(self, witness: Witness, now: Callable[[], float]) -> None:
         self._witness = witness
+        self._now = now
         self.publish = witness.publish
         self.keys: dict[bytes, tuple[Value, float]] = {}
 
     def find(self, key: bytes) -> tuple[Value | None, float]:
         """Return the value of *key* and when it ends, without counting as a reader."""
         value, until = self.keys.get(key, (None, NEVER))
-        if value is not None and until != NEVER and _now() >= until:
+        if value is not None and until != NEVER and self._now() >= until:
             del self.keys[key]
             self._witness.was_changed(key)
             return None, NEVER
@@ -57,14 +59,15 @@ class Data:
 
     def get(self, key: bytes) -> bytes | None:
         """Return the string, ``None`` if there is none."""
-        value, _ = self._read(key)
-        if isinstance(value, dict):
-            raise wrong_type()
-        return value
+        return _string(self._read(key))
+
+    def string(self, key: bytes) -> bytes | None:
+        """Do as `get`, without counting as a reader."""
+        return _string(self.find(key))
 
     def set(self, key: bytes, value: bytes, ttl: int | None = None) -> None:
         """Set a string, to live *ttl* ms or for ever, in place of whatever was there."""
-        self.keys[key] = (value, NEVER if ttl is None else _now() + ttl / 1000)
+        self.keys[key] = (value, NEVER if ttl is None else self._now() + ttl / 1000)
         self._witness.was_changed(key)
 
     def delete(self, key: bytes) -> int:
@@ -80,14 +83,14 @@ class Data:
         value, until = self._read(key)
         if value is None:
             return -2
-        return -1 if until == NEVER else round((until - _now()) * 1000)
+        return -1 if until == NEVER else round((until - self._now()) * 1000)
 
     def pexpire(self, key: bytes, ttl: int) -> int:
         """Let a key end *ttl* ms from now; return how many were there."""
         value, _ = self.find(key)
         if value is None:
             return 0
-        self.keys[key] = (value, _now() + ttl / 1000)
+        self.keys[key] = (value, self._now() + ttl / 1000)
         self._witness.was_changed(key)
         return 1
 
@@ -99,30 +102,28 @@ class Data:
             raise wrong_type()
         return value or {}
 
-    def _sorted(self, key: bytes) -> list[tuple[float, bytes]]:
-        members = self._members(self._read(key))
-        return sorted((score, member) for member, score in members.items())
-
-    def zadd(self, key: bytes, score: float, member: bytes) -> None:
-        """Give a member a score; nothing changes if it has that score already."""
+    def zadd(self, key: bytes, score: float, member: bytes) -> int:
+        """Give a member a score; nothing changes if it has that score. Return how many are new."""
         _, until = found = self.find(key)
         members = self._members(found)
         if members.get(member) != score:
             self.keys[key] = ({**members, member: score}, until)
             self._witness.was_changed(key)
+        return int(member not in members)
 
-    def zrem(self, key: bytes, *members: bytes) -> None:
-        """Take members out; a set without any is no key."""
+    def zrem(self, key: bytes, *members: bytes) -> int:
+        """Remove members; a set without any is no key. Return how many were there."""
         _, until = found = self.find(key)
         present = self._members(found)
         left = {member: score for member, score in present.items() if member not in members}
-        if len(left) == len(present):
-            return
-        if left:
-            self.keys[key] = (left, until)
-        else:
-            del self.keys[key]
-        self._witness.was_changed(key)
+        removed = len(present) - len(left)
+        if removed:
+            if left:
+                self.keys[key] = (left, until)
+            else:
+                del self.keys[key]
+            self._witness.was_changed(key)
+        return removed
 
     def zscore(self, key: bytes, member: bytes) -> float | None:
         """Return the score of a member, ``None`` if there is no such member."""
@@ -132,21 +133,17 @@ class Data:
         """Return how many members there are."""
         return len(self._members(self._read(key)))
 
-    def zfirst(self, key: bytes) -> bytes | None:
-        """Return the member with the lowest score."""
-        return next((member for _, member in self._sorted(key)), None)
-
-    def zbelow(self, key: bytes, score: float, limit: int) -> list[bytes]:
-        """Return the first members whose scores are lower than *score*."""
-        return [member for its, member in self._sorted(key) if its < score][:limit]
-
     def zall(self, key: bytes) -> dict[bytes, float]:
-        """Return all members with their scores."""
-        return {member: score for score, member in self._sorted(key)}
+        """Return all members with their scores, in order."""
+        members = self._members(self._read(key))
+        return {m: score for score, m in sorted((score, m) for m, score in members.items())}
 
 
-def _now() -> float:
-    return asyncio.get_running_loop().time()
+def _string(found: tuple[Value | None, float]) -> bytes | None:
+    value = found[0]
+    if isinstance(value, dict):
+        raise wrong_type()
+    return value
 
 
 def wrong_type() -> Error:

@@ -13,9 +13,14 @@ from redlock_aio._rules.scripts import DECLARE, pack
 from redlock_aio.testing import EmbeddedMaster
 
 from .servers import process
-from .test_fake_is_verified import OVER, SHORT, TOLERANCE, Pair, as_late_as_real, connection_to
+from .test_fake_is_verified import TOLERANCE, Pair, as_late_as_real, connection_to
 
 pytestmark = pytest.mark.integration
+
+SHORT = 250
+"""Ms that something lives which is to end: not before the next has been said, on a busy machine."""
+OVER = SHORT / 1000 + 0.04
+"""Seconds after which it has ended."""
 
 KEY = membership.KEY + b"app:"
 SETS = [b'[["a"]]', b'[["b","r1"]]', b"x" * 300]

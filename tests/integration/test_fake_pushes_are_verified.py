@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import hiredis
 import pytest
 
-from redlock_aio._rules import inspection, protocol, revocation, scripts
+from redlock_aio._rules import protocol, scripts
 from redlock_aio._rules.fencing import Counter
 from redlock_aio._rules.protocol import CACHING, TRACKING
 from redlock_aio._rules.scripts import pack
@@ -66,14 +66,8 @@ MINE = protocol.acquire(b"k", TOKEN, LONG)
 THEIRS = protocol.acquire(b"k", OTHERS, LONG)
 COUNTER = Counter((b"k",), 2**53)
 FENCE = 2**51
-FENCED = COUNTER.acquire(b"b" * 40, LONG, FENCE, 2**52)
 MY_FENCED = COUNTER.acquire(TOKEN, LONG, FENCE, 2**52)
-MY_EXTENSION = COUNTER.extend(TOKEN, LONG, FENCE + 1)
-AGAIN = COUNTER.restore(TOKEN, LONG, FENCE)
-LIFT = COUNTER.lift(TOKEN, FENCE, FENCE + 1)
 COUNT = pack(b"SET", COUNTER.keys[0], b"7")
-REVOKE = revocation.revoke(b"k", TOKEN, b"revoked", LONG)
-INSPECT = inspection.inspect(b"k")
 SET, DEL, PEXPIRE = words("SET k v"), words("DEL k"), words("PEXPIRE k 50000")
 
 
@@ -183,22 +177,6 @@ STORIES = [
         gone(b"k"),
     ),
     Story("a script extends without being asked", [("me", MINE + LOOK + EXTEND), ("you", DEL)]),
-    Story("you extend", [("you", MINE), ("me", LOOK), ("you", EXTEND)], gone(b"k")),
-    Story("you fail to extend", [("you", THEIRS), ("me", LOOK), ("you", EXTEND)]),
-    Story(
-        "you release",
-        [("you", MINE), ("me", LOOK), ("you", protocol.release(b"k", TOKEN))],
-        gone(b"k"),
-    ),
-    Story(
-        "a release is refused and looks",
-        [("you", MINE), ("me", CACHING + protocol.release(b"k", OTHERS)), ("you", DEL)],
-        gone(b"k"),
-    ),
-    Story(
-        "a release is mine and does not look",
-        [("me", MINE + CACHING + protocol.release(b"k", TOKEN)), ("you", SET)],
-    ),
     Story(
         "whoever enqueues looks at the lock",
         [
@@ -230,47 +208,6 @@ STORIES = [
         [("me", CACHING + enqueue(TOKEN, b"me/1")), ("you", DEL)],
     ),
     Story(
-        "you enqueue and win",
-        [("me", LOOK), ("you", enqueue(TOKEN, b"you/1"))],
-        gone(b"k"),
-    ),
-    Story(
-        "a queue in which everything stays as it was",
-        [
-            ("you", THEIRS),
-            ("me", CACHING + leave(TOKEN, b"me/1")),
-            ("you", leave(b"c", b"you/1")),
-        ],
-    ),
-    # What operators do.
-    Story("you inspect", [("you", MINE), ("me", LOOK), ("you", INSPECT)]),
-    Story(
-        "whoever inspects looks at it, if asked for",
-        [("you", MINE), ("me", CACHING + INSPECT), ("you", DEL)],
-        gone(b"k"),
-    ),
-    Story("you revoke", [("me", MINE + LOOK), ("you", REVOKE)], gone(b"k")),
-    Story("you revoke something else", [("you", THEIRS), ("me", LOOK), ("you", REVOKE)]),
-    Story("you revoke nothing and close it", [("me", LOOK), ("you", REVOKE)], gone(b"k")),
-    Story("I revoke", [("me", MINE + LOOK + REVOKE), ("you", DEL)]),
-    Story(
-        "whoever was granted it is called when it is revoked",
-        [("me", subscribe(b"me") + enqueue(TOKEN, b"me/1")), ("you", REVOKE)],
-        [[b"subscribe", DESK, 1], [b"message", DESK, b"me/1"]],
-    ),
-    Story(
-        "whoever waits is not",
-        [
-            ("you", enqueue(TOKEN, b"you/1")),
-            ("me", subscribe(b"me") + enqueue(b"c", b"me/1")),
-            ("you", REVOKE),
-        ],
-        [[b"subscribe", DESK, 1]],
-    ),
-    # Counters.
-    Story("you acquire with a token", [("me", LOOK), ("you", FENCED)], gone(b"k")),
-    Story("you fail to", [("you", THEIRS), ("me", LOOK), ("you", MY_FENCED)]),
-    Story(
         "whoever acquires with a token does not look",
         [("me", CACHING + MY_FENCED), ("you", COUNT + DEL)],
     ),
@@ -279,62 +216,6 @@ STORIES = [
         [("you", THEIRS), ("me", CACHING + MY_FENCED), ("you", COUNT + DEL)],
         gone(b"k"),
         before_7_2=gone(COUNTER.keys[0], b"k"),
-    ),
-    Story(
-        "a counter is raised",
-        [("me", MY_FENCED + CACHING + COUNTER.raise_to(FENCE + 9, TOKEN)), ("you", COUNT + DEL)],
-        gone(b"k"),
-    ),
-    Story(
-        "a token's extension looks again",
-        [("me", MY_FENCED + CACHING + MY_EXTENSION), ("you", DEL)],
-        gone(b"k"),
-    ),
-    Story(
-        "a token's extension looks at the counter",
-        [("me", MY_FENCED + CACHING + COUNTER.extend(TOKEN, LONG, 5)), ("you", COUNT + DEL)],
-        gone(COUNTER.keys[0]),
-        before_7_2=gone(COUNTER.keys[0], b"k"),
-    ),
-    Story(
-        "a lock with a token is set again",
-        [("me", CACHING + AGAIN), ("you", DEL)],
-        gone(b"k"),
-    ),
-    Story(
-        "a lock with a token is gone", [("me", CACHING + MY_EXTENSION), ("you", SET)], gone(b"k")
-    ),
-    Story(
-        "you extend with a token",
-        [("you", MY_FENCED), ("me", LOOK), ("you", MY_EXTENSION)],
-        gone(b"k"),
-    ),
-    Story(
-        "you lift a counter",
-        [("you", MY_FENCED), ("me", CACHING + protocol.look(COUNTER.keys[0])), ("you", LIFT)],
-        gone(COUNTER.keys[0]),
-    ),
-    Story("you set again with a token", [("me", LOOK), ("you", AGAIN)], gone(b"k")),
-    Story(
-        "you enqueue with a token",
-        [
-            ("me", CACHING + protocol.look(COUNTER.keys[0])),
-            (
-                "you",
-                protocol.enqueue(
-                    (*KEYS, COUNTER.keys[0]),
-                    OTHERS,
-                    LONG,
-                    member=b"you/1",
-                    priority=5,
-                    lives=LONG,
-                    most=9,
-                    not_after=2**52,
-                    fence=COUNTER.proposed(FENCE),
-                ),
-            ),
-        ],
-        gone(COUNTER.keys[0]),
     ),
     # Channels.
     Story(
@@ -386,37 +267,6 @@ STORIES = [
             ("you", leave(OTHERS, b"you/1")),
         ],
         [[b"subscribe", DESK, 1], [b"message", DESK, b"me/1"]],
-    ),
-    Story(
-        "who stays does not wake himself",
-        [
-            (
-                "me",
-                subscribe(b"me") + enqueue(TOKEN, b"me/1") + leave(TOKEN, b"me/1", stay=True),
-            )
-        ],
-        [[b"subscribe", DESK, 1]],
-    ),
-    Story(
-        "who stays keeps his place",
-        [
-            (
-                "me",
-                subscribe(b"me") + enqueue(TOKEN, b"me/1") + leave(TOKEN, b"me/1", stay=True),
-            ),
-            ("you", enqueue(OTHERS, b"you/1") + leave(OTHERS, b"you/1")),
-        ],
-        [[b"subscribe", DESK, 1], [b"message", DESK, b"me/1"]],
-    ),
-    Story(
-        "who leaves wakes nobody while others hold the lock",
-        [
-            ("me", subscribe(b"me")),
-            ("you", THEIRS + enqueue(b"c", b"you/1")),
-            ("me", enqueue(TOKEN, b"me/1")),
-            ("you", leave(b"c", b"you/1")),
-        ],
-        [[b"subscribe", DESK, 1]],
     ),
     Story(
         "a change, then a message",

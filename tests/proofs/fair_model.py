@@ -15,7 +15,7 @@ from typing import TypeVar
 from redlock_aio._rules import protocol
 from redlock_aio._rules.fairness import ASKED, FAILED, SILENT, Standing, Ticket
 
-from .masters import Keys, run, words
+from .masters import Keys, words
 from .rules import SHIPPED, Rules
 from .search import Step
 
@@ -206,14 +206,15 @@ def _served(column: Column, w: int, *, listens: bool) -> tuple[str, Column]:
     return label, (holder, queue, _at(sides, w, side))
 
 
-def _data(holder: int, queue: tuple[int, ...]) -> Keys:
-    data = Keys()
+def _master(holder: int, queue: tuple[int, ...]) -> Keys:
+    master = Keys()
+    data = master.data
     if holder != NOBODY:
         data.set(KEYS[0], b"%d" % holder)
     for name in queue:
         data.zadd(KEYS[1], _place(name), b"%d" % name)
         data.zadd(KEYS[2], LIVES, b"%d" % name)
-    return data
+    return master
 
 
 def _name(w: int, claim: int) -> int:
@@ -231,7 +232,8 @@ def _claim(w: int, claim: int) -> bytes:
     return b"%d" % (10 * w + claim)
 
 
-def _kept(data: Keys) -> tuple[int, tuple[int, ...]]:
+def _kept(master: Keys) -> tuple[int, tuple[int, ...]]:
+    data = master.data
     holder = data.get(KEYS[0])
     names = range(4)
     queue = tuple([name for name in names if data.zscore(KEYS[1], b"%d" % name) is not None])
@@ -242,7 +244,7 @@ def _kept(data: Keys) -> tuple[int, tuple[int, ...]]:
 def _enqueued(
     holder: int, queue: tuple[int, ...], w: int, claim: int
 ) -> tuple[int, int, tuple[int, ...]]:
-    data = _data(holder, queue)
+    master = _master(holder, queue)
     payload = protocol.enqueue(
         KEYS,
         _claim(w, claim),
@@ -253,19 +255,19 @@ def _enqueued(
         most=9,
         not_after=NEVER,
     )
-    said = protocol.queued(run(data, 0, words(payload)))
+    said = protocol.queued(master.run(words(payload)))
     assert said is not None
-    return NUMBER[said.standing], *_kept(data)
+    return NUMBER[said.standing], *_kept(master)
 
 
 @functools.cache
 def _left(
     holder: int, queue: tuple[int, ...], w: int, claim: int, stays: bool
 ) -> tuple[int, tuple[int, ...]]:
-    data = _data(holder, queue)
+    master = _master(holder, queue)
     member = b"%d" % _name(w, claim)
-    run(data, 0, words(protocol.leave(KEYS, _claim(w, claim), member, stay=stays)))
-    return _kept(data)
+    master.run(words(protocol.leave(KEYS, _claim(w, claim), member, stay=stays)))
+    return _kept(master)
 
 
 # Tuples with something changed.

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from redlock_aio._rules.fencing import Counter
-from redlock_aio._rules.quorum import majority
+from redlock_aio._rules.quorum import GRANTED, majority
 
-from .masters import Keys, run, words
+from .masters import Keys, words
 from .rules import SHIPPED, Rules
 from .search import Step
 
@@ -191,8 +191,8 @@ def _said(
     extend: Extend = Counter.extend,
 ) -> Said:
     """Run a shipped script on one master."""
-    data = Keys()
-    data.time = NOW / 1_000_000
+    master = Keys(NOW / 1_000_000)
+    data = master.data
     every = [Counter((name,), LEAD).keys[0] for name in NAMES]
     for name, key, holder, value in zip(NAMES, every, holders, counters, strict=True):
         if holder != NOBODY:
@@ -205,8 +205,8 @@ def _said(
         "raise": lambda: counter.raise_to(number, token),
         "extend": lambda: extend(counter, token, TTL, number),
     }[what]()
-    reply = run(data, NOW, words(payload))
-    yes = 1 if reply is True else 0 if what == "extend" else reply
+    reply = master.run(words(payload))
+    yes = int(reply == GRANTED) if what == "extend" else reply
     assert isinstance(yes, int)
     held = tuple(int(data.get(name) or NOBODY) for name in NAMES)
     return yes, held, tuple(int(data.get(key) or 0) for key in every)

@@ -1,15 +1,21 @@
 """
 A master that is nothing but its keys and the shipped scripts.
 
-What it does with a command is done by the translation of the scripts in
-`redlock_aio.testing`, which other tests compare with real servers, call by call. So
-the proofs have no master of their own that could be wrong in another way than Redis.
+The scripts are the files that real masters run, in the Lua of `redlock_aio.testing`;
+the commands that they call are those of the fake master there, which other tests
+compare with real servers. Modelled here is only the clock, which is set and does not
+run, and that nobody is told of changes.
 """
 
 from collections.abc import Sequence
 
-from redlock_aio.testing._fake_data import NEVER, Data, Value
-from redlock_aio.testing._fake_scripts import SCRIPTS
+from redlock_aio._rules.scripts import SCRIPTS
+from redlock_aio.testing._fake_data import Data
+from redlock_aio.testing._fake_keys import KeyCommands
+from redlock_aio.testing._fake_lua import lua
+
+for script in SCRIPTS:
+    lua().load(script.text)
 
 
 class Nobody:
@@ -26,55 +32,27 @@ class Nobody:
         return 0
 
 
-class Keys(Data):
+class Keys(KeyCommands):
     """
-    The keys of one master, by a clock that is told instead of asked.
+    The keys of one master.
 
-    Attributes:
-        time: What it is now by the master's clock, in seconds.
+    Args:
+        time: What it is now by the master's clock, in seconds; can be set.
     """
 
-    def __init__(self) -> None:
-        super().__init__(Nobody())
-        self.time = 0.0
+    def __init__(self, time: float = 0.0) -> None:
+        super().__init__(Data(Nobody(), lambda: self.time))
+        self.time = time
+        self.data = self._data
 
-    def find(self, key: bytes) -> tuple[Value | None, float]:
-        found = self.keys.get(key)
-        if found is None:
-            return None, NEVER
-        if self.time >= found[1]:
-            del self.keys[key]
-            return None, NEVER
-        return found
+    def _clock(self) -> int:
+        return int(self.time * 1_000_000)
 
-    def get(self, key: bytes) -> bytes | None:
-        value = self.find(key)[0]
-        assert not isinstance(value, dict)
-        return value
-
-    def set(self, key: bytes, value: bytes, ttl: int | None = None) -> None:
-        self.keys[key] = (value, NEVER if ttl is None else self.time + ttl / 1000)
-
-    def pttl(self, key: bytes) -> int:
-        value, until = self.find(key)
-        if value is None:
-            return -2
-        return -1 if until == NEVER else round((until - self.time) * 1000)
-
-    def pexpire(self, key: bytes, ttl: int) -> int:
-        value, _ = self.find(key)
-        if value is None:
-            return 0
-        self.keys[key] = (value, self.time + ttl / 1000)
-        return 1
+    def run(self, command: Sequence[bytes]) -> object:
+        """Run a script by the words of its command; return the reply."""
+        return lua().run(command[1], self._called, int(command[2]), command[3:])
 
 
 def words(payload: bytes) -> list[bytes]:
     """Return the words of one packed command; none of ours contains a line break."""
     return payload.split(b"\r\n")[2::2]
-
-
-def run(data: Keys, now: int, command: Sequence[bytes]) -> object:
-    """Run a packed script's words on *data* at *now*, in us of the master's clock."""
-    keys = int(command[2])
-    return SCRIPTS[command[1]](data, now, command[3 : 3 + keys], command[3 + keys :])

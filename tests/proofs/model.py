@@ -32,9 +32,9 @@ from typing import TypeVar
 
 from redlock_aio._rules import fencing
 from redlock_aio._rules.fencing import Counter
-from redlock_aio._rules.quorum import majority
+from redlock_aio._rules.quorum import GRANTED, majority
 
-from .masters import Keys, run, words
+from .masters import Keys, words
 from .rules import SHIPPED, Rules
 from .search import Step
 
@@ -369,20 +369,19 @@ def _text(counter: int) -> str:
 
 
 def _master(holder: int, counter: int) -> Keys:
-    data = Keys()
+    master = Keys(NOW / 1_000_000)
     mark, value = divmod(counter, MARK)
     if holder != NOBODY:
-        data.set(b"r", b"%d" % holder)
+        master.data.set(b"r", b"%d" % holder)
     if value:
-        data.set(COUNTER.keys[0], b"%016d" % value + (b".0000%016d" % mark if mark else b""))
-    return data
+        master.data.set(COUNTER.keys[0], b"%016d" % value + (b".0000%016d" % mark if mark else b""))
+    return master
 
 
-def _ran(data: Keys, payload: bytes) -> tuple[int, int, int]:
+def _ran(master: Keys, payload: bytes) -> tuple[object, int, int]:
     """Return the answer, who has the lock then, and what the counter says."""
-    reply = run(data, NOW, words(payload))
-    assert isinstance(reply, int)
-    holder, counter = data.get(b"r"), data.get(COUNTER.keys[0])
+    reply = master.run(words(payload))
+    holder, counter = master.data.get(b"r"), master.data.get(COUNTER.keys[0])
     value, _, mark = (counter or b"0").partition(b".")
     packed = int(value) + MARK * int(mark or 0)
     return reply, NOBODY if holder is None else int(holder), packed
@@ -392,12 +391,14 @@ def _ran(data: Keys, payload: bytes) -> tuple[int, int, int]:
 def _acquired(holder: int, counter: int, owner: int, proposal: int) -> tuple[int, int, int]:
     payload = COUNTER.acquire(b"%d" % owner, TTL, proposal, LATE)
     reply, then, value = _ran(_master(holder, counter), payload)
+    assert isinstance(reply, int)
     return (proposal if reply == 1 else reply), then, value
 
 
 @functools.cache
 def _raised(counter: int, target: int) -> tuple[int, int]:
     said, _, value = _ran(_master(1, counter), COUNTER.raise_to(target, b"1"))
+    assert isinstance(said, int)
     return said, value
 
 
@@ -406,7 +407,7 @@ def _extended(
 ) -> tuple[int, int, int]:
     payload = rules.extend(COUNTER, b"%d" % owner, TTL, fence)
     reply, then, value = _ran(_master(holder, counter), payload)
-    return reply is True, then, value
+    return reply == GRANTED, then, value
 
 
 @functools.cache
@@ -415,7 +416,7 @@ def _lifted(
 ) -> tuple[int, int, int]:
     payload = rules.lift(COUNTER, b"%d" % owner, fence, ceiling)
     reply, then, value = _ran(_master(holder, counter), payload)
-    return reply is True, then, value
+    return reply == GRANTED, then, value
 
 
 @functools.cache
@@ -424,7 +425,7 @@ def _restored(
 ) -> tuple[int, int, int]:
     payload = COUNTER.restore(b"%d" % owner, TTL, fence, ceiling)
     reply, then, value = _ran(_master(holder, counter), payload)
-    return reply, then, value
+    return bool(reply), then, value
 
 
 @functools.cache

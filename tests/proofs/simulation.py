@@ -28,9 +28,9 @@ from redlock_aio._rules.fencing import LEAD_SHARE, Counter
 from redlock_aio._rules.keys import Key
 from redlock_aio._rules.lifetime import HELD, Lifetime
 from redlock_aio._rules.protocol import TIMED_OUT, Silence
-from redlock_aio._rules.quorum import GRANTED, SPLIT, WON, Tally
+from redlock_aio._rules.quorum import SPLIT, WON, Tally
 
-from .masters import Keys, run, words
+from .masters import Keys, words
 from .rules import SHIPPED, Rules
 from .weather import FACTOR, Weather
 
@@ -79,7 +79,7 @@ class Master:
         self._rate = 1 + chance.uniform(-1, 1) * 1e-4
         if weather.ahead:
             counter = b"%d" % ((EPOCH + weather.ahead) * 1_000_000)
-            self.keys.set(Counter((KEY,), 0).keys[0], counter)
+            self.keys.data.set(Counter((KEY,), 0).keys[0], counter)
 
     def clock(self) -> float:
         """Return what time it has, in seconds since some day."""
@@ -96,23 +96,22 @@ class Master:
         away = world.now < self.away_until
         if acquires and away:
             return
-        time = self.clock()
-        self.keys.time = time
-        reply = run(self.keys, int(time * 1_000_000), command)
+        self.keys.time = self.clock()
+        reply = self.keys.run(command)
         if not away:
-            world.later(answer, self.number, GRANTED if reply is True else reply)
+            world.later(answer, self.number, reply)
 
     def forget(self) -> None:
         """Lose everything."""
         world = self._world
-        self.keys.keys.clear()
+        self.keys.data.keys.clear()
         if world.rules.stays_away:
             self.away_until = world.now + world.weather.absence
         world.at(world.often(world.weather.crash), self.forget)
 
     def end(self) -> None:
         """Let a lock end before its time."""
-        self.keys.keys.pop(KEY, None)
+        self.keys.data.keys.pop(KEY, None)
         self._world.at(self._world.often(self._world.weather.ends), self.end)
 
 

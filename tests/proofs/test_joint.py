@@ -6,7 +6,8 @@ import pytest
 
 from redlock_aio._rules.fencing import Counter
 from redlock_aio._rules.keys import Key, Keys
-from redlock_aio.testing import _fake_locks
+from redlock_aio._rules.scripts import ACQUIRE_ALL
+from redlock_aio.testing._fake_lua import lua
 
 from . import joint_model, rules
 from .joint_model import Joint
@@ -67,7 +68,9 @@ def test_a_defect_is_found(name: str) -> None:
 
 def test_a_script_that_does_not_count_on_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     joint_model._said.cache_clear()
-    monkeypatch.setattr(_fake_locks, "beyond", lambda value: value)
+    counts_on = b"(ours == 0 and 1 or 0)"
+    assert ACQUIRE_ALL.text.count(counts_on) == 1
+    monkeypatch.setattr(ACQUIRE_ALL, "sha", lua().load(ACQUIRE_ALL.text.replace(counts_on, b"0")))
     try:
         found = search(Joint(EQUAL, (BOTH, BOTH)), MOST)
         assert found.broken.startswith("P1"), str(found)

@@ -5,7 +5,7 @@ import math
 from collections.abc import Sequence
 
 from redlock_aio.testing import FakeMaster
-from redlock_aio.testing._fake_data import Error
+from redlock_aio.testing._fake_lua import Error
 
 SERVICE = "mine"
 

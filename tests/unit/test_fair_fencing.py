@@ -22,7 +22,7 @@ def revoke(master: FakeMaster, ttl: int = 300) -> None:
     value = master.keys["r"].encode()
     reader = hiredis.Reader()
     reader.feed(revocation.revoke(b"r", value, revocation.revocation(b"instead"), ttl))
-    assert master.execute(reader.gets()) is True
+    assert master.execute(reader.gets()) == b"OK"
 
 
 async def test_a_claim_that_is_given_back_while_a_token_is_agreed_on_does_not_count() -> None:

@@ -9,7 +9,7 @@ from redlock_aio import Redlock
 from redlock_aio._rules.protocol import MARKER
 from redlock_aio._transport.master import Master
 from redlock_aio.testing import FakeMaster
-from redlock_aio.testing._fake_data import Error
+from redlock_aio.testing._fake_lua import Error
 from redlock_aio.testing._fake_pushes import Listener
 
 pytestmark = pytest.mark.promise("S1")

@@ -82,7 +82,7 @@ async def test_another_library_excludes_us_and_we_it(masters: list[FakeMaster]) 
                 assert master.execute([b"SET", b"r", b"theirs", b"NX", b"PX", b"100"]) is None
                 assert master.execute([b"DELIFEQ", b"r", lease.token[:28].encode()]) == 0
         for master in masters:
-            assert master.execute([b"SET", b"r", b"theirs", b"NX", b"PX", b"100"]) is True
+            assert master.execute([b"SET", b"r", b"theirs", b"NX", b"PX", b"100"]) == b"OK"
         error = await refused(redlock, "r")
         assert error.holder is not None
         assert (error.holder.name, error.holder.metadata) == (None, {})

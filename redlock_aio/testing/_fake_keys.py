@@ -1,0 +1,198 @@
+"""
+The commands about keys, as clients and scripts send them to a fake master.
+
+It knows those that the library and its scripts use. An option that it does not know is
+an error, and never ignored.
+"""
+
+import functools
+from collections.abc import Callable, Iterator
+
+from redlock_aio.testing._fake_data import Data
+from redlock_aio.testing._fake_lua import OK, Error, Status, lua
+
+Command = Callable[..., object]
+"""Execute one command; the arguments are bytes."""
+
+
+class KeyCommands:
+    """
+    A master as far as its keys and scripts go.
+
+    Args:
+        data: Its keys.
+    """
+
+    def __init__(self, data: Data) -> None:
+        self._data = data
+        self._lua = lua()
+        self._scripts: set[bytes] = set()
+
+    def _handler(self, name: bytes) -> Command:
+        """
+        Return what executes the command *name*.
+
+        Raises:
+            Error: There is no such command.
+        """
+        command: Command | None = getattr(self, _method(name), None)
+        if command is None:
+            raise Error(f"ERR unknown command '{name.decode()}'")
+        return command
+
+    def _clock(self) -> int:
+        """Return what its clock says, in microseconds."""
+        raise NotImplementedError
+
+    def _do_time(self) -> object:
+        return [b"%d" % part for part in divmod(self._clock(), 1_000_000)]
+
+    # Scripts.
+
+    def _do_script(self, verb: bytes, text: bytes = b"") -> object:
+        if verb.lower() == b"flush":
+            self._scripts.clear()
+            return OK
+        if verb.lower() != b"load":
+            raise _syntax_error()
+        sha = self._lua.load(text)
+        self._scripts.add(sha)
+        return sha
+
+    def _do_evalsha(self, sha: bytes, number: bytes, *words: bytes) -> object:
+        if sha not in self._scripts:
+            raise Error("NOSCRIPT No matching script.")
+        return self._lua.run(sha, self._called, int(number), words)
+
+    def _called(self, name: bytes, *arguments: bytes) -> object:
+        """Execute a command of a script, which no access list forbids."""
+        return self._handler(name)(*arguments)
+
+    # Keys of any type.
+
+    def _do_del(self, key: bytes) -> object:
+        return self._data.delete(key)
+
+    def _do_pttl(self, key: bytes) -> object:
+        return self._data.pttl(key)
+
+    def _do_pexpire(self, key: bytes, ttl: bytes) -> object:
+        return self._data.pexpire(key, _integer(ttl))
+
+    def _do_type(self, key: bytes) -> object:
+        value, _ = self._data.find(key)
+        if value is None:
+            return Status(b"none")
+        return Status(b"zset" if isinstance(value, dict) else b"string")
+
+    def _do_publish(self, channel: bytes, message: bytes) -> object:
+        return self._data.publish(channel, message)
+
+    # Strings.
+
+    def _do_get(self, key: bytes) -> object:
+        return self._data.get(key)
+
+    def _do_getrange(self, key: bytes, first: bytes, last: bytes) -> object:
+        return (self._data.get(key) or b"")[_integer(first) : _integer(last) + 1]
+
+    def _do_set(self, key: bytes, value: bytes, *options: bytes) -> object:
+        ttl, new, old = None, False, None
+        words = iter(options)
+        for option in words:
+            match option.upper():
+                case b"NX":
+                    new = True
+                case b"GET":
+                    old = self._data.string(key)
+                case b"PX":
+                    ttl = _integer(_next(words))
+                case _:
+                    raise _syntax_error()
+        if ttl is not None and ttl <= 0:
+            raise Error("ERR invalid expire time in 'set' command")
+        if new and self._data.find(key)[0] is not None:
+            return None
+        self._data.set(key, value, ttl)
+        return old if b"GET" in options else OK
+
+    def _do_delifeq(self, key: bytes, value: bytes) -> object:
+        return self._data.delete(key) if self._data.string(key) == value else 0
+
+    # Sorted sets.
+
+    def _do_zadd(self, key: bytes, score: bytes, member: bytes) -> object:
+        try:
+            return self._data.zadd(key, float(score), member)
+        except ValueError:
+            raise Error("ERR value is not a valid float") from None
+
+    def _do_zrem(self, key: bytes, *members: bytes) -> object:
+        return self._data.zrem(key, *members)
+
+    def _do_zscore(self, key: bytes, member: bytes) -> object:
+        score = self._data.zscore(key, member)
+        return None if score is None else b"%.17g" % score
+
+    def _do_zcard(self, key: bytes) -> object:
+        return self._data.zcard(key)
+
+    def _do_zrange(self, key: bytes, first: bytes, last: bytes) -> object:
+        begin, end = _integer(first), _integer(last)
+        members = list(self._data.zall(key))
+        begin, end = (place + len(members) if place < 0 else place for place in (begin, end))
+        return members[max(begin, 0) : max(end + 1, 0)]
+
+    def _do_zrangebyscore(self, key: bytes, low: bytes, high: bytes, *options: bytes) -> object:
+        offset, count, scores = 0, -1, False
+        words = iter(options)
+        for option in words:
+            match option.upper():
+                case b"WITHSCORES":
+                    scores = True
+                case b"LIMIT":
+                    offset, count = _integer(_next(words)), _integer(_next(words))
+                case _:
+                    raise _syntax_error()
+        above, below = _bound(low, above=True), _bound(high, above=False)
+        found = [(m, s) for m, s in self._data.zall(key).items() if above(s) and below(s)]
+        found = found[offset : offset + count if count >= 0 else None] if offset >= 0 else []
+        if scores:
+            return [word for member, score in found for word in (member, b"%.17g" % score)]
+        return [member for member, _ in found]
+
+
+@functools.cache
+def _method(command: bytes) -> str:
+    return f"_do_{command.decode().lower()}"
+
+
+def _next(words: Iterator[bytes]) -> bytes:
+    """Return what belongs to an option."""
+    word = next(words, None)
+    if word is None:
+        raise _syntax_error()
+    return word
+
+
+def _integer(text: bytes) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise Error("ERR value is not an integer or out of range") from None
+
+
+def _bound(text: bytes, *, above: bool) -> Callable[[float], bool]:
+    """Return whether a score is inside of one end of a range, which "(" leaves out."""
+    strict = text.startswith(b"(")
+    try:
+        bound = float(text.removeprefix(b"("))
+    except ValueError:
+        raise Error("ERR min or max is not a float") from None
+    if above:
+        return bound.__lt__ if strict else bound.__le__
+    return bound.__gt__ if strict else bound.__ge__
+
+
+def _syntax_error() -> Error:
+    return Error("ERR syntax error")
