@@ -11,6 +11,10 @@ from redlock_aio._engine.manager import Redlock as Redlock
 from redlock_aio._rules.holders import Holder as Holder
 from redlock_aio._rules.inspection import LockState as LockState, MasterView as MasterView
 from redlock_aio._rules.quorum import Answer as Answer, Vote as Vote
+from redlock_aio._rules.statistics import (
+    MasterStatistics as MasterStatistics,
+    Statistics as Statistics,
+)
 from redlock_aio._rules.timing import Retry as Retry
 from redlock_aio.errors import (
     LockLostError as LockLostError,
@@ -29,11 +33,13 @@ __all__ = (
     "LockNotAcquiredError",
     "LockNotHeldError",
     "LockState",
+    "MasterStatistics",
     "MasterView",
     "QuorumUnavailableError",
     "Redlock",
     "RedlockError",
     "Retry",
+    "Statistics",
     "Vote",
 )
 

@@ -9,7 +9,14 @@ import pytest
 HOUSE = Path(__file__).parents[1] / "redlock_aio"
 
 FLOORS = [
-    ["_rules.arguments", "_rules.clocks", "_rules.scripts", "_rules.timing", "_rules.quorum"],
+    [
+        "_rules.arguments",
+        "_rules.clocks",
+        "_rules.scripts",
+        "_rules.statistics",
+        "_rules.timing",
+        "_rules.quorum",
+    ],
     ["_rules.marker", "_rules.membership"],
     [
         "_rules.fairness",

@@ -112,6 +112,12 @@ class Line:
         """Whether nobody has anything to do with it."""
         return not (self.taken or self.guests)
 
+    @property
+    def waiters(self) -> list[object]:
+        """The tasks that wait here, each as an object of its own that another line may have too."""
+        watching = [] if self.watcher is None else [self.watcher]
+        return [*(self._queue or ()), *watching, *(self.guests or ())]
+
     def join(self, place: asyncio.Future[bool]) -> None:
         """Wait behind all others; *place* is done with ``True`` when the turn comes."""
         if self._queue is None:

@@ -15,12 +15,13 @@ from redlock_aio._engine.handing import Adopting
 from redlock_aio._engine.lock import Lock
 from redlock_aio._engine.opening import Opener
 from redlock_aio._engine.options import GivenOptions, OnLost, OptionsCache
-from redlock_aio._engine.session import RestartGuard, Session, Settings
+from redlock_aio._engine.session import RestartGuard, Settings
 from redlock_aio._rules import holders, mistakes, restarts, timing
 from redlock_aio._rules.arguments import of_type, one_of, plain_function, positive
 from redlock_aio._rules.inspection import LockState
 from redlock_aio._rules.resources import Resources
 from redlock_aio._rules.roundtrips import SHORTEST
+from redlock_aio._rules.statistics import Statistics
 from redlock_aio._rules.timing import Retry
 from redlock_aio._transport.address import AnyDialler, addresses
 from redlock_aio.events import Listener
@@ -127,12 +128,12 @@ class Redlock(Adopting, Decorating):
         total, session = len(self._opener.settings.diallers), self._opener.current
         if session is None:
             return f"<Redlock {total} masters, {self._opener.state}>"
-        up = sum(link.up for link in session.links)
-        out = up - sum(link.votes for link in session.links)
+        state, timeout = session.statistics(), self.master_timeout
+        up = sum(master.up for master in state.masters)
+        out = up - sum(master.votes for master in state.masters)
         quarantined = f", {out} quarantined" if out else ""
-        timeout, leases = self.master_timeout, session.watchdog.held
         slow = "" if timeout == SHORTEST else f", master_timeout {timeout} ms"
-        return f"<Redlock {total} masters, {up} up{quarantined}, {leases} leases{slow}>"
+        return f"<Redlock {total} masters, {up} up{quarantined}, {state.leases} leases{slow}>"
 
     @property
     def master_timeout(self) -> int:
@@ -274,7 +275,7 @@ class Redlock(Adopting, Decorating):
         Cancellation:
             Nothing was asked that changes anything.
         """
-        key, session = self._resources.key(resource), await self._ready_session()
+        key, session = self._resources.key(resource), await self._opener.ready_session()
         return await inspecting.inspect(session.masters, resource, key)
 
     async def is_locked(self, resource: str, /) -> bool:
@@ -295,33 +296,29 @@ class Redlock(Adopting, Decorating):
         Cancellation:
             Nothing was asked that changes anything.
         """
-        key, session = self._resources.key(resource), await self._ready_session()
+        key, session = self._resources.key(resource), await self._opener.ready_session()
         return await inspecting.is_locked(session.masters, resource, key)
 
     async def force_release(self, resource: str, /) -> bool:
         """
-        Take *resource* from whoever holds it, also another library, and wake who waits for it.
+        Release *resource* for whoever holds it, also for another library, and wake its waiters.
 
-        For a moment, a little over 0.1 s and two master time-outs, nobody gets it. In that
-        time its holder is told: at once if it is of this process, or if the masters may
-        tell it of changes (``client|tracking``), as they do with this library; one that
-        says so is enough. Its lease is lost then, and its body cancelled. The time-out is
-        the one of this manager. A holder that needs a longer one, because it is farther
-        away from the masters, may be told after others have got the lock: give a
-        *master_timeout* here that is as long as the longest of all programs. A holder that
-        can't be told finds out at its next extension, after a third of its ttl, or when
-        its validity is over if it is cut off; another library may not find out.
-        What it writes meanwhile only a fencing token can refuse: that of the next holder
-        is higher.
+        Nobody gets the lock for a moment, a little over 0.1 s and two master time-outs of
+        this manager. In that time the holder is told, its lease is lost, and its body is
+        cancelled: at once if it is of this process, or if one master tells it that the key
+        has changed (``client|tracking``), as they do with this library. A holder with a
+        longer master time-out, because it is farther away, may be told after others have
+        got the lock: give a *master_timeout* here as long as the longest of all programs.
+        A holder that can't be told finds out at its next extension, after a third of its
+        ttl, or when its validity is over if it is cut off; another library may not find
+        out. Only a fencing token refuses what it writes meanwhile: that of the next holder
+        is higher. A master that does not answer releases the lock as soon as it does.
 
-        Whoever gets the lock after this call has asked the masters keeps it, but for a
-        library that uses one value for several holders. A master that does not answer
-        takes it from the same holder as soon as it does.
-
-        What can't be a lock is never touched: a key of another type, one without a ttl (but
-        for a lock of this library whose ttl somebody has taken away), one of more than
-        2 KiB; unless it has the very value of a lock on another master. On a minority of
-        the masters it is left as it is, and the lock is released on the others. On a
+        A later holder keeps the lock, but for a library that uses one value for several
+        holders. What can't be a lock is never touched: a key of another type, one without a
+        ttl (but for a lock of this library whose ttl somebody has taken away), one of more
+        than 2 KiB; unless it has the very value of a lock on another master. On a minority
+        of the masters it is left as it is, and the lock is released on the others; on a
         majority, or where no master keeps a lock, it is an error.
 
         Returns:
@@ -342,15 +339,17 @@ class Redlock(Adopting, Decorating):
             Otherwise they do, and the lock is free after a moment; only the wait ends. No
             key of ours stays.
         """
-        key, session = self._resources.key(resource), await self._ready_session()
+        key, session = self._resources.key(resource), await self._opener.ready_session()
         masters, watchdog = session.masters, session.watchdog
         return await Eviction(masters, watchdog, resource, key, session.max_ttl).run()
 
-    async def _ready_session(self) -> Session:
-        session = self._opener.session()
-        if not session.ready:
-            await session.get_ready(None)
-        return session
+    def statistics(self) -> Statistics:
+        """
+        Return what the manager does at this moment: masters, rounds, leases, waiters, debts.
+
+        Nothing is sent, and a manager that is not open is not opened.
+        """
+        return self._opener.statistics()
 
     async def __aenter__(self) -> Self:
         """

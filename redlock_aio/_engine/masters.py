@@ -119,8 +119,18 @@ class Fleet:
         self._most_lines = IDLE_LINES
 
     def __repr__(self) -> str:
-        underway = sum(len(batch) for _, batch in self._underway)
-        return f"<Fleet of {len(self.links)}, {underway} rounds underway>"
+        return f"<Fleet of {len(self.links)}, {self.underway} rounds underway>"
+
+    @property
+    def underway(self) -> int:
+        """How many rounds some master has not answered, and none counts as timed out yet."""
+        batches = [self._asked, *(batch for _, batch in self._underway)]
+        return sum(not round.complete for batch in batches for round in batch)
+
+    @property
+    def waiters(self) -> int:
+        """How many tasks of this process wait for a lock."""
+        return len({waiter for line in self.lines.values() for waiter in line.waiters})
 
     @property
     def master_timeout(self) -> int:

@@ -11,6 +11,7 @@ import asyncio
 from redlock_aio._engine.session import Session, Settings, log_state
 from redlock_aio._rules.restarts import Seen
 from redlock_aio._rules.roundtrips import RoundTrips
+from redlock_aio._rules.statistics import MasterStatistics, Statistics
 from redlock_aio._transport.address import ServiceDialler
 from redlock_aio.errors import RedlockError
 
@@ -65,6 +66,21 @@ class Opener:
             session = self._bind(asyncio.get_running_loop())
         return session
 
+    async def ready_session(self) -> Session:
+        """
+        Return the session of the running loop when it is known which masters vote.
+
+        Raises:
+            RedlockError: As for `session`.
+
+        Cancellation:
+            Connecting goes on.
+        """
+        session = self.session()
+        if not session.ready:
+            await session.get_ready(None)
+        return session
+
     def _bind(self, loop: asyncio.AbstractEventLoop) -> Session:
         if self._closed:
             raise RedlockError("this Redlock is closed; 'async with' opens it again")
@@ -77,6 +93,14 @@ class Opener:
             )
         self.current = session = Session(self.settings, loop, self.trips, self._seen)
         return session
+
+    def statistics(self) -> Statistics:
+        """Return what the session does at this moment; without one the masters are away."""
+        if self.current is not None:
+            return self.current.statistics()
+        names = map(str, self.settings.diallers)
+        away = [MasterStatistics(name, False, False, self.state, 0, 0) for name in names]
+        return Statistics(tuple(away), rounds=0, leases=0, waiters=0)
 
     def _abandon_in_closed_loop(self) -> None:
         """
@@ -105,9 +129,7 @@ class Opener:
             await self.close()  # Its tasks were cancelled.
         self._closed = False
         try:
-            session = self.session()
-            if not session.ready:
-                await session.get_ready(None)
+            session = await self.ready_session()
         except asyncio.CancelledError:
             await self.close()
             raise

@@ -23,6 +23,7 @@ from redlock_aio._rules.fencing import LEAD_SHARE
 from redlock_aio._rules.quorum import Vote
 from redlock_aio._rules.restarts import Seen
 from redlock_aio._rules.roundtrips import RoundTrips
+from redlock_aio._rules.statistics import MasterStatistics, Statistics
 from redlock_aio._transport.address import AnyDialler
 from redlock_aio._transport.master import TASK_NAME, Master
 from redlock_aio._transport.set_guard import Guard
@@ -195,6 +196,20 @@ class Session:
         if not self.masters.closed:
             self.ready = False
             self.masters.close(CANCELLED)
+
+    def statistics(self) -> Statistics:
+        """Return what it does at this moment."""
+        return Statistics(
+            tuple(
+                MasterStatistics(
+                    link.name, link.up, link.votes, link.reason, link.pending, len(link.debts)
+                )
+                for link in self.links
+            ),
+            rounds=self.masters.underway,
+            leases=self.watchdog.held,
+            waiters=self.masters.waiters,
+        )
 
     def abandon(self) -> None:
         """End it in an event loop that was closed: nothing can be sent any more."""

@@ -53,8 +53,7 @@ class Master:
 
         trips: How long masters take to answer, from which its time-outs follow.
 
-        on_push: Called with its number and with what it says unasked: which keys
-            were changed, also that any may have been when it comes up.
+        on_push: Called with its number and each push, and with one when it comes up.
 
         tell: Called with a sentence about it that an operator should know, and
             whether it is good news.
@@ -115,7 +114,7 @@ class Master:
         """Whether it has a command for releases, or had when it was up."""
         self.clustered = False
         """Whether it takes keys together only if they have the same hash tag."""
-        self._debts = Debts(
+        self.debts = Debts(
             self._loop,
             overdue=self.overdue,
             warn=lambda said: tell(False, f"{self.name}: {said}"),
@@ -131,10 +130,12 @@ class Master:
         self._task.add_done_callback(lambda _task: self._ended(never_began))
 
     def __repr__(self) -> str:
-        state = str(self._silence.detail)
-        if self.up:
-            state = self.quarantine or "up"
-        return f"<Master {self.name}, {state}, {len(self._debts)} debts>"
+        return f"<Master {self.name}, {self.reason or 'up'}, {len(self.debts)} debts>"
+
+    @property
+    def reason(self) -> str:
+        """Why it has no vote, empty if it has one."""
+        return self.quarantine if self.up else self._silence.detail
 
     @property
     def _patience(self) -> float:
@@ -178,7 +179,7 @@ class Master:
 
     def owe(self, payload: bytes, ttl: int) -> None:
         """Remember a release whose key may live *ttl* ms, and repeat it until confirmed."""
-        self._debts.owe(payload, ttl)
+        self.debts.owe(payload, ttl)
 
     async def _serve(self) -> None:
         """Keep the master connected until cancelled."""
@@ -267,7 +268,7 @@ class Master:
         self._connection = connection
         self.send = connection.send
         self._report(Silence(Answer.GRANTED))
-        self._debts.connected(connection.send)
+        self.debts.connected(connection.send)
         self._judged()
         if not self.votes:
             # What has changed since the last connection was told to nobody, and through
@@ -363,7 +364,7 @@ class Master:
     def _lost(self, reason: str) -> None:
         if self._connection is not None:  # else it is still being examined, which says why
             self._step_down(Silence(Answer.UNREACHABLE, reason))
-        self._debts.lost()
+        self.debts.lost()
 
     def heard(self) -> asyncio.Future[object] | None:
         """Return what is done when all that was sent is answered; ``None`` while it is down."""
@@ -373,7 +374,7 @@ class Master:
     def close(self) -> None:
         """Begin to end the connection, and all attempts to have one."""
         self._closing = True
-        self._debts.close()
+        self.debts.close()
         self._is_known()
         self._task.cancel()
         self._route.close()

@@ -201,7 +201,7 @@ class Scene:
         assert await owed(redlock, within=CLEAN_WITHIN) == []
         assert left_behind(self.masters, within=max(0.0, ends - time.monotonic())) == {}
         assert other_tasks() == tasks
-        assert redlock._opener.session().watchdog.held == 0
+        assert redlock.statistics().leases == 0
 
 
 @pytest.mark.promise("S3")

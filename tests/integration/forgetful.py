@@ -136,9 +136,7 @@ async def kept_out(redlock: Redlock, held: Held) -> KeptOut:
         else:
             assert not held.lease.valid, "two have it"
             await lease.release()
-            await until(
-                lambda: all(m.votes for m in redlock._opener.session().links), within=2 * LATE
-            )
+            await until(lambda: all(m.votes for m in redlock.statistics().masters), within=2 * LATE)
             return KeptOut(at, refused)
         assert at < ends, f"nobody gets it any more: {refused[-1]}"
         await asyncio.sleep(0.02)

@@ -106,7 +106,7 @@ async def until(
 
 def up(redlock: Redlock) -> int:
     """Return how many masters are connected."""
-    return sum(master.up for master in redlock._opener.session().links)
+    return sum(master.up for master in redlock.statistics().masters)
 
 
 def detail(redlock: Redlock, number: int) -> str:

@@ -156,7 +156,7 @@ async def test_a_dead_half_of_two_is_an_error_and_no_hang(masters: list[RealMast
     """7: as it is for a half that refuses."""
     async with connected(masters[:2], master_timeout=10_000) as redlock:
         masters[0].kill()
-        await until(lambda: redlock._opener.session().links[0].up is False)
+        await until(lambda: redlock.statistics().masters[0].up is False)
         with pytest.raises(QuorumUnavailableError):
             await redlock.lock("r", wait=0).acquire()
         await until(lambda: gone(masters[1:2], "r"))

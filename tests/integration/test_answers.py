@@ -166,7 +166,7 @@ async def test_a_permission_that_is_taken_away_is_the_masters_vote(
         call(masters[0], "ACL", "SETUSER", "default", "-set")
         try:
             await vote_of_first(redlock, Answer.ERROR, "NOPERM")
-            assert redlock._opener.session().links[0].up
+            assert redlock.statistics().masters[0].up
         finally:
             call(masters[0], "ACL", "SETUSER", "default", "+@all")
         await vote_of_first(redlock, Answer.GRANTED, "")

@@ -120,10 +120,10 @@ async def test_a_master_that_hangs_until_its_connection_is_given_up_forgets_who_
         for _ in range(3):
             async with redlock.lock("r", fair=True, wait=PATIENCE):
                 await asyncio.sleep(0.01)
-        await until(lambda: not redlock._opener.session().links[0].up)
+        await until(lambda: not redlock.statistics().masters[0].up)
         masters[0].resume()
-        await until(lambda: redlock._opener.session().links[0].up)
-        await until(lambda: not redlock._opener.session().links[0]._debts)
+        await until(lambda: redlock.statistics().masters[0].up)
+        await until(lambda: not redlock._opener.session().links[0].debts)
         await nothing_is_left(masters)
 
 

@@ -135,7 +135,7 @@ async def test_no_key_stays_on_a_master_that_hung_under_load(
         await asyncio.gather(*tasks)
         await until(lambda: up(redlock) == 3)
         await until(lambda: not any(call(m, "DBSIZE") for m in masters[:3]), what="no key is left")
-        await until(lambda: not any(master._debts for master in redlock._opener.session().links))
+        await until(lambda: not any(master.debts for master in redlock._opener.session().links))
 
 
 @pytest.mark.promise("S3")

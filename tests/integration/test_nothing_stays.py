@@ -37,7 +37,7 @@ async def test_contended_locks_leave_nothing(masters: list[RealMaster], keys: in
             # A release is over with a majority; the others answer a little later.
             session = manager._opener.session()
             await until(lambda links=session.links: not any(each.pending for each in links))  # type: ignore[misc]
-            await until(lambda links=session.links: not any(each._debts for each in links))  # type: ignore[misc]
+            await until(lambda links=session.links: not any(each.debts for each in links))  # type: ignore[misc]
             assert len(session.masters.lines) == keys
             assert all(line.idle for line in session.masters.lines.values())
             assert not any(line._queue for line in session.masters.lines.values())

@@ -46,7 +46,7 @@ def states(masters: Sequence[EmbeddedMaster]) -> list[str]:
 
 
 def votes(redlock: Redlock) -> list[bool]:
-    return [master.votes for master in redlock._opener.session().links]
+    return [master.votes for master in redlock.statistics().masters]
 
 
 async def gets_in(masters: Sequence[EmbeddedMaster]) -> bool:

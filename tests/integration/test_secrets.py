@@ -110,7 +110,7 @@ async def test_a_token_that_a_server_repeats_is_not_told(
     """One that does not let us SET prints the arguments up to a length: the key, then the token."""
     with process(kind, "--rename-command", "SET", "") as master:
         async with Redlock([master.url], master_timeout=TIMEOUT, restart_guard="off") as redlock:
-            await until(lambda: redlock._opener.session().links[0].up)
+            await until(lambda: redlock.statistics().masters[0].up)
             caplog.set_level(logging.DEBUG)
             with pytest.raises(LockNotAcquiredError) as caught:
                 await redlock.lock("-" * length, wait=0).acquire()
@@ -123,7 +123,7 @@ async def test_the_token_is_in_no_text_about_a_lease(kind: str) -> None:
     """Only in `Lease.token`, which somebody has to ask for."""
     with process(kind) as master:
         async with Redlock([master.url], master_timeout=TIMEOUT, restart_guard="off") as redlock:
-            await until(lambda: redlock._opener.session().links[0].up)
+            await until(lambda: redlock.statistics().masters[0].up)
             lease = await redlock.lock("r").acquire()
             session = redlock._opener.session()
             said = " ".join(map(repr, (

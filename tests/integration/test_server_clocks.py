@@ -161,7 +161,7 @@ async def test_a_clock_that_is_set_forward_ends_a_key_early(new: New) -> None:
             await asyncio.wait_for(lease.lost.wait(), 20)
             assert watch.ms < SOON
             assert not lease.valid
-        assert all(master.votes for master in redlock._opener.session().links)
+        assert all(master.votes for master in redlock.statistics().masters)
         await until(lambda: gone(masters, "r"))
         async with redlock.lock("r", wait=0):
             pass

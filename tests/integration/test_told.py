@@ -153,7 +153,7 @@ async def test_a_holder_is_told_over_new_connections(
         before = lease._hold.checked_at
         for master in masters:
             master.cut()
-        await until(lambda: all(master.up for master in redlock._opener.session().links))
+        await until(lambda: all(master.up for master in redlock.statistics().masters))
         await until(lambda: lease._hold.checked_at > before)
         await asyncio.sleep(0.3)
         await heard(redlock)
@@ -186,7 +186,7 @@ async def test_masters_that_restart_empty_take_the_lock_with_them(
         await watched(redlock, lease)
         for master in masters[:2]:
             master.restart()
-        await until(lambda: all(master.up for master in redlock._opener.session().links))
+        await until(lambda: all(master.up for master in redlock.statistics().masters))
         await asyncio.sleep(0.3)
         assert lease.valid
         masters[2].restart()

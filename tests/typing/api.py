@@ -18,11 +18,13 @@ from redlock_aio import (
     LockNotAcquiredError,
     LockNotHeldError,
     LockState,
+    MasterStatistics,
     MasterView,
     QuorumUnavailableError,
     Redlock,
     RedlockError,
     Retry,
+    Statistics,
     Vote,
 )
 from redlock_aio.events import (
@@ -54,6 +56,9 @@ async def use(client: Redis) -> None:
         assert_type(same, Redlock)
         lock = redlock.lock("r", ttl=1000, wait=None, auto_extend=True, max_hold=timedelta(hours=1))
         assert_type(lock, Lock)
+        statistics: Statistics = redlock.statistics()
+        assert_type(statistics.masters, tuple[MasterStatistics, ...])
+        assert_type(statistics.debts, int)
         async with contextlib.AsyncExitStack() as stack:
             assert_type(await stack.enter_async_context(redlock.lock("a")), Lease)
             assert_type(await stack.enter_async_context(await lock.acquire()), Lease)

@@ -174,7 +174,7 @@ async def test_who_waits_for_its_majority_owes_masters_that_are_down_nothing_new
         for master in masters[1:]:
             master.kill()
         await asyncio.sleep(60)
-        assert all(len(master._debts) <= 3 for master in redlock._opener.session().links)
+        assert all(len(master.debts) <= 3 for master in redlock._opener.session().links)
         masters[1].restart()
         masters[2].restart()
         began = now()

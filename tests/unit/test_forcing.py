@@ -294,7 +294,7 @@ async def test_a_master_that_comes_back_frees_what_was_seen_and_nothing_else(
         master.resume()
     await asyncio.sleep(3)
     assert locks(masters) == [None, "successor's", None, None, None]
-    assert [len(master._debts) for master in redlock._opener.session().links] == [0] * 5
+    assert [len(master.debts) for master in redlock._opener.session().links] == [0] * 5
 
 
 @pytest.mark.promise("S1")

@@ -216,7 +216,7 @@ async def test_a_release_is_neither_sent_nor_owed_where_its_set_never_left(
     assert limit <= hung.pending <= limit + 10
     await asyncio.sleep(2)
     assert not hung.up
-    assert 10 <= len(hung._debts) <= limit
+    assert 10 <= len(hung.debts) <= limit
     masters[0].resume()
     await asyncio.sleep(1)
     assert masters[0].keys == {}

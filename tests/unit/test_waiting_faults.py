@@ -79,7 +79,7 @@ async def test_a_key_that_is_no_string_is_no_debt(
     for _ in range(10):
         assert await redlock.lock("r").try_acquire() is None
     await asyncio.sleep(0.01)
-    assert [len(master._debts) for master in redlock._opener.session().links] == [0] * 5
+    assert [len(master.debts) for master in redlock._opener.session().links] == [0] * 5
 
 
 async def test_failed_attempts_are_freed_at_once(redlock: Redlock, other: Redlock) -> None:
