@@ -16,6 +16,7 @@ from redlock_aio._rules.fencing import Counter
 from redlock_aio._rules.keys import Key, Keys
 from redlock_aio._rules.protocol import Silence, Trust
 from redlock_aio._rules.quorum import GRANTED, LOST, NOT_YET, OPEN, SPLIT, WON, Answer
+from redlock_aio._rules.request import Request
 from redlock_aio._rules.view import View
 
 EXPIRY_SLACK = 0.001
@@ -228,7 +229,7 @@ class Freeing(Release):
         """The script: by the time that it is repeated the server may be another one."""
         return self._attempt.release()
 
-    def instead(self, master: int) -> "FreeingByScript":
+    def instead(self, master: int) -> Request:
         """
         Return what to send to a master that has refused the command.
 
@@ -236,24 +237,17 @@ class Freeing(Release):
         connection: each release would cost another round trip.
         """
         self._links[master].can_free = self._fleet.can_free = False
-        return FreeingByScript(self)
+        return Request(
+            self.debt,
+            self._by_script,
+            debt_ttl=self.debt_ttl,
+            needless=self.needless,
+            trust=self.trust,
+        )
 
-
-class FreeingByScript:
-    """The script that one master gets which has refused the command of a `Freeing`."""
-
-    __slots__ = ("_freeing", "debt_ttl", "needless", "payload", "trust")
-
-    def __init__(self, freeing: Freeing) -> None:
-        self._freeing = freeing
-        self.payload = freeing.debt
-        self.debt_ttl = freeing.debt_ttl
-        self.needless = freeing.needless
-        self.trust = freeing.trust
-
-    def answered(self, master: int, reply: object, /) -> None:
-        """Count the reply as that of the command."""
-        self._freeing.answered(master, Freeing.yes if reply == GRANTED else reply)
+    def _by_script(self, master: int, reply: object) -> None:
+        """Count the reply to the script as that to the command."""
+        self.answered(master, Freeing.yes if reply == GRANTED else reply)
 
 
 async def agree(

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from redlock_aio._engine.masters import Fleet
 from redlock_aio._rules import protocol
+from redlock_aio._rules.request import Subscription
 
 IDLE = 1.0
 """For how many seconds a process goes on listening when none of its tasks waits."""
@@ -76,8 +77,9 @@ class Queues:
         return True
 
     def _subscribe(self, master: int, *, begins: bool) -> None:
-        subscription = protocol.Subscription(self.client, begins=begins)
-        self.fleet.links[master].send(subscription.payload, (subscription,))
+        # A master that does not allow it wakes nobody; its waiters ask by their heartbeats.
+        request = Subscription(protocol.subscription(self.client, begins=begins))
+        self.fleet.links[master].send(request.payload, (request,))
 
     def left(self, waiter: Member) -> None:
         """Forget a waiter; some time after the last one, listen no more."""

@@ -136,27 +136,13 @@ def mark(value: bytes, *, careful: bool) -> bytes:
     return pack(b"SET", MARKER, value, *([b"NX"] if careful else []))
 
 
-class Subscription:
-    """
-    The command by which *client* begins or ends to hear that it is next in a queue.
-
-    Its reply is what the server says unasked, or an error in the place of a reply.
-    """
-
-    __slots__ = ("debt_ttl", "payload")
-    trust = Trust.FULL
-    needless = 0
-
-    def __init__(self, client: bytes, *, begins: bool) -> None:
-        self.payload = pack(b"SUBSCRIBE" if begins else b"UNSUBSCRIBE", CHANNEL + client)
-        self.debt_ttl = 0
-
-    def answered(self, master: int, reply: object, /) -> None:
-        """Leave it at that: whoever may not listen asks now and then."""
+def subscription(client: bytes, *, begins: bool) -> bytes:
+    """Return the command that subscribes to the wake-up channel of *client*, or ends that."""
+    return pack(b"SUBSCRIBE" if begins else b"UNSUBSCRIBE", CHANNEL + client)
 
 
 def is_confirmation(push: object) -> bool:
-    """Return whether a *push* is the reply to a `Subscription`."""
+    """Return whether a *push* is the reply to a subscription."""
     kinds = (b"subscribe", b"unsubscribe")
     return isinstance(push, list) and len(push) == 3 and push[0] in kinds
 

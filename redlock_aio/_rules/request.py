@@ -23,11 +23,12 @@ class Request:
 
         debt_ttl: For a release: for how many ms its key may live without it.
 
+        needless: For a release: a bit for each master that can't have its key.
+
         trust: What becomes of the command at a quarantined master.
     """
 
-    __slots__ = ("answered", "debt_ttl", "payload", "trust")
-    needless = 0
+    __slots__ = ("answered", "debt_ttl", "needless", "payload", "trust")
 
     def __init__(
         self,
@@ -35,12 +36,20 @@ class Request:
         on_reply: Callable[[int, object], None] = ignore,
         *,
         debt_ttl: int = 0,
+        needless: int = 0,
         trust: Trust = Trust.FULL,
     ) -> None:
         self.payload: bytes = payload
         self.answered: Callable[[int, object], None] = on_reply
         self.debt_ttl: int = debt_ttl
+        self.needless: int = needless
         self.trust: Trust = trust
 
     def __repr__(self) -> str:
-        return f"<Request of {len(self.payload)} bytes>"
+        return f"<{type(self).__name__} of {len(self.payload)} bytes>"
+
+
+class Subscription(Request):
+    """A request whose reply is a push, or an error in the place of a reply."""
+
+    __slots__ = ()

@@ -26,6 +26,7 @@ import hiredis
 from redlock_aio._rules import protocol, scripts
 from redlock_aio._rules.protocol import Asker, Silence, Trust
 from redlock_aio._rules.quorum import Answer
+from redlock_aio._rules.request import Request, Subscription
 
 MAX_PENDING = 10_000
 """
@@ -71,17 +72,10 @@ class Question:
             self.reply.set_result(reply)
 
 
-class Again:
+class Repetition(Request):
     """A release that is sent for the second and last time on one connection."""
 
-    __slots__ = ("answered", "debt_ttl", "needless", "payload")
-    trust = Trust.FULL
-
-    def __init__(self, asker: Asker) -> None:
-        self.needless = asker.needless
-        self.payload = asker.payload
-        self.debt_ttl = asker.debt_ttl
-        self.answered = asker.answered
+    __slots__ = ()
 
 
 _open: "weakref.WeakSet[Connection]" = weakref.WeakSet()
@@ -241,7 +235,7 @@ class Connection(asyncio.Protocol):
         pending = self._pending
         if not protocol.is_confirmation(push):
             self._on_push(self._number, push)
-        elif pending and isinstance(pending[0], protocol.Subscription):
+        elif pending and isinstance(pending[0], Subscription):
             pending.popleft().answered(self._number, push)
 
     def _mad(self, error: Exception) -> object:
@@ -272,11 +266,14 @@ class Connection(asyncio.Protocol):
             loads = [Question(script.load, self._loop) for script in scripts.SCRIPTS]
             self._loaded = loads[-1].reply
             self.send(b"".join([load.payload for load in loads]), loads)
-        if not asker.debt_ttl or isinstance(asker, Again):
+        if not asker.debt_ttl or isinstance(asker, Repetition):
             return False
         # What it reads may be what somebody waits for.
-        watch = Question(protocol.CACHING, self._loop)
-        return self.send(watch.payload + asker.payload, [watch, Again(asker)]) is None
+        caching = Question(protocol.CACHING, self._loop)
+        again = Repetition(
+            asker.payload, asker.answered, debt_ttl=asker.debt_ttl, needless=asker.needless
+        )
+        return self.send(caching.payload + again.payload, [caching, again]) is None
 
     def _send_instead(self, asker: Asker) -> bool:
         """Send the other command of *asker*, if it has one; say if *asker* will be answered."""

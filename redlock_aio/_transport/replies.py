@@ -13,6 +13,7 @@ from redlock_aio._rules import protocol
 from redlock_aio._rules.marker import Marker
 from redlock_aio._rules.protocol import Asker, Silence, Trust
 from redlock_aio._rules.quorum import Answer
+from redlock_aio._rules.request import Request
 from redlock_aio._rules.server import ServerInfo
 
 
@@ -59,33 +60,25 @@ def forbidden(error: Exception) -> MasterError:
     )
 
 
-class Muted:
+def muted(asker: Asker, silence: Silence) -> Request:
     """
-    Stands for an asker at a master that may have forgotten locks.
+    Return the request of *asker* for a quarantined master: most replies count as *silence*.
 
-    A grant of such a master, and a key that is missing there, prove nothing. That
-    somebody else has the lock can be counted all the same: a refusal can only end a
-    lease, or refuse one. An asker that recognises such a reply has a method
-    ``is_refusal(reply)``.
+    A grant of such a master, and a key that is missing there, prove nothing: it may have
+    forgotten locks. A reply that somebody else has the lock counts all the same: a refusal
+    can only end a lease, or refuse one. An asker that recognises such a reply has a
+    method ``is_refusal(reply)``.
     """
+    trust = asker.trust
+    is_refusal: Callable[[object], bool] = getattr(asker, "is_refusal", _never)
 
-    __slots__ = (
-        "_asker", "_is_refusal", "_silence", "debt_ttl", "needless", "payload", "trust",
-    )  # fmt: skip
+    def on_reply(master: int, reply: object) -> None:
+        counts = reply != 0 if trust is Trust.IF_FOUND else is_refusal(reply)
+        asker.answered(master, reply if counts else silence)
 
-    def __init__(self, asker: Asker, silence: Silence) -> None:
-        self._asker = asker
-        self._silence = silence
-        self._is_refusal: Callable[[object], bool] = getattr(asker, "is_refusal", _never)
-        self.payload = asker.payload
-        self.debt_ttl = asker.debt_ttl
-        self.needless = asker.needless
-        self.trust = asker.trust
-
-    def answered(self, master: int, reply: object, /) -> None:
-        """Hand on what counts."""
-        counts = reply != 0 if self.trust is Trust.IF_FOUND else self._is_refusal(reply)
-        self._asker.answered(master, reply if counts else self._silence)
+    return Request(
+        asker.payload, on_reply, debt_ttl=asker.debt_ttl, needless=asker.needless, trust=trust
+    )
 
 
 def _never(_reply: object) -> bool:
@@ -106,7 +99,7 @@ def mute(
     """
     if any(asker.trust is Trust.NONE for asker in askers):
         return silence
-    return send(payload, [a if a.trust is Trust.FULL else Muted(a, silence) for a in askers])
+    return send(payload, [a if a.trust is Trust.FULL else muted(a, silence) for a in askers])
 
 
 def why(error: Exception, secrets: tuple[str, ...], patience: float) -> Silence:

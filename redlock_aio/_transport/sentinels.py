@@ -23,10 +23,11 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from redlock_aio._rules import confirmation, protocol
+from redlock_aio._rules import confirmation
 from redlock_aio._rules.confirmation import Configuration, Confirmation
 from redlock_aio._rules.protocol import Asker, Silence
 from redlock_aio._rules.quorum import Answer
+from redlock_aio._rules.request import Subscription
 from redlock_aio._rules.server import ServerInfo
 from redlock_aio._transport.address import AnyDialler, Dialler, ServiceDialler
 from redlock_aio._transport.connection import Connection, Question
@@ -40,14 +41,6 @@ DIAL_TIMEOUT = 3.0
 
 PATIENCE = 0.8
 """For how many seconds an attempt to dial waits for a majority; less than it may last in all."""
-
-
-class Subscription(protocol.Subscription):
-    """The command that subscribes to failovers; without the permission, polling goes on alone."""
-
-    def __init__(self) -> None:
-        self.payload = confirmation.SUBSCRIBE
-        self.debt_ttl = 0
 
 
 class ConfirmedConnection(Connection):
@@ -265,7 +258,8 @@ class Sentinels(Route):
         self._open.add(connection)
         task = asyncio.current_task()
         try:
-            subscription = Subscription()
+            # To failovers; a Sentinel that does not allow it is only polled.
+            subscription = Subscription(confirmation.SUBSCRIBE)
             connection.send(subscription.payload, [subscription])
             while task is not None and not task.cancelling():
                 await self._ask_once(number, connection)

@@ -29,11 +29,11 @@ MISSED = 0.75
 
 
 def subscribe(client: bytes) -> bytes:
-    return protocol.Subscription(client, begins=True).payload
+    return protocol.subscription(client, begins=True)
 
 
 def unsubscribe(client: bytes) -> bytes:
-    return protocol.Subscription(client, begins=False).payload
+    return protocol.subscription(client, begins=False)
 
 
 DESK = protocol.CHANNEL + b"me"

@@ -8,6 +8,7 @@ import pytest
 from redlock_aio import Answer
 from redlock_aio._rules import protocol
 from redlock_aio._rules.protocol import Silence
+from redlock_aio._rules.request import Subscription
 from redlock_aio._rules.scripts import RELEASE, SCRIPTS
 from redlock_aio._transport import connection as module
 from redlock_aio._transport.connection import MAX_UNPARSED, Connection, Question
@@ -205,8 +206,8 @@ async def test_the_reply_to_a_subscription_is_what_the_server_says_unasked(
 ) -> None:
     """Or an error; either way the replies behind it come to those who asked for them."""
     before, behind, last = (Asking(protocol.look(b"k%d" % i)) for i in range(3))
-    begins = protocol.Subscription(b"c", begins=True)
-    ends = protocol.Subscription(b"c", begins=False)
+    begins = Subscription(protocol.subscription(b"c", begins=True))
+    ends = Subscription(protocol.subscription(b"c", begins=False))
     asked: list[protocol.Asker] = [before, begins, behind, ends, last]
     connection.send(b"".join(asker.payload for asker in asked), asked)
     subscribed = b">3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n"

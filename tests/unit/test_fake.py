@@ -104,9 +104,7 @@ async def test_a_push_comes_before_the_reply_to_what_is_executed_later(
 async def test_what_my_own_command_has_published_comes_behind_its_reply(ear: Ear) -> None:
     ear.order.clear()
     ear.transport.write(
-        protocol.Subscription(b"me", begins=True).payload
-        + pack(b"PUBLISH", DESK, b"x")
-        + protocol.PING
+        protocol.subscription(b"me", begins=True) + pack(b"PUBLISH", DESK, b"x") + protocol.PING
     )
     await asyncio.sleep(LATENCY)
     assert ear.order == [[b"subscribe", DESK, 1], 1, [b"message", DESK, b"x"], b"PONG"]
@@ -223,12 +221,12 @@ async def test_all_is_forgotten_of_a_connection_that_has_ended(
 ) -> None:
     before = timers()
     master.set("k", "v", 60_000)
-    ear.transport.write(protocol.Subscription(b"me", begins=True).payload)
+    ear.transport.write(protocol.subscription(b"me", begins=True))
     await look(ear)
     ear.heard.clear()
     if how == "close":
         ear.transport.write(
-            TRACKING + LOOK + protocol.Subscription(b"me", begins=True).payload
+            TRACKING + LOOK + protocol.subscription(b"me", begins=True)
         )  # is executed yet
         ear.transport.close()
     else:
