@@ -1,14 +1,22 @@
 """
 Waiting in order, in a queue that each master keeps.
 
-A waiter is in the queues of all masters at the same place, and asks each of them
-for the lock: at first, when the master wakes it because it is next, when the lock
-there has expired, and every now and then, by which the masters also see that it
-lives. What its answers mean, and when it leaves the queues for a while, is said in
-`_rules.fairness`.
+    enter all queues ─► ask each master ─┬─ a majority grants ─────────────► won
+                          ▲              ├─ refused for good, or impatient ► leave
+                          │              └─ others come first, or hold it ─► wait
+                          └─ a master wakes us, the key expires, a heartbeat ◄──┘
 
-A release wakes only who is next. If the lock is held by somebody who knows nothing
-of the queue, the one who is next has the master tell when that ends.
+A waiter has the same place in the queues of all masters. It asks a master for the lock
+at first, when the master wakes it because it is next, when the key there expires, and
+by heartbeats, which also keep its place. `_rules.fairness` describes what the answers
+mean, and when a waiter leaves the queues for a while.
+
+A release wakes only the next waiter. If the holder knows nothing of the queue, the next
+waiter has the master push the change of the key (see `Inquiry._watch`).
+
+Grants of a minority are worth nothing, and block the others: two waiters that have the
+grants of two of four masters each would wait for each other for ever. So a waiter that
+can't get a majority now gives its grants back, and so does one whose grants are too old.
 """
 
 import asyncio
@@ -49,8 +57,8 @@ class Waiter(Inquiry):
         self._bell: asyncio.Future[None] | None = None
         self._over = False
         self._began = self._unreached_since = self.fleet.clock()
-        # When the grace for late answers ends, infinite when it has ended.
-        self._heard_out_at: float | None = None
+        # When the grace for late answers ends; infinite when it has ended.
+        self._stragglers_until: float | None = None
 
     # Asking.
 
@@ -61,10 +69,10 @@ class Waiter(Inquiry):
 
     def ask_all(self, *, again: bool = False) -> None:
         """
-        Ask every master, which also tells it that we live.
+        Ask every master, which also keeps our place in its queue.
 
         Args:
-            again: Also those that have not answered the last question yet.
+            again: Whether to ask also masters that have not answered the last question yet.
         """
         self._beats += 1
         now = self.fleet.clock()
@@ -72,7 +80,7 @@ class Waiter(Inquiry):
         if self.ticket.reached >= self._unreached_since:
             self._unreached_since = now
         for master, unanswered in enumerate(self._unanswered):
-            # A question that follows before the answer would make it void. And where
+            # A question that follows before the answer would make that answer void. And where
             # answers do not get through, each question could take the lock once more,
             # until the connection is given up and nothing gives the lock back.
             if again or not unanswered:
@@ -83,10 +91,11 @@ class Waiter(Inquiry):
         due = min(
             *self._due,
             self._beat_at,
-            self._heard_out_at or math.inf,
+            self._stragglers_until or math.inf,
             self._leaves_at,
-            # Aside there is nothing to give back, and with a majority nothing is given back for
-            # age: an instant that nobody attends to would make the timer fire for ever.
+            # Out of the queues there is nothing to give back, and with a majority nothing is
+            # given back for age: an instant at which nothing is done would make the timer fire
+            # again and again.
             math.inf if self._aside or self._until() else self.ticket.stale_at(self._fresh_for),
         )
         if due < self._armed_for:  # a timer that is too early looks again
@@ -104,7 +113,7 @@ class Waiter(Inquiry):
         return self._unreached_since + fairness.UNREACHED
 
     def _tick(self) -> None:
-        """Do what is due: give up on an answer, ask where the lock has expired, be heard."""
+        """Do what is due: count a master as silent, ask where the key expired, send heartbeats."""
         self._armed_for = math.inf
         now = self.fleet.clock()
         for master, due in enumerate(self._due):
@@ -116,27 +125,27 @@ class Waiter(Inquiry):
                 self._ask(master)
             elif standing in (ASKED, GRANTED):
                 self._await_longer(master, now)
-        if self._heard_out_at is not None and now >= self._heard_out_at:
-            self._heard_out_at = math.inf
+        if self._stragglers_until is not None and now >= self._stragglers_until:
+            self._stragglers_until = math.inf
         if now >= self._leaves_at:
             self._step_aside()
         elif now >= self._beat_at:
             self.ask_all()
-        self._consider()
+        self._reevaluate()
         self._arm()
 
-    # Hearing.
+    # Answers and pushes.
 
     def on_answer(self, number: int, sent: float, master: int, reply: object) -> None:
         """Apply an answer, then re-evaluate: win, wait on, or give up."""
         if not self._over:
             self._unanswered[master] -= 1
             self._apply(master, number, sent, reply)
-            self._consider()
+            self._reevaluate()
             self._arm()
 
-    def _consider(self) -> None:
-        """Draw the consequences of what is known."""
+    def _reevaluate(self) -> None:
+        """Win, give up, give back grants or step aside, as the answers so far demand."""
         ticket = self.ticket
         if self._over:
             return
@@ -148,25 +157,28 @@ class Waiter(Inquiry):
                 self._enter_again()
             return
         lost = ticket.lost
-        if self._in_vain:
-            self._hear_out()  # leaving gives back what there is
+        if self._has_failed:
+            self._wait_for_stragglers()  # to leave gives back all grants
             return
         if lost and self.fleet.emitter is not None:
             self.fleet.emitter.on_waiting(self._task)
         if ticket.must_yield or ticket.stale_at(self._fresh_for) <= self.fleet.clock():
             self._give_back()
         if lost and self.queues.listen():
-            self.ask_all(again=True)  # a call may have come before we listened
+            # A master may have woken us before it executed our subscription: then no other
+            # push comes, and without these questions we would wait for a heartbeat.
+            self.ask_all(again=True)
 
     def _step_aside(self) -> None:
-        """Leave all queues, and ask on until a majority answers: see `_rules.fairness`."""
+        """Leave all queues, and go on asking until a majority answers; see `_rules.fairness`."""
         left = self.claim
         left.unsent &= self._never_asked
         self._aside = True
         self._unreached_since = self.fleet.clock()
         self._start_over()
-        # After that: this nudges the waiters of this process that come next, this one too. A
-        # question under the old name would enter the queue again, behind the request to leave.
+        # The new name comes first: this wakes the waiters of this process, also this one, which
+        # may ask at once. Under the old name its question would follow the request to leave, and
+        # enter the queue again.
         left.send_release(max(self._wanted.ttl, fairness.LIVES), stay=False)
         self.ask_all(again=True)
 
@@ -177,20 +189,29 @@ class Waiter(Inquiry):
         self.ask_all(again=True)
 
     @property
-    def _in_vain(self) -> bool:
-        """Whether whoever does not want to wait can't have it; also if the grants are too old."""
+    def _has_failed(self) -> bool:
+        """Whether a non-blocking acquisition has failed: refused, or its grants are too old."""
         return not self.patient and (self.ticket.lost or ASKED not in self.ticket.standings)
 
-    def _hear_out(self) -> None:
-        """End it when all have answered, or as much time again has passed: the error says more."""
-        if self._heard_out_at is None:
+    def _wait_for_stragglers(self) -> None:
+        """
+        End the wait when all masters have answered, or the time so far has passed once more.
+
+        The outcome is certain; the votes of the others make the error more telling.
+        """
+        if self._stragglers_until is None:
             now = self.fleet.clock()
-            self._heard_out_at = now + max(now - self._began, 0.001)
-        if ASKED not in self.ticket.standings or self._heard_out_at == math.inf:
+            self._stragglers_until = now + max(now - self._began, 0.001)
+        if ASKED not in self.ticket.standings or self._stragglers_until == math.inf:
             self.ring()
 
     def called(self, master: int) -> None:
-        """Hear from *master* that it is our turn there."""
+        """
+        Called when *master* pushes that it is our turn there; ask it.
+
+        The other masters will push the same within a moment, if they work. Those that do
+        not (their push was lost, or their queue differs) are asked after `CALLS_LAST`.
+        """
         if self._over:
             return
         self.ticket.called()
@@ -198,47 +219,47 @@ class Waiter(Inquiry):
             self._give_back()  # it was taken from us: see revoke.lua
         soon = self.fleet.clock() + CALLS_LAST
         for number, standing in enumerate(self.ticket.standings):
-            if standing in (AWAITED, UNASKED):  # it is its turn to call, or it waits for us
+            if standing in (AWAITED, UNASKED):  # it is to wake us, or was not asked again yet
                 self._due[number] = min(self._due[number], soon)
         self._ask(master)
         self._arm()
 
     def changed(self, master: int) -> None:
-        """Hear that the lock was changed on *master* by others; ask, if we come after them."""
+        """Called when others have changed the key on *master*; ask it if we are the next."""
         if not self._over and self.ticket.standings[master] is NEXT:
             self._ask(master)
             self._arm()
 
     def nudge(self) -> None:
-        """Hear that a lease of this process has ended, or that it is all over."""
+        """Called when a lease of this process was released, or when the manager is closed."""
         if self.fleet.closed:
             return
         for master in range(len(self.fleet.links)):
             self.changed(master)
 
     def forgotten(self, master: int) -> None:
-        """Hear that *master* may have forgotten us."""
+        """Called when *master* may have forgotten us; ask it."""
         if not self._over:
             self.ticket.forget(master)
             self._ask(master)
             self._arm()
 
-    # Coming to an end.
+    # The end.
 
     def ring(self) -> None:
-        """Let the task look what has become of it."""
+        """Wake the task, which then checks whether it has won."""
         if self._bell is not None and not self._bell.done():
             self._bell.set_result(None)
 
     async def wait(self, seconds: float | None) -> None:
         """
-        Wait until there is something to look at, at most so many *seconds*.
+        Wait until the outcome may be certain, at most so many *seconds*.
 
         Cancellation:
             The place in the queues is kept; `leave` gives it up.
         """
         self._bell = bell = self.fleet.loop.create_future()
-        self._consider()
+        self._reevaluate()
         timer = None
         if seconds is not None:
             timer = self.fleet.loop.call_later(max(seconds, 0.0), self.ring)
@@ -250,9 +271,9 @@ class Waiter(Inquiry):
 
     async def win(self) -> bool:
         """
-        Return whether the lock is ours, by the clock, with a fencing token if there is to be one.
+        Return whether the lock is acquired, by the clock and with its fencing token.
 
-        Then it is over.
+        Then the waiter has ended.
 
         Cancellation:
             The place in the queues is kept; `leave` gives it up.
@@ -262,8 +283,10 @@ class Waiter(Inquiry):
         if until <= fleet.clock():
             return False
         if claim.counter is not None:
-            # A token belongs to these very grants: if they have run out meanwhile,
-            # somebody else may have had the lock, and we may have been granted it anew.
+            # The fencing token belongs to the grants of *claim*. While the masters agree on
+            # it, these may get too old and be given back, another client may hold the lock,
+            # and new grants may come under the next claim: the token would be lower than
+            # the other client's.
             agreed = await claim.settle_on(self._counters(), ticket.needed)
             if claim is not self.claim:
                 return False
@@ -271,14 +294,14 @@ class Waiter(Inquiry):
                 self._give_back()
                 self.ask_all()
                 return False
-        if fleet.closed:  # nobody would tell its holder that it is lost
+        if fleet.closed:  # nothing would extend it, or notify its holder of a loss
             return False
         claim.until = until
         self._end()
         return True
 
     def _until_when(self) -> float:
-        """Return until when we have it; 0 if not, or if it has to be asked for again."""
+        """Return until when a majority has granted it; 0 if none has, or must be asked again."""
         until = self._until()
         if not until and self.ticket.count(GRANTED) >= self.ticket.needed:
             self._give_back()
@@ -286,7 +309,7 @@ class Waiter(Inquiry):
         return until
 
     def leave(self) -> None:
-        """Give back what there is, and leave the queues."""
+        """Give back all grants, and leave the queues."""
         self._end()
         self.claim.send_release(max(self._wanted.ttl, fairness.LIVES), stay=False)
 
@@ -300,9 +323,9 @@ class Waiter(Inquiry):
         self.queues.left(self)
 
     def check(self, resources: tuple[str, ...], began: float, *, over: bool) -> None:
-        """Raise the error that says why the lock was not obtained, if there is no hope."""
+        """Raise the error that says why the lock was not acquired, if waiting is over."""
         self.fleet.check_open()
-        if not (over or self.ticket.refused or self._in_vain):
+        if not (over or self.ticket.refused or self._has_failed):
             return
         self.claim.replies = list(self.replies)
         raise refusal(
