@@ -160,10 +160,6 @@ class Ticket:
             if standing is GRANTED and now < timing.deadline(sent, ttl, factor=factor)
         ]
 
-    def waits_for(self, master: int, number: int) -> bool:
-        """Return whether question *number* is not answered yet, and the answer would count."""
-        return number == self._numbers[master] and self.standings[master] is ASKED
-
     def until(self, ttl: int, *, factor: float, within: float = math.inf) -> float:
         """
         Return until when a majority has granted the lock; 0 if none has.

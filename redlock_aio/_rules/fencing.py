@@ -45,11 +45,9 @@ from redlock_aio._rules.protocol import hash_tagged
 from redlock_aio._rules.scripts import (
     ACQUIRE,
     ACQUIRE_ALL,
-    EXTEND_ALL,
-    EXTEND_FENCED,
+    EXTEND,
     LIFT,
     RAISE,
-    RAISE_ALL,
     RESTORE_FENCED,
     bulk,
     pack,
@@ -109,7 +107,7 @@ class Counter:
         lead: By how many us a proposal may be off a master's clock.
     """
 
-    __slots__ = ("_head", "_keys", "_lead", "_several", "keys")
+    __slots__ = ("_head", "_keys", "_lead", "keys")
 
     def __init__(self, keys: Sequence[bytes], lead: int) -> None:
         self.keys: tuple[bytes, ...] = tuple(
@@ -117,9 +115,8 @@ class Counter:
         )
         self._keys = (b"%d" % (2 * len(keys)), *keys, *self.keys)
         self._lead = max(lead, SHORTEST_LEAD)
-        self._several = len(keys) > 1
         # An acquisition is packed again and again, so what is the same is kept.
-        script = ACQUIRE_ALL if self._several else ACQUIRE
+        script = ACQUIRE_ALL if len(keys) > 1 else ACQUIRE
         self._head = b"*%d\r\n%b" % (
             9 + 2 * len(keys), bulk(b"EVALSHA", script.sha, *self._keys),
         )  # fmt: skip
@@ -154,8 +151,7 @@ class Counter:
 
     def raise_to(self, value: int, token: bytes) -> bytes:
         """Return the command that raises it to *value*, if the lock is *token*'s."""
-        script = RAISE_ALL if self._several else RAISE
-        return pack(b"EVALSHA", script.sha, *self._keys, token, b"%016d" % value, _KEPT)
+        return pack(b"EVALSHA", RAISE.sha, *self._keys, token, b"%016d" % value, _KEPT)
 
     def extend(self, token: bytes, ttl: int, fence: int) -> bytes:
         """
@@ -166,9 +162,7 @@ class Counter:
                 unless `lift` or `restore` has marked the counter with it.
         """
         lives, own = b"%d" % ttl, b"%016d" % fence
-        if self._several:
-            return pack(b"EVALSHA", EXTEND_ALL.sha, *self._keys, token, lives, b"0", own, _KEPT)
-        return pack(b"EVALSHA", EXTEND_FENCED.sha, *self._keys, token, lives, own, _KEPT)
+        return pack(b"EVALSHA", EXTEND.sha, *self._keys, token, lives, b"", own, _KEPT)
 
     def lift(self, token: bytes, fence: int, ceiling: int) -> bytes:
         """Return the command that raises the counters to *ceiling* and marks them with *fence*."""

@@ -1,8 +1,9 @@
 """
 What is locked: one key on the masters, or several at once.
 
-Both say the same things to the masters in their own words: one key as a command
-that other libraries say too, several by scripts that do it to all of them or none.
+One key is set and restored by a command that other libraries use too, several by scripts
+that do it to all of them or none. Extending, releasing and looking are the same scripts
+for both.
 """
 
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from typing import ClassVar, TypeAlias
 
 from redlock_aio._rules import protocol, scripts
 from redlock_aio._rules.fencing import Counter
-from redlock_aio._rules.scripts import ACQUIRE_ALL, EXTEND_ALL, RELEASE_ALL, pack
+from redlock_aio._rules.scripts import ACQUIRE_ALL, EXTEND, RELEASE, pack
 
 Setting: TypeAlias = "Callable[[Key, bytes, int], bytes]"
 """A command that sets a key to a token, for so many ms."""
@@ -19,8 +20,35 @@ Freeing: TypeAlias = "Callable[[Key, bytes], bytes]"
 """A command that deletes a key if it has a token."""
 
 
-class Key(bytes):
-    """One key; what is said about it is said in `protocol`."""
+class _Locked:
+    """What one key and several have in common."""
+
+    __slots__ = ()
+
+    @property
+    def each(self) -> tuple["Key", ...]:
+        """Every single key of it."""
+        raise NotImplementedError
+
+    def look(self) -> bytes:
+        """Return the command that reads the values."""
+        return protocol.look(*self.each)
+
+    def is_kept(self, reply: object, token: bytes) -> bool:
+        """Return whether the *reply* to `look` proves that every key has *token*."""
+        return reply == [token] * len(self.each)
+
+    def is_free(self, reply: object) -> bool:
+        """Return whether the *reply* to `look` proves that no key exists."""
+        return reply == [None] * len(self.each)
+
+    def counter(self, lead: int) -> Counter:
+        """Return what gives the fencing tokens; *lead* as in `Counter`."""
+        return Counter(self.each, lead)
+
+
+class Key(bytes, _Locked):
+    """One key; its commands are packed in `protocol`."""
 
     __slots__ = ()
     can_free: ClassVar[bool] = True
@@ -37,24 +65,8 @@ class Key(bytes):
         """Every single key of it."""
         return (self,)
 
-    def look(self) -> bytes:
-        """Return the command that reads its value."""
-        return protocol.look(self)
 
-    def is_kept(self, reply: object, token: bytes) -> bool:
-        """Return whether the *reply* to `look` says that it is *token*'s."""
-        return reply == [token]
-
-    def is_free(self, reply: object) -> bool:
-        """Return whether the *reply* to `look` says that nobody has it."""
-        return reply == [None]
-
-    def counter(self, lead: int) -> Counter:
-        """Return what gives its fencing tokens; *lead* as in `Counter`."""
-        return Counter((self,), lead)
-
-
-class Keys(tuple[Key, ...]):
+class Keys(tuple[Key, ...], _Locked):
     """Several keys that are locked together, in an order that does not depend on who names them."""
 
     __slots__ = ()
@@ -66,40 +78,24 @@ class Keys(tuple[Key, ...]):
         return self
 
     def acquire(self, token: bytes, ttl: int) -> bytes:
-        """Return the command that takes all for *token*, if nobody has any of them."""
-        return self._said(ACQUIRE_ALL, token, b"%d" % ttl)
+        """Return the command that sets all to *token* for *ttl* ms, if none of them exists."""
+        return self._packed(ACQUIRE_ALL, token, b"%d" % ttl)
 
     def extend(self, token: bytes, ttl: int) -> bytes:
-        """Return the command that lets all live for *ttl* more, if they are *token*'s."""
-        return self._said(EXTEND_ALL, token, b"%d" % ttl, b"0")
+        """Return the command that extends all to *ttl* ms from now, if all have *token*."""
+        return self._packed(EXTEND, token, b"%d" % ttl)
 
     def restore(self, token: bytes, ttl: int) -> bytes:
-        """Return the command that does the same, and takes those again that nobody has."""
-        return self._said(EXTEND_ALL, token, b"%d" % ttl, b"1")
+        """Return the command that extends all, and sets those again that are gone."""
+        return self._packed(EXTEND, token, b"%d" % ttl, b"again")
 
     def release(self, token: bytes) -> bytes:
-        """Return the command that frees those that are *token*'s."""
-        return self._said(RELEASE_ALL, token)
+        """Return the command that deletes those that have *token*."""
+        return self._packed(RELEASE, token)
 
     def free(self, token: bytes) -> bytes:
         """Do as `release`; there is no command for it."""
         return self.release(token)
 
-    def look(self) -> bytes:
-        """Return the command that reads their values."""
-        return protocol.look(*self)
-
-    def is_kept(self, reply: object, token: bytes) -> bool:
-        """Return whether the *reply* to `look` says that all are *token*'s."""
-        return reply == [token] * len(self)
-
-    def is_free(self, reply: object) -> bool:
-        """Return whether the *reply* to `look` says that nobody has any of them."""
-        return reply == [None] * len(self)
-
-    def counter(self, lead: int) -> Counter:
-        """Return what gives their fencing tokens; *lead* as in `Counter`."""
-        return Counter(self, lead)
-
-    def _said(self, script: scripts.Script, *arguments: bytes) -> bytes:
+    def _packed(self, script: scripts.Script, *arguments: bytes) -> bytes:
         return pack(b"EVALSHA", script.sha, b"%d" % len(self), *self, *arguments)

@@ -46,19 +46,15 @@ ADOPT = Script("adopt")
 DECLARE = Script("declare")
 ENQUEUE = Script("enqueue", "get")
 EXTEND = Script("extend")
-EXTEND_ALL = Script("extend_all")
-EXTEND_FENCED = Script("extend_fenced")
 INSPECT = Script("inspect", "get")
 LEAVE = Script("leave", "get")
 LIFT = Script("lift")
 LOOK = Script("look", "get")
 RAISE = Script("raise")
-RAISE_ALL = Script("raise_all")
 RELEASE = Script("release", "get")
-RELEASE_ALL = Script("release_all", "get")
 RESTORE_FENCED = Script("restore_fenced")
 REVOKE = Script("revoke", "get")
 SCRIPTS = (
-    ACQUIRE, ACQUIRE_ALL, ADOPT, DECLARE, ENQUEUE, EXTEND, EXTEND_ALL, EXTEND_FENCED, INSPECT,
-    LEAVE, LIFT, LOOK, RAISE, RAISE_ALL, RELEASE, RELEASE_ALL, RESTORE_FENCED, REVOKE,
+    ACQUIRE, ACQUIRE_ALL, ADOPT, DECLARE, ENQUEUE, EXTEND, INSPECT, LEAVE, LIFT, LOOK, RAISE,
+    RELEASE, RESTORE_FENCED, REVOKE,
 )  # fmt: skip

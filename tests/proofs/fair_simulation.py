@@ -33,6 +33,7 @@ class Waiter:
         self.token = client.token()
         self.won = Bell(self.world)
         self.over = False
+        self._due = [0.0] * len(client.links)
         self.yields = 0
         self.beat()
 
@@ -68,10 +69,13 @@ class Waiter:
                 self._consider()
 
         client.send(master, words(payload), answer)
-        self.world.at(MASTER_TIMEOUT / 1000, self._give_up, master, number)
+        self._due[master] = due = self.world.now + MASTER_TIMEOUT / 1000
+        self.world.at(MASTER_TIMEOUT / 1000, self._give_up, master, due)
 
-    def _give_up(self, master: int, number: int) -> None:
-        if not self.over and self.ticket.waits_for(master, number):
+    def _give_up(self, master: int, due: float) -> None:
+        """Count a master as silent, as the waiter does when its answer is due."""
+        asked = self.ticket.standings[master] is ASKED and self._due[master] == due
+        if not self.over and asked:
             self.ticket.standings[master] = SILENT
             self._consider()
 

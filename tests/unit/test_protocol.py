@@ -103,7 +103,6 @@ def test_info_that_makes_no_sense_is_no_crash() -> None:
 
 SHOWS_VALUES = (
     scripts.ENQUEUE, scripts.INSPECT, scripts.LEAVE, scripts.LOOK, scripts.RELEASE,
-    scripts.RELEASE_ALL,
 )  # fmt: skip
 
 

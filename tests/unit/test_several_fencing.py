@@ -8,7 +8,7 @@ import pytest
 
 from redlock_aio import LockLostError, Redlock
 from redlock_aio._engine.hold import OVERTAKEN
-from redlock_aio._rules.scripts import ACQUIRE_ALL, ENQUEUE, RAISE_ALL
+from redlock_aio._rules.scripts import ACQUIRE_ALL, ENQUEUE, RAISE
 from redlock_aio.testing import FakeMaster
 
 from .meddling import before, count_up, fence, ran
@@ -86,12 +86,12 @@ async def test_counters_that_differ_are_raised_to_the_highest_of_all(
         own = lease.fencing_token
         for name in "ab":
             assert sum(counter == own for counter in counters(masters, name)) >= 3
-        assert max(ran(master, RAISE_ALL) for master in masters) == 1
+        assert max(ran(master, RAISE) for master in masters) == 1
         await lease.extend()
         assert [vote.answer.name for vote in lease.votes].count("GRANTED") >= 3
 
 
-@pytest.mark.parametrize("script", [ACQUIRE_ALL, RAISE_ALL])
+@pytest.mark.parametrize("script", [ACQUIRE_ALL, RAISE])
 async def test_a_key_that_goes_between_two_rounds_is_no_grant(
     redlock: Redlock, masters: list[FakeMaster], script: object
 ) -> None:

@@ -4,7 +4,7 @@
 -- how many us the fencing token may be ahead of this master's clock, to be written here.
 -- All locks get the new value or none; one that has it already counts as well, so that it can be said
 -- again. A lock that is gone is never set again here. Answers OK if they have it, 0 if not, the highest
--- counter's value if that is beyond the fencing token, see extend_fenced.lua; this master's time if no
+-- counter's value if that is beyond the fencing token, see extend.lua; this master's time if no
 -- grant can have led to that token here: who has written it must not use up the numbers.
 local locks, beyond, low = #KEYS, 0, false
 if ARGV[4] then

@@ -4,7 +4,7 @@
 -- ARGV[4]: what channels begin with; a member is "client/number", and the client listens.
 -- Gives back what is ours, and calls who is first now in each queue, if there is something new for it:
 -- the lock is free, or it comes next after somebody else, or the lock is kept: a member that was not
--- the first when it asked does not know when that ends. Answers as release_all.lua does.
+-- the first when it asked does not know when that ends. Answers as release.lua does.
 local time = redis.call("TIME")
 local ms = string.format("(%.0f", time[1] * 1000 + math.floor(time[2] / 1000))
 local locks = #KEYS / 3

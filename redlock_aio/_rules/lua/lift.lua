@@ -4,7 +4,7 @@
 -- Raises the counters in the holder's name: its fencing token is written behind their value, as a
 -- fraction, so that whoever reads a number reads the counter. The next grant to anybody overwrites it.
 -- Answers OK if all locks are ours, 0 if not, the highest counter's value if that is beyond the fencing
--- token and not marked with it; see extend_fenced.lua.
+-- token and not marked with it; see extend.lua.
 local locks, own, ceiling = #KEYS / 2, tonumber(ARGV[2]), tonumber(ARGV[3])
 local mark, beyond, low = ".0000" .. ARGV[2], 0, {}
 for i = 1, locks do
