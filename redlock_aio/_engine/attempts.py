@@ -5,8 +5,6 @@ An attempt is one round with a token of its own. With fencing the masters answer
 with their counters; if those of a majority differ, a second round makes them agree.
 """
 
-import asyncio
-import math
 from typing import ClassVar
 
 from redlock_aio._engine.masters import Fleet
@@ -17,7 +15,6 @@ from redlock_aio._rules.keys import Key, Keys
 from redlock_aio._rules.protocol import Silence, Trust
 from redlock_aio._rules.quorum import GRANTED, LOST, NOT_YET, OPEN, SPLIT, WON, Answer
 from redlock_aio._rules.request import Request
-from redlock_aio._rules.view import View
 
 EXPIRY_SLACK = 0.001
 """Seconds: a master lets a key expire in the millisecond after its ttl."""
@@ -34,7 +31,7 @@ class Attempt(Round):
     the first that comes late would delete the lock that the second has won.
     """
 
-    __slots__ = ("began", "counter", "fence", "key", "stamp", "token", "ttl", "until", "watch")
+    __slots__ = ("began", "counter", "fence", "key", "stamp", "token", "ttl", "until")
     trust = Trust.NONE
 
     def __init__(
@@ -56,8 +53,6 @@ class Attempt(Round):
         """The value that the masters keep: what nobody can guess, and who we are."""
         self.until: float = 0.0
         """Until when the lock may be believed; 0 if it was not won, or too late."""
-        self.watch: Watch | None = None
-        """If it was not won: what is known since."""
         super().__init__(fleet.links, self._request(fleet))
         self.began: float = fleet.clock()
 
@@ -281,106 +276,10 @@ async def agree(
     return 0
 
 
-class Watch(Release):
-    """
-    The release of an attempt that failed, and a look at what stands in its way.
-
-    Whoever waits is told when that may have gone on a majority.
-    """
-
-    __slots__ = ("_bell", "_clock", "_fleet", "_key", "_loop", "view")
-    trust = Trust.FULL
-
-    def __init__(self, fleet: Fleet, attempt: Attempt) -> None:
-        super().__init__(fleet.links, attempt.release(), attempt.ttl, attempt)
-        self._fleet = fleet
-        self._key = attempt.key
-        self._clock = fleet.clock
-        self._loop = fleet.loop
-        self.view: View = View(len(fleet.links))
-        self._bell: asyncio.Future[None] | None = None
-
-    def answered(self, master: int, reply: object, /) -> None:
-        """Note what is in the way; also late, when it does not count as an answer any more."""
-        held = protocol.held(reply)
-        if held is not None:
-            value, left = held
-            self.view.held(master, value, self._clock() + left)
-        elif protocol.is_of_another_type(reply):
-            # SET answers nothing then, as if somebody had the lock. If that were taken
-            # for a lock that has just been freed, the next attempt followed at once.
-            self.view.can_not_be(master, protocol.read(reply).detail)
-        elif protocol.is_settled(reply) and not self._was_refused(master):
-            self.view.may_be_free(master)
-        super().answered(master, reply)
-        self._ring()
-        # It was ours, and in the way of others; not so if the master could not have granted
-        # it, or this attempt would be repeated at once, again and again.
-        if reply == GRANTED and not self._was_refused(master):
-            self._fleet.freed(self._key, master)
-
-    def _was_refused(self, master: int) -> bool:
-        """Whether a master refused for another reason; then it means nothing that nobody has it."""
-        said = protocol.read(self._asked.replies[master]).answer
-        return said in {Answer.ERROR, Answer.QUARANTINED}
-
-    def changed(self, master: int) -> None:
-        """Hear that the key was changed on one master, after it was looked at there."""
-        if self.replies[master] is not NOT_YET:
-            self.view.may_be_free(master)
-            self._ring()
-
-    def nudge(self) -> None:
-        """Hear that a lock of this process has ended, whose release is on its way."""
-        for master in range(len(self.replies)):
-            self.view.may_be_free(master)
-        self._ring()
-
-    def _ring(self) -> None:
-        if self._bell is not None and not self._bell.done():
-            self._bell.set_result(None)
-
-    async def wait(self, seconds: float) -> bool:
-        """
-        Wait until a majority may be free, at most so many *seconds*.
-
-        It ends also when it is known that waiting does not help: see `View.is_hopeless`.
-
-        Returns:
-            Whether it may be.
-
-        Cancellation:
-            Nothing was waited for that must be taken back.
-        """
-        ends = self._clock() + seconds
-        view = self.view
-        while (left := min(view.free_from + EXPIRY_SLACK, ends) - self._clock()) > 0:
-            if view.is_hopeless:
-                break
-            await self._listen(left)
-        return self.view.free_from + EXPIRY_SLACK <= self._clock()
-
-    async def hear_out(self, seconds: float, needed: int) -> None:
-        """
-        Wait until all masters have answered, at most so many *seconds* once *needed* have.
-
-        It ends with the master time-out in any case.
-
-        Cancellation:
-            Nothing was waited for that must be taken back.
-        """
-        masters = len(self.replies)
-        while not self.complete and len(self.missing) > masters - needed:
-            await self._listen(math.inf)
-        ends = self._clock() + seconds
-        while not self.complete and (left := ends - self._clock()) > 0:
-            await self._listen(left)
-
-    async def _listen(self, seconds: float) -> None:
-        self._bell = bell = self._loop.create_future()
-        timer = self._loop.call_later(seconds, self._ring) if seconds < math.inf else None
-        try:
-            await bell
-        finally:
-            if timer is not None:
-                timer.cancel()
+def take_back(fleet: Fleet, attempt: Attempt, ttl: int) -> Release:
+    """Ask all masters to forget *attempt*, whose key may live *ttl* ms; nothing is awaited."""
+    if fleet.can_free and attempt.can_free:
+        freeing = Freeing(fleet, attempt, ttl)
+        fleet.ask(freeing)
+        return freeing
+    return fleet.release(attempt.release(), ttl, attempt)

@@ -118,6 +118,12 @@ class Line:
         watching = [] if self.watcher is None else [self.watcher]
         return [*(self._queue or ()), *watching, *(self.guests or ())]
 
+    def counter_of(self, key: Key | Keys, lead: int) -> Counter:
+        """Return the commands for fencing tokens of *key*; *lead* as in `Counter`."""
+        if self.counter is None:
+            self.counter = key.counter(lead)
+        return self.counter
+
     def join(self, place: asyncio.Future[bool]) -> None:
         """Wait behind all others; *place* is done with ``True`` when the turn comes."""
         if self._queue is None:

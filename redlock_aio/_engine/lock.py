@@ -2,28 +2,27 @@
 
 import asyncio
 import functools
-from collections.abc import Coroutine
 from types import CoroutineType, TracebackType
 from typing import Any
 
-from redlock_aio._engine import queueing, reentrance, refusals, reporting, waiting
+from redlock_aio._engine import reentrance, refusals, reporting
+from redlock_aio._engine.acquisition import Acquisition
 from redlock_aio._engine.attempts import Attempt
 from redlock_aio._engine.belonging import left_by_this_task
-from redlock_aio._engine.clocks import know_the_time
+from redlock_aio._engine.budget import WaitBudget
 from redlock_aio._engine.hold import HeldLease, Sharer
 from redlock_aio._engine.lease import Lease
-from redlock_aio._engine.line import Line
 from redlock_aio._engine.masters import Fleet
 from redlock_aio._engine.opening import Opener
-from redlock_aio._engine.options import LockOptions
+from redlock_aio._engine.options import LockOptions, LockSpec
 from redlock_aio._engine.session import Session
-from redlock_aio._rules.fencing import Counter
 from redlock_aio._rules.keys import Key, Keys
 from redlock_aio._rules.mistakes import NotALease
-from redlock_aio.errors import LockNotAcquiredError
+from redlock_aio._rules.protocol import hash_tag
+from redlock_aio.errors import LockNotAcquiredError, RedlockError
 
 
-class Lock(NotALease):
+class Lock(LockSpec, NotALease):
     """
     The wish to hold a resource, or several, with certain options.
 
@@ -31,20 +30,9 @@ class Lock(NotALease):
     and by several tasks at once, and each acquisition is a `Lease` of its own.
 
     ``async with lock as lease:`` acquires, guards the body, and releases.
-
-    Attributes:
-        resources: The names that it locks, as they were given.
-
-        key: What the masters call them.
-
-        options: How to acquire and to hold them.
-
-        owner: Who shares a lease of its own, if not the task.
-
-        metadata: What others see of the holder, as the masters keep it.
     """
 
-    __slots__ = ("_entered", "_opener", "key", "metadata", "options", "owner", "resources")
+    __slots__ = ("_entered", "_opener")
 
     def __init__(
         self,
@@ -101,59 +89,42 @@ class Lock(NotALease):
     async def _obtain(self, *, entering: bool) -> Lease:
         session = self._opener.session()
         fleet = session.masters
-        began = fleet.clock()
+        budget = WaitBudget(fleet.clock, self.options.wait)
         if not session.ready:
-            await session.get_ready(self.options.wait)
-        key = self.key
-        line = fleet.lines.get(key) or fleet.line(key)
-        alone = not (line.contending or line.holder is not None) and began >= line.open_at
-        if not alone or self.options.fair or not key.can_free or self.owner is not None:
-            return await self._obtain_among_others(session, began, entering=entering)
-        counter = None
-        if self.options.fencing:
-            if began >= fleet.clocks.due_at:
-                return await self._obtain_among_others(session, began, entering=entering)
-            counter = self._counter(session, line)
-        line.contending = True
-        try:
-            won = await self._attempt(session, counter, began, self.options.wait, began)
-            if not won.until:
-                won = await self._persist(session, won, line, began, mine=True, attempts=1)
-        except BaseException as error:
-            line.give_up()
-            reentrance.explain(fleet, self, error)
-            raise
-        return self._lease(session, won, line, mine=True, entering=entering)
-
-    async def _obtain_among_others(
-        self, session: Session, began: float, *, entering: bool
-    ) -> Lease:
-        """Do so where it may be ours already, or others of this process may have it or want it."""
-        fleet = session.masters
+            await session.get_ready(budget.wait)
         while True:
-            if (hold := self._shared(fleet, waits=True)) is not None:
-                return self._share(session, hold, entering=entering)
-            if self.options.fencing and began >= fleet.clocks.due_at:
-                await know_the_time(
-                    fleet, waiting.time_to_answer(fleet, began, self.options.wait, began)
-                )
-            line = fleet.line(self.key)
-            asking = self._in_turn(session, line, self._counter(session, line), began)
+            acquisition = Acquisition(self, session, budget)
+            # A single resource that nobody of this process holds cannot be ours already.
+            if acquisition.line.holder is not None or not self.key.can_free:
+                hold = self._shared(fleet, waits=True)
+                if hold is not None:
+                    return self._share(session, hold, entering=entering)
+            run = acquisition.run()
             try:
                 won = await (
-                    asking if self.owner is None else reentrance.unless_shared(fleet, self, asking)
+                    run if self.owner is None else reentrance.unless_shared(fleet, self, run)
                 )
             except LockNotAcquiredError as error:
                 reentrance.explain(fleet, self, error)
                 raise
             if won is not None:
-                return self._lease(session, won[0], line, mine=won[1], entering=entering)
+                return self._lease(acquisition, won, entering=entering)
 
     def _shared(self, fleet: Fleet, *, waits: bool) -> HeldLease | None:
         """Return the lease of our own that can be taken again, if there is one."""
         if isinstance(self.key, Keys):
-            waiting.check_slots(fleet, self.resources, self.key)
+            self._check_slots(fleet, self.key)
         return reentrance.shared(fleet, self, waits=waits)
+
+    def _check_slots(self, fleet: Fleet, keys: Keys) -> None:
+        """Raise the error that tells so if a Redis Cluster can't keep *keys* together."""
+        if not any(link.clustered for link in fleet.links) or len(set(map(hash_tag, keys))) == 1:
+            return
+        raise RedlockError(
+            f"{', '.join(map(repr, self.resources))} can't be locked together: a master"
+            " is a Cluster, which keeps them in different slots; give them a hash tag,"
+            " as in '{order:7}:invoice' and '{order:7}:stock'"
+        )
 
     def _share(self, session: Session, hold: HeldLease, *, entering: bool) -> Lease:
         """Take a lease again that is our own; the masters are asked for nothing."""
@@ -166,110 +137,6 @@ class Lock(NotALease):
         if entering:
             self._entered[lease] = task
         return lease
-
-    def _counter(self, session: Session, line: Line) -> Counter | None:
-        """Return what gives a fencing token, if there is to be one."""
-        if not self.options.fencing:
-            return None
-        if line.counter is None:
-            line.counter = self.key.counter(session.clock_lead)
-        return line.counter
-
-    def _attempt(
-        self,
-        session: Session,
-        counter: Counter | None,
-        began: float,
-        wait: int | None,
-        asked: float,
-    ) -> Coroutine[object, object, Attempt]:
-        fleet = session.masters
-        return waiting.attempt(
-            fleet,
-            self.key,
-            self.options.ttl,
-            session.drift_factor,
-            waiting.time_to_answer(fleet, began, wait, asked) if wait else None,
-            stamp=fleet.stamp + self.metadata,
-            counter=counter,
-            watched=wait != 0,
-        )
-
-    def _persist(
-        self,
-        session: Session,
-        failed: Attempt,
-        line: Line,
-        began: float,
-        *,
-        mine: bool,
-        attempts: int,
-    ) -> Coroutine[object, object, Attempt]:
-        return waiting.persist(
-            session.masters,
-            self.resources,
-            failed,
-            line,
-            mine=mine,
-            attempts=attempts,
-            factor=session.drift_factor,
-            began=began,
-            wait=self.options.wait,
-            retry=self.options.retry,
-        )
-
-    def _queue(
-        self, session: Session, counter: Counter | None, began: float, wait: int | None
-    ) -> Coroutine[object, object, Attempt]:
-        return queueing.acquire(
-            session.masters,
-            self.resources,
-            self.key,
-            self.options.ttl,
-            session.drift_factor,
-            stamp=session.masters.stamp + self.metadata,
-            most=session.max_waiters,
-            counter=counter,
-            began=began,
-            wait=wait,
-        )
-
-    async def _in_turn(
-        self, session: Session, line: Line, counter: Counter | None, began: float
-    ) -> tuple[Attempt, bool]:
-        """
-        Win the lock behind others of this process, or of all.
-
-        Returns:
-            What has won it, and whether it was in the turn that *line* gave.
-        """
-        wait = self.options.wait
-        if self.options.fair:
-            return await self._queue(session, counter, began, wait), False
-
-        fleet = session.masters
-        ask = functools.partial(self._attempt, session, counter, began, wait)
-        asked, mine, tried = began, False, None
-        if not line.taken:
-            line.contending = mine = True
-        elif wait != 0 and self.options.retry.attempts is None:  # else attempts are made at once
-            mine, tried = await waiting.turn(fleet, line, began, wait, ask)
-            asked = fleet.clock()
-        won, attempts = tried, 1
-        try:
-            if won is None:
-                now = functools.partial(ask, asked)
-                won = await (waiting.politely(fleet, line, began, wait, now) if mine else now())
-            elif mine and not won.until:
-                won.watch, attempts = None, 2  # the watch and the attempt know each other
-                won = await ask(asked)
-            if not won.until:
-                won = await self._persist(session, won, line, began, mine=mine, attempts=attempts)
-        except BaseException:
-            if mine:
-                line.give_up()
-            raise
-        return won, mine
 
     async def try_acquire(self) -> Lease | None:
         """
@@ -296,29 +163,14 @@ class Lock(NotALease):
         may_share = self.options.reentrant or not self.key.can_free
         if may_share and (hold := self._shared(fleet, waits=False)) is not None:
             return self._share(session, hold, entering=False)
-        if self.options.fencing:
-            await know_the_time(fleet, None)
-        line = fleet.line(self.key)
-        counter = self._counter(session, line)
-        if self.options.fair:
-            try:
-                won = await self._queue(session, counter, fleet.clock(), 0)
-            except LockNotAcquiredError as error:
-                return self._refused(session, error)
-            return self._lease(session, won, line, mine=False, entering=False)
-        mine = not line.taken
-        if mine:
-            line.contending = True
-        tried = None
+        acquisition = Acquisition(self, session, WaitBudget(fleet.clock, 0))
         try:
-            tried = await self._attempt(session, counter, 0.0, 0, 0.0)
-        finally:
-            if mine and (tried is None or not tried.until):
-                line.give_up()
-        tried.watch = None  # they know each other
+            tried = await acquisition.try_once()
+        except LockNotAcquiredError as error:
+            return self._refused(session, error)
         if not tried.until:
             return self._refused(session, tried)
-        return self._lease(session, tried, line, mine=mine, entering=False)
+        return self._lease(acquisition, tried, entering=False)
 
     def _refused(self, session: Session, why: Attempt | LockNotAcquiredError) -> Lease | None:
         """Return ``None``; raise if too few masters were asked, or for an event that tells why."""
@@ -329,13 +181,12 @@ class Lock(NotALease):
             del why  # An error knows this frame, which would keep both, and the attempt, alive.
         return None
 
-    def _lease(
-        self, session: Session, won: Attempt, line: Line, *, mine: bool, entering: bool
-    ) -> Lease:
+    def _lease(self, acquisition: Acquisition, won: Attempt, *, entering: bool) -> Lease:
+        session, has_turn = acquisition.session, acquisition.has_turn
         fleet = session.masters
         now = fleet.clock()
-        if not mine:  # it may have been forgotten meanwhile
-            line = fleet.line(self.key)
+        # Without a turn the line may be idle, and have been forgotten meanwhile.
+        line = acquisition.line if has_turn else fleet.line(self.key)
         watchdog = session.watchdog
         hold = HeldLease(
             won, self.resources, line, now, session.drift_factor, self.options.auto_extend
@@ -346,9 +197,9 @@ class Lock(NotALease):
         if self.options.hold_at_least:
             hold.keep_until = now + self.options.hold_at_least / 1000
         watchdog.add(hold, now)
-        if mine:
+        if has_turn:
             line.won(hold, won.began, now)
-        else:  # out of turn
+        else:
             line.keep(hold)
         if self.owner is not None:
             hold.owner = self.owner

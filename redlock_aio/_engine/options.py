@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple
 
 from redlock_aio._rules import timing
 from redlock_aio._rules.arguments import of_type, one_of
+from redlock_aio._rules.keys import Key, Keys
 from redlock_aio._rules.timing import Retry
 
 OnLost = Literal["cancel", "flag"]
@@ -38,6 +39,31 @@ class LockOptions(NamedTuple):
     reentrant: bool
     on_lost: OnLost
     retry: Retry
+
+
+class LockSpec:
+    """
+    What a lock locks, and how.
+
+    Attributes:
+        resources: The names that it locks, as they were given.
+
+        key: The key of them on the masters.
+
+        options: How to acquire and to hold them.
+
+        owner: The owner that shares its leases; ``None`` for the task that acquires.
+
+        metadata: What others see of the holder, as the masters keep it.
+    """
+
+    __slots__ = ("key", "metadata", "options", "owner", "resources")
+
+    resources: tuple[str, ...]
+    key: Key | Keys
+    options: LockOptions
+    owner: object
+    metadata: bytes
 
 
 class GivenOptions(NamedTuple):

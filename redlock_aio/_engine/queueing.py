@@ -1,62 +1,30 @@
-"""From the wish to have a lock in turn to a majority of the masters."""
+"""One call of `Lock.acquire` with *fair*: the wait in the queues of the masters."""
 
 import math
 
+from redlock_aio._engine.budget import WaitBudget
 from redlock_aio._engine.claim import Claim, Wanted
-from redlock_aio._engine.clocks import know_the_time
-from redlock_aio._engine.masters import Fleet
+from redlock_aio._engine.line import Line
+from redlock_aio._engine.options import LockSpec
 from redlock_aio._engine.queues import Queues
+from redlock_aio._engine.session import Session
 from redlock_aio._engine.waiter import Waiter
-from redlock_aio._engine.waiting import time_to_answer
 from redlock_aio._rules.fairness import ASKED
-from redlock_aio._rules.fencing import Counter
-from redlock_aio._rules.keys import Key, Keys
-from redlock_aio._rules.quorum import NOT_YET, Vote, is_final
+from redlock_aio._rules.quorum import NOT_YET, is_final
 
 TIMER_SLACK = 0.001
-"""Seconds by which a wait may end early rather than be looked at once more."""
+"""Seconds by which a wait may end early, because a timer may fire a little early."""
 
-
-LOOK = 1.0
+LOOK_INTERVAL = 1.0
 """Seconds between two looks at the votes of a waiter that nothing wakes, after the first."""
 
 
-def _votes(waiter: Waiter) -> tuple[Vote, ...]:
-    """Return the last vote of each master for *waiter*."""
-    waiter.claim.replies = list(waiter.replies)
-    return waiter.claim.votes()
-
-
-async def acquire(
-    fleet: Fleet,
-    resources: tuple[str, ...],
-    key: Key | Keys,
-    ttl: int,
-    factor: float,
-    *,
-    stamp: bytes,
-    most: int,
-    counter: Counter | None,
-    began: float,
-    wait: int | None,
-) -> Claim:
+async def acquire(lock: LockSpec, session: Session, budget: WaitBudget, line: Line) -> Claim:
     """
-    Wait in the queues for *key* until it is ours.
+    Wait in the queues of the masters until *lock* is ours.
 
     Args:
-        ttl: In milliseconds.
-
-        factor: The drift factor.
-
-        stamp: What follows the token in the value.
-
-        most: How many may wait.
-
-        counter: The one from which it is to have a fencing token, if any.
-
-        began: When the caller began to wait, on the fleet's clock.
-
-        wait: For how many milliseconds from then; ``None`` for ever.
+        line: The local queue of the resource.
 
     Raises:
         LockNotAcquiredError: Others held it to the end, or too many wait.
@@ -68,18 +36,11 @@ async def acquire(
     Cancellation:
         It did not happen: no key stays, and no place in a queue.
     """
-    queues = fleet.queues
-    if not isinstance(queues, Queues):
-        fleet.queues = queues = Queues(fleet)
-    if not fleet.closed:
-        await know_the_time(fleet, time_to_answer(fleet, began, wait, began))
+    fleet = session.masters
     fleet.check_open()
-    # A timer may fire a little early.
-    ends = began + wait / 1000 - TIMER_SLACK if wait else math.inf
-    line = fleet.line(key)
+    ends = budget.began + budget.wait / 1000 - TIMER_SLACK if budget.wait else math.inf
     met, look = False, fleet.master_timeout / 1000
-    wanted = Wanted(key, ttl, stamp, counter, factor, most)
-    waiter = Waiter(queues, line, wanted, patient=wait != 0)
+    waiter = _waiter(lock, session, budget, line)
     try:
         waiter.begin()
         while True:
@@ -90,17 +51,36 @@ async def acquire(
                 return waiter.claim
             over = fleet.clock() >= ends
             unheard = waiter.ticket.count(ASKED) > len(fleet.links) - waiter.ticket.needed
-            least = began + fleet.trips.at_least / 1000 - TIMER_SLACK
+            least = budget.began + fleet.trips.at_least / 1000 - TIMER_SLACK
             if over and unheard and ends < least:
-                # The wait was too short for an answer. One is waited for, as it is
-                # with a wait of 0: no answer is not the same as masters that are away.
+                # The wait was too short for an answer. One is waited for, as with a wait
+                # of 0: no answer is not the same as masters that are away.
                 waiter.patient = False
                 ends = least
                 continue
-            votes = _votes(waiter)
-            waiter.check(resources, began, over=over or is_final(votes))
-            missing = [i for i, said in enumerate(waiter.replies) if said is NOT_YET]
-            met, look = fleet.outages.note(resources, votes, missing, met), LOOK
+            waiter.claim.replies = list(waiter.replies)
+            votes = waiter.claim.votes()
+            waiter.check(lock.resources, budget.began, over=over or is_final(votes))
+            missing = [i for i, reply in enumerate(waiter.replies) if reply is NOT_YET]
+            met, look = fleet.outages.note(lock.resources, votes, missing, met), LOOK_INTERVAL
     except BaseException:
+        # The release gives back what a majority may have granted while this task was being
+        # cancelled, and wakes the next waiter; the masters execute it after every request.
         waiter.leave()
         raise
+
+
+def _waiter(lock: LockSpec, session: Session, budget: WaitBudget, line: Line) -> Waiter:
+    fleet = session.masters
+    queues = fleet.queues
+    if not isinstance(queues, Queues):
+        fleet.queues = queues = Queues(fleet)
+    wanted = Wanted(
+        lock.key,
+        lock.options.ttl,
+        fleet.stamp + lock.metadata,
+        line.counter_of(lock.key, session.clock_lead) if lock.options.fencing else None,
+        session.drift_factor,
+        session.max_waiters,
+    )
+    return Waiter(queues, line, wanted, patient=budget.wait != 0)

@@ -10,24 +10,14 @@ import asyncio
 import math
 import weakref
 from collections.abc import Coroutine
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from redlock_aio._engine.hold import HeldLease, Sharer
 from redlock_aio._engine.masters import Fleet
-from redlock_aio._engine.options import LockOptions
-from redlock_aio._rules.keys import Key, Keys
+from redlock_aio._engine.options import LockSpec
 from redlock_aio.errors import LockNotAcquiredError, RedlockError
 
 T = TypeVar("T")
-
-
-class Wish(Protocol):
-    """What is asked of a lock that is wanted."""
-
-    key: Key | Keys
-    options: LockOptions
-    owner: object
-    resources: tuple[str, ...]
 
 
 def known(task: asyncio.Task[object] | None) -> Sharer:
@@ -35,7 +25,7 @@ def known(task: asyncio.Task[object] | None) -> Sharer:
     return None if task is None else weakref.ref(task)
 
 
-def shared(fleet: Fleet, wish: Wish, *, waits: bool) -> HeldLease | None:
+def shared(fleet: Fleet, wish: LockSpec, *, waits: bool) -> HeldLease | None:
     """
     Return the lease that this task or *owner* holds on all the lock's keys, or ``None``.
 
@@ -75,7 +65,9 @@ def shared(fleet: Fleet, wish: Wish, *, waits: bool) -> HeldLease | None:
     return None
 
 
-async def unless_shared(fleet: Fleet, wish: Wish, asking: Coroutine[object, object, T]) -> T | None:
+async def unless_shared(
+    fleet: Fleet, wish: LockSpec, asking: Coroutine[object, object, T]
+) -> T | None:
     """
     Await *asking*; ``None`` if another task of the same owner has acquired the lock meanwhile.
 
@@ -121,7 +113,7 @@ def _is_owner(hold: HeldLease, owner: object) -> bool:
     return hold.owner is not None and bool(hold.owner == owner)
 
 
-def _has_all(hold: HeldLease, wish: Wish) -> bool:
+def _has_all(hold: HeldLease, wish: LockSpec) -> bool:
     return set(wish.key.each) <= set(hold.attempt.key.each)
 
 
@@ -132,7 +124,7 @@ def _lasts(hold: HeldLease) -> bool:
     return guards or (hold.renewed and hold.ends == math.inf)
 
 
-def explain(fleet: Fleet, wish: Wish, error: BaseException) -> None:
+def explain(fleet: Fleet, wish: LockSpec, error: BaseException) -> None:
     """Set the hint of *error* if this task holds the lock itself, or lacks a permission."""
     if not isinstance(error, LockNotAcquiredError):
         return
@@ -148,7 +140,7 @@ def explain(fleet: Fleet, wish: Wish, error: BaseException) -> None:
             error.hint = f"this task itself holds {_names(hold.resources)}; {_how(hold, wish)}"
 
 
-def _why(hold: HeldLease, wish: Wish, who: str) -> str:
+def _why(hold: HeldLease, wish: LockSpec, who: str) -> str:
     """Return the error for an acquisition that would wait for its own holder, with a remedy."""
     return (
         f"{_names(wish.resources)} would never come: {who} holds {_names(hold.resources)};"
@@ -156,7 +148,7 @@ def _why(hold: HeldLease, wish: Wish, who: str) -> str:
     )
 
 
-def _how(hold: HeldLease, wish: Wish) -> str:
+def _how(hold: HeldLease, wish: LockSpec) -> str:
     """Return how a lock can be acquired again by its holder."""
     if not wish.options.reentrant:
         return "reentrant=True takes it again"

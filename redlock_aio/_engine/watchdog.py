@@ -25,12 +25,12 @@ from collections.abc import Callable, Collection
 
 from anyio import CancelScope
 
+from redlock_aio._engine.attempts import take_back
 from redlock_aio._engine.hold import HeldLease, Sharer
 from redlock_aio._engine.masters import Fleet
 from redlock_aio._engine.origin import Origin
 from redlock_aio._engine.renewal import KeyCheck, Renewal
 from redlock_aio._engine.restoring import Keeping, Leaving
-from redlock_aio._engine.waiting import take_back
 from redlock_aio._rules import timing
 from redlock_aio._rules.lifetime import HELD, NEVER_STALLED, RELEASED, retry_pause
 from redlock_aio._rules.quorum import LOST as LOST_ROUND, OPEN, WON

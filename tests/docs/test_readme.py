@@ -19,9 +19,7 @@ SIGNATURES: dict[str, Callable[..., Any]] = {
 GIVEN = {"self", "masters", "resources", "unknown"}
 
 # Met by those who write tests for the library itself, not by its users.
-NOT_FOR_USERS = {"Lease.enter"} | {
-    f"Lock.{name}" for name in ("key", "metadata", "options", "owner", "resources")
-}
+NOT_FOR_USERS = {"Lease.enter"}
 
 
 def section(readme: str, title: str) -> str:

@@ -10,8 +10,8 @@ from typing import Any, Protocol
 import redis
 
 from redlock_aio import Lease, Redlock, Retry
-from redlock_aio._engine.attempts import Watch
 from redlock_aio._engine.line import Line
+from redlock_aio._engine.waiting import Watch
 from redlock_aio._rules.keys import Key
 
 TIMEOUT = 1_500
