@@ -261,10 +261,8 @@ class Acquisition:
             round = self._fenced_attempt()
         else:
             round = Attempt(fleet, key, ttl, fleet.stamp + lock.metadata)
-        fleet.ask(round, at_most)
-        round.waiter = fleet.loop.create_future()
         try:
-            await round.waiter
+            await fleet.ask(round, at_most)
             if round.verdict is SPLIT:
                 await round.agree(fleet, at_most)
         except BaseException:
@@ -285,7 +283,7 @@ class Acquisition:
             take_back(fleet, round, ttl)
             return await self._attempt(at_most, is_repeated=True)
         self._watch = watch = Watch(fleet, round)
-        (fleet.ask if self._budget.wait == 0 else fleet.ask_and_watch)(watch)
+        (fleet.send if self._budget.wait == 0 else fleet.send_and_watch)(watch)
         return round
 
     def _fenced_attempt(self) -> Attempt:

@@ -226,9 +226,7 @@ class Adoption:
             self._last = last = AdoptionRound(
                 fleet, self._key, self.handed, self._stamp, self._counter, self._last
             )
-            fleet.ask(last, (self._ends - now) * 1000)
-            last.waiter = fleet.loop.create_future()
-            await last.waiter
+            await fleet.ask(last, (self._ends - now) * 1000)
             if fleet.closed:
                 continue  # to raise, so that `abandon` is sent before the connections end
             if last.verdict is WON:

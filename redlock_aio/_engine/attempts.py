@@ -267,9 +267,7 @@ async def agree(
     """
     for _ in range(fencing.MOST_RAISES):
         raising = Raising(fleet, counter, token, max(counters))
-        fleet.ask(raising, at_most)
-        raising.waiter = fleet.loop.create_future()
-        await raising.waiter
+        await fleet.ask(raising, at_most)
         if raising.verdict is not SPLIT:
             return raising.fence
         counters = raising.counters
@@ -280,6 +278,6 @@ def take_back(fleet: Fleet, attempt: Attempt, ttl: int) -> Release:
     """Ask all masters to forget *attempt*, whose key may live *ttl* ms; nothing is awaited."""
     if fleet.can_free and attempt.can_free:
         freeing = Freeing(fleet, attempt, ttl)
-        fleet.ask(freeing)
+        fleet.send(freeing)
         return freeing
     return fleet.release(attempt.release(), ttl, attempt)

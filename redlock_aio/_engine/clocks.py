@@ -53,11 +53,10 @@ async def know_the_time(fleet: Fleet, at_most: float | None) -> None:
     if fleet.clock() < due_at:
         return
     times = Times(fleet)
-    fleet.ask(times, at_most)
+    fleet.send(times, at_most)
     if due_at > -math.inf:
         return
-    times.waiter = fleet.loop.create_future()
-    await times.waiter
+    await fleet.wait_for(times)
     # If too few have answered, their time is not what is missing; a proposal that is
     # wrong is put right by those who refuse it.
     fleet.clocks.due_at = max(fleet.clocks.due_at, fleet.clock())

@@ -153,7 +153,7 @@ class Eviction:
             for value, ttl in values.items()
         ]
         for round in revoked:
-            fleet.ask(round)
+            fleet.send(round)
         try:
             for round in revoked:
                 await self._settle(round)
@@ -187,8 +187,7 @@ class Eviction:
 
     async def _settle(self, round: Clearing) -> None:
         if round.verdict is OPEN:
-            round.waiter = self._fleet.loop.create_future()
-            await round.waiter
+            await self._fleet.wait_for(round)
         self._fleet.check_open()
         if round.verdict is not WON:
             raise self._unavailable(round.votes())

@@ -131,9 +131,7 @@ async def hear(fleet: Fleet, round: Inspection | Probe) -> None:
     Cancellation:
         Nothing was asked that changes anything.
     """
-    fleet.ask(round)
-    round.waiter = fleet.loop.create_future()
-    await round.waiter
+    await fleet.ask(round)
     fleet.check_open()
 
 

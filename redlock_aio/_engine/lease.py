@@ -257,8 +257,7 @@ class Lease:
         release = hold.released
         try:
             if release is not None and release.verdict is OPEN:
-                release.waiter = self._watchdog.fleet.loop.create_future()
-                await release.waiter
+                await self._watchdog.fleet.wait_for(release)
         except asyncio.CancelledError:
             self._released = False
             raise
@@ -390,8 +389,7 @@ class Lease:
         if released_here and error is None:
             release = hold.released
             if release is not None and release.verdict is OPEN:
-                release.waiter = self._watchdog.fleet.loop.create_future()
-                await release.waiter
+                await self._watchdog.fleet.wait_for(release)
             hold.apply_release()
         if hold.state is LOST and not was_over:
             hold.notify_lost()

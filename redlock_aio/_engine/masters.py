@@ -151,9 +151,27 @@ class Fleet:
             self._tokens = [chance[i : i + digits] for i in range(0, len(chance), digits)]
         return self._tokens.pop()
 
-    def ask(self, round: Round, at_most: float | None = None) -> None:
+    def ask(self, round: Round, at_most: float | None = None) -> asyncio.Future[None]:
         """
-        Put the question of *round* to all masters, behind all that was asked before.
+        Send *round* as `send` does; return a future that is done when it is settled.
+
+        It is for ``await masters.ask(round)``. There is one future for each round that is
+        waited for, and none for the others.
+        """
+        self.send(round, at_most)
+        round.waiter = waiter = self.loop.create_future()
+        return waiter
+
+    def wait_for(self, round: Round) -> asyncio.Future[None]:
+        """Return a future that is done when *round*, which was sent and is open, is settled."""
+        round.waiter = waiter = self.loop.create_future()
+        return waiter
+
+    def send(self, round: Round, at_most: float | None = None) -> None:
+        """
+        Send *round* to all masters, behind all that was sent before.
+
+        It leaves in the loop's next turn, in one write with all others of this turn.
 
         Args:
             at_most: How many ms an answer may take, if less than the master time-out.
@@ -165,10 +183,10 @@ class Fleet:
         if at_most is not None and at_most < self.master_timeout:
             self.loop.call_later(at_most / 1000, round.expire)
 
-    def ask_and_watch(self, round: Round, at_most: float | None = None) -> None:
-        """Do as `ask`, and have the masters tell of changes of what *round* lets them read."""
-        self.ask(self._caching)
-        self.ask(round, at_most)
+    def send_and_watch(self, round: Round, at_most: float | None = None) -> None:
+        """Send *round*, and have the masters report changes of what it lets them read."""
+        self.send(self._caching)
+        self.send(round, at_most)
 
     def line(self, key: Key | Keys) -> Line:
         """Return the line of those who want *key*."""
@@ -262,7 +280,7 @@ class Fleet:
         can't arrive before what it takes back.
         """
         round = Release(self.links, payload, ttl, asked)
-        self.ask(round)
+        self.send(round)
         return round
 
     def check_open(self) -> None:

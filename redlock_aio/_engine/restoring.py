@@ -116,7 +116,7 @@ def lift(fleet: Fleet, hold: HeldLease, master: int, ceiling: int) -> None:
     """
     counter = hold.attempt.counter
     if counter is not None and ceiling < NEVER and hold.valid(fleet.clock()):
-        fleet.ask(Lifting(fleet, hold, counter, master, ceiling))
+        fleet.send(Lifting(fleet, hold, counter, master, ceiling))
 
 
 class Leaving(Round):

@@ -172,7 +172,7 @@ class Watchdog:
             hold.check_at = math.inf
             hold.checked_at = now
             self._push(hold, now)
-            self.fleet.ask_and_watch(KeyCheck(self.fleet, hold, self.lose))
+            self.fleet.send_and_watch(KeyCheck(self.fleet, hold, self.lose))
         elif hold.renewed and not self.fleet.closed:
             self.renew(hold, max(hold.ttl, hold.pending_ttl), now)
         else:  # it was dropped without a release, or is not extended; it ends at its deadline
@@ -190,7 +190,7 @@ class Watchdog:
         hold.requested_ttl = ttl
         renewal = Renewal(self.fleet, hold, ttl, now, self.apply_result)
         self._push(hold, now)
-        self.fleet.ask_and_watch(renewal, (hold.deadline - now) * 1000)
+        self.fleet.send_and_watch(renewal, (hold.deadline - now) * 1000)
         return renewal
 
     def apply_result(self, renewal: Renewal) -> bool:
@@ -245,8 +245,7 @@ class Watchdog:
             self.fleet.check_open()
             renewal = self.renew(hold, ttl, now)
             if renewal.verdict is OPEN:
-                renewal.waiter = self.fleet.loop.create_future()
-                await renewal.waiter
+                await self.fleet.wait_for(renewal)
             if renewal.verdict is WON and hold.valid(self.fleet.clock()):
                 return
             if hold.state is not HELD:
@@ -359,10 +358,10 @@ class Watchdog:
         if hold.keep_until > now and hold.state is RELEASED:
             left = math.ceil((hold.keep_until - now) * 1000)
             hold.released = keeping = Keeping(self.fleet, hold, left)
-            self.fleet.ask(keeping)
+            self.fleet.send(keeping)
             if leaving := hold.attempt.only_leave():
                 # The next waiter of the fair queue is woken, and asks when the key expires.
-                self.fleet.ask(Leaving(self.fleet.links, leaving))
+                self.fleet.send(Leaving(self.fleet.links, leaving))
         else:
             hold.released = take_back(self.fleet, hold.attempt, hold.longest_ttl)
         hold.line.ended(hold, now)

@@ -68,7 +68,7 @@ class Waiter:
             if not self.over and self.ticket.answered(master, number, standing):
                 self._consider()
 
-        client.send(master, words(payload), answer)
+        client.send_to(master, words(payload), answer)
         self._due[master] = due = self.world.now + MASTER_TIMEOUT / 1000
         self.world.at(MASTER_TIMEOUT / 1000, self._give_up, master, due)
 
@@ -100,7 +100,7 @@ class Waiter:
         """Let others have the lock."""
         payload = protocol.leave(KEYS, self.token, self.member, stay=stay)
         for master in range(len(self.client.links)):
-            self.client.send(master, words(payload), lambda _master, _reply: None)
+            self.client.send_to(master, words(payload), lambda _master, _reply: None)
 
 
 class FairClient(Client):
@@ -108,7 +108,7 @@ class FairClient(Client):
 
     yields = 0
 
-    def send(
+    def send_to(
         self, master: int, command: Sequence[bytes], answer: Callable[[int, object], None]
     ) -> None:
         """Send to one master, behind all that was sent before."""

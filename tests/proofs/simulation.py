@@ -252,8 +252,15 @@ class Client:
     def create_future(self) -> Bell:
         return Bell(self.world)
 
-    def ask(self, round: Round, at_most: float | None = None) -> None:
-        """Send the question of *round* to all masters."""
+    def ask(self, round: Round, at_most: float | None = None) -> Bell:
+        """Send *round* to all masters; return what is done when it is settled."""
+        self.send(round, at_most)
+        bell = Bell(self.world)
+        round.waiter = cast(Any, bell)
+        return bell
+
+    def send(self, round: Round, at_most: float | None = None) -> None:
+        """Send *round* to all masters."""
         command = words(round.payload)
         answer: Callable[[int, object], None] = round.answered
         if isinstance(round, Raising):
@@ -295,9 +302,7 @@ class Client:
             floor = world.highest
             fleet = cast(Fleet, self)
             attempt = FencedAttempt(fleet, self.counter, KEY, ttl)
-            self.ask(attempt)
-            attempt.waiter = cast(Any, Bell(world))
-            await attempt.waiter
+            await self.ask(attempt)
             if split := attempt.verdict is SPLIT:
                 await attempt.agree(fleet, None)
             until = timing.deadline(attempt.began, ttl, factor=FACTOR)
@@ -339,9 +344,7 @@ class Client:
         floor, epoch = world.highest, life.begin_extension(began, ttl)
         payload = world.rules.extend(self.counter, attempt.token, ttl, attempt.fence)
         renewal = Renewal(cast(Sequence[Link], self.links), payload)
-        self.ask(renewal, max((life.deadline - began) * 1000, 1.0))
-        renewal.waiter = cast(Any, Bell(world))
-        await renewal.waiter
+        await self.ask(renewal, max((life.deadline - began) * 1000, 1.0))
         now = self.clock()
         if renewal.verdict is not WON or not life.extended(epoch, began, ttl, now):
             life.schedule_retry(now)
@@ -360,7 +363,7 @@ class Client:
             if isinstance(reply, int) and reply > 0 and not ceiling:
                 payload = self.world.rules.lift(self.counter, attempt.token, attempt.fence, reply)
                 then = functools.partial(self.restore, attempt, master, ttl, reply)
-                self.ask(Lifting(cast(Sequence[Link], self.links), payload, then))
+                self.send(Lifting(cast(Sequence[Link], self.links), payload, then))
 
         again = words(attempt.restoration(ttl, ceiling))
         self.world.later(self.links[master].receive, again, answered)

@@ -61,7 +61,7 @@ async def fleet(links: list[Link]) -> Fleet:
 
 def ask(fleet: Fleet, payload: bytes, at_most: float | None = None) -> Round:
     round = Round(fleet.links, payload)
-    fleet.ask(round, at_most)
+    fleet.send(round, at_most)
     return round
 
 
@@ -163,7 +163,7 @@ async def test_closing_sends_what_was_asked(fleet: Fleet, links: list[Link]) -> 
     assert fleet.closed
     await asyncio.sleep(0)
     assert links[0].writes == [b"a"]
-    assert repr(fleet) == "<Fleet of 3, 1 rounds underway>"
+    assert repr(fleet) == "<Fleet of 3, 0 rounds underway>"
 
 
 async def test_a_loop_that_makes_its_own_time_is_asked_for_it() -> None:
