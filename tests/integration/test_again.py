@@ -10,6 +10,7 @@ from redis.asyncio import Redis
 from redlock_aio import Holder, LockLostError, LockNotAcquiredError, Redlock, RedlockError
 
 from .helpers import (
+    AT_ONCE,
     RealMaster,
     Stopwatch,
     call,
@@ -58,14 +59,13 @@ async def test_taking_it_again_sends_nothing_and_the_last_release_frees_it(
 async def test_a_longer_ttl_is_told_the_masters(
     redlock: Redlock, masters: list[RealMaster]
 ) -> None:
-    async with redlock.lock("r", ttl=600) as outer:
+    async with redlock.lock("r", ttl=2_000) as outer:
         await everywhere(redlock, masters, "r")
         async with redlock.lock("r", ttl=30_000, reentrant=True) as inner:
             await until(lambda: min(pttls(masters, "r")) > 28_000)
             await until(lambda: inner.ttl == 30_000)
             assert outer.remaining > 28_000
-        watch = Stopwatch()
-        await until(lambda: watch.ms > 800)
+        await asyncio.sleep(2.1)
         assert outer.valid
 
 
@@ -122,30 +122,35 @@ async def test_it_is_kept_to_the_time_and_then_comes_to_who_waits(
     redlock: Redlock, other: Redlock, masters: list[RealMaster], *, fair: bool
 ) -> None:
     """Behind a release that is as quick as ever; in the queue, the place is given up at once."""
-    async with redlock.lock("r", ttl=20_000, hold_at_least=600, fair=fair) as lease:
-        kept_until = time.monotonic() + 0.6
+    asked_at = time.monotonic()
+    async with redlock.lock("r", ttl=20_000, hold_at_least=3_000, fair=fair) as lease:
+        kept_from = time.monotonic()
         await everywhere(redlock, masters, "r")
         waits = asyncio.create_task(other.lock("r", fair=fair).acquire())
         if fair:
             await until(lambda: queued(masters) == [2] * 5)
-        watch = Stopwatch()
-    assert watch.ms < 200
+        left_at = time.monotonic()
+    assert time.monotonic() < asked_at + 3, "nobody waits for that"
     assert not lease.valid
     await heard(redlock)
-    left = (kept_until - time.monotonic()) * 1000
-    assert all(left - 50 < pttl <= left + 50 for pttl in pttls(masters, "r"))
+    # The masters are told how long the lock is kept yet, and hear it a little later.
+    until_then = kept_from + 3 + time.monotonic() - left_at
+    most = (until_then - time.monotonic()) * 1000
+    left = pttls(masters, "r")
+    least = (asked_at + 3 - time.monotonic()) * 1000
+    assert all(least - 50 < pttl <= most + 50 for pttl in left)
     if fair:
         assert queued(masters) == [1] * 5
     got = await waits
-    late = time.monotonic() - kept_until
-    assert -0.01 < late < 0.8  # a busy machine; it is about 2 ms
+    late = time.monotonic() - asked_at - 3
+    assert -0.01 < late < AT_ONCE
     await got.release()
 
 
 async def test_it_is_kept_by_masters_that_have_forgotten_the_scripts(
     redlock: Redlock, masters: list[RealMaster]
 ) -> None:
-    async with redlock.lock("r", ttl=500, hold_at_least=60_000):
+    async with redlock.lock("r", ttl=2_000, hold_at_least=60_000):
         await everywhere(redlock, masters, "r")
         for master in masters:
             call(master, "SCRIPT", "FLUSH")
@@ -155,14 +160,14 @@ async def test_it_is_kept_by_masters_that_have_forgotten_the_scripts(
 async def test_what_a_hung_master_hears_late_it_forgets_when_the_time_is_over(
     redlock: Redlock, masters: list[RealMaster]
 ) -> None:
-    async with redlock.lock("r", ttl=20_000, hold_at_least=1_000):
+    async with redlock.lock("r", ttl=20_000, hold_at_least=3_000):
         await everywhere(redlock, masters, "r")
         watch = Stopwatch()
         masters[0].pause()
-    await until(lambda: watch.ms > 900)
+    await until(lambda: watch.ms > 2_700)
     masters[0].resume()
     await until(lambda: gone(masters, "r"))
-    assert watch.ms < 1_850  # not when it would have ended there, at 1 900
+    assert watch.ms < 5_500  # not when it would have ended there, at 5 700
 
 
 async def test_others_see_who_has_it_and_it_excludes_other_libraries(

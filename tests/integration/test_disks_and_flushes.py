@@ -16,7 +16,6 @@ from redlock_aio.testing import EmbeddedMaster
 from .forgetful import (
     FLUSHED,
     LASTS,
-    LATE,
     MARKED,
     MAX_TTL,
     RESTARTED,
@@ -27,6 +26,7 @@ from .forgetful import (
     kept_out,
     marked,
     marker,
+    restart_all,
     run_id,
 )
 from .helpers import call, until, urls, values
@@ -53,16 +53,6 @@ def everything_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "redlock_aio")
 
 
-def restart_all(masters: Sequence[EmbeddedMaster]) -> float:
-    """Restart *masters*; return when that began. Nobody of this process can see them between."""
-    began = monotonic()
-    for master in masters:
-        master.kill()
-    for master in masters:
-        master.start()
-    return began
-
-
 # What a disk brings back.
 
 
@@ -85,11 +75,11 @@ async def a_witness_is_kept_out_of_restored_masters(masters: list[EmbeddedMaster
         save(masters)
         held = await hold(holder)
         restarted = restore_from_disk(masters[:3])
-        assert held.lease.valid
+        held.check()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(held.is_believed_to_its_end())
             kept = await kept_out(witness, held)
-        assert LASTS <= kept.at - restarted < LASTS + LATE
+        assert kept.at - restarted >= LASTS
         kept.check([0, 1, 2], RESTARTED)
 
 
@@ -101,13 +91,13 @@ async def a_newcomer_is_kept_out_of_restored_masters(masters: list[EmbeddedMaste
         for way in ways:
             way.stall()
         restarted = restore_from_disk(masters[:3])
-        assert held.lease.valid
+        held.check()
         async with guarded(masters) as newcomer, asyncio.TaskGroup() as tasks:
             assert marked(masters[:3], rejoining=True)
             assert marked(masters[3:], rejoining=False)
             tasks.create_task(held.is_believed_to_its_end())
             kept = await kept_out(newcomer, held)
-        assert LASTS - EARLY <= kept.at - restarted < LASTS + LATE
+        assert kept.at - restarted >= LASTS - EARLY
         kept.check([0, 1, 2], RESTARTED)
         for way in ways:
             way.flow()
@@ -154,12 +144,12 @@ async def a_majority_comes_back_empty(masters: list[EmbeddedMaster]) -> None:
         for way in ways:
             way.stall()
         restarted = restart_all(masters[:3])
-        assert held.lease.valid
+        held.check()
         assert [marker(master) for master in masters[:3]] == [None] * 3
         async with guarded(masters) as newcomer, asyncio.TaskGroup() as tasks:
             tasks.create_task(held.is_believed_to_its_end())
             kept = await kept_out(newcomer, held)
-        assert LASTS - EARLY <= kept.at - restarted < LASTS + LATE
+        assert kept.at - restarted >= LASTS - EARLY
         kept.check([0, 1, 2], UNPROVEN, RESTARTED)
         for way in ways:
             way.flow()
@@ -171,11 +161,11 @@ async def all_come_back_empty_at_once(masters: list[EmbeddedMaster]) -> None:
         held = await hold(holder)
         restarted = restart_all(masters)
         await until(lambda: marked(masters, rejoining=True))
-        assert held.lease.valid
+        held.check()
         async with guarded(masters) as newcomer, asyncio.TaskGroup() as tasks:
             tasks.create_task(held.is_believed_to_its_end())
             kept = await kept_out(newcomer, held)
-        assert LASTS <= kept.at - restarted < LASTS + LATE
+        assert kept.at - restarted >= LASTS
         kept.check([0, 1, 2], RESTARTED)
 
 
@@ -191,11 +181,11 @@ async def all_come_back_empty_in_turn(masters: list[EmbeddedMaster]) -> None:
                 master.restart()
                 await until(functools.partial(marked, masters[:number], rejoining=True))
             assert not any(master.votes for master in witness.statistics().masters)
-        assert held.lease.valid
+        held.check()
         async with guarded(masters) as newcomer, asyncio.TaskGroup() as tasks:
             tasks.create_task(held.is_believed_to_its_end())
             kept = await kept_out(newcomer, held)
-        assert LASTS <= kept.at - restarted < LASTS + 2 * LATE
+        assert kept.at - restarted >= LASTS
         kept.check([0, 1, 2], RESTARTED)
         for way in ways:
             way.flow()
@@ -215,13 +205,13 @@ async def test_a_majority_that_is_flushed_has_no_vote(
         for master in masters[:3]:
             call(master, "FLUSHALL")
         await until(lambda: marked(masters[:3], rejoining=True))
-        assert held.lease.valid
+        held.check()
         async with guarded(masters) as newcomer, asyncio.TaskGroup() as tasks:
             tasks.create_task(held.is_believed_to_its_end())
             later = tasks.create_task(kept_out(newcomer, held))
             kept = await kept_out(witness, held)
-        assert LASTS <= kept.at - flushed < LASTS + LATE
-        assert LASTS <= later.result().at - flushed < LASTS + LATE
+        assert kept.at - flushed >= LASTS
+        assert later.result().at - flushed >= LASTS
         # The holder may have been the first to see it, and to mark them.
         kept.check([0, 1, 2], FLUSHED, MARKED, RESTARTED)
     check_log(caplog, masters[:3], FLUSHED, MARKED, RESTARTED)

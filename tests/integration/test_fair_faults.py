@@ -7,6 +7,8 @@ import pytest
 from redlock_aio import Redlock
 
 from .helpers import (
+    AT_ONCE,
+    TIMEOUT,
     RealMaster,
     Stopwatch,
     call,
@@ -38,17 +40,15 @@ async def test_a_minority_that_is_away_costs_nothing_but_its_votes(
         return sorted(took)[times // 2]
 
     async with connected(masters) as redlock, connected(masters) as other:
-        healthy = await locks(redlock, 20)
         for master in masters[:number]:
             (master.kill if how == "dead" else master.pause)()
-        # One that were waited for would cost its time-out, 500.
-        assert await locks(redlock, 20) < 2 * healthy + 100
-        watch = Stopwatch()
+        # One that were waited for would cost its time-out.
+        assert await locks(redlock, 20) < TIMEOUT / 2
         row = Row(redlock, other)
-        async with redlock.lock("r", fair=True):
-            await row.join(6)
-        await row.served()
-        assert watch.ms < 10_000
+        async with asyncio.timeout(20):
+            async with redlock.lock("r", fair=True):
+                await row.join(6)
+            await row.served()
         for master in masters[:number]:
             (master.start if how == "dead" else master.resume)()
         await nothing_is_left(masters)
@@ -72,6 +72,7 @@ async def test_masters_that_restart_empty_are_queued_at_again_in_the_same_order(
     await nothing_is_left(masters)
 
 
+@pytest.mark.usefixtures("seldom_beats")
 async def test_masters_that_forget_their_scripts_are_given_them_again(
     redlock: Redlock, other: Redlock, masters: list[RealMaster]
 ) -> None:
@@ -84,9 +85,8 @@ async def test_masters_that_forget_their_scripts_are_given_them_again(
             await row.join(4)
             for master in masters:
                 call(master, "SCRIPT", "FLUSH")
-        watch = Stopwatch()
-        await row.served()
-        assert watch.ms < 5_000
+        async with asyncio.timeout(AT_ONCE):
+            await row.served()
     await nothing_is_left(masters)
 
 
@@ -140,11 +140,14 @@ async def test_a_waiter_that_died_delays_the_queue_by_its_registration_at_most(
         call(master, "ZADD", "redlock_aio:live:{r}", now // 1_000 + 3_000, "dead/1")
     watch = Stopwatch()
     async with redlock.lock("r", fair=True, wait=PATIENCE):
-        assert 2_500 < watch.ms < 4_000 + 1_000
+        assert 2_500 < watch.ms < 4_000 + 1000 * AT_ONCE
+    # A master that was asked for the last time while that one lived keeps it until it expires.
+    await until(lambda: not any(queued(masters)))
     await nothing_is_left(masters)
 
 
 @pytest.mark.promise("S8")
+@pytest.mark.usefixtures("seldom_beats")
 async def test_a_dead_master_does_not_slow_the_passing_on(
     redlock: Redlock, other: Redlock, masters: list[RealMaster]
 ) -> None:
@@ -156,9 +159,8 @@ async def test_a_dead_master_does_not_slow_the_passing_on(
     row = Row(redlock, other)
     async with redlock.lock("r", fair=True):
         await row.join(6)
-        watch = Stopwatch()
-    await row.served()
-    assert watch.ms < 900
+    async with asyncio.timeout(AT_ONCE):
+        await row.served()
 
 
 @pytest.mark.promise("S9")
@@ -176,5 +178,5 @@ async def test_a_holder_that_died_delays_the_queue_by_its_ttl_at_most(
     watch = Stopwatch()
     await row.join(4)
     await row.served()
-    assert 1_300 < watch.ms < 1_500 + 1_000 + 1_000
+    assert 1_300 < watch.ms < 1_500 + 1_000 + 1000 * AT_ONCE
     await nothing_is_left(masters)

