@@ -1,4 +1,4 @@
-"""What rounds need from outside: masters, listeners and a clock."""
+"""What rounds need from outside: masters and a clock."""
 
 import asyncio
 import functools
@@ -27,16 +27,6 @@ class Link(Protocol):
     def send(self) -> Callable[[bytes, Sequence[Asker]], Silence | None]: ...
     def overdue(self) -> Silence: ...
     def owe(self, payload: bytes, ttl: int) -> None: ...
-
-
-class Listener(Protocol):
-    """What gets the pushes of masters, besides the lines."""
-
-    def heard(self, master: int, push: object) -> None:
-        """Called with each push of a master."""
-
-    def close(self) -> None:
-        """Called when the manager is closed."""
 
 
 def clock_of(loop: asyncio.AbstractEventLoop) -> Callable[[], float]:

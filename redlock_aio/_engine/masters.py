@@ -14,7 +14,7 @@ from os import urandom
 
 from redlock_aio._engine.emitter import Emitter
 from redlock_aio._engine.line import JointLine, Line
-from redlock_aio._engine.links import Link, Listener, clock_of
+from redlock_aio._engine.links import Link, clock_of
 from redlock_aio._engine.outages import Outages
 from redlock_aio._engine.rounds import Release, Round
 from redlock_aio._rules import protocol
@@ -77,7 +77,7 @@ class Fleet:
     __slots__ = (
         "_asked", "_caching", "_most_lines", "_probe_at", "_probed_at", "_timer", "_tokens",
         "_underway", "_why_closed", "can_free", "clock", "clocks", "closed", "emitter", "kin",
-        "lines", "links", "loop", "outages", "queues", "stamp", "trips",
+        "lines", "links", "loop", "outages", "stamp", "trips",
     )  # fmt: skip
 
     def __init__(
@@ -103,7 +103,6 @@ class Fleet:
         """For each key who wants it, or wanted it lately."""
         self.kin: dict[Callable[[object], None], None] = {}
         """Whom to tell when something was acquired for an owner: others of it may wait."""
-        self.queues: Listener | None = None
         self.stamp: bytes = stamp
         """What follows each token in the value, and says who we are."""
         self.loop: asyncio.AbstractEventLoop = loop
@@ -201,8 +200,6 @@ class Fleet:
 
     def heard(self, master: int, push: object) -> None:
         """Take what a master says without being asked."""
-        if self.queues is not None:
-            self.queues.heard(master, push)
         changed = protocol.changed(push)
         if changed is None:
             self.can_free = all(link.can_free for link in self.links)
@@ -305,8 +302,6 @@ class Fleet:
         self.closed = True
         for line in self.lines.values():
             line.freed()
-        if self.queues is not None:
-            self.queues.close()
         self.flush()
         for _, batch in self._underway:
             for round in batch:

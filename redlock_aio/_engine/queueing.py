@@ -6,7 +6,6 @@ from redlock_aio._engine.budget import WaitBudget
 from redlock_aio._engine.claim import Claim, Wanted
 from redlock_aio._engine.line import Line
 from redlock_aio._engine.options import LockSpec
-from redlock_aio._engine.queues import Queues
 from redlock_aio._engine.session import Session
 from redlock_aio._engine.waiter import Waiter
 from redlock_aio._rules.fairness import ASKED
@@ -72,9 +71,6 @@ async def acquire(lock: LockSpec, session: Session, budget: WaitBudget, line: Li
 
 def _waiter(lock: LockSpec, session: Session, budget: WaitBudget, line: Line) -> Waiter:
     fleet = session.masters
-    queues = fleet.queues
-    if not isinstance(queues, Queues):
-        fleet.queues = queues = Queues(fleet)
     wanted = Wanted(
         lock.key,
         lock.options.ttl,
@@ -83,4 +79,4 @@ def _waiter(lock: LockSpec, session: Session, budget: WaitBudget, line: Line) ->
         session.drift_factor,
         session.max_waiters,
     )
-    return Waiter(queues, line, wanted, patient=budget.wait != 0)
+    return Waiter(session.fair_queue, line, wanted, patient=budget.wait != 0)

@@ -16,6 +16,7 @@ from redlock_aio._engine.emitter import Emitter
 from redlock_aio._engine.links import clock_of
 from redlock_aio._engine.masters import Fleet
 from redlock_aio._engine.origin import Origin
+from redlock_aio._engine.queues import Queues
 from redlock_aio._engine.readiness import readiness
 from redlock_aio._engine.watchdog import Watchdog
 from redlock_aio._rules import holders, timing
@@ -77,6 +78,8 @@ class Session:
 
         masters: The rounds that are underway.
 
+        fair_queue: The masters' queues, as this process is in them.
+
         watchdog: Of all leases.
 
         ready: Whether it is known which masters vote.
@@ -87,8 +90,8 @@ class Session:
     """
 
     __slots__ = (
-        "clock_lead", "drift_factor", "emitter", "links", "loop", "masters", "max_ttl",
-        "max_waiters", "origin", "ready", "watchdog",
+        "clock_lead", "drift_factor", "emitter", "fair_queue", "links", "loop", "masters",
+        "max_ttl", "max_waiters", "origin", "ready", "watchdog",
     )  # fmt: skip
 
     def __init__(
@@ -116,6 +119,7 @@ class Session:
         self.links = self._connect(settings, guard, trips)
         stamp = settings.stamp or this_process()
         self.masters = Fleet(self.links, loop, trips=trips, stamp=stamp, emitter=emitter)
+        self.fair_queue = Queues(self.masters)
         self.watchdog = Watchdog(self.masters, max_ttl=settings.max_ttl)
 
     def __repr__(self) -> str:
@@ -146,6 +150,7 @@ class Session:
 
     def _on_push(self, master: int, push: object) -> None:
         # A master gets this method before the session has `masters`; it calls it later.
+        self.fair_queue.heard(master, push)
         self.masters.heard(master, push)
 
     async def get_ready(self, wait: int | None) -> None:
@@ -195,6 +200,7 @@ class Session:
         """Refuse acquisitions from now on, and end those that are underway."""
         if not self.masters.closed:
             self.ready = False
+            self.fair_queue.close()
             self.masters.close(CANCELLED)
 
     def statistics(self) -> Statistics:
@@ -226,6 +232,7 @@ class Session:
         """
         masters = self.masters
         self.watchdog.close()
+        self.fair_queue.close()
         masters.close()
         try:
             # Attempts that were underway are over now; each takes itself back in
