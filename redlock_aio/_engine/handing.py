@@ -126,7 +126,7 @@ class Adopting:
         adoption.release_old(session.max_ttl)
         if owner is not None:
             hold.owner = owner
-            reentrance.tell(fleet, hold)
+            reentrance.notify_owner_waiters(fleet, hold)
         lease = Lease(session.watchdog, hold, hold.task, fleet.clock(), on_lost)
         if (emitter := session.emitter) is not None:
             waited = milliseconds(fleet.clock() - began)
@@ -172,7 +172,7 @@ def _hold(
     hold = HeldLease(won, handed.resources, line, now, adoption.factor, renewed)
     if max_hold is not None:
         hold.limit(now + max_hold / 1000)
-    hold.task = reentrance.known(asyncio.current_task(fleet.loop))
+    hold.task = reentrance.task_ref(asyncio.current_task(fleet.loop))
     hold.keep_until = adoption.since + handed.keep / 1000 if handed.keep else 0.0
     watchdog.add(hold, now)
     line.keep(hold)

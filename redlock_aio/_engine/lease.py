@@ -305,7 +305,8 @@ class Lease:
             raise RuntimeError("a lease can be entered only once")
         check_here(self._hold, self._watchdog.origin)
         self.ensure_valid()
-        hold, task = self._hold, reentrance.known(asyncio.current_task(self._watchdog.fleet.loop))
+        hold = self._hold
+        task = reentrance.task_ref(asyncio.current_task(self._watchdog.fleet.loop))
         if task is not self._task:  # another task acquired it, and passed it on to this one
             hold.add_share(task)
             hold.remove_share(self._task)

@@ -105,7 +105,7 @@ class Lock(LockSpec, NotALease):
                     run if self.owner is None else reentrance.unless_shared(fleet, self, run)
                 )
             except LockNotAcquiredError as error:
-                reentrance.explain(fleet, self, error)
+                reentrance.add_hint(fleet, self, error)
                 raise
             if won is not None:
                 return self._lease(acquisition, won, entering=entering)
@@ -114,7 +114,7 @@ class Lock(LockSpec, NotALease):
         """Return the lease of our own that can be taken again, if there is one."""
         if isinstance(self.key, Keys):
             self._check_slots(fleet, self.key)
-        return reentrance.shared(fleet, self, waits=waits)
+        return reentrance.find_shared(fleet, self, waits=waits)
 
     def _check_slots(self, fleet: Fleet, keys: Keys) -> None:
         """Raise the error that tells so if a Redis Cluster can't keep *keys* together."""
@@ -129,7 +129,7 @@ class Lock(LockSpec, NotALease):
     def _share(self, session: Session, hold: HeldLease, *, entering: bool) -> Lease:
         """Take a lease again that is our own; the masters are asked for nothing."""
         options, watchdog = self.options, session.watchdog
-        task = reentrance.known(asyncio.current_task(session.loop))
+        task = reentrance.task_ref(asyncio.current_task(session.loop))
         keep = options.hold_at_least
         watchdog.share(hold, task, options.ttl, renewed=options.auto_extend, at_least=keep)
         now, on_lost = session.masters.clock(), options.on_lost
@@ -193,7 +193,7 @@ class Lock(LockSpec, NotALease):
         )
         if self.options.max_hold is not None:
             hold.limit(now + self.options.max_hold / 1000)
-        hold.task = reentrance.known(asyncio.current_task(fleet.loop))
+        hold.task = reentrance.task_ref(asyncio.current_task(fleet.loop))
         if self.options.hold_at_least:
             hold.keep_until = now + self.options.hold_at_least / 1000
         watchdog.add(hold, now)
@@ -203,7 +203,7 @@ class Lock(LockSpec, NotALease):
             line.keep(hold)
         if self.owner is not None:
             hold.owner = self.owner
-            reentrance.tell(fleet, hold)
+            reentrance.notify_owner_waiters(fleet, hold)
         lease = Lease(watchdog, hold, hold.task, now, self.options.on_lost, entered=entering)
         if entering:
             self._entered[lease] = hold.task

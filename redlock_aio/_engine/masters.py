@@ -76,8 +76,8 @@ class Fleet:
 
     __slots__ = (
         "_asked", "_caching", "_most_lines", "_probe_at", "_probed_at", "_timer", "_tokens",
-        "_underway", "_why_closed", "can_free", "clock", "clocks", "closed", "emitter", "kin",
-        "lines", "links", "loop", "outages", "stamp", "trips",
+        "_underway", "_why_closed", "can_free", "clock", "clocks", "closed", "emitter", "lines",
+        "links", "loop", "outages", "owner_waiters", "stamp", "trips",
     )  # fmt: skip
 
     def __init__(
@@ -101,8 +101,8 @@ class Fleet:
         self._why_closed = ""
         self.lines: dict[bytes | Keys, Line] = {}
         """For each key who wants it, or wanted it lately."""
-        self.kin: dict[Callable[[object], None], None] = {}
-        """Whom to tell when something was acquired for an owner: others of it may wait."""
+        self.owner_waiters: dict[Callable[[object], None], None] = {}
+        """Callbacks of waiting tasks with an owner; called with each lease acquired by an owner."""
         self.stamp: bytes = stamp
         """What follows each token in the value, and says who we are."""
         self.loop: asyncio.AbstractEventLoop = loop

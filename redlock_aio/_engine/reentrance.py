@@ -20,12 +20,12 @@ from redlock_aio.errors import LockNotAcquiredError, RedlockError
 T = TypeVar("T")
 
 
-def known(task: asyncio.Task[object] | None) -> Sharer:
+def task_ref(task: asyncio.Task[object] | None) -> Sharer:
     """Return a weak reference to *task*: its frames are not kept alive."""
     return None if task is None else weakref.ref(task)
 
 
-def shared(fleet: Fleet, wish: LockSpec, *, waits: bool) -> HeldLease | None:
+def find_shared(fleet: Fleet, lock: LockSpec, *, waits: bool) -> HeldLease | None:
     """
     Return the lease that this task or *owner* holds on all the lock's keys, or ``None``.
 
@@ -41,32 +41,32 @@ def shared(fleet: Fleet, wish: LockSpec, *, waits: bool) -> HeldLease | None:
     # A fair wait does not count attempts.
     for_ever = (
         waits
-        and wish.options.wait is None
-        and (wish.options.fair or wish.options.retry.attempts is None)
+        and lock.options.wait is None
+        and (lock.options.fair or lock.options.retry.attempts is None)
     )
     holds: dict[HeldLease, None] = {}
-    for key in wish.key.each:
+    for key in lock.key.each:
         line = fleet.lines.get(key)
         hold = None if line is None else line.holder
         if isinstance(hold, HeldLease) and hold.valid(now):
             holds[hold] = None
     for hold in holds:
         here = hold.is_of(task)
-        same = here if wish.owner is None else _is_owner(hold, wish.owner)
-        if same and wish.options.reentrant and _has_all(hold, wish):
-            if wish.options.fencing and not hold.attempt.fence:
+        same = here if lock.owner is None else _is_owner(hold, lock.owner)
+        if same and lock.options.reentrant and _has_all(hold, lock):
+            if lock.options.fencing and not hold.attempt.fence:
                 raise RedlockError(
-                    f"{_names(wish.resources)} can't be taken again with fencing=True:"
+                    f"{_names(lock.resources)} can't be taken again with fencing=True:"
                     " it is held without a fencing token"
                 )
             return hold
         if (here or same) and for_ever and _lasts(hold):
-            raise RedlockError(_why(hold, wish, "this task itself" if here else "its owner"))
+            raise RedlockError(_why(hold, lock, "this task itself" if here else "its owner"))
     return None
 
 
 async def unless_shared(
-    fleet: Fleet, wish: LockSpec, asking: Coroutine[object, object, T]
+    fleet: Fleet, lock: LockSpec, asking: Coroutine[object, object, T]
 ) -> T | None:
     """
     Await *asking*; ``None`` if another task of the same owner has acquired the lock meanwhile.
@@ -86,12 +86,12 @@ async def unless_shared(
 
     def on_acquired(hold: object) -> None:
         nonlocal shared
-        ours = isinstance(hold, HeldLease) and _is_owner(hold, wish.owner) and _has_all(hold, wish)
+        ours = isinstance(hold, HeldLease) and _is_owner(hold, lock.owner) and _has_all(hold, lock)
         if ours and task is not None and not shared:
             shared = True
             task.cancel("others of the same owner have it")
 
-    fleet.kin[on_acquired] = None
+    fleet.owner_waiters[on_acquired] = None
     try:
         return await asking
     except asyncio.CancelledError:
@@ -100,12 +100,12 @@ async def unless_shared(
             raise
         return None
     finally:
-        del fleet.kin[on_acquired]
+        del fleet.owner_waiters[on_acquired]
 
 
-def tell(fleet: Fleet, hold: HeldLease) -> None:
+def notify_owner_waiters(fleet: Fleet, hold: HeldLease) -> None:
     """Notify the waiting tasks that an owner has acquired *hold*."""
-    for on_acquired in list(fleet.kin):
+    for on_acquired in list(fleet.owner_waiters):
         on_acquired(hold)
 
 
@@ -113,8 +113,8 @@ def _is_owner(hold: HeldLease, owner: object) -> bool:
     return hold.owner is not None and bool(hold.owner == owner)
 
 
-def _has_all(hold: HeldLease, wish: LockSpec) -> bool:
-    return set(wish.key.each) <= set(hold.attempt.key.each)
+def _has_all(hold: HeldLease, lock: LockSpec) -> bool:
+    return set(lock.key.each) <= set(hold.attempt.key.each)
 
 
 def _lasts(hold: HeldLease) -> bool:
@@ -124,35 +124,35 @@ def _lasts(hold: HeldLease) -> bool:
     return guards or (hold.renewed and hold.ends == math.inf)
 
 
-def explain(fleet: Fleet, wish: LockSpec, error: BaseException) -> None:
+def add_hint(fleet: Fleet, lock: LockSpec, error: BaseException) -> None:
     """Set the hint of *error* if this task holds the lock itself, or lacks a permission."""
     if not isinstance(error, LockNotAcquiredError):
         return
     now, task = fleet.clock(), asyncio.current_task(fleet.loop)
     if any(vote.detail.startswith("NOPERM") for vote in error.votes):
-        keys = ", ".join(repr(key.decode(errors="replace")) for key in wish.key.each)
+        keys = ", ".join(repr(key.decode(errors="replace")) for key in lock.key.each)
         error.hint = f"the masters' user lacks a right for the key {keys}: see examples/acl.md"
         return
-    for key in wish.key.each:
+    for key in lock.key.each:
         line = fleet.lines.get(key)
         hold = None if line is None else line.holder
         if isinstance(hold, HeldLease) and hold.valid(now) and hold.is_of(task):
-            error.hint = f"this task itself holds {_names(hold.resources)}; {_how(hold, wish)}"
+            error.hint = f"this task itself holds {_names(hold.resources)}; {_how(hold, lock)}"
 
 
-def _why(hold: HeldLease, wish: LockSpec, who: str) -> str:
+def _why(hold: HeldLease, lock: LockSpec, who: str) -> str:
     """Return the error for an acquisition that would wait for its own holder, with a remedy."""
     return (
-        f"{_names(wish.resources)} would never come: {who} holds {_names(hold.resources)};"
-        f" {_how(hold, wish)}, and if another task is to release it, give a wait"
+        f"{_names(lock.resources)} would never come: {who} holds {_names(hold.resources)};"
+        f" {_how(hold, lock)}, and if another task is to release it, give a wait"
     )
 
 
-def _how(hold: HeldLease, wish: LockSpec) -> str:
+def _how(hold: HeldLease, lock: LockSpec) -> str:
     """Return how a lock can be acquired again by its holder."""
-    if not wish.options.reentrant:
+    if not lock.options.reentrant:
         return "reentrant=True takes it again"
-    if _has_all(hold, wish):
+    if _has_all(hold, lock):
         return "only the owner that has acquired it takes it again"
     return "a part of what is wanted can't be added to it; take all at once"
 

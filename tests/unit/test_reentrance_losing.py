@@ -311,4 +311,4 @@ async def test_nothing_stays_wherever_it_is_cancelled(
 ) -> None:
     await every_place(masters, when, hung, lambda: use(redlock))
     assert "0 leases" in repr(redlock)
-    assert not redlock._opener.session().masters.kin
+    assert not redlock._opener.session().masters.owner_waiters
