@@ -85,16 +85,21 @@ class Diary:
 
     sections: list[Section]
     waits: list[Wait]
+    late: int = 0
+    """Ns by which its loop ran something later than it was due, at most, if it came to its end."""
 
     @classmethod
     def read(cls, path: Path) -> "Diary":
         """Read what a worker has written so far."""
         found: dict[int, Section] = {}
         waits: dict[int, Wait] = {}
+        late = 0
         for line in path.read_text().splitlines() if path.exists() else ():
             kind, word, *rest = line.split(" ")
             number = int(word)
-            if kind == "waits":
+            if kind == "late":
+                late = number
+            elif kind == "waits":
                 resource, at, task, how = rest
                 waits[number] = Wait(path.stem, number, resource, int(at), int(task), how == "fair")
             elif kind == "missed":
@@ -109,7 +114,7 @@ class Diary:
                 waits[number].acquired_at = int(at)
             else:
                 _take(found[number], kind, rest)
-        return cls(list(found.values()), list(waits.values()))
+        return cls(list(found.values()), list(waits.values()), late)
 
     def open_sections(self) -> list[Section]:
         """Return the sections that had begun and not ended."""

@@ -15,11 +15,12 @@ def left_behind(masters: Sequence[EmbeddedMaster], *, within: float) -> dict[str
     """Return the keys that are still on a master after at most *within* seconds."""
     ends = time.monotonic() + within
     while True:
+        began = time.monotonic()
         left = {}
         for master in masters:
             with master.client() as client:
                 if keys := [key for key in client.scan_iter() if not key.startswith(MEANT_TO_STAY)]:
                     left[master.url] = keys
-        if not left or time.monotonic() > ends:
+        if not left or began > ends:
             return left
         time.sleep(0.02)

@@ -16,7 +16,7 @@ Seconds by which a waiter may have asked earlier and yet come later.
 Its place is the time of the masters, as its process knows it, to within half a
 round trip; it gets the place a moment after it has noted that it asks; and its
 request may arrive after one that left later. What takes longest of that is that
-another process is run on its processor meanwhile.
+another process is run on its processor meanwhile: how long that was is measured, and comes on top.
 """
 
 
@@ -49,6 +49,20 @@ def worst_inversion(waits: Iterable[Wait]) -> float:
     while len(overtakings(waits, slack=slack)) > 0:
         slack = 2 * slack or 0.0005
     return slack
+
+
+FEWEST_TO_MOST = 0.8
+"""How many turns the waiter with the fewest has, to those of the one with the most."""
+
+
+def are_even(had: Counter[tuple[str, int]]) -> bool:
+    """
+    Return whether all tasks had about as many turns.
+
+    Two turns more or less come of processes that begin one after the other, and all end in the
+    middle of a round.
+    """
+    return min(had.values()) >= FEWEST_TO_MOST * max(had.values()) - 2
 
 
 def turns(waits: Iterable[Wait]) -> Counter[tuple[str, int]]:

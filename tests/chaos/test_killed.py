@@ -18,7 +18,7 @@ from . import nemesis
 from .crew import Crew, Job, at_work, instant
 from .history import by_resource, longest_gap, lost_updates, overlaps
 from .keys import left_behind
-from .order import overtakings, turns, worst_inversion
+from .order import SLACK, are_even, overtakings, turns, worst_inversion
 from .told import report
 from .worker import LONG_TTL
 
@@ -52,9 +52,6 @@ FIRST = 0.5
 
 SHARE = {"plain": 0.5, "fair": 0.8, "mixed": 0.7}
 """How long a run is, as a part of the longest."""
-
-FEWEST_TO_MOST = 0.8
-"""How many turns the waiter with the fewest has, to those of the one with the most."""
 
 
 @pytest.fixture
@@ -112,6 +109,7 @@ def test_no_update_is_lost_while_workers_are_killed_and_masters_come_and_go(
         left = left_behind(masters, within=1.0)
         sections = crew.sections()
         report(crew, done)
+        late = crew.late()
         wrong = lost_updates(sections, crew.counters)
     assert not wrong
     assert not overlaps(sections)
@@ -123,9 +121,9 @@ def test_no_update_is_lost_while_workers_are_killed_and_masters_come_and_go(
     assert any(one.worker in crew.killed_at and not one.ended for one in sections) or seconds < 30
     # The end counts as an acquisition: nobody may have to wait for longer than until then.
     marks = (*crew.killed_at.values(), crew.until)
-    stall = longest_gap(by_resource(sections)["main"], marks)
-    sys.stdout.write(f"longest stall {stall:.2f} s of {LONGEST_STALL[waiting]:.2f} s\n")
-    assert stall < LONGEST_STALL[waiting]
+    stall, most = longest_gap(by_resource(sections)["main"], marks), LONGEST_STALL[waiting]
+    sys.stdout.write(f"longest stall {stall:.2f} s of {most:.2f} s, {late:.2f} s late\n")
+    assert stall < most + 4 * late
 
 
 @pytest.mark.promise("S3")
@@ -142,7 +140,7 @@ def test_what_killed_workers_leave_goes_by_itself(
             crew.kill(name)
         killed_at = instant()
         assert left_behind(masters, within=0.0), "nobody was killed in the middle of anything"
-        left = left_behind(masters, within=lives + 0.2)
+        left = left_behind(masters, within=lives + 1.0)
         sys.stdout.write(f"{waiting}: clean {(instant() - killed_at) / 1e9:.2f} s after the kill\n")
     assert not left
 
@@ -155,17 +153,17 @@ def test_who_asks_first_is_served_first_and_all_have_as_many_turns(
     with at_work(job, masters, chance) as crew:
         crew.wait()
         left = left_behind(masters, within=1.0)
-        waits = crew.waits()
+        waits, late = crew.waits(), crew.late()
         had = turns(waits)
         report(crew, {})
     fewest, most = min(had.values()), max(had.values())
     sys.stdout.write(
         f"{len(had)} tasks with {fewest} to {most} turns;"
-        f" inversions below {worst_inversion(waits) * 1000:.1f} ms\n"
+        f" inversions below {worst_inversion(waits) * 1000:.1f} ms; {late * 1000:.1f} ms late\n"
     )
-    assert not overtakings(waits)
+    assert not overtakings(waits, slack=SLACK + 2 * late)
     assert len(had) == 4 * job.tasks
-    assert fewest >= FEWEST_TO_MOST * most
+    assert are_even(had)
     assert not left
 
 
@@ -180,4 +178,4 @@ def test_fair_waits_get_on_as_well_while_masters_are_dead(
     with at_work(job, masters, chance) as crew:
         crew.wait()
         report(crew, {"dead": 2})
-        assert longest_gap(crew.sections()) < HEARTBEAT / 2
+        assert longest_gap(crew.sections()) < HEARTBEAT / 2 + 4 * crew.late()

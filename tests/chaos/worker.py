@@ -13,6 +13,7 @@ time and unbuffered: whatever kills it, what it had written is there.
     wrote 7
     ended 7 released 81237567890 81237570001      last instant proven valid, instant of the line
     missed 8 main 81236500000 LockNotAcquiredError      instead of acquired
+    late 1234567       at the end: ns by which the loop was late at most
 
 Instants are nanoseconds on CLOCK_BOOTTIME, which all processes share.
 """
@@ -36,6 +37,8 @@ DIGITS = 12
 LONG_TTL = 500
 """The ttl of the lock that is held for several of them, in ms; it lives by its extensions."""
 LONG_SHORTEST, LONG_LONGEST = 0.3, 1.2
+TICK = 0.01
+"""Seconds between two looks at how late the loop is."""
 SLICE = 0.1
 """After how many seconds a body says that its lease is valid, if it lasts so long."""
 
@@ -113,6 +116,16 @@ class Worker:
             resource = self.random.choices(resources, weights)[0]
             body = self.random.uniform(self.options.shortest, self.options.longest)
             await self.section(task, resource, body, self.options.ttl)
+
+    async def measure(self) -> None:
+        """Write down how late this loop is at most, and look whether all is to end earlier."""
+        late = 0
+        while self.time_left() > 0:
+            self.until = int(self.options.until.read_text())
+            due = instant() + int(TICK * 1e9)
+            await asyncio.sleep(TICK)
+            late = max(late, instant() - due)
+        self.diary.note("late", late)
 
     async def long_sections(self, task: int) -> None:
         """Hold one resource for longer than its ttl, so that extensions carry the lock."""
@@ -208,6 +221,7 @@ async def work(options: argparse.Namespace) -> None:
         worker = Worker(options, redlock)
         await worker.wait_for_the_start()
         async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(worker.measure())
             for task in range(options.tasks):
                 tasks.create_task(worker.short_sections(task))
             if options.long:
