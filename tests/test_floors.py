@@ -95,7 +95,6 @@ NO_TRANSPORT = {
         "line",
         "links",
         "options",
-        "readiness",
         "outages",
         "emitter",
         "rounds",

@@ -3,27 +3,13 @@
 import asyncio
 import math
 from collections.abc import Sequence
-from typing import Protocol
 
 from redlock_aio._rules.quorum import majority
 from redlock_aio._rules.roundtrips import RoundTrips
+from redlock_aio._transport.master import Master
 
 
-class Candidate(Protocol):
-    """What is asked of a master until it is known whether it votes."""
-
-    reached: asyncio.Future[None]
-    """Done when it is known for the first time whether it is up."""
-    tried: asyncio.Future[None]
-    """Done when it is known for the first time whether it votes."""
-
-    @property
-    def up(self) -> bool: ...
-    @property
-    def votes(self) -> bool: ...
-
-
-async def readiness(masters: Sequence[Candidate], wait: int | None, trips: RoundTrips) -> bool:
+async def readiness(masters: Sequence[Master], wait: int | None, trips: RoundTrips) -> bool:
     """
     Wait until it is known which masters vote, at most *wait* ms if it is not 0.
 
