@@ -216,13 +216,13 @@ class Acquisition:
             It did not happen.
         """
         fleet, line, budget = self._fleet, self.line, self._budget
-        delay = line.courtesy(fleet.clock()) if budget.wait != 0 else 0.0
+        delay = line.yield_delay(fleet.clock()) if budget.wait != 0 else 0.0
         if not delay:
             return await self._attempt(self._answer_limit())
         last_attempt = budget.until_last_attempt(fleet.master_timeout) or 0
         await asyncio.sleep(min(delay, last_attempt / 1000))
         attempt = await self._attempt(self._answer_limit())
-        line.used(by_others=not attempt.until)
+        line.on_yield_result(by_others=not attempt.until)
         return attempt
 
     # Attempts.
@@ -322,7 +322,7 @@ class Acquisition:
             if (last_attempt is None and not may_be_free) or is_final(votes):
                 raise await self._refusal(*known)
             met = fleet.outages.note(self._lock.resources, votes, failed.missing, met)
-            self.line.met(watch.is_split, took)
+            self.line.adapt_jitter(watch.is_split, took)
             await self._hold_back(pace)
             at_most = budget.attempt_limit()
             failed = await self._attempt(at_most)
@@ -337,12 +337,12 @@ class Acquisition:
         Cancellation:
             Nothing was waited for that must be taken back.
         """
-        self.line.watch(watch, mine=self.has_turn)
+        self.line.subscribe(watch, mine=self.has_turn)
         self._emit_waiting()
         try:
             return await watch.wait(seconds)
         finally:
-            self.line.unwatch(watch)
+            self.line.unsubscribe(watch)
 
     async def _hold_back(self, pace: timing.Pace) -> None:
         """

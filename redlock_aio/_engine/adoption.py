@@ -134,7 +134,7 @@ class Pause:
     def changed(self, master: int) -> None:
         """Called when the key may have changed; the next round will find that out."""
 
-    def nudge(self) -> None:
+    def on_local_release(self) -> None:
         """End the pause: called by its timer, and when the manager ends."""
         if not self._over.done():
             self._over.set_result(None)
@@ -147,12 +147,12 @@ class Pause:
             Nothing was begun that must be taken back.
         """
         line = fleet.line(key)
-        timer = fleet.loop.call_later(seconds, self.nudge)
-        line.watch(self, mine=False)
+        timer = fleet.loop.call_later(seconds, self.on_local_release)
+        line.subscribe(self, mine=False)
         try:
             await self._over
         finally:
-            line.unwatch(self)
+            line.unsubscribe(self)
             timer.cancel()
 
 

@@ -182,7 +182,7 @@ class Eviction:
                 freed.not_sent(number, silence)
         fleet.loop.call_later(fleet.master_timeout / 1000, freed.expire)
         if self._key in fleet.lines:
-            fleet.lines[self._key].freed()
+            fleet.lines[self._key].notify_released()
         await self._settle(freed)
 
     async def _settle(self, round: Clearing) -> None:

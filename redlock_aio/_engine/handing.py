@@ -175,5 +175,5 @@ def _hold(
     hold.task = reentrance.task_ref(asyncio.current_task(fleet.loop))
     hold.keep_until = adoption.since + handed.keep / 1000 if handed.keep else 0.0
     watchdog.add(hold, now)
-    line.keep(hold)
+    line.set_holder(hold)
     return hold

@@ -272,5 +272,5 @@ class HeldLease(Lifetime):
         """Called when a master reports that others may have changed the key."""
         self.recheck_soon()
 
-    def nudge(self) -> None:
+    def on_local_release(self) -> None:
         """Called when another lock of this process was released; that changes nothing here."""

@@ -31,7 +31,7 @@ round trip, so a process that is alone with a resource loses 2.5 % however far t
 SEEN = 3
 """After how many pauses in which nobody took the lock a process counts as alone again."""
 
-COURTESY = 0.0005
+YIELD_TIME = 0.0005
 """How many seconds others get to try, beside two rounds: the time for which tasks are not run."""
 
 STEADY = 0.75
@@ -42,13 +42,17 @@ LONGEST_SPREAD = 0.1
 
 
 class Party(Protocol):
-    """Whoever must know that the key may have been changed on a master."""
+    """A lease or a waiter that is told when the key may have changed on a master."""
 
     def changed(self, master: int) -> None:
-        """Hear that the key may have been changed by others on the master with this number."""
+        """Called when others may have changed the key on the master with this number."""
 
-    def nudge(self) -> None:
-        """Hear that a lock of this very process has ended."""
+    def on_local_release(self) -> None:
+        """
+        Called when a lease of this process was released.
+
+        No master tells: the connection that changes a key gets no push for it (NOLOOP).
+        """
 
 
 class Line:
@@ -142,7 +146,7 @@ class Line:
         self.contending = False
         self._next()
 
-    def won(self, holder: Party, began: float, now: float) -> None:
+    def on_acquired(self, holder: Party, began: float, now: float) -> None:
         """
         End a turn with a lease.
 
@@ -150,32 +154,30 @@ class Line:
             began: When the attempt was made that has won it.
         """
         self.contending = False
-        before, self.holder = self.holder, holder
-        if before is not None:  # as `keep` does, without a call
-            before.changed(0)
+        self.set_holder(holder)
         if began > self._tried_by:
             self.since = now  # others have had it, or could have
         self.round_trip = now - began
 
-    def keep(self, holder: Party) -> None:
-        """Note who has the lock; if somebody else had it, that is over at the masters."""
+    def set_holder(self, holder: Party) -> None:
+        """Set the lease that has the lock, and make the one before it check its key."""
         before, self.holder = self.holder, holder
         if before is not None and before is not holder:
-            before.changed(0)  # it is to look, whatever it believes
+            before.changed(0)  # the masters have granted the lock to another one since
 
-    def ended(self, holder: Party, now: float) -> None:
-        """Hear that a lease has ended, whose release is on its way."""
+    def on_lease_ended(self, holder: Party, now: float) -> None:
+        """Called when a lease has ended, whose release is on its way."""
         if self.holder is holder:
             self.holder = None
             # By then others have tried, if this release woke them. A process that is just
             # being refused needs one round to learn that, and another one to see that the
             # lock is free: its next request then leaves half a round before ours.
-            self._tried_by = tried_by = now + 2 * self.round_trip + COURTESY
+            self._tried_by = tried_by = now + 2 * self.round_trip + YIELD_TIME
             kept = now - self.since
             if kept >= self._tenure and (self._others or kept >= ALONE * self.round_trip):
                 self.open_at = tried_by
         if self.guests or self.watcher is not None:
-            self.freed()  # a watcher, too: the lease may have been had out of turn
+            self.notify_released()  # a watcher, too: the lease may have been had out of turn
         self._next()
 
     def _next(self) -> None:
@@ -187,28 +189,28 @@ class Line:
                 self.contending = True
                 place.set_result(True)
 
-    def watch(self, party: Party, *, mine: bool) -> None:
-        """Have *party* hear of changes; *mine* says whether it has the turn."""
+    def subscribe(self, party: Party, *, mine: bool) -> None:
+        """Tell *party* of changes until `unsubscribe`; *mine* tells whether it has the turn."""
         if mine:
             self.watcher = party
         else:
             self.guests = self.guests or {}
             self.guests[party] = None
 
-    def unwatch(self, party: Party) -> None:
-        """End what `watch` began."""
+    def unsubscribe(self, party: Party) -> None:
+        """End what `subscribe` began."""
         if self.watcher is party:
             self.watcher = None
         elif self.guests is not None:
             self.guests.pop(party, None)
 
     def changed(self, master: int) -> None:
-        """Hear that the key may have been changed by others on one master."""
+        """Called when others may have changed the key on one master."""
         if self.holder is not None:
             self.holder.changed(master)
-        self.freed(master)
+        self.notify_released(master)
 
-    def freed(self, master: int | None = None) -> None:
+    def notify_released(self, master: int | None = None) -> None:
         """
         Have those who wait for masters look again; the line follows them.
 
@@ -217,18 +219,18 @@ class Line:
         """
         for party in (self.watcher, *(self.guests or ())):
             if party is not None and master is None:
-                party.nudge()
+                party.on_local_release()
             elif party is not None:
                 party.changed(master)
 
     # Letting others go first.
 
-    def courtesy(self, now: float) -> float:
-        """Return for how many seconds from now to let other processes go first."""
+    def yield_delay(self, now: float) -> float:
+        """Return for how many seconds from *now* other processes are to go first, 0 for none."""
         return max(self.open_at - now, 0.0)
 
-    def used(self, by_others: bool) -> None:
-        """Learn whether others took the lock when they could go first."""
+    def on_yield_result(self, by_others: bool) -> None:
+        """Adapt the tenure after a pause: reset it if others took the lock, else double it."""
         # One pause that nobody used proves little: contenders may have split their votes,
         # or taken the lock and released it before we looked.
         self._others = SEEN if by_others else max(self._others - 1, 0)
@@ -237,9 +239,9 @@ class Line:
         self._tried_by = 0.0
         self._tenure = TENURE if by_others else min(2 * self._tenure, LONGEST_TENURE)
 
-    def met(self, split: bool, took: float) -> None:
+    def adapt_jitter(self, split: bool, took: float) -> None:
         """
-        Learn from an attempt that failed.
+        Adapt the jitter after a failed attempt: double it after a split vote, else shrink it.
 
         Args:
             split: Whether nobody had a majority.
@@ -273,32 +275,26 @@ class JointLine(Line):
         self._keys = keys
         self._find = find
 
-    def won(self, holder: Party, began: float, now: float) -> None:
-        """End a turn with a lease on all of them."""
-        super().won(holder, began, now)
+    def set_holder(self, holder: Party) -> None:
+        """Set the lease that has all of them."""
+        super().set_holder(holder)
         for key in self._keys:
-            self._find(key).keep(holder)
+            self._find(key).set_holder(holder)
 
-    def keep(self, holder: Party) -> None:
-        """Note who has all of them."""
-        super().keep(holder)
+    def on_lease_ended(self, holder: Party, now: float) -> None:
+        """Called when a lease has ended, whose release is on its way."""
+        super().on_lease_ended(holder, now)
         for key in self._keys:
-            self._find(key).keep(holder)
+            self._find(key).on_lease_ended(holder, now)
 
-    def ended(self, holder: Party, now: float) -> None:
-        """Hear that a lease has ended, whose release is on its way."""
-        super().ended(holder, now)
+    def subscribe(self, party: Party, *, mine: bool) -> None:
+        """Tell *party* of changes of any of them until `unsubscribe`."""
+        super().subscribe(party, mine=mine)
         for key in self._keys:
-            self._find(key).ended(holder, now)
+            self._find(key).subscribe(party, mine=False)
 
-    def watch(self, party: Party, *, mine: bool) -> None:
-        """Have *party* hear of changes of any of them."""
-        super().watch(party, mine=mine)
+    def unsubscribe(self, party: Party) -> None:
+        """End what `subscribe` began."""
+        super().unsubscribe(party)
         for key in self._keys:
-            self._find(key).watch(party, mine=False)
-
-    def unwatch(self, party: Party) -> None:
-        """End what `watch` began."""
-        super().unwatch(party)
-        for key in self._keys:
-            self._find(key).unwatch(party)
+            self._find(key).unsubscribe(party)

@@ -198,9 +198,9 @@ class Lock(LockSpec, NotALease):
             hold.keep_until = now + self.options.hold_at_least / 1000
         watchdog.add(hold, now)
         if has_turn:
-            line.won(hold, won.began, now)
+            line.on_acquired(hold, won.began, now)
         else:
-            line.keep(hold)
+            line.set_holder(hold)
         if self.owner is not None:
             hold.owner = self.owner
             reentrance.notify_owner_waiters(fleet, hold)

@@ -222,7 +222,7 @@ class Fleet:
         for each in key.each:
             line = self.lines.get(each)
             if line is not None:
-                line.freed(master)
+                line.notify_released(master)
 
     def flush(self) -> None:
         """Send what was asked in this turn of the loop."""
@@ -301,7 +301,7 @@ class Fleet:
             self._why_closed = why
         self.closed = True
         for line in self.lines.values():
-            line.freed()
+            line.notify_released()
         self.flush()
         for _, batch in self._underway:
             for round in batch:

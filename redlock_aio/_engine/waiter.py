@@ -64,7 +64,7 @@ class Waiter(Inquiry):
 
     def begin(self) -> None:
         """Enter the queues."""
-        self._line.watch(self, mine=False)
+        self._line.subscribe(self, mine=False)
         self.ask_all()
 
     def ask_all(self, *, again: bool = False) -> None:
@@ -230,7 +230,7 @@ class Waiter(Inquiry):
             self._ask(master)
             self._arm()
 
-    def nudge(self) -> None:
+    def on_local_release(self) -> None:
         """Called when a lease of this process was released, or when the manager is closed."""
         if self.fleet.closed:
             return
@@ -319,7 +319,7 @@ class Waiter(Inquiry):
         self.claim.replies = list(self.replies)
         if self._timer is not None:
             self._timer.cancel()
-        self._line.unwatch(self)
+        self._line.unsubscribe(self)
         self.queues.left(self)
 
     def check(self, resources: tuple[str, ...], began: float, *, over: bool) -> None:

@@ -76,7 +76,7 @@ class Watch(Release):
             self.view.may_be_free(master)
             self._ring()
 
-    def nudge(self) -> None:
+    def on_local_release(self) -> None:
         """Hear that a lock of this process has ended, whose release is on its way."""
         for master in range(len(self.replies)):
             self.view.may_be_free(master)

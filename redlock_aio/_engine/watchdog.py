@@ -344,7 +344,7 @@ class Watchdog:
         held = fleet.clock() - hold.held_since
         hold.hand_over()
         self._held -= 1
-        hold.line.ended(hold, fleet.clock())
+        hold.line.on_lease_ended(hold, fleet.clock())
         if fleet.emitter is not None:
             fleet.emitter.emit_soon(hold.end_event(held))
         fleet.loop.call_later(hold.longest_ttl / 1000, self._release_old, hold)
@@ -364,7 +364,7 @@ class Watchdog:
                 self.fleet.send(Leaving(self.fleet.links, leaving))
         else:
             hold.released = take_back(self.fleet, hold.attempt, hold.longest_ttl)
-        hold.line.ended(hold, now)
+        hold.line.on_lease_ended(hold, now)
 
     def is_awaited(self) -> bool:
         """Return whether a task that was cancelled, and has not ended yet, holds a lease."""

@@ -4,11 +4,11 @@ import pytest
 
 from redlock_aio._engine.line import (
     ALONE,
-    COURTESY,
     LONGEST_SPREAD,
     LONGEST_TENURE,
     SEEN,
     TENURE,
+    YIELD_TIME,
     Line,
 )
 
@@ -24,15 +24,15 @@ class Somebody:
     def changed(self, master: int) -> None:
         self.heard.append(master)
 
-    def nudge(self) -> None:
-        self.heard.append("nudge")
+    def on_local_release(self) -> None:
+        self.heard.append("released")
 
 
 def taken(since: float = 0.0) -> tuple[Line, Somebody]:
     line = Line()
     line.contending = True
     holder = Somebody()
-    line.won(holder, since - ROUND_TRIP, since)
+    line.on_acquired(holder, since - ROUND_TRIP, since)
     return line, holder
 
 
@@ -47,14 +47,14 @@ def places(line: Line, number: int) -> list[asyncio.Future[bool]]:
 async def test_turns_come_in_order_and_one_at_a_time() -> None:
     line, holder = taken()
     first, second, third = places(line, 3)
-    line.ended(holder, 1.0)
+    line.on_lease_ended(holder, 1.0)
     assert first.done()
     assert first.result() is True
     assert not second.done()
     assert line.contending
-    line.won(holder, 1.0, 1.001)
+    line.on_acquired(holder, 1.0, 1.001)
     assert not second.done()
-    line.ended(holder, 2.0)
+    line.on_lease_ended(holder, 2.0)
     assert second.done()
     line.give_up()
     assert third.result() is True
@@ -67,7 +67,7 @@ async def test_who_leaves_leaves_no_gap() -> None:
     first, second, third, fourth = places(line, 4)
     line.leave(first)  # before its turn
     second.cancel()
-    line.ended(holder, 1.0)
+    line.on_lease_ended(holder, 1.0)
     assert third.result() is True
     line.leave(third)  # cancelled in the moment in which its turn came
     assert fourth.result() is True
@@ -79,7 +79,7 @@ async def test_a_place_whose_time_is_over_gets_no_turn_and_passes_none_on() -> N
     first.set_result(False)
     line.leave(first)
     assert not second.done()
-    line.ended(holder, 1.0)
+    line.on_lease_ended(holder, 1.0)
     assert second.result() is True
 
 
@@ -90,15 +90,15 @@ async def test_a_lease_that_was_had_out_of_turn_wakes_who_has_the_turn() -> None
     line.watcher = watcher
     line.holder = holder  # by one attempt that did not wait in line
     (waits,) = places(line, 1)
-    line.ended(holder, 1.0)
-    assert watcher.heard == ["nudge"]
+    line.on_lease_ended(holder, 1.0)
+    assert watcher.heard == ["released"]
     assert not waits.done()
 
 
 async def test_the_end_of_another_lease_changes_nothing() -> None:
     line, holder = taken()
     (waits,) = places(line, 1)
-    line.ended(Somebody(), 1.0)
+    line.on_lease_ended(Somebody(), 1.0)
     assert line.holder is holder
     assert not waits.done()
 
@@ -111,8 +111,8 @@ async def test_everybody_concerned_hears_of_a_change() -> None:
     line.changed(3)
     assert holder.heard == watcher.heard == guest.heard == [3]
     line.watcher = None
-    line.ended(holder, 1.0)
-    assert guest.heard == [3, "nudge"]
+    line.on_lease_ended(holder, 1.0)
+    assert guest.heard == [3, "released"]
     assert not line.idle  # the guest is still there
     line.guests.clear()
     assert line.idle
@@ -121,14 +121,14 @@ async def test_everybody_concerned_hears_of_a_change() -> None:
 async def test_who_waits_for_masters_hears_when_the_manager_closes() -> None:
     line, _ = taken()
     watcher, guest = Somebody(), Somebody()
-    line.watch(watcher, mine=True)
-    line.watch(guest, mine=False)
-    line.freed()
-    assert watcher.heard == guest.heard == ["nudge"]
-    line.unwatch(watcher)
-    line.unwatch(guest)
-    line.freed()
-    assert watcher.heard == guest.heard == ["nudge"]
+    line.subscribe(watcher, mine=True)
+    line.subscribe(guest, mine=False)
+    line.notify_released()
+    assert watcher.heard == guest.heard == ["released"]
+    line.unsubscribe(watcher)
+    line.unsubscribe(guest)
+    line.notify_released()
+    assert watcher.heard == guest.heard == ["released"]
 
 
 # Letting other processes go first.
@@ -136,28 +136,28 @@ async def test_who_waits_for_masters_hears_when_the_manager_closes() -> None:
 
 def test_the_lock_is_passed_on_for_a_while_and_then_others_may_go_first() -> None:
     line, holder = taken(since=10.0)
-    line.used(by_others=True)
+    line.on_yield_result(by_others=True)
     now = 10.0
     while now < 10.0 + TENURE:
-        line.ended(holder, now)
-        assert line.courtesy(now) == 0
+        line.on_lease_ended(holder, now)
+        assert line.yield_delay(now) == 0
         line.contending = True
         now += ROUND_TRIP
-        line.won(holder, now - ROUND_TRIP, now)
-    line.ended(holder, now)
-    patience = 2 * ROUND_TRIP + COURTESY
-    assert line.courtesy(now) == pytest.approx(patience)
-    assert line.courtesy(now + 0.001) == pytest.approx(patience - 0.001)
-    assert line.courtesy(now + patience) == 0
+        line.on_acquired(holder, now - ROUND_TRIP, now)
+    line.on_lease_ended(holder, now)
+    patience = 2 * ROUND_TRIP + YIELD_TIME
+    assert line.yield_delay(now) == pytest.approx(patience)
+    assert line.yield_delay(now + 0.001) == pytest.approx(patience - 0.001)
+    assert line.yield_delay(now + patience) == 0
 
 
 def test_after_a_pause_that_others_could_use_it_may_be_passed_on_again() -> None:
     line, holder = taken(since=10.0)
-    line.ended(holder, 11.0)
+    line.on_lease_ended(holder, 11.0)
     line.contending = True
-    line.won(holder, 12.0, 12.0 + ROUND_TRIP)
-    line.ended(holder, 12.001)
-    assert line.courtesy(12.001) == 0
+    line.on_acquired(holder, 12.0, 12.0 + ROUND_TRIP)
+    line.on_lease_ended(holder, 12.001)
+    assert line.yield_delay(12.001) == 0
 
 
 def test_if_nobody_uses_the_chance_it_is_given_less_often() -> None:
@@ -165,23 +165,23 @@ def test_if_nobody_uses_the_chance_it_is_given_less_often() -> None:
         holder = Somebody()
         line.open_at = 0.0
         line.contending = True
-        line.won(holder, 100.0 - ROUND_TRIP, 100.0)
+        line.on_acquired(holder, 100.0 - ROUND_TRIP, 100.0)
         line.since = 100.0
-        line.ended(holder, 100.0 + kept)
-        return line.courtesy(100.0 + kept)
+        line.on_lease_ended(holder, 100.0 + kept)
+        return line.yield_delay(100.0 + kept)
 
     line = Line()
     assert not courtesy_after(line, 0.9 * ALONE * ROUND_TRIP)
     assert courtesy_after(line, 1.1 * ALONE * ROUND_TRIP)
-    line.used(by_others=True)
+    line.on_yield_result(by_others=True)
     assert courtesy_after(line, 1.5 * TENURE)
-    line.used(by_others=False)
+    line.on_yield_result(by_others=False)
     assert not courtesy_after(line, 1.5 * TENURE)
     for _ in range(20):
-        line.used(by_others=False)
+        line.on_yield_result(by_others=False)
     assert courtesy_after(line, LONGEST_TENURE)
     assert not courtesy_after(line, 0.9 * LONGEST_TENURE)
-    line.used(by_others=True)
+    line.on_yield_result(by_others=True)
     assert courtesy_after(line, 1.5 * TENURE)
 
 
@@ -192,43 +192,43 @@ def test_whoever_is_alone_with_a_key_loses_next_to_nothing(round_trip: float, se
     line, holder = taken()
     now = paused = 0.0
     while now < seconds:
-        line.ended(holder, now)
+        line.on_lease_ended(holder, now)
         now += round_trip
-        pause = line.courtesy(now)
+        pause = line.yield_delay(now)
         if pause:
-            line.used(by_others=False)
+            line.on_yield_result(by_others=False)
         paused += pause
         now += pause + round_trip
         line.contending = True
-        line.won(holder, now - round_trip, now)
+        line.on_acquired(holder, now - round_trip, now)
     assert paused <= 0.03 * now
 
 
 def test_one_chance_that_nobody_used_does_not_make_a_process_alone() -> None:
     line, holder = taken()
-    line.used(by_others=True)
+    line.on_yield_result(by_others=True)
     for unused in range(1, SEEN + 1):
-        line.used(by_others=False)
+        line.on_yield_result(by_others=False)
         kept = 1.1 * 2**unused * TENURE
         line.round_trip, line.since, line.open_at = 1.0, 100.0, 0.0
         line.holder = holder
-        line.ended(holder, 100.0 + kept)
-        assert (line.courtesy(100.0 + kept) > 0) == (unused < SEEN)
+        line.on_lease_ended(holder, 100.0 + kept)
+        assert (line.yield_delay(100.0 + kept) > 0) == (unused < SEEN)
 
 
 def test_attempts_are_spread_after_split_votes_and_less_and_less_after_others() -> None:
     line = Line()
     assert line.spread == 0
-    line.met(split=False, took=0.001)
+    line.adapt_jitter(split=False, took=0.001)
     assert line.spread == 0
-    line.met(split=True, took=0.001)
+    line.adapt_jitter(split=True, took=0.001)
     assert line.spread == pytest.approx(0.004)
-    line.met(split=True, took=0.001)
+    line.adapt_jitter(split=True, took=0.001)
     assert line.spread == pytest.approx(0.008)
-    line.met(split=False, took=0.001)
+    line.adapt_jitter(split=False, took=0.001)
     assert 0.004 < line.spread < 0.008
     for _ in range(50):
-        line.met(split=True, took=0.001)
+        line.adapt_jitter(split=True, took=0.001)
     assert line.spread == LONGEST_SPREAD
 
 
