@@ -62,11 +62,11 @@ from redlock_aio import Redlock
 from redlock_aio._engine.watchdog import Watchdog
 
 renewals = []
-renew = Watchdog._renew
+renew = Watchdog.renew
 def noted(*arguments):
     renewals.append(renew(*arguments))
     return renewals[-1]
-Watchdog._renew = noted
+Watchdog.renew = noted
 
 async def use(redlock, times, counted):
     for _ in range(times):
