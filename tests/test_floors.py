@@ -41,7 +41,7 @@ FLOORS = [
     ["events"],
     ["_transport.resolver"],
     ["_transport.address", "_transport.connection", "_transport.debts", "_transport.replies"],
-    ["_transport.sentinels"],
+    ["_transport.declarations", "_transport.sentinels"],
     ["_transport.guard"],
     ["_transport.master", "_transport.set_guard"],
     [

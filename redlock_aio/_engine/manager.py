@@ -41,7 +41,9 @@ class Redlock(Adopting, Decorating):
         masters: Independent Redis or Valkey servers, with no replication between
             them: URLs (``redis://``, ``rediss://``, ``unix://``) or
             `redis.asyncio.Redis` clients, of which the connection settings are
-            taken over. All who lock the same resources name the same masters.
+            taken over. All who lock the same resources name the same masters, or
+            one more or less; who names others than those who were there before
+            has no votes, see `examples/replacing_masters.md`.
 
         master_timeout: How long one master's answer is waited for, in
             milliseconds or as a `timedelta`. A master that is slower does not
@@ -103,12 +105,14 @@ class Redlock(Adopting, Decorating):
         if unknown:
             raise mistakes.unknown_options(unknown, called="Redlock()")
         one_of(restart_guard, restarts.GUARDS, name="restart_guard")
+        self._resources = Resources(key_prefix)
         settings = Settings(
             tuple(addresses(masters)),
             drift_factor=timing.drift_factor(drift_factor),
             max_ttl=timing.at_least(timing.milliseconds(max_ttl, name="max_ttl"), name="max_ttl"),
             max_waiters=positive(max_waiters, name="max_waiters"),
             restart_guard=restart_guard,
+            key_prefix=self._resources.prefix,
             stamp=b"" if name is None else holders.named(name),
             emitter=None
             if listener is None
@@ -122,7 +126,6 @@ class Redlock(Adopting, Decorating):
             fencing=of_type(fencing, bool, name="fencing"),
             retry=of_type(retry, Retry, name="retry"),
         )
-        self._resources = Resources(key_prefix)
 
     def __repr__(self) -> str:
         total, session = len(self._opener.settings.diallers), self._opener.current

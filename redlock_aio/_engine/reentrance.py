@@ -15,6 +15,7 @@ from typing import TypeVar
 from redlock_aio._engine.hold import HeldLease, Sharer
 from redlock_aio._engine.masters import Fleet
 from redlock_aio._engine.options import LockSpec
+from redlock_aio._rules import membership
 from redlock_aio.errors import LockNotAcquiredError, RedlockError
 
 T = TypeVar("T")
@@ -125,13 +126,16 @@ def _lasts(hold: HeldLease) -> bool:
 
 
 def add_hint(fleet: Fleet, lock: LockSpec, error: BaseException) -> None:
-    """Set the hint of *error* if this task holds the lock itself, or lacks a permission."""
+    """Set the hint of *error* if this task holds the lock itself, or somebody has to act."""
     if not isinstance(error, LockNotAcquiredError):
         return
     now, task = fleet.clock(), asyncio.current_task(fleet.loop)
     if any(vote.detail.startswith("NOPERM") for vote in error.votes):
         keys = ", ".join(repr(key.decode(errors="replace")) for key in lock.key.each)
         error.hint = f"the masters' user lacks a right for the key {keys}: see examples/acl.md"
+        return
+    if any(membership.is_refusal(vote.detail) for vote in error.votes):
+        error.hint = membership.ADVICE
         return
     for key in lock.key.each:
         line = fleet.lines.get(key)

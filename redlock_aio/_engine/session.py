@@ -19,13 +19,13 @@ from redlock_aio._engine.origin import Origin
 from redlock_aio._engine.queues import Queues
 from redlock_aio._engine.readiness import readiness
 from redlock_aio._engine.watchdog import Watchdog
-from redlock_aio._rules import holders, timing
+from redlock_aio._rules import holders, membership, timing
 from redlock_aio._rules.fencing import LEAD_SHARE
 from redlock_aio._rules.quorum import Vote
 from redlock_aio._rules.restarts import Seen
 from redlock_aio._rules.roundtrips import RoundTrips
 from redlock_aio._rules.statistics import MasterStatistics, Statistics
-from redlock_aio._transport.address import AnyDialler
+from redlock_aio._transport.address import AnyDialler, ServiceDialler
 from redlock_aio._transport.master import TASK_NAME, Master
 from redlock_aio._transport.set_guard import Guard
 
@@ -53,6 +53,7 @@ class Settings(NamedTuple):
     max_ttl: int
     max_waiters: int
     restart_guard: RestartGuard
+    key_prefix: bytes
     stamp: bytes
     """What others see of the manager; if empty, host and pid."""
     emitter: Emitter | None
@@ -114,8 +115,15 @@ class Session:
         self.ready = False
         guard = None
         if settings.restart_guard in {"auto", "strict"}:
-            strict = settings.restart_guard == "strict"
-            guard = Guard(seen, clock_of(loop), lasts=lasts, strict=strict, tell=log_state)
+            guard = Guard(
+                seen,
+                clock_of(loop),
+                lasts=lasts,
+                strict=settings.restart_guard == "strict",
+                tell=log_state,
+                addresses=[address_of(dialler) for dialler in settings.diallers],
+                key=membership.KEY + settings.key_prefix,
+            )
         self.links = self._connect(settings, guard, trips)
         stamp = settings.stamp or this_process()
         self.masters = Fleet(self.links, loop, trips=trips, stamp=stamp, emitter=emitter)
@@ -256,6 +264,11 @@ def this_process() -> bytes:
     """Return what others see of a manager without a *name*: host and pid."""
     name = f"{socket.gethostname()}:{os.getpid()}"
     return holders.named("".join(c if c.isprintable() and c != "{" else "?" for c in name))
+
+
+def address_of(dialler: AnyDialler) -> str:
+    """Return by what other programs know a master: the service behind Sentinel, or its name."""
+    return dialler.service if isinstance(dialler, ServiceDialler) else str(dialler)
 
 
 def log_state(good: bool, said: str) -> None:

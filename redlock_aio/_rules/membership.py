@@ -13,8 +13,10 @@ whose server is unknown gives no vote, and can't help two majorities to miss eac
 Nothing here waits, reads a clock or opens a socket.
 """
 
+import itertools
 import json
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, TypeAlias
 
 from redlock_aio._rules.scripts import DECLARE, pack
@@ -27,6 +29,8 @@ MOST_SERVERS = 4
 
 MOST_NAMED = 200
 """How many characters of a set of masters are shown."""
+
+_REFUSED = "use these locks, this one names"
 
 ADVICE = (
     "replace masters one by one, as examples/replacing_masters.md says; independent applications"
@@ -137,13 +141,31 @@ def older(ours: Masters, found: Iterable[Sequence[Declared]], lasts: int) -> Dec
         lasts: As for `age_of`.
     """
     found = tuple(found)
+    seen = _servers([ours, *(declared.masters for sets in found for declared in sets)])
     text, age = write(ours), age_of(ours, found, lasts)
     for sets in found:
         mine = next((declared.age for declared in sets if declared.text == text), age)
         for declared in sets:
-            if declared.age >= mine and conflicts(ours, declared.masters):
+            if declared.age >= mine and conflicts(seen(ours), seen(declared.masters)):
                 return declared
     return None
+
+
+def _servers(sets: Iterable[Masters]) -> Callable[[Masters], Masters]:
+    """
+    Return what adds to places the servers that any program has found at their addresses.
+
+    After a restart a program that has just started and one that is not connected again yet
+    have no server in common there. If they name the master by different addresses, it takes
+    a third program, which has seen both servers, to tell that it is one master.
+    """
+    servers: dict[str, set[str]] = {}
+    for place in itertools.chain.from_iterable(sets):
+        servers.setdefault(place.address, set()).update(place.run_ids)
+    return lambda masters: tuple(
+        place._replace(run_ids=tuple(servers[place.address])) if place.run_ids else place
+        for place in masters
+    )
 
 
 def write(masters: Masters) -> bytes:
@@ -203,9 +225,14 @@ def declare(
 def describe(ours: Masters, theirs: Masters, *, lasts: float) -> str:
     """Return why a program with *ours* is refused."""
     return (
-        f"programs with the masters {_named(theirs)} use these locks, and this one names"
-        f" {_named(ours)}: it is refused until {lasts:g} s after the last of them has ended"
+        f"programs with the masters {_named(theirs)} {_REFUSED}"
+        f" {_named(ours)}, and has no vote until {math.ceil(lasts)} s after the last of them ended"
     )
+
+
+def is_refusal(detail: str) -> bool:
+    """Return whether a vote's *detail* was made by `describe`."""
+    return _REFUSED in detail
 
 
 def _named(masters: Masters) -> str:

@@ -18,13 +18,15 @@ class Resources:
         prefix: Put before each name to make its key.
 
     Attributes:
+        prefix: What is put before each name, as bytes.
+
         known: The keys of names that have been checked.
     """
 
-    __slots__ = ("_prefix", "known")
+    __slots__ = ("known", "prefix")
 
     def __init__(self, prefix: str) -> None:
-        self._prefix = b"" if prefix == "" else text(prefix, name="key_prefix")
+        self.prefix = b"" if prefix == "" else text(prefix, name="key_prefix")
         self.known: dict[str, Key] = {}
 
     def key(self, resource: str) -> Key:
@@ -38,7 +40,7 @@ class Resources:
             kind = type(resource).__name__
             raise TypeError(f"resource must be a str, not a {kind}: write lock(*names) for several")
         name = text(resource, name="resource")
-        key = Key(self._prefix + name)
+        key = Key(self.prefix + name)
         if key.startswith(RESERVED):
             raise ValueError(
                 f"resource must not make a key that starts with {RESERVED.decode()!r}: such keys"

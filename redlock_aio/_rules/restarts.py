@@ -33,6 +33,21 @@ GUARDS = ("auto", "strict", "fsync-always", "off")
 LONGEST_UPTIME = 10**9
 """The seconds beyond which an uptime is a mistake of some clock: about 32 years."""
 
+REREADS = (0.02, 0.03, 0.05, 0.1, 0.15, 0.15)
+"""
+After how many seconds the marker of an undecided master is read again: another
+process may be marking a new set at this very moment.
+"""
+
+UNDECIDED_INTERVAL = 0.5
+"""Seconds between two looks at it after that, while other masters can't be asked."""
+
+LOOKS = 4
+"""How often a live connection is looked at in the time for which a forgotten lease may live."""
+
+SLACK = 0.001
+"""Seconds by which a timer may come too early."""
+
 
 class State(enum.Enum):
     """How a master that can be reached stands."""
@@ -260,6 +275,31 @@ def remember(
 def last_seen(seen: Seen, now: float) -> Seen:
     """Return what is known when the connection to a server ends that was there until *now*."""
     return replace(seen, at=now)
+
+
+def since_forgot(info: ServerInfo, marker: Marker | None) -> float:
+    """Return for how many seconds the master can't have forgotten locks, infinite if never."""
+    if marker is None or not marker.since or info.time is None:
+        return math.inf
+    return (info.time - marker.since) / 1_000_000
+
+
+def pause(state: State | None, left: float, lasts: float, looks: int) -> float:
+    """
+    Return for how many seconds a master need not be looked at.
+
+    Args:
+        left: For how many seconds it has no vote yet.
+
+        looks: How often an undecided one has been looked at.
+    """
+    if state is QUARANTINED:
+        return max(min(left + SLACK, lasts / LOOKS), 0.0)
+    if state is not UNDECIDED:
+        return lasts / LOOKS
+    if looks <= len(REREADS):
+        return REREADS[looks - 1]
+    return min(max(left, 0.0), UNDECIDED_INTERVAL)
 
 
 def describe(reason: Reason, *, ago: float, left: float) -> str:

@@ -15,9 +15,9 @@ What the sentries of one manager share is in `set_guard`.
 
 import asyncio
 import math
+import random
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from redlock_aio._rules import protocol, restarts
 from redlock_aio._rules.marker import Marker, milliseconds
@@ -26,34 +26,23 @@ from redlock_aio._rules.quorum import Answer
 from redlock_aio._rules.restarts import MEMBER, QUARANTINED, UNDECIDED, Seen, Verdict
 from redlock_aio._rules.server import ServerInfo
 from redlock_aio._transport.connection import Connection, Question
+from redlock_aio._transport.declarations import Declarations
 from redlock_aio._transport.replies import (
     MasterError,
+    carried,
     forbidden,
     info_of,
     marker_of,
+    must_carry,
     mute,
 )
 from redlock_aio._transport.sentinels import Route
 
-M = TypeVar("M", Marker, Marker | None)
-
-REREADS = (0.02, 0.03, 0.05, 0.1, 0.15, 0.15)
-"""
-After how many seconds the marker of an undecided master is read again: another
-process may be marking a new set at this very moment.
-"""
-
-UNDECIDED_INTERVAL = 0.5
-"""Seconds between two looks at it after that, while other masters can't be asked."""
-
-LOOKS = 4
-"""How often a live connection is looked at in the time for which a forgotten lease may live."""
-
-SLACK = 0.001
-"""Seconds by which a timer may come too early."""
-
 WRITES = 3
 """How often a marker is written in a row; somebody may be quicker, or the server be full."""
+
+REFUSED = 0.75, 1.25
+"""After how many seconds it is seen whether other sets of masters are still in use."""
 
 SAME_WORDS = 0.2
 """Seconds for which the same is said of how long a master has no vote: it takes time to say."""
@@ -68,6 +57,7 @@ class Shared(Protocol):
     strict: bool
     founding: bool
     sentries: list["Sentry"]
+    declarations: Declarations
 
     @property
     def is_old(self) -> bool:
@@ -126,6 +116,8 @@ class Sentry:
         self._started = 0.0
         self._forgot_at = -math.inf
         self._reason = restarts.Reason.NONE
+        self.objection = ""
+        """What other programs say against it, if nothing else does."""
         self._silence = Silence(Answer.QUARANTINED)
         self._said_at = -math.inf
         self.info: ServerInfo
@@ -147,15 +139,22 @@ class Sentry:
     @property
     def detail(self) -> str:
         """Why the master has no vote, empty if it has one."""
-        if self.state in (None, MEMBER):
-            return ""
+        if self.state in (None, MEMBER) or self.objection:
+            return self.objection
         now = self._guard.clock()
         return restarts.describe(self._reason, ago=now - self._started, left=self._until - now)
 
     @property
     def why(self) -> str:
         """By what this quarantine is told from others."""
-        return f"{self.info.run_id} {self._reason.name}"
+        return f"{self.info.run_id} {self._reason.name} {bool(self.objection)}"
+
+    @property
+    def is_old(self) -> bool:
+        """Whether the master is known not to be new."""
+        if self.state is MEMBER or self.objection:
+            return not self.unmarked
+        return self.state is QUARANTINED
 
     @property
     def left(self) -> float:
@@ -177,14 +176,21 @@ class Sentry:
         """Hear what a server says unasked from before its marker is read."""
         self._connection = connection
 
-    async def examine(self, connection: Connection, info: ServerInfo, said: object) -> None:
+    @property
+    def questions(self) -> tuple[bytes, ...]:
+        """What a server is asked before it is examined."""
+        return self._guard.declarations.read, protocol.CACHING, protocol.LOOK
+
+    async def examine(
+        self, connection: Connection, info: ServerInfo, replies: Sequence[object]
+    ) -> None:
         """
         Judge a server that let us in.
 
         Args:
             info: What it says of itself.
 
-            said: Its answer to the question for its marker.
+            replies: To the `questions`.
 
         Raises:
             MasterError: It does not let us use the marker.
@@ -199,9 +205,15 @@ class Sentry:
         self._rereads = 0
         self.settled = False
         try:
-            marker = self._carried(marker_of(said), 1)
+            marker = carried(marker_of(replies[-1]), self._outlives)
             self.unmarked = marker is None
+            sets, number = self._guard.declarations, self._number
+            declared = sets.join(number, info.run_id, connection, replies[0])
             await self._judge(self._identified(info), marker)
+            await sets.joined(number, connection, declared)  # it gets no commands before
+            if self._doubt:  # the marker was changed while our set was declared
+                self._doubt = False
+                await self._look()
         except BaseException:
             self.gone()
             raise
@@ -236,18 +248,12 @@ class Sentry:
 
     def _pause(self) -> float:
         """Return for how many seconds there is nothing to do."""
-        every = self.lasts / LOOKS
-        if self.state is QUARANTINED:
-            return max(min(self.left + SLACK, every), 0.0)
-        if self.state is MEMBER:
-            return every
-        self._rereads += 1
-        if self._rereads <= len(REREADS):
-            return REREADS[self._rereads - 1]
-        if not self.settled:
-            self.settled = True
-            self._judged()
-        return min(max(self.left, 0.0), UNDECIDED_INTERVAL)
+        if self.state is UNDECIDED:
+            self._rereads += 1
+            if self._rereads > len(restarts.REREADS) and not self.settled:
+                self.settled = True
+                self._judged()
+        return restarts.pause(self.state, self.left, self.lasts, self._rereads)
 
     async def _look(self) -> None:
         """See whether the server and its marker are what they were."""
@@ -255,13 +261,16 @@ class Sentry:
         if connection is None:
             return
         stood = self._stood
+        await self._guard.declarations.look(self._number, connection)
         loop = asyncio.get_running_loop()
         commands = (protocol.INFO, protocol.CACHING, protocol.LOOK)
         info, _, marker = questions = [Question(command, loop) for command in commands]
         connection.send(b"".join(commands), questions)
         connection.overdue()
         now = self._identified(info_of(await info.reply))
-        found = self._carried(marker_of(await marker.reply), 1)
+        found = carried(marker_of(await marker.reply), self._outlives)
+        if self._connection is not connection:
+            return
         if stood != self._stood or (self.state is UNDECIDED and self._guard.founding):
             return  # a new set was, or is being, founded: what was read may be ours
         if self.state is MEMBER:
@@ -277,7 +286,7 @@ class Sentry:
         guard.learn(0.0 if marker is None else marker.lasts / 1000 - self._outlives, by=self)
         seen, now = guard.seen[self._number], guard.clock()
         verdict = restarts.judge(info, marker, seen, now, lasts=self.lasts, strict=guard.strict)
-        reread = self._rereads >= len(REREADS)
+        reread = self._rereads >= len(restarts.REREADS)
         if verdict.state is UNDECIDED and reread and guard.is_old:
             return restarts.not_new(info, self.lasts)
         return verdict
@@ -293,7 +302,7 @@ class Sentry:
             if asked is None:
                 break
             marked, get = await asked[0].reply, await asked[1].reply
-            marker = self._carried(marker_of(get), 1)
+            marker = carried(marker_of(get), self._outlives)
             if isinstance(marked, Exception) and str(marked).startswith("NOPERM"):
                 raise forbidden(marked)
             longest = marker is not None and marker.lasts >= milliseconds(self.lasts)
@@ -301,31 +310,16 @@ class Sentry:
                 break  # it says no more than what we know, and we know why
             verdict = self._verdict(info, marker)
             if isinstance(marked, Exception) and verdict.state is MEMBER:
-                self._must_carry(marker, marked)
+                must_carry(marker, self.lasts, marked)
         self.stand(verdict, marker)
-
-    def _must_carry(self, marker: Marker | None, error: Exception) -> None:
-        """
-        Raise if a master that refuses a new marker would vote without our quarantine in it.
-
-        Programs with a shorter one might not wait for our leases when it restarts.
-        """
-        if marker is None or marker.lasts < milliseconds(self.lasts):
-            raise MasterError(f"its marker can't be written: {error}")
-
-    def _carried(self, marker: M, sign: int) -> M:
-        """Add to the quarantine in *marker* what only this master needs, or take it off."""
-        if marker is None or not marker.lasts or not self._outlives:
-            return marker
-        return replace(marker, lasts=marker.lasts + sign * milliseconds(self._outlives))
 
     def ask_for(self, verdict: Verdict) -> tuple[Question, Question] | None:
         """Write what *verdict* says, and read what is there then; ``None`` if it says nothing."""
         if verdict.write is None or self._connection is None:
             return None
         loop = asyncio.get_running_loop()
-        carried = self._carried(verdict.write, -1)
-        mark = protocol.mark(bytes(carried), careful=verdict.careful)
+        written = carried(verdict.write, -self._outlives)
+        mark = protocol.mark(bytes(written), careful=verdict.careful)
         commands = (mark, protocol.CACHING, protocol.LOOK)
         questions = [Question(command, loop) for command in commands]
         self._connection.send(b"".join(commands), questions)
@@ -344,19 +338,18 @@ class Sentry:
         before, self.state = self.state, verdict.state
         self._stood += 1
         self._until = self._guard.clock() + verdict.seconds
+        objection = self._guard.declarations.objection(self._number)
+        self.objection = objection if verdict.state is MEMBER else ""
+        if self.objection:
+            self.state = QUARANTINED
+            self._until = self._guard.clock() + random.uniform(*REFUSED)  # noqa: S311 - no secret
         self._reason = verdict.reason
-        self._forgot_at = self._last_forgot(marker)
+        self._forgot_at = self._guard.clock() - restarts.since_forgot(self.info, marker)
         self._said_at = -math.inf
         if verdict.state is not UNDECIDED:
             self.settled = True
         if before is not self.state:
             self._judged()
-
-    def _last_forgot(self, marker: Marker | None) -> float:
-        """Return the last instant at which the master may have forgotten locks."""
-        if marker is None or not marker.since or self.info.time is None:
-            return -math.inf
-        return self._guard.clock() - (self.info.time - marker.since) / 1_000_000
 
     def outlasted(self) -> None:
         """
@@ -385,6 +378,12 @@ class Sentry:
         if self._wake is not None and not self._wake.done():
             self._wake.set_result(None)
 
+    def refuse(self) -> None:
+        """Take the vote from the master, and from what is underway; called for all of them."""
+        if self.state is MEMBER:
+            self._again(self._guard.declarations.refusal)
+        self.doubt()  # our set is taken back there
+
     def _again(self, reason: str) -> None:
         """End the connection, so that nothing counts that is underway, and look anew."""
         if self._connection is not None:
@@ -396,5 +395,6 @@ class Sentry:
         if self.state is not None:
             guard, number = self._guard, self._number
             guard.seen[number] = restarts.last_seen(guard.seen[number], guard.clock())
+        self._guard.declarations.gone(self._number)
         self._connection = None
         self.state = None

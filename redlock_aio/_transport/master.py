@@ -297,7 +297,8 @@ class Master:
         if (sentry is None or sentry.settled) and self._out != reason:
             self._out = reason
             vote = Vote(self.name, Answer.QUARANTINED, self.quarantine)
-            self._tell(False, str(vote))
+            if sentry is None or not sentry.objection:  # that is told once for all masters
+                self._tell(False, str(vote))
             self._on_state(vote)
 
     async def _examine(self, connection: Connection) -> None:
@@ -307,11 +308,10 @@ class Master:
         # Not all may ask to be told of changes; they find out by trying again.
         wishes = [Question(wish, self._loop) for wish in (protocol.TRACKING, protocol.CAN_FREE)]
         if self._sentry is not None:
-            wishes += [Question(wish, self._loop) for wish in (protocol.CACHING, protocol.LOOK)]
+            wishes += [Question(wish, self._loop) for wish in self._sentry.questions]
             self._sentry.meet(connection)
-        payload = b"".join([question.payload for question in (*questions, *wishes)])
-        sent = self._loop.time()
-        connection.send(payload, [*questions, *wishes])
+        sent, every = self._loop.time(), [*questions, *wishes]
+        connection.send(b"".join([question.payload for question in every]), every)
         await questions[0].reply
         took = self._loop.time() - sent
         replies = [await question.reply for question in questions]
@@ -335,7 +335,7 @@ class Master:
             self._tell(False, f"{self.name}: {caution}")
         self._cautioned = caution
         if self._sentry is not None:
-            await self._sentry.examine(connection, info, await wishes[-1].reply)
+            await self._sentry.examine(connection, info, [await w.reply for w in wishes[2:]])
 
     def _report(self, silence: Silence) -> None:
         """Tell once how the master stands, not at each attempt to connect."""

@@ -1,6 +1,8 @@
 """What the replies of a server come to that is asked about itself."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TypeVar
 
 from redis.exceptions import (
     AuthenticationError,
@@ -10,11 +12,13 @@ from redis.exceptions import (
 )
 
 from redlock_aio._rules import protocol
-from redlock_aio._rules.marker import Marker
+from redlock_aio._rules.marker import Marker, milliseconds
 from redlock_aio._rules.protocol import Asker, Silence, Trust
 from redlock_aio._rules.quorum import Answer
 from redlock_aio._rules.request import Request
 from redlock_aio._rules.server import ServerInfo
+
+M = TypeVar("M", Marker, Marker | None)
 
 
 class MasterError(Exception):
@@ -50,6 +54,29 @@ def read_marker(said: object) -> Marker | None:
     """Return the marker in a reply; ``None`` if there is none, or no reply."""
     # GETRANGE answers a key that is not there with an empty string.
     return Marker.parse(said if isinstance(said, bytes) and said else None)
+
+
+def carried(marker: M, outlives: float) -> M:
+    """Return *marker* with *outlives* seconds added to the quarantine in it."""
+    if marker is None or not marker.lasts or not outlives:
+        return marker
+    return replace(marker, lasts=marker.lasts + round(outlives * 1000))
+
+
+def must_carry(marker: Marker | None, lasts: float, error: Exception) -> None:
+    """
+    Raise if a master that refuses a new marker would vote without our quarantine in it.
+
+    Programs with a shorter one might not wait for our leases when it restarts.
+    """
+    if marker is None or marker.lasts < milliseconds(lasts):
+        raise MasterError(f"its marker can't be written: {error}")
+
+
+def is_forbidden(reply: object) -> bool:
+    """Return whether a master's access list forbids a command, or what a script does."""
+    text = str(reply) if isinstance(reply, Exception) else ""
+    return any(words in text for words in ("NOPERM", "ACL failure", "executing the script can't"))
 
 
 def forbidden(error: Exception) -> MasterError:

@@ -5,13 +5,14 @@ Only together can they see that a whole set of masters is new, and for how long 
 program on these masters waits.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from redlock_aio._rules import restarts
 from redlock_aio._rules.marker import milliseconds
 from redlock_aio._rules.quorum import GRANTED
-from redlock_aio._rules.restarts import MEMBER, QUARANTINED, UNDECIDED, Seen, Verdict
+from redlock_aio._rules.restarts import MEMBER, UNDECIDED, Seen, Verdict
+from redlock_aio._transport.declarations import Declarations
 from redlock_aio._transport.guard import Sentry
 from redlock_aio._transport.replies import read_marker
 
@@ -33,6 +34,10 @@ class Guard:
 
         tell: Called with a sentence that an operator should know, and whether it is
             good news.
+
+        addresses: The names of the masters.
+
+        key: Under which key sets of masters are declared.
     """
 
     def __init__(
@@ -43,6 +48,8 @@ class Guard:
         lasts: float,
         strict: bool,
         tell: Callable[[bool, str], None],
+        addresses: Sequence[str],
+        key: bytes,
     ) -> None:
         self.seen = seen
         self.clock = clock
@@ -50,6 +57,14 @@ class Guard:
         self.strict = strict
         self._tell = tell
         self.sentries: list[Sentry] = []
+        self.declarations = Declarations(
+            addresses,
+            key,
+            clock=clock,
+            lasts=lambda: self.lasts,
+            on_refused=self._refuse,
+            tell=tell,
+        )
         self.founding = False
         """Whether a new set is being marked."""
 
@@ -60,10 +75,11 @@ class Guard:
     @property
     def is_old(self) -> bool:
         """Whether some master is known not to be new."""
-        return any(
-            sentry.state is QUARANTINED or (sentry.state is MEMBER and not sentry.unmarked)
-            for sentry in self.sentries
-        )
+        return any(sentry.is_old for sentry in self.sentries)
+
+    def _refuse(self) -> None:
+        for sentry in self.sentries:
+            sentry.refuse()
 
     def learn(self, lasts: float, *, by: Sentry | None = None) -> None:
         """

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from redlock_aio.testing import EmbeddedMaster
 
-MEANT_TO_STAY = ("redlock_aio:marker", "redlock_aio:fence:")
+MEANT_TO_STAY = ("redlock_aio:marker", "redlock_aio:masters:", "redlock_aio:fence:")
 """How the keys begin that outlive every lock."""
 
 

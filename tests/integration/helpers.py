@@ -138,7 +138,8 @@ def own_keys(masters: Iterable[RealMaster]) -> list[str]:
     """Return what there is on any master besides locks: queues, and channels to be woken on."""
     found = []
     for master in masters:
-        found += [key for key in call(master, "KEYS", "redlock_aio:*") if key != MARKER]
+        keys = call(master, "KEYS", "redlock_aio:*")
+        found += [key for key in keys if not key.startswith((MARKER, "redlock_aio:masters:"))]
         found += call(master, "PUBSUB", "CHANNELS", "*")
     return found
 

@@ -22,15 +22,15 @@ from .servers import process
 pytestmark = pytest.mark.integration
 
 NEEDED = (
-    "evalsha", "script|load", "get", "getrange", "set", "del", "pexpire", "pttl", "info", "ping",
-    "client|tracking", "client|caching",
+    "evalsha", "script|load", "get", "getrange", "set", "del", "pexpire", "pttl", "time", "info",
+    "ping", "client|tracking", "client|caching",
 )  # fmt: skip
 """
 What a user of the server's access list has to be allowed, and nothing else:
 
-    ACL SETUSER redlock on >PASSWORD resetkeys ~KEYS resetchannels ~redlock_aio:marker -@all
-        +evalsha +script|load +get +getrange +set +del +pexpire +pttl +info +ping
-        +client|tracking +client|caching
+    ACL SETUSER redlock on >PASSWORD resetkeys ~KEYS resetchannels ~redlock_aio:marker
+        ~redlock_aio:masters:* -@all +evalsha +script|load +get +getrange +set +del +pexpire
+        +pttl +time +info +ping +client|tracking +client|caching
 
 HELLO and AUTH need no permission. SELECT is needed for another database than 0.
 """
@@ -39,7 +39,7 @@ WISHED = ("client|tracking", "client|caching")
 """Without these it works as well; who waits is not woken and tries again."""
 
 FAIR = (
-    "time", "publish", "subscribe", "unsubscribe", "zadd", "zrem", "zscore", "zcard", "zrange",
+    "publish", "subscribe", "unsubscribe", "zadd", "zrem", "zscore", "zcard", "zrange",
     "zrangebyscore",
 )  # fmt: skip
 """
@@ -48,19 +48,13 @@ What is needed for ``fair=True`` besides, and:
     ~redlock_aio:* &redlock_aio:wake:*
 """
 
-MARKER = "~redlock_aio:marker"
+GUARD = ("~redlock_aio:marker", "~redlock_aio:masters:*")
 """What the restart guard needs; `OWN` allows it too."""
 
 OWN = ("~redlock_aio:*", "&redlock_aio:wake:*")
 
-FENCED = ("time",)
-"""
-What is needed for ``fencing=True`` besides, and the keys of the counters:
-
-    ~redlock_aio:fence:*
-"""
-
 COUNTERS = ("~redlock_aio:fence:*",)
+"""The keys of the counters, which are needed for ``fencing=True`` besides."""
 
 
 @pytest.fixture(scope="module")
@@ -70,9 +64,7 @@ def server(kind: str) -> Iterator[EmbeddedMaster]:
 
 
 @contextlib.contextmanager
-def allowed(
-    master: EmbeddedMaster, *commands: str, own: tuple[str, ...] = (MARKER,)
-) -> Iterator[str]:
+def allowed(master: EmbeddedMaster, *commands: str, own: tuple[str, ...] = GUARD) -> Iterator[str]:
     """Give the URL of a user who may do this and no more, with *own* keys and channels."""
     rules = ["on", ">secret", "resetkeys", "~app:*", "resetchannels", *own, "-@all"]
     call(master, "ACL", "DELUSER", "app")
@@ -180,10 +172,10 @@ async def test_these_permissions_are_enough(
         assert refused <= {"client|setinfo", "delifeq"}  # tried once, and not needed
 
 
-@pytest.mark.parametrize("missing", [*sorted(set(NEEDED) - set(WISHED)), MARKER])
+@pytest.mark.parametrize("missing", [*sorted(set(NEEDED) - set(WISHED)), *GUARD])
 async def test_each_of_these_permissions_is_needed(server: EmbeddedMaster, missing: str) -> None:
     """Without it something does not work, so that the list has nothing in excess."""
-    own = () if missing == MARKER else (MARKER,)
+    own = tuple(pattern for pattern in GUARD if pattern != missing)
     with allowed(server, *(command for command in NEEDED if command != missing), own=own) as url:
         assert not await everything_works(url, server)
 
@@ -200,6 +192,20 @@ async def test_the_marker_is_named_in_the_vote_and_can_be_done_without(
         redlock = Redlock([url], master_timeout=TIMEOUT, restart_guard="off")
         async with redlock, redlock.lock("app:r", wait=0):
             pass
+
+
+@pytest.mark.parametrize("missing", ["time", GUARD[1]])
+async def test_the_key_of_the_sets_is_named_in_the_vote(
+    server: EmbeddedMaster, missing: str
+) -> None:
+    commands = [command for command in NEEDED if command != missing]
+    own = tuple(pattern for pattern in GUARD if pattern != missing)
+    with allowed(server, *commands, own=own) as url:
+        async with Redlock([url], master_timeout=500, key_prefix="app:") as redlock:
+            match = r'redlock_aio:masters:app:.*restart_guard="off".*NOPERM'
+            with pytest.raises(QuorumUnavailableError, match=match) as refused:
+                await redlock.lock("r", wait=0).acquire()
+            assert [vote.permanent for vote in refused.value.votes] == [True]
 
 
 @pytest.mark.parametrize("missing", ["", *WISHED])
@@ -276,7 +282,7 @@ async def test_these_permissions_are_enough_for_fencing(
 ) -> None:
     """And those for a plain lock are no less so; with all three sets all works together."""
     with (
-        allowed(server, *NEEDED, *FENCED, own=(MARKER, *COUNTERS)) as url,
+        allowed(server, *NEEDED, own=(*GUARD, *COUNTERS)) as url,
         caplog.at_level(logging.INFO),
     ):
         assert await fencing_works(url, server)
@@ -291,14 +297,14 @@ async def test_these_permissions_are_enough_for_fencing(
 
 
 @pytest.mark.parametrize(
-    "missing", [*sorted({*NEEDED, *FENCED} - {*WISHED, "pttl", "info", "ping"}), *COUNTERS]
+    "missing", [*sorted(set(NEEDED) - {*WISHED, "pttl", "info", "ping"}), *COUNTERS]
 )
 async def test_each_of_these_permissions_is_needed_for_fencing(
     server: EmbeddedMaster, missing: str
 ) -> None:
     """Without it something does not work, so that the list has nothing in excess."""
-    commands = [command for command in (*NEEDED, *FENCED) if command != missing]
-    own = (MARKER, *(pattern for pattern in COUNTERS if pattern != missing))
+    commands = [command for command in NEEDED if command != missing]
+    own = (*GUARD, *(pattern for pattern in COUNTERS if pattern != missing))
     with allowed(server, *commands, own=own) as url:
         assert not await fencing_works(url, server)
 
@@ -355,7 +361,7 @@ async def test_each_of_these_permissions_is_needed_for_oversight(
     if kind == "valkey":
         pytest.skip("the same as on Redis, and each takes a second")
     commands = [command for command in (*NEEDED, *FAIR) if command != missing]
-    own = (MARKER, *(pattern for pattern in OWN if pattern != missing))
+    own = (*GUARD, *(pattern for pattern in OWN if pattern != missing))
     with allowed(server, *commands, own=own) as url:
         put([server], "app:r", 60_000)
         redlock = Redlock([url], master_timeout=TIMEOUT, restart_guard="off")
@@ -376,8 +382,8 @@ async def test_each_of_these_permissions_is_needed_for_oversight(
 @pytest.mark.parametrize(
     ("options", "more", "own"),
     [
-        ({}, (), (MARKER,)),
-        ({"fencing": True}, FENCED, (MARKER, *COUNTERS)),
+        ({}, (), GUARD),
+        ({"fencing": True}, (), (*GUARD, *COUNTERS)),
         ({"fair": True}, FAIR, OWN),
     ],
     ids=["plain", "fencing", "fair"],
@@ -443,10 +449,9 @@ def test_the_documentation_says_the_same() -> None:
     start = ["ACL", "SETUSER", "redlock", "on", ">PASSWORD", "resetkeys", "~KEYS", "resetchannels"]
     plain = [f"+{command}" for command in NEEDED]
     fair = [f"+{command}" for command in FAIR]
-    fenced = [f"+{command}" for command in FENCED]
     assert commands == [
-        [*start, MARKER, "-@all", *plain],
-        [*start, MARKER, *COUNTERS, "-@all", *plain, *fenced],
+        [*start, *GUARD, "-@all", *plain],
+        [*start, *GUARD, *COUNTERS, "-@all", *plain],
         [*start, *OWN, "-@all", *plain, *fair],
     ]
 

@@ -14,9 +14,8 @@ from .helpers import SELDOM, TIMEOUT, call, gone, put, until
 from .test_acl import (
     COUNTERS,
     FAIR,
-    FENCED,
+    GUARD,
     LONG,
-    MARKER,
     NEEDED,
     OWN,
     SHORT,
@@ -96,8 +95,8 @@ async def waiter_is_woken(url: str, master: EmbeddedMaster, patience: float) -> 
 async def test_the_permissions_for_one_are_enough_for_several(
     server: EmbeddedMaster, caplog: pytest.LogCaptureFixture, *, fencing: bool
 ) -> None:
-    more, own = (FENCED, (MARKER, *COUNTERS)) if fencing else ((), (MARKER,))
-    with allowed(server, *NEEDED, *more, own=own) as url, caplog.at_level(logging.INFO):
+    own = (*GUARD, *COUNTERS) if fencing else GUARD
+    with allowed(server, *NEEDED, own=own) as url, caplog.at_level(logging.INFO):
         assert await several_work(url, server, fencing=fencing)
         assert not caplog.text
         refused = {entry["object"] for entry in map(as_dict, call(server, "ACL", "LOG"))}

@@ -9,6 +9,7 @@ import anyio
 import pytest
 
 from redlock_aio import LockLostError, Redlock
+from redlock_aio._rules import membership
 from redlock_aio._rules.protocol import MARKER
 from redlock_aio.testing import FakeMaster, cancelled_at
 
@@ -101,7 +102,8 @@ def left(master: FakeMaster) -> list[bytes]:
     """All keys of locks, the queues too."""
     now = asyncio.get_running_loop().time()
     keys = [key for key, (_, until) in master._keys.items() if now < until and key != MARKER]
-    return [key for key in keys if not key.startswith(b"redlock_aio:fence:")]
+    stay = (b"redlock_aio:fence:", membership.KEY)
+    return [key for key in keys if not key.startswith(stay)]
 
 
 async def whole(awaitable: Awaitable[None]) -> None:

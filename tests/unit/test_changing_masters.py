@@ -6,9 +6,10 @@ import random
 
 import pytest
 
-from redlock_aio import Lease, Redlock
+from redlock_aio import Lease, QuorumUnavailableError, Redlock
 from redlock_aio._rules import timing
 from redlock_aio._rules.quorum import majority
+from redlock_aio._transport.declarations import LIVES
 from redlock_aio.testing import FakeMaster
 
 MAX_TTL = 5_000
@@ -105,9 +106,74 @@ async def test_a_master_is_replaced_in_two_steps_under_held_and_contended_locks(
                 newcomer = program.redlock.lock("held", wait=0, ttl=500)
                 assert await newcomer.try_acquire() is None
                 assert held.valid
-        await asyncio.sleep(LASTS)  # until what has joined votes
+        await asyncio.sleep(LIVES * LASTS + 1)  # until the leases by the old list are over
     async with programs[0].redlock.lock("probe", ttl=1000) as lease:
         await asyncio.sleep(0.05)
         assert [vote.answer.name for vote in lease.votes] == ["GRANTED"] * size
+    for program in programs:
+        await program.stop()
+
+
+@pytest.mark.parametrize("size", [3, 5])
+async def test_a_swap_in_one_step_is_refused_until_the_last_old_program_has_ended(
+    masters: list[FakeMaster], size: int
+) -> None:
+    """Two never hold the lock, the error names both lists, and the old programs work on."""
+    old, fresh = masters[:size], FakeMaster("fresh")
+    inside: list[Program] = []
+    programs = [Program(inside) for _ in range(4)]
+    for program in programs:
+        await program.start(old)
+    await asyncio.sleep(2 * LASTS)
+    for number, program in enumerate(programs):
+        await program.stop()
+        await program.start([*old[:-1], fresh])
+        await asyncio.sleep(LASTS)
+        left = programs[number + 1 :]
+        if left:
+            before = [each.worked for each in programs]
+            with pytest.raises(QuorumUnavailableError) as refused:
+                await program.redlock.lock("busy", wait=0).acquire()
+            for named in (old, [*old[:-1], fresh]):
+                assert ", ".join(sorted(map(str, named))) in str(refused.value)
+            await asyncio.sleep(1)
+            worked = [each.worked for each in programs]
+            assert worked[: number + 1] == before[: number + 1], "they are refused"
+            assert all(
+                x > y for x, y in zip(worked[number + 1 :], before[number + 1 :], strict=True)
+            )
+    await asyncio.sleep(LIVES * LASTS)
+    before = [each.worked for each in programs]
+    await asyncio.sleep(2)
+    assert all(each.worked > count for each, count in zip(programs, before, strict=True))
+    for program in programs:
+        await program.stop()
+
+
+async def test_the_next_step_may_follow_at_once_and_waits_by_itself(
+    masters: list[FakeMaster],
+) -> None:
+    """Locks are had all the time by programs with the list of the step before."""
+    old, fresh = masters[:3], FakeMaster("fresh")
+    inside: list[Program] = []
+    programs = [Program(inside) for _ in range(3)]
+    for program in programs:
+        await program.start(old)
+    await asyncio.sleep(LASTS)
+    for program in programs:
+        await program.stop()
+        await program.start(old[:-1])
+    ended = asyncio.get_running_loop().time()
+    await programs[0].stop()
+    await programs[0].start([*old[:-1], fresh])
+    until_now = programs[0].worked
+    for _ in range(100):
+        before = [each.worked for each in programs[1:]]
+        await asyncio.sleep(0.5)
+        assert all(x.worked > y for x, y in zip(programs[1:], before, strict=True))
+        if programs[0].worked > until_now:
+            break
+    took = asyncio.get_running_loop().time() - ended
+    assert LASTS < took < LIVES * LASTS + 3
     for program in programs:
         await program.stop()

@@ -86,7 +86,7 @@ async def test_a_new_set_may_have_a_server_that_has_been_up_for_long(
 
 async def test_an_old_set_may_not_have_young_servers(three: list[FakeMaster]) -> None:
     three[2].uptime = 1e6
-    async with Redlock(three[2:]) as redlock:
+    async with Redlock(three[2:], key_prefix="another:") as redlock:
         await asyncio.sleep(1)
         assert states(redlock) == ["MEMBER"]
     async with Redlock(three) as redlock:

@@ -205,6 +205,18 @@ def test_an_old_set_wins_where_it_was_forgotten() -> None:
     assert older(ABD, found, 9) == declared(ABC, 50)
 
 
+def test_a_third_program_tells_that_two_servers_were_one_master() -> None:
+    """It has seen the master before and after a restart; the others know one address each."""
+    new, late = (*known("ab"), Place("c", ("c2",))), known("abc", named="ip-")
+    third = (*known("ab"), Place("c", ("run-c", "c2")))
+    assert conflicts(new, late)
+    assert older(new, [[declared(late, 50)]], 9) is not None
+    assert older(new, [[declared(late, 50), declared(third, 50)]], 9) is None
+    assert older(new, [[declared(late, 50)], [declared(third, 50)]], 9) is None
+    other = (*known("ab"), Place("d", ("run-d",)))
+    assert older(other, [[declared(late, 50), declared(third, 50)]], 9) is not None
+
+
 def test_the_set_that_is_changed_into_a_conflict_gives_way() -> None:
     """It was in use for longer, but the others do not know yet which server that is."""
     before = known("ab") + unknown("d")
@@ -258,8 +270,9 @@ def test_an_age_that_makes_no_sense_is_ignored() -> None:
 def test_a_refusal_names_both_sets_on_one_line() -> None:
     said = membership.describe(ABC, known("ab\n"), lasts=61.6)
     assert said == (
-        "programs with the masters ?, a, b use these locks, and this one names a, b, c: it is"
-        " refused until 61.6 s after the last of them has ended"
+        "programs with the masters ?, a, b use these locks, this one names a, b, c, and has no"
+        " vote until 62 s after the last of them ended"
     )
+    assert membership.is_refusal(said)
     long = membership.describe(ABC, known("x" * 50, named="y" * 60), lasts=1)
     assert len(long) < 500

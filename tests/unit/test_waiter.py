@@ -8,7 +8,7 @@ import pytest
 
 from redlock_aio import LockNotAcquiredError, QuorumUnavailableError, Redlock, RedlockError
 from redlock_aio._engine.queues import IDLE
-from redlock_aio._rules import protocol, scripts
+from redlock_aio._rules import membership, protocol, scripts
 from redlock_aio._rules.fairness import HEARTBEAT, LIVES
 from redlock_aio._rules.protocol import MARKER
 from redlock_aio.testing import FakeMaster
@@ -55,7 +55,7 @@ def queued(master: FakeMaster) -> list[bytes]:
 def left(masters: list[FakeMaster]) -> list[bytes]:
     """All keys of locks, the queues too."""
     keys = [(key, until) for master in masters for key, (_, until) in master._keys.items()]
-    return [key for key, until in keys if now() < until and key != MARKER]
+    return [key for key, until in keys if now() < until and key not in (MARKER, membership.KEY)]
 
 
 async def test_alone_it_is_one_round_and_leaves_nothing(

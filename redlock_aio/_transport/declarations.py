@@ -1,0 +1,269 @@
+"""
+Which sets of masters the programs use, as the masters say, and whether ours may vote.
+
+    join ──► read ──► write ──► vote        a master that was just reached
+    look ──────────► write                  now and then, while ours is in use
+    look ──► read (──► write ──► vote)      about every second, while it is refused
+
+A set is refused while another one is in conflict with it that was there before, on any
+master; see `membership`. Each program reads what is there before it writes. So one that is
+refused, and tries again for ever, leaves nothing that could refuse others. It reads again
+what its own writing was answered with, because two may have read at the same time.
+
+What comes with a reply is judged at once, whoever waits for it, or does not any more.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from redlock_aio._rules import membership, protocol
+from redlock_aio._rules.membership import Declared, Place
+from redlock_aio._rules.protocol import Silence
+from redlock_aio._transport.connection import Connection, Question
+from redlock_aio._transport.replies import MasterError, is_forbidden
+
+LIVES = 1.5
+"""
+For how long a set counts that is not declared any more, as a share of the longest quarantine.
+
+A lease that was granted at the last moment before the next declaration lives for the whole
+of it, and sets are declared at least every 3/8 of it.
+"""
+
+DUE = 1 / 8
+"""After what share of it a set is declared again when a master is looked at."""
+
+PATIENCE = 0.5
+"""For how many seconds a master that was reached waits until the others know of it."""
+
+TRIES = 3
+"""How often a master is asked in a row that has forgotten the scripts."""
+
+UNDECLARED = "its set of masters is not declared there yet"
+
+
+class Declaration(Question):
+    """A question of which the reply is judged when it comes, also if nobody waits for it."""
+
+    __slots__ = ("_on_reply",)
+
+    def __init__(
+        self,
+        payload: bytes,
+        loop: asyncio.AbstractEventLoop,
+        on_reply: Callable[[int, object], None],
+    ) -> None:
+        super().__init__(payload, loop)
+        self._on_reply = on_reply
+
+    def answered(self, master: int, reply: object, /) -> None:
+        """Judge the reply, then hand it on."""
+        self._on_reply(master, reply)
+        super().answered(master, reply)
+
+
+class Declarations:
+    """
+    What the masters of one manager say of the sets in use.
+
+    Args:
+        addresses: The names of the masters, without credentials.
+
+        key: Under which key sets are declared.
+
+        clock: The clock of leases.
+
+        lasts: Returns the longest quarantine, in seconds.
+
+        on_refused: Called when no master may vote any more.
+
+        tell: Called with a sentence that an operator should know, and whether it is
+            good news.
+    """
+
+    def __init__(
+        self,
+        addresses: Sequence[str],
+        key: bytes,
+        *,
+        clock: Callable[[], float],
+        lasts: Callable[[], float],
+        on_refused: Callable[[], None],
+        tell: Callable[[bool, str], None],
+    ) -> None:
+        self.refusal = ""
+        """Why no master votes; empty if there is no conflict."""
+        self.read = membership.declare(key, b"read")
+        """The command that asks a master for the sets in use."""
+        self._key = key
+        self._clock = clock
+        self._lasts = lasts
+        self._on_refused = on_refused
+        self._tell = tell
+        self._masters = tuple(Place(address) for address in addresses)
+        self._text = membership.write(self._masters)
+        self._found: dict[int, tuple[float, list[Declared]]] = {}
+        self._links: dict[int, tuple[Connection, float]] = {}
+        self._written: dict[int, bytes] = {}
+
+    def __repr__(self) -> str:
+        return f"<Declarations, {self.refusal or 'no conflict'}>"
+
+    def objection(self, number: int) -> str:
+        """Return why this master may not vote, empty if it may."""
+        return self.refusal or ("" if number in self._links else UNDECLARED)
+
+    def join(
+        self, number: int, run_id: str, connection: Connection, reply: object
+    ) -> list[asyncio.Future[object]]:
+        """
+        Declare our set on a master that was just reached.
+
+        If its server was not known before, our set is another one now, and is declared on
+        the other masters again: programs that do not use this master say only there what
+        is in conflict with it.
+
+        Args:
+            reply: To the command `read`.
+
+        Returns:
+            The replies to wait for, see `joined`.
+
+        Raises:
+            MasterError: It does not let us use the key.
+
+            ConnectionError: The connection has ended.
+        """
+        self._check(reply)
+        text = self._text
+        self._note(number, run_id)
+        self._take(number, reply)
+        others = []
+        if text != self._text and not self.refusal:
+            links = list(self._links.items())
+            others = [self._ask(other, link).reply for other, (link, _) in links]
+        return [self._ask(number, connection).reply, *others]
+
+    async def joined(
+        self, number: int, connection: Connection, replies: Sequence[asyncio.Future[object]]
+    ) -> None:
+        """
+        Wait until it is known whether a master may vote where our set was declared.
+
+        Args:
+            replies: What `join` has returned. A hung master among the others holds this one
+                up for `PATIENCE`.
+
+        Raises:
+            MasterError: The master does not let us use the key.
+
+            ConnectionError: The connection has ended.
+
+        Cancellation:
+            What was sent is judged when it is answered.
+        """
+        own, *others = replies
+        reply = await own
+        self._check(reply)
+        if protocol.has_no_script(reply):
+            await self._ask_until_answered(number, connection)
+        if others:
+            await asyncio.wait(others, timeout=PATIENCE)
+
+    async def look(self, number: int, connection: Connection) -> None:
+        """
+        Declare our set again, or see whether it is still refused.
+
+        Raises:
+            MasterError: The master does not let us use the key.
+
+            ConnectionError: The connection has ended.
+
+        Cancellation:
+            As for `joined`.
+        """
+        if self.refusal or number not in self._links:
+            await self._ask_until_answered(number, connection, reads=True)
+        elif self._clock() < self._links[number][1] + self._lasts() * DUE:
+            return
+        if not self.refusal:
+            await self._ask_until_answered(number, connection)
+
+    def gone(self, number: int) -> None:
+        """Called when the connection to a master has ended."""
+        self._links.pop(number, None)
+
+    async def _ask_until_answered(
+        self, number: int, connection: Connection, *, reads: bool = False
+    ) -> None:
+        for _ in range(TRIES):
+            reply = await self._ask(number, connection, reads=reads).reply
+            self._check(reply)
+            if not protocol.has_no_script(reply):
+                return
+
+    def _ask(self, number: int, connection: Connection, *, reads: bool = False) -> Question:
+        """Write our set on a master; while it is refused, take it back there, or only read."""
+        command = self.read
+        if self.refusal and number in self._written:
+            # What was written once only: a set that was in use counts until its leases end.
+            command = membership.declare(self._key, b"withdraw", self._written.pop(number))
+        elif not self.refusal and not reads:
+            command = self._declaration(self._written.get(number, b""))
+            self._written[number] = self._text
+            self._links[number] = connection, self._clock()
+        question = Declaration(command, asyncio.get_running_loop(), self._take)
+        refused = connection.send(command, [question])
+        if refused is not None:
+            question.answered(number, refused)
+        connection.overdue()
+        return question
+
+    def _declaration(self, former: bytes) -> bytes:
+        lasts = self._lasts() * 1000
+        return membership.declare(
+            self._key,
+            b"write",
+            self._text,
+            age=membership.age_of(self._masters, self._current(), int(lasts)),
+            lasts=int(lasts * LIVES),
+            former=former if former != self._text else b"",
+        )
+
+    def _check(self, reply: object) -> None:
+        """Raise if *reply* says that the master can't be asked."""
+        if isinstance(reply, Silence):
+            raise ConnectionError(reply.detail)
+        if is_forbidden(reply):
+            raise MasterError(
+                f"the restart guard must run scripts on the key {self._key.decode()!r}, with GET,"
+                f' SET and TIME, or be off (restart_guard="off"): NOPERM {reply}'
+            )
+
+    def _current(self) -> list[list[Declared]]:
+        """Return what masters have said, if it is not too old to be true of anybody."""
+        since = self._clock() - self._lasts() * LIVES
+        return [sets for at, sets in self._found.values() if at > since]
+
+    def _note(self, number: int, run_id: str) -> None:
+        """Take *run_id* for the server of this master."""
+        places = list(self._masters)
+        places[number] = places[number].found(run_id)
+        self._masters = tuple(places)
+        self._text = membership.write(self._masters)
+
+    def _take(self, number: int, reply: object) -> None:
+        """Judge by the sets that a master tells; a reply that makes no sense changes nothing."""
+        sets = membership.read(reply)
+        if sets is not None:
+            self._found[number] = self._clock(), sets
+        lasts = self._lasts()
+        other = membership.older(self._masters, self._current(), int(lasts * 1000))
+        was_refused, self.refusal = self.refusal, ""
+        if other is None:
+            return
+        self.refusal = membership.describe(self._masters, other.masters, lasts=lasts * LIVES)
+        if not was_refused:
+            self._links.clear()
+            self._tell(False, f"{self.refusal}; {membership.ADVICE}")
+            self._on_refused()

@@ -1,0 +1,132 @@
+"""Programs in processes of their own that name different sets of real masters."""
+
+import asyncio
+import contextlib
+import itertools
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from redlock_aio import QuorumUnavailableError, Redlock
+from redlock_aio._rules import timing
+from redlock_aio._transport.declarations import LIVES
+from redlock_aio.testing import EmbeddedMaster
+
+from .helpers import call, until, up
+from .servers import process
+
+pytestmark = [pytest.mark.integration, pytest.mark.promise("S1")]
+
+MAX_TTL = 400
+LASTS = timing.forgetting(MAX_TTL, factor=timing.DRIFT_FACTOR)
+
+PROGRAM = """
+import asyncio, pathlib, sys, time
+from redlock_aio import Redlock
+
+async def main(path, *masters):
+    diary = pathlib.Path(path)
+    async with Redlock(masters, max_ttl=400, master_timeout=200) as redlock:
+        while True:
+            async with redlock.lock("busy", ttl=300) as lease:
+                began = time.monotonic()
+                await asyncio.sleep(0.002)
+                lease.ensure_valid()
+                with diary.open("a") as file:
+                    file.write(f"{began} {time.monotonic()}\\n")
+            await asyncio.sleep(0.002)
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+@pytest.fixture
+def servers(kind: str) -> Iterator[list[EmbeddedMaster]]:
+    with contextlib.ExitStack() as stack:
+        yield [stack.enter_context(process(kind)) for _ in range(4)]
+
+
+def named(masters: list[EmbeddedMaster]) -> list[str]:
+    return [master.url for master in masters]
+
+
+class Program:
+    """A process that locks, and writes down from when to when it has held the lock."""
+
+    def __init__(self, diary: Path) -> None:
+        self.diary = diary
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def start(self, masters: list[EmbeddedMaster]) -> None:
+        await self.stop()
+        command = (sys.executable, "-P", "-c", PROGRAM, str(self.diary), *named(masters))
+        self._process = await asyncio.create_subprocess_exec(
+            *command, stderr=asyncio.subprocess.DEVNULL
+        )
+
+    async def stop(self) -> None:
+        if self._process is not None and self._process.returncode is None:
+            self._process.kill()
+            await self._process.wait()
+
+    def held(self) -> list[tuple[float, float]]:
+        lines = self.diary.read_text().splitlines() if self.diary.exists() else []
+        return [(float(line.split()[0]), float(line.split()[1])) for line in lines]
+
+    async def works(self) -> None:
+        """Wait until it has the lock again."""
+        before = len(self.held())
+        await until(lambda: len(self.held()) > before, within=20)
+
+
+@pytest.fixture
+async def programs(tmp_path: Path) -> AsyncIterator[list[Program]]:
+    started = [Program(tmp_path / f"{number}") for number in range(3)]
+    yield started
+    for program in started:
+        await program.stop()
+
+
+def in_turns(programs: list[Program]) -> bool:
+    """Return whether no two have held the lock at the same time."""
+    held = sorted(each for program in programs for each in program.held())
+    return all(one[1] <= other[0] for one, other in itertools.pairwise(held))
+
+
+async def test_a_swap_is_refused_and_names_both_sets(
+    servers: list[EmbeddedMaster], programs: list[Program]
+) -> None:
+    a, b, c, d = servers
+    await programs[0].start([a, b, c])
+    await programs[0].works()
+    async with Redlock(named([a, b, d]), max_ttl=MAX_TTL, master_timeout=500) as wrong:
+        await until(lambda: up(wrong) == 3)
+        await asyncio.sleep(LASTS)
+        with pytest.raises(QuorumUnavailableError) as refused:
+            await wrong.lock("r", wait=0).acquire()
+        for master in servers:
+            assert f"127.0.0.1:{master.port}" in str(refused.value)
+        assert "replacing_masters.md" in refused.value.hint
+        await programs[0].works()
+        assert str(d.port) not in call(a, "GET", "redlock_aio:masters:")
+        await programs[0].stop()
+        async with wrong.lock("r", wait=20_000):
+            pass
+    await asyncio.sleep(LASTS * LIVES)
+    assert all(call(master, "PTTL", "redlock_aio:masters:") < LASTS * 1000 for master in servers)
+
+
+async def test_a_master_is_replaced_while_programs_hold_and_want_a_lock(
+    servers: list[EmbeddedMaster], programs: list[Program]
+) -> None:
+    """They change one after the other, as the page says, and wait by themselves between steps."""
+    a, b, c, d = servers
+    for masters in ([a, b, c], [a, b], [a, b, d]):
+        for program in programs:
+            await program.start(masters)
+            await program.works()
+    for program in programs:
+        await program.stop()
+    assert in_turns(programs)
