@@ -19,7 +19,7 @@ from .servers import process
 
 pytestmark = [pytest.mark.integration, pytest.mark.promise("S1")]
 
-MAX_TTL = 400
+MAX_TTL = 1_000
 LASTS = timing.forgetting(MAX_TTL, factor=timing.DRIFT_FACTOR)
 
 PROGRAM = """
@@ -28,7 +28,7 @@ from redlock_aio import Redlock
 
 async def main(path, *masters):
     diary = pathlib.Path(path)
-    async with Redlock(masters, max_ttl=400, master_timeout=200) as redlock:
+    async with Redlock(masters, max_ttl=1_000, master_timeout=200) as redlock:
         while True:
             async with redlock.lock("busy", ttl=300) as lease:
                 began = time.monotonic()
@@ -110,7 +110,6 @@ async def test_a_swap_is_refused_and_names_both_sets(
             assert f"127.0.0.1:{master.port}" in str(refused.value)
         assert "replacing_masters.md" in refused.value.hint
         await programs[0].works()
-        assert str(d.port) not in call(a, "GET", "redlock_aio:masters:")
         await programs[0].stop()
         async with wrong.lock("r", wait=20_000):
             pass

@@ -105,12 +105,17 @@ async def until_it_works(redlock: Redlock) -> None:
     pytest.fail("it never gets a lock")
 
 
-def declared(master: FakeMaster) -> list[str]:
-    """Return the sets that a master keeps, also of programs that have ended."""
+def declared(master: FakeMaster, *, known: bool = False) -> list[str]:
+    """Return the sets that a master keeps, if wanted only those of which all servers are known."""
     value, _ = master._data.find(membership.KEY)
     assert value is None or isinstance(value, bytes)
     found = [membership.parse(line.split(b" ", 3)[3]) for line in (value or b"").splitlines()]
-    return ["".join(place.address for place in masters or ()) for masters in found]
+    sets = [masters for masters in found if masters is not None]
+    return [
+        "".join(place.address for place in masters)
+        for masters in sets
+        if not known or all(place.run_ids for place in masters)
+    ]
 
 
 # Who is refused.
@@ -400,15 +405,17 @@ async def test_a_newcomer_that_reaches_a_flushed_master_first_is_refused_all_the
     a = Later(m["a"], "a")
     async with program([a, m["b"], m["c"]]) as right:
         await asyncio.sleep(LASTS + 3)
-        a.delay = 0.3
+        a.delay = 0.1
         m["a"].flush()
         await asyncio.sleep(0.01)
         assert not declared(m["a"])
         slow_b = Later(m["b"], "b")
-        slow_b.delay = 0.1
+        slow_b.delay = 0.3
         async with program([m["a"], slow_b, m["d"]]) as wrong:
             assert declared(m["a"])
-            await asyncio.sleep(0.2)
+            for _ in range(150):
+                await asyncio.sleep(0.01)
+                assert not refusal(right), "its set is the older one there, too"
             for _ in range(20):
                 assert not refusal(right)
                 assert not await works(wrong)
@@ -440,6 +447,38 @@ async def test_a_master_that_comes_up_later_makes_the_refusal(m: dict[str, FakeM
             await held.release()
             assert await answers(wrong) == "QQQ"
             assert await answers(right) == "GGG"
+
+
+async def test_a_master_that_comes_up_waits_for_what_the_others_say(
+    m: dict[str, FakeMaster],
+) -> None:
+    """They tell of a set that was declared there after they had been looked at."""
+    m["d"].kill()
+    async with program(of(m, "abd")) as wrong:
+        await asyncio.sleep(LASTS / 4 + 0.05)
+        async with program(of(m, "abc")):
+            m["a"].latency = m["b"].latency = 0.3
+            m["d"].restart(uptime=99_999)
+            session = wrong._opener.current
+            assert session is not None
+            for _ in range(1_000):
+                assert not session.links[2].votes
+                await asyncio.sleep(0.005)
+            assert refusal(wrong)
+
+
+async def test_a_set_that_is_refused_at_first_sight_is_never_declared(
+    m: dict[str, FakeMaster],
+) -> None:
+    """But for what is known of it at first, which is in conflict with nobody."""
+    async with program(of(m, "abc")), program(of(m, "ab")):
+        await asyncio.sleep(0.1)
+        task = asyncio.create_task(asyncio.sleep(4))
+        async with program(of(m, "abd")):
+            while not task.done():
+                for letter in "abd":
+                    assert "abd" not in declared(m[letter], known=True)
+                await asyncio.sleep(0.0005)
 
 
 async def test_a_majority_in_common_that_is_unreachable_for_a_while(
