@@ -25,7 +25,8 @@ import measuring
 from measuring import TTL, bar
 
 from redlock_aio import Redlock
-from redlock_aio._engine import attempts, claim
+from redlock_aio._engine import attempt
+from redlock_aio._engine.wait import fair_claim
 from redlock_aio.testing import embedded_masters
 
 WORK = 0.001
@@ -81,13 +82,13 @@ class Found:
 async def contend(urls: Sequence[str], waiters: int, seconds: float, *, fair: bool) -> Found:
     """Take one lock again and again, with so many tasks."""
     found = Found([], 0)
-    agree = attempts.agree
+    agree = attempt.agree
 
     async def counted(*arguments: object) -> int:
         found.second_rounds += 1
         return await agree(*arguments)  # type: ignore[arg-type]
 
-    attempts.agree = claim.agree = counted  # type: ignore[assignment, attr-defined]
+    attempt.agree = fair_claim.agree = counted  # type: ignore[assignment, attr-defined]
     clock = time.monotonic
     async with Redlock(urls, fencing=True) as redlock:
         lock = redlock.lock("benchmark", ttl=TTL, fair=fair)

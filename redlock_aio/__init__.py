@@ -5,17 +5,17 @@ Everything that a program needs is here; `redlock_aio.testing` holds what its
 tests need.
 """
 
-from redlock_aio._engine.lease import Lease as Lease
-from redlock_aio._engine.lock import Lock as Lock
-from redlock_aio._engine.manager import Redlock as Redlock
-from redlock_aio._rules.holders import Holder as Holder
-from redlock_aio._rules.inspection import LockState as LockState, MasterView as MasterView
+from redlock_aio._api.lease import Lease as Lease
+from redlock_aio._api.lock import Lock as Lock
+from redlock_aio._api.redlock import Redlock as Redlock
+from redlock_aio._protocol.lock_state import LockState as LockState, MasterView as MasterView
+from redlock_aio._rules.lock_value import Holder as Holder
 from redlock_aio._rules.quorum import Answer as Answer, Vote as Vote
+from redlock_aio._rules.retry import Retry as Retry
 from redlock_aio._rules.statistics import (
     MasterStatistics as MasterStatistics,
     Statistics as Statistics,
 )
-from redlock_aio._rules.timing import Retry as Retry
 from redlock_aio.errors import (
     LockLostError as LockLostError,
     LockNotAcquiredError as LockNotAcquiredError,

@@ -8,7 +8,7 @@ token.
 
 from collections.abc import Sequence
 
-from redlock_aio._rules.holders import Holder
+from redlock_aio._rules.lock_value import Holder
 from redlock_aio._rules.quorum import Answer, Vote, is_final, majority
 
 __all__ = (

@@ -21,7 +21,7 @@ import logging
 from dataclasses import dataclass
 from typing import Protocol
 
-from redlock_aio._rules.arguments import of_type
+from redlock_aio._rules.validation import of_type
 from redlock_aio.errors import LockNotAcquiredError
 
 __all__ = (

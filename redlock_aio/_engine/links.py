@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from redlock_aio._rules.protocol import Asker, Silence
+from redlock_aio._protocol.request import Asker, Silence
 
 
 class Link(Protocol):

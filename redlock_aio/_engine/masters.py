@@ -13,14 +13,14 @@ from collections.abc import Callable, Sequence
 from os import urandom
 
 from redlock_aio._engine.emitter import Emitter
-from redlock_aio._engine.line import JointLine, Line
 from redlock_aio._engine.links import Link, clock_of
+from redlock_aio._engine.local_queue import JointLine, Line
 from redlock_aio._engine.outages import Outages
-from redlock_aio._engine.rounds import Release, Round
-from redlock_aio._rules import protocol
-from redlock_aio._rules.clocks import Clocks
-from redlock_aio._rules.keys import Key, Keys
-from redlock_aio._rules.protocol import Silence, Trust
+from redlock_aio._engine.round import Release, Round
+from redlock_aio._protocol import commands, replies, request
+from redlock_aio._protocol.primitives import Key, Keys
+from redlock_aio._protocol.request import Silence, Trust
+from redlock_aio._rules.clock_offsets import Clocks
 from redlock_aio._rules.quorum import GRANTED, Answer
 from redlock_aio._rules.roundtrips import RoundTrips
 from redlock_aio.errors import RedlockError
@@ -47,7 +47,7 @@ class Probe(Round):
     trust = Trust.FULL
 
     def __init__(self, fleet: "Fleet", now: float) -> None:
-        super().__init__(fleet.links, protocol.PING)
+        super().__init__(fleet.links, commands.PING)
         self._loop = fleet.loop
         self._sent = now
         self._trips = fleet.trips
@@ -106,7 +106,7 @@ class Fleet:
         self.stamp: bytes = stamp
         """What follows each token in the value, and says who we are."""
         self.loop: asyncio.AbstractEventLoop = loop
-        self._caching = Round(links, protocol.CACHING)
+        self._caching = Round(links, commands.CACHING)
         for number in range(len(links)):
             self._caching.answered(number, GRANTED)  # nobody asks whether it was
         self._asked: list[Round] = []
@@ -200,7 +200,7 @@ class Fleet:
 
     def heard(self, master: int, push: object) -> None:
         """Take what a master says without being asked."""
-        changed = protocol.changed(push)
+        changed = replies.changed(push)
         if changed is None:
             self.can_free = all(link.can_free for link in self.links)
             for line in list(self.lines.values()):
@@ -250,7 +250,7 @@ class Fleet:
             self._timer = self.loop.call_at(expires_at, self._expire)
 
     def _not_sent(self, number: int, silence: Silence, asked: list[Round]) -> None:
-        if silence is not protocol.OVERRUN and silence.answer is not Answer.QUARANTINED:
+        if silence is not request.OVERRUN and silence.answer is not Answer.QUARANTINED:
             for round in asked:
                 round.not_sent(number, silence)
             return

@@ -11,10 +11,10 @@ from collections.abc import Hashable
 from datetime import timedelta
 from typing import Literal, NamedTuple
 
+from redlock_aio._protocol.primitives import Key, Keys
 from redlock_aio._rules import timing
-from redlock_aio._rules.arguments import of_type, one_of
-from redlock_aio._rules.keys import Key, Keys
-from redlock_aio._rules.timing import Retry
+from redlock_aio._rules.retry import Retry
+from redlock_aio._rules.validation import of_type, one_of
 
 OnLost = Literal["cancel", "flag"]
 

@@ -2,10 +2,11 @@
 
 import math
 
-from redlock_aio._engine.attempts import Attempt
-from redlock_aio._rules import holders, protocol, timing
+from redlock_aio._engine.attempt import Attempt
+from redlock_aio._protocol import request
+from redlock_aio._rules import lock_value, timing
+from redlock_aio._rules.blockers import View
 from redlock_aio._rules.quorum import Vote, is_contended
-from redlock_aio._rules.view import View
 from redlock_aio.errors import LockNotAcquiredError, QuorumUnavailableError
 
 
@@ -22,7 +23,7 @@ def refusal(
     holder = retry_after = None
     if view is not None:
         votes = view.explain(votes, now)
-        holder = holders.holder(view.holder) if view.holder is not None else None
+        holder = lock_value.holder(view.holder) if view.holder is not None else None
         retry_at = view.retry_at(votes)
         if retry_at < math.inf:
             retry_after = timing.remaining(retry_at, now)
@@ -39,7 +40,7 @@ def refusal(
 
 def is_overload(votes: tuple[Vote, ...]) -> bool:
     """Return whether too few masters were asked because too many requests are unanswered."""
-    ours = any(vote.detail == protocol.OVERRUN.detail for vote in votes)
+    ours = any(vote.detail == request.OVERRUN.detail for vote in votes)
     return ours and not is_contended(votes)
 
 
@@ -57,7 +58,7 @@ def check_overload(
                 raise why
             finally:
                 del why
-    elif always or (protocol.OVERRUN in why.replies and is_overload(why.votes())):
+    elif always or (request.OVERRUN in why.replies and is_overload(why.votes())):
         raise single_refusal(resources, why, now)
 
 

@@ -13,21 +13,22 @@ import socket
 from typing import Literal, NamedTuple
 
 from redlock_aio._engine.emitter import Emitter
+from redlock_aio._engine.hold.watchdog import Watchdog
 from redlock_aio._engine.links import clock_of
 from redlock_aio._engine.masters import Fleet
 from redlock_aio._engine.origin import Origin
-from redlock_aio._engine.queues import Queues
 from redlock_aio._engine.readiness import readiness
-from redlock_aio._engine.watchdog import Watchdog
-from redlock_aio._rules import holders, membership, timing
+from redlock_aio._engine.wait.fair_queue import Queues
+from redlock_aio._protocol import declaration
+from redlock_aio._rules import lock_value, timing
 from redlock_aio._rules.fencing import LEAD_SHARE
+from redlock_aio._rules.quarantine import Seen
 from redlock_aio._rules.quorum import Vote
-from redlock_aio._rules.restarts import Seen
 from redlock_aio._rules.roundtrips import RoundTrips
 from redlock_aio._rules.statistics import MasterStatistics, Statistics
 from redlock_aio._transport.address import AnyDialler, ServiceDialler
 from redlock_aio._transport.master import TASK_NAME, Master
-from redlock_aio._transport.set_guard import Guard
+from redlock_aio._transport.restart_guard import Guard
 
 RestartGuard = Literal["auto", "strict", "fsync-always", "off"]
 """Who sees to it that a master that has forgotten its locks stays out of votes."""
@@ -122,7 +123,7 @@ class Session:
                 strict=settings.restart_guard == "strict",
                 tell=log_state,
                 addresses=[address_of(dialler) for dialler in settings.diallers],
-                key=membership.KEY + settings.key_prefix,
+                key=declaration.KEY + settings.key_prefix,
             )
         self.links = self._connect(settings, guard, trips)
         stamp = settings.stamp or this_process()
@@ -263,7 +264,7 @@ def _other_tasks(loop: asyncio.AbstractEventLoop) -> bool:
 def this_process() -> bytes:
     """Return what others see of a manager without a *name*: host and pid."""
     name = f"{socket.gethostname()}:{os.getpid()}"
-    return holders.named("".join(c if c.isprintable() and c != "{" else "?" for c in name))
+    return lock_value.named("".join(c if c.isprintable() and c != "{" else "?" for c in name))
 
 
 def address_of(dialler: AnyDialler) -> str:

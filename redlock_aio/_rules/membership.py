@@ -19,11 +19,6 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, TypeAlias
 
-from redlock_aio._rules.scripts import DECLARE, pack
-
-KEY = b"redlock_aio:masters:"
-"""What the key begins with under which sets are declared; a *key_prefix* follows."""
-
 MOST_SERVERS = 4
 """How many servers are remembered that have been at one address."""
 
@@ -188,38 +183,6 @@ def parse(text: object) -> Masters | None:
         if not isinstance(place, list) or not place or {type(word) for word in place} != {str}:
             return None
     return tuple(Place(address, tuple(run_ids)) for address, *run_ids in places)
-
-
-def read(reply: object) -> list[Declared] | None:
-    """Return the sets in the *reply* to `declare`; ``None`` if it makes no sense."""
-    if not isinstance(reply, list) or len(reply) % 2:
-        return None
-    pairs = zip(reply[::2], reply[1::2], strict=True)
-    return [
-        Declared(text, masters, age)
-        for text, age in pairs
-        if (masters := parse(text)) is not None and type(age) is int
-    ]
-
-
-def declare(
-    key: bytes, how: bytes, ours: bytes = b"", *, age: int = 0, lasts: int = 1, former: bytes = b""
-) -> bytes:
-    """
-    Return the command that says which sets are in use.
-
-    Args:
-        how: Whether to ``b"read"`` only, to ``b"write"`` *ours*, or to ``b"withdraw"`` it
-            where nobody has written it again.
-
-        age: For how many ms *ours* has been in use elsewhere.
-
-        lasts: For how many ms *ours* counts if it is not written again.
-
-        former: What *ours* stands for from now on.
-    """
-    numbers = (b"%d" % age, b"%d" % lasts)
-    return pack(b"EVALSHA", DECLARE.sha, b"1", key, how, ours, *numbers, former)
 
 
 def describe(ours: Masters, theirs: Masters, *, lasts: float) -> str:

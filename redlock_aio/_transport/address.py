@@ -111,7 +111,7 @@ class _Settings:
         except BaseException as error:
             await connection.drop()
             if not self._was_connected and (hint := self._hint(error)):
-                error.add_note(hint)  # `replies.why` makes it a part of the vote
+                error.add_note(hint)  # `handshake.why` makes it a part of the vote
             raise
         self._was_connected = True
         return transport, keep

@@ -23,10 +23,10 @@ from collections.abc import Callable, Sequence
 
 import hiredis
 
-from redlock_aio._rules import protocol, scripts
-from redlock_aio._rules.protocol import Asker, Silence, Trust
+from redlock_aio._protocol import commands, replies, request, scripts
+from redlock_aio._protocol.request import Asker, Request, Silence, Subscription, Trust
+from redlock_aio._rules import display
 from redlock_aio._rules.quorum import Answer
-from redlock_aio._rules.request import Request, Subscription
 
 MAX_PENDING = 10_000
 """
@@ -39,7 +39,7 @@ MAX_UNPARSED = 16 << 20
 How many bytes of one unfinished reply are kept in memory before the connection is ended.
 
 Nothing that a sane server says comes near it: values of keys, which strangers may write,
-are cut by the masters (`holders.SHOWN`), and the rest is ours. It bounds what a server
+are cut by the masters (`lock_value.SHOWN`), and the rest is ours. It bounds what a server
 that is none, or a message of a stranger to our channel, costs this process.
 """
 
@@ -188,7 +188,7 @@ class Connection(asyncio.Protocol):
         pending = self._pending
         if len(pending) + len(askers) > MAX_PENDING and not all(map(self._must_be_sent, askers)):
             self.overdue()
-            return protocol.OVERRUN
+            return request.OVERRUN
         pending.extend(askers)
         transport.write(payload)
         return None
@@ -233,13 +233,13 @@ class Connection(asyncio.Protocol):
 
     def _take_push(self, push: object) -> None:
         pending = self._pending
-        if not protocol.is_confirmation(push):
+        if not replies.is_confirmation(push):
             self._on_push(self._number, push)
         elif pending and isinstance(pending[0], Subscription):
             pending.popleft().answered(self._number, push)
 
     def _mad(self, error: Exception) -> object:
-        self.condemn(f"it does not speak the protocol: {protocol.harmless(str(error))}")
+        self.condemn(f"it does not speak the protocol: {display.harmless(str(error))}")
         return _NOT_ENOUGH
 
     def _take_error(self, reply: Exception) -> None:
@@ -247,12 +247,12 @@ class Connection(asyncio.Protocol):
         code = str(reply).partition(" ")[0]
         if code == "NOSCRIPT" and self._try_again(asker):
             return
-        if protocol.lacks_command(reply) and self._send_instead(asker):
+        if replies.lacks_command(reply) and self._send_instead(asker):
             return
         asker.answered(self._number, reply)
         if code in ("READONLY", "NOAUTH"):
             # It is not the master any more, or forgot who we are: ask anew.
-            self.condemn(protocol.harmless(str(reply)))
+            self.condemn(display.harmless(str(reply)))
 
     def _try_again(self, asker: Asker) -> bool:
         """
@@ -269,7 +269,7 @@ class Connection(asyncio.Protocol):
         if not asker.debt_ttl or isinstance(asker, Repetition):
             return False
         # What it reads may be what somebody waits for.
-        caching = Question(protocol.CACHING, self._loop)
+        caching = Question(commands.CACHING, self._loop)
         again = Repetition(
             asker.payload, asker.answered, debt_ttl=asker.debt_ttl, needless=asker.needless
         )
@@ -360,7 +360,7 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell everybody who waits that no reply will come."""
-        self._end(protocol.harmless(str(exc)) if exc else "it closed the connection")
+        self._end(display.harmless(str(exc)) if exc else "it closed the connection")
 
     def _end(self, reason: str) -> None:
         if self._transport is None:

@@ -10,8 +10,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from redlock_aio._rules import protocol
-from redlock_aio._rules.protocol import Asker, Silence, Trust
+from redlock_aio._protocol import replies
+from redlock_aio._protocol.request import Asker, Silence, Trust
 
 MAX_DEBTS = 50_000
 """
@@ -45,7 +45,7 @@ class Debt:
     def answered(self, _number: int, reply: object, /) -> None:
         """Count as paid when the master has executed it."""
         self.underway = False
-        if protocol.is_settled(reply):
+        if replies.is_settled(reply):
             self._debts.paid(self)
 
 

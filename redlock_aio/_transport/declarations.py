@@ -16,11 +16,12 @@ What comes with a reply is judged at once, whoever waits for it, or does not any
 import asyncio
 from collections.abc import Callable, Sequence
 
-from redlock_aio._rules import membership, protocol
+from redlock_aio._protocol import declaration, replies
+from redlock_aio._protocol.request import Silence
+from redlock_aio._rules import membership
 from redlock_aio._rules.membership import Declared, Place
-from redlock_aio._rules.protocol import Silence
 from redlock_aio._transport.connection import Connection, Question
-from redlock_aio._transport.replies import MasterError, is_forbidden
+from redlock_aio._transport.handshake import MasterError, is_forbidden
 
 LIVES = 1.5
 """
@@ -93,7 +94,7 @@ class Declarations:
     ) -> None:
         self.refusal = ""
         """Why no master votes; empty if there is no conflict."""
-        self.read = membership.declare(key, b"read")
+        self.read = declaration.declare(key, b"read")
         """The command that asks a master for the sets in use."""
         self._key = key
         self._clock = clock
@@ -127,7 +128,7 @@ class Declarations:
             reply: To the command `read`.
 
         Returns:
-            The replies to wait for, see `joined`.
+            The answers to wait for, see `joined`.
 
         Raises:
             MasterError: It does not let us use the key.
@@ -145,13 +146,13 @@ class Declarations:
         return [self._ask(number, connection).reply, *others]
 
     async def joined(
-        self, number: int, connection: Connection, replies: Sequence[asyncio.Future[object]]
+        self, number: int, connection: Connection, answers: Sequence[asyncio.Future[object]]
     ) -> None:
         """
         Wait until it is known whether a master may vote where our set was declared.
 
         Args:
-            replies: What `join` has returned. A hung master among the others holds this one
+            answers: What `join` has returned. A hung master among the others holds this one
                 up for `PATIENCE`.
 
         Raises:
@@ -162,10 +163,10 @@ class Declarations:
         Cancellation:
             What was sent is judged when it is answered.
         """
-        own, *others = replies
+        own, *others = answers
         reply = await own
         self._check(reply)
-        if protocol.has_no_script(reply):
+        if replies.has_no_script(reply):
             await self._ask_until_answered(number, connection)
         if others:
             await asyncio.wait(others, timeout=PATIENCE)
@@ -199,7 +200,7 @@ class Declarations:
         for _ in range(TRIES):
             reply = await self._ask(number, connection, reads=reads).reply
             self._check(reply)
-            if not protocol.has_no_script(reply):
+            if not replies.has_no_script(reply):
                 return
 
     def _ask(self, number: int, connection: Connection, *, reads: bool = False) -> Question:
@@ -207,7 +208,7 @@ class Declarations:
         command = self.read
         if self.refusal and number in self._written:
             # What was written once only: a set that was in use counts until its leases end.
-            command = membership.declare(self._key, b"withdraw", self._written.pop(number))
+            command = declaration.declare(self._key, b"withdraw", self._written.pop(number))
         elif not self.refusal and not reads:
             command = self._declaration(self._written.get(number, b""))
             self._written[number] = self._text
@@ -221,7 +222,7 @@ class Declarations:
 
     def _declaration(self, former: bytes) -> bytes:
         lasts = self._lasts() * 1000
-        return membership.declare(
+        return declaration.declare(
             self._key,
             b"write",
             self._text,
@@ -254,7 +255,7 @@ class Declarations:
 
     def _take(self, number: int, reply: object) -> None:
         """Judge by the sets that a master tells; a reply that makes no sense changes nothing."""
-        sets = membership.read(reply)
+        sets = declaration.read(reply)
         if sets is not None:
             self._found[number] = self._clock(), sets
         lasts = self._lasts()

@@ -13,17 +13,17 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 
-from redlock_aio._rules import protocol, scripts
-from redlock_aio._rules.protocol import Asker, Silence
+from redlock_aio._protocol import commands, replies, request, scripts
+from redlock_aio._protocol.request import Asker, Silence
+from redlock_aio._rules.quarantine import MEMBER
 from redlock_aio._rules.quorum import Answer, Vote
-from redlock_aio._rules.restarts import MEMBER
 from redlock_aio._rules.roundtrips import RoundTrips
 from redlock_aio._transport.address import AnyDialler
 from redlock_aio._transport.connection import Connection, Question
 from redlock_aio._transport.debts import Debts
-from redlock_aio._transport.guard import Sentry, Shared
-from redlock_aio._transport.replies import MasterError, info_of, why
+from redlock_aio._transport.handshake import MasterError, info_of, why
 from redlock_aio._transport.sentinels import route_to
+from redlock_aio._transport.sentry import Sentry, Shared
 
 SHORTEST_DIAL = 1.0
 """For how many seconds a connection attempt may last, at least."""
@@ -175,7 +175,7 @@ class Master:
         if self._connection is not None:
             self._connection.overdue()
         slow = self._trips.too_slow(self._number)
-        return Silence(Answer.TIMED_OUT, slow) if slow else protocol.TIMED_OUT
+        return Silence(Answer.TIMED_OUT, slow) if slow else request.TIMED_OUT
 
     def owe(self, payload: bytes, ttl: int) -> None:
         """Remember a release whose key may live *ttl* ms, and repeat it until confirmed."""
@@ -274,7 +274,7 @@ class Master:
             # What has changed since the last connection was told to nobody, and through
             # this one nothing is told that was not asked for. Leases look at their keys
             # now: if somebody else has the lock there, that counts without a vote too.
-            self._on_push(self._number, protocol.EVERYTHING_CHANGED)
+            self._on_push(self._number, replies.EVERYTHING_CHANGED)
         return down
 
     def _judged(self) -> None:
@@ -291,7 +291,7 @@ class Master:
                 self._tell(True, f"{self.name}: votes again")
             self._out = ""
             self._on_state(Vote(self.name, Answer.GRANTED))
-            self._on_push(self._number, protocol.EVERYTHING_CHANGED)
+            self._on_push(self._number, replies.EVERYTHING_CHANGED)
             return
         reason = "unconfirmed" if sentry is None else sentry.why
         if (sentry is None or sentry.settled) and self._out != reason:
@@ -303,10 +303,10 @@ class Master:
 
     async def _examine(self, connection: Connection) -> None:
         """Ask a server that let us in whether it may vote, and give it the scripts."""
-        questions = [Question(protocol.INFO, self._loop)]
+        questions = [Question(commands.INFO, self._loop)]
         questions += [Question(script.load, self._loop) for script in scripts.SCRIPTS]
         # Not all may ask to be told of changes; they find out by trying again.
-        wishes = [Question(wish, self._loop) for wish in (protocol.TRACKING, protocol.CAN_FREE)]
+        wishes = [Question(wish, self._loop) for wish in (commands.TRACKING, commands.CAN_FREE)]
         if self._sentry is not None:
             wishes += [Question(wish, self._loop) for wish in self._sentry.questions]
             self._sentry.meet(connection)
@@ -349,7 +349,7 @@ class Master:
 
     def _step_down(self, silence: Silence) -> None:
         if self._connection is not None:
-            self._on_push(self._number, protocol.GONE)
+            self._on_push(self._number, replies.GONE)
         self._connection = None
         self._trips.forget(self._number)
         self.send = self._refuse
@@ -368,7 +368,7 @@ class Master:
 
     def heard(self) -> asyncio.Future[object] | None:
         """Return what is done when all that was sent is answered; ``None`` while it is down."""
-        question = Question(protocol.PING, self._loop)
+        question = Question(commands.PING, self._loop)
         return question.reply if self.send(question.payload, [question]) is None else None
 
     def close(self) -> None:

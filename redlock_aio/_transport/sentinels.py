@@ -23,15 +23,14 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from redlock_aio._rules import confirmation
-from redlock_aio._rules.confirmation import Configuration, Confirmation
-from redlock_aio._rules.protocol import Asker, Silence
+from redlock_aio._protocol import confirmation
+from redlock_aio._protocol.confirmation import Configuration, Confirmation
+from redlock_aio._protocol.request import Asker, Silence, Subscription
 from redlock_aio._rules.quorum import Answer
-from redlock_aio._rules.request import Subscription
-from redlock_aio._rules.server import ServerInfo
+from redlock_aio._rules.server_info import ServerInfo
 from redlock_aio._transport.address import AnyDialler, Dialler, ServiceDialler
 from redlock_aio._transport.connection import Connection, Question
-from redlock_aio._transport.replies import mute, why
+from redlock_aio._transport.handshake import mute, why
 
 ANSWER_TIMEOUT = 1.0
 """For how many seconds a Sentinel may be silent when it was asked."""

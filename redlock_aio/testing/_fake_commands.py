@@ -6,7 +6,7 @@ It knows the commands that the library sends, and a few more for tests that play
 
 import asyncio
 
-from redlock_aio._rules import membership, protocol
+from redlock_aio._protocol import commands, declaration
 from redlock_aio.testing._fake_data import Data
 from redlock_aio.testing._fake_keys import KeyCommands
 from redlock_aio.testing._fake_lua import OK, Error, Status
@@ -77,13 +77,13 @@ class Commands(KeyCommands):
             for key, (value, until) in self._keys.items()
             if now < until
             and isinstance(value, bytes)
-            and not key.startswith((protocol.MARKER, membership.KEY))
+            and not key.startswith((commands.MARKER, declaration.KEY))
         }
 
     @property
     def marker(self) -> str | None:
         """The marker of the restart guard; ``None`` if it has none."""
-        value = self._data.find(protocol.MARKER)[0]
+        value = self._data.find(commands.MARKER)[0]
         return value.decode() if isinstance(value, bytes) else None
 
     def pttl(self, key: str) -> int:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import pytest
 
-from redlock_aio._rules.fairness import HEARTBEAT, LIVES
+from redlock_aio._rules.fair_ticket import HEARTBEAT, LIVES
 from redlock_aio.testing import server_binary
 
 from .crew import Job, at_work, instant

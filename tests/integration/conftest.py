@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from redlock_aio import Redlock
-from redlock_aio._engine import queues
-from redlock_aio._rules import fairness
+from redlock_aio._engine.wait import fair_queue
+from redlock_aio._rules import fair_ticket
 
 from .helpers import RealMaster, connected
 from .servers import Sets, repaired
@@ -58,15 +58,15 @@ async def other(masters: list[RealMaster]) -> AsyncIterator[Redlock]:
 @pytest.fixture
 def soon_deaf(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stop listening soon when nobody waits, not after a second, which many tests wait for."""
-    monkeypatch.setattr(queues, "IDLE", 0.2)
+    monkeypatch.setattr(fair_queue, "IDLE", 0.2)
 
 
 @pytest.fixture
 def seldom_beats(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a fair waiter ask by itself every 20 s only: one that has the lock sooner was called."""
-    monkeypatch.setattr(fairness, "HEARTBEAT", 20.0)
-    monkeypatch.setattr(fairness, "LIVES", 60_000)
-    monkeypatch.setattr(fairness, "UNREACHED", 40.0)
+    monkeypatch.setattr(fair_ticket, "HEARTBEAT", 20.0)
+    monkeypatch.setattr(fair_ticket, "LIVES", 60_000)
+    monkeypatch.setattr(fair_ticket, "UNREACHED", 40.0)
 
 
 @pytest.fixture(autouse=True)

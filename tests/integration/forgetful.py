@@ -12,8 +12,9 @@ from dataclasses import dataclass
 import pytest
 
 from redlock_aio import Answer, Lease, LockNotAcquiredError, Redlock, Vote
-from redlock_aio._rules import protocol, timing
-from redlock_aio._rules.lifetime import MARGIN
+from redlock_aio._protocol import commands
+from redlock_aio._rules import timing
+from redlock_aio._rules.lease_state import MARGIN
 from redlock_aio._rules.marker import Marker
 
 from .helpers import Reachable, RealMaster, call, connected, until
@@ -65,7 +66,7 @@ def run_id(master: RealMaster) -> str:
 
 def marker(master: RealMaster) -> Marker | None:
     """Return what a master carries."""
-    value = call(master, "GET", protocol.MARKER)
+    value = call(master, "GET", commands.MARKER)
     return None if value is None else Marker.parse(value.encode())
 
 

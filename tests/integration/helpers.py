@@ -10,9 +10,9 @@ from typing import Any, Protocol
 import redis
 
 from redlock_aio import Lease, Redlock, Retry
-from redlock_aio._engine.line import Line
-from redlock_aio._engine.waiting import Watch
-from redlock_aio._rules.keys import Key
+from redlock_aio._engine.local_queue import Line
+from redlock_aio._engine.wait.wakeup import Watch
+from redlock_aio._protocol.primitives import Key
 
 TIMEOUT = 1_500
 """

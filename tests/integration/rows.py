@@ -4,7 +4,7 @@ import asyncio
 import itertools
 
 from redlock_aio import Redlock
-from redlock_aio._rules import fairness
+from redlock_aio._rules import fair_ticket
 
 from .helpers import RealMaster, gone, own_keys, queued, until
 
@@ -83,5 +83,5 @@ async def nothing_is_left(masters: list[RealMaster]) -> None:
     With `seldom_beats` that is a long time.
     """
     await until(lambda: gone(masters, "r"))
-    await until(lambda: not any(queued(masters)), within=min(fairness.LIVES / 1000 - 1, 20))
+    await until(lambda: not any(queued(masters)), within=min(fair_ticket.LIVES / 1000 - 1, 20))
     await until(lambda: not own_keys(masters), within=20)

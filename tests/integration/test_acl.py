@@ -11,9 +11,9 @@ import pytest
 import redis
 
 from redlock_aio import Answer, Holder, LockNotAcquiredError, QuorumUnavailableError, Redlock
-from redlock_aio._engine.attempts import agree
-from redlock_aio._engine.restoring import Restoration
-from redlock_aio._rules.fencing import Counter
+from redlock_aio._engine.attempt import agree
+from redlock_aio._engine.hold.restoration import Restoration
+from redlock_aio._protocol.primitives import Counter
 from redlock_aio.testing import EmbeddedMaster
 
 from .helpers import TIMEOUT, call, gone, listens, own_keys, put, queued, until, up, waiting

@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from redlock_aio import Answer, LockLostError, LockNotAcquiredError, Redlock
-from redlock_aio._engine.restoring import Restoration
+from redlock_aio._engine.hold.restoration import Restoration
 from redlock_aio.testing import EmbeddedMaster
 
 from .helpers import SELDOM, TIMEOUT, call, gone, put, until

@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from redlock_aio._rules import membership, protocol
-from redlock_aio._rules.membership import declare
-from redlock_aio._rules.scripts import DECLARE, pack
+from redlock_aio._protocol import commands, declaration
+from redlock_aio._protocol.declaration import declare
+from redlock_aio._protocol.scripts import DECLARE, pack
 from redlock_aio.testing import EmbeddedMaster
 
 from .servers import process
@@ -22,7 +22,7 @@ SHORT = 250
 OVER = SHORT / 1000 + 0.04
 """Seconds after which it has ended."""
 
-KEY = membership.KEY + b"app:"
+KEY = declaration.KEY + b"app:"
 SETS = [b'[["a"]]', b'[["b","r1"]]', b"x" * 300]
 READ = declare(KEY, b"read")
 
@@ -73,7 +73,7 @@ class Both(Pair):
 async def both(server: EmbeddedMaster) -> AsyncIterator[Both]:
     with connection_to(server) as connection:
         pair = Both(as_late_as_real(), connection)
-        for request in (protocol.PING, DECLARE.load):
+        for request in (commands.PING, DECLARE.load):
             pair.ask(request)
         yield pair
 

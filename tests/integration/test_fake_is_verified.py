@@ -18,12 +18,11 @@ import pytest
 import redis
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from redlock_aio._rules import inspection, protocol, revocation, scripts
-from redlock_aio._rules.fencing import Counter
-from redlock_aio._rules.handing import Handed, adoption
-from redlock_aio._rules.keys import Key, Keys
-from redlock_aio._rules.scripts import pack
-from redlock_aio._rules.server import ServerInfo
+from redlock_aio._protocol import commands, lock_state, revocation, scripts
+from redlock_aio._protocol.lease_export import Handed, adoption
+from redlock_aio._protocol.primitives import Counter, Key, Keys
+from redlock_aio._protocol.scripts import pack
+from redlock_aio._rules.server_info import ServerInfo
 from redlock_aio.testing import EmbeddedMaster, FakeMaster
 from redlock_aio.testing._fake_commands import EPOCH, encode
 
@@ -36,8 +35,8 @@ TOLERANCE = 250
 
 STRINGS = [b"r", b'it\'s {x} "y"', "ключ🔒".encode(), b"\\n", b"%s%n", b"x" * 512, b"\xff\x00\r\n"]
 LOCKS = STRINGS[:2]
-QUEUES = protocol.queue_keys(*LOCKS)[:2]
-LIVES = protocol.queue_keys(*LOCKS)[2:]
+QUEUES = commands.queue_keys(*LOCKS)[:2]
+LIVES = commands.queue_keys(*LOCKS)[2:]
 COUNTERS = Counter(LOCKS, 0).keys
 KEYS = [*STRINGS, *QUEUES, *LIVES, *COUNTERS]
 
@@ -220,7 +219,7 @@ def digits(numbers: st.SearchStrategy[int]) -> st.SearchStrategy[bytes]:
     return numbers.map(b"%d".__mod__)
 
 
-commands = st.one_of(
+any_command = st.one_of(
     command(b"ZADD", keys, scores, members),
     command(b"ZADD", sets, scores, members),
     command(b"ZADD", sets, scores, members),
@@ -255,11 +254,11 @@ commands = st.one_of(
     st.builds(pack, st.just(b"PEXPIRE"), keys, st.sampled_from([b"70000", b"0", b"-1"])),
     st.sampled_from([script.load for script in scripts.SCRIPTS]),
     st.just(pack(b"EVALSHA", b"0" * 40, b"0")),
-    st.sampled_from([protocol.PING, protocol.TIME, pack(b"FLUSHALL")]),
+    st.sampled_from([commands.PING, commands.TIME, pack(b"FLUSHALL")]),
 )
 
 
-@given(story=stories(commands, 40))
+@given(story=stories(any_command, 40))
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_the_fake_master_executes_commands_as_a_real_one(
     server: EmbeddedMaster, story: list[bytes]
@@ -332,14 +331,14 @@ async def test_values_pass_between_scripts_and_commands_as_on_a_real_one(
 
 
 def queued(keys: tuple[bytes, ...]) -> tuple[bytes, ...]:
-    return (*keys, *protocol.queue_keys(*keys))
+    return (*keys, *commands.queue_keys(*keys))
 
 
 def enqueue(
     counter: Counter, keys: tuple[bytes, ...], *, fenced: bool, at: int, proposal: int, **how: int
 ) -> bytes:
     token, member, ttl = TOKENS[how["token"]], MEMBERS[how["member"]], how["ttl"]
-    return protocol.enqueue(
+    return commands.enqueue(
         queued(keys) + (counter.keys if fenced else ()), token, ttl,
         member=member, priority=how["place"], lives=how["lives"], most=how["most"], not_after=at,
         fence=counter.proposed(proposal) if fenced else (),
@@ -378,10 +377,10 @@ def requests(draw: st.DrawFn) -> bytes:
             place=draw(st.sampled_from([1, 2, 2**51])), lives=draw(ttls),
             most=draw(st.integers(1, 4)),
         ),
-        "leave": lambda: protocol.leave(
+        "leave": lambda: commands.leave(
             queued(names), token, draw(members), stay=draw(st.booleans()), keep=draw(st.booleans())
         ),
-        "inspect": lambda: inspection.inspect(names[0]),
+        "inspect": lambda: lock_state.inspect(names[0]),
         "revoke": lambda: revocation.revoke(names[0], token, other, ttl),
         "delete": lambda: pack(b"DEL", names[0], *names[1:1]),
         "count": lambda: pack(b"SET", counter.keys[0], draw(st.sampled_from(STRANGE)), b"NX"),
@@ -412,14 +411,14 @@ def test_a_fake_that_differs_is_found(server: EmbeddedMaster) -> None:
                 pair.check_keys()
             pair.fake.delete("r")
             pair.check_keys()
-            assert len(set(pair.ask(protocol.acquire(b"r", TOKENS[0], 60_000)))) == 1
+            assert len(set(pair.ask(commands.acquire(b"r", TOKENS[0], 60_000)))) == 1
             pair.check_keys()
             pair.fake.set("r", TOKENS[0].decode(), 61_000)
             with pytest.raises(AssertionError):
                 pair.check_keys()
             pair.fake.error = "ERR not today"
             with pytest.raises(AssertionError):
-                pair.check(protocol.acquire(b"r", TOKENS[0], 60_000))
+                pair.check(commands.acquire(b"r", TOKENS[0], 60_000))
 
     asyncio.run(tell())
 

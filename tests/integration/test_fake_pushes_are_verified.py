@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 import hiredis
 import pytest
 
-from redlock_aio._rules import protocol, scripts
-from redlock_aio._rules.fencing import Counter
-from redlock_aio._rules.protocol import CACHING, TRACKING
-from redlock_aio._rules.scripts import pack
+from redlock_aio._protocol import commands, scripts
+from redlock_aio._protocol.commands import CACHING, TRACKING
+from redlock_aio._protocol.primitives import Counter
+from redlock_aio._protocol.scripts import pack
 from redlock_aio.testing import EmbeddedMaster, FakeMaster
 
 from .servers import process
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.integration
 
 LONG = 60_000
 TOKEN, OTHERS = b"a" * 40, b"b" * 40
-KEYS = (b"k", *protocol.queue_keys(b"k"))
+KEYS = (b"k", *commands.queue_keys(b"k"))
 QUEUE, LIVE = KEYS[1:]
 SHORT = 250
 """Ms that a key lives which is to end: not before the next has been said, on a busy machine."""
@@ -29,14 +29,14 @@ MISSED = 0.75
 
 
 def subscribe(client: bytes) -> bytes:
-    return protocol.subscription(client, begins=True)
+    return commands.subscription(client, begins=True)
 
 
 def unsubscribe(client: bytes) -> bytes:
-    return protocol.subscription(client, begins=False)
+    return commands.subscription(client, begins=False)
 
 
-DESK = protocol.CHANNEL + b"me"
+DESK = commands.CHANNEL + b"me"
 
 Heard = list[list[object]]
 
@@ -51,19 +51,19 @@ def words(text: str) -> bytes:
 
 
 def enqueue(token: bytes, member: bytes, *, most: int = 9, lives: int = LONG) -> bytes:
-    return protocol.enqueue(
+    return commands.enqueue(
         KEYS, token, LONG, member=member, priority=5, lives=lives, most=most, not_after=2**52
     )
 
 
 def leave(token: bytes, member: bytes, *, stay: bool = False) -> bytes:
-    return protocol.leave(KEYS, token, member, stay=stay)
+    return commands.leave(KEYS, token, member, stay=stay)
 
 
-LOOK = CACHING + protocol.look(b"k")
-EXTEND = protocol.extend(b"k", TOKEN, LONG)
-MINE = protocol.acquire(b"k", TOKEN, LONG)
-THEIRS = protocol.acquire(b"k", OTHERS, LONG)
+LOOK = CACHING + commands.look(b"k")
+EXTEND = commands.extend(b"k", TOKEN, LONG)
+MINE = commands.acquire(b"k", TOKEN, LONG)
+THEIRS = commands.acquire(b"k", OTHERS, LONG)
 COUNTER = Counter((b"k",), 2**53)
 FENCE = 2**51
 MY_FENCED = COUNTER.acquire(TOKEN, LONG, FENCE, 2**52)
@@ -87,7 +87,7 @@ class Story:
 
 
 STORIES = [
-    Story("nothing happens", [("me", LOOK), ("you", protocol.look(b"k"))]),
+    Story("nothing happens", [("me", LOOK), ("you", commands.look(b"k"))]),
     # Which changes are told.
     Story("a set", [("you", THEIRS), ("me", LOOK), ("you", SET)], gone(b"k")),
     Story("a deletion", [("you", SET), ("me", LOOK), ("you", DEL)], gone(b"k")),
@@ -124,18 +124,18 @@ STORIES = [
         "a change by me when you look too", [("me", LOOK), ("you", LOOK), ("me", SET), ("you", DEL)]
     ),
     # What is to be remembered at all.
-    Story("a look without asking to be told", [("me", protocol.look(b"k")), ("you", SET)]),
+    Story("a look without asking to be told", [("me", commands.look(b"k")), ("you", SET)]),
     Story(
         "asked for one command before",
-        [("me", CACHING + protocol.PING + protocol.look(b"k")), ("you", SET)],
+        [("me", CACHING + commands.PING + commands.look(b"k")), ("you", SET)],
     ),
     Story(
         "asked for before a command that fails",
-        [("me", CACHING + words("NONSENSE") + protocol.look(b"k")), ("you", SET)],
+        [("me", CACHING + words("NONSENSE") + commands.look(b"k")), ("you", SET)],
     ),
     Story(
         "asked for before another CLIENT command",
-        [("me", CACHING + TRACKING + protocol.look(b"k")), ("you", SET)],
+        [("me", CACHING + TRACKING + commands.look(b"k")), ("you", SET)],
         gone(b"k"),
     ),
     Story("asked for without tracking", [("me", LOOK), ("you", SET)], tracks=False),
@@ -148,12 +148,12 @@ STORIES = [
     # The end of a key.
     Story(
         "a key ends",
-        [("you", protocol.acquire(b"k", OTHERS, SHORT)), ("me", LOOK), MISSED],
+        [("you", commands.acquire(b"k", OTHERS, SHORT)), ("me", LOOK), MISSED],
         gone(b"k"),
     ),
     Story(
         "a key ends and comes back",
-        [("you", protocol.acquire(b"k", OTHERS, SHORT)), ("me", LOOK), MISSED, ("you", SET)],
+        [("you", commands.acquire(b"k", OTHERS, SHORT)), ("me", LOOK), MISSED, ("you", SET)],
         gone(b"k"),
     ),
     Story(
@@ -161,7 +161,7 @@ STORIES = [
         [
             (
                 "me",
-                protocol.acquire(b"k", TOKEN, LONG) + CACHING + protocol.extend(b"k", TOKEN, SHORT),
+                commands.acquire(b"k", TOKEN, LONG) + CACHING + commands.extend(b"k", TOKEN, SHORT),
             ),
             MISSED,
         ],
@@ -236,7 +236,7 @@ STORIES = [
         [
             [b"subscribe", DESK, 1],
             [b"subscribe", DESK, 1],
-            [b"subscribe", protocol.CHANNEL + b"2", 2],
+            [b"subscribe", commands.CHANNEL + b"2", 2],
             [b"message", DESK, b"x"],
         ],
     ),
@@ -416,7 +416,7 @@ async def test_who_finds_by_himself_that_a_key_has_ended_is_not_told(kind: str) 
     async def look_twice(ears: dict[str, Ear]) -> tuple[Heard, Heard]:
         for ear in ears.values():
             await ear.say(TRACKING + scripts.LOOK.load)
-        await ears["you"].say(protocol.acquire(b"k", OTHERS, SHORT))
+        await ears["you"].say(commands.acquire(b"k", OTHERS, SHORT))
         await asyncio.gather(*(ear.say(LOOK) for ear in ears.values()))
         await asyncio.sleep(SHORT / 1000 + 0.03)
         await ears["me"].say(LOOK)  # finds it gone, remembers it again

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from redlock_aio import LockLostError, QuorumUnavailableError, Redlock
-from redlock_aio._rules.clocks import Clocks
+from redlock_aio._rules.clock_offsets import Clocks
 from redlock_aio._rules.fencing import KEPT
 from redlock_aio.testing import EmbeddedMaster
 

@@ -15,7 +15,7 @@ from redlock_aio import (
     Redlock,
     RedlockError,
 )
-from redlock_aio._rules import protocol
+from redlock_aio._protocol import commands
 
 from .helpers import RealMaster, call, connected, heard, line, until
 
@@ -95,7 +95,7 @@ async def test_a_holder_whose_key_is_overwritten_by_a_huge_value_is_told(
 
 async def test_a_huge_marker_is_read_in_part(masters: list[RealMaster]) -> None:
     """It is nobody's marker, and is written anew."""
-    name = protocol.MARKER.decode()
+    name = commands.MARKER.decode()
     try:
         call(masters[0], "SET", name, "x" * HUGE)
         before = sent(masters)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from redlock_aio import LockLostError, LockNotHeldError, Redlock
-from redlock_aio._rules.handing import imported
+from redlock_aio._protocol.lease_export import imported
 
 from .helpers import (
     AT_ONCE,

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from redlock_aio import Answer, LockLostError, QuorumUnavailableError, Redlock
-from redlock_aio._rules.revocation import BY_FORCE
+from redlock_aio._protocol.revocation import BY_FORCE
 
 from .helpers import (
     AT_ONCE,

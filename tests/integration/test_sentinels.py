@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from redlock_aio import Answer, LockNotAcquiredError, LockNotHeldError, Redlock, Retry, Vote
+from redlock_aio._protocol.confirmation import CONFIRMED_FOR
 from redlock_aio._rules import timing
-from redlock_aio._rules.confirmation import CONFIRMED_FOR
 
 from .helpers import until
 from .sentinels import CLIENTS, Site, View, need_addresses, now, view

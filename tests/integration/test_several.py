@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from redlock_aio import LockLostError, LockNotAcquiredError, Redlock, RedlockError
-from redlock_aio._engine.restoring import Restoration
+from redlock_aio._engine.hold.restoration import Restoration
 from redlock_aio.testing import EmbeddedMaster
 
 from .helpers import (

@@ -12,8 +12,8 @@ import functools
 from collections.abc import Iterator
 from typing import TypeVar
 
-from redlock_aio._rules import protocol
-from redlock_aio._rules.fairness import ASKED, FAILED, SILENT, Standing, Ticket
+from redlock_aio._protocol import commands, replies
+from redlock_aio._rules.fair_ticket import ASKED, FAILED, SILENT, Standing, Ticket
 
 from .masters import Keys, words
 from .rules import SHIPPED, Rules
@@ -44,7 +44,7 @@ NOBODY = -1
 LEAVES, STAYS = 1, 2
 RENAMED = 4
 """How much higher the claims of a waiter are when it has left the queues and enters again."""
-KEYS = (b"r", *protocol.queue_keys(b"r"))
+KEYS = (b"r", *commands.queue_keys(b"r"))
 TTL = LIVES = 1000
 NEVER = 10**9
 
@@ -245,7 +245,7 @@ def _enqueued(
     holder: int, queue: tuple[int, ...], w: int, claim: int
 ) -> tuple[int, int, tuple[int, ...]]:
     master = _master(holder, queue)
-    payload = protocol.enqueue(
+    payload = commands.enqueue(
         KEYS,
         _claim(w, claim),
         TTL,
@@ -255,7 +255,7 @@ def _enqueued(
         most=9,
         not_after=NEVER,
     )
-    said = protocol.queued(master.run(words(payload)))
+    said = replies.queued(master.run(words(payload)))
     assert said is not None
     return NUMBER[said.standing], *_kept(master)
 
@@ -266,7 +266,7 @@ def _left(
 ) -> tuple[int, tuple[int, ...]]:
     master = _master(holder, queue)
     member = b"%d" % _name(w, claim)
-    master.run(words(protocol.leave(KEYS, _claim(w, claim), member, stay=stays)))
+    master.run(words(commands.leave(KEYS, _claim(w, claim), member, stay=stays)))
     return _kept(master)
 
 

@@ -7,15 +7,15 @@ a fencing token; that no two have it at once is what is looked at.
 
 from collections.abc import Callable, Sequence
 
-from redlock_aio._rules import protocol
-from redlock_aio._rules.fairness import ASKED, FAILED, FRESH, GRANTED, SILENT
-from redlock_aio._rules.lifetime import Lifetime
+from redlock_aio._protocol import commands, replies
+from redlock_aio._rules.fair_ticket import ASKED, FAILED, FRESH, GRANTED, SILENT
+from redlock_aio._rules.lease_state import Lifetime
 
 from .masters import words
 from .simulation import KEY, MASTER_TIMEOUT, Bell, Client, Lease
 from .weather import FACTOR
 
-KEYS = (KEY, *protocol.queue_keys(KEY))
+KEYS = (KEY, *commands.queue_keys(KEY))
 LIVES = 3000
 BEAT = 0.01
 """Seconds between two questions to the same master."""
@@ -51,7 +51,7 @@ class Waiter:
     def _ask(self, master: int) -> None:
         client, now = self.client, self.client.clock()
         number = self.ticket.ask(master, now)
-        payload = protocol.enqueue(
+        payload = commands.enqueue(
             KEYS,
             self.token,
             self.world.weather.ttl,
@@ -63,7 +63,7 @@ class Waiter:
         )
 
         def answer(_master: int, reply: object) -> None:
-            said = protocol.queued(reply)
+            said = replies.queued(reply)
             standing = FAILED if said is None else said.standing
             if not self.over and self.ticket.answered(master, number, standing):
                 self._consider()
@@ -98,7 +98,7 @@ class Waiter:
 
     def give_back(self, *, stay: bool) -> None:
         """Let others have the lock."""
-        payload = protocol.leave(KEYS, self.token, self.member, stay=stay)
+        payload = commands.leave(KEYS, self.token, self.member, stay=stay)
         for master in range(len(self.client.links)):
             self.client.send_to(master, words(payload), lambda _master, _reply: None)
 

@@ -9,7 +9,7 @@ run, and that nobody is told of changes.
 
 from collections.abc import Sequence
 
-from redlock_aio._rules.scripts import SCRIPTS
+from redlock_aio._protocol.scripts import SCRIPTS
 from redlock_aio.testing._fake_data import Data
 from redlock_aio.testing._fake_keys import KeyCommands
 from redlock_aio.testing._fake_lua import lua

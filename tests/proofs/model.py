@@ -30,8 +30,8 @@ import itertools
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
+from redlock_aio._protocol.primitives import Counter
 from redlock_aio._rules import fencing
-from redlock_aio._rules.fencing import Counter
 from redlock_aio._rules.quorum import GRANTED, majority
 
 from .masters import Keys, words

@@ -8,9 +8,10 @@ a sketch, or is one of another library.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from redlock_aio._rules import fencing, protocol
-from redlock_aio._rules.fairness import UNASKED, Standing, Ticket
-from redlock_aio._rules.fencing import Counter
+from redlock_aio._protocol import commands
+from redlock_aio._protocol.primitives import Counter
+from redlock_aio._rules import fencing
+from redlock_aio._rules.fair_ticket import UNASKED, Standing, Ticket
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ def _at_least(counters: Sequence[int], needed: int) -> int:
 
 
 def _value_only(_counter: Counter, token: bytes, ttl: int, _fence: int) -> bytes:
-    return protocol.extend(b"r", token, ttl)
+    return commands.extend(b"r", token, ttl)
 
 
 def _lifts_any(counter: Counter, token: bytes, fence: int, ceiling: int) -> bytes:

@@ -18,16 +18,17 @@ from collections.abc import Callable, Coroutine, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from redlock_aio._engine.attempts import FencedAttempt, Raising
+from redlock_aio._engine.attempt import FencedAttempt, Raising
 from redlock_aio._engine.links import Link
 from redlock_aio._engine.masters import Fleet
-from redlock_aio._engine.rounds import Round
-from redlock_aio._rules import scripts, timing
-from redlock_aio._rules.clocks import Clocks
-from redlock_aio._rules.fencing import LEAD_SHARE, Counter
-from redlock_aio._rules.keys import Key
-from redlock_aio._rules.lifetime import HELD, Lifetime
-from redlock_aio._rules.protocol import TIMED_OUT, Silence
+from redlock_aio._engine.round import Round
+from redlock_aio._protocol import scripts
+from redlock_aio._protocol.primitives import Counter, Key
+from redlock_aio._protocol.request import TIMED_OUT, Silence
+from redlock_aio._rules import retry, timing
+from redlock_aio._rules.clock_offsets import Clocks
+from redlock_aio._rules.fencing import LEAD_SHARE
+from redlock_aio._rules.lease_state import HELD, Lifetime
 from redlock_aio._rules.quorum import SPLIT, WON, Tally
 
 from .masters import Keys, words
@@ -313,7 +314,7 @@ class Client:
                 rest = world.often(world.weather.think)
             else:
                 misses += 1
-                rest = timing.Retry(5, 40).delay(misses, world.chance.random()) / 1000
+                rest = retry.Retry(5, 40).delay(misses, world.chance.random()) / 1000
             self.tell(words(attempt.release()), lambda _master, _reply: None)
             await self.sleep(rest)
 

@@ -4,9 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from redlock_aio._rules.fencing import Counter
-from redlock_aio._rules.keys import Key, Keys
-from redlock_aio._rules.scripts import ACQUIRE_ALL
+from redlock_aio._protocol.primitives import Counter, Key, Keys
+from redlock_aio._protocol.scripts import ACQUIRE_ALL
 from redlock_aio.testing._fake_lua import lua
 
 from . import joint_model, rules

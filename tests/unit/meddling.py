@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from redlock_aio._rules.fencing import Counter
-from redlock_aio._rules.scripts import Script
+from redlock_aio._protocol.primitives import Counter
+from redlock_aio._protocol.scripts import Script
 from redlock_aio.testing import FakeMaster
 from redlock_aio.testing._fake_pushes import Listener
 

@@ -16,7 +16,7 @@ from redlock_aio import (
     Redlock,
     Retry,
 )
-from redlock_aio._engine.attempts import EXPIRY_SLACK
+from redlock_aio._engine.attempt import EXPIRY_SLACK
 from redlock_aio._transport import connection
 from redlock_aio.testing import FakeMaster
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from redlock_aio._engine.budget import WaitBudget
+from redlock_aio._engine.wait_budget import WaitBudget
 
 
 class Clock:

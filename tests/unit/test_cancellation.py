@@ -9,8 +9,8 @@ import anyio
 import pytest
 
 from redlock_aio import LockLostError, Redlock
-from redlock_aio._rules import membership
-from redlock_aio._rules.protocol import MARKER
+from redlock_aio._protocol import declaration
+from redlock_aio._protocol.commands import MARKER
 from redlock_aio.testing import FakeMaster, cancelled_at
 
 When = Literal["waiting", "answered"]
@@ -102,7 +102,7 @@ def left(master: FakeMaster) -> list[bytes]:
     """All keys of locks, the queues too."""
     now = asyncio.get_running_loop().time()
     keys = [key for key, (_, until) in master._keys.items() if now < until and key != MARKER]
-    stay = (b"redlock_aio:fence:", membership.KEY)
+    stay = (b"redlock_aio:fence:", declaration.KEY)
     return [key for key in keys if not key.startswith(stay)]
 
 

@@ -5,7 +5,7 @@ import math
 import pytest
 from hypothesis import given, strategies as st
 
-from redlock_aio._rules.clocks import Clocks
+from redlock_aio._rules.clock_offsets import Clocks
 
 SECOND = 1_000_000
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from redlock_aio._rules.confirmation import (
+from redlock_aio._protocol.confirmation import (
     CONFIRMED_FOR,
     Configuration,
     Confirmation,

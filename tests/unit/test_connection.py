@@ -6,10 +6,9 @@ import os
 import pytest
 
 from redlock_aio import Answer
-from redlock_aio._rules import protocol
-from redlock_aio._rules.protocol import Silence
-from redlock_aio._rules.request import Subscription
-from redlock_aio._rules.scripts import RELEASE, SCRIPTS
+from redlock_aio._protocol import commands, request
+from redlock_aio._protocol.request import Silence, Subscription
+from redlock_aio._protocol.scripts import RELEASE, SCRIPTS
 from redlock_aio._transport import connection as module
 from redlock_aio._transport.connection import MAX_UNPARSED, Connection, Question
 
@@ -42,10 +41,10 @@ class Transport(asyncio.Transport):
 class Asking:
     """Remembers its replies."""
 
-    trust = protocol.Trust.FULL
+    trust = request.Trust.FULL
 
     def __init__(
-        self, payload: bytes = protocol.PING, debt_ttl: int = 0, needless: int = 0
+        self, payload: bytes = commands.PING, debt_ttl: int = 0, needless: int = 0
     ) -> None:
         self.payload = payload
         self.needless = needless
@@ -117,7 +116,7 @@ async def test_the_end_tells_everybody_who_was_not_answered(
     assert lost == ["reset by peer"]
     assert first.replies == [b"PONG"]
     assert second.replies == [Silence(Answer.UNREACHABLE, "reset by peer")]
-    refused = connection.send(protocol.PING, [Asking()])
+    refused = connection.send(commands.PING, [Asking()])
     assert refused == Silence(Answer.UNREACHABLE, "reset by peer")
     assert repr(connection) == "<Connection 3, 0 pending, ended: reset by peer>"
 
@@ -205,10 +204,10 @@ async def test_the_reply_to_a_subscription_is_what_the_server_says_unasked(
     connection: Connection,
 ) -> None:
     """Or an error; either way the replies behind it come to those who asked for them."""
-    before, behind, last = (Asking(protocol.look(b"k%d" % i)) for i in range(3))
-    begins = Subscription(protocol.subscription(b"c", begins=True))
-    ends = Subscription(protocol.subscription(b"c", begins=False))
-    asked: list[protocol.Asker] = [before, begins, behind, ends, last]
+    before, behind, last = (Asking(commands.look(b"k%d" % i)) for i in range(3))
+    begins = Subscription(commands.subscription(b"c", begins=True))
+    ends = Subscription(commands.subscription(b"c", begins=False))
+    asked: list[request.Asker] = [before, begins, behind, ends, last]
     connection.send(b"".join(asker.payload for asker in asked), asked)
     subscribed = b">3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n"
     connection.data_received(subscribed)  # nobody's: it is not its turn
@@ -226,14 +225,14 @@ LOADED = b"$1\r\nx\r\n" * len(SCRIPTS)
 async def test_a_release_whose_script_is_forgotten_is_sent_again_behind_the_scripts(
     connection: Connection, transport: Transport
 ) -> None:
-    askers = [Asking(protocol.release(b"r", b"t%d" % i), debt_ttl=9) for i in range(3)]
+    askers = [Asking(commands.release(b"r", b"t%d" % i), debt_ttl=9) for i in range(3)]
     for asker in askers:
         connection.send(asker.payload, [asker])
     connection.data_received(NOSCRIPT * 3)
 
     loads = b"".join(script.load for script in SCRIPTS)
     # Whoever waits for a change would not hear of it without the command before.
-    again = b"".join(protocol.CACHING + asker.payload for asker in askers)
+    again = b"".join(commands.CACHING + asker.payload for asker in askers)
     assert b"".join(transport.writes[3:]) == loads + again
     connection.data_received(LOADED + b"+OK\r\n:1\r\n+OK\r\n:0\r\n+OK\r\n:1\r\n")
     assert [asker.replies for asker in askers] == [[1], [0], [1]]
@@ -242,7 +241,7 @@ async def test_a_release_whose_script_is_forgotten_is_sent_again_behind_the_scri
 async def test_a_script_that_is_forgotten_again_and_again_is_an_error(
     connection: Connection,
 ) -> None:
-    asker = Asking(protocol.release(b"r", b"t"), debt_ttl=9)
+    asker = Asking(commands.release(b"r", b"t"), debt_ttl=9)
     connection.send(asker.payload, [asker])
     connection.data_received(NOSCRIPT)
     connection.data_received(LOADED + b"+OK\r\n" + NOSCRIPT)
@@ -254,7 +253,7 @@ async def test_a_script_that_is_forgotten_again_and_again_is_an_error(
 async def test_an_extension_whose_script_is_forgotten_is_not_sent_again(
     connection: Connection, transport: Transport
 ) -> None:
-    asker = Asking(protocol.extend(b"r", b"t", 5))
+    asker = Asking(commands.extend(b"r", b"t", 5))
     connection.send(asker.payload, [asker])
     connection.data_received(NOSCRIPT)
 
@@ -268,13 +267,13 @@ async def test_more_than_can_be_answered_is_not_taken_but_for_releases(
 ) -> None:
     monkeypatch.setattr(module, "MAX_PENDING", 5)
     send(connection, 5)
-    assert connection.send(protocol.PING, [Asking()]) is protocol.OVERRUN
+    assert connection.send(commands.PING, [Asking()]) is request.OVERRUN
     release, never_needed = Asking(debt_ttl=5), Asking(debt_ttl=5, needless=1 << 3)
-    assert connection.send(protocol.PING, [never_needed]) is protocol.OVERRUN
-    assert connection.send(protocol.PING * 2, [release, never_needed]) is protocol.OVERRUN
-    assert connection.send(protocol.PING, [release]) is None
+    assert connection.send(commands.PING, [never_needed]) is request.OVERRUN
+    assert connection.send(commands.PING * 2, [release, never_needed]) is request.OVERRUN
+    assert connection.send(commands.PING, [release]) is None
     loop = asyncio.get_running_loop()
-    assert connection.send(protocol.PING, [Question(protocol.PING, loop)]) is None
+    assert connection.send(commands.PING, [Question(commands.PING, loop)]) is None
     await asyncio.sleep(1.1)
     assert transport.ended == "aborted"  # it was silent, too
 
@@ -301,7 +300,7 @@ async def test_a_forked_child_says_nothing_to_the_parent_s_masters(
     if not child:
         code = 1
         try:
-            refused = connection.send(protocol.PING, [Asking()])
+            refused = connection.send(commands.PING, [Asking()])
             connection.close()
             connection.condemn("")
             said = (len(transport.writes), transport.ended, len(lost))
@@ -310,7 +309,7 @@ async def test_a_forked_child_says_nothing_to_the_parent_s_masters(
             os._exit(code)
     _, status = os.waitpid(child, 0)  # noqa: ASYNC222 - it ends at once
     assert os.waitstatus_to_exitcode(status) == 0
-    assert connection.send(protocol.PING, [Asking()]) is None
+    assert connection.send(commands.PING, [Asking()]) is None
 
 
 @pytest.mark.parametrize(("buffered", "ended"), [(0, "closed"), (9, "aborted")])
@@ -323,4 +322,4 @@ async def test_closing_waits_for_nobody_who_takes_nothing(
     connection.close()
 
     assert transport.ended == ended
-    assert transport.writes == [protocol.PING]
+    assert transport.writes == [commands.PING]

@@ -19,7 +19,7 @@ from redlock_aio import (
     Redlock,
     Retry,
 )
-from redlock_aio._engine.decorator import Decorating, LockArguments, Names, Template
+from redlock_aio._api.decorator import Decorating, LockArguments, Names, Template
 from redlock_aio.testing import FakeMaster
 
 from .test_cancellation import When, every_place

@@ -21,8 +21,8 @@ from redlock_aio import (
     RedlockError,
     Retry,
 )
-from redlock_aio._engine.hold import KEY_GONE
-from redlock_aio._engine.watchdog import CLOSED
+from redlock_aio._engine.hold.held_lease import KEY_GONE
+from redlock_aio._engine.hold.watchdog import CLOSED
 from redlock_aio.events import (
     Acquired,
     Extended,

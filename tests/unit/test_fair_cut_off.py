@@ -6,13 +6,13 @@ from contextlib import AsyncExitStack
 import pytest
 
 from redlock_aio import Redlock
-from redlock_aio._rules import scripts
-from redlock_aio._rules.fairness import HEARTBEAT, LIVES
+from redlock_aio._protocol import scripts
+from redlock_aio._rules.fair_ticket import HEARTBEAT, LIVES
 from redlock_aio.testing import FakeMaster
 
 from .links import BusyLink, Link, links_to
 from .meddling import before
-from .test_waiter import commands, got, left, now, queued
+from .test_waiter import commands_of, got, left, now, queued
 
 BOUND = LIVES / 1000 + HEARTBEAT + 0.05
 """Seconds for which somebody may be held up who reaches a majority."""
@@ -234,7 +234,7 @@ async def test_answers_that_only_wait_for_us_are_waited_for(masters: list[FakeMa
         took = await asyncio.gather(*map(pair, range(300)))
         assert min(took) < 0.01
         assert max(took) < 0.35
-        asked = commands(masters[0], scripts.ENQUEUE)
+        asked = commands_of(masters[0], scripts.ENQUEUE)
         assert len(asked) == 301
 
 
@@ -259,11 +259,11 @@ async def test_a_waiter_that_leaves_the_queues_does_not_ask_under_its_old_name(
         await asyncio.sleep(0.1)
         cut(links, 0)
 
-        began = len(commands(masters[0], scripts.LEAVE))
+        began = len(commands_of(masters[0], scripts.LEAVE))
         gone: list[float] = []
 
         def has_left() -> bool:
-            return b"go" in [said[-2] for said in commands(masters[0], scripts.LEAVE)[began:]]
+            return b"go" in [said[-2] for said in commands_of(masters[0], scripts.LEAVE)[began:]]
 
         def end() -> None:
             if ends and not gone and has_left():

@@ -6,9 +6,9 @@ import hiredis
 import pytest
 
 from redlock_aio import Redlock
-from redlock_aio._engine.waiter import Waiter
-from redlock_aio._rules import revocation
-from redlock_aio._rules.scripts import RAISE
+from redlock_aio._engine.wait.fair_waiter import Waiter
+from redlock_aio._protocol import revocation
+from redlock_aio._protocol.scripts import RAISE
 from redlock_aio.testing import FakeMaster
 
 from .meddling import before, count_up

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from redlock_aio._rules.fairness import (
+from redlock_aio._rules.fair_ticket import (
     ASKED,
     BEHIND,
     FAILED,

@@ -5,9 +5,9 @@ import asyncio
 import hiredis
 import pytest
 
-from redlock_aio._rules import protocol, scripts
-from redlock_aio._rules.protocol import CACHING, TRACKING
-from redlock_aio._rules.scripts import pack
+from redlock_aio._protocol import commands, scripts
+from redlock_aio._protocol.commands import CACHING, TRACKING
+from redlock_aio._protocol.scripts import pack
 from redlock_aio.testing import FakeMaster
 
 LATENCY = 0.5
@@ -20,7 +20,7 @@ def get(key: bytes) -> bytes:
 
 LOOK = CACHING + get(b"k")
 GONE = [b"invalidate", [b"k"]]
-DESK = protocol.CHANNEL + b"me"
+DESK = commands.CHANNEL + b"me"
 
 
 class Ear(asyncio.Protocol):
@@ -93,7 +93,7 @@ async def test_a_push_comes_before_the_reply_to_what_is_executed_later(
 ) -> None:
     await look(ear)
     ear.order.clear()
-    ear.transport.write(protocol.PING)
+    ear.transport.write(commands.PING)
     await asyncio.sleep(LATENCY / 4)
     master.set("k", "v")  # it arrives a quarter later
     ear.transport.write(get(b"k"))
@@ -104,7 +104,7 @@ async def test_a_push_comes_before_the_reply_to_what_is_executed_later(
 async def test_what_my_own_command_has_published_comes_behind_its_reply(ear: Ear) -> None:
     ear.order.clear()
     ear.transport.write(
-        protocol.subscription(b"me", begins=True) + pack(b"PUBLISH", DESK, b"x") + protocol.PING
+        commands.subscription(b"me", begins=True) + pack(b"PUBLISH", DESK, b"x") + commands.PING
     )
     await asyncio.sleep(LATENCY)
     assert ear.order == [[b"subscribe", DESK, 1], 1, [b"message", DESK, b"x"], b"PONG"]
@@ -221,12 +221,12 @@ async def test_all_is_forgotten_of_a_connection_that_has_ended(
 ) -> None:
     before = timers()
     master.set("k", "v", 60_000)
-    ear.transport.write(protocol.subscription(b"me", begins=True))
+    ear.transport.write(commands.subscription(b"me", begins=True))
     await look(ear)
     ear.heard.clear()
     if how == "close":
         ear.transport.write(
-            TRACKING + LOOK + protocol.subscription(b"me", begins=True)
+            TRACKING + LOOK + commands.subscription(b"me", begins=True)
         )  # is executed yet
         ear.transport.close()
     else:
@@ -271,7 +271,7 @@ async def test_what_is_forbidden_is_refused(master: FakeMaster, ear: Ear, comman
     words = command.encode().split()
     master.forbid = {command.split(maxsplit=1)[0]}
     ear.replies.clear()
-    ear.transport.write(pack(*words) + protocol.PING)
+    ear.transport.write(pack(*words) + commands.PING)
     await asyncio.sleep(LATENCY)
     assert str(ear.replies[0]).startswith("NOPERM ")
     assert ear.replies[1:] == [b"PONG"]
@@ -298,8 +298,8 @@ async def test_the_clock_can_be_set_and_no_key_ends_earlier(master: FakeMaster) 
 
 async def test_the_queues_are_not_among_the_keys(master: FakeMaster) -> None:
     master.execute([b"SCRIPT", b"LOAD", scripts.ENQUEUE.text])
-    keys = (b"k", *protocol.queue_keys(b"k"))
-    request = protocol.enqueue(
+    keys = (b"k", *commands.queue_keys(b"k"))
+    request = commands.enqueue(
         keys, b"t", 1000, member=b"me/1", priority=1, lives=500, most=3, not_after=2**52
     )
     reader = hiredis.Reader()

@@ -9,11 +9,13 @@ import pytest
 from hypothesis import given, strategies as st
 
 from redlock_aio import Redlock, RedlockError
+from redlock_aio._protocol.commands import NEVER, TIME
+from redlock_aio._protocol.primitives import Counter
+from redlock_aio._protocol.replies import queued, time
+from redlock_aio._protocol.scripts import ACQUIRE, ENQUEUE, EXTEND, RAISE
 from redlock_aio._rules import fencing
-from redlock_aio._rules.clocks import Clocks
-from redlock_aio._rules.fencing import KEPT, Counter
-from redlock_aio._rules.protocol import NEVER, TIME, queued, time
-from redlock_aio._rules.scripts import ACQUIRE, ENQUEUE, EXTEND, RAISE
+from redlock_aio._rules.clock_offsets import Clocks
+from redlock_aio._rules.fencing import KEPT
 from redlock_aio.testing import FakeMaster, VirtualTimeLoop
 
 from .meddling import LEAD, count_up, fence, ran

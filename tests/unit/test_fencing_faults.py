@@ -15,9 +15,9 @@ from redlock_aio import (
     RedlockError,
     Retry,
 )
+from redlock_aio._protocol.commands import NEVER
+from redlock_aio._protocol.scripts import ACQUIRE, ENQUEUE, LEAVE, RAISE
 from redlock_aio._rules.fencing import MOST_RAISES
-from redlock_aio._rules.protocol import NEVER
-from redlock_aio._rules.scripts import ACQUIRE, ENQUEUE, LEAVE, RAISE
 from redlock_aio.testing import FakeMaster, VirtualTimeLoop, cancelled_at
 
 from .meddling import before, count_up, fence, had_it, ran

@@ -19,10 +19,10 @@ from redlock_aio import (
     RedlockError,
     Retry,
 )
-from redlock_aio._engine.hold import KEY_GONE
-from redlock_aio._engine.watchdog import CHECK_AFTER
-from redlock_aio._rules import protocol, scripts
-from redlock_aio._rules.revocation import BY_FORCE, STAMP
+from redlock_aio._engine.hold.held_lease import KEY_GONE
+from redlock_aio._engine.hold.watchdog import CHECK_AFTER
+from redlock_aio._protocol import commands, scripts
+from redlock_aio._protocol.revocation import BY_FORCE, STAMP
 from redlock_aio.testing import FakeMaster, cancelled_at
 
 from .meddling import before, fence, ran
@@ -43,7 +43,7 @@ def locks(masters: list[FakeMaster]) -> list[str | None]:
 
 
 def queues(masters: list[FakeMaster]) -> list[bytes]:
-    names = protocol.queue_keys(b"r")
+    names = commands.queue_keys(b"r")
     return [name for master in masters for name in names if master._data.find(name)[0] is not None]
 
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 import pytest
 
 from redlock_aio import LockLostError, Redlock, Retry
-from redlock_aio._rules.protocol import Asker
+from redlock_aio._protocol.request import Asker
 from redlock_aio._transport.connection import Connection
 from redlock_aio._transport.master import Master
 from redlock_aio._transport.sentinels import Route

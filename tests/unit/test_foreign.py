@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from redlock_aio import Answer, LockNotAcquiredError, Redlock, RedlockError
-from redlock_aio._rules.scripts import ENQUEUE
+from redlock_aio._protocol.scripts import ENQUEUE
 from redlock_aio.testing import FakeMaster
 
 NOT_A_LOCK = "WRONGTYPE the key holds a zset, not a lock"

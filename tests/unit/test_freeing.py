@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from redlock_aio import LockNotHeldError, Redlock
-from redlock_aio._rules.scripts import RELEASE
+from redlock_aio._protocol.scripts import RELEASE
 from redlock_aio.testing import FakeMaster
 
 pytestmark = pytest.mark.promise("S3")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from redlock_aio import Redlock
-from redlock_aio._rules.protocol import MARKER
+from redlock_aio._protocol.commands import MARKER
 from redlock_aio._transport.master import Master
 from redlock_aio.testing import FakeMaster
 from redlock_aio.testing._fake_lua import Error

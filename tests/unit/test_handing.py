@@ -17,7 +17,7 @@ from redlock_aio import (
     Redlock,
     RedlockError,
 )
-from redlock_aio._rules.scripts import EXTEND
+from redlock_aio._protocol.scripts import EXTEND
 from redlock_aio.testing import FakeMaster, VirtualTimeLoop
 
 from .meddling import fence, ran

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from redlock_aio import Answer, LockLostError, Redlock
-from redlock_aio._engine.adoption import NOT_THERE, OVER_BEFORE, TOO_FAR_AHEAD, TOO_FEW
-from redlock_aio._engine.hold import OVERTAKEN
-from redlock_aio._rules.handing import exported as text_of, imported
-from redlock_aio._rules.protocol import NEVER
-from redlock_aio._rules.scripts import ADOPT
+from redlock_aio._engine.acquire.adopt import NOT_THERE, OVER_BEFORE, TOO_FAR_AHEAD, TOO_FEW
+from redlock_aio._engine.hold.held_lease import OVERTAKEN
+from redlock_aio._protocol.commands import NEVER
+from redlock_aio._protocol.lease_export import exported as text_of, imported
+from redlock_aio._protocol.scripts import ADOPT
 from redlock_aio.testing import FakeMaster
 
 from .meddling import before, count_up, counter, fence, ran

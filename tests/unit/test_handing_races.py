@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from redlock_aio import Lease, LockLostError, LockNotHeldError, Redlock, RedlockError
-from redlock_aio._rules.scripts import ADOPT
+from redlock_aio._protocol.scripts import ADOPT
 from redlock_aio.testing import FakeMaster, cancelled_at
 
 from .meddling import ran

@@ -13,10 +13,9 @@ import pytest
 from hypothesis import given, strategies as st
 
 from redlock_aio import LockLostError, Redlock, RedlockError
-from redlock_aio._engine import boots
-from redlock_aio._rules import holders
-from redlock_aio._rules.arguments import LONGEST_RESOURCE, MOST_RESOURCES
-from redlock_aio._rules.handing import (
+from redlock_aio._engine import clock
+from redlock_aio._protocol.commands import NEVER
+from redlock_aio._protocol.lease_export import (
     DAMAGED,
     LAST,
     LONGEST,
@@ -25,9 +24,10 @@ from redlock_aio._rules.handing import (
     exported,
     imported,
 )
-from redlock_aio._rules.protocol import NEVER
-from redlock_aio._rules.scripts import ADOPT
+from redlock_aio._protocol.scripts import ADOPT
+from redlock_aio._rules import lock_value
 from redlock_aio._rules.timing import LONGEST as LONGEST_TIME
+from redlock_aio._rules.validation import LONGEST_RESOURCE, MOST_RESOURCES
 from redlock_aio.testing import FakeMaster
 
 from .meddling import ran
@@ -80,7 +80,7 @@ def test_what_is_read_is_what_was_written(handed: Handed) -> None:
 
 def test_the_longest_that_can_be_is_read() -> None:
     names = tuple(f"{number:03}" + '"' * (LONGEST_RESOURCE - 3) for number in range(MOST_RESOURCES))
-    metadata = holders.packed({"a": '"' * ((holders.MOST_METADATA - 8) // 2)})
+    metadata = lock_value.packed({"a": '"' * ((lock_value.MOST_METADATA - 8) // 2)})
     value = TOKEN + b"@" + b'"' * LONGEST_RESOURCE + metadata
     handed = Handed(
         names, value, LONGEST_TIME, LAST / 3, LONGEST_TIME, "f" * 16, NEVER - 1,
@@ -274,9 +274,9 @@ def test_whose_clock_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """One of a run of a machine, one of each loop that makes its own time, or none."""
     loop = asyncio.SelectorEventLoop()
     loop.close()
-    boots._boot.cache_clear()
-    here = boots.boot_of(loop)
-    assert here == boots.boot_of(loop)
+    clock._boot.cache_clear()
+    here = clock.boot_of(loop)
+    assert here == clock.boot_of(loop)
     assert len(here) == 16
     assert here not in Path("/proc/sys/kernel/random/boot_id").read_text()
 
@@ -285,17 +285,17 @@ def test_whose_clock_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
 
     with monkeypatch.context() as patched:
         patched.setattr(Path, "readlink", read)
-        boots._boot.cache_clear()
-        assert boots.boot_of(loop) not in ("", here)
+        clock._boot.cache_clear()
+        assert clock.boot_of(loop) not in ("", here)
         patched.setattr(Path, "read_text", read)
-        boots._boot.cache_clear()
-        assert boots.boot_of(loop) == ""
+        clock._boot.cache_clear()
+        assert clock.boot_of(loop) == ""
     with monkeypatch.context() as patched:
         patched.delattr("time.CLOCK_BOOTTIME")
-        boots._boot.cache_clear()
-        assert boots.boot_of(loop) == ""
-    boots._boot.cache_clear()
-    assert boots.boot_of(loop) == here
+        clock._boot.cache_clear()
+        assert clock.boot_of(loop) == ""
+    clock._boot.cache_clear()
+    assert clock.boot_of(loop) == here
     unknown = Handed(("r",), VALUE, 1, 0.0, 1, "")
     assert not unknown.on("")
     assert HANDED.on(HANDED.boot)
@@ -303,10 +303,10 @@ def test_whose_clock_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_each_loop_of_virtual_time_has_a_clock_of_its_own() -> None:
-    here = boots.boot_of(asyncio.get_running_loop())
+    here = clock.boot_of(asyncio.get_running_loop())
     other = type(asyncio.get_running_loop())()
     try:
-        assert boots.boot_of(other) not in ("", here)
+        assert clock.boot_of(other) not in ("", here)
     finally:
         other.close()
-    assert here != boots._boot()
+    assert here != clock._boot()

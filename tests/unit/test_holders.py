@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from redlock_aio import Holder
-from redlock_aio._rules import holders
+from redlock_aio._rules import lock_value
 
 TOKEN = b"0f+/" * 7
 JSON = st.recursive(
@@ -19,14 +19,14 @@ NAMES = st.text(min_size=1, max_size=50).filter(lambda name: name.isprintable() 
 
 @given(NAMES, st.dictionaries(st.text(max_size=9), JSON, max_size=3))
 def test_what_a_holder_says_is_read_as_it_was_said(name: str, metadata: dict[str, object]) -> None:
-    value = TOKEN + holders.named(name) + holders.packed(metadata)
-    assert holders.holder(value) == Holder(holders.fingerprint(value), name, metadata)
+    value = TOKEN + lock_value.named(name) + lock_value.packed(metadata)
+    assert lock_value.holder(value) == Holder(lock_value.fingerprint(value), name, metadata)
 
 
 def test_a_holder_may_say_no_more_than_its_name() -> None:
-    value = TOKEN + holders.named("web-1:7")
+    value = TOKEN + lock_value.named("web-1:7")
     assert value == TOKEN + b"@web-1:7"
-    assert holders.holder(value) == Holder(holders.fingerprint(value), "web-1:7")
+    assert lock_value.holder(value) == Holder(lock_value.fingerprint(value), "web-1:7")
 
 
 @pytest.mark.parametrize(
@@ -41,12 +41,12 @@ def test_a_holder_may_say_no_more_than_its_name() -> None:
 )
 def test_a_name_is_a_short_text(name: str, kind: type[Exception], says: str) -> None:
     with pytest.raises(kind, match=says):
-        holders.named(name)
+        lock_value.named(name)
 
 
 @given(st.one_of(st.binary(max_size=80), st.binary(max_size=80).map(TOKEN.__add__)))
 def test_any_value_has_a_holder(value: bytes) -> None:
-    assert holders.holder(value).fingerprint == holders.fingerprint(value)
+    assert lock_value.holder(value).fingerprint == lock_value.fingerprint(value)
 
 
 @pytest.mark.parametrize(
@@ -58,20 +58,20 @@ def test_any_value_has_a_holder(value: bytes) -> None:
     ],
 )  # fmt: skip
 def test_of_what_others_write_only_the_fingerprint_is_told(said: bytes) -> None:
-    assert holders.holder(TOKEN + said) == Holder(holders.fingerprint(TOKEN + said))
+    assert lock_value.holder(TOKEN + said) == Holder(lock_value.fingerprint(TOKEN + said))
 
 
 @pytest.mark.promise("S10")
 def test_a_fingerprint_tells_nothing_of_the_token() -> None:
     """It depends on all of the value, so that it is no part of it in other signs."""
     values = [TOKEN[:i] + b"x" + TOKEN[i + 1 :] for i in range(len(TOKEN))]
-    assert len({*map(holders.fingerprint, values)}) == len(values)
+    assert len({*map(lock_value.fingerprint, values)}) == len(values)
 
 
 @pytest.mark.promise("S10")
 def test_a_holder_never_shows_the_token() -> None:
-    value = TOKEN + holders.named("web-1:7") + holders.packed({"job": 1})
-    assert TOKEN.decode() not in f"{holders.holder(value)!r} {holders.holder(value)}"
+    value = TOKEN + lock_value.named("web-1:7") + lock_value.packed({"job": 1})
+    assert TOKEN.decode() not in f"{lock_value.holder(value)!r} {lock_value.holder(value)}"
 
 
 def test_a_holder_reads_as_its_name() -> None:
@@ -103,8 +103,8 @@ def test_metadata_is_a_small_json_object(
     metadata: object, kind: type[Exception], says: str
 ) -> None:
     with pytest.raises(kind, match=says):
-        holders.packed(metadata)
+        lock_value.packed(metadata)
 
 
 def test_metadata_may_have_1024_bytes() -> None:
-    assert len(holders.packed({"a": "x" * 1_016})) == 1_024
+    assert len(lock_value.packed({"a": "x" * 1_016})) == 1_024

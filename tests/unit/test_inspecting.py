@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from redlock_aio import Answer, LockState, QuorumUnavailableError, Redlock, RedlockError
-from redlock_aio._rules import protocol, scripts
-from redlock_aio._rules.holders import named
+from redlock_aio._protocol import commands, scripts
+from redlock_aio._rules.lock_value import named
 from redlock_aio.testing import FakeMaster, cancelled_at
 
 from .meddling import fence, ran
@@ -235,7 +235,7 @@ async def test_another_kind_of_key_is_that_master_s_error(
 ) -> None:
     masters[0]._data.zadd(b"r", 1.0, b"x")
     masters[1]._data.zadd(fence().encode(), 1.0, b"x")
-    queue, live = protocol.queue_keys(b"r")
+    queue, live = commands.queue_keys(b"r")
     masters[2]._data.set(queue, b"x")
     masters[3]._data.set(live, b"x")
     await fill(masters[1:])

@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given, strategies as st
 
 from redlock_aio import Answer, Holder, LockState, MasterView
-from redlock_aio._rules import holders, protocol
-from redlock_aio._rules.holders import named
-from redlock_aio._rules.inspection import Said, is_kept, lock_state, read, remaining, view
-from redlock_aio._rules.protocol import Silence
+from redlock_aio._protocol import request
+from redlock_aio._protocol.lock_state import Said, is_kept, lock_state, read, remaining, view
+from redlock_aio._protocol.request import Silence
+from redlock_aio._rules import lock_value
+from redlock_aio._rules.lock_value import named
 from redlock_aio._rules.quorum import NOT_YET, majority
 
 MINE = b"a" * 28 + named("web-1:42") + b'{"job":"nightly"}'
@@ -202,7 +203,7 @@ def test_what_makes_no_sense_is_an_error_that_holds_no_secret(reply: object) -> 
     ("reply", "said"),
     [
         (DOWN, "m0: unreachable, connection refused"),
-        (protocol.TIMED_OUT, "m0: timed out"),
+        (request.TIMED_OUT, "m0: timed out"),
         (
             WRONG,
             f"m0: error, {NAMELESS}",
@@ -282,7 +283,7 @@ def test_what_always_holds(replies: list[object], out: set[int]) -> None:
     winners = [value for value, times in Count(counted).items() if times >= needed]
 
     assert found.locked == bool(winners)
-    assert found.holder == (holders.holder(winners[0]) if winners else None)
+    assert found.holder == (lock_value.holder(winners[0]) if winners else None)
     assert found.split == (not winners and len(set(counted)) > 1)
     assert not (found.locked and found.split)
     assert found.certain or not found.locked

@@ -5,7 +5,7 @@ from hypothesis import given, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from redlock_aio._rules import timing
-from redlock_aio._rules.lifetime import HELD, LOST, MARGIN, RELEASED, Lifetime
+from redlock_aio._rules.lease_state import HELD, LOST, MARGIN, RELEASED, Lifetime
 
 FACTOR = 0.01
 

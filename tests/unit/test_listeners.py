@@ -19,8 +19,8 @@ from redlock_aio import (
     QuorumUnavailableError,
     Redlock,
 )
-from redlock_aio._engine.attempts import Attempt
-from redlock_aio._engine.watchdog import Watchdog
+from redlock_aio._engine.attempt import Attempt
+from redlock_aio._engine.hold.watchdog import Watchdog
 from redlock_aio.events import (
     Acquired,
     Event,

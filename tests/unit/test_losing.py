@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from redlock_aio import LockLostError, LockNotHeldError, Redlock, RedlockError
-from redlock_aio._engine.watchdog import BATCH
+from redlock_aio._engine.hold.watchdog import BATCH
 from redlock_aio.testing import FakeMaster, VirtualTimeLoop
 
 pytestmark = pytest.mark.promise("S2")

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import given, strategies as st
 
+from redlock_aio._protocol.declaration import read
 from redlock_aio._rules import membership
 from redlock_aio._rules.membership import (
     MOST_SERVERS,
@@ -17,7 +18,6 @@ from redlock_aio._rules.membership import (
     is_equal,
     older,
     parse,
-    read,
     write,
 )
 from redlock_aio._rules.quorum import majority

@@ -18,9 +18,9 @@ from redlock_aio import (
     Vote,
 )
 from redlock_aio._engine.outages import AGAIN
-from redlock_aio._rules import protocol
+from redlock_aio._protocol import replies
 from redlock_aio._rules.quorum import is_final
-from redlock_aio._transport.replies import MasterError, why
+from redlock_aio._transport.handshake import MasterError, why
 from redlock_aio.testing import FakeMaster
 
 WAYS = pytest.mark.parametrize(
@@ -312,7 +312,7 @@ def test_which_failures_to_connect_no_waiting_mends(
     ],
 )
 def test_which_answers_no_waiting_mends(text: str, permanent: bool) -> None:
-    assert protocol.read(Exception(text)).permanent is permanent
+    assert replies.read(Exception(text)).permanent is permanent
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,13 @@ import pytest
 from hypothesis import given, strategies as st
 
 from redlock_aio import Answer
-from redlock_aio._rules import holders, protocol, scripts
-from redlock_aio._rules.keys import Key, Keys
-from redlock_aio._rules.protocol import Silence
+from redlock_aio._protocol import commands, replies, scripts
+from redlock_aio._protocol.primitives import Key, Keys
+from redlock_aio._protocol.request import Silence
+from redlock_aio._protocol.scripts import EXTEND, RELEASE
+from redlock_aio._rules import display, lock_value
 from redlock_aio._rules.quorum import NOT_YET
-from redlock_aio._rules.scripts import EXTEND, RELEASE
-from redlock_aio._rules.server import ServerInfo
+from redlock_aio._rules.server_info import ServerInfo
 
 keys = st.text(min_size=1, max_size=600).map(lambda text: text.encode("utf-8", "surrogatepass"))
 tokens = st.binary(min_size=1, max_size=60)
@@ -29,11 +30,11 @@ def parsed(payload: bytes) -> list[list[bytes]]:
 def test_names_and_tokens_travel_as_arguments(key: bytes, token: bytes, ttl: int) -> None:
     digits = str(ttl).encode()
 
-    assert parsed(protocol.acquire(key, token, ttl)) == [[b"SET", key, token, b"NX", b"PX", digits]]
-    assert parsed(protocol.extend(key, token, ttl)) == [
+    assert parsed(commands.acquire(key, token, ttl)) == [[b"SET", key, token, b"NX", b"PX", digits]]
+    assert parsed(commands.extend(key, token, ttl)) == [
         [b"EVALSHA", EXTEND.sha, b"1", key, token, digits]
     ]
-    assert parsed(protocol.release(key, token)) == [[b"EVALSHA", RELEASE.sha, b"1", key, token]]
+    assert parsed(commands.release(key, token)) == [[b"EVALSHA", RELEASE.sha, b"1", key, token]]
 
 
 @given(st.lists(st.binary(), min_size=1, max_size=5))
@@ -60,18 +61,18 @@ def test_what_is_packed_is_read_as_it_was(arguments: list[bytes]) -> None:
     ],
 )
 def test_every_reply_is_a_vote(reply: object, answer: Answer) -> None:
-    assert protocol.read(reply).answer is answer
+    assert replies.read(reply).answer is answer
 
 
 @pytest.mark.promise("S10")
 def test_a_server_s_error_shows_no_token_and_no_password() -> None:
     token = "0123456789+/ABCDEFGHIJabcdef"
-    said = protocol.harmless(f"ERR so: '{token}' 'pass word'\r\n", ("pass word",))
+    said = display.harmless(f"ERR so: '{token}' 'pass word'\r\n", ("pass word",))
 
     assert said == "ERR so: '***' '***'  "
     cut = "ERR unknown command 'SET', with args beginning with: 'key' '01234\r\n"
-    assert protocol.harmless(cut) == "ERR unknown command 'SET'"
-    assert len(protocol.harmless("x" * 10**6)) == 200
+    assert display.harmless(cut) == "ERR unknown command 'SET'"
+    assert len(display.harmless("x" * 10**6)) == 200
 
 
 def info(**said: str) -> ServerInfo:
@@ -109,8 +110,8 @@ SHOWS_VALUES = (
 @pytest.mark.parametrize("script", SHOWS_VALUES, ids=lambda script: script.name)
 def test_a_script_cuts_the_value_that_it_returns(script: scripts.Script) -> None:
     """After one byte more than any value of ours has, so that a cut one is none of ours."""
-    assert b", 1, %d)" % holders.SHOWN in script.text
-    assert holders.SHOWN > holders.LONGEST
+    assert b", 1, %d)" % lock_value.SHOWN in script.text
+    assert lock_value.SHOWN > lock_value.LONGEST
 
 
 def test_an_empty_value_is_no_free_lock() -> None:
@@ -120,9 +121,9 @@ def test_an_empty_value_is_no_free_lock() -> None:
     assert not key.is_free([b""])
     assert keys.is_free([None, None])
     assert not keys.is_free([None, b""])
-    assert not key.is_kept([b"x" * holders.SHOWN], b"x" * (holders.SHOWN + 1))
+    assert not key.is_kept([b"x" * lock_value.SHOWN], b"x" * (lock_value.SHOWN + 1))
 
 
 @pytest.mark.parametrize("reply", [None, b"v", [], [1], [b"v", b"v"], [[b"v"]], ValueError("no")])
 def test_what_is_no_answer_to_a_look_has_no_values(reply: object) -> None:
-    assert protocol.looked(reply) is None
+    assert replies.looked(reply) is None

@@ -16,7 +16,7 @@ from redlock_aio import (
     Redlock,
     RedlockError,
 )
-from redlock_aio._engine.hold import HeldLease
+from redlock_aio._engine.hold.held_lease import HeldLease
 from redlock_aio.testing import FakeMaster, VirtualTimeLoop
 
 LATENCY = 0.001

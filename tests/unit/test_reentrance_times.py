@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from redlock_aio import LockLostError, LockNotAcquiredError, LockNotHeldError, Redlock
-from redlock_aio._rules.scripts import EXTEND
+from redlock_aio._protocol.scripts import EXTEND
 from redlock_aio.testing import FakeMaster, VirtualTimeLoop
 
 from .meddling import before, ran

@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 
 from redlock_aio import Lease, LockLostError, Redlock
-from redlock_aio._engine.hold import KEY_GONE, OVERTAKEN
-from redlock_aio._rules import protocol, timing
-from redlock_aio._rules.keys import Key, Keys
+from redlock_aio._engine.hold.held_lease import KEY_GONE, OVERTAKEN
+from redlock_aio._protocol import replies
+from redlock_aio._protocol.primitives import Key, Keys
+from redlock_aio._protocol.scripts import SCRIPTS
+from redlock_aio._rules import timing
 from redlock_aio._rules.quorum import GRANTED, Answer
-from redlock_aio._rules.scripts import SCRIPTS
 from redlock_aio.testing import FakeMaster
 
 MAX_TTL = 10_000
@@ -191,5 +192,5 @@ async def test_an_extension_tells_a_missing_key_from_the_key_of_another() -> Non
     assert [extend() for extend in asked] == [0, 0, -1, -1], "also where the first one is gone"
     master.set("a", "another")
     assert [extend() for extend in asked] == [-1] * 4
-    assert protocol.read(-1).answer is protocol.read(0).answer is Answer.HELD
-    assert protocol.read(GRANTED).answer is Answer.GRANTED
+    assert replies.read(-1).answer is replies.read(0).answer is Answer.HELD
+    assert replies.read(GRANTED).answer is Answer.GRANTED

@@ -5,9 +5,9 @@ import math
 import pytest
 from hypothesis import given, strategies as st
 
-from redlock_aio._rules import restarts
+from redlock_aio._rules import quarantine
 from redlock_aio._rules.marker import MOST_BYTES, Marker
-from redlock_aio._rules.restarts import (
+from redlock_aio._rules.quarantine import (
     MEMBER,
     QUARANTINED,
     UNDECIDED,
@@ -16,7 +16,7 @@ from redlock_aio._rules.restarts import (
     State,
     Verdict,
 )
-from redlock_aio._rules.server import ServerInfo
+from redlock_aio._rules.server_info import ServerInfo
 
 pytestmark = [pytest.mark.promise("S1")]
 
@@ -50,7 +50,7 @@ def new_member(ago: float) -> Marker:
 def judge(
     said: ServerInfo, marker: Marker | None, seen: Seen = NOTHING, *, strict: bool = False
 ) -> Verdict:
-    return restarts.judge(said, marker, seen, NOW, lasts=LASTS, strict=strict)
+    return quarantine.judge(said, marker, seen, NOW, lasts=LASTS, strict=strict)
 
 
 MINUTE_AGO = CLOCK - 60_000_000
@@ -207,7 +207,7 @@ def test_nobody_is_kept_out_for_longer_than_a_forgotten_lease_may_live(
     assert 0 <= verdict.seconds <= LASTS
     assert (verdict.seconds == 0) == (verdict.state is MEMBER)
     # Whoever looks again at what was written comes to the same.
-    kept = restarts.remember(seen, said, marker, verdict, NOW)
+    kept = quarantine.remember(seen, said, marker, verdict, NOW)
     if verdict.write is not None:
         again = judge(said, verdict.write, kept, strict=strict)
         assert again.state is verdict.state
@@ -237,7 +237,7 @@ def test_a_marker_without_a_number_is_one() -> None:
 
 
 def test_why_and_how_long_is_told_in_whole_seconds() -> None:
-    told = restarts.describe(Reason.RESTARTED, ago=12.9, left=48.1)
+    told = quarantine.describe(Reason.RESTARTED, ago=12.9, left=48.1)
 
     assert told == "it restarted 12 s ago and may have forgotten locks; it votes again in 49 s"
 

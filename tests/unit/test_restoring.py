@@ -6,8 +6,8 @@ import itertools
 import pytest
 
 from redlock_aio import Lease, LockLostError, Redlock
-from redlock_aio._engine.hold import KEY_GONE, OVERTAKEN
-from redlock_aio._rules.scripts import LIFT
+from redlock_aio._engine.hold.held_lease import KEY_GONE, OVERTAKEN
+from redlock_aio._protocol.scripts import LIFT
 from redlock_aio.testing import FakeMaster, cancelled_at
 
 from .meddling import before, count_up, fence

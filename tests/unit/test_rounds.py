@@ -8,9 +8,9 @@ import pytest
 from redlock_aio import Answer
 from redlock_aio._engine.links import clock_of
 from redlock_aio._engine.masters import Fleet
-from redlock_aio._engine.rounds import Round
-from redlock_aio._rules import protocol
-from redlock_aio._rules.protocol import TIMED_OUT, Asker, Silence
+from redlock_aio._engine.round import Round
+from redlock_aio._protocol import request
+from redlock_aio._protocol.request import TIMED_OUT, Asker, Silence
 from redlock_aio._rules.quorum import LOST, OPEN, WON
 from redlock_aio._rules.roundtrips import RoundTrips
 from redlock_aio.testing import VirtualTimeLoop
@@ -142,7 +142,7 @@ async def test_what_does_not_fit_is_not_sent_but_for_releases(
 ) -> None:
     def send(_payload: bytes, askers: Sequence[Asker], /) -> Silence | None:
         if len(askers) > 1 or (len(links[0].askers) >= 2 and not askers[0].debt_ttl):
-            return protocol.OVERRUN
+            return request.OVERRUN
         links[0].askers.extend(askers)
         return None
 
@@ -151,7 +151,7 @@ async def test_what_does_not_fit_is_not_sent_but_for_releases(
     release = fleet.release(b"r", 9, rounds[0])
     await asyncio.sleep(0)
     assert links[0].askers == [rounds[0], rounds[1], release]
-    assert rounds[2].replies[0] is protocol.OVERRUN
+    assert rounds[2].replies[0] is request.OVERRUN
     assert not links[0].owed
     assert links[1].askers == [*rounds, release]
 

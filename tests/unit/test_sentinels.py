@@ -11,8 +11,8 @@ import pytest
 from redis.asyncio import Sentinel
 
 from redlock_aio import Answer, Lease, LockNotAcquiredError, Redlock, Retry, Vote
+from redlock_aio._protocol.confirmation import ASK_INTERVAL, CONFIRMED_FOR
 from redlock_aio._rules import timing
-from redlock_aio._rules.confirmation import ASK_INTERVAL, CONFIRMED_FOR
 from redlock_aio._transport.connection import Connection
 from redlock_aio.testing import FakeMaster, VirtualTimeLoop, cancelled_at
 

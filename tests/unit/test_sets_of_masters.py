@@ -14,6 +14,7 @@ from redlock_aio import (
     QuorumUnavailableError,
     Redlock,
 )
+from redlock_aio._protocol import declaration
 from redlock_aio._rules import membership, timing
 from redlock_aio._transport.declarations import LIVES, PATIENCE
 from redlock_aio.testing import FakeMaster, VirtualTimeLoop, cancelled_at
@@ -107,7 +108,7 @@ async def until_it_works(redlock: Redlock) -> None:
 
 def declared(master: FakeMaster, *, known: bool = False) -> list[str]:
     """Return the sets that a master keeps, if wanted only those of which all servers are known."""
-    value, _ = master._data.find(membership.KEY)
+    value, _ = master._data.find(declaration.KEY)
     assert value is None or isinstance(value, bytes)
     found = [membership.parse(line.split(b" ", 3)[3]) for line in (value or b"").splitlines()]
     sets = [masters for masters in found if masters is not None]
@@ -581,9 +582,9 @@ async def test_a_server_that_is_out_of_memory_goes_on_as_before(m: dict[str, Fak
 
 async def test_what_a_stranger_writes_there_is_ignored(m: dict[str, FakeMaster]) -> None:
     for master in m.values():
-        master._data.set(membership.KEY, b"1 1700000000000 99999999 [[]]\nnonsense")
-    m["a"].delete(membership.KEY.decode())
-    m["a"]._data.zadd(membership.KEY, 1.0, b"x")
+        master._data.set(declaration.KEY, b"1 1700000000000 99999999 [[]]\nnonsense")
+    m["a"].delete(declaration.KEY.decode())
+    m["a"]._data.zadd(declaration.KEY, 1.0, b"x")
     async with program(of(m, "abc")) as right, program(of(m, "abd")) as wrong:
         assert await answers(right) == "GGG"
         assert not await works(wrong)

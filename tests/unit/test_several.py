@@ -15,7 +15,7 @@ from redlock_aio import (
     Redlock,
     RedlockError,
 )
-from redlock_aio._rules.scripts import ACQUIRE_ALL
+from redlock_aio._protocol.scripts import ACQUIRE_ALL
 from redlock_aio.testing import FakeMaster
 
 from .meddling import fence, ran

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from redlock_aio import LockLostError, Redlock
-from redlock_aio._engine.hold import OVERTAKEN
-from redlock_aio._rules.scripts import ACQUIRE_ALL, ENQUEUE, RAISE
+from redlock_aio._engine.hold.held_lease import OVERTAKEN
+from redlock_aio._protocol.scripts import ACQUIRE_ALL, ENQUEUE, RAISE
 from redlock_aio.testing import FakeMaster
 
 from .meddling import before, count_up, fence, ran

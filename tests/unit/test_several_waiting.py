@@ -15,8 +15,8 @@ from redlock_aio import (
     RedlockError,
 )
 from redlock_aio._engine.masters import IDLE_LINES
-from redlock_aio._rules import protocol
-from redlock_aio._rules.fairness import LIVES
+from redlock_aio._protocol import commands
+from redlock_aio._rules.fair_ticket import LIVES
 from redlock_aio.testing import FakeMaster
 
 from .several import KIND, KINDS, LATENCY, Kind, check_nothing_stays, got, now
@@ -248,11 +248,11 @@ async def test_a_waiter_that_dies_is_waited_for_no_longer_than_it_is_registered(
     redlock: Redlock, masters: list[FakeMaster]
 ) -> None:
     await got(redlock, "a", fair=True)  # the scripts are there
-    keys = (b"a", b"b", *protocol.queue_keys(b"a", b"b"))
+    keys = (b"a", b"b", *commands.queue_keys(b"a", b"b"))
     for master in masters:
         master.set("b", "theirs", ttl=60_000)
         reader = hiredis.Reader()
-        said = protocol.enqueue(
+        said = commands.enqueue(
             keys, b"?", 10_000, member=b"its/1", priority=1, lives=LIVES, most=9, not_after=2**53
         )
         reader.feed(said)
@@ -271,7 +271,7 @@ async def test_a_full_queue_of_one_refuses_all(masters: list[FakeMaster]) -> Non
             await asyncio.create_task(got(redlock, "a", "b", "c", fair=True))
         await asyncio.sleep(0.1)
         for name in b"a", b"c":
-            for key in protocol.queue_keys(name):
+            for key in commands.queue_keys(name):
                 assert all(key not in master._keys for master in masters)
         await got(redlock, "a", "c", fair=True)
         first.cancel()

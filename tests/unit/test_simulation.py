@@ -21,12 +21,12 @@ from typing import Any
 import pytest
 
 from redlock_aio import Lease, Lock, LockNotHeldError, Redlock, RedlockError
-from redlock_aio._engine.hold import HeldLease
-from redlock_aio._engine.queues import IDLE
-from redlock_aio._engine.watchdog import LONGEST_SLEEP
-from redlock_aio._rules.fairness import LIVES
-from redlock_aio._rules.lifetime import RELEASED
-from redlock_aio._rules.protocol import MARKER
+from redlock_aio._engine.hold.held_lease import HeldLease
+from redlock_aio._engine.hold.watchdog import LONGEST_SLEEP
+from redlock_aio._engine.wait.fair_queue import IDLE
+from redlock_aio._protocol.commands import MARKER
+from redlock_aio._rules.fair_ticket import LIVES
+from redlock_aio._rules.lease_state import RELEASED
 from redlock_aio._rules.quorum import WON
 from redlock_aio._rules.timing import DRIFT_FACTOR, forgetting
 from redlock_aio.testing import FakeMaster, VirtualTimeLoop

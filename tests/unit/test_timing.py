@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from redlock_aio import Retry
-from redlock_aio._rules import timing
+from redlock_aio._rules import retry, timing
 
 ttls = st.integers(1, 10**7)
 factors = st.floats(0, 0.5)
@@ -114,7 +114,7 @@ def test_a_retry_without_sense_is_refused(
 def test_no_pause_lasts_longer_than_the_wait(
     delay: float, wait: int, waited: float, reserve: float
 ) -> None:
-    pause = timing.pause(delay, wait=wait, waited=waited, reserve=reserve)
+    pause = retry.pause(delay, wait=wait, waited=waited, reserve=reserve)
 
     if pause is None:
         assert waited >= wait * 0.9 or waited >= wait - reserve
@@ -124,8 +124,8 @@ def test_no_pause_lasts_longer_than_the_wait(
 
 
 def test_a_rounding_error_is_no_pause() -> None:
-    assert timing.pause(9, wait=100, waited=90 - 1e-12, reserve=50) is None
+    assert retry.pause(9, wait=100, waited=90 - 1e-12, reserve=50) is None
 
 
 def test_without_a_limit_every_pause_is_the_delay() -> None:
-    assert timing.pause(123, wait=None, waited=10**9, reserve=50) == 123
+    assert retry.pause(123, wait=None, waited=10**9, reserve=50) == 123

@@ -7,14 +7,14 @@ import hiredis
 import pytest
 
 from redlock_aio import LockNotAcquiredError, QuorumUnavailableError, Redlock, RedlockError
-from redlock_aio._engine.queues import IDLE
-from redlock_aio._rules import membership, protocol, scripts
-from redlock_aio._rules.fairness import HEARTBEAT, LIVES
-from redlock_aio._rules.protocol import MARKER
+from redlock_aio._engine.wait.fair_queue import IDLE
+from redlock_aio._protocol import commands, declaration, scripts
+from redlock_aio._protocol.commands import MARKER
+from redlock_aio._rules.fair_ticket import HEARTBEAT, LIVES
 from redlock_aio.testing import FakeMaster
 
 LATENCY = 0.001
-QUEUE, LIVE = protocol.queue_keys(b"r")
+QUEUE, LIVE = commands.queue_keys(b"r")
 
 pytestmark = pytest.mark.promise("S8")
 
@@ -38,12 +38,12 @@ async def got(redlock: Redlock, *, ttl: int = 10_000, hold: float = 0.0) -> floa
         return had
 
 
-def commands(master: FakeMaster, script: scripts.Script) -> list[list[bytes]]:
+def commands_of(master: FakeMaster, script: scripts.Script) -> list[list[bytes]]:
     return [said for said in master.commands if said[:2] == [b"EVALSHA", script.sha]]
 
 
 def asked(master: FakeMaster) -> list[list[bytes]]:
-    return commands(master, scripts.ENQUEUE)
+    return commands_of(master, scripts.ENQUEUE)
 
 
 def queued(master: FakeMaster) -> list[bytes]:
@@ -55,7 +55,7 @@ def queued(master: FakeMaster) -> list[bytes]:
 def left(masters: list[FakeMaster]) -> list[bytes]:
     """All keys of locks, the queues too."""
     keys = [(key, until) for master in masters for key, (_, until) in master._keys.items()]
-    return [key for key, until in keys if now() < until and key not in (MARKER, membership.KEY)]
+    return [key for key, until in keys if now() < until and key not in (MARKER, declaration.KEY)]
 
 
 async def test_alone_it_is_one_round_and_leaves_nothing(
@@ -176,7 +176,7 @@ async def test_who_gets_a_minority_gives_it_back_and_keeps_its_place(
     for number in range(5):
         delay(redlock, number, 0.0)
         delay(other, number, 0.0)
-    leaves = [said for master in masters for said in commands(master, scripts.LEAVE)]
+    leaves = [said for master in masters for said in commands_of(master, scripts.LEAVE)]
     back = {(said[7], said[6]) for said in leaves if said[8] == b"stay"}
     gone = {(said[7], said[6]) for said in leaves if said[8] == b"go"}
     assert back, "nobody had to yield"
@@ -307,7 +307,7 @@ async def test_masters_that_are_far_from_each_other_do_not_make_anybody_yield_in
         await holder.release()
         times = await asyncio.gather(*waiters)
         assert list(times) == sorted(times)
-        left = [said for master in masters for said in commands(master, scripts.LEAVE)]
+        left = [said for master in masters for said in commands_of(master, scripts.LEAVE)]
         assert [said[8] for said in left] == [b"go"] * len(left)
 
 
@@ -460,7 +460,7 @@ def enqueue(
     """Have somebody stand in line who says it once and never again."""
     reader = hiredis.Reader()
     reader.feed(
-        protocol.enqueue(
+        commands.enqueue(
             (b"r", QUEUE, LIVE),
             b"a token",
             ttl,

@@ -14,10 +14,10 @@ from redlock_aio import (
     RedlockError,
     Retry,
 )
-from redlock_aio._engine.line import ALONE, LONGEST_TENURE, TENURE
+from redlock_aio._engine.hold.watchdog import CHECK_AFTER
+from redlock_aio._engine.local_queue import ALONE, LONGEST_TENURE, TENURE
 from redlock_aio._engine.masters import IDLE_LINES
-from redlock_aio._engine.watchdog import CHECK_AFTER
-from redlock_aio._rules.scripts import LOOK
+from redlock_aio._protocol.scripts import LOOK
 from redlock_aio.testing import FakeMaster
 
 LATENCY = 0.001

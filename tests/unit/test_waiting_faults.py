@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator
 import pytest
 
 from redlock_aio import LockNotAcquiredError, QuorumUnavailableError, Redlock, RedlockError, Retry
-from redlock_aio._engine.attempts import Attempt
-from redlock_aio._engine.line import LONGEST_SPREAD
+from redlock_aio._engine.attempt import Attempt
+from redlock_aio._engine.local_queue import LONGEST_SPREAD
 from redlock_aio._engine.masters import IDLE_LINES
-from redlock_aio._rules import protocol
-from redlock_aio._rules.fairness import LIVES
-from redlock_aio._rules.keys import Key
+from redlock_aio._protocol import commands, replies
+from redlock_aio._protocol.primitives import Key
+from redlock_aio._rules.fair_ticket import LIVES
 from redlock_aio.testing import FakeMaster, VirtualTimeLoop
 
 NEVER = Retry(min_delay=3_600_000, max_delay=3_600_000)
@@ -261,12 +261,12 @@ async def test_a_grant_of_a_master_that_went_away_does_not_count(
 
 def test_names_with_braces_have_queues_of_their_own() -> None:
     names = [b"x", b"{x}", b"={x}", b"a{x}", b"{}x", b"x}", b"{x", b"{x}{y}", b"=x", b"{{x}}"]
-    keys = {key for name in names for key in protocol.queue_keys(name)}
+    keys = {key for name in names for key in commands.queue_keys(name)}
     assert len(keys) == 2 * len(names)
     for name in names:
         tag = name.partition(b"{")[2].partition(b"}")
         if tag[1] and tag[0]:  # it has a part that decides its slot
-            assert protocol.queue_keys(name)[0].partition(b"{")[2].partition(b"}")[0] == tag[0]
+            assert commands.queue_keys(name)[0].partition(b"{")[2].partition(b"}")[0] == tag[0]
 
 
 @pytest.mark.parametrize(
@@ -286,16 +286,16 @@ def test_names_with_braces_have_queues_of_their_own() -> None:
     ],
 )
 def test_an_answer_that_makes_no_sense_is_no_answer(reply: object) -> None:
-    assert protocol.queued(reply) is None
-    assert protocol.held(reply) is None or reply == [0, 1]
-    assert protocol.time(reply) is None
+    assert replies.queued(reply) is None
+    assert replies.held(reply) is None or reply == [0, 1]
+    assert replies.time(reply) is None
 
 
 @pytest.mark.parametrize(
     "reply", [[b"1", b"x"], [b"9" * 5000, b"1"], [b"1"], [1, 2], [b"-1", b"1"], {}, 7]
 )
 def test_a_time_that_makes_no_sense_is_none(reply: object) -> None:
-    assert protocol.time(reply) is None
+    assert replies.time(reply) is None
 
 
 @pytest.mark.parametrize(

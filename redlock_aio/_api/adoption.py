@@ -1,0 +1,180 @@
+"""
+Adopting a lease that another process has handed over.
+
+All masters are asked to give the lock a new value where it still has the old one. A
+majority counts as for an extension: the validity begins when it was asked, and the
+lease must not have been over by then. A round that too few masters have answered is
+repeated for as long as any key can be left.
+
+A failed adoption releases the lock, under the new value and under the old one, so that
+nobody waits for a lock without a holder. If two processes, A and B, adopt the same text,
+and A fails and releases while B goes on, this is harmless:
+
+- A does not know B's value. It releases the old value, which is left only on masters
+  that B has not reached yet: a minority, if B has a majority or is to get one.
+- On those masters others can take the lock then. They get no majority, and B's next
+  extension has its key set again there.
+- If B has no majority yet, and can't get one now, it finds the key gone and fails. It
+  has not returned a lease before.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from datetime import timedelta
+
+from redlock_aio._api.lease import Lease
+from redlock_aio._api.opener import Opener
+from redlock_aio._engine.acquire.adopt import Adoption, AdoptionRound
+from redlock_aio._engine.emitter import milliseconds
+from redlock_aio._engine.hold import reentrancy
+from redlock_aio._engine.hold.held_lease import HeldLease
+from redlock_aio._engine.hold.watchdog import Watchdog
+from redlock_aio._engine.options import OnLost
+from redlock_aio._protocol import lease_export
+from redlock_aio._protocol.lease_export import Handed
+from redlock_aio._protocol.primitives import Key, Keys
+from redlock_aio._protocol.resources import Resources
+from redlock_aio._rules import lock_value, timing
+from redlock_aio._rules.lease_state import HELD_TOO_LONG
+from redlock_aio._rules.validation import of_type, one_of
+from redlock_aio.errors import LockLostError
+from redlock_aio.events import Acquired
+
+
+class Adopting:
+    """What a manager does with a lease that another process has handed over."""
+
+    __slots__ = ()
+    _opener: Opener
+    _resources: Resources
+
+    async def adopt(
+        self,
+        /,
+        exported: str,
+        *,
+        auto_extend: bool = True,
+        max_hold: int | timedelta | None = None,
+        on_lost: OnLost = "cancel",
+        metadata: Mapping[str, object] | None = None,
+        owner: object = None,
+    ) -> Lease:
+        """
+        Go on with a lease that another process has handed over by `Lease.export`.
+
+        It gets a token of its own, so that one of several who adopt it has it at most,
+        and *exported* is of no use any more. Its resources, ttl and fencing token stay
+        the same, and what remains of *max_hold* and *hold_at_least*. The manager must
+        have the same masters and *key_prefix*.
+
+        Masters that do not answer are asked again for as long as the lease can last.
+
+        Args:
+            exported: What `Lease.export` has returned.
+
+            auto_extend: As for `Redlock.lock` (default yes).
+
+            max_hold: As for `Redlock.lock`, from the adoption on (default: what remains
+                of the exporter's).
+
+            on_lost: As for `Redlock.lock` (default ``"cancel"``).
+
+            metadata: As for `Redlock.lock` (default: that of the exporter).
+
+            owner: Whose the lease is here: locks with ``reentrant=True`` and an *owner*
+                that equals it share the lease (default: the task that adopts it). It is
+                not part of the text; an owner means something in one process only.
+
+        Raises:
+            TypeError: An argument is of another type.
+
+            ValueError: *exported* is damaged, or its ttl is longer than the manager's
+                *max_ttl*.
+
+            LockLostError: The lease is over, somebody else has adopted it, or too few
+                masters have answered. Whatever was left of it is freed.
+
+            RedlockError: The manager is closed, or belongs to another event loop or
+                process.
+
+        Cancellation:
+            The lock is released. A master that does not answer now gets the release when
+            it answers again.
+        """
+        handed = lease_export.imported(exported)
+        key = _key(self._resources, handed)
+        timing.at_least(timing.at_most(handed.ttl, self._opener.settings.max_ttl))
+        of_type(auto_extend, bool, name="auto_extend")
+        one_of(on_lost, ("cancel", "flag"), name="on_lost")
+        at_most = None if max_hold is None else timing.milliseconds(max_hold, name="max_hold")
+        packed = handed.metadata if metadata is None else lock_value.packed(metadata)
+        session = self._opener.session()
+        fleet = session.masters
+        began = fleet.clock()
+        counter = key.counter(session.clock_lead) if handed.fence else None
+        adoption = Adoption(fleet, key, handed, counter, session.drift_factor, fleet.stamp + packed)
+        try:
+            if not session.ready:
+                await session.get_ready(handed.ttl)
+            won = await adoption.win()
+            hold = _hold(adoption, won, session.watchdog, at_most, renewed=auto_extend)
+        except BaseException:
+            # A cancellation too: masters may have given the lock the new value, and nobody
+            # else knows it.
+            adoption.abandon(session.max_ttl)
+            raise
+        # Nothing is awaited from here on: a cancellation could not take the lease back.
+        adoption.release_old(session.max_ttl)
+        if owner is not None:
+            hold.owner = owner
+            reentrancy.notify_owner_waiters(fleet, hold)
+        lease = Lease(session.watchdog, hold, hold.task, fleet.clock(), on_lost)
+        if (emitter := session.emitter) is not None:
+            waited = milliseconds(fleet.clock() - began)
+            fence = handed.fence or None
+            emitter.emit_soon(Acquired(lease.resources, lease.fingerprint, waited, fence))
+        return lease
+
+
+def _key(resources: Resources, handed: Handed) -> Key | Keys:
+    """Return the key of what was handed over, with the prefix of this manager."""
+    try:
+        return resources.keys(handed.resources)
+    except ValueError:
+        pass
+    raise ValueError("exported names a resource that can't be locked here, with this key_prefix")
+
+
+def _hold(
+    adoption: Adoption,
+    won: AdoptionRound,
+    watchdog: Watchdog,
+    max_hold: int | None,
+    *,
+    renewed: bool,
+) -> HeldLease:
+    """
+    Return the adopted lease, watched over by *watchdog*.
+
+    Args:
+        max_hold: In ms from now; ``None`` for what remains of the exporter's.
+
+    Raises:
+        LockLostError: It has been held for as long as *max_hold* allows.
+    """
+    handed, fleet = adoption.handed, watchdog.fleet
+    now = fleet.clock()
+    if handed.max_hold is not None:
+        left = timing.remaining(adoption.since + handed.max_hold / 1000, now)
+        if not left:
+            raise LockLostError(handed.resources, HELD_TOO_LONG)
+        max_hold = left if max_hold is None else min(left, max_hold)
+    line = fleet.line(won.key)
+    hold = HeldLease(won, handed.resources, line, now, adoption.factor, renewed)
+    if max_hold is not None:
+        hold.limit(now + max_hold / 1000)
+    hold.task = reentrancy.task_ref(asyncio.current_task(fleet.loop))
+    hold.keep_until = adoption.since + handed.keep / 1000 if handed.keep else 0.0
+    watchdog.add(hold, now)
+    line.set_holder(hold)
+    return hold

@@ -1,0 +1,116 @@
+"""Whose a lease is, and what to say to anybody else who uses it."""
+
+import asyncio
+from types import TracebackType
+from typing import Any, Never, TypeVar
+
+from anyio import CancelScope
+
+from redlock_aio._engine.hold.held_lease import HeldLease, Sharer
+from redlock_aio._engine.masters import Fleet
+from redlock_aio._engine.origin import Origin
+from redlock_aio._rules.lease_state import LOST
+from redlock_aio.errors import LockLostError, LockNotHeldError, RedlockError
+
+T = TypeVar("T")
+
+
+def check_here(hold: HeldLease, origin: Origin) -> None:
+    """
+    Return in the loop, thread and process that *hold* belongs to, and if it is lost.
+
+    Raises:
+        RedlockError: It belongs to another one. Nothing was done.
+    """
+    if hold.state is not LOST and not origin.is_here():
+        refuse(hold, origin)
+
+
+def refuse(hold: HeldLease, origin: Origin, error: BaseException | None = None) -> Never:
+    """
+    Raise the error for a use of *hold* where it does not belong.
+
+    Args:
+        error: What the body has raised whose block is left; it comes out with a note.
+    """
+    names = ", ".join(map(repr, hold.resources))
+    why = f"the lease on {names} belongs to {origin.whose()}"
+    if error is None or isinstance(error, GeneratorExit):
+        raise RedlockError(why)
+    error.add_note(why)
+    raise error
+
+
+def exit_scope(
+    hold: HeldLease,
+    scope: CancelScope,
+    fleet: Fleet,
+    kind: type[BaseException] | None,
+    error: BaseException | None,
+    trace: TracebackType | None,
+) -> BaseException | None:
+    """
+    Exit *scope*, which guards a body that has raised *error*.
+
+    Returns:
+        The error, or ``None`` if it was the cancellation by *scope*.
+
+    Raises:
+        LockLostError, RedlockError: Another task leaves the block than the one that has entered
+            it, and the body has no error of its own that could carry a note.
+    """
+    try:
+        return None if scope.__exit__(kind, error, trace) else error
+    except BaseException as rest:
+        stray = _left_elsewhere(hold, scope, fleet)
+        if stray is None:
+            hold.add_note(rest)  # the rest of a group that held the cancellation too
+            raise
+        if error is None or isinstance(error, GeneratorExit):
+            raise stray from None
+        error.add_note(str(stray))
+        return error
+
+
+def _left_elsewhere(hold: HeldLease, scope: CancelScope, fleet: Fleet) -> RedlockError | None:
+    """
+    Return the error if another task leaves a guarded block than the one that entered it.
+
+    Only the task that has entered an anyio scope can exit it. Until it does, anyio cancels it
+    in every turn of the loop, if the scope was cancelled. There is no public way to end that.
+    """
+    inner: Any = scope
+    if inner._host_task is asyncio.current_task(fleet.loop):
+        return None
+    inner._cancel_called = False
+    if inner._cancel_handle is not None:
+        inner._cancel_handle.cancel()
+        inner._cancel_handle = None
+    hold.notify_lost()  # the bodies around this one, if it was lost
+    if hold.state is LOST:
+        return LockLostError(hold.resources, hold.reason)
+    names = ", ".join(map(repr, hold.resources))
+    return RedlockError(
+        f"{names} released, but not by the task that entered the block, which alone is cancelled"
+        " if the lock is lost; where another task leaves the block, as with fixtures, use"
+        " on_lost='flag', or acquire() and release()"
+    )
+
+
+def left_by_this_task(entered: dict[T, Sharer], resources: tuple[str, ...]) -> T:
+    """
+    Return the lease whose block this task leaves.
+
+    It is the last one that this task has entered. Without one it is the last one whose
+    task has ended: fixtures may enter a block in one task and leave it in another.
+
+    Args:
+        entered: The leases whose blocks are entered, with the tasks that have entered them.
+    """
+    task = asyncio.current_task()
+    for leaves in (lambda by: by is task, lambda by: by.done()):
+        for lease, ref in reversed(entered.items()):
+            by = ref and ref()
+            if not by or leaves(by):
+                return lease
+    raise LockNotHeldError(resources, "this task has not entered its block")

@@ -1,0 +1,400 @@
+"""
+One acquisition of a lock, as the user has it.
+
+    acquired ── body runs ──┬─ it ends ────► release sent ──► majority ──► done
+                            └─ lease lost ─► it is cancelled ─► LockLostError
+
+The lease can be lost between any two steps of the body, by the timer of the watchdog or
+by a reply. If that is before the release is sent, or if the replies to it show a loss, the
+block ends with a `LockLostError`.
+
+This is the only file in which a cancellation is turned into an error.
+"""
+
+import asyncio
+import functools
+import warnings
+from datetime import timedelta
+from types import CoroutineType, TracebackType
+from typing import Any, Self
+
+from anyio import CancelScope
+
+from redlock_aio._api.belonging import check_here, exit_scope, refuse
+from redlock_aio._engine.clock import boot_of
+from redlock_aio._engine.hold import reentrancy
+from redlock_aio._engine.hold.held_lease import HeldLease, Sharer
+from redlock_aio._engine.hold.watchdog import Watchdog
+from redlock_aio._engine.options import OnLost
+from redlock_aio._protocol import lease_export
+from redlock_aio._rules import lock_value, timing
+from redlock_aio._rules.lease_state import HELD, LOST, RELEASED
+from redlock_aio._rules.quorum import OPEN, Vote
+from redlock_aio.errors import LockLostError, LockNotHeldError, RedlockError
+
+
+class Lease:
+    """
+    One acquisition of a lock: what can be extended, lost or released.
+
+    Made by a `Lock`, or by `Redlock.adopt`. ``async with lease:`` releases it at
+    the end and cancels the body if it is lost. A lease that is dropped without a
+    release is not extended any more, warns with a `ResourceWarning`, and ends
+    with its ttl. Leases that share the lock, by ``reentrant=True``, are lost
+    together, and the last release releases the lock.
+    """
+
+    __slots__ = (
+        "_acquired_at", "_hold", "_on_lost", "_released", "_scope", "_task", "_until", "_watchdog",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        watchdog: Watchdog,
+        hold: HeldLease,
+        task: Sharer,
+        now: float,
+        on_lost: OnLost,
+        *,
+        entered: bool = False,
+    ) -> None:
+        self._watchdog = watchdog
+        self._hold = hold
+        self._on_lost = on_lost
+        self._acquired_at = now
+        self._task = task
+        self._until = hold.deadline
+        self._scope: CancelScope | None = None
+        self._released = False
+        if entered:
+            # Nothing was awaited since the acquisition: a cancellation comes in the body.
+            self._guard()
+
+    def __repr__(self) -> str:
+        names = ", ".join(map(repr, self.resources))
+        state = f"{self.remaining} ms left" if self.valid else self._state()
+        return f"<Lease {names}, {state}>"
+
+    def __del__(self) -> None:
+        # It may run in another thread, or after the loop has ended. So nothing is sent.
+        hold = self._hold
+        ours = self._watchdog.origin.is_of_this_process()
+        if hold.state is HELD and not self._released and ours:
+            why = hold.dropped(self._task)
+            warnings.warn(f"{self!r} {why}", ResourceWarning, stacklevel=2, source=self)
+
+    def _now(self) -> float:
+        return self._watchdog.fleet.clock()
+
+    def _state(self) -> str:
+        if self._released:
+            return RELEASED.value
+        return self._hold.state.value if self._hold.state is not HELD else LOST.value
+
+    @property
+    def resources(self) -> tuple[str, ...]:
+        """The names that are locked."""
+        return self._hold.resources
+
+    @property
+    def token(self) -> str:
+        """The value that the masters keep for this lease. It is a secret: it releases the lock."""
+        return self._hold.attempt.token.decode()
+
+    @property
+    def fencing_token(self) -> int:
+        """
+        A number that is higher than that of every holder before.
+
+        Pass it along with each write, to a store that refuses a number lower than
+        one it has seen; see `redlock_aio.fencing`. It stays the same for as long as the
+        lease is held.
+
+        Raises:
+            RedlockError: The lock was made without ``fencing=True``.
+        """
+        fence = self._hold.attempt.fence
+        if not fence:
+            raise RedlockError("this lease has no fencing token: its lock needs fencing=True")
+        return fence
+
+    @property
+    def fingerprint(self) -> str:
+        """The *holder* in the errors of others: a hash that does not reveal the token."""
+        return lock_value.fingerprint(self._hold.attempt.token)
+
+    @property
+    def ttl(self) -> int:
+        """The ms without an extension after which the key expires on the masters."""
+        return self._hold.ttl
+
+    @property
+    def validity(self) -> int:
+        """The validity in ms at the acquisition: the ttl, less the drift and the time it took."""
+        return timing.remaining(self._until, self._acquired_at)
+
+    @property
+    def remaining(self) -> int:
+        """The ms from now to the end of its validity without an extension; 0 when it is over."""
+        return timing.remaining(self._hold.deadline, self._now()) if self.valid else 0
+
+    @property
+    def valid(self) -> bool:
+        """Whether the lock is held now, by the clock; always false in a forked child."""
+        ours = not self._released and self._watchdog.origin.is_of_this_process()
+        return ours and self._hold.valid(self._now())
+
+    @property
+    def hold_count(self) -> int:
+        """The number of leases that share the lock, with this one; 0 when this one is over."""
+        return self._hold.count if self.valid else 0
+
+    @property
+    def votes(self) -> tuple[Vote, ...]:
+        """The vote of each master on the acquisition; late ones are added until the time-out."""
+        return self._hold.attempt.votes()
+
+    @property
+    def lost(self) -> asyncio.Event:
+        """An event that is set when the lease is lost; ``await lease.lost.wait()``."""
+        return self._hold.lost
+
+    def ensure_valid(self) -> None:
+        """
+        Return if the lock is held now, else raise; meant for the line before each write.
+
+        It may be called in any thread of the process.
+
+        Raises:
+            LockLostError: The lease is lost, or its deadline has passed.
+
+            LockNotHeldError: It has been released.
+
+            RedlockError: This process is a forked child of the one that holds it.
+        """
+        hold = self._hold
+        if self.valid:
+            return
+        if self._released or hold.state is RELEASED:
+            raise LockNotHeldError(hold.resources, hold.why_released())
+        origin = self._watchdog.origin
+        if not origin.is_of_this_process():
+            refuse(hold, origin)
+        if origin.is_here():
+            self._watchdog.lose(hold, self._watchdog.why_expired(hold, self._now()))
+        raise LockLostError(hold.resources, hold.reason or hold.why_expired())
+
+    async def extend(self, ttl: int | timedelta | None = None) -> None:
+        """
+        Extend the lease to *ttl* from now.
+
+        Extensions that fail are repeated until the lease is over. A lease that
+        is over is never revived.
+
+        Args:
+            ttl: In milliseconds or as a `timedelta` (default: the present one).
+                Automatic extensions go on with the new one.
+
+        Raises:
+            ValueError: *ttl* is longer than the manager's *max_ttl*, or shorter than 50.
+
+            LockLostError: The lease was lost before a majority had granted it.
+
+            LockNotHeldError: It has been released.
+
+        Cancellation:
+            The lease is as it was, or is extended. If *ttl* is shorter than
+            what remained, the lease ends after *ttl*.
+        """
+        hold = self._hold
+        check_here(hold, self._watchdog.origin)
+        wanted = max(hold.ttl, hold.pending_ttl)
+        new = wanted if ttl is None else timing.milliseconds(ttl, name="ttl")
+        timing.at_least(timing.at_most(new, self._watchdog.max_ttl))
+        if self._released:
+            raise LockNotHeldError(hold.resources, hold.why_released())
+        hold.pending_ttl = 0
+        await self._watchdog.extend(hold, new)
+
+    async def release(self) -> None:
+        """
+        Release the lock, and wait until a majority of the masters has confirmed it.
+
+        If other leases of its owner share the lock, only this lease ends; the last
+        release releases the lock. With *hold_at_least* the masters keep the key until
+        that time is over.
+
+        The wait for masters that do not answer ends after the master time-out; the
+        release is sent again when they answer.
+
+        Raises:
+            LockNotHeldError: The lock was not held any more, or has been
+                released before. The key of a later holder is not touched.
+
+        Cancellation:
+            The lock is released all the same, only the wait ends. The call can
+            be repeated.
+        """
+        emitter = self._watchdog.fleet.emitter
+        if emitter is None or self._released or not self._watchdog.origin.is_here():
+            await self._release()
+        else:
+            await self._hold.reported(emitter, self._release)
+
+    async def _release(self) -> None:
+        hold = self._hold
+        check_here(hold, self._watchdog.origin)
+        if hold.state is HELD and not self._released:
+            self._watchdog.leave(hold, self._task)
+        if hold.state is LOST:
+            raise LockNotHeldError(hold.resources, hold.reason)
+        if self._released:
+            raise LockNotHeldError(hold.resources, hold.reason or "it has been released before")
+        # Set before the wait: a second release of this lease meanwhile, or its `__aexit__`,
+        # must not count as the release of another share. Reset if the wait is cancelled,
+        # so that the call can be repeated.
+        self._released = True
+        hold.unguard(self._scope)
+        release = hold.released
+        try:
+            if release is not None and release.verdict is OPEN:
+                await self._watchdog.fleet.wait_for(release)
+        except asyncio.CancelledError:
+            self._released = False
+            raise
+        hold.apply_release()
+        if hold.state is LOST:
+            raise LockNotHeldError(hold.resources, hold.reason)
+
+    def export(self) -> str:
+        """
+        Hand the lease over: return the text by which another process can `Redlock.adopt` it.
+
+        Here the lease is over: it is neither extended nor released any more, and a
+        body that it guards is not cancelled. The masters keep the lock until it is
+        adopted, or for what remains of its ttl. The text is a secret, because a process
+        that has it can take the lock; its repr does not show it.
+
+        Raises:
+            LockLostError: The lease is lost, or its deadline has passed.
+
+            LockNotHeldError: It has been released, or handed over.
+
+            RedlockError: Others share the lock, see *reentrant*.
+        """
+        check_here(self._hold, self._watchdog.origin)
+        self.ensure_valid()
+        hold, watchdog = self._hold, self._watchdog
+        handed = hold.handover(self._now(), boot_of(watchdog.fleet.loop))
+        watchdog.hand_over(hold)
+        self._released = True
+        return lease_export.exported(handed)
+
+    async def __aenter__(self) -> Self:
+        """
+        Guard the body: it is cancelled if the lease is lost, unless *on_lost* is "flag".
+
+        Raises:
+            LockLostError: The lease is over; the body does not run.
+
+            LockNotHeldError: It has been released.
+
+        Cancellation:
+            Nothing is awaited.
+        """
+        if self._scope is not None:
+            raise RuntimeError("a lease can be entered only once")
+        check_here(self._hold, self._watchdog.origin)
+        self.ensure_valid()
+        hold = self._hold
+        task = reentrancy.task_ref(asyncio.current_task(self._watchdog.fleet.loop))
+        if task is not self._task:  # another task acquired it, and passed it on to this one
+            hold.add_share(task)
+            hold.remove_share(self._task)
+            self._task = task
+        self._guard()
+        return self
+
+    def _guard(self) -> None:
+        """
+        Begin to guard the body of the running task, unless *on_lost* is "flag".
+
+        The scope is registered before it is entered, and the state checked after that: a
+        lease of which this is a share may have been lost before, and `notify_lost` had no
+        scope of this body to cancel then. The body is cancelled at its first await.
+        """
+        if self._on_lost == "cancel":
+            self._scope = scope = self._watchdog.scope()
+            self._hold.guard(scope, self._task)
+            scope.__enter__()
+            if self._hold.state is not HELD:
+                self._hold.notify_lost()
+
+    def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> "CoroutineType[Any, Any, None]":  # for pyright, see `Lock.__aenter__`
+        """
+        Release the lock; see `release`.
+
+        An exception of the body comes out as it is and at once, with a note if
+        the lock was lost as well; the release is sent and not waited for.
+
+        Raises:
+            LockLostError: The lease was lost, and the body has no exception of
+                its own. With *on_lost* "flag" nothing is raised.
+
+            RedlockError: Another task has entered the block, which with *on_lost*
+                "cancel" is the only one that can be cancelled; or the lease belongs to
+                another event loop, thread or process, and nothing was done.
+
+        Cancellation:
+            The lock is released all the same.
+        """
+        if not self._watchdog.origin.is_here():
+            refuse(self._hold, self._watchdog.origin, error)
+        emitter = self._watchdog.fleet.emitter
+        if emitter is None or self._released:
+            return self._exit(kind, error, trace)  # type: ignore[return-value]  # see above
+        leave = functools.partial(self._exit, kind, error, trace)
+        return self._hold.reported(emitter, leave)  # type: ignore[return-value]
+
+    async def _exit(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """
+        Release the lease and leave the block; see `__aexit__`.
+
+        1. The scope is taken off: a loss from now on must not cancel what the task does next.
+        2. The release is sent, before the scope's exit, which may raise: no way out of the
+           block leaves the lock to its ttl.
+        3. The scope's exit takes its own cancellation out of *error*.
+        4. Without an error the majority is awaited: it may say that the key was gone.
+        5. If the lease is lost, the bodies around this one are cancelled now, see
+           `HeldLease.notify_lost`.
+
+        If the body has released the lease itself (*was_over*), a loss was raised there.
+        """
+        hold, scope = self._hold, self._scope
+        hold.unguard(scope)
+        was_over, released_here = self._released, False
+        if hold.state is HELD and not was_over:
+            self._released = released_here = self._watchdog.leave(hold, self._task)
+        if scope is not None:
+            error = exit_scope(hold, scope, self._watchdog.fleet, kind, error, trace)
+        # A body that failed is not held up: the release leaves before all that comes next.
+        if released_here and error is None:
+            release = hold.released
+            if release is not None and release.verdict is OPEN:
+                await self._watchdog.fleet.wait_for(release)
+            hold.apply_release()
+        if hold.state is LOST and not was_over:
+            hold.notify_lost()
+            hold.add_note(error)
+            if error is None and self._on_lost == "cancel":
+                raise LockLostError(hold.resources, hold.reason) from None

@@ -1,0 +1,251 @@
+"""The wish to have a lock, and how it becomes a lease."""
+
+import asyncio
+import functools
+from types import CoroutineType, TracebackType
+from typing import Any
+
+from redlock_aio._api import reporting
+from redlock_aio._api.belonging import left_by_this_task
+from redlock_aio._api.lease import Lease
+from redlock_aio._api.opener import Opener
+from redlock_aio._engine import refusals
+from redlock_aio._engine.acquire.acquisition import Acquisition
+from redlock_aio._engine.attempt import Attempt
+from redlock_aio._engine.hold import reentrancy
+from redlock_aio._engine.hold.held_lease import HeldLease, Sharer
+from redlock_aio._engine.masters import Fleet
+from redlock_aio._engine.options import LockOptions, LockSpec
+from redlock_aio._engine.session import Session
+from redlock_aio._engine.wait_budget import WaitBudget
+from redlock_aio._protocol.commands import hash_tag
+from redlock_aio._protocol.primitives import Key, Keys
+from redlock_aio._rules.mistakes import NotALease
+from redlock_aio.errors import LockNotAcquiredError, RedlockError
+
+
+class Lock(LockSpec, NotALease):
+    """
+    The wish to hold a resource, or several, with certain options.
+
+    Made by `Redlock.lock`. It holds no ownership itself: it can be used again,
+    and by several tasks at once, and each acquisition is a `Lease` of its own.
+
+    ``async with lock as lease:`` acquires, guards the body, and releases.
+    """
+
+    __slots__ = ("_entered", "_opener")
+
+    def __init__(
+        self,
+        opener: Opener,
+        resources: tuple[str, ...],
+        key: Key | Keys,
+        options: LockOptions,
+        owner: object,
+        metadata: bytes,
+    ) -> None:
+        self._opener = opener
+        self.resources = resources
+        self.key = key
+        self.options = options
+        self.owner = owner
+        self.metadata = metadata
+        # The leases of blocks that are entered now, with the tasks that have entered them.
+        self._entered: dict[Lease, Sharer] = {}
+
+    def __repr__(self) -> str:
+        return f"<Lock {', '.join(map(repr, self.resources))}, ttl {self.options.ttl} ms>"
+
+    async def acquire(self) -> Lease:
+        """
+        Wait for the lock and return a lease on it.
+
+        Attempts are repeated for as long as *wait* allows, whether others hold
+        the lock or masters are away: when the masters tell that it may be free,
+        when its time is over there, and after random delays. Tasks of one
+        process take turns in the order in which they came, with *fair* all who
+        say so, in all processes.
+
+        Returns:
+            A lease that is being extended already, unless *auto_extend* is off.
+
+        Raises:
+            LockNotAcquiredError: Others held it to the end.
+
+            QuorumUnavailableError: Too few masters answered to tell (see `try_acquire`),
+                or so many refuse for good that no waiting mends it.
+
+            RedlockError: The manager is closed, or belongs to another event
+                loop or process.
+
+        Cancellation:
+            It did not happen. No master keeps a key of ours; one that does not
+            answer now is cleaned as soon as it answers again.
+        """
+        if (emitter := self._opener.emitter) is None:
+            return await self._obtain(entering=False)
+        obtain = functools.partial(self._obtain, entering=False)
+        return await reporting.reported(emitter, self.resources, obtain)
+
+    async def _obtain(self, *, entering: bool) -> Lease:
+        session = self._opener.session()
+        fleet = session.masters
+        budget = WaitBudget(fleet.clock, self.options.wait)
+        if not session.ready:
+            await session.get_ready(budget.wait)
+        while True:
+            acquisition = Acquisition(self, session, budget)
+            # A single resource that nobody of this process holds cannot be ours already.
+            if acquisition.line.holder is not None or not self.key.can_free:
+                hold = self._shared(fleet, waits=True)
+                if hold is not None:
+                    return self._share(session, hold, entering=entering)
+            run = acquisition.run()
+            try:
+                won = await (
+                    run if self.owner is None else reentrancy.unless_shared(fleet, self, run)
+                )
+            except LockNotAcquiredError as error:
+                reentrancy.add_hint(fleet, self, error)
+                raise
+            if won is not None:
+                return self._lease(acquisition, won, entering=entering)
+
+    def _shared(self, fleet: Fleet, *, waits: bool) -> HeldLease | None:
+        """Return the lease of our own that can be taken again, if there is one."""
+        if isinstance(self.key, Keys):
+            self._check_slots(fleet, self.key)
+        return reentrancy.find_shared(fleet, self, waits=waits)
+
+    def _check_slots(self, fleet: Fleet, keys: Keys) -> None:
+        """Raise the error that tells so if a Redis Cluster can't keep *keys* together."""
+        if not any(link.clustered for link in fleet.links) or len(set(map(hash_tag, keys))) == 1:
+            return
+        raise RedlockError(
+            f"{', '.join(map(repr, self.resources))} can't be locked together: a master"
+            " is a Cluster, which keeps them in different slots; give them a hash tag,"
+            " as in '{order:7}:invoice' and '{order:7}:stock'"
+        )
+
+    def _share(self, session: Session, hold: HeldLease, *, entering: bool) -> Lease:
+        """Take a lease again that is our own; the masters are asked for nothing."""
+        options, watchdog = self.options, session.watchdog
+        task = reentrancy.task_ref(asyncio.current_task(session.loop))
+        keep = options.hold_at_least
+        watchdog.share(hold, task, options.ttl, renewed=options.auto_extend, at_least=keep)
+        now, on_lost = session.masters.clock(), options.on_lost
+        lease = Lease(watchdog, hold, task, now, on_lost, entered=entering)
+        if entering:
+            self._entered[lease] = task
+        return lease
+
+    async def try_acquire(self) -> Lease | None:
+        """
+        Try once to obtain the lock, whatever *wait* says.
+
+        Returns:
+            A lease, or ``None`` if others hold the lock or too few masters answered.
+
+        Raises:
+            QuorumUnavailableError: Too many masters have 10,000 unanswered requests of ours.
+
+        Cancellation:
+            As for `acquire`.
+        """
+        if (emitter := self._opener.emitter) is None:
+            return await self._try_once()
+        return await reporting.tried(emitter, self.resources, self._try_once)
+
+    async def _try_once(self) -> Lease | None:
+        session = self._opener.session()
+        if not session.ready:
+            await session.get_ready(0)
+        fleet = session.masters
+        may_share = self.options.reentrant or not self.key.can_free
+        if may_share and (hold := self._shared(fleet, waits=False)) is not None:
+            return self._share(session, hold, entering=False)
+        acquisition = Acquisition(self, session, WaitBudget(fleet.clock, 0))
+        try:
+            tried = await acquisition.try_once()
+        except LockNotAcquiredError as error:
+            return self._refused(session, error)
+        if not tried.until:
+            return self._refused(session, tried)
+        return self._lease(acquisition, tried, entering=False)
+
+    def _refused(self, session: Session, why: Attempt | LockNotAcquiredError) -> Lease | None:
+        """Return ``None``; raise if too few masters were asked, or for an event that tells why."""
+        always, now = session.emitter is not None, session.masters.clock()
+        try:
+            refusals.check_overload(self.resources, why, now, always=always)
+        finally:
+            del why  # An error knows this frame, which would keep both, and the attempt, alive.
+        return None
+
+    def _lease(self, acquisition: Acquisition, won: Attempt, *, entering: bool) -> Lease:
+        session, has_turn = acquisition.session, acquisition.has_turn
+        fleet = session.masters
+        now = fleet.clock()
+        # Without a turn the line may be idle, and have been forgotten meanwhile.
+        line = acquisition.line if has_turn else fleet.line(self.key)
+        watchdog = session.watchdog
+        hold = HeldLease(
+            won, self.resources, line, now, session.drift_factor, self.options.auto_extend
+        )
+        if self.options.max_hold is not None:
+            hold.limit(now + self.options.max_hold / 1000)
+        hold.task = reentrancy.task_ref(asyncio.current_task(fleet.loop))
+        if self.options.hold_at_least:
+            hold.keep_until = now + self.options.hold_at_least / 1000
+        watchdog.add(hold, now)
+        if has_turn:
+            line.on_acquired(hold, won.began, now)
+        else:
+            line.set_holder(hold)
+        if self.owner is not None:
+            hold.owner = self.owner
+            reentrancy.notify_owner_waiters(fleet, hold)
+        lease = Lease(watchdog, hold, hold.task, now, self.options.on_lost, entered=entering)
+        if entering:
+            self._entered[lease] = hold.task
+        return lease
+
+    # pyright takes an `async def` to return a `CoroutineType`, so only with this annotation is a
+    # `Lock` an `AbstractAsyncContextManager` to it; mypy takes it to return a `Coroutine`. Quoted,
+    # because `CoroutineType` has no parameters at run time before Python 3.13.
+    def __aenter__(self) -> "CoroutineType[Any, Any, Lease]":
+        """
+        Acquire the lock and guard the body; see `acquire` and `Lease`.
+
+        Cancellation:
+            As for `acquire`.
+        """
+        if (emitter := self._opener.emitter) is None:
+            return self._obtain(entering=True)  # type: ignore[return-value]  # see above
+        obtain = functools.partial(self._obtain, entering=True)
+        return reporting.reported(emitter, self.resources, obtain, self)  # type: ignore[return-value]
+
+    def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> "CoroutineType[Any, Any, None]":
+        """
+        Release what this task has acquired last; see `Lease.__aexit__`.
+
+        Raises:
+            LockLostError: The lease was lost, and the body has no exception of its own.
+
+        Cancellation:
+            The lock is released all the same.
+        """
+        entered = self._entered
+        if len(entered) == 1:
+            (lease,) = entered
+        else:
+            lease = left_by_this_task(entered, self.resources)
+        left = lease.__aexit__(kind, error, trace)  # raises in another loop than the lease's
+        del entered[lease]
+        return left

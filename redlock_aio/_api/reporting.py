@@ -1,0 +1,78 @@
+"""Events about how an acquisition goes; used by locks of managers with a listener only."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextlib import AbstractAsyncContextManager
+from typing import TypeVar
+
+from redlock_aio._api.lease import Lease
+from redlock_aio._engine.emitter import Emitter, milliseconds
+from redlock_aio._engine.links import clock_of
+from redlock_aio._engine.refusals import is_overload
+from redlock_aio.errors import LockNotAcquiredError
+from redlock_aio.events import Acquired, Missed
+
+T = TypeVar("T", bound=Lease | None)
+
+
+async def reported(
+    emitter: Emitter,
+    resources: tuple[str, ...],
+    obtain: Callable[[], Coroutine[object, object, T]],
+    entered: AbstractAsyncContextManager[object] | None = None,
+) -> T:
+    """
+    Obtain a lease on *resources*, and emit how that went.
+
+    Args:
+        entered: The lock, if *obtain* also enters the lease for it.
+
+    Cancellation:
+        As for *obtain*: once there is a lease nothing is awaited.
+    """
+    clock = clock_of(asyncio.get_running_loop())
+    began = clock()
+    emitter.begin_acquiring(resources)
+    try:
+        lease = await obtain()
+    except LockNotAcquiredError as error:
+        emitter.emit(Missed(resources, milliseconds(clock() - began), error))
+        raise
+    finally:
+        emitter.end_acquiring()
+    # A task that takes again what it holds has acquired nothing.
+    if lease is not None and lease._hold.count == 1:
+        waited = milliseconds(clock() - began)
+        fence = lease._hold.attempt.fence or None
+        try:
+            emitter.emit(Acquired(lease.resources, lease.fingerprint, waited, fence))
+        except BaseException as stop:
+            # The listener has raised what ends the program, such as a KeyboardInterrupt.
+            # The caller gets no lease then, so nobody else would release this one. As after
+            # a body that has failed, the release is sent and not waited for.
+            leaving = lease if entered is None else entered
+            await leaving.__aexit__(type(stop), stop, stop.__traceback__)
+            raise
+    return lease
+
+
+async def tried(
+    emitter: Emitter,
+    resources: tuple[str, ...],
+    attempt: Callable[[], Coroutine[object, object, Lease | None]],
+) -> Lease | None:
+    """
+    Do as `reported`, but return ``None`` if the only attempt was refused.
+
+    Raises:
+        QuorumUnavailableError: Too few masters were asked.
+
+    Cancellation:
+        As for `reported`.
+    """
+    try:
+        return await reported(emitter, resources, attempt)
+    except LockNotAcquiredError as error:
+        if is_overload(error.votes):
+            raise
+        return None

@@ -1,0 +1,392 @@
+"""
+One call of `Lock.acquire`: attempts, and the waits between them.
+
+An attempt is one round with a token of its own. One that fails, comes too late or is cancelled
+is released on every master that may have granted it, before anything else happens:
+
+    run ─► turn in the local queue ─► attempt ──────────────────────► won
+                                        ▲  │ failed
+                                        │  ▼
+                                        └─ wait until a majority may be free (`Watch`), or a
+                                           random time; give up at the end of the budget
+
+With *fair* the masters keep the queue: see `fair_acquisition`.
+"""
+
+import asyncio
+import random
+
+from redlock_aio._engine.acquire import fair_acquisition
+from redlock_aio._engine.attempt import Attempt, FencedAttempt, take_back
+from redlock_aio._engine.clock_sync import know_the_time
+from redlock_aio._engine.local_queue import Line
+from redlock_aio._engine.options import LockSpec
+from redlock_aio._engine.refusals import refusal
+from redlock_aio._engine.session import Session
+from redlock_aio._engine.wait.wakeup import Watch, is_cut_short
+from redlock_aio._engine.wait_budget import WaitBudget
+from redlock_aio._rules import timing
+from redlock_aio._rules.quorum import (
+    SPLIT,
+    WON,
+    is_contended,
+    is_final,
+    majority,
+)
+from redlock_aio._rules.retry import SHORTEST_PAUSE, Pace
+from redlock_aio.errors import LockNotAcquiredError
+
+
+class Acquisition:
+    """
+    One acquisition of a lock: its place in the local queue, its attempts and its waits.
+
+    Args:
+        lock: What to lock, and with which options.
+
+        session: The masters and the settings of the manager.
+
+        budget: How long it may take.
+
+    Attributes:
+        attempts: How many attempts have been made.
+
+        has_turn: Whether it has the turn in its line, which a won lease or `Line.give_up` ends.
+
+        line: The local queue of the resource.
+    """
+
+    __slots__ = (
+        "_asking_since", "_budget", "_fleet", "_lock", "_watch", "attempts", "has_turn", "line",
+        "session",
+    )  # fmt: skip
+
+    def __init__(self, lock: LockSpec, session: Session, budget: WaitBudget) -> None:
+        self._lock = lock
+        self.session = session
+        self._fleet = fleet = session.masters
+        self._budget = budget
+        self._asking_since = budget.began
+        self._watch: Watch | None = None  # of the last attempt, if that has failed
+        self.attempts = 0
+        self.has_turn = False
+        self.line: Line = fleet.line(lock.key)
+
+    def __repr__(self) -> str:
+        return f"<Acquisition of {self._lock!r}, {self.attempts} attempts>"
+
+    async def run(self) -> Attempt:
+        """
+        Acquire the lock.
+
+        Returns:
+            The attempt that has won it.
+
+        Raises:
+            LockNotAcquiredError: Others held it at the last attempt, or too many wait.
+
+            QuorumUnavailableError: Too few masters answered at the last attempt.
+
+            RedlockError: The manager was closed meanwhile.
+
+        Cancellation:
+            No key stays on any master that can be reached, and no place in a queue.
+        """
+        options, budget = self._lock.options, self._budget
+        if (options.fair or options.fencing) and budget.began >= self._fleet.clocks.due_at:
+            await self._know_the_time()
+        line = self.line
+        if options.fair:
+            return await fair_acquisition.acquire(self._lock, self.session, self._budget, self.line)
+        tried = None
+        if not line.taken:
+            line.contending = self.has_turn = True
+        elif budget.wait != 0 and options.retry.attempts is None:
+            tried = await self._wait_for_turn()
+        try:
+            if tried is not None and (tried.until or not self.has_turn):
+                last = tried
+            elif tried is None and self.has_turn and line.open_at > budget.began:
+                last = await self._yield_and_attempt()
+            else:
+                last = await self._attempt(self._answer_limit() if budget.wait else None)
+            if not last.until:
+                last = await self._persist(last)
+        except BaseException:
+            if self.has_turn:
+                line.give_up()
+            raise
+        return last
+
+    async def try_once(self) -> Attempt:
+        """
+        Make one attempt, also if others of this process have the turn.
+
+        Returns:
+            The attempt, won or failed.
+
+        Raises:
+            LockNotAcquiredError: With *fair*, it has failed.
+
+            RedlockError: The manager was closed meanwhile.
+
+        Cancellation:
+            As for `run`.
+        """
+        options = self._lock.options
+        if (options.fair or options.fencing) and self._budget.began >= self._fleet.clocks.due_at:
+            await self._know_the_time()
+        line = self.line
+        if options.fair:
+            return await fair_acquisition.acquire(self._lock, self.session, self._budget, self.line)
+        if not line.taken:
+            line.contending = self.has_turn = True
+        tried = None
+        try:
+            tried = await self._attempt(None)
+        finally:
+            if self.has_turn and (tried is None or not tried.until):
+                line.give_up()
+        return tried
+
+    async def _know_the_time(self) -> None:
+        """
+        Ask the masters for their time.
+
+        Cancellation:
+            Answers that come later are used later.
+        """
+        fleet = self._fleet
+        if not fleet.closed:
+            await know_the_time(fleet, self._answer_limit())
+            # While this task waited, an idle line may have been forgotten. If another task has
+            # got a new one for the same key, both tasks would take themselves for the first.
+            self.line = fleet.line(self._lock.key)
+
+    # The turn among the tasks of this process.
+
+    async def _wait_for_turn(self) -> Attempt | None:
+        """
+        Wait for a turn in the line, for as long as the budget allows.
+
+        Shortly before its end one attempt is made out of turn, so that the error can name the
+        holder. The place in the line is kept meanwhile: a turn that comes in the last moment
+        is used.
+
+        Returns:
+            The attempt that was made out of turn, if there was one.
+
+        Cancellation:
+            The turn is passed on to the next in line.
+        """
+        fleet, line, budget = self._fleet, self.line, self._budget
+        place: asyncio.Future[bool] = fleet.loop.create_future()
+        line.join(place)
+        tried, has_come = None, False
+        self._emit_waiting()
+        try:
+            if budget.wait is None:
+                await place
+            else:
+                last_attempt = budget.until_last_attempt(fleet.master_timeout) or 0
+                await asyncio.wait([place], timeout=last_attempt / 1000)
+                if not place.done():
+                    self._asking_since = fleet.clock()
+                    tried = await self._attempt(self._answer_limit())
+                    if not tried.until:
+                        await asyncio.wait([place], timeout=max(budget.left(), 0) / 1000)
+            has_come = place.done()  # perhaps while that attempt was underway
+            if tried is not None and not tried.until:
+                # All tasks that came together end together: the turn that one of them passes
+                # on in that moment comes too late for the others.
+                has_come = has_come and not budget.is_over
+        finally:
+            # A cancellation may come after the place is done and before this task runs: the
+            # turn is its own then, and the line stands still if it does not pass it on.
+            if not has_come:
+                line.leave(place)
+        self._asking_since = fleet.clock()
+        self.has_turn = has_come
+        return tried
+
+    async def _yield_and_attempt(self) -> Attempt:
+        """
+        Make an attempt after a pause in which other processes can make theirs, if one is due.
+
+        Cancellation:
+            It did not happen.
+        """
+        fleet, line, budget = self._fleet, self.line, self._budget
+        delay = line.yield_delay(fleet.clock()) if budget.wait != 0 else 0.0
+        if not delay:
+            return await self._attempt(self._answer_limit())
+        last_attempt = budget.until_last_attempt(fleet.master_timeout) or 0
+        await asyncio.sleep(min(delay, last_attempt / 1000))
+        attempt = await self._attempt(self._answer_limit())
+        line.on_yield_result(by_others=not attempt.until)
+        return attempt
+
+    # Attempts.
+
+    def _answer_limit(self) -> float | None:
+        """
+        Return how many ms an attempt may take that is to tell who holds the lock.
+
+        If the budget is shorter than the masters may take to answer, it is exceeded: else
+        healthy masters would look as if they did not answer.
+        """
+        limit = self._budget.attempt_limit()
+        if limit is None:
+            return None
+        fleet = self._fleet
+        return max(limit, fleet.trips.at_least - (fleet.clock() - self._asking_since) * 1000)
+
+    async def _attempt(self, at_most: float | None, *, is_repeated: bool = False) -> Attempt:
+        """
+        Ask all masters once for the lock, twice if their counters differ.
+
+        Args:
+            at_most: How many ms a round may take, if that is less than the master time-out.
+
+            is_repeated: Whether this repeats an attempt that had no chance.
+
+        Cancellation:
+            It did not happen: whatever was sent is taken back.
+        """
+        fleet, lock = self._fleet, self._lock
+        fleet.check_open()
+        key, ttl = lock.key, lock.options.ttl
+        if not is_repeated:
+            self.attempts += 1
+        if lock.options.fencing:
+            round = self._fenced_attempt()
+        else:
+            round = Attempt(fleet, key, ttl, fleet.stamp + lock.metadata)
+        try:
+            await fleet.ask(round, at_most)
+            if round.verdict is SPLIT:
+                await round.agree(fleet, at_most)
+        except BaseException:
+            # The release follows the request on each connection, so that it cannot arrive
+            # before it. Waiters of this process are told: no master pushes to the
+            # connection that changes a key.
+            take_back(fleet, round, ttl)
+            fleet.freed(key)
+            raise
+        if round.verdict is WON and not fleet.closed:
+            # The clock is read after the task has resumed: however long that took,
+            # an attempt that is too old is not believed.
+            until = timing.deadline(round.began, ttl, factor=self.session.drift_factor)
+            if fleet.clock() < until:
+                round.until = until
+                return round
+        if round.is_curable and not is_repeated:
+            take_back(fleet, round, ttl)
+            return await self._attempt(at_most, is_repeated=True)
+        self._watch = watch = Watch(fleet, round)
+        (fleet.send if self._budget.wait == 0 else fleet.send_and_watch)(watch)
+        return round
+
+    def _fenced_attempt(self) -> Attempt:
+        fleet, lock = self._fleet, self._lock
+        counter = self.line.counter_of(lock.key, self.session.clock_lead)
+        stamp = fleet.stamp + lock.metadata
+        return FencedAttempt(fleet, counter, lock.key, lock.options.ttl, stamp)
+
+    async def _persist(self, failed: Attempt) -> Attempt:
+        """
+        Attempt again until the lock is won that *failed* was to win.
+
+        The last attempt that nothing wakes is made so early that its answers arrive before the
+        budget is over. From then to the end of the budget another one is made only when masters
+        or leases of this process tell that the lock may be free.
+
+        Cancellation:
+            As for `run`.
+        """
+        fleet, budget, retry = self._fleet, self._budget, self._lock.options.retry
+        known, at_most = (failed, self._watch), None
+        pace, met = Pace(), False
+        while not failed.until:
+            watch, self._watch = self._watch, None
+            if not is_cut_short(failed, at_most, fleet.master_timeout):
+                known = failed, watch
+            last_attempt = budget.until_last_attempt(fleet.master_timeout)
+            pause = retry.delay(self.attempts, random.random())  # noqa: S311 - no secret
+            delay = budget.left() if last_attempt is None else min(pause, last_attempt)
+            enough = delay <= SHORTEST_PAUSE or self.attempts == retry.attempts
+            if watch is None or enough or is_final(failed.votes()):
+                raise await self._refusal(*known)
+            took = fleet.clock() - failed.began
+            may_be_free = await self._wait_until_free(watch, delay / 1000)
+            votes = watch.view.explain(failed.votes(), 0.0)
+            if (last_attempt is None and not may_be_free) or is_final(votes):
+                raise await self._refusal(*known)
+            met = fleet.outages.note(self._lock.resources, votes, failed.missing, met)
+            self.line.adapt_jitter(watch.is_split, took)
+            await self._hold_back(pace)
+            at_most = budget.attempt_limit()
+            failed = await self._attempt(at_most)
+        if met:
+            fleet.outages.over()
+        return failed
+
+    async def _wait_until_free(self, watch: Watch, seconds: float) -> bool:
+        """
+        Wait until a majority may be free, at most so many *seconds*; return whether it may.
+
+        Cancellation:
+            Nothing was waited for that must be taken back.
+        """
+        self.line.subscribe(watch, mine=self.has_turn)
+        self._emit_waiting()
+        try:
+            return await watch.wait(seconds)
+        finally:
+            self.line.unsubscribe(watch)
+
+    async def _hold_back(self, pace: Pace) -> None:
+        """
+        Wait a moment after split votes, or if attempts have followed each other too fast.
+
+        Cancellation:
+            Nothing was begun that must be taken back.
+        """
+        fleet, budget = self._fleet, self._budget
+        nap = pace.pause(fleet.clock()) * 1000
+        if self.line.spread:
+            # All waiters are woken by the same release. If they asked at once, they would split
+            # the votes as before; a random delay lets one of them come first everywhere.
+            jitter = self.line.spread * 1000 * random.random()  # noqa: S311 - no secret
+            last_attempt = budget.until_last_attempt(fleet.master_timeout) or 0
+            nap = max(nap, min(jitter, last_attempt))
+        if nap:
+            await asyncio.sleep(min(nap, max(budget.left(), 0)) / 1000)
+
+    async def _refusal(self, failed: Attempt, watch: Watch | None) -> LockNotAcquiredError:
+        """
+        Return the error that tells why the last attempt has failed.
+
+        Cancellation:
+            Nothing was waited for that must be taken back.
+        """
+        fleet = self._fleet
+        contended = is_contended(failed.votes())
+        if watch is not None and (contended or not failed.complete):
+            # Most masters that have not answered are only a little later, and the error is to
+            # tell their votes. Nothing depends on it.
+            needed = majority(len(fleet.links)) if contended else 0
+            await watch.hear_out(max(fleet.clock() - failed.began, 0.001), needed)
+        return refusal(
+            self._lock.resources,
+            failed.votes(),
+            None if watch is None else watch.view,
+            attempts=self.attempts,
+            began=self._budget.began,
+            now=fleet.clock(),
+        )
+
+    def _emit_waiting(self) -> None:
+        """Emit, once, that the running task waits."""
+        if self._fleet.emitter is not None:
+            self._fleet.emitter.on_waiting()

@@ -1,0 +1,218 @@
+"""
+Releasing a lock that another client holds.
+
+    inspect ──► revoke these values ──► a majority ──► grace ─────────► release the
+    (all         (a value that nobody    has done       (the holder       revocations (the
+    masters)      holds, with a ttl)     so             finds out)        queue is woken)
+
+- Commands name only values that were seen by the inspection. A client that acquires the
+  lock meanwhile has another value and keeps it, also on a master that is late.
+- The grace exists for the holder. The revocation changes the key, so that masters push
+  the change; the holder checks the key, finds the revocation, and its body is cancelled.
+  If the key were deleted at once, another client could acquire the lock before that.
+- A master that has not confirmed the revocation is sent it again (as a debt) when it
+  answers. It is the revocation that is repeated, not a release: on this master too
+  the holder gets its grace, and the key expires by itself.
+- Masters where the lock is free get a revocation as well. Without it two clients could
+  hold the lock: of three masters one has granted it to C, one to the holder, and one is
+  free. The values of both are revoked. Then a request of C reaches the free master, which
+  grants it. C counts two grants and does not know that the first one is gone; after the
+  grace the two other masters grant the lock to D.
+- A key that can't be a lock is never named to a master, and so never changed.
+- If the caller is cancelled, the revocations that were sent expire by themselves.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+from redlock_aio._engine.admin.inspect import Inspection, hear, unavailable
+from redlock_aio._engine.hold.watchdog import CHECK_AFTER, CHECK_INTERVAL, Watchdog
+from redlock_aio._engine.masters import Fleet
+from redlock_aio._engine.round import Release, Round
+from redlock_aio._protocol import commands, lock_state, replies, revocation
+from redlock_aio._protocol.lock_state import Told
+from redlock_aio._protocol.request import Silence
+from redlock_aio._protocol.revocation import BY_FORCE
+from redlock_aio._rules.quorum import GRANTED, OPEN, WON, Answer, Vote, majority
+from redlock_aio.errors import QuorumUnavailableError, RedlockError
+
+UNCONFIRMED = Silence(Answer.TIMED_OUT, "it has not confirmed that the lock is revoked")
+
+
+class Clearing(Release):
+    """A release that a master grants if the value is not there afterwards, or was not before."""
+
+    __slots__ = ("found",)
+
+    def __init__(self, fleet: Fleet, payload: bytes, ttl: int, asked: Round) -> None:
+        super().__init__(fleet.links, payload, ttl, asked)
+        self.found = False
+        """Whether a master had the value."""
+
+    def answered(self, master: int, reply: object, /) -> None:
+        """Count each reply as a grant that proves that the value is not there any more."""
+        self.found = self.found or reply == GRANTED
+        super().answered(master, GRANTED if replies.is_settled(reply) else reply)
+
+
+class Revocation(Clearing):
+    """The request to replace a value by a revocation."""
+
+    __slots__ = ()
+
+    @property
+    def needless(self) -> int:
+        """0: each master may have the value, also one that could not be asked for it."""
+        return 0
+
+
+class Eviction:
+    """
+    One forced release.
+
+    Args:
+        resource: Its name in errors.
+
+        max_ttl: The longest ttl in ms that a holder may have given the key.
+    """
+
+    def __init__(
+        self, fleet: Fleet, watchdog: Watchdog, resource: str, key: bytes, max_ttl: int
+    ) -> None:
+        self._fleet = fleet
+        self._watchdog = watchdog
+        self._resource = resource
+        self._key = key
+        self._max_ttl = max_ttl
+        self._began = fleet.clock()
+        self._instead = revocation.revocation(fleet.token())
+        self._grace = revocation.grace(CHECK_AFTER, CHECK_INTERVAL, fleet.master_timeout)
+
+    def __repr__(self) -> str:
+        return f"<Eviction from {self._resource!r}>"
+
+    @property
+    def _lives(self) -> int:
+        """
+        The ttl of a revocation in ms: the grace, and two time-outs to release it explicitly.
+
+        Only an explicit release wakes the fair queue; an expiry does not.
+        """
+        return self._grace + 2 * self._fleet.master_timeout
+
+    async def run(self) -> bool:
+        """
+        Release the lock, also if another client holds it.
+
+        Returns:
+            Whether it was held, on any master.
+
+        Raises:
+            QuorumUnavailableError: Too few masters have answered.
+
+            RedlockError: What the masters keep is no lock; or the manager was closed
+                meanwhile.
+
+        Cancellation:
+            If a revocation was sent already, the lock is free after a moment all the same.
+        """
+        asked = Inspection(self._fleet, self._key)
+        await hear(self._fleet, asked)
+        states = [lock_state.read(reply) for reply in asked.replies]
+        objections = [lock_state.objection(reply) for reply in asked.replies]
+        locks = [None if why else state for state, why in zip(states, objections, strict=True)]
+        values = _longest(locks, self._max_ttl)
+        no_locks = sum(map(bool, objections))
+        if no_locks >= majority(len(states)) or (no_locks and not values):
+            raise self._no_lock(objections)
+        if not values:
+            quarantined = zip(states, asked.quarantines, strict=True)
+            known = sum(state is not None and not why for state, why in quarantined)
+            if known < majority(len(states)):
+                views = lock_state.lock_state(self._resource, asked.said()).views
+                raise self._unavailable([view.vote for view in views])
+            return False
+        revoked = await self._revoke(values, asked)
+        # No grace if all masters have answered and none had a value any more: its holder has
+        # released it meanwhile. A master that has not answered may have had it.
+        if any(round.found or round.missing for round in revoked):
+            await asyncio.sleep(self._grace / 1000)
+        await self._free(revoked)
+        return any(round.found for round in revoked)
+
+    async def _revoke(self, values: Mapping[bytes, int], asked: Inspection) -> list[Revocation]:
+        """Replace *values* by a revocation; each is given with the ms for which it may live."""
+        fleet = self._fleet
+        revoked = [
+            Revocation(
+                fleet,
+                revocation.revoke(self._key, value, self._instead, self._lives),
+                ttl,
+                asked,
+            )
+            for value, ttl in values.items()
+        ]
+        for round in revoked:
+            fleet.send(round)
+        try:
+            for round in revoked:
+                await self._settle(round)
+        finally:
+            # Also after an error or a cancellation: on some masters the lock is revoked, and
+            # a master does not push to this process what this process has changed
+            # itself. Without this line a holder in this process would find out at its
+            # next extension, when others may have the lock already.
+            self._watchdog.lose_tokens(values, BY_FORCE)
+        return revoked
+
+    async def _free(self, revoked: Sequence[Revocation]) -> None:
+        """Release the revocations, wake the fair queues, and the waiters of this process."""
+        keys = (self._key, *commands.queue_keys(self._key))
+        free = commands.leave(keys, self._instead, revocation.NO_MEMBER, stay=True)
+        freed = Clearing(self._fleet, free, self._lives, revoked[0])
+        fleet = self._fleet
+        fleet.flush()
+        for number, link in enumerate(fleet.links):
+            # A master that has not confirmed the revocation may execute it late, or as a debt.
+            # A release behind it would cut the grace short there: the revocation is to last
+            # from its arrival until it expires.
+            if any(round.replies[number] != GRANTED for round in revoked):
+                Round.not_sent(freed, number, UNCONFIRMED)
+            elif (silence := link.send(freed.payload, (freed,))) is not None:
+                freed.not_sent(number, silence)
+        fleet.loop.call_later(fleet.master_timeout / 1000, freed.expire)
+        if self._key in fleet.lines:
+            fleet.lines[self._key].notify_released()
+        await self._settle(freed)
+
+    async def _settle(self, round: Clearing) -> None:
+        if round.verdict is OPEN:
+            await self._fleet.wait_for(round)
+        self._fleet.check_open()
+        if round.verdict is not WON:
+            raise self._unavailable(round.votes())
+
+    def _no_lock(self, objections: Sequence[str]) -> RedlockError:
+        names = (link.name for link in self._fleet.links)
+        why = "; ".join(f"{n}: {why}" for n, why in zip(names, objections, strict=True) if why)
+        return RedlockError(
+            f"{self._resource!r} is not a lock, and was not released ({why});"
+            " if it is the program's own data, lock under a key_prefix"
+        )
+
+    def _unavailable(self, votes: Sequence[Vote]) -> QuorumUnavailableError:
+        return unavailable(self._resource, votes, self._fleet.clock() - self._began)
+
+
+def _longest(states: Sequence[Told | None], max_ttl: int) -> dict[bytes, int]:
+    """
+    Return the values that masters keep, each with the ms for which a master may keep it.
+
+    Args:
+        max_ttl: The longest time for which its holder may have extended it since.
+    """
+    longest: dict[bytes, int] = {}
+    for state in states:
+        if state is not None and state.value is not None:
+            longest[state.value] = max(state.left, max_ttl, longest.get(state.value, 0))
+    return longest

@@ -1,0 +1,276 @@
+"""
+One lease as the engine keeps it: its state, its key, who shares it, whom its loss cancels.
+
+A `HeldLease` knows neither the watchdog nor the locks above it. It reports by one
+callback (`on_recheck`), and by what is registered with it: scopes and an event.
+"""
+
+import asyncio
+import contextlib
+import math
+import weakref
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeAlias
+
+from anyio import CancelScope
+
+from redlock_aio._engine.attempt import Attempt
+from redlock_aio._engine.emitter import Emitter, milliseconds
+from redlock_aio._engine.local_queue import Line
+from redlock_aio._engine.round import Round
+from redlock_aio._protocol.lease_export import Handed
+from redlock_aio._rules import lock_value, timing
+from redlock_aio._rules.lease_state import HELD, LOST, RELEASED, Lifetime
+from redlock_aio._rules.quorum import WON
+from redlock_aio.errors import LockLostError, RedlockError
+from redlock_aio.events import Extended, Lost, Released
+
+KEY_GONE = "a majority of the masters no longer has its key"
+OVERTAKEN = "somebody else has had the lock on a majority of the masters since"
+
+
+Sharer: TypeAlias = "weakref.ref[asyncio.Task[object]] | None"
+"""A task that shares a lease; a weak reference, so that its frames are not kept alive."""
+
+
+class HeldLease(Lifetime):
+    """
+    One lease as the engine keeps it.
+
+    Args:
+        attempt: What has won it: the token, the key and the fencing token.
+
+        resources: Their names, as the user gave them.
+
+        line: The tasks of this process that want the same key.
+
+        now: The present instant, after a majority was counted.
+
+        factor: The drift factor.
+
+        renewed: Whether the watchdog extends it.
+    """
+
+    __slots__ = (
+        "_lost", "at", "attempt", "check_at", "checked_at", "count", "guarded", "held_for",
+        "held_since", "inner", "keep_until", "line", "on_recheck", "others", "owner",
+        "pending_ttl", "released", "requested_ttl", "resources", "scope", "task",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        attempt: Attempt,
+        resources: tuple[str, ...],
+        line: Line,
+        now: float,
+        factor: float,
+        renewed: bool,
+    ) -> None:
+        super().__init__(now, attempt.until, attempt.ttl, factor, renewed)
+        self.resources: tuple[str, ...] = resources
+        self.attempt: Attempt = attempt
+        self.count: int = 1
+        """How many leases of one owner share it; 0 if the last was dropped without a release."""
+        self.owner: object = None
+        """The *owner* of its lock; without one it belongs to its task."""
+        self.task: Sharer = None
+        """The task that has acquired it, or has entered it since."""
+        self.others: tuple[Sharer, ...] = ()
+        """The tasks that share it with the first one."""
+        self.requested_ttl: int = attempt.ttl
+        """The ttl in ms of the last extension that was sent, acknowledged or not."""
+        self.pending_ttl: int = 0
+        """The longest ttl that a sharer wants and no extension has requested yet; 0 for none."""
+        self.keep_until: float = 0.0
+        """Until when the masters keep the key after a release; see *hold_at_least*."""
+        self.released: Round | None = None
+        """The round that releases it, once it has ended."""
+        self.scope: CancelScope | None = None
+        """What cancels the body of the task that entered it first."""
+        self.guarded: Sharer = None
+        """The task whose body `scope` cancels."""
+        self.inner: tuple[tuple[CancelScope, Sharer], ...] = ()
+        """The scopes and tasks of bodies that were entered later, in that order."""
+        self.held_since: float = now
+        self.held_for: float | None = None
+        """For how many seconds it was held, from a release until that is emitted."""
+        self.line: Line = line
+        self.at: float = 0.0
+        """When the watchdog attends to it next."""
+        self.check_at: float = math.inf
+        """When to check whether the masters still have its key."""
+        self.checked_at: float = -math.inf
+        """When that was checked last."""
+        self.on_recheck: Callable[[HeldLease], None] | None = None
+        """Called with this lease when its key should be checked soon; the watchdog sets it."""
+        self._lost: asyncio.Event | None = None
+
+    @property
+    def lost(self) -> asyncio.Event:
+        """An event that is set when the lease is lost; created by the first access."""
+        if self._lost is None:
+            self._lost = asyncio.Event()
+            self.notify_lost()
+        return self._lost
+
+    def handover(self, now: float, boot: str) -> Handed:
+        """
+        Return what another process must know to go on with the lease.
+
+        Args:
+            boot: The boot that *now* counts from, see `clock.boot_of`.
+
+        Raises:
+            RedlockError: Others share it.
+        """
+        if self.count > 1:
+            names = ", ".join(map(repr, self.resources))
+            raise RedlockError(f"{names} can't be handed over: {self.count} leases share the lock")
+        attempt = self.attempt
+        return Handed(
+            self.resources,
+            attempt.token,
+            self.ttl,
+            now,
+            timing.remaining(self.deadline, now),
+            boot,
+            fence=attempt.fence,
+            member=attempt.member,
+            max_hold=None if self.ends == math.inf else timing.remaining(self.ends, now),
+            keep=math.ceil(max(self.keep_until - now, 0.0) * 1000),
+        )
+
+    def extended_event(self, ttl: int, before: int) -> Extended:
+        """Return the event of an extension to *ttl* that came *before* ms before the loss."""
+        token = self.attempt.token
+        return Extended(self.resources, lock_value.fingerprint(token), ttl, before)
+
+    def end_event(self, held: float) -> Released | Lost:
+        """Return the event of its end, after it was held for so many seconds."""
+        who, held_ms = lock_value.fingerprint(self.attempt.token), milliseconds(held)
+        if self.state is RELEASED:
+            return Released(self.resources, who, held_ms)
+        return Lost(self.resources, who, self.reason, held_ms)
+
+    async def reported(
+        self, emitter: Emitter, end: Callable[[], Coroutine[Any, Any, None]]
+    ) -> None:
+        """
+        Release the lease by *end*, and emit how it has ended.
+
+        It is for the first call that releases it: that one gets the masters' answers.
+
+        Cancellation:
+            As for *end*; the event is emitted all the same.
+        """
+        try:
+            await end()
+        finally:
+            held, self.held_for = self.held_for, None
+            if held is not None:
+                emitter.emit(self.end_event(held))
+            else:
+                emitter.flush()  # Its loss may be an event that waits for the next turn.
+
+    def apply_release(self) -> None:
+        """Mark it as lost if the replies to its release say that the key was gone before."""
+        release = self.released
+        if release is None or release.verdict is WON:
+            return
+        if release.refused_by_a_majority(self.attempt.unsent):
+            self.state = LOST
+            self.reason = KEY_GONE
+            self.notify_lost()
+
+    def notify_lost(self) -> None:
+        """
+        If the lease is lost, set its event and cancel the bodies that it guards.
+
+        Of nested bodies of one task only the innermost is cancelled here, and the next one
+        when that has ended (`Lease` calls this again then). An anyio scope lets a
+        cancellation pass if a scope around it is cancelled too: if all were cancelled at
+        once, the inner block could not turn its cancellation into a `LockLostError`.
+        """
+        if self.state is not LOST:
+            return
+        if self._lost is not None:
+            self._lost.set()
+        cancelled: list[Sharer] = []
+        for scope, task in reversed(((self.scope, self.guarded), *self.inner)):
+            if scope is not None and task not in cancelled:
+                cancelled.append(task)
+                scope.cancel(f"lock lost: {self.reason}")
+
+    def is_of(self, task: asyncio.Task[object] | None) -> bool:
+        """Return whether *task* holds it, alone or with others."""
+        shares = (self.task, *self.others)
+        return task is not None and any(ref is not None and ref() is task for ref in shares)
+
+    def abandon(self, reason: str) -> None:
+        """Mark the lease of a closed event loop as lost: no task of it can be notified."""
+        if self.state is HELD:
+            self.lose(reason)
+            if self._lost is not None:
+                with contextlib.suppress(RuntimeError):  # Its waiters are in that loop.
+                    self._lost.set()
+
+    def add_share(self, task: Sharer) -> None:
+        """Count one more lease that shares it, of *task*."""
+        if self.count:
+            self.others = (*self.others, task)
+        else:
+            self.task = task
+        self.count += 1
+
+    def remove_share(self, task: Sharer) -> None:
+        """Count one lease less, that of *task*."""
+        self.count -= 1
+        others = list(self.others)
+        if task in others:
+            others.remove(task)
+        elif others:
+            self.task = others.pop()
+        self.others = tuple(others)
+
+    def dropped(self, task: Sharer) -> str:
+        """Count one less, who did not release it; return what a warning says of that."""
+        self.remove_share(task)
+        if self.count:  # The others go on, and the last of them releases it.
+            return f"was never released; {self.count} more share it"
+        self.renewed = False
+        return "was never released; it is not extended any more"
+
+    def guard(self, scope: CancelScope, task: Sharer) -> None:
+        """Cancel one more body, that of *task*, when the lease is lost."""
+        if self.scope is None and not self.inner:
+            self.scope = scope
+            self.guarded = task
+        else:
+            self.inner = (*self.inner, (scope, task))
+
+    def unguard(self, scope: CancelScope | None) -> None:
+        """Stop cancelling the body with this *scope*."""
+        if self.scope is scope:
+            self.scope = None
+        if self.inner:
+            self.inner = tuple(inner for inner in self.inner if inner[0] is not scope)
+
+    def add_note(self, error: BaseException | None) -> None:
+        """Add the loss, if the lease is lost, to an *error* of a body that does not tell it."""
+        if self.state is LOST and isinstance(error, Exception):
+            loss = str(LockLostError(self.resources, self.reason))
+            # The body of another share may have raised or noted it.
+            if str(error) != loss and loss not in getattr(error, "__notes__", ()):
+                error.add_note(loss)
+
+    def recheck_soon(self) -> None:
+        """Ask the watchdog to check soon whether the masters still have the key."""
+        if self.on_recheck is not None:
+            self.on_recheck(self)
+
+    def changed(self, _master: int) -> None:
+        """Called when a master reports that others may have changed the key."""
+        self.recheck_soon()
+
+    def on_local_release(self) -> None:
+        """Called when another lock of this process was released; that changes nothing here."""

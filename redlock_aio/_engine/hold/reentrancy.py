@@ -1,0 +1,165 @@
+"""
+Re-entrant locks: a second acquisition by the same owner shares the lease that it holds.
+
+A lease belongs to the *owner* of its lock, or without one to the task that has acquired
+or entered it. To share it, no master is asked; the last release releases it. Without
+``reentrant=True`` an acquisition that would wait for its own owner for ever raises instead.
+"""
+
+import asyncio
+import math
+import weakref
+from collections.abc import Coroutine
+from typing import TypeVar
+
+from redlock_aio._engine.hold.held_lease import HeldLease, Sharer
+from redlock_aio._engine.masters import Fleet
+from redlock_aio._engine.options import LockSpec
+from redlock_aio._rules import membership
+from redlock_aio.errors import LockNotAcquiredError, RedlockError
+
+T = TypeVar("T")
+
+
+def task_ref(task: asyncio.Task[object] | None) -> Sharer:
+    """Return a weak reference to *task*: its frames are not kept alive."""
+    return None if task is None else weakref.ref(task)
+
+
+def find_shared(fleet: Fleet, lock: LockSpec, *, waits: bool) -> HeldLease | None:
+    """
+    Return the lease that this task or *owner* holds on all the lock's keys, or ``None``.
+
+    Args:
+        waits: Whether the acquisition would wait for other holders.
+
+    Raises:
+        RedlockError: This task or owner holds the lock or a part of it, so that it would
+            wait for itself for ever; or it holds the lock without a fencing token, and
+            wants one.
+    """
+    now, task = fleet.clock(), asyncio.current_task(fleet.loop)
+    # A fair wait does not count attempts.
+    for_ever = (
+        waits
+        and lock.options.wait is None
+        and (lock.options.fair or lock.options.retry.attempts is None)
+    )
+    holds: dict[HeldLease, None] = {}
+    for key in lock.key.each:
+        line = fleet.lines.get(key)
+        hold = None if line is None else line.holder
+        if isinstance(hold, HeldLease) and hold.valid(now):
+            holds[hold] = None
+    for hold in holds:
+        here = hold.is_of(task)
+        same = here if lock.owner is None else _is_owner(hold, lock.owner)
+        if same and lock.options.reentrant and _has_all(hold, lock):
+            if lock.options.fencing and not hold.attempt.fence:
+                raise RedlockError(
+                    f"{_names(lock.resources)} can't be taken again with fencing=True:"
+                    " it is held without a fencing token"
+                )
+            return hold
+        if (here or same) and for_ever and _lasts(hold):
+            raise RedlockError(_why(hold, lock, "this task itself" if here else "its owner"))
+    return None
+
+
+async def unless_shared(
+    fleet: Fleet, lock: LockSpec, asking: Coroutine[object, object, T]
+) -> T | None:
+    """
+    Await *asking*; ``None`` if another task of the same owner has acquired the lock meanwhile.
+
+    Two tasks of one owner may ask for the lock at the same time, and neither holds it yet.
+    When the first one acquires it, the second must share it and not wait for it: the
+    release of the first may be waiting for the second. So the second is cancelled, which
+    takes back whatever it has asked for, and looks for the lease again.
+
+    Cancellation:
+        Passed on to *asking*. A cancellation by the program wins, also if it comes in the
+        same turn of the loop as the one by this function.
+    """
+    task = asyncio.current_task(fleet.loop)
+    before = 0 if task is None else task.cancelling()
+    shared = False
+
+    def on_acquired(hold: object) -> None:
+        nonlocal shared
+        ours = isinstance(hold, HeldLease) and _is_owner(hold, lock.owner) and _has_all(hold, lock)
+        if ours and task is not None and not shared:
+            shared = True
+            task.cancel("others of the same owner have it")
+
+    fleet.owner_waiters[on_acquired] = None
+    try:
+        return await asking
+    except asyncio.CancelledError:
+        # As in `asyncio.timeout`: more cancellations than ours come from the program.
+        if task is None or not shared or task.uncancel() > before:
+            raise
+        return None
+    finally:
+        del fleet.owner_waiters[on_acquired]
+
+
+def notify_owner_waiters(fleet: Fleet, hold: HeldLease) -> None:
+    """Notify the waiting tasks that an owner has acquired *hold*."""
+    for on_acquired in list(fleet.owner_waiters):
+        on_acquired(hold)
+
+
+def _is_owner(hold: HeldLease, owner: object) -> bool:
+    return hold.owner is not None and bool(hold.owner == owner)
+
+
+def _has_all(hold: HeldLease, lock: LockSpec) -> bool:
+    return set(lock.key.each) <= set(hold.attempt.key.each)
+
+
+def _lasts(hold: HeldLease) -> bool:
+    """Return whether a wait for *hold* by its own holder could never succeed."""
+    # It is extended for ever, or its end would cancel the body in which the wait is.
+    guards = hold.scope is not None or bool(hold.inner)
+    return guards or (hold.renewed and hold.ends == math.inf)
+
+
+def add_hint(fleet: Fleet, lock: LockSpec, error: BaseException) -> None:
+    """Set the hint of *error* if this task holds the lock itself, or somebody has to act."""
+    if not isinstance(error, LockNotAcquiredError):
+        return
+    now, task = fleet.clock(), asyncio.current_task(fleet.loop)
+    if any(vote.detail.startswith("NOPERM") for vote in error.votes):
+        keys = ", ".join(repr(key.decode(errors="replace")) for key in lock.key.each)
+        error.hint = f"the masters' user lacks a right for the key {keys}: see examples/acl.md"
+        return
+    if any(membership.is_refusal(vote.detail) for vote in error.votes):
+        error.hint = membership.ADVICE
+        return
+    for key in lock.key.each:
+        line = fleet.lines.get(key)
+        hold = None if line is None else line.holder
+        if isinstance(hold, HeldLease) and hold.valid(now) and hold.is_of(task):
+            error.hint = f"this task itself holds {_names(hold.resources)}; {_how(hold, lock)}"
+
+
+def _why(hold: HeldLease, lock: LockSpec, who: str) -> str:
+    """Return the error for an acquisition that would wait for its own holder, with a remedy."""
+    return (
+        f"{_names(lock.resources)} would never come: {who} holds {_names(hold.resources)};"
+        f" {_how(hold, lock)}, and if another task is to release it, give a wait"
+    )
+
+
+def _how(hold: HeldLease, lock: LockSpec) -> str:
+    """Return how a lock can be acquired again by its holder."""
+    if not lock.options.reentrant:
+        return "reentrant=True takes it again"
+    if _has_all(hold, lock):
+        return "only the owner that has acquired it takes it again"
+    return "a part of what is wanted can't be added to it; take all at once"
+
+
+def _names(resources: tuple[str, ...]) -> str:
+    return ", ".join(map(repr, resources))

@@ -1,0 +1,165 @@
+"""
+Requests by which masters keep the key of a lease again, or for longer.
+
+A master may lack the key because somebody else had it when the lease was acquired, or
+because it has lost it since. An extension that holds has the key set there again. What keeps
+a master from counting after that is described in `_rules.fencing`.
+
+    extension holds ─► Restoration ─► key set: counts from the next extension on
+                         ▲   │
+                         │   ├─ somebody else has the key there now ─► again, a few times
+                         │   └─ its counter is beyond our fencing token ─► Lifting
+                         └──────────────── a majority has lifted its counters ┘
+"""
+
+import functools
+import random
+
+from redlock_aio._engine.hold.held_lease import HeldLease
+from redlock_aio._engine.masters import Fleet
+from redlock_aio._engine.round import Round
+from redlock_aio._protocol import replies
+from redlock_aio._protocol.commands import NEVER
+from redlock_aio._protocol.primitives import Counter
+from redlock_aio._protocol.request import Request
+from redlock_aio._rules.quorum import WON
+
+REPEAT_AFTER = 0.01
+"""Seconds, on average, until a key is set again that somebody else had on a master."""
+
+
+class Restoration:
+    """
+    The request to set the key of a held lease again on one master.
+
+    The master counts from the next extension on: by then it has had the key all the time,
+    while a majority of others had it. If its counter is beyond the fencing token, it keeps
+    the key from now on, so that nobody raises the counter any more, and counts only after
+    a `Lifting`.
+
+    Args:
+        ceiling: Up to where a majority has lifted its counters; see `Lifting`.
+
+        tries: How often it is repeated if somebody else has the key there.
+    """
+
+    __slots__ = ("_ceiling", "_fleet", "_hold", "_tries")
+
+    def __init__(self, fleet: Fleet, hold: HeldLease, ceiling: int = 0, tries: int = 0) -> None:
+        self._fleet = fleet
+        self._hold = hold
+        self._ceiling = ceiling
+        self._tries = tries
+
+    def send_to(self, master: int) -> None:
+        """Send it to *master*, unless the lease is over."""
+        fleet, hold = self._fleet, self._hold
+        if not hold.valid(fleet.clock()):
+            return
+        fleet.flush()  # behind all that was asked before
+        request = Request(hold.attempt.restoration(hold.ttl, self._ceiling), self._on_reply)
+        if fleet.links[master].send(request.payload, (request,)) is None:
+            hold.attempt.unsent &= ~(1 << master)
+
+    def _on_reply(self, master: int, reply: object) -> None:
+        """
+        Repeat it if somebody else has the key; lift the counters if its own is too high.
+
+        1. An extension changes the key on all masters, which wakes the waiters.
+        2. They try at once, and get the key on the masters where it is free, just before
+           this request arrives there.
+        3. They fail, and give the key back a moment later.
+
+        Without a repetition this race could go the same way at each extension, and the
+        master would never count.
+        """
+        if isinstance(reply, int) and reply > 0:
+            if not self._ceiling:
+                lift(self._fleet, self._hold, master, reply)
+        elif self._tries and (reply is None or isinstance(reply, int)):
+            self._tries -= 1
+            # At random: not in step with those who try again after a failure.
+            delay = REPEAT_AFTER * (0.5 + random.random())  # noqa: S311 - no secret
+            self._fleet.loop.call_later(delay, self.send_to, master)
+
+
+class Lifting(Round):
+    """
+    The request to lift the counters of a lease to the higher one of another master.
+
+    When a majority has done so, nobody else can agree on a fencing token up to there. So
+    the other master counts again with its counter as it is.
+    """
+
+    __slots__ = ("_on_won",)
+
+    def __init__(
+        self, fleet: Fleet, hold: HeldLease, counter: Counter, master: int, ceiling: int
+    ) -> None:
+        attempt = hold.attempt
+        super().__init__(fleet.links, counter.lift(attempt.token, attempt.fence, ceiling))
+        self._on_won = functools.partial(Restoration(fleet, hold, ceiling).send_to, master)
+
+    def settled(self) -> None:
+        """With a majority, make the other master count again; else the next extension retries."""
+        if self.verdict is WON:
+            self._on_won()
+        super().settled()
+
+
+def lift(fleet: Fleet, hold: HeldLease, master: int, ceiling: int) -> None:
+    """
+    Lift the counters of a majority to *ceiling*, so that *master* can count again.
+
+    An attempt of others that failed may have raised its counter beyond the fencing token.
+    Without this the lease would stand on the other masters until it ends.
+    """
+    counter = hold.attempt.counter
+    if counter is not None and ceiling < NEVER and hold.valid(fleet.clock()):
+        fleet.send(Lifting(fleet, hold, counter, master, ceiling))
+
+
+class Leaving(Round):
+    """A request that follows a lease whose key the masters are to keep after its end."""
+
+    __slots__ = ()
+
+    def declined(self, master: int, reply: object) -> None:
+        """Repeat it on a master without the scripts, behind the scripts that it now gets."""
+        if replies.has_no_script(reply):
+            self._links[master].send(self.payload, (Request(self.payload),))
+
+
+class Keeping(Leaving):
+    """
+    The request to keep the key of a lease that was released, for *hold_at_least*.
+
+    Args:
+        left: For how many ms.
+    """
+
+    __slots__ = ("_attempt", "_fleet", "_lives", "_until")
+
+    def __init__(self, fleet: Fleet, hold: HeldLease, left: int) -> None:
+        super().__init__(fleet.links, hold.attempt.extension(left))
+        self._fleet = fleet
+        self._attempt = hold.attempt
+        self._until = hold.keep_until
+        self._lives = max(hold.longest_ttl, left)
+
+    def declined(self, master: int, reply: object) -> None:
+        """
+        Release the key after its time on a master that may execute this request too late.
+
+        It hung, or the connection ended before the reply: it may still execute the request
+        when it goes on, and would keep the key for the full time from then.
+        """
+        super().declined(master, reply)
+        never_sent = self._attempt.unsent >> master & 1
+        if not never_sent and not isinstance(reply, int | Exception):
+            left = max(self._until - self._fleet.clock(), 0.0)
+            self._fleet.loop.call_later(left, self._release, master)
+
+    def _release(self, master: int) -> None:
+        if not self._fleet.closed:
+            self._links[master].owe(self._attempt.release(), self._lives)

@@ -1,0 +1,389 @@
+"""
+One watchdog for all leases of a manager.
+
+    add ─► heap, ordered by time ─► one timer ─┬─ deadline is near ──► lose
+                ▲                              ├─ key may be gone ───► KeyCheck ─► lose
+                │                              └─ extension is due ──► Renewal ──► apply_result
+                └──────────────────────────────────────────────────────────────────────┘
+
+Leases that are due in one turn of the loop are extended together: their commands
+leave in one write per master. Each extension holds or fails by its own quorum.
+The timer ends a lease at its deadline, whatever the replies to an extension that
+is underway would be.
+
+A lease that is held for longer than `CHECK_AFTER` has the masters push changes of
+its key (client tracking). After a push its key is checked on all masters, so that
+its holder is cancelled at once when the key is gone, not at the next extension.
+"""
+
+import asyncio
+import heapq
+import itertools
+import math
+import random
+from collections.abc import Callable, Collection
+
+from anyio import CancelScope
+
+from redlock_aio._engine.attempt import take_back
+from redlock_aio._engine.hold.held_lease import HeldLease, Sharer
+from redlock_aio._engine.hold.renewal import KeyCheck, Renewal
+from redlock_aio._engine.hold.restoration import Keeping, Leaving
+from redlock_aio._engine.masters import Fleet
+from redlock_aio._engine.origin import Origin
+from redlock_aio._rules import timing
+from redlock_aio._rules.lease_state import HELD, NEVER_STALLED, RELEASED, retry_pause
+from redlock_aio._rules.quorum import LOST as LOST_ROUND, OPEN, WON
+from redlock_aio.errors import LockLostError, LockNotHeldError
+
+BATCH = 200
+"""How many leases are attended to in one turn of the loop, so that other callbacks run between."""
+
+LONGEST_SLEEP = 0.5
+"""
+The longest time in seconds for which the timer is armed: it does not count the time
+that the machine was suspended, the clock of leases does.
+"""
+
+CHECK_AFTER = 0.1
+"""Seconds after which the key of a lease is checked and tracked: most leases are shorter."""
+
+CHECK_INTERVAL = 0.02
+"""The shortest time in seconds between two checks of a key that others change again and again."""
+
+STALL = 0.02
+"""Seconds by which the timer must be late for the error of a lost lease to mention it."""
+
+CLOSED = "the Redlock that keeps it was closed"
+
+
+class Watchdog:
+    """
+    Extends leases, and ends those that are lost.
+
+    Args:
+        fleet: The masters.
+
+        max_ttl: The longest ttl in ms to which a lease may be extended.
+    """
+
+    __slots__ = (
+        "_armed_for", "_heap", "_held", "_on_recheck", "_order", "_stalled", "_timer", "fleet",
+        "max_ttl", "origin", "scope",
+    )  # fmt: skip
+
+    def __init__(self, fleet: Fleet, *, max_ttl: int) -> None:
+        self.fleet: Fleet = fleet
+        self.origin: Origin = Origin(fleet.loop)
+        self.max_ttl: int = max_ttl
+        self._heap: list[tuple[float, int, HeldLease]] = []
+        self._held = 0
+        self._order = itertools.count()
+        self._timer: asyncio.TimerHandle | None = None
+        self._armed_for = math.inf
+        self._stalled = NEVER_STALLED
+        self._on_recheck: Callable[[HeldLease], None] = self.recheck_soon  # one for all leases
+        # anyio looks for the running library each time that it makes a scope. A watchdog
+        # belongs to one loop, so once is enough.
+        self.scope: type[CancelScope] = type(CancelScope())
+
+    def __repr__(self) -> str:
+        return f"<Watchdog of {self._held} leases>"
+
+    @property
+    def held(self) -> int:
+        """The number of leases that are held."""
+        return self._held
+
+    def add(self, hold: HeldLease, now: float) -> None:
+        """Watch over *hold* from now on."""
+        self._held += 1
+        hold.on_recheck = self._on_recheck
+        hold.schedule_renewal(now, random.random())  # noqa: S311 - no secret
+        if hold.due > now + CHECK_AFTER:
+            hold.check_at = now + CHECK_AFTER
+        self._push(hold, now)
+
+    def recheck_soon(self, hold: HeldLease) -> None:
+        """
+        Check soon whether the masters still have the key of *hold*.
+
+        Several calls in a short time, one for each master that pushes the change, lead to one
+        check; another one follows if the key is changed again after that was sent.
+        """
+        now = self.fleet.clock()
+        if hold.state is HELD and hold.check_at > now + CHECK_INTERVAL:
+            hold.check_at = max(now, hold.checked_at + CHECK_INTERVAL)
+            self._push(hold, now)
+
+    def _push(self, hold: HeldLease, now: float) -> None:
+        heap = self._heap
+        if len(heap) > 2 * self._held + 128:
+            # Entries of leases that have ended, or are due at another time now, stay in
+            # the heap until they outnumber the others: to remove one would cost a search.
+            heap[:] = [e for e in heap if e[2].state is HELD and e[0] == e[2].at]
+            heapq.heapify(heap)
+        at = hold.due
+        if hold.check_at < at:  # noqa: PLR1730 - faster
+            at = hold.check_at
+        hold.at = at
+        heapq.heappush(heap, (at, next(self._order), hold))
+        if at < self._armed_for:
+            self._arm(now)
+
+    def _arm(self, now: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._armed_for = math.inf
+        if self._heap:
+            delay = min(max(self._heap[0][0] - now, 0.0), LONGEST_SLEEP)
+            self._armed_for = now + delay
+            self._timer = self.fleet.loop.call_later(delay, self._tick)
+
+    def _tick(self) -> None:
+        """Attend to the leases that are due."""
+        self._timer = None
+        now = self.fleet.clock()
+        if now - self._armed_for >= STALL:
+            self._stalled = (self._armed_for, now)
+        self._armed_for = -math.inf  # no `_push` in the loop below arms the timer; the end does
+        heap = self._heap
+        batch = BATCH
+        while heap:
+            at, _, hold = heap[0]
+            if hold.state is not HELD or at != hold.at:
+                heapq.heappop(heap)
+            elif at > now or not batch:
+                break
+            else:
+                heapq.heappop(heap)
+                batch -= 1
+                self._attend(hold, now)
+        self._arm(now)
+
+    def _attend(self, hold: HeldLease, now: float) -> None:
+        # The deadline comes first: after a suspension all three may be due at once, and
+        # neither a check nor an extension can revive the lease then.
+        if hold.expired(now):
+            self.lose(hold, self.why_expired(hold, now))
+        elif now >= hold.check_at:
+            # Before it is sent: a change that is pushed from now on needs another check.
+            hold.check_at = math.inf
+            hold.checked_at = now
+            self._push(hold, now)
+            self.fleet.send_and_watch(KeyCheck(self.fleet, hold, self.lose))
+        elif hold.renewed and not self.fleet.closed:
+            self.renew(hold, max(hold.ttl, hold.pending_ttl), now)
+        else:  # it was dropped without a release, or is not extended; it ends at its deadline
+            hold.schedule_retry(now)
+            self._push(hold, now)
+
+    def renew(self, hold: HeldLease, ttl: int, now: float) -> Renewal:
+        """
+        Send one extension of *hold* to *ttl* ms from *now*, and return its round.
+
+        The order matters: making the round moves the deadline back if *ttl* is shorter than
+        what remains, and `_push` must see the new one. The round ends at the deadline at the
+        latest, because an extension that is granted after it revives nothing.
+        """
+        hold.requested_ttl = ttl
+        renewal = Renewal(self.fleet, hold, ttl, now, self.apply_result)
+        self._push(hold, now)
+        self.fleet.send_and_watch(renewal, (hold.deadline - now) * 1000)
+        return renewal
+
+    def apply_result(self, renewal: Renewal) -> bool:
+        """
+        Called when the verdict of an extension is final; return whether the extension holds.
+
+        Extensions of one lease may be underway together: the watchdog's, one of
+        `Lease.extend`, and one by which a sharer gets a longer ttl. Their verdicts come in
+        any order, also after the end of the lease. `extended` sorts that out: without its
+        epoch an older one with a longer ttl would move the deadline beyond the time for
+        which the masters, which obeyed the later one, keep the key.
+        """
+        hold = renewal.hold
+        now = self.fleet.clock()
+        if hold.state is not HELD:
+            return False
+        deadline = hold.deadline
+        if renewal.verdict is WON and hold.extended(renewal.epoch, renewal.began, renewal.ttl, now):
+            hold.schedule_renewal(now, random.random())  # noqa: S311 - no secret
+            self._push(hold, now)
+            renewal.restore_missing()
+            if (emitter := self.fleet.emitter) is not None:
+                emitter.emit_soon(hold.extended_event(renewal.ttl, timing.remaining(deadline, now)))
+            return True
+        if renewal.refused_by_a_majority(hold.attempt.unsent):
+            self.lose(hold, renewal.why_refused())
+        elif renewal.verdict is LOST_ROUND:
+            hold.schedule_retry(now)
+            self._push(hold, now)
+        return False
+
+    async def extend(self, hold: HeldLease, ttl: int) -> None:
+        """
+        Extend *hold* to *ttl* milliseconds from now, trying until its deadline.
+
+        Raises:
+            LockLostError: It was lost before a majority had agreed.
+
+            LockNotHeldError: It has been released.
+
+        Cancellation:
+            The lease is extended, or it stands as it was.
+        """
+        while True:
+            now = self.fleet.clock()
+            if hold.expired(now):
+                self.lose(hold, self.why_expired(hold, now))
+            if hold.state is RELEASED:
+                raise LockNotHeldError(hold.resources, hold.why_released())
+            if hold.state is not HELD:
+                raise LockLostError(hold.resources, hold.reason)
+            self.fleet.check_open()
+            renewal = self.renew(hold, ttl, now)
+            if renewal.verdict is OPEN:
+                await self.fleet.wait_for(renewal)
+            if renewal.verdict is WON and hold.valid(self.fleet.clock()):
+                return
+            if hold.state is not HELD:
+                continue  # to say how it ended
+            # A task waits for it, so it is repeated sooner than the watchdog would.
+            pause = retry_pause(hold.ttl, self.fleet.master_timeout)
+            await asyncio.sleep(max(min(pause, hold.deadline - self.fleet.clock()), 0))
+
+    def why_expired(self, hold: HeldLease, now: float) -> str:
+        """Return why the deadline of *hold* has passed, and whether the loop had stalled then."""
+        # The timer is never armed for later than `LONGEST_SLEEP`. If it is overdue, a callback
+        # has blocked the loop until now, and this call runs before the timer does.
+        due = self._armed_for
+        overdue = math.isfinite(due) and now - due >= STALL
+        return hold.why_expired((due, now) if overdue else self._stalled)
+
+    def lose(self, hold: HeldLease, reason: str) -> None:
+        """
+        Mark *hold* as lost, release its key where it is left, and cancel its bodies.
+
+        In this order: the release is queued for sending before any code of the program
+        runs. A body that acquires the lock anew as it is cancelled asks behind it.
+        """
+        if hold.state is HELD:
+            hold.lose(reason)
+            self._end(hold, self.fleet.clock())
+            hold.notify_lost()
+            if (emitter := self.fleet.emitter) is not None:
+                emitter.emit_soon(hold.end_event(self.fleet.clock() - hold.held_since))
+
+    def lose_tokens(self, tokens: Collection[bytes], reason: str) -> None:
+        """Lose each lease whose token is one of *tokens*."""
+        for _, _, hold in list(self._heap):  # to lose one may push another
+            if hold.attempt.token in tokens:
+                self.lose(hold, reason)
+
+    def release(self, hold: HeldLease) -> bool:
+        """
+        End *hold* as its holder wants, and send its release to the masters without waiting.
+
+        Returns:
+            Whether it was still valid. If not, it is lost.
+        """
+        if hold.state is HELD:
+            now = self.fleet.clock()
+            hold.held_for = now - hold.held_since
+            kept = hold.release(now)
+            if not kept:
+                hold.reason = self.why_expired(hold, now)
+            self._end(hold, now)
+            hold.notify_lost()
+            return kept
+        return False
+
+    def share(
+        self, hold: HeldLease, task: Sharer, ttl: int, *, renewed: bool, at_least: int
+    ) -> None:
+        """
+        Add a share of *task* to *hold*, as good as a lease of *ttl* ms acquired now.
+
+        If that needs an extension, it is sent and not awaited.
+        """
+        now = self.fleet.clock()
+        hold.add_share(task)
+        if at_least:
+            hold.keep_until = max(hold.keep_until, now + at_least / 1000)
+        was_renewed, hold.renewed = hold.renewed, hold.renewed or renewed
+        is_kept = was_renewed and min(hold.ttl, hold.requested_ttl) >= ttl
+        # The next extension asks for it again if the masters do not get this one.
+        hold.pending_ttl = max(hold.pending_ttl, ttl)
+        ends = min(hold.ends, timing.deadline(now, ttl, factor=hold.factor))
+        if not is_kept and ends > hold.deadline:
+            self.renew(hold, max(hold.ttl, hold.pending_ttl), now)
+        elif hold.renewed and not was_renewed:
+            hold.schedule_renewal(now, random.random())  # noqa: S311 - no secret
+            self._push(hold, now)
+
+    def leave(self, hold: HeldLease, task: Sharer) -> bool:
+        """End the share of *task* in *hold*, or release it if that is the last; see `release`."""
+        if hold.count <= 1 or not hold.valid(self.fleet.clock()):
+            return self.release(hold)
+        hold.remove_share(task)
+        return True
+
+    def hand_over(self, hold: HeldLease) -> None:
+        """
+        End *hold* without a release: another process goes on with its key.
+
+        A master that hung may execute late what was sent to it before: the acquisition, or
+        a restoration. By then the other process has given the key a new value, or nobody
+        has it, and the old value would block the lock there for a whole ttl. After a
+        normal end the release, which follows on the same connection, takes it back. Here
+        a release of the old value follows when its time is over.
+        """
+        fleet = self.fleet
+        held = fleet.clock() - hold.held_since
+        hold.hand_over()
+        self._held -= 1
+        hold.line.on_lease_ended(hold, fleet.clock())
+        if fleet.emitter is not None:
+            fleet.emitter.emit_soon(hold.end_event(held))
+        fleet.loop.call_later(hold.longest_ttl / 1000, self._release_old, hold)
+
+    def _release_old(self, hold: HeldLease) -> None:
+        if not self.fleet.closed:
+            take_back(self.fleet, hold.attempt, hold.longest_ttl)
+
+    def _end(self, hold: HeldLease, now: float) -> None:
+        self._held -= 1
+        if hold.keep_until > now and hold.state is RELEASED:
+            left = math.ceil((hold.keep_until - now) * 1000)
+            hold.released = keeping = Keeping(self.fleet, hold, left)
+            self.fleet.send(keeping)
+            if leaving := hold.attempt.only_leave():
+                # The next waiter of the fair queue is woken, and asks when the key expires.
+                self.fleet.send(Leaving(self.fleet.links, leaving))
+        else:
+            hold.released = take_back(self.fleet, hold.attempt, hold.longest_ttl)
+        hold.line.on_lease_ended(hold, now)
+
+    def is_awaited(self) -> bool:
+        """Return whether a task that was cancelled, and has not ended yet, holds a lease."""
+        held = (hold for _, _, hold in self._heap if hold.state is HELD)
+        tasks = (ref() for hold in held for ref in (hold.task, *hold.others) if ref is not None)
+        return any(task and task.cancelling() and not task.done() for task in tasks)
+
+    def abandon(self, reason: str) -> None:
+        """Mark all leases of a closed event loop as lost; nothing is sent to the masters."""
+        for _, _, hold in self._heap:
+            hold.abandon(reason)
+        self._heap.clear()
+        self._held = 0
+
+    def close(self, reason: str = CLOSED) -> None:
+        """Lose all leases: nothing would extend them any more."""
+        for _, _, hold in self._heap:
+            self.lose(hold, reason)
+        self._heap.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

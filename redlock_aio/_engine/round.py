@@ -1,0 +1,128 @@
+"""
+One question to all masters.
+
+    Fleet.ask ─┬─ link.send(payload) ── master A ──► reply ─┐
+               ├─ link.send(payload) ── master B ...        ├─► Round.answered ─► Tally ─► verdict
+               └─ ...                                       ┘
+
+A round is settled as soon as its outcome is certain; the masters that have not answered
+by then are still waited for, and counted as timed out after the master time-out. It costs
+one object and one future, whatever the number of masters.
+"""
+
+import asyncio
+from collections.abc import Sequence
+
+from redlock_aio._engine.links import Link
+from redlock_aio._protocol import replies
+from redlock_aio._protocol.request import Silence, Trust
+from redlock_aio._rules.quorum import Tally, Vote
+
+
+class Round(Tally):
+    """
+    One question to all masters, and their replies so far.
+
+    Args:
+        links: The masters.
+
+        payload: What they are asked.
+    """
+
+    __slots__ = ("_links", "debt_ttl", "payload", "unsent", "waiter")
+    trust = Trust.MUTED
+
+    def __init__(self, links: Sequence[Link], payload: bytes) -> None:
+        super().__init__(len(links))
+        self._links = links
+        self.payload: bytes = payload
+        self.debt_ttl: int = 0
+        self.unsent: int = 0  # a bit for each master to which the question was never sent
+        self.waiter: asyncio.Future[None] | None = None
+
+    @property
+    def needless(self) -> int:
+        """A bit for each master that need not get it; see `Release`."""
+        return 0
+
+    def not_sent(self, master: int, silence: Silence) -> None:
+        """Count a master that the question could not be sent to."""
+        self.unsent |= 1 << master
+        self.answered(master, silence)
+
+    def settled(self) -> None:
+        """Wake whoever waits."""
+        if self.waiter is not None and not self.waiter.done():
+            self.waiter.set_result(None)
+
+    def expire(self) -> None:
+        """Count the masters that have not answered as timed out."""
+        for number in self.missing:
+            self.answered(number, self._links[number].overdue())
+
+    def votes(self) -> tuple[Vote, ...]:
+        """Return what each master has said so far."""
+        said = [replies.read(reply) for reply in self.replies]
+        return tuple(
+            Vote(link.name, silence.answer, silence.detail, permanent=silence.permanent)
+            for link, silence in zip(self._links, said, strict=True)
+        )
+
+    def refused_by_a_majority(self, never: int = 0) -> bool:
+        """
+        Return whether so many said no, themselves, that no majority can have said yes.
+
+        Args:
+            never: A bit for each master that can't have said yes anyway.
+        """
+        no = sum(
+            reply.__class__ is int or reply.__class__ is list or never >> i & 1
+            for i, reply in enumerate(self.replies)
+        )
+        return no * 2 >= len(self.replies)
+
+
+class Release(Round):
+    """
+    The question to forget a lock; who does not answer will be asked again.
+
+    Args:
+        ttl: For how many milliseconds the key may live without it.
+
+        asked: The round that may have made the key.
+    """
+
+    __slots__ = ("_asked",)
+    trust = Trust.IF_FOUND
+
+    def __init__(self, links: Sequence[Link], payload: bytes, ttl: int, asked: Round) -> None:
+        super().__init__(links, payload)
+        self.debt_ttl = ttl
+        self._asked = asked
+
+    @property
+    def debt(self) -> bytes:
+        """The command that is repeated until a master has confirmed it."""
+        return self.payload
+
+    @property
+    def needless(self) -> int:
+        """A bit for each master that can't have the key, because it was never sent the request."""
+        return self._asked.unsent
+
+    def not_sent(self, master: int, silence: Silence) -> None:
+        """Owe the release to a master that may have the key."""
+        super().not_sent(master, silence)
+        if not replies.is_unsettled(silence):  # Else it is owed by now.
+            self._owe(master)
+
+    def declined(self, master: int, reply: object) -> None:
+        """Owe the release after an error, or when the connection ended before the reply."""
+        if replies.is_unsettled(reply):
+            self._owe(master)
+
+    late = declined  # The reply counts no more, but the key is still on the master.
+
+    def _owe(self, master: int) -> None:
+        if not self.needless >> master & 1:
+            self._links[master].owe(self.debt, self.debt_ttl)

@@ -1,0 +1,338 @@
+"""
+Waiting in order, in a queue that each master keeps.
+
+    enter all queues ─► ask each master ─┬─ a majority grants ─────────────► won
+                          ▲              ├─ refused for good, or impatient ► leave
+                          │              └─ others come first, or hold it ─► wait
+                          └─ a master wakes us, the key expires, a heartbeat ◄──┘
+
+A waiter has the same place in the queues of all masters. It asks a master for the lock
+at first, when the master wakes it because it is next, when the key there expires, and
+by heartbeats, which also keep its place. `_rules.fairness` describes what the answers
+mean, and when a waiter leaves the queues for a while.
+
+A release wakes only the next waiter. If the holder knows nothing of the queue, the next
+waiter has the master push the change of the key (see `Inquiry._watch`).
+
+Grants of a minority are worth nothing, and block the others: two waiters that have the
+grants of two of four masters each would wait for each other for ever. So a waiter that
+can't get a majority now gives its grants back, and so does one whose grants are too old.
+"""
+
+import asyncio
+import math
+import random
+
+from redlock_aio._engine.local_queue import Line
+from redlock_aio._engine.refusals import refusal
+from redlock_aio._engine.wait.fair_claim import CALLS_LAST, Wanted
+from redlock_aio._engine.wait.fair_inquiry import Inquiry
+from redlock_aio._engine.wait.fair_queue import Queues
+from redlock_aio._rules import fair_ticket
+from redlock_aio._rules.fair_ticket import ASIDE, ASKED, AWAITED, GRANTED, NEXT, UNASKED
+
+
+class Waiter(Inquiry):
+    """
+    One task that waits in the queues.
+
+    Args:
+        queues: The queues of its process.
+
+        line: The other tasks of its process that want the resource.
+
+        wanted: The lock and what it is asked for with.
+
+        patient: Whether it stays when it can't have the lock at once.
+    """
+
+    def __init__(self, queues: Queues, line: Line, wanted: Wanted, *, patient: bool) -> None:
+        super().__init__(queues, wanted, patient=patient)
+        self._line = line
+        self._beats = 0
+        self._task = asyncio.current_task()
+        self._beat_at = math.inf
+        self._armed_for = math.inf
+        self._timer: asyncio.TimerHandle | None = None
+        self._bell: asyncio.Future[None] | None = None
+        self._over = False
+        self._began = self._unreached_since = self.fleet.clock()
+        # When the grace for late answers ends; infinite when it has ended.
+        self._stragglers_until: float | None = None
+
+    # Asking.
+
+    def begin(self) -> None:
+        """Enter the queues."""
+        self._line.subscribe(self, mine=False)
+        self.ask_all()
+
+    def ask_all(self, *, again: bool = False) -> None:
+        """
+        Ask every master, which also keeps our place in its queue.
+
+        Args:
+            again: Whether to ask also masters that have not answered the last question yet.
+        """
+        self._beats += 1
+        now = self.fleet.clock()
+        self._beat_at = now + fair_ticket.HEARTBEAT * random.uniform(0.9, 1)  # noqa: S311
+        if self.ticket.reached >= self._unreached_since:
+            self._unreached_since = now
+        for master, unanswered in enumerate(self._unanswered):
+            # A question that follows before the answer would make that answer void. And where
+            # answers do not get through, each question could take the lock once more,
+            # until the connection is given up and nothing gives the lock back.
+            if again or not unanswered:
+                self._ask(master)
+        self._arm()
+
+    def _arm(self) -> None:
+        due = min(
+            *self._due,
+            self._beat_at,
+            self._stragglers_until or math.inf,
+            self._leaves_at,
+            # Out of the queues there is nothing to give back, and with a majority nothing is
+            # given back for age: an instant at which nothing is done would make the timer fire
+            # again and again.
+            math.inf if self._aside or self._until() else self.ticket.stale_at(self._fresh_for),
+        )
+        if due < self._armed_for:  # a timer that is too early looks again
+            if self._timer is not None:
+                self._timer.cancel()
+            self._armed_for = due
+            delay = max(due - self.fleet.clock(), 0.0)
+            self._timer = self.fleet.loop.call_later(delay, self._tick)
+
+    @property
+    def _leaves_at(self) -> float:
+        """When to leave the queues if no majority answers until then."""
+        if self._aside or self.ticket.reached >= self._unreached_since:
+            return math.inf
+        return self._unreached_since + fair_ticket.UNREACHED
+
+    def _tick(self) -> None:
+        """Do what is due: count a master as silent, ask where the key expired, send heartbeats."""
+        self._armed_for = math.inf
+        now = self.fleet.clock()
+        for master, due in enumerate(self._due):
+            if due > now:
+                continue
+            self._due[master] = math.inf
+            standing = self.ticket.standings[master]
+            if standing in (NEXT, AWAITED, UNASKED):
+                self._ask(master)
+            elif standing in (ASKED, GRANTED):
+                self._await_longer(master, now)
+        if self._stragglers_until is not None and now >= self._stragglers_until:
+            self._stragglers_until = math.inf
+        if now >= self._leaves_at:
+            self._step_aside()
+        elif now >= self._beat_at:
+            self.ask_all()
+        self._reevaluate()
+        self._arm()
+
+    # Answers and pushes.
+
+    def on_answer(self, number: int, sent: float, master: int, reply: object) -> None:
+        """Apply an answer, then re-evaluate: win, wait on, or give up."""
+        if not self._over:
+            self._unanswered[master] -= 1
+            self._apply(master, number, sent, reply)
+            self._reevaluate()
+            self._arm()
+
+    def _reevaluate(self) -> None:
+        """Win, give up, give back grants or step aside, as the answers so far demand."""
+        ticket = self.ticket
+        if self._over:
+            return
+        if self._until_when() > self.fleet.clock() or ticket.refused:
+            self.ring()
+            return
+        if self._aside:
+            if ticket.count(ASIDE) >= ticket.needed:
+                self._enter_again()
+            return
+        lost = ticket.lost
+        if self._has_failed:
+            self._wait_for_stragglers()  # to leave gives back all grants
+            return
+        if lost and self.fleet.emitter is not None:
+            self.fleet.emitter.on_waiting(self._task)
+        if ticket.must_yield or ticket.stale_at(self._fresh_for) <= self.fleet.clock():
+            self._give_back()
+        if lost and self.queues.listen():
+            # A master may have woken us before it executed our subscription: then no other
+            # push comes, and without these questions we would wait for a heartbeat.
+            self.ask_all(again=True)
+
+    def _step_aside(self) -> None:
+        """Leave all queues, and go on asking until a majority answers; see `_rules.fairness`."""
+        left = self.claim
+        left.unsent &= self._never_asked
+        self._aside = True
+        self._unreached_since = self.fleet.clock()
+        self._start_over()
+        # The new name comes first: this wakes the waiters of this process, also this one, which
+        # may ask at once. Under the old name its question would follow the request to leave, and
+        # enter the queue again.
+        left.send_release(max(self._wanted.ttl, fair_ticket.LIVES), stay=False)
+        self.ask_all(again=True)
+
+    def _enter_again(self) -> None:
+        self._aside = False
+        self._unreached_since = self.fleet.clock()
+        self._start_over()
+        self.ask_all(again=True)
+
+    @property
+    def _has_failed(self) -> bool:
+        """Whether a non-blocking acquisition has failed: refused, or its grants are too old."""
+        return not self.patient and (self.ticket.lost or ASKED not in self.ticket.standings)
+
+    def _wait_for_stragglers(self) -> None:
+        """
+        End the wait when all masters have answered, or the time so far has passed once more.
+
+        The outcome is certain; the votes of the others make the error more telling.
+        """
+        if self._stragglers_until is None:
+            now = self.fleet.clock()
+            self._stragglers_until = now + max(now - self._began, 0.001)
+        if ASKED not in self.ticket.standings or self._stragglers_until == math.inf:
+            self.ring()
+
+    def called(self, master: int) -> None:
+        """
+        Called when *master* pushes that it is our turn there; ask it.
+
+        The other masters will push the same within a moment, if they work. Those that do
+        not (their push was lost, or their queue differs) are asked after `CALLS_LAST`.
+        """
+        if self._over:
+            return
+        self.ticket.called()
+        if self.ticket.standings[master] is GRANTED:
+            self._give_back()  # it was taken from us: see revoke.lua
+        soon = self.fleet.clock() + CALLS_LAST
+        for number, standing in enumerate(self.ticket.standings):
+            if standing in (AWAITED, UNASKED):  # it is to wake us, or was not asked again yet
+                self._due[number] = min(self._due[number], soon)
+        self._ask(master)
+        self._arm()
+
+    def changed(self, master: int) -> None:
+        """Called when others have changed the key on *master*; ask it if we are the next."""
+        if not self._over and self.ticket.standings[master] is NEXT:
+            self._ask(master)
+            self._arm()
+
+    def on_local_release(self) -> None:
+        """Called when a lease of this process was released, or when the manager is closed."""
+        if self.fleet.closed:
+            return
+        for master in range(len(self.fleet.links)):
+            self.changed(master)
+
+    def forgotten(self, master: int) -> None:
+        """Called when *master* may have forgotten us; ask it."""
+        if not self._over:
+            self.ticket.forget(master)
+            self._ask(master)
+            self._arm()
+
+    # The end.
+
+    def ring(self) -> None:
+        """Wake the task, which then checks whether it has won."""
+        if self._bell is not None and not self._bell.done():
+            self._bell.set_result(None)
+
+    async def wait(self, seconds: float | None) -> None:
+        """
+        Wait until the outcome may be certain, at most so many *seconds*.
+
+        Cancellation:
+            The place in the queues is kept; `leave` gives it up.
+        """
+        self._bell = bell = self.fleet.loop.create_future()
+        self._reevaluate()
+        timer = None
+        if seconds is not None:
+            timer = self.fleet.loop.call_later(max(seconds, 0.0), self.ring)
+        try:
+            await bell
+        finally:
+            if timer is not None:
+                timer.cancel()
+
+    async def win(self) -> bool:
+        """
+        Return whether the lock is acquired, by the clock and with its fencing token.
+
+        Then the waiter has ended.
+
+        Cancellation:
+            The place in the queues is kept; `leave` gives it up.
+        """
+        ticket, claim, fleet = self.ticket, self.claim, self.fleet
+        until = self._until_when()
+        if until <= fleet.clock():
+            return False
+        if claim.counter is not None:
+            # The fencing token belongs to the grants of *claim*. While the masters agree on
+            # it, these may get too old and be given back, another client may hold the lock,
+            # and new grants may come under the next claim: the token would be lower than
+            # the other client's.
+            agreed = await claim.settle_on(self._counters(), ticket.needed)
+            if claim is not self.claim:
+                return False
+            if not agreed or until <= fleet.clock():
+                self._give_back()
+                self.ask_all()
+                return False
+        if fleet.closed:  # nothing would extend it, or notify its holder of a loss
+            return False
+        claim.until = until
+        self._end()
+        return True
+
+    def _until_when(self) -> float:
+        """Return until when a majority has granted it; 0 if none has, or must be asked again."""
+        until = self._until()
+        if not until and self.ticket.count(GRANTED) >= self.ticket.needed:
+            self._give_back()
+            self.ask_all()
+        return until
+
+    def leave(self) -> None:
+        """Give back all grants, and leave the queues."""
+        self._end()
+        self.claim.send_release(max(self._wanted.ttl, fair_ticket.LIVES), stay=False)
+
+    def _end(self) -> None:
+        self._over = True
+        self.claim.unsent &= self._never_asked
+        self.claim.replies = list(self.replies)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._line.unsubscribe(self)
+        self.queues.left(self)
+
+    def check(self, resources: tuple[str, ...], began: float, *, over: bool) -> None:
+        """Raise the error that says why the lock was not acquired, if waiting is over."""
+        self.fleet.check_open()
+        if not (over or self.ticket.refused or self._has_failed):
+            return
+        self.claim.replies = list(self.replies)
+        raise refusal(
+            resources,
+            self.claim.votes(),
+            self._view,
+            attempts=self._beats,
+            began=began,
+            now=self.fleet.clock(),
+        )

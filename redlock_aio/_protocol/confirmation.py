@@ -1,0 +1,231 @@
+"""
+Is this server still the master, as a majority of the Sentinels has it?
+
+A master that Sentinel has replaced does not know it while it is cut off, and answers
+its clients as before. So it votes only while a majority of the named Sentinels has
+confirmed it within the last `CONFIRMED_FOR` seconds, called c here:
+
+    a Sentinel's answer       counts until c after the question was sent
+    a master is confirmed     while the answers of a majority of the Sentinels count
+    a promoted master votes   c later than one that has restarted
+
+Why that is enough. Let A use the old master and B the new one. Both have the answers
+of a majority, so one Sentinel has answered both. Its configuration epoch never goes
+back: it named the old master to A before it named the new one to B. Hence A's
+confirmation, and the last command that A sends under it, ends no later than c after B
+was told of the new master. A lease from then lives for *max_ttl*, which B waits for
+besides c. One Sentinel would not do: on the old master's side of a partition it
+confirms the old master for ever.
+
+The epoch belongs to the confirmation. If the same address is confirmed again in the
+same epoch, no other server was the confirmed master in between, whatever happened to
+the Sentinels: it votes at once. In a later epoch another one was, and it may lack the
+locks of that one.
+
+Nothing here asks a Sentinel or reads a clock; instants are seconds on the clock of
+leases.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from redlock_aio._protocol.scripts import pack
+from redlock_aio._rules.display import harmless
+from redlock_aio._rules.quorum import majority
+
+CONFIRMED_FOR = 2.0
+"""For how many seconds the answer of a Sentinel counts, from when it was asked."""
+
+ASK_INTERVAL = 0.5
+"""
+Seconds between two questions to a Sentinel: an answer that is lost, or a loop that does
+not run for a second, does not cost the confirmation.
+"""
+
+SUBSCRIBE = pack(b"SUBSCRIBE", b"+switch-master")
+
+
+def questions(service: str) -> tuple[bytes, ...]:
+    """
+    Return the commands that ask a Sentinel for its present configuration of *service*.
+
+    The address comes first. A Sentinel that leads a failover raises the epoch no later
+    than it names the promoted server; so a new address never comes with an old epoch.
+    """
+    name = service.encode()
+    return (
+        pack(b"SENTINEL", b"GET-MASTER-ADDR-BY-NAME", name),
+        pack(b"SENTINEL", b"MASTER", name),
+        pack(b"SENTINEL", b"MYID"),
+    )
+
+
+def is_switch(push: object, service: str) -> bool:
+    """Return whether a *push* says that the master of *service* is another one now."""
+    if not isinstance(push, list) or len(push) != 3 or push[:2] != [b"message", b"+switch-master"]:
+        return False
+    return isinstance(push[2], bytes) and push[2].split(b" ")[0] == service.encode()
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """
+    Which server is the master, as a Sentinel has it.
+
+    Attributes:
+        epoch: The configuration epoch, raised with each failover.
+    """
+
+    host: str
+    port: int
+    epoch: int
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port} (epoch {self.epoch})"
+
+
+@dataclass(frozen=True, slots=True)
+class SentinelAnswer:
+    """
+    The answer of one Sentinel.
+
+    Attributes:
+        configuration: Which server it names; ``None`` if it names none.
+
+        reason: Why it names none, or why there is no newer answer.
+
+        sentinel: Its own identity, empty if it is not known.
+
+        known: How many Sentinels it knows, with itself; 0 if it does not say.
+
+        asked_at: When it was asked.
+    """
+
+    configuration: Configuration | None = None
+    reason: str = "not asked yet"
+    sentinel: str = ""
+    known: int = 0
+    asked_at: float = -math.inf
+
+
+def read_answer(replies: Sequence[object], asked_at: float) -> SentinelAnswer:
+    """Return what the *replies* to `questions` say."""
+    address, details, sentinel = replies
+    if address is None:
+        return SentinelAnswer(reason="knows no master of that name", asked_at=asked_at)
+    for reply in (address, details):
+        if isinstance(reply, Exception):
+            return SentinelAnswer(reason=harmless(str(reply)), asked_at=asked_at)
+    facts = _facts(details)
+    others = _number(facts.get(b"num-other-sentinels"))
+    return SentinelAnswer(
+        configuration := _configuration(address, facts.get(b"config-epoch")),
+        reason="" if configuration else "gives an answer that makes no sense",
+        sentinel=sentinel.decode("ascii", "replace") if isinstance(sentinel, bytes) else "",
+        known=0 if others is None else others + 1,
+        asked_at=asked_at,
+    )
+
+
+def _configuration(address: object, epoch: object) -> Configuration | None:
+    if not isinstance(address, list) or len(address) != 2:
+        return None
+    host, port, number = address[0], _number(address[1]), _number(epoch)
+    if not isinstance(host, bytes) or not host or port is None or number is None:
+        return None
+    return Configuration(host.decode("utf-8", "replace"), port, number)
+
+
+def _facts(details: object) -> Mapping[object, object]:
+    if isinstance(details, list):  # pairs in a row, as old versions of the protocol have it
+        return dict(zip(details[::2], details[1::2], strict=False))
+    return details if isinstance(details, dict) else {}
+
+
+def _number(said: object) -> int | None:
+    digits = said if isinstance(said, bytes) else b""
+    return int(digits) if digits.isdigit() and len(digits) < 20 else None
+
+
+class Confirmation:
+    """
+    The newest answers of the Sentinels that were named.
+
+    Args:
+        names: What the Sentinels are called.
+    """
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = tuple(names)
+        self._answers = [SentinelAnswer() for _ in names]
+        self._needed = majority(len(self._names))
+
+    def __repr__(self) -> str:
+        said = ", ".join(str(a.configuration or a.reason) for a in self._answers)
+        return f"<Confirmation {said}>"
+
+    def answered(self, number: int, answer: SentinelAnswer) -> None:
+        """Replace the last answer of the Sentinel with this *number*."""
+        self._answers[number] = answer
+
+    def failed(self, number: int, reason: str) -> None:
+        """Remember why a Sentinel does not answer; its last answer counts as long as before."""
+        self._answers[number] = replace(self._answers[number], reason=reason)
+
+    def until(self, configuration: Configuration) -> float:
+        """Return until when *configuration* is confirmed; minus infinity if it is not at all."""
+        newest: dict[str, float] = {}
+        for name, answer in zip(self._names, self._answers, strict=True):
+            if answer.configuration == configuration:
+                # One Sentinel that was named twice is one.
+                sentinel = answer.sentinel or name
+                newest[sentinel] = max(newest.get(sentinel, -math.inf), answer.asked_at)
+        instants = sorted(newest.values(), reverse=True)
+        if len(instants) < self._needed:
+            return -math.inf
+        return instants[self._needed - 1] + CONFIRMED_FOR
+
+    def current(self, now: float) -> Configuration | None:
+        """Return the configuration that is confirmed *now*; ``None`` if none is."""
+        for configuration in {answer.configuration for answer in self._answers}:
+            if configuration is not None and now <= self.until(configuration):
+                return configuration  # two majorities share a Sentinel, so there is no other
+        return None
+
+    def describe(self, configuration: Configuration | None, now: float) -> str:
+        """Return what each Sentinel says that does not confirm *configuration*."""
+        missing = [
+            f"{name} {self._why_not(answer, now)}"
+            for name, answer in zip(self._names, self._answers, strict=True)
+            if answer.configuration != configuration
+            or configuration is None
+            or now > answer.asked_at + CONFIRMED_FOR
+        ]
+        count, total = len(self._names) - len(missing), len(self._names)
+        what = "the master" if configuration is None else str(configuration)
+        said = f": {', '.join(missing)}" if missing else ""
+        return f"{count} of {total} Sentinels confirm {what}, {self._needed} must{said}"
+
+    @staticmethod
+    def _why_not(answer: SentinelAnswer, now: float) -> str:
+        if answer.reason:
+            return f"({answer.reason})"
+        if now > answer.asked_at + CONFIRMED_FOR:
+            return f"(no answer for {CONFIRMED_FOR:g} s)"
+        return f"names {answer.configuration}"
+
+    @property
+    def caution(self) -> str:
+        """What makes the majority of those that were named worth less, empty if nothing does."""
+        known = max(answer.known for answer in self._answers)
+        if known > len(self._names):
+            return (
+                f"its Sentinels know of {known}, but {len(self._names)} were named;"
+                " name all of them, in every program"
+            )
+        ids = [answer.sentinel for answer in self._answers if answer.sentinel]
+        if len(set(ids)) < len(ids):
+            return "two of the names that were given for its Sentinels lead to the same one"
+        return ""

@@ -1,0 +1,39 @@
+"""How programs declare their sets of masters on each master, and read those of others."""
+
+from redlock_aio._protocol.scripts import DECLARE, pack
+from redlock_aio._rules.membership import Declared, parse
+
+KEY = b"redlock_aio:masters:"
+"""What the key begins with under which sets are declared; a *key_prefix* follows."""
+
+
+def read(reply: object) -> list[Declared] | None:
+    """Return the sets in the *reply* to `declare`; ``None`` if it makes no sense."""
+    if not isinstance(reply, list) or len(reply) % 2:
+        return None
+    pairs = zip(reply[::2], reply[1::2], strict=True)
+    return [
+        Declared(text, masters, age)
+        for text, age in pairs
+        if (masters := parse(text)) is not None and type(age) is int
+    ]
+
+
+def declare(
+    key: bytes, how: bytes, ours: bytes = b"", *, age: int = 0, lasts: int = 1, former: bytes = b""
+) -> bytes:
+    """
+    Return the command that says which sets are in use.
+
+    Args:
+        how: Whether to ``b"read"`` only, to ``b"write"`` *ours*, or to ``b"withdraw"`` it
+            where nobody has written it again.
+
+        age: For how many ms *ours* has been in use elsewhere.
+
+        lasts: For how many ms *ours* counts if it is not written again.
+
+        former: What *ours* stands for from now on.
+    """
+    numbers = (b"%d" % age, b"%d" % lasts)
+    return pack(b"EVALSHA", DECLARE.sha, b"1", key, how, ours, *numbers, former)

@@ -1,0 +1,247 @@
+"""
+A lease on its way from one process to another: as a text, and as a command.
+
+    text = base64url of JSON   e.g. of {"v":1,"r":["invoice:42"],"t":"q83v...@web-1:4242", ...}
+
+The text holds the value of the lock: who has it can take the lock, so it is as
+secret as that. Whoever reads one believes nothing of it; what is not as it was
+written is refused without a word of what it says.
+
+Adopting a lease gives the lock a new value at every master that still has the old
+one. So one of several adopters has it at most, whoever had it before can't extend
+it any more, and the text is of no use afterwards. Nothing that was gone is set
+again: a majority that is won has kept the lock all the time.
+
+Nothing here waits, reads a clock or opens a socket.
+"""
+
+import base64
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Self
+
+from redlock_aio._protocol.commands import NEVER
+from redlock_aio._protocol.primitives import Counter, Key, Keys
+from redlock_aio._protocol.scripts import ADOPT, pack
+from redlock_aio._rules import lock_value, timing
+from redlock_aio._rules.fencing import KEPT
+from redlock_aio._rules.validation import MOST_RESOURCES, of_type, text
+
+VERSION = 1
+
+LONGEST = 150_000
+"""How many characters a text may have: the most resources with the longest names fit in."""
+
+LAST = 1e11
+"""An instant that lies after all others, in seconds: some thousand years."""
+
+DAMAGED = "exported must be what Lease.export() has returned, whole and unchanged"
+OTHER_VERSION = "exported is of another version of redlock_aio, which says it in another way"
+
+_ALPHABET = re.compile(r"[A-Za-z0-9_-]+")
+_MEMBER = re.compile(rb"[0-9a-f]{1,32}/[0-9]{1,16}")
+_BOOT = re.compile(r"(?:[0-9a-f]{16})?")
+
+
+class Exported(str):
+    """The text of a lease, which is not shown by accident; JSON and pickle see a plain `str`."""
+
+    __slots__ = ("_names",)
+    _names: str
+
+    def __new__(cls, said: str, resources: Sequence[str]) -> Self:
+        """Make one of the lease on *resources*."""
+        made = super().__new__(cls, said)
+        made._names = ", ".join(map(repr, resources))
+        return made
+
+    def __repr__(self) -> str:
+        return f"<exported lease of {self._names}>"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return str, (str(self),)
+
+
+@dataclass(frozen=True, slots=True)
+class Handed:
+    """
+    What goes from hand to hand.
+
+    Attributes:
+        resources: The names that are locked.
+
+        value: What the masters keep for the lease.
+
+        ttl: In milliseconds.
+
+        at: When it was handed over, in seconds on the clock of leases.
+
+        left: For how many ms from then it can be believed.
+
+        boot: Whose clock that is, see `boot`; empty if nobody else can know it.
+
+        fence: The fencing token, 0 if there is none.
+
+        member: By which name the holder stood in the masters' queues, if he did.
+
+        max_hold: In how many ms it ends for good, ``None`` for never.
+
+        keep: For how many ms the resources are to stay locked, whoever releases them.
+    """
+
+    resources: tuple[str, ...]
+    value: bytes = field(repr=False)
+    ttl: int
+    at: float
+    left: int
+    boot: str
+    fence: int = 0
+    member: bytes = b""
+    max_hold: int | None = None
+    keep: int = 0
+
+    @property
+    def metadata(self) -> bytes:
+        """What the holder said of itself beside its name, as it is written."""
+        _, brace, rest = self.value.partition(b"{")
+        return brace + rest
+
+    def on(self, boot: str) -> bool:
+        """Return whether its instants are of the clock of this *boot*."""
+        return self.boot == boot != ""
+
+
+def boot(machine: str) -> str:
+    """
+    Return what tells one run of one machine's clock from all others.
+
+    Args:
+        machine: What the system says of it, which nobody else needs to know.
+    """
+    return sha256(b"redlock_aio:" + machine.encode()).hexdigest()[:16]
+
+
+def exported(handed: Handed) -> Exported:
+    """Return the text that `imported` reads."""
+    said: dict[str, object] = {
+        "v": VERSION,
+        "r": handed.resources,
+        "t": handed.value.decode(),
+        "l": handed.ttl,
+        "a": handed.at,
+        "n": handed.left,
+        "b": handed.boot,
+        "f": handed.fence,
+        "m": handed.member.decode(),
+        "k": handed.keep,
+    }
+    if handed.max_hold is not None:
+        said["h"] = handed.max_hold
+    plain = json.dumps(said, ensure_ascii=False, separators=(",", ":")).encode()
+    return Exported(base64.urlsafe_b64encode(plain).decode().rstrip("="), handed.resources)
+
+
+def imported(exported: str) -> Handed:
+    """
+    Read what `exported` has written.
+
+    Raises:
+        TypeError: It is no text.
+
+        ValueError: It is damaged, or of another version.
+    """
+    read, wrong = _read(of_type(exported, str, name="exported"))
+    # Raised here, where no exception is underway: those that the reading meets
+    # carry what they could not read.
+    if read is None:
+        raise ValueError(wrong)
+    return read
+
+
+def _read(exported: str) -> tuple[Handed | None, str]:
+    """Return what a text says, or ``None`` and what is wrong with it."""
+    if len(exported) > LONGEST or _ALPHABET.fullmatch(exported) is None:
+        return None, DAMAGED
+    try:
+        said = json.loads(base64.urlsafe_b64decode(exported + "=" * (-len(exported) % 4)).decode())
+        version = said["v"] if isinstance(said, dict) else None
+        if version.__class__ is int and version != VERSION:
+            return None, OTHER_VERSION
+        return (_handed(said), "") if version == VERSION else (None, DAMAGED)
+    except (KeyError, TypeError, ValueError, RecursionError):
+        return None, DAMAGED
+
+
+def _handed(said: Mapping[str, object]) -> Handed:
+    """Return what was said if it makes sense; else an error, which nobody sees."""
+    names = said["r"]
+    if not isinstance(names, list) or not 1 <= len(names) <= MOST_RESOURCES:
+        raise ValueError
+    for name in names:
+        text(name, name="resource")
+    if len(set(names)) < len(names):
+        raise ValueError
+    at = said["a"]
+    if isinstance(at, bool) or not isinstance(at, int | float) or not abs(at) <= LAST:
+        raise ValueError
+    member, run = _text(said["m"]), _text(said["b"])
+    if (member and _MEMBER.fullmatch(member.encode()) is None) or _BOOT.fullmatch(run) is None:
+        raise ValueError
+    ends = said.get("h")
+    return Handed(
+        resources=tuple(names),
+        value=_value(_text(said["t"])),
+        ttl=_number(said["l"], 1, timing.LONGEST),
+        at=float(at),
+        left=_number(said["n"], 0, timing.LONGEST),
+        boot=run,
+        fence=_number(said["f"], 0, NEVER - 1),
+        member=member.encode(),
+        max_hold=None if ends is None else _number(ends, 0, timing.LONGEST),
+        keep=_number(said["k"], 0, timing.LONGEST),
+    )
+
+
+def _number(said: object, least: int, most: int) -> int:
+    if not isinstance(said, int) or isinstance(said, bool) or not least <= said <= most:
+        raise ValueError
+    return said
+
+
+def _text(said: object) -> str:
+    if not isinstance(said, str):
+        raise TypeError
+    return said
+
+
+def _value(said: str) -> bytes:
+    """Return the value of a lock if it is one of ours; see `lock_value`."""
+    value = said.encode()
+    ours = lock_value.TOKEN.match(value)
+    if ours is None or len(value) > lock_value.LONGEST:
+        raise ValueError
+    name, brace, rest = value[ours.end() :].partition(b"{")
+    text(name.decode(), name="name")
+    if brace:
+        lock_value.packed(json.loads(brace + rest))
+    return value
+
+
+def adoption(key: Key | Keys, counter: Counter | None, handed: Handed, value: bytes) -> bytes:
+    """
+    Return the command that gives the lock a new *value*, where it has that or the old one.
+
+    A master writes the fencing token of a text into its counter only if its own clock
+    allows it: a text with the last number that there is would use up all tokens.
+
+    Args:
+        counter: The one of its fencing token, if it has one.
+    """
+    names = key.each if counter is None else (*key.each, *counter.keys)
+    said = [handed.value, value, b"%d" % handed.ttl]
+    if counter is not None:
+        said += [b"%016d" % handed.fence, b"%d" % KEPT, b"%d" % counter.lead]
+    return pack(b"EVALSHA", ADOPT.sha, b"%d" % len(names), *names, *said)

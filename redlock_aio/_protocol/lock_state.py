@@ -1,0 +1,311 @@
+"""
+Who holds a lock, by what each master says of it.
+
+A lock is held while a majority keeps one value. A master that does not answer, or
+has no vote, may keep any value, or none: so there is a third verdict, that nobody
+knows. Nothing here waits, reads a clock or opens a socket.
+"""
+
+import json
+from collections import Counter as Count
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from redlock_aio._protocol import commands, primitives, replies
+from redlock_aio._protocol.commands import queue_keys
+from redlock_aio._protocol.request import Silence
+from redlock_aio._protocol.scripts import INSPECT, pack
+from redlock_aio._rules import fencing, lock_value
+from redlock_aio._rules.lock_value import Holder
+from redlock_aio._rules.quorum import NOT_YET, Answer, Vote, majority
+
+ENDLESS = 2**53
+"""More ms than any key is left."""
+
+
+@dataclass(frozen=True, slots=True)
+class MasterView:
+    """
+    What one master says of a lock.
+
+    Attributes:
+        master: The master's address, without credentials.
+
+        answer: ``HELD`` or ``FREE``, ``QUARANTINED`` if its word does not count, or why
+            it said nothing.
+
+        detail: More about that, for people; never a credential or a token.
+
+        holder: Who holds the lock there; ``None`` if nobody does. A master in
+            quarantine says it too.
+
+        remaining: For how many ms more, if nothing is extended; ``None`` if nobody
+            holds it, or it does not end.
+
+        fencing_counter: The highest fencing token that it has counted; ``None`` if it
+            has counted none.
+
+        waiters: How many wait in its queue, with ``fair=True``.
+    """
+
+    master: str
+    answer: Answer
+    detail: str = ""
+    holder: Holder | None = None
+    remaining: int | None = None
+    fencing_counter: int | None = None
+    waiters: int = 0
+
+    def __str__(self) -> str:
+        said = str(self.vote)
+        if self.holder is None:
+            return _harmless(said)
+        if self.answer is Answer.QUARANTINED:
+            return _harmless(f"{said}; has it for {self.holder}, which does not count")
+        return _harmless(f"{self.master}: held by {self.holder}, {_left(self.remaining)}")
+
+    @property
+    def counts(self) -> bool:
+        """Whether its word counts: it has a vote, and has answered."""
+        return self.answer in (Answer.HELD, Answer.FREE)
+
+    @property
+    def vote(self) -> Vote:
+        """What it says in short."""
+        return Vote(self.master, self.answer, self.detail)
+
+
+@dataclass(frozen=True, slots=True)
+class LockState:
+    """
+    Who holds a lock, as far as the masters tell: what `Redlock.inspect` returns.
+
+    It is a picture of one moment. While somebody acquires or releases the lock
+    some masters are ahead of others, which looks like `split` or `orphaned` votes;
+    what stays like that needs a look.
+
+    ``print(state)`` says it in a few lines.
+
+    Attributes:
+        resource: The name that is locked.
+
+        holder: Who has it on a majority of the masters; ``None`` if nobody does.
+
+        remaining: In how many ms a majority no longer keeps it, if nothing is
+            extended; ``None`` if nobody holds it, or it does not end.
+
+        fencing_counter: The highest fencing token that a master has counted; ``None``
+            if none has.
+
+        waiters: How many wait with ``fair=True``, on the master where most do. Who
+            waits otherwise is not known to the masters.
+
+        views: What each master says.
+    """
+
+    resource: str
+    holder: Holder | None
+    remaining: int | None
+    fencing_counter: int | None
+    waiters: int
+    views: tuple[MasterView, ...]
+
+    @property
+    def locked(self) -> bool:
+        """Whether a majority of the masters keeps one value; see `certain`."""
+        return self.holder is not None
+
+    @property
+    def certain(self) -> bool:
+        """Whether no master that has not answered, or has no vote, could change `locked`."""
+        return is_kept(self._kept, self._unknown, len(self.views)) is not None
+
+    @property
+    def split(self) -> bool:
+        """Whether several hold it on some masters, and nobody on a majority."""
+        return self.holder is None and len(set(self._kept)) > 1
+
+    @property
+    def orphaned(self) -> tuple[MasterView, ...]:
+        """The masters that keep it for somebody who has no majority."""
+        mine = None if self.holder is None else self.holder.fingerprint
+        return tuple(view for view in self.views if view.holder and view.holder.fingerprint != mine)
+
+    @property
+    def _kept(self) -> list[str]:
+        return [view.holder.fingerprint for view in self.views if view.counts and view.holder]
+
+    @property
+    def _unknown(self) -> int:
+        return sum(not view.counts for view in self.views)
+
+    def __str__(self) -> str:
+        return "\n".join(
+            [f"{self.resource!r} {self._verdict()}", *(f"  {view}" for view in self.views)]
+        )
+
+    def _verdict(self) -> str:
+        more = [f"{self.waiters} wait"] if self.waiters else []
+        if self.fencing_counter is not None:
+            more.append(f"fencing counter {self.fencing_counter}")
+        if self.holder is not None:
+            on = self._kept.count(self.holder.fingerprint)
+            said = f"is held by {self.holder} on {on} of {len(self.views)} masters"
+            more.insert(0, _left(self.remaining))
+            if self.holder.metadata:
+                more.append(json.dumps(self.holder.metadata, ensure_ascii=False))
+        elif not self.certain:
+            said = "may be held: too few masters have answered to tell"
+        elif self.split:
+            said = "is held by nobody: the votes are split"
+        else:
+            said = "is held by a minority only" if self._kept else "is held by nobody"
+        return _harmless(", ".join([said, *more]))
+
+
+class Told(NamedTuple):
+    """
+    What a master has answered.
+
+    Attributes:
+        value: What it keeps; ``None`` if it keeps nothing.
+
+        left: For how many ms, `ENDLESS` if that does not end.
+    """
+
+    value: bytes | None
+    left: int
+    counter: int | None
+    waiters: int
+
+
+class Said(NamedTuple):
+    """
+    What one master has said, and what is known of it.
+
+    Attributes:
+        age: How many ms ago that was.
+
+        quarantine: Why it has no vote, empty if it has one.
+    """
+
+    master: str
+    reply: object
+    age: int = 0
+    quarantine: str = ""
+
+
+def inspect(key: bytes) -> bytes:
+    """Return the command that asks a master all that it knows of *key*."""
+    keys = (key, *primitives.Counter((key,), 0).keys, *queue_keys(key))
+    return pack(b"EVALSHA", INSPECT.sha, b"4", *keys)
+
+
+def read(reply: object) -> Told | None:
+    """Read the reply to `inspect`; ``None`` if it makes no sense."""
+    if not isinstance(reply, list) or len(reply) != 4:
+        return None
+    value, left, counter, waiters = reply
+    if {type(left), type(waiters)} != {int} or not isinstance(value, bytes | None):
+        return None
+    digits = counter.partition(fencing.MARK)[0] if isinstance(counter, bytes) else b""
+    count = int(digits) if is_number(digits) else None
+    return Told(value, left if left >= 0 else ENDLESS, count or None, max(waiters, 0))
+
+
+def objection(reply: object) -> str:
+    """
+    Return why what a master keeps can't be a lock, by its *reply* to `inspect`.
+
+    Empty if it can, and if the master keeps nothing or has not said what. A lock is a
+    string of at most 2 KiB that ends by itself; one that carries a token of ours is a
+    lock also if somebody has taken its ttl away.
+    """
+    if replies.is_of_another_type(reply):
+        return replies.read(reply).detail.removeprefix("WRONGTYPE ")
+    told = read(reply)
+    if told is None or told.value is None:
+        return ""
+    if len(told.value) > lock_value.LONGEST:
+        return f"the key holds more than {lock_value.LONGEST:,} bytes, which no lock does"
+    if told.left == ENDLESS and not lock_value.TOKEN.match(told.value):
+        return "the key has no ttl, and every lock has one"
+    return ""
+
+
+def is_number(text: bytes) -> bool:
+    """Return whether *text* is what a counter may say."""
+    return text.isdigit() and len(text) <= 20 and int(text) <= commands.NEVER
+
+
+def is_kept(kept: Sequence[Hashable], unknown: int, masters: int) -> bool | None:
+    """
+    Return whether a majority of *masters* keeps one value; ``None`` if nobody can tell.
+
+    Args:
+        kept: What those keep that have said so, and whose word counts.
+
+        unknown: How many may keep anything.
+    """
+    most = max(Count(kept).values(), default=0)
+    if most >= majority(masters):
+        return True
+    return None if most + unknown >= majority(masters) else False
+
+
+def view(said: Said) -> MasterView:
+    """Return what a master has said as others can read it."""
+    told = read(said.reply)
+    if told is None:
+        reply = said.reply
+        if not (isinstance(reply, Silence | Exception) or reply is NOT_YET):
+            reply = Exception(f"an answer that makes no sense: a {type(reply).__name__}")
+        silence = replies.read(reply)
+        return MasterView(said.master, silence.answer, silence.detail)
+    answer = Answer.FREE if told.value is None else Answer.HELD
+    ends = told.value is not None and told.left < ENDLESS
+    return MasterView(
+        said.master,
+        Answer.QUARANTINED if said.quarantine else answer,
+        said.quarantine,
+        None if told.value is None else lock_value.holder(told.value),
+        max(told.left - said.age, 0) if ends else None,
+        told.counter,
+        told.waiters,
+    )
+
+
+def lock_state(resource: str, said: Sequence[Said]) -> LockState:
+    """Return what all masters have said of *resource*."""
+    views = tuple(map(view, said))
+    kept: dict[bytes, list[MasterView]] = {}
+    for one, its in zip(said, views, strict=True):
+        told = read(one.reply)
+        if its.counts and told is not None and told.value is not None:
+            kept.setdefault(told.value, []).append(its)
+    needed = majority(len(views))
+    holder = next((those for those in kept.values() if len(those) >= needed), None)
+    return LockState(
+        resource,
+        None if holder is None else holder[0].holder,
+        None if holder is None else remaining([its.remaining for its in holder], needed),
+        max((its.fencing_counter for its in views if its.fencing_counter), default=None),
+        max((its.waiters for its in views), default=0),
+        views,
+    )
+
+
+def remaining(left: Sequence[int | None], needed: int) -> int | None:
+    """Return in how many ms fewer than *needed* are left; ``None`` never ends."""
+    lasting = sorted((ENDLESS if ms is None else ms for ms in left), reverse=True)
+    return lasting[needed - 1] if lasting[needed - 1] < ENDLESS else None
+
+
+def _left(ms: int | None) -> str:
+    return "without an end" if ms is None else f"{ms} ms left"
+
+
+def _harmless(text: str) -> str:
+    """Return *text* on one line: names and metadata are written by others."""
+    return "".join(c if c.isprintable() else " " for c in text)

@@ -1,0 +1,214 @@
+"""
+What is locked: one key on the masters, or several at once.
+
+One key is set and restored by a command that other libraries use too, several by scripts
+that do it to all of them or none. Extending, releasing and looking are the same scripts
+for both.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import ClassVar, TypeAlias
+
+from redlock_aio._protocol import commands, scripts
+from redlock_aio._protocol.commands import hash_tagged
+from redlock_aio._protocol.scripts import (
+    ACQUIRE,
+    ACQUIRE_ALL,
+    EXTEND,
+    LIFT,
+    RAISE,
+    RELEASE,
+    RESTORE_FENCED,
+    bulk,
+    pack,
+)
+from redlock_aio._rules.fencing import KEPT, SHORTEST_LEAD
+
+
+class Counter:
+    """
+    The counter of one resource, or of several: what is said to the masters about it.
+
+    Several that are locked together get the same value, one beyond the highest of
+    them: so one token is higher than all before it, of each of them.
+
+    Args:
+        keys: The lock's key, or the keys of all its resources.
+
+        lead: By how many us a proposal may be off a master's clock.
+    """
+
+    __slots__ = ("_head", "_keys", "_lead", "keys")
+
+    def __init__(self, keys: Sequence[bytes], lead: int) -> None:
+        self.keys: tuple[bytes, ...] = tuple(
+            b"redlock_aio:fence:" + hash_tagged(key) for key in keys
+        )
+        self._keys = (b"%d" % (2 * len(keys)), *keys, *self.keys)
+        self._lead = max(lead, SHORTEST_LEAD)
+        # An acquisition is packed again and again, so what is the same is kept.
+        script = ACQUIRE_ALL if len(keys) > 1 else ACQUIRE
+        self._head = b"*%d\r\n%b" % (
+            9 + 2 * len(keys), bulk(b"EVALSHA", script.sha, *self._keys),
+        )  # fmt: skip
+
+    def __repr__(self) -> str:
+        return f"<Counter {self.keys!r}>"
+
+    @property
+    def lead(self) -> int:
+        """By how many us a value may be off a master's clock, to be written there."""
+        return self._lead
+
+    def acquire(self, token: bytes, ttl: int, proposal: int, patience: int) -> bytes:
+        """
+        Return the command that takes the lock for *token*, if nobody has it.
+
+        Args:
+            ttl: In milliseconds.
+
+            proposal: What the counter is to be at least: the masters' time in us.
+
+            patience: How many us after that it comes too late.
+        """
+        digits = b"%d" % ttl
+        lead = self._lead
+        # The master looks at whole seconds only, which is made up for here.
+        late = (patience if patience < lead else lead) - 1_000_000  # noqa: FURB136 - faster
+        return _ACQUIRE % (
+            self._head, len(token), token, len(digits), digits, proposal,
+            max(proposal - lead, 0), min(proposal + late, _LAST_TIME), _KEPT,
+        )  # fmt: skip
+
+    def raise_to(self, value: int, token: bytes) -> bytes:
+        """Return the command that raises it to *value*, if the lock is *token*'s."""
+        return pack(b"EVALSHA", RAISE.sha, *self._keys, token, b"%016d" % value, _KEPT)
+
+    def extend(self, token: bytes, ttl: int, fence: int) -> bytes:
+        """
+        Return the command that lets the lock live for *ttl* more, if it is *token*'s.
+
+        Args:
+            fence: The fencing token; a master whose counter is beyond it refuses,
+                unless `lift` or `restore` has marked the counter with it.
+        """
+        lives, own = b"%d" % ttl, b"%016d" % fence
+        return pack(b"EVALSHA", EXTEND.sha, *self._keys, token, lives, b"", own, _KEPT)
+
+    def lift(self, token: bytes, fence: int, ceiling: int) -> bytes:
+        """Return the command that raises the counters to *ceiling* and marks them with *fence*."""
+        own, least = b"%016d" % fence, b"%016d" % ceiling
+        return pack(b"EVALSHA", LIFT.sha, *self._keys, token, own, least, _KEPT)
+
+    def restore(self, token: bytes, ttl: int, fence: int, ceiling: int = 0) -> bytes:
+        """
+        Return the command that sets the lock for *ttl* ms again where nobody has it.
+
+        Args:
+            fence: The fencing token.
+
+            ceiling: Up to where a majority has lifted its counters, if it has.
+        """
+        own, most = b"%016d" % fence, b"%016d" % max(fence, ceiling)
+        lives = b"%d" % ttl
+        return pack(b"EVALSHA", RESTORE_FENCED.sha, *self._keys, token, lives, own, most, _KEPT)
+
+    def proposed(self, proposal: int) -> tuple[bytes, ...]:
+        """Return what `protocol.enqueue` says besides, to have a fencing token as well."""
+        return b"%d" % proposal, b"%d" % self._lead, _KEPT
+
+
+_KEPT = b"%d" % KEPT
+
+_LAST_TIME = 10**16 - 1
+
+_ACQUIRE = (
+    b"%b$%d\r\n%b\r\n$%d\r\n%b\r\n$16\r\n%016d\r\n$16\r\n%016d\r\n$16\r\n%016d\r\n$9\r\n%b\r\n"
+)
+
+Setting: TypeAlias = "Callable[[Key, bytes, int], bytes]"
+"""A command that sets a key to a token, for so many ms."""
+
+Freeing: TypeAlias = "Callable[[Key, bytes], bytes]"
+"""A command that deletes a key if it has a token."""
+
+
+class _Locked:
+    """What one key and several have in common."""
+
+    __slots__ = ()
+
+    @property
+    def each(self) -> tuple["Key", ...]:
+        """Every single key of it."""
+        raise NotImplementedError
+
+    def look(self) -> bytes:
+        """Return the command that reads the values."""
+        return commands.look(*self.each)
+
+    def is_kept(self, reply: object, token: bytes) -> bool:
+        """Return whether the *reply* to `look` proves that every key has *token*."""
+        return reply == [token] * len(self.each)
+
+    def is_free(self, reply: object) -> bool:
+        """Return whether the *reply* to `look` proves that no key exists."""
+        return reply == [None] * len(self.each)
+
+    def counter(self, lead: int) -> Counter:
+        """Return what gives the fencing tokens; *lead* as in `Counter`."""
+        return Counter(self.each, lead)
+
+
+class Key(bytes, _Locked):
+    """One key; its commands are packed in `protocol`."""
+
+    __slots__ = ()
+    can_free: ClassVar[bool] = True
+    """Whether some servers have a command of their own to free it."""
+
+    acquire: ClassVar[Setting] = commands.acquire
+    extend: ClassVar[Setting] = commands.extend
+    free: ClassVar[Freeing] = commands.free
+    release: ClassVar[Freeing] = commands.release
+    restore: ClassVar[Setting] = commands.acquire
+
+    @property
+    def each(self) -> tuple["Key", ...]:
+        """Every single key of it."""
+        return (self,)
+
+
+class Keys(tuple[Key, ...], _Locked):
+    """Several keys that are locked together, in an order that does not depend on who names them."""
+
+    __slots__ = ()
+    can_free: ClassVar[bool] = False
+
+    @property
+    def each(self) -> tuple[Key, ...]:
+        """Every single key of it."""
+        return self
+
+    def acquire(self, token: bytes, ttl: int) -> bytes:
+        """Return the command that sets all to *token* for *ttl* ms, if none of them exists."""
+        return self._packed(ACQUIRE_ALL, token, b"%d" % ttl)
+
+    def extend(self, token: bytes, ttl: int) -> bytes:
+        """Return the command that extends all to *ttl* ms from now, if all have *token*."""
+        return self._packed(EXTEND, token, b"%d" % ttl)
+
+    def restore(self, token: bytes, ttl: int) -> bytes:
+        """Return the command that extends all, and sets those again that are gone."""
+        return self._packed(EXTEND, token, b"%d" % ttl, b"again")
+
+    def release(self, token: bytes) -> bytes:
+        """Return the command that deletes those that have *token*."""
+        return self._packed(RELEASE, token)
+
+    def free(self, token: bytes) -> bytes:
+        """Do as `release`; there is no command for it."""
+        return self.release(token)
+
+    def _packed(self, script: scripts.Script, *arguments: bytes) -> bytes:
+        return pack(b"EVALSHA", script.sha, b"%d" % len(self), *self, *arguments)

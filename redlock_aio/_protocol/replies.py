@@ -1,0 +1,178 @@
+"""What the replies and pushes of a master mean."""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from redlock_aio._protocol.commands import NEVER
+from redlock_aio._protocol.request import Silence
+from redlock_aio._rules.display import harmless
+from redlock_aio._rules.fair_ticket import Standing
+from redlock_aio._rules.quorum import GRANTED, NOT_YET, Answer, is_permanent
+
+OLDEST_SERVER = 6
+"""The first Redis whose connections speak RESP3; every Valkey does."""
+
+
+def looked(reply: object, keys: int = 1) -> list[bytes | None] | None:
+    """Return the values in the reply to `look` for so many *keys*; ``None`` if it has none."""
+    if not isinstance(reply, list) or len(reply) != keys:
+        return None
+    return reply if all(isinstance(value, bytes | None) for value in reply) else None
+
+
+def is_confirmation(push: object) -> bool:
+    """Return whether a *push* is the reply to a subscription."""
+    kinds = (b"subscribe", b"unsubscribe")
+    return isinstance(push, list) and len(push) == 3 and push[0] in kinds
+
+
+EVERYTHING_CHANGED = [b"invalidate", None]
+"""What a master says when it has forgotten all keys, or what it was to tell of."""
+
+GONE = [b"gone"]
+"""What is said for a master that can't say it: its connection has ended."""
+
+OTHERS = -1
+"""What an extension is answered where somebody else has the lock; 0 is where nobody has."""
+
+
+def is_settled(reply: object) -> bool:
+    """Return whether a release has freed what was ours, or there was nothing of ours."""
+    if is_of_another_type(reply):  # no key of ours is a list or a set
+        return True
+    # A list is the value and the ttl of somebody else's key.
+    return reply == GRANTED or reply == 0 or isinstance(reply, list)  # noqa: PLR1714
+
+
+def is_unsettled(reply: object) -> bool:
+    """Return whether a release has to be repeated after this *reply*."""
+    if reply.__class__ is Silence:
+        # A connection that has ended says no more. After a time-out the reply may still come.
+        return reply.answer is Answer.UNREACHABLE
+    return isinstance(reply, Exception) and not is_settled(reply)
+
+
+def is_of_another_type(reply: object) -> bool:
+    """Return whether a master has something under a lock's name that can't be one."""
+    return isinstance(reply, Exception) and str(reply).startswith("WRONGTYPE")
+
+
+def lacks_command(reply: object) -> bool:
+    """Return whether a master does not know the command, or does not let us use it."""
+    text = str(reply) if isinstance(reply, Exception) else ""
+    return text.startswith(("NOPERM", "ERR unknown")) and "command" in text
+
+
+def has_no_script(reply: object) -> bool:
+    """Return whether a master has forgotten the scripts, which it is being given again."""
+    return isinstance(reply, Exception) and str(reply).startswith("NOSCRIPT")
+
+
+def changed(push: object) -> Sequence[bytes] | None:
+    """Return the keys that a *push* says were changed; ``None`` if all may have been."""
+    if not isinstance(push, list) or len(push) != 2 or push[0] != b"invalidate":
+        return ()
+    if push[1] is None:
+        return None
+    return [key for key in push[1] if isinstance(key, bytes)] if isinstance(push[1], list) else ()
+
+
+def called(push: object) -> bytes:
+    """Return which member of a queue a *push* calls; nobody's name if it does not."""
+    if isinstance(push, list) and len(push) == 3 and push[0] == b"message":
+        return push[2] if isinstance(push[2], bytes) else b""
+    return b""
+
+
+def held(reply: object) -> tuple[bytes, float] | None:
+    """Return the value and the seconds that are left of a lock that a release met instead."""
+    if not isinstance(reply, list) or len(reply) != 2:
+        return None
+    value, left = reply
+    if not isinstance(value, bytes) or not isinstance(left, int) or left > NEVER:
+        return None
+    return value, left / 1000 if left >= 0 else math.inf
+
+
+def time(reply: object) -> int | None:
+    """Return the microseconds that the reply to `TIME` says."""
+    if not isinstance(reply, list) or len(reply) != 2:
+        return None
+    seconds, rest = reply
+    if not (isinstance(seconds, bytes) and isinstance(rest, bytes)):
+        return None
+    if not (seconds.isdigit() and rest.isdigit() and len(seconds + rest) < 20):
+        return None
+    now = int(seconds) * 1_000_000 + int(rest)
+    return now if now < NEVER else None
+
+
+class Queued(NamedTuple):
+    """
+    The reply to `enqueue`.
+
+    Attributes:
+        standing: What was said.
+
+        left: How many seconds the lock has there, infinite if it does not end.
+
+        now: The microseconds of the master's clock.
+
+        holder: The value of the lock, if there is one.
+
+        counter: What the counter says, if the lock was granted with one; else 0.
+    """
+
+    standing: Standing
+    left: float
+    now: int
+    holder: bytes | None
+    counter: int
+
+
+_SAID = (
+    Standing.GRANTED,
+    Standing.NEXT,
+    Standing.BEHIND,
+    Standing.FULL,
+    Standing.FAILED,
+)
+
+
+def queued(reply: object) -> Queued | None:
+    """Read the reply to `enqueue`; ``None`` if it makes no sense."""
+    if not isinstance(reply, list) or len(reply) != 5:
+        return None
+    what, left, now, holder, counter = reply
+    if {type(number) for number in (what, left, now, counter)} != {int}:
+        return None
+    if not (0 <= what < len(_SAID) and -3 < left <= NEVER):
+        return None
+    if not (0 <= now < NEVER and 0 <= counter < NEVER):
+        return None
+    return Queued(
+        _SAID[what],
+        left / 1000 if left >= 0 else math.inf,
+        now,
+        holder if isinstance(holder, bytes) else None,
+        counter,
+    )
+
+
+def read(reply: object) -> Silence:
+    """Return what a *reply* stands for, in words that hold no secret."""
+    if isinstance(reply, Silence):
+        return reply
+    if reply is NOT_YET:
+        return Silence(Answer.TIMED_OUT, "not answered when the round was decided")
+    if isinstance(reply, Exception):
+        text = harmless(str(reply))
+        if text.startswith("WRONGTYPE Operation"):  # the server's words, which name nothing
+            text = "WRONGTYPE a key of another type is where the lock, its counter or its queue is"
+        return Silence(Answer.ERROR, text, is_permanent(text))
+    if reply == GRANTED:
+        return Silence(Answer.GRANTED)
+    if reply is None or (type(reply) is int and reply in {0, OTHERS}):
+        return Silence(Answer.HELD)
+    return Silence(Answer.ERROR, f"an answer that makes no sense: a {type(reply).__name__}")

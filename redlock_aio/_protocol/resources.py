@@ -1,0 +1,70 @@
+"""The names that users give, and the keys on the masters that they stand for."""
+
+from redlock_aio._protocol.primitives import Key, Keys
+from redlock_aio._rules.validation import MOST_RESOURCES, text
+
+RESERVED = b"redlock_aio:"
+"""The prefix of the keys beside the locks that this library keeps for itself."""
+
+MOST_NAMES = 1_000
+"""How many names are cached with their keys, so that each is checked once."""
+
+
+class Resources:
+    """
+    The keys of one manager's resources.
+
+    Args:
+        prefix: Put before each name to make its key.
+
+    Attributes:
+        prefix: What is put before each name, as bytes.
+
+        known: The keys of names that have been checked.
+    """
+
+    __slots__ = ("known", "prefix")
+
+    def __init__(self, prefix: str) -> None:
+        self.prefix = b"" if prefix == "" else text(prefix, name="key_prefix")
+        self.known: dict[str, Key] = {}
+
+    def key(self, resource: str) -> Key:
+        """
+        Return the key of one *resource*.
+
+        Raises:
+            TypeError, ValueError: It can't be locked.
+        """
+        if isinstance(resource, list | tuple | set | frozenset):
+            kind = type(resource).__name__
+            raise TypeError(f"resource must be a str, not a {kind}: write lock(*names) for several")
+        name = text(resource, name="resource")
+        key = Key(self.prefix + name)
+        if key.startswith(RESERVED):
+            raise ValueError(
+                f"resource must not make a key that starts with {RESERVED.decode()!r}: such keys"
+                " are our own"
+            )
+        if len(self.known) >= MOST_NAMES:
+            self.known.clear()
+        self.known[resource] = key
+        return key
+
+    def keys(self, resources: tuple[str, ...]) -> Key | Keys:
+        """
+        Return the key of one resource, or the keys of several that are locked together.
+
+        Raises:
+            TypeError, ValueError: They can't be locked, or not together.
+        """
+        if len(resources) == 1:
+            return self.key(resources[0])
+        if not 1 < len(resources) <= MOST_RESOURCES:
+            said = f"at most {MOST_RESOURCES} resources" if resources else "at least one resource"
+            raise TypeError(f"lock() wants {said}, not {len(resources)}")
+        keys = [self.key(resource) for resource in resources]
+        if len(set(keys)) < len(keys):
+            twice = next(name for name in resources if resources.count(name) > 1)
+            raise ValueError(f"resources must differ: {twice!r} is named twice")
+        return Keys(sorted(keys))

@@ -1,0 +1,18 @@
+"""Texts of others that are shown to people."""
+
+import re
+
+
+def harmless(text: str, secrets: tuple[str, ...] = ()) -> str:
+    """
+    Return *text* without what must not be seen, on one line and not too long.
+
+    A server's error may repeat the arguments of a command, cut and with other
+    signs for some; so they go, and with them everything that could be a token,
+    and all of *secrets*.
+    """
+    text = re.sub(r"[,;]?\s*(with )?args beginning with.*", "", text, flags=re.DOTALL)
+    for secret in secrets:
+        text = text.replace(secret, "***")
+    text = re.sub(r"[A-Za-z0-9+/]{28}", "***", text)
+    return "".join(c if c.isprintable() else " " for c in text)[:200]

@@ -1,0 +1,108 @@
+"""
+Who holds a lock: what a holder says of itself in the value, for others to read.
+
+    value = token @ name metadata   e.g.  q83vASNFZ4mrze8BI0VniavN7wEj@web-1:4242{"job":"nightly"}
+
+The masters compare the value as a whole, so nothing here decides who has the lock.
+It is short because every command about the lock repeats it.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from hashlib import sha256
+
+from redlock_aio._rules.validation import text
+
+TOKEN = re.compile(rb"[A-Za-z0-9+/]{28}@")
+"""What our values begin with: 168 bits by chance, in base 64."""
+
+MOST_METADATA = 1_024
+"""How many bytes metadata may have as JSON."""
+
+LONGEST = MOST_METADATA + 1_024
+"""A longer value is not ours."""
+
+SHOWN = LONGEST + 1
+"""
+How many bytes of a value a master returns; the scripts have the same number.
+
+One byte more than ours can have: so a value that was cut is longer than any of ours,
+and never equal to one. Comparing is done on the masters, with the whole value.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """
+    Who holds a lock, as others can see it.
+
+    Attributes:
+        fingerprint: What tells this lease from all others, as `Lease.fingerprint`
+            has it; it tells nothing of the token. Of a value that is too long for a
+            lock it stands for the first 2 KiB.
+
+        name: The *name* of its manager, host and pid by default; ``None`` if it
+            is another library's, which does not say.
+
+        metadata: What its lock was given as *metadata*.
+    """
+
+    fingerprint: str
+    name: str | None = None
+    metadata: Mapping[str, object] = field(default_factory=dict[str, object], hash=False)
+
+    def __str__(self) -> str:
+        return self.fingerprint if self.name is None else f"{self.name} ({self.fingerprint})"
+
+
+def packed(metadata: object) -> bytes:
+    """Return *metadata* as it is written, or say what is wrong with it."""
+    if not isinstance(metadata, Mapping):
+        raise TypeError(f"metadata must be a mapping, not a {type(metadata).__name__}")
+    if wrong := [type(key).__name__ for key in metadata if not isinstance(key, str)]:
+        raise TypeError(f"metadata must have str keys, not a {wrong[0]}")
+    try:
+        said = json.dumps(
+            dict(metadata), allow_nan=False, ensure_ascii=False, separators=(",", ":")
+        ).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"metadata must be what JSON can say: {error}") from None
+    if len(said) > MOST_METADATA:
+        raise ValueError(f"metadata must have at most {MOST_METADATA} bytes, not {len(said)}")
+    return said
+
+
+def named(name: str) -> bytes:
+    """Return what follows a token: the *name* of a manager, if it makes sense."""
+    said = text(name, name="name")
+    if "{" in name or not name.isprintable():
+        raise ValueError("name must have printable characters, and no '{'")
+    return b"@" + said
+
+
+def fingerprint(value: bytes) -> str:
+    """
+    Return by what the holder of a lock can be told from others, without its token.
+
+    Of a value that is too long for a lock only the first `SHOWN` bytes are known: two such
+    values that begin with the same bytes have the same fingerprint.
+    """
+    return sha256(value).hexdigest()[:8]
+
+
+def holder(value: bytes) -> Holder:
+    """Return who has written *value*; of what is not ours, only the fingerprint."""
+    who = fingerprint(value)
+    ours = TOKEN.match(value)
+    if ours is None or len(value) > LONGEST:
+        return Holder(who)
+    name, brace, rest = value[ours.end() :].partition(b"{")
+    try:
+        metadata = json.loads(brace + rest) if brace else {}
+        said = name.decode()
+    except (ValueError, RecursionError):
+        return Holder(who)
+    # It is shown in logs and on terminals, whoever has written it.
+    return Holder(who, said, metadata) if said.isprintable() else Holder(who)

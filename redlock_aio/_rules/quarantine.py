@@ -1,0 +1,352 @@
+"""
+May this master have forgotten locks?
+
+A server that has lost its memory would grant what a holder still believes in. So
+each master carries a marker, a key with the run_id of the server that it was
+written for, and whoever connects compares:
+
+    member     it has not lost a lock since it was marked: it votes
+    rejoining  it may have; it votes from the instant that the marker names
+
+A run_id is new with every start of a server. A marker that is missing or was
+written for another one is told from a new set of masters by what this process
+saw here before, and by what the other masters have. Wherever it is not certain
+that nothing was forgotten, a master stays out of votes until every lease that it
+may have forgotten is over: that time is called *lasts* here. It follows from the
+longest ttl that any program may ask for. Markers carry it, so that a program with a
+shorter one learns of a longer one, and waits as long.
+
+Nothing here waits, reads a clock or opens a socket: instants are seconds on the
+clock of leases, those in markers are microseconds on the master's own.
+"""
+
+import enum
+import math
+from dataclasses import dataclass, replace
+
+from redlock_aio._rules.marker import Marker, milliseconds
+from redlock_aio._rules.server_info import ServerInfo
+
+GUARDS = ("auto", "strict", "fsync-always", "off")
+"""What *restart_guard* can be."""
+
+LONGEST_UPTIME = 10**9
+"""The seconds beyond which an uptime is a mistake of some clock: about 32 years."""
+
+REREADS = (0.02, 0.03, 0.05, 0.1, 0.15, 0.15)
+"""
+After how many seconds the marker of an undecided master is read again: another
+process may be marking a new set at this very moment.
+"""
+
+UNDECIDED_INTERVAL = 0.5
+"""Seconds between two looks at it after that, while other masters can't be asked."""
+
+LOOKS = 4
+"""How often a live connection is looked at in the time for which a forgotten lease may live."""
+
+SLACK = 0.001
+"""Seconds by which a timer may come too early."""
+
+
+class State(enum.Enum):
+    """How a master that can be reached stands."""
+
+    MEMBER = "it votes"
+    QUARANTINED = "it may have forgotten locks"
+    UNDECIDED = "it may have forgotten locks, or be one of a new set"
+
+
+MEMBER, QUARANTINED, UNDECIDED = State.MEMBER, State.QUARANTINED, State.UNDECIDED
+
+
+class Reason(enum.Enum):
+    """Why a master has no vote, for people; *ago* are the seconds since it started."""
+
+    NONE = ""
+    RESTARTED = "it restarted {ago} s ago and may have forgotten locks"
+    FLUSHED = "its keys were flushed, and locks with them"
+    ABSURD = "its uptime makes no sense: it may have restarted and forgotten locks"
+    PROMOTED = "it was a replica, and may lack locks"
+    MARKED = "it is marked as one that may have forgotten locks"
+    UNPROVEN = "it started {ago} s ago, and it is not known yet that all masters are new"
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """
+    What this process knows of one address.
+
+    Attributes:
+        run_id: Which server was there last.
+
+        at: When that was.
+
+        marker: The number in its marker, ``None`` if it had none.
+
+        until: How long it has no vote, whatever others find; minus infinity if it has one.
+
+        reason: Why it has none.
+    """
+
+    run_id: str = ""
+    at: float = -math.inf
+    marker: int | None = None
+    until: float = -math.inf
+    reason: Reason = Reason.NONE
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """
+    How a master stands, and what is to be written there.
+
+    Attributes:
+        state: How it stands.
+
+        seconds: How long it has no vote, if nothing else becomes known.
+
+        reason: Why it has none.
+
+        write: Its new marker, ``None`` if it is to stay as it is.
+
+        careful: Whether that is written only if there is none: somebody else may
+            know better.
+    """
+
+    state: State
+    seconds: float = 0.0
+    reason: Reason = Reason.NONE
+    write: Marker | None = None
+    careful: bool = False
+
+
+def judge(
+    info: ServerInfo,
+    marker: Marker | None,
+    seen: Seen,
+    now: float,
+    *,
+    lasts: float,
+    strict: bool = False,
+) -> Verdict:
+    """
+    Return how a master stands.
+
+    Args:
+        info: What the server says of itself.
+
+        marker: What it carries.
+
+        seen: What was known of its address before.
+
+        now: The instant, on the clock of *seen*.
+
+        lasts: For how many seconds a forgotten lease may be believed at most.
+
+        strict: Whether a young server without a marker has restarted, whatever the
+            others are.
+    """
+    if seen.run_id != info.run_id:
+        if seen.run_id and now - seen.at < lasts:
+            # A server that is older than our absence was there before, as a replica.
+            older = info.promoted and (info.uptime or 0) > now - seen.at
+            return _out(info, lasts, lasts, Reason.PROMOTED if older else Reason.RESTARTED)
+        seen = Seen()  # of another server, long ago
+    elif (left := _since_flush(info, marker, seen, lasts)) > 0:
+        return _out(info, left, lasts, Reason.FLUSHED)
+    verdict = _by_marker(info, marker, seen, now, lasts, strict=strict)
+    left = seen.until - now
+    if left <= verdict.seconds:
+        return verdict
+    # We know of something that others may not have noticed. A program that wrote the
+    # marker anew for another reason may even have overwritten that it is rejoining.
+    # One that ended the quarantine keeps the number: its clock is ahead of ours by less
+    # than a second, and to write it back would only take that program's vote away.
+    marked = (
+        marker is not None
+        and marker.run_id == info.run_id
+        and (marker.rejoining or marker.at == seen.marker)
+    )
+    return _out(info, left, lasts, seen.reason, write=not marked)
+
+
+def _since_flush(info: ServerInfo, marker: Marker | None, seen: Seen, lasts: float) -> float:
+    """
+    Return for how many seconds leases may live that were lost with the marker seen here.
+
+    It is 0 if the marker is still there.
+    """
+    if seen.marker is None:
+        return 0.0
+    if marker is None or marker.run_id != info.run_id:
+        return lasts
+    # A rejoining one may be written anew at any time by whoever knows more.
+    if marker.rejoining or marker.at == seen.marker:
+        return 0.0
+    # The keys were deleted, and a program that had not seen the old marker wrote
+    # this one at the instant that it carries, or later others ended a quarantine
+    # at that instant. This process may have been away for hours since: what was
+    # deleted was deleted before that instant, not now.
+    if not marker.at or info.time is None:
+        return lasts
+    return _bounded(lasts + (marker.at - info.time) / 1_000_000, lasts)
+
+
+def _by_marker(
+    info: ServerInfo,
+    marker: Marker | None,
+    seen: Seen,
+    now: float,
+    lasts: float,
+    *,
+    strict: bool,
+) -> Verdict:
+    """Judge as one who has not seen anything happen."""
+    if marker is not None and marker.run_id == info.run_id:
+        return _by_own_marker(info, marker, seen, now, lasts)
+    if info.uptime is None or not 0 <= info.uptime <= LONGEST_UPTIME:
+        return _out(info, lasts, lasts, Reason.ABSURD)
+    if info.promoted:
+        # When it was promoted is not known, and its uptime says nothing about that. A
+        # replica that was not in step when it was promoted may lack the marker too.
+        return _out(info, lasts, lasts, Reason.PROMOTED, careful=marker is None)
+    young = lasts - info.uptime
+    if marker is not None:  # restored from a disk
+        votes = _in(info, marker.at, lasts, since=_started(info))
+        return _out(info, young, lasts, Reason.RESTARTED) if young > 0 else votes
+    if young <= 0:
+        return _in(info, info.time or 0, lasts, since=_started(info), careful=True)
+    return not_new(info, lasts) if strict else Verdict(UNDECIDED, young, Reason.UNPROVEN)
+
+
+def _by_own_marker(
+    info: ServerInfo, marker: Marker, seen: Seen, now: float, lasts: float
+) -> Verdict:
+    """Judge by a marker that was written for this very server."""
+    shorter = marker.lasts < milliseconds(lasts)
+    if not marker.rejoining:
+        if not shorter:
+            return Verdict(MEMBER)
+        # It votes by the quarantine of a program that knew of no longer leases.
+        left = _until(marker, info, lasts) if marker.since else 0.0
+        if left > 0:
+            return _out(info, _bounded(left, lasts), lasts, Reason.MARKED)
+        return _in(info, marker.at, lasts, since=marker.since)
+    reason = Reason.MARKED
+    if marker.at == seen.marker and seen.until > -math.inf:
+        # Our own clock has the last word: an uptime is whole seconds of another.
+        left, reason = seen.until - now, seen.reason
+    elif info.uptime is None or not 0 <= info.uptime <= LONGEST_UPTIME:
+        left, reason = lasts, Reason.ABSURD
+    else:
+        young = lasts - info.uptime
+        left = _bounded(max(young, _until(marker, info, lasts)), lasts)
+        reason = Reason.RESTARTED if young > 0 else reason
+    if left > 0:
+        return _out(info, left, lasts, reason, write=shorter)
+    return _in(info, marker.at, lasts, since=marker.since)
+
+
+def not_new(info: ServerInfo, lasts: float, *, certain: bool = False) -> Verdict:
+    """Return how a young server without a marker stands that is not one of a new set."""
+    young = lasts if info.uptime is None else _bounded(lasts - info.uptime, lasts)
+    return _out(info, young, lasts, Reason.RESTARTED, careful=not certain)
+
+
+def founding(info: ServerInfo, lasts: float) -> Verdict:
+    """Return how a server stands if the whole set is new; it depends on what is there then."""
+    return _in(info, info.time or 0, lasts, since=0, careful=True)
+
+
+def remember(
+    seen: Seen, info: ServerInfo, marker: Marker | None, verdict: Verdict, now: float
+) -> Seen:
+    """Return what is known after *verdict*, for which *marker* was read."""
+    ours = marker is not None and marker.run_id == info.run_id
+    certain = verdict.state is QUARANTINED and not verdict.careful
+    until = now + verdict.seconds if certain else -math.inf
+    if certain and seen.run_id == info.run_id and abs(until - seen.until) < 1e-6:
+        until = seen.until  # sums of floats must not move it on
+    at = marker.at if marker is not None and ours else None
+    return Seen(info.run_id, now, at, until, verdict.reason)
+
+
+def last_seen(seen: Seen, now: float) -> Seen:
+    """Return what is known when the connection to a server ends that was there until *now*."""
+    return replace(seen, at=now)
+
+
+def since_forgot(info: ServerInfo, marker: Marker | None) -> float:
+    """Return for how many seconds the master can't have forgotten locks, infinite if never."""
+    if marker is None or not marker.since or info.time is None:
+        return math.inf
+    return (info.time - marker.since) / 1_000_000
+
+
+def pause(state: State | None, left: float, lasts: float, looks: int) -> float:
+    """
+    Return for how many seconds a master need not be looked at.
+
+    Args:
+        left: For how many seconds it has no vote yet.
+
+        looks: How often an undecided one has been looked at.
+    """
+    if state is QUARANTINED:
+        return max(min(left + SLACK, lasts / LOOKS), 0.0)
+    if state is not UNDECIDED:
+        return lasts / LOOKS
+    if looks <= len(REREADS):
+        return REREADS[looks - 1]
+    return min(max(left, 0.0), UNDECIDED_INTERVAL)
+
+
+def describe(reason: Reason, *, ago: float, left: float) -> str:
+    """Return why a master has no vote, and for how long yet."""
+    why = reason.value.format(ago=max(0, math.floor(ago)))
+    return f"{why}; it votes again in {max(1, math.ceil(left))} s"
+
+
+def _in(info: ServerInfo, at: int, lasts: float, *, since: int, careful: bool = False) -> Verdict:
+    length = milliseconds(lasts)
+    written = Marker(info.run_id, rejoining=False, at=at, lasts=length, since=since)
+    return Verdict(MEMBER, write=written, careful=careful)
+
+
+def _out(
+    info: ServerInfo,
+    left: float,
+    lasts: float,
+    reason: Reason,
+    *,
+    write: bool = True,
+    careful: bool = False,
+) -> Verdict:
+    at = since = 0
+    if info.time is not None:
+        at = info.time + math.ceil(left * 1_000_000)
+        since = max(at - math.floor(lasts * 1_000_000), 1)
+    length = milliseconds(lasts)
+    written = Marker(info.run_id, rejoining=True, at=at, lasts=length, since=since)
+    return Verdict(QUARANTINED, left, reason, written if write else None, careful)
+
+
+def _started(info: ServerInfo) -> int:
+    """Return when a server has started, on its own clock; 0 if that is not known."""
+    if info.time is None or info.uptime is None:
+        return 0
+    return max(info.time - info.uptime * 1_000_000, 1)
+
+
+def _until(marker: Marker, info: ServerInfo, lasts: float) -> float:
+    """Return the seconds until a rejoining master votes again, *lasts* if they are not known."""
+    if not marker.at or info.time is None:
+        return lasts
+    if marker.since and marker.lasts < milliseconds(lasts):
+        return (marker.since - info.time) / 1_000_000 + lasts
+    return (marker.at - info.time) / 1_000_000
+
+
+def _bounded(left: float, lasts: float) -> float:
+    return min(max(left, 0.0), lasts)

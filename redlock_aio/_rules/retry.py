@@ -1,0 +1,117 @@
+"""When an acquisition tries again: delays, back-off and jitter."""
+
+import math
+from dataclasses import dataclass
+from datetime import timedelta
+
+from redlock_aio._rules.timing import milliseconds
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """
+    How to wait between two attempts: a random time, longer from attempt to attempt.
+
+    The delay after attempt number *n* is drawn evenly from *min_delay* to a
+    ceiling that starts at twice *min_delay* and doubles with each attempt, up
+    to *max_delay*. It ends early when the masters tell that the lock may be
+    free; the delay is for what nobody tells of, such as masters that are away.
+
+    Args:
+        min_delay: The shortest delay, in milliseconds or as a `timedelta`.
+
+        max_delay: The longest one; equal to *min_delay* it makes every delay
+            the same.
+
+        attempts: After how many attempts to give up, ``None`` for no limit but
+            the lock's *wait*. Whoever counts them makes them as if alone, and
+            does not stand in line with the other tasks of its process.
+    """
+
+    min_delay: int | timedelta = 10
+    max_delay: int | timedelta = 200
+    attempts: int | None = None
+
+    def __post_init__(self) -> None:
+        shortest = milliseconds(self.min_delay, name="min_delay")
+        longest = milliseconds(self.max_delay, name="max_delay")
+        if longest < shortest:
+            raise ValueError(
+                f"max_delay must be at least min_delay ({shortest} ms), not {longest} ms"
+            )
+        if self.attempts is not None:
+            if isinstance(self.attempts, bool) or not isinstance(self.attempts, int):
+                raise TypeError(
+                    f"attempts must be an int or None, not {type(self.attempts).__name__}"
+                )
+            if self.attempts < 1:
+                raise ValueError(f"attempts must be positive, not {self.attempts}")
+
+    def delay(self, attempt: int, chance: float) -> float:
+        """
+        Return for how many milliseconds to wait after an attempt.
+
+        Args:
+            attempt: Which one has failed, counted from 1.
+
+            chance: A random number from [0, 1).
+        """
+        shortest = milliseconds(self.min_delay, name="min_delay")
+        longest = milliseconds(self.max_delay, name="max_delay")
+        # The exponent is bounded because 2.0**1024 is an OverflowError.
+        ceiling = min(longest, shortest * 2.0 ** min(attempt, 64))
+        return shortest + chance * (ceiling - shortest)
+
+
+BURST = 20
+"""How many attempts of one acquisition may follow each other without any pause."""
+
+FLOOR = 0.01
+"""Seconds between two attempts of one acquisition after that, on average."""
+
+
+class Pace:
+    """
+    A bound on how often one acquisition asks the masters, whatever they tell.
+
+    A waiter that is woken asks at once: `BURST` times, and once more for each `FLOOR`
+    that has passed since. A lock that is really handed from one to another hardly gets
+    there. Masters that contradict themselves, or a key that others change all the
+    time and that is never free, would otherwise keep this process and them busy.
+    """
+
+    __slots__ = ("_spent_until",)
+
+    def __init__(self) -> None:
+        self._spent_until = -math.inf
+
+    def pause(self, now: float) -> float:
+        """Count an attempt that is wanted *now*; return for how many seconds it has to wait."""
+        self._spent_until = max(self._spent_until, now - BURST * FLOOR) + FLOOR
+        return max(self._spent_until - now, 0.0)
+
+
+SHORTEST_PAUSE = 0.01
+"""In milliseconds; what is left of a wait below it is no pause but a rounding error."""
+
+
+def pause(delay: float, *, wait: int | None, waited: float, reserve: float) -> float | None:
+    """
+    Return for how many milliseconds to wait until the next attempt, ``None`` to give up.
+
+    The last attempt is made so early that its answers can still come within
+    *wait*: *reserve* before its end, but never more than a tenth of it.
+
+    Args:
+        delay: What is due by the rules of `Retry`.
+
+        wait: For how long the caller will wait in all, ``None`` for ever.
+
+        waited: How much of it is over.
+
+        reserve: How long an attempt may take.
+    """
+    if wait is None:
+        return delay
+    last = wait - min(reserve, wait / 10) - waited
+    return min(delay, last) if last > SHORTEST_PAUSE else None
