@@ -239,9 +239,9 @@ class Redlock(Adopting, Decorating):
         # The types: see `options`. A retry is compared as an object, because a subclass may hold
         # more than its fields; cached options refer to theirs, so its id stays its own.
         asked = (
-            ttl, ttl.__class__, wait, wait.__class__, max_hold, max_hold.__class__,
-            hold_at_least, hold_at_least.__class__, auto_extend, auto_extend.__class__,
-            fair, fair.__class__, fencing, fencing.__class__, reentrant, reentrant.__class__,
+            ttl, type(ttl), wait, type(wait), max_hold, type(max_hold),
+            hold_at_least, type(hold_at_least), auto_extend, type(auto_extend),
+            fair, type(fair), fencing, type(fencing), reentrant, type(reentrant),
             on_lost, None if retry is None else id(retry),
         )  # fmt: skip
         try:

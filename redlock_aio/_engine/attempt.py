@@ -52,7 +52,7 @@ class Attempt(Round):
         """The value that the masters keep: what nobody can guess, and who we are."""
         self.until: float = 0.0
         """Until when the lock may be believed; 0 if it was not won, or too late."""
-        super().__init__(fleet.links, self._request(fleet))
+        Round.__init__(self, fleet.links, self._request(fleet))
         self.began: float = fleet.clock()
 
     def _request(self, _fleet: Fleet) -> bytes:
@@ -146,7 +146,7 @@ class FencedAttempt(Attempt):
         self._curable = 0
         self._counter = counter
         self._fleet = fleet
-        super().__init__(fleet, key, ttl, stamp, counter)
+        Attempt.__init__(self, fleet, key, ttl, stamp, counter)
 
     answered = _count
 
@@ -214,7 +214,7 @@ class Freeing(Release):
     yes: ClassVar[object] = 1
 
     def __init__(self, fleet: Fleet, attempt: Attempt, ttl: int) -> None:
-        super().__init__(fleet.links, attempt.key.free(attempt.token), ttl, attempt)
+        Release.__init__(self, fleet.links, attempt.key.free(attempt.token), ttl, attempt)
         self._attempt = attempt
         self._fleet = fleet
 

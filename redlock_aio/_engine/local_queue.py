@@ -140,6 +140,13 @@ class Line:
         if place.done() and not place.cancelled() and place.result():
             self.give_up()
 
+    def take_turn(self) -> bool:
+        """Take the turn if nobody has it or the lock; return whether it was taken."""
+        if self.contending or self.holder is not None:
+            return False
+        self.contending = True
+        return True
+
     def give_up(self) -> None:
         """End a turn that has come to nothing."""
         self.contending = False

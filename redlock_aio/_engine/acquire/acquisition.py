@@ -99,8 +99,8 @@ class Acquisition:
         if options.fair:
             return await fair_acquisition.acquire(self._lock, self.session, self._budget, self.line)
         tried = None
-        if not line.taken:
-            line.contending = self.has_turn = True
+        if line.take_turn():
+            self.has_turn = True
         elif budget.wait != 0 and options.retry.attempts is None:
             tried = await self._wait_for_turn()
         try:
@@ -139,8 +139,7 @@ class Acquisition:
         line = self.line
         if options.fair:
             return await fair_acquisition.acquire(self._lock, self.session, self._budget, self.line)
-        if not line.taken:
-            line.contending = self.has_turn = True
+        self.has_turn = line.take_turn()
         tried = None
         try:
             tried = await self._attempt(None)

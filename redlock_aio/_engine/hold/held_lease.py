@@ -66,7 +66,7 @@ class HeldLease(Lifetime):
         factor: float,
         renewed: bool,
     ) -> None:
-        super().__init__(now, attempt.until, attempt.ttl, factor, renewed)
+        Lifetime.__init__(self, now, attempt.until, attempt.ttl, factor, renewed)
         self.resources: tuple[str, ...] = resources
         self.attempt: Attempt = attempt
         self.count: int = 1

@@ -296,7 +296,8 @@ class Watchdog:
             if not kept:
                 hold.reason = self.why_expired(hold, now)
             self._end(hold, now)
-            hold.notify_lost()
+            if not kept:
+                hold.notify_lost()
             return kept
         return False
 
