@@ -17,7 +17,6 @@ from redlock_aio._engine.hold.held_lease import HeldLease, Sharer
 from redlock_aio._engine.masters import Fleet
 from redlock_aio._engine.options import LockOptions, LockSpec
 from redlock_aio._engine.session import Session
-from redlock_aio._engine.wait_budget import WaitBudget
 from redlock_aio._protocol.commands import hash_tag
 from redlock_aio._protocol.primitives import Key, Keys
 from redlock_aio._rules.mistakes import NotALease
@@ -91,11 +90,11 @@ class Lock(LockSpec, NotALease):
     async def _obtain(self, *, entering: bool) -> Lease:
         session = self._opener.session()
         fleet = session.masters
-        budget = WaitBudget(fleet.clock, self.options.wait)
+        began, wait = fleet.clock(), self.options.wait
         if not session.ready:
-            await session.get_ready(budget.wait)
+            await session.get_ready(wait)
         while True:
-            acquisition = Acquisition(self, session, budget)
+            acquisition = Acquisition(self, session, wait, began)
             # A single resource that nobody of this process holds cannot be ours already.
             if acquisition.line.holder is not None or not self.key.can_free:
                 hold = self._shared(fleet, waits=True)
@@ -165,7 +164,7 @@ class Lock(LockSpec, NotALease):
         may_share = self.options.reentrant or not self.key.can_free
         if may_share and (hold := self._shared(fleet, waits=False)) is not None:
             return self._share(session, hold, entering=False)
-        acquisition = Acquisition(self, session, WaitBudget(fleet.clock, 0))
+        acquisition = Acquisition(self, session, 0, fleet.clock())
         try:
             tried = await acquisition.try_once()
         except LockNotAcquiredError as error:
@@ -184,20 +183,18 @@ class Lock(LockSpec, NotALease):
         return None
 
     def _lease(self, acquisition: Acquisition, won: Attempt, *, entering: bool) -> Lease:
-        session, has_turn = acquisition.session, acquisition.has_turn
+        session, has_turn, options = acquisition.session, acquisition.has_turn, self.options
         fleet = session.masters
         now = fleet.clock()
         # Without a turn the line may be idle, and have been forgotten meanwhile.
         line = acquisition.line if has_turn else fleet.line(self.key)
         watchdog = session.watchdog
-        hold = HeldLease(
-            won, self.resources, line, now, session.drift_factor, self.options.auto_extend
-        )
-        if self.options.max_hold is not None:
-            hold.limit(now + self.options.max_hold / 1000)
+        hold = HeldLease(won, self.resources, line, now, session.drift_factor, options.auto_extend)
+        if options.max_hold is not None:
+            hold.limit(now + options.max_hold / 1000)
         hold.task = reentrancy.task_ref(asyncio.current_task(fleet.loop))
-        if self.options.hold_at_least:
-            hold.keep_until = now + self.options.hold_at_least / 1000
+        if options.hold_at_least:
+            hold.keep_until = now + options.hold_at_least / 1000
         watchdog.add(hold, now)
         if has_turn:
             line.on_acquired(hold, won.began, now)
@@ -206,7 +203,7 @@ class Lock(LockSpec, NotALease):
         if self.owner is not None:
             hold.owner = self.owner
             reentrancy.notify_owner_waiters(fleet, hold)
-        lease = Lease(watchdog, hold, hold.task, now, self.options.on_lost, entered=entering)
+        lease = Lease(watchdog, hold, hold.task, now, options.on_lost, entered=entering)
         if entering:
             self._entered[lease] = hold.task
         return lease

@@ -8,20 +8,22 @@ from redlock_aio._rules import retry
 
 class WaitBudget:
     """
-    The *wait* of one acquisition, counted from the moment at which this is made.
+    The *wait* of one acquisition, counted from the moment at which that has begun.
 
     Args:
         clock: The clock of leases, in seconds.
 
         wait: In milliseconds; ``None`` for no limit, 0 for a single attempt.
+
+        began: The begin, on the clock of leases.
     """
 
     __slots__ = ("began", "clock", "wait")
 
-    def __init__(self, clock: Callable[[], float], wait: int | None) -> None:
+    def __init__(self, clock: Callable[[], float], wait: int | None, began: float) -> None:
         self.clock = clock
         self.wait = wait
-        self.began = clock()
+        self.began = began
 
     def __repr__(self) -> str:
         return f"<WaitBudget {self.wait} ms, {self.left():.0f} left>"

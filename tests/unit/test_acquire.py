@@ -4,6 +4,7 @@ import asyncio
 import random
 import re
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,7 @@ from redlock_aio import (
     Retry,
 )
 from redlock_aio._engine.attempt import EXPIRY_SLACK
+from redlock_aio._engine.wait_budget import WaitBudget
 from redlock_aio._transport import connection
 from redlock_aio.testing import FakeMaster
 
@@ -35,6 +37,29 @@ async def settle(masters: list[FakeMaster]) -> None:
     for master in masters:
         master.resume()
     await asyncio.sleep(3)
+
+
+async def test_an_uncontended_acquisition_makes_no_budget(
+    redlock: Redlock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    budgets: list[WaitBudget] = []
+
+    def counted(*args: Any) -> WaitBudget:
+        budgets.append(WaitBudget(*args))
+        return budgets[-1]
+
+    async with redlock.lock("r", fencing=True):  # the first one asks the masters for their time
+        pass
+    monkeypatch.setattr("redlock_aio._engine.acquire.acquisition.WaitBudget", counted)
+    for fencing in (False, True):
+        async with redlock.lock("r", ttl=10_000, fencing=fencing):
+            pass
+    assert not budgets
+    async with redlock.lock("r", ttl=10_000):
+        assert await redlock.lock("r").try_acquire() is None
+        with pytest.raises(LockNotAcquiredError):
+            await redlock.lock("r", wait=100).acquire()
+    assert len(budgets) == 1
 
 
 async def test_all_masters_get_the_same_token_and_ttl(

@@ -22,7 +22,7 @@ def clock() -> Clock:
 
 
 def test_a_budget_without_a_limit_is_never_over(clock: Clock) -> None:
-    budget = WaitBudget(clock, None)
+    budget = WaitBudget(clock, None, clock())
     clock.now += 1e9
     assert budget.left() == math.inf
     assert not budget.is_over
@@ -30,8 +30,8 @@ def test_a_budget_without_a_limit_is_never_over(clock: Clock) -> None:
     assert budget.attempt_limit() is None
 
 
-def test_what_is_left_is_counted_from_the_moment_it_was_made(clock: Clock) -> None:
-    budget = WaitBudget(clock, 1000)
+def test_what_is_left_is_counted_from_the_begin(clock: Clock) -> None:
+    budget = WaitBudget(clock, 1000, clock())
     clock.now += 0.25
     assert budget.left() == pytest.approx(750)
     clock.now += 0.75
@@ -42,14 +42,14 @@ def test_what_is_left_is_counted_from_the_moment_it_was_made(clock: Clock) -> No
 
 
 def test_a_rounding_error_is_nothing_left(clock: Clock) -> None:
-    budget = WaitBudget(clock, 10)
+    budget = WaitBudget(clock, 10, clock())
     clock.now += 0.009995
     assert 0 < budget.left() < 0.01
     assert budget.is_over
 
 
 def test_the_last_attempt_is_made_so_early_that_it_can_be_answered(clock: Clock) -> None:
-    budget = WaitBudget(clock, 1000)
+    budget = WaitBudget(clock, 1000, clock())
     assert budget.until_last_attempt(50) == pytest.approx(950)
     assert budget.until_last_attempt(500) == pytest.approx(900)  # a tenth of the wait at most
     clock.now += 0.95
@@ -57,14 +57,14 @@ def test_the_last_attempt_is_made_so_early_that_it_can_be_answered(clock: Clock)
 
 
 def test_a_wait_of_0_is_one_attempt_without_a_limit_of_its_own(clock: Clock) -> None:
-    budget = WaitBudget(clock, 0)
+    budget = WaitBudget(clock, 0, clock())
     assert budget.is_over
     assert budget.until_last_attempt(50) is None
     assert budget.attempt_limit() is None
 
 
 def test_an_attempt_may_take_what_is_left_but_at_least_1_ms(clock: Clock) -> None:
-    budget = WaitBudget(clock, 100)
+    budget = WaitBudget(clock, 100, clock())
     assert budget.attempt_limit() == pytest.approx(100)
     clock.now += 0.2
     assert budget.attempt_limit() == pytest.approx(1.0)

@@ -26,13 +26,7 @@ from redlock_aio._engine.session import Session
 from redlock_aio._engine.wait.wakeup import Watch, is_cut_short
 from redlock_aio._engine.wait_budget import WaitBudget
 from redlock_aio._rules import timing
-from redlock_aio._rules.quorum import (
-    SPLIT,
-    WON,
-    is_contended,
-    is_final,
-    majority,
-)
+from redlock_aio._rules.quorum import SPLIT, WON, is_contended, is_final, majority
 from redlock_aio._rules.retry import SHORTEST_PAUSE, Pace
 from redlock_aio.errors import LockNotAcquiredError
 
@@ -46,7 +40,9 @@ class Acquisition:
 
         session: The masters and the settings of the manager.
 
-        budget: How long it may take.
+        wait: For how many ms; ``None`` for no limit, 0 for a single attempt.
+
+        began: When it has begun, on the clock of leases.
 
     Attributes:
         attempts: How many attempts have been made.
@@ -57,16 +53,17 @@ class Acquisition:
     """
 
     __slots__ = (
-        "_asking_since", "_budget", "_fleet", "_lock", "_watch", "attempts", "has_turn", "line",
-        "session",
+        "_asking_since", "_began", "_fleet", "_lock", "_made_budget", "_wait", "_watch", "attempts",
+        "has_turn", "line", "session",
     )  # fmt: skip
 
-    def __init__(self, lock: LockSpec, session: Session, budget: WaitBudget) -> None:
+    def __init__(self, lock: LockSpec, session: Session, wait: int | None, began: float) -> None:
         self._lock = lock
         self.session = session
         self._fleet = fleet = session.masters
-        self._budget = budget
-        self._asking_since = budget.began
+        self._wait = wait
+        self._began = self._asking_since = began
+        self._made_budget: WaitBudget | None = None
         self._watch: Watch | None = None  # of the last attempt, if that has failed
         self.attempts = 0
         self.has_turn = False
@@ -74,6 +71,14 @@ class Acquisition:
 
     def __repr__(self) -> str:
         return f"<Acquisition of {self._lock!r}, {self.attempts} attempts>"
+
+    @property
+    def _budget(self) -> WaitBudget:
+        """The budget; most acquisitions are won at once and never need one."""
+        budget = self._made_budget
+        if budget is None:
+            self._made_budget = budget = WaitBudget(self._fleet.clock, self._wait, self._began)
+        return budget
 
     async def run(self) -> Attempt:
         """
@@ -92,8 +97,8 @@ class Acquisition:
         Cancellation:
             No key stays on any master that can be reached, and no place in a queue.
         """
-        options, budget = self._lock.options, self._budget
-        if (options.fair or options.fencing) and budget.began >= self._fleet.clocks.due_at:
+        options, began, wait = self._lock.options, self._began, self._wait
+        if (options.fair or options.fencing) and began >= self._fleet.clocks.due_at:
             await self._know_the_time()
         line = self.line
         if options.fair:
@@ -101,15 +106,15 @@ class Acquisition:
         tried = None
         if line.take_turn():
             self.has_turn = True
-        elif budget.wait != 0 and options.retry.attempts is None:
+        elif wait != 0 and options.retry.attempts is None:
             tried = await self._wait_for_turn()
         try:
             if tried is not None and (tried.until or not self.has_turn):
                 last = tried
-            elif tried is None and self.has_turn and line.open_at > budget.began:
+            elif tried is None and self.has_turn and line.open_at > began:
                 last = await self._yield_and_attempt()
             else:
-                last = await self._attempt(self._answer_limit() if budget.wait else None)
+                last = await self._attempt(self._answer_limit() if wait else None)
             if not last.until:
                 last = await self._persist(last)
         except BaseException:
@@ -134,7 +139,7 @@ class Acquisition:
             As for `run`.
         """
         options = self._lock.options
-        if (options.fair or options.fencing) and self._budget.began >= self._fleet.clocks.due_at:
+        if (options.fair or options.fencing) and self._began >= self._fleet.clocks.due_at:
             await self._know_the_time()
         line = self.line
         if options.fair:
@@ -253,7 +258,8 @@ class Acquisition:
             It did not happen: whatever was sent is taken back.
         """
         fleet, lock = self._fleet, self._lock
-        fleet.check_open()
+        if fleet.closed:
+            fleet.check_open()
         key, ttl = lock.key, lock.options.ttl
         if not is_repeated:
             self.attempts += 1
@@ -283,7 +289,7 @@ class Acquisition:
             take_back(fleet, round, ttl)
             return await self._attempt(at_most, is_repeated=True)
         self._watch = watch = Watch(fleet, round)
-        (fleet.send if self._budget.wait == 0 else fleet.send_and_watch)(watch)
+        (fleet.send if self._wait == 0 else fleet.send_and_watch)(watch)
         return round
 
     def _fenced_attempt(self) -> Attempt:
@@ -381,7 +387,7 @@ class Acquisition:
             failed.votes(),
             None if watch is None else watch.view,
             attempts=self.attempts,
-            began=self._budget.began,
+            began=self._began,
             now=fleet.clock(),
         )
 
