@@ -7,16 +7,22 @@ KEY = b"redlock_aio:masters:"
 """What the key begins with under which sets are declared; a *key_prefix* follows."""
 
 
-def read(reply: object) -> list[Declared] | None:
-    """Return the sets in the *reply* to `declare`; ``None`` if it makes no sense."""
+def read(reply: object, now: float) -> list[Declared] | None:
+    """Return the sets in the *reply* to `declare`, which came *now*; ``None`` if it is nonsense."""
     if not isinstance(reply, list) or len(reply) % 2:
         return None
-    pairs = zip(reply[::2], reply[1::2], strict=True)
-    return [
-        Declared(text, masters, age)
-        for text, age in pairs
-        if (masters := parse(text)) is not None and type(age) is int
-    ]
+    found = []
+    for text, times in zip(reply[::2], reply[1::2], strict=True):
+        masters = parse(text)
+        if (
+            masters is None
+            or not isinstance(times, list)
+            or [type(ms) for ms in times] != [int] * 2
+        ):
+            continue
+        age, ago = times
+        found.append(Declared(text, masters, age, now - ago / 1000))
+    return found
 
 
 def declare(

@@ -7,8 +7,10 @@ declares its set on its masters (`declare`), and reads what others have declared
 
 A false refusal stops all locking, so two places are taken for one master whenever that
 may be: they have an address in common or have had the same server, or it is not known
-which server is at one of them. A master votes only when its server is known. So a place
-whose server is unknown gives no vote, and can't help two majorities to miss each other.
+which server is at one of them, or the server of ours started after the other set was last
+declared. A master votes only when its server is known, and one that has just started in a
+set in use has no vote for the quarantine. So neither can help two majorities to miss each
+other: programs that are alive declare their set again before that is over.
 
 Nothing here waits, reads a clock or opens a socket.
 """
@@ -21,6 +23,9 @@ from typing import NamedTuple, TypeAlias
 
 MOST_SERVERS = 4
 """How many servers are remembered that have been at one address."""
+
+UPTIME_ERROR = 1.0
+"""By how many seconds a server may have started earlier than it says: it cuts off fractions."""
 
 MOST_NAMED = 200
 """How many characters of a set of masters are shown."""
@@ -42,15 +47,19 @@ class Place(NamedTuple):
 
         run_ids: The servers that this program has found there, the last one at the end;
             empty if it has not reached any.
+
+        started: When the last one started, on the clock of leases, in seconds; minus
+            infinity if none was found, plus infinity if it does not say. It is not declared.
     """
 
     address: str
     run_ids: tuple[str, ...] = ()
+    started: float = -math.inf
 
-    def found(self, run_id: str) -> "Place":
+    def found(self, run_id: str, started: float = -math.inf) -> "Place":
         """Return the place after *run_id* was found there."""
         before = [known for known in self.run_ids if known != run_id]
-        return Place(self.address, (*before[1 - MOST_SERVERS :], run_id))
+        return Place(self.address, (*before[1 - MOST_SERVERS :], run_id), started)
 
 
 Masters: TypeAlias = tuple[Place, ...]
@@ -63,11 +72,14 @@ class Declared(NamedTuple):
 
     Attributes:
         age: For how many ms it has been in use, by that master's clock.
+
+        at: When it was declared last, on the clock of leases, in seconds.
     """
 
     text: bytes
     masters: Masters
     age: int
+    at: float = math.inf
 
 
 def is_same(one: Place, other: Place) -> bool:
@@ -80,9 +92,21 @@ def may_be_same(one: Place, other: Place) -> bool:
     return not one.run_ids or not other.run_ids or is_same(one, other)
 
 
-def conflicts(ours: Masters, theirs: Masters) -> bool:
-    """Return whether majorities of the two sets may miss each other."""
-    pairs = _pairs([[may_be_same(one, other) for other in theirs] for one in ours])
+def conflicts(ours: Masters, theirs: Masters, at: float = math.inf) -> bool:
+    """
+    Return whether majorities of the two sets may miss each other.
+
+    Args:
+        at: When theirs was declared last. A server of ours that started later may be any
+            of their masters after a restart, under another address: programs that have
+            ended, or are cut off, can't say so any more.
+    """
+    pairs = _pairs(
+        [
+            [one.started > at - UPTIME_ERROR or may_be_same(one, other) for other in theirs]
+            for one in ours
+        ]
+    )
     return len(ours) + len(theirs) - 2 * pairs > 1
 
 
@@ -141,7 +165,8 @@ def older(ours: Masters, found: Iterable[Sequence[Declared]], lasts: int) -> Dec
     for sets in found:
         mine = next((declared.age for declared in sets if declared.text == text), age)
         for declared in sets:
-            if declared.age >= mine and conflicts(seen(ours), seen(declared.masters)):
+            theirs = seen(declared.masters)
+            if declared.age >= mine and conflicts(seen(ours), theirs, declared.at):
                 return declared
     return None
 

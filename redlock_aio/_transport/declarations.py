@@ -14,12 +14,14 @@ What comes with a reply is judged at once, whoever waits for it, or does not any
 """
 
 import asyncio
+import math
 from collections.abc import Callable, Sequence
 
 from redlock_aio._protocol import declaration, replies
 from redlock_aio._protocol.request import Silence
-from redlock_aio._rules import membership
+from redlock_aio._rules import membership, quarantine
 from redlock_aio._rules.membership import Declared, Place
+from redlock_aio._rules.server_info import ServerInfo
 from redlock_aio._transport.connection import Connection, Question
 from redlock_aio._transport.handshake import MasterError, is_forbidden
 
@@ -115,7 +117,7 @@ class Declarations:
         return self.refusal or ("" if number in self._links else UNDECLARED)
 
     def join(
-        self, number: int, run_id: str, connection: Connection, reply: object
+        self, number: int, info: ServerInfo, connection: Connection, reply: object
     ) -> list[asyncio.Future[object]]:
         """
         Declare our set on a master that was just reached.
@@ -125,6 +127,8 @@ class Declarations:
         is in conflict with it.
 
         Args:
+            info: What its server says of itself.
+
             reply: To the command `read`.
 
         Returns:
@@ -137,7 +141,7 @@ class Declarations:
         """
         self._check(reply)
         text = self._text
-        self._note(number, run_id)
+        self._note(number, info)
         self._take(number, reply)
         others = []
         if text != self._text and not self.refusal:
@@ -246,18 +250,22 @@ class Declarations:
         since = self._clock() - self._lasts() * LIVES
         return [sets for at, sets in self._found.values() if at > since]
 
-    def _note(self, number: int, run_id: str) -> None:
-        """Take *run_id* for the server of this master."""
+    def _note(self, number: int, info: ServerInfo) -> None:
+        """Remember which server this master has now, and when that started."""
+        # An uptime that makes no sense may hide a restart; such a server has no vote either.
+        known = info.uptime is not None and 0 <= info.uptime <= quarantine.LONGEST_UPTIME
+        started = self._clock() - (info.uptime or 0) if known else math.inf
         places = list(self._masters)
-        places[number] = places[number].found(run_id)
+        places[number] = places[number].found(info.run_id, started)
         self._masters = tuple(places)
         self._text = membership.write(self._masters)
 
     def _take(self, number: int, reply: object) -> None:
         """Judge by the sets that a master tells; a reply that makes no sense changes nothing."""
-        sets = declaration.read(reply)
+        now = self._clock()
+        sets = declaration.read(reply, now)
         if sets is not None:
-            self._found[number] = self._clock(), sets
+            self._found[number] = now, sets
         lasts = self._lasts()
         other = membership.older(self._masters, self._current(), int(lasts * 1000))
         was_refused, self.refusal = self.refusal, ""

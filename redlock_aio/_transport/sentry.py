@@ -208,7 +208,7 @@ class Sentry:
             marker = carried(marker_of(replies[-1]), self._outlives)
             self.unmarked = marker is None
             sets, number = self._guard.declarations, self._number
-            declared = sets.join(number, info.run_id, connection, replies[0])
+            declared = sets.join(number, info, connection, replies[0])
             await self._judge(self._identified(info), marker)
             await sets.joined(number, connection, declared)  # it gets no packed before
             if self._doubt:  # the marker was changed while our set was declared

@@ -102,7 +102,7 @@ async def test_a_swap_is_refused_and_names_both_sets(
     await programs[0].start([a, b, c])
     await programs[0].works()
     async with Redlock(named([a, b, d]), max_ttl=MAX_TTL, master_timeout=500) as wrong:
-        await until(lambda: up(wrong) == 3)
+        await until(lambda: up(wrong) == 3, within=30)
         await asyncio.sleep(LASTS)
         with pytest.raises(QuorumUnavailableError) as refused:
             await wrong.lock("r", wait=0).acquire()

@@ -1,6 +1,7 @@
 """Which sets of masters exclude each other, and which of two in conflict is refused."""
 
 import itertools
+import math
 from collections.abc import Iterator
 
 import pytest
@@ -217,6 +218,23 @@ def test_a_third_program_tells_that_two_servers_were_one_master() -> None:
     assert older(other, [[declared(late, 50), declared(third, 50)]], 9) is not None
 
 
+def test_a_server_that_started_after_a_set_was_declared_may_be_any_master_of_it() -> None:
+    """It may have restarted under another address when nobody was there to say so."""
+    late = known("abc", named="ip-")
+    for started, conflict in (
+        (math.inf, False),
+        (100.5, False),
+        (99.5, False),
+        (98.9, True),
+        (-math.inf, True),
+    ):
+        new = (*known("ab"), Place("c", ("c2",), started))
+        assert conflicts(new, late, 100.0) is conflict
+        found = [[declared(late, 50)._replace(at=100.0)]]
+        assert (older(new, found, 9) is not None) is conflict
+    assert conflicts((Place("x", ("1",), 101.0), Place("y", ("2",))), known("abc"), 100.0)
+
+
 def test_the_set_that_is_changed_into_a_conflict_gives_way() -> None:
     """It was in use for longer, but the others do not know yet which server that is."""
     before = known("ab") + unknown("d")
@@ -226,7 +244,12 @@ def test_the_set_that_is_changed_into_a_conflict_gives_way() -> None:
 
 
 addresses = st.text(min_size=1, max_size=10)
-places = st.builds(Place, addresses, st.lists(st.text("0123456789abcdef"), max_size=4).map(tuple))
+places = st.builds(
+    Place,
+    addresses,
+    st.lists(st.text("0123456789abcdef"), max_size=4).map(tuple),
+    started=st.just(-math.inf),
+)
 sets = st.lists(places, min_size=1, max_size=5).map(tuple)
 
 
@@ -255,16 +278,17 @@ def test_both_sides_come_to_the_same(ours: Masters, theirs: Masters) -> None:
 )
 def test_what_is_no_set_is_ignored(text: object) -> None:
     assert parse(text) is None
-    assert read([text, 5, write(ABC), 6]) == [declared(ABC, 6)]
+    assert read([text, [5, 0], write(ABC), [6, 500]], 2.0) == [declared(ABC, 6)._replace(at=1.5)]
 
 
 @pytest.mark.parametrize("reply", [None, 5, b"OK", [b"a"], Exception("NOSCRIPT")])
 def test_a_reply_that_makes_no_sense_says_nothing(reply: object) -> None:
-    assert read(reply) is None
+    assert read(reply, 0.0) is None
 
 
 def test_an_age_that_makes_no_sense_is_ignored() -> None:
-    assert read([write(ABC), b"5", write(ABD), True]) == []
+    nonsense = [b"5", True, [5], [5, 5, 5], [5, b"5"], [True, 5]]
+    assert read([part for times in nonsense for part in (write(ABC), times)], 0.0) == []
 
 
 def test_a_refusal_names_both_sets_on_one_line() -> None:

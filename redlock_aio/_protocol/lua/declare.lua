@@ -3,7 +3,7 @@
 -- ARGV[1]: "read"; "write", to declare our set; "withdraw", to take back what we alone have declared, and only once.
 -- ARGV[2]: our set, ARGV[3]: for how many ms it has been in use elsewhere, ARGV[4]: lasts,
 -- ARGV[5]: the set that ours stands for from now on, or nothing.
--- Answers {text, for how many ms it has been in use, text, ...}, in the same order.
+-- Answers {text, {for how many ms it has been in use, how many ms ago it was declared last}, text, ...}, in that order.
 local kept = redis.pcall("GET", KEYS[1])
 if type(kept) == "table" and not string.find(kept.err, "WRONGTYPE", 1, true) then
   return kept -- the error: we may not read it
@@ -39,7 +39,7 @@ for i = math.max(1, #sets - 63), #sets do
   local begun, at, lasts, text = unpack(sets[i])
   lines[#lines + 1] = string.format("%.0f %.0f %.0f %s\n", begun, at, lasts, text)
   reply[#reply + 1] = text
-  reply[#reply + 1] = math.max(now - begun, -1000)
+  reply[#reply + 1] = {math.max(now - begun, -1000), math.max(now - at, 0)}
   longest = math.max(longest, at + lasts - now)
 end
 if writes or withdraws then
