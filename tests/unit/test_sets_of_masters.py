@@ -355,6 +355,38 @@ async def test_restarts_and_programs_that_notice_them_late_are_no_other_set(
         await redlock.aclose()
 
 
+async def test_a_restart_under_another_address_when_nobody_is_left_is_no_other_set(
+    m: dict[str, FakeMaster],
+) -> None:
+    """Who named the masters in another way has crashed, and can't say that they are the same."""
+    async with program(of(m, "abc")) as right:
+        assert await works(right)
+    await asyncio.sleep(1)
+    m["c"].restart()
+    async with program([Named(m[name], f"ip-{name}") for name in "abc"]) as newcomer:
+        assert await answers(newcomer) == "GGQ"
+        await asyncio.sleep(OVER)
+        assert await answers(newcomer) == "GGG"
+
+
+async def test_a_swap_for_a_server_that_has_just_started_is_refused_before_that_votes(
+    m: dict[str, FakeMaster],
+) -> None:
+    """Until then both of the others are needed, which no other program can have meanwhile."""
+    async with program(of(m, "abc")) as right:
+        assert await works(right)
+        m["d"].restart()
+        async with program(of(m, "abd")) as wrong:
+            assert await answers(wrong) == "GGQ"
+            until = now() + OVER
+            while now() < until:
+                assert (await answers(wrong)).count("G") < 3
+                assert await works(right) or not refusal(wrong)
+                await asyncio.sleep(0.05)
+            assert refusal(wrong)
+            assert await works(right)
+
+
 async def test_a_replacement_under_the_old_address_is_no_other_set(
     m: dict[str, FakeMaster],
 ) -> None:
