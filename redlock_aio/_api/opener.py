@@ -8,6 +8,7 @@ trips outlives a session.
 
 import asyncio
 
+from redlock_aio._engine.emitter import Emitter
 from redlock_aio._engine.session import Session, Settings, log_state
 from redlock_aio._rules.quarantine import Seen
 from redlock_aio._rules.roundtrips import RoundTrips
@@ -36,9 +37,9 @@ class Opener:
 
     def __init__(self, settings: Settings, master_timeout: int | None) -> None:
         _check(settings)
-        self.settings = settings
-        self.emitter = settings.emitter
-        self.trips = RoundTrips(len(settings.diallers), master_timeout)
+        self.settings: Settings = settings
+        self.emitter: Emitter | None = settings.emitter
+        self.trips: RoundTrips = RoundTrips(len(settings.diallers), master_timeout)
         self.current: Session | None = None
         self._seen = [Seen() for _ in settings.diallers]
         self._closed = False

@@ -103,17 +103,18 @@ class Session:
         trips: RoundTrips,
         seen: list[Seen],
     ) -> None:
-        self.loop = loop
-        self.origin = Origin(loop)
-        self.drift_factor = settings.drift_factor
-        self.max_ttl = settings.max_ttl
-        self.max_waiters = settings.max_waiters
+        self.loop: asyncio.AbstractEventLoop = loop
+        self.origin: Origin = Origin(loop)
+        self.drift_factor: float = settings.drift_factor
+        self.max_ttl: int = settings.max_ttl
+        self.max_waiters: int = settings.max_waiters
         lasts = timing.forgetting(settings.max_ttl, factor=settings.drift_factor)
-        self.clock_lead = int(lasts * LEAD_SHARE * 1_000_000)
-        self.emitter = emitter = settings.emitter
+        self.clock_lead: int = int(lasts * LEAD_SHARE * 1_000_000)
+        emitter = settings.emitter
+        self.emitter: Emitter | None = emitter
         if emitter is not None:
             emitter.loop = loop
-        self.ready = False
+        self.ready: bool = False
         guard = None
         if settings.restart_guard in {"auto", "strict"}:
             guard = Guard(
@@ -125,11 +126,11 @@ class Session:
                 addresses=[address_of(dialler) for dialler in settings.diallers],
                 key=declaration.KEY + settings.key_prefix,
             )
-        self.links = self._connect(settings, guard, trips)
+        self.links: tuple[Master, ...] = self._connect(settings, guard, trips)
         stamp = settings.stamp or this_process()
-        self.masters = Fleet(self.links, loop, trips=trips, stamp=stamp, emitter=emitter)
-        self.fair_queue = Queues(self.masters)
-        self.watchdog = Watchdog(self.masters, max_ttl=settings.max_ttl)
+        self.masters: Fleet = Fleet(self.links, loop, trips=trips, stamp=stamp, emitter=emitter)
+        self.fair_queue: Queues = Queues(self.masters)
+        self.watchdog: Watchdog = Watchdog(self.masters, max_ttl=settings.max_ttl)
 
     def __repr__(self) -> str:
         return f"<Session of {self.masters!r}>"

@@ -38,7 +38,7 @@ class Data:
     def __init__(self, witness: Witness, now: Callable[[], float]) -> None:
         self._witness = witness
         self._now = now
-        self.publish = witness.publish
+        self.publish: Callable[[bytes, bytes], int] = witness.publish
         self.keys: dict[bytes, tuple[Value, float]] = {}
 
     def find(self, key: bytes) -> tuple[Value | None, float]:

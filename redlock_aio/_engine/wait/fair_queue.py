@@ -44,7 +44,7 @@ class Queues:
 
     def __init__(self, fleet: Fleet) -> None:
         self.fleet = fleet
-        self.client = token_hex(8).encode()
+        self.client: bytes = token_hex(8).encode()
         self.waiters: dict[bytes, Member] = {}
         self._members = 0
         self._listening = False
