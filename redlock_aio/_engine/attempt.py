@@ -1,8 +1,8 @@
 """
-One try to get a lock, plain or with a fencing token.
+One attempt to acquire a lock, plain or with a fencing token.
 
-An attempt is one round with a token of its own. With fencing the masters answer
-with their counters; if those of a majority differ, a second round makes them agree.
+An attempt is one round with a token of its own. With fencing the masters reply with
+their counters; if those of a majority differ, another round raises them to one value.
 """
 
 from typing import ClassVar
@@ -16,18 +16,18 @@ from redlock_aio._rules import fencing
 from redlock_aio._rules.quorum import GRANTED, LOST, NOT_YET, OPEN, SPLIT, WON, Answer
 
 EXPIRY_SLACK = 0.001
-"""Seconds: a master lets a key expire in the millisecond after its ttl."""
+"""Seconds to add to a ttl: a master expires a key in the millisecond after its ttl."""
 
 TOO_LATE = 1.0
-"""After how many seconds a request is too late: a master that was hung refuses it."""
+"""Seconds after which a request is too late: a master that hung meanwhile refuses it."""
 
 
 class Attempt(Round):
     """
-    One round for a lock.
+    One round that tries to acquire a lock.
 
-    The token is new for each attempt. If two attempts shared one, a release of
-    the first that comes late would delete the lock that the second has won.
+    The token is new for each attempt. If two attempts shared one, a late release of
+    the first would delete the lock that the second has won.
     """
 
     __slots__ = ("began", "counter", "fence", "key", "stamp", "token", "ttl", "until")
@@ -42,16 +42,16 @@ class Attempt(Round):
         counter: Counter | None = None,
     ) -> None:
         self.counter: Counter | None = counter
-        """What is said about the resource's counter, if there is to be a fencing token."""
+        """The commands for a fencing token; ``None`` without fencing."""
         self.fence: int = 0
-        """The fencing token, when there is one."""
+        """The fencing token; 0 until there is one."""
         self.key: Key | Keys = key
         self.ttl: int = ttl
         self.stamp: bytes = stamp
         self.token: bytes = fleet.token() + stamp
-        """The value that the masters keep: what nobody can guess, and who we are."""
+        """The value that the masters keep: a random part, then *stamp*, which names the holder."""
         self.until: float = 0.0
-        """Until when the lock may be believed; 0 if it was not won, or too late."""
+        """The end of the validity; 0 if the lock was not won, or won too late."""
         Round.__init__(self, fleet.links, self._request(fleet))
         self.began: float = fleet.clock()
 
@@ -60,51 +60,51 @@ class Attempt(Round):
 
     @property
     def is_curable(self) -> bool:
-        """Whether it was lost because too many masters had forgotten the script."""
+        """Whether only NOSCRIPT replies prevented a majority: the attempt is worth repeating."""
         forgotten = sum(map(replies.has_no_script, self.replies))
         return self.verdict is LOST and self.granted + forgotten >= self.won_at
 
     async def agree(self, fleet: Fleet, at_most: float | None) -> None:
         """
-        Have the masters that have granted it agree on a fencing token, if they do not.
+        Make the masters that granted the lock agree on a fencing token, if they differ.
 
         Args:
             at_most: How many ms a round may take, if less than the master time-out.
 
         Cancellation:
-            Counters may have been raised, which costs nothing but numbers.
+            Counters may stay raised, which only skips numbers.
         """
 
     def release(self) -> bytes:
-        """Return the command that takes it back."""
+        """Return the command that releases the lock under this token."""
         return self.key.release(self.token)
 
     def only_leave(self) -> bytes:
-        """Return the command that leaves the queue and takes nothing back; empty without one."""
+        """Return the command that leaves the fair queue, but keeps the lock; empty without one."""
         return b""
 
     @property
     def member(self) -> bytes:
-        """By which name it was waited for in the masters' queues; empty if it was not."""
+        """The name of the waiter in the masters' queues; empty without a queue."""
         return b""
 
     @property
     def can_free(self) -> bool:
-        """Whether a release has nothing to do but to delete one key."""
+        """Whether a release only has to delete one key."""
         return self.key.can_free
 
     def extension(self, ttl: int) -> bytes:
-        """Return the command that lets the lock live for *ttl* ms more, where it is ours."""
+        """Return the command that sets the ttl to *ttl* ms, where the key has this token."""
         if self.counter is None:
             return self.key.extend(self.token, ttl)
         return self.counter.extend(self.token, ttl, self.fence)
 
     def restoration(self, ttl: int, ceiling: int = 0) -> bytes:
         """
-        Return the command that sets the lock again for *ttl* ms, where nobody has it.
+        Return the command that sets the lock again for *ttl* ms, where its key is gone.
 
         Args:
-            ceiling: Up to where a majority has lifted its counters; see `Counter.lift`.
+            ceiling: The value to which a majority has lifted its counters; see `Counter.lift`.
         """
         if self.counter is None:
             return self.key.restore(self.token, ttl)
@@ -112,7 +112,7 @@ class Attempt(Round):
 
 
 def _count(self: "FencedAttempt | Raising", master: int, reply: object, /) -> None:
-    """Count a counter's value as a grant, anything else as a refusal."""
+    """Count the value of a counter as a grant, any other reply as a refusal."""
     replies = self.replies
     if replies[master] is not NOT_YET:
         return
@@ -121,8 +121,8 @@ def _count(self: "FencedAttempt | Raising", master: int, reply: object, /) -> No
         self.counters.append(self.proposal if reply == 1 else reply)
         self.granted = granted = self.granted + 1
         if granted >= self.won_at and self.verdict is OPEN:
-            # The others may be slow; and if the counters differ now, it takes
-            # another round most likely.
+            # The other masters are not awaited: they may be slow, and if the counters differ
+            # now, another round is most likely needed in any case.
             self.fence = fence = fencing.agreed(self.counters, self.won_at)
             self.verdict = WON if fence else SPLIT
             self.settled()
@@ -158,17 +158,17 @@ class FencedAttempt(Attempt):
 
     @property
     def is_curable(self) -> bool:
-        """Whether too many masters had forgotten the script, or had another time."""
+        """Whether only NOSCRIPT replies or refusals by a master's clock prevented a majority."""
         return self.verdict is LOST and self.granted + self._curable >= self.won_at
 
     async def agree(self, fleet: Fleet, at_most: float | None) -> None:
-        """Have the masters agree; see `Attempt.agree`."""
+        """Make the masters agree on the fencing token; see `Attempt.agree`."""
         self.fence = await agree(fleet, self._counter, self.token, self.counters, at_most)
         if self.fence:
             self.verdict = WON
 
     def read(self, master: int, reply: object) -> object:
-        """Learn the time from a master that says the proposal makes no sense at it."""
+        """Return *reply* as counted; a refusal with the master's time also updates `Clocks`."""
         time = replies.time(reply)
         if time is None:
             self._curable += replies.has_no_script(reply)
@@ -185,7 +185,7 @@ class FencedAttempt(Attempt):
 
 
 class Raising(Round):
-    """The demand that all counters that differ are raised to the highest."""
+    """The request to raise the counters to the highest one, where the lock has the token."""
 
     __slots__ = ("counters", "fence", "proposal")
 
@@ -198,15 +198,15 @@ class Raising(Round):
     answered = _count
 
     def read(self, _master: int, reply: object) -> object:
-        """Return what stands for a reply that grants nothing."""
+        """Return *reply*, which is a refusal, as it is counted."""
         return reply
 
 
 class Freeing(Release):
     """
-    The release of a lock by the command that some servers have for it.
+    The release of a lock by a command of the server (``DELIFEQ``), which few servers have.
 
-    It tells less than the script of all others, and takes a third of its time.
+    The reply says less than that of the script, but the command takes a third of its time.
     """
 
     __slots__ = ("_attempt", "_fleet")
@@ -220,15 +220,15 @@ class Freeing(Release):
 
     @property
     def debt(self) -> bytes:
-        """The script: by the time that it is repeated the server may be another one."""
+        """The script: when the debt is repeated, another server may be in its place."""
         return self._attempt.release()
 
     def instead(self, master: int) -> Request:
         """
-        Return what to send to a master that has refused the command.
+        Return the request to send to a master that has refused the command.
 
-        The command is used no more, until that master has been asked for it on a new
-        connection: each release would cost another round trip.
+        Also stop using the command until that master has been asked for it on a new
+        connection: otherwise each release would cost another round trip.
         """
         self._links[master].can_free = self._fleet.can_free = False
         return Request(
@@ -240,7 +240,7 @@ class Freeing(Release):
         )
 
     def _by_script(self, master: int, reply: object) -> None:
-        """Count the reply to the script as that to the command."""
+        """Count the reply to the script like one to the command."""
         self.answered(master, Freeing.yes if reply == GRANTED else reply)
 
 
@@ -252,17 +252,17 @@ async def agree(
     at_most: float | None = None,
 ) -> int:
     """
-    Make a majority agree that has granted the lock to *token* with different *counters*.
+    Make a majority that granted the lock to *token* with different *counters* agree on one.
 
     Args:
         at_most: How many ms a round may take, if that is less than the master time-out.
 
     Returns:
-        The fencing token; 0 if too few keep the lock, or others raise the
-        counters all the time.
+        The fencing token; 0 if too few masters keep the lock, or other clients raised the
+        counters in each of `MOST_RAISES` rounds.
 
     Cancellation:
-        Counters may have been raised, which costs nothing but numbers.
+        Counters may stay raised, which only skips numbers.
     """
     for _ in range(fencing.MOST_RAISES):
         raising = Raising(fleet, counter, token, max(counters))
@@ -274,7 +274,7 @@ async def agree(
 
 
 def take_back(fleet: Fleet, attempt: Attempt, ttl: int) -> Release:
-    """Ask all masters to forget *attempt*, whose key may live *ttl* ms; nothing is awaited."""
+    """Release *attempt*, whose key may live *ttl* ms, on all masters; nothing is awaited."""
     if fleet.can_free and attempt.can_free:
         freeing = Freeing(fleet, attempt, ttl)
         fleet.send(freeing)

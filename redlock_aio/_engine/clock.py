@@ -1,4 +1,4 @@
-"""Whose clock it is by which a process lives: which run of which machine."""
+"""Identifies the boot of the machine from which the clock of leases counts."""
 
 import asyncio
 import contextlib
@@ -12,10 +12,10 @@ from redlock_aio._protocol.lease_export import boot
 
 def boot_of(loop: asyncio.AbstractEventLoop) -> str:
     """
-    Return what the processes have in common that share the clock of `round.clock_of`.
+    Return an identifier that all processes with the same `links.clock_of` clock share.
 
-    It is empty if that can't be told. A loop that makes its own time shares it with
-    nobody.
+    The identifier is empty if it cannot be determined. A loop with virtual time shares its
+    clock with no other process or loop.
     """
     if getattr(loop, "boottime", None) is not None:
         return boot(f"{os.getpid()}:{id(loop)}")
@@ -30,8 +30,8 @@ def _boot() -> str:
         machine = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
     except (OSError, ValueError):
         return ""
-    # Containers of one machine have one boot_id, but may have clocks of their own; a
-    # system without this file has none such.
+    # Containers of one machine have one boot_id, but may have clocks of their own (time
+    # namespaces); a system without this file has no time namespaces.
     with contextlib.suppress(OSError):
         machine += str(Path("/proc/self/ns/time").readlink())
     return boot(machine)

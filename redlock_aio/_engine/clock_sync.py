@@ -1,4 +1,4 @@
-"""Asking the masters what time it is."""
+"""The TIME round, by which the offsets of the masters' clocks are learnt."""
 
 import math
 
@@ -10,7 +10,7 @@ from redlock_aio._rules.quorum import GRANTED, WON
 
 
 class Times(Round):
-    """The question what time it is."""
+    """The request for the time of every master."""
 
     __slots__ = ("_began", "_fleet")
     trust = Trust.FULL
@@ -21,7 +21,7 @@ class Times(Round):
         self._began = fleet.clock()
 
     def answered(self, master: int, reply: object, /) -> None:
-        """Note the time; the round is settled when a majority has told it."""
+        """Update the clock offset of *master*; the round is won by the times of a majority."""
         now = replies.time(reply)
         if now is not None:
             fleet = self._fleet
@@ -30,7 +30,7 @@ class Times(Round):
         super().answered(master, reply)
 
     def settled(self) -> None:
-        """Note when the time is due again."""
+        """Schedule the next TIME round if this one was won, and wake the task that awaits it."""
         if self.verdict is WON:
             self._fleet.clocks.ask_later(self._fleet.clock())
         super().settled()
@@ -38,16 +38,16 @@ class Times(Round):
 
 async def know_the_time(fleet: Fleet, at_most: float | None) -> None:
     """
-    Ask the masters for their time unless that was done lately.
+    Send a TIME round to the masters if one is due.
 
-    It is waited for the first time only; after that what is known will do until
-    the answers come.
+    Only the first round is awaited. Later rounds run in the background, because the known
+    offsets are good enough until the replies arrive.
 
     Args:
         at_most: How many ms it may take, if that is less than the master time-out.
 
     Cancellation:
-        Answers that come later are used later.
+        Replies that arrive later are still used.
     """
     due_at = fleet.clocks.due_at
     if fleet.clock() < due_at:
@@ -57,6 +57,6 @@ async def know_the_time(fleet: Fleet, at_most: float | None) -> None:
     if due_at > -math.inf:
         return
     await fleet.wait_for(times)
-    # If too few have answered, their time is not what is missing; a proposal that is
-    # wrong is put right by those who refuse it.
+    # If too few masters have answered, the attempt fails for that reason and not for the time.
+    # A wrong proposal is corrected by the masters that refuse it: they reply with their time.
     fleet.clocks.due_at = max(fleet.clocks.due_at, fleet.clock())

@@ -1,12 +1,11 @@
 """
-Events to a listener.
+The emitter of events to the listener of a manager.
 
-What happens in a task's own call is emitted there and then, before the call goes on.
-What happens between the replies of masters, or in the watchdog, is emitted in the
-loop's next turn: whatever the listener does, it meets no half-done work. Both go
-through one queue, so that the listener gets every event in the order in which it
-happened. A manager without a listener has no emitter, and each place where an event
-could be emitted tests for that first.
+An event of a task's own call is emitted at once, before the call goes on. An event of a
+master's reply or of the watchdog is emitted in the loop's next turn: whatever the listener
+does, it never runs in the middle of a change of state. Both kinds go through one queue, so
+that the listener gets all events in the order in which they happened. A manager without a
+listener has no emitter; each place that emits an event tests for that first.
 """
 
 import asyncio
@@ -20,7 +19,7 @@ _log = logging.getLogger("redlock_aio")
 
 
 def milliseconds(seconds: float) -> int:
-    """Return a duration as an event has it."""
+    """Return a duration in whole ms, rounded, as events give it."""
     return int(seconds * 1000 + 0.5)
 
 
@@ -36,13 +35,13 @@ class Emitter:
 
     def __init__(self, listener: Listener) -> None:
         self.loop: asyncio.AbstractEventLoop | None = None
-        """The one whose next turn `emit_soon` waits for; ``None`` before the first use."""
+        """The loop in whose next turn `emit_soon` emits; ``None`` before the first use."""
         self._listener = listener
         self._queue: deque[Event] = deque()
         self._emitting = False
-        # The resources of each task that acquires and has not emitted `Waiting`.
+        # The resources of each task that is acquiring and has not emitted `Waiting`.
         self._acquiring: dict[asyncio.Task[object] | None, tuple[str, ...]] = {}
-        # Why each master has no vote for which `MasterLost` was emitted.
+        # For each master with an emitted `MasterLost`: why it has no vote.
         self._lost_masters: dict[str, Answer] = {}
 
     def __repr__(self) -> str:
@@ -50,24 +49,24 @@ class Emitter:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nobody acquires, and no event waits to be emitted."""
+        """Whether no task is acquiring, and no event waits to be emitted."""
         return not (self._acquiring or self._queue)
 
     def emit(self, event: Event) -> None:
-        """Call the listener with *event*, after all events that came before."""
+        """Call the listener with *event* now, after all earlier events."""
         self._queue.append(event)
         self.flush()
 
     def emit_soon(self, event: Event) -> None:
-        """Emit *event* when this turn of the loop is over, or before the next `emit`."""
+        """Emit *event* in the loop's next turn, or before the next `emit`."""
         if self.loop is not None:
             self._queue.append(event)
             self.loop.call_soon(self.flush)
 
     def flush(self) -> None:
-        """Call the listener with each event that waits."""
+        """Call the listener with each event in the queue."""
         if self._emitting:
-            return  # The listener caused it: it is called again when it has returned.
+            return  # the listener caused this call: the loop below goes on when it returns
         self._emitting = True
         try:
             while self._queue:
@@ -75,9 +74,9 @@ class Emitter:
                 try:
                     self._listener(event)
                 except (Exception, asyncio.CancelledError):  # noqa: BLE001 - it is the user's code
-                    # An error of the listener must not fail the task that locks; nor is its
-                    # CancelledError a cancellation of that task. The log gets the event's
-                    # class and no more.
+                    # An error of the listener must not fail the task that locks, and its
+                    # CancelledError is no cancellation of that task. The log names only the
+                    # event's class.
                     _log.exception("the listener failed at %s", type(event).__name__)
         finally:
             self._emitting = False
@@ -85,15 +84,15 @@ class Emitter:
     # Acquisitions.
 
     def begin_acquiring(self, resources: tuple[str, ...]) -> None:
-        """Remember that the running task acquires, until `end_acquiring`."""
+        """Record that the running task is acquiring, until `end_acquiring`."""
         self._acquiring[asyncio.current_task()] = resources
 
     def end_acquiring(self) -> None:
-        """Forget the running task: its acquisition has ended, in whatever way."""
+        """Remove the record of the running task: its acquisition has ended, in whatever way."""
         self._acquiring.pop(asyncio.current_task(), None)
 
     def on_waiting(self, task: asyncio.Task[object] | None = None) -> None:
-        """Emit `Waiting`, once an acquisition, for *task* (default: the running one)."""
+        """Emit `Waiting` for *task* (default: the running one), once per acquisition."""
         if self._acquiring:
             resources = self._acquiring.pop(task or asyncio.current_task(), None)
             if resources is not None:
@@ -102,7 +101,7 @@ class Emitter:
     # Masters.
 
     def on_master_state(self, vote: Vote) -> None:
-        """Emit `MasterLost` or `MasterBack` if *vote*, what a master votes now, is a change."""
+        """Emit `MasterLost` or `MasterBack` if *vote*, the present one of a master, is a change."""
         lost = self._lost_masters
         if vote.answer is Answer.GRANTED:
             if lost.pop(vote.master, None) is not None:

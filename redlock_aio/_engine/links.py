@@ -1,4 +1,4 @@
-"""What rounds need from outside: masters and a clock."""
+"""The interface of a master as rounds use it, and the clock of leases."""
 
 import asyncio
 import functools
@@ -10,7 +10,7 @@ from redlock_aio._protocol.request import Asker, Silence
 
 
 class Link(Protocol):
-    """What a round needs of a master."""
+    """The interface of a master as rounds use it."""
 
     @property
     def name(self) -> str: ...
@@ -31,11 +31,11 @@ class Link(Protocol):
 
 def clock_of(loop: asyncio.AbstractEventLoop) -> Callable[[], float]:
     """
-    Return the clock that leases live by, in seconds.
+    Return the clock of leases, in seconds.
 
-    It also counts the time that the machine was suspended, where the system has
-    such a clock. A loop that makes its own time (see `redlock_aio.testing`)
-    is asked for it.
+    Where the system has such a clock, it also counts the time that the machine was
+    suspended. For a loop with virtual time (see `redlock_aio.testing`) it is the
+    clock of that loop.
     """
     own: Callable[[], float] | None = getattr(loop, "boottime", None)
     if own is not None:

@@ -1,12 +1,12 @@
 """
-The tasks of one process that want the same resource.
+The local queue: the tasks of one process that want the same resource.
 
-They stand in line: one of them talks to the masters, or holds the lock, and the
-others wait for it to pass on the turn. A process that passes a lock from task to
-task keeps all other processes out, because its next attempt travels right behind
-its own release; so after a while it lets them go first.
+One task has the turn: it sends requests to the masters, or holds the lock. The others
+wait for the turn. A process that passes a lock from task to task keeps all other
+processes out, because its next attempt travels right behind its own release. After a
+tenure it therefore pauses, and other processes can go first.
 
-Nothing here talks to a master or reads a clock.
+Nothing here sends a request to a master or reads a clock.
 """
 
 import asyncio
@@ -16,32 +16,32 @@ from typing import Protocol
 from redlock_aio._protocol.primitives import Counter, Key, Keys
 
 TENURE = 0.02
-"""For how many seconds a process may pass the lock on from task to task before others may try."""
+"""Seconds for which a process may pass the lock from task to task before others may try."""
 
 LONGEST_TENURE = 1.0
-"""The same if nobody has used such a chance: it is doubled each time, up to this."""
+"""The greatest tenure in seconds: each pause that no other process uses doubles it, up to this."""
 
 ALONE = 40
 """
-The same in round trips, at least, until other processes have been seen: a pause costs one
-round trip, so a process that is alone with a resource loses 2.5 % however far the masters are.
+The shortest tenure in round trips while no other process has been seen. A pause costs one round
+trip: a process that is alone with a resource loses 2.5 %, however far the masters are.
 """
 
 SEEN = 3
-"""After how many pauses in which nobody took the lock a process counts as alone again."""
+"""The pauses without an acquisition by others after which a process counts as alone again."""
 
 YIELD_TIME = 0.0005
-"""How many seconds others get to try, beside two rounds: the time for which tasks are not run."""
+"""Seconds of a pause in addition to two rounds: the time until the tasks of others run."""
 
 STEADY = 0.75
-"""By which factor the spread of attempts shrinks with each that is not split."""
+"""The factor by which the spread shrinks after each failed attempt that is not split."""
 
 LONGEST_SPREAD = 0.1
-"""Seconds over which attempts are spread at most."""
+"""The greatest spread of attempts in seconds."""
 
 
 class Party(Protocol):
-    """A lease or a waiter that is told when the key may have changed on a master."""
+    """A lease or a waiter, which is notified when the key may have changed on a master."""
 
     def changed(self, master: int) -> None:
         """Called when others may have changed the key on the master with this number."""
@@ -50,34 +50,34 @@ class Party(Protocol):
         """
         Called when a lease of this process was released.
 
-        No master tells: the connection that changes a key gets no push for it (NOLOOP).
+        No master pushes it: the connection that changes a key gets no push for it (NOLOOP).
         """
 
 
 class Line:
     """
-    Who in this process has the lock, tries to get it, or waits for a turn to try.
+    The holder of a resource in this process, the task that has the turn, and those that wait.
 
     Attributes:
-        contending: Whether somebody has the turn and no lease yet.
+        contending: Whether a task has the turn and no lease yet.
 
-        counter: What is said about the resource's counter, once it was needed.
+        counter: The commands for the resource's counter; ``None`` before the first use.
 
-        holder: The lease of this process, if it has one.
+        holder: The lease of this process on the resource; ``None`` without one.
 
-        watcher: Whoever has the turn and waits for the masters.
+        watcher: The waiter that has the turn and waits for pushes of the masters.
 
-        guests: Those who wait out of turn: in the masters' queues, or for few attempts.
+        guests: The waiters out of turn: in the masters' queues, or with limited attempts.
 
-        since: Since when the lock has only been passed on in this process, on
-            the clock of leases.
+        since: The start of the tenure, in which the lock was only passed on within this
+            process, on the clock of leases.
 
-        open_at: From when on whoever comes may ask the masters, if nobody is there.
+        open_at: The end of the pause for other processes, on the clock of leases.
 
-        round_trip: How long its last acquisition took, in seconds.
+        round_trip: The duration of the last acquisition in seconds.
 
-        spread: Over how many seconds to spread attempts, so that contenders who
-            were woken together do not split the votes again.
+        spread: The seconds over which attempts are spread, so that contenders that were
+            woken together do not split the votes again.
     """
 
     __slots__ = (
@@ -91,7 +91,7 @@ class Line:
         self.holder: Party | None = None
         self.watcher: Party | None = None
         self.guests: dict[Party, None] | None = None
-        # A dict keeps the order, and forgets those who leave at no cost.
+        # A dict keeps the order, and removes a task that leaves in constant time.
         self._queue: dict[asyncio.Future[bool], None] | None = None
         self.since: float = 0.0
         self.open_at: float = 0.0
@@ -99,7 +99,7 @@ class Line:
         self.round_trip: float = 0.0
         self.spread: float = 0.0
         self._tenure = TENURE
-        # More than 0 if others have taken the lock lately when they could go first.
+        # More than 0 if other processes took the lock in one of the last pauses; see `SEEN`.
         self._others = 0
 
     def __repr__(self) -> str:
@@ -107,48 +107,48 @@ class Line:
 
     @property
     def taken(self) -> bool:
-        """Whether somebody has the lock or the turn."""
+        """Whether a task or lease of this process has the lock or the turn."""
         return self.contending or self.holder is not None
 
     @property
     def idle(self) -> bool:
-        """Whether nobody has anything to do with it."""
+        """Whether no task or lease of this process uses the line."""
         return not (self.taken or self.guests)
 
     @property
     def waiters(self) -> list[object]:
-        """The tasks that wait here, each as an object of its own that another line may have too."""
+        """One object for each task that waits here; a joint line and its lines share the object."""
         watching = [] if self.watcher is None else [self.watcher]
         return [*(self._queue or ()), *watching, *(self.guests or ())]
 
     def counter_of(self, key: Key | Keys, lead: int) -> Counter:
-        """Return the commands for fencing tokens of *key*; *lead* as in `Counter`."""
+        """Return the commands for the fencing tokens of *key*; *lead* as in `Counter`."""
         if self.counter is None:
             self.counter = key.counter(lead)
         return self.counter
 
     def join(self, place: asyncio.Future[bool]) -> None:
-        """Wait behind all others; *place* is done with ``True`` when the turn comes."""
+        """Append *place* to the queue; it is done with ``True`` when the turn comes."""
         if self._queue is None:
             self._queue = {}
         self._queue[place] = None
 
     def leave(self, place: asyncio.Future[bool]) -> None:
-        """Stop waiting; a turn that has come is passed on."""
+        """Remove *place* from the queue; a turn that has come is passed on."""
         if self._queue is not None:
             self._queue.pop(place, None)
         if place.done() and not place.cancelled() and place.result():
             self.give_up()
 
     def take_turn(self) -> bool:
-        """Take the turn if nobody has it or the lock; return whether it was taken."""
+        """Start a turn if the turn and the lock are free; return whether it was started."""
         if self.contending or self.holder is not None:
             return False
         self.contending = True
         return True
 
     def give_up(self) -> None:
-        """End a turn that has come to nothing."""
+        """End a turn without a lease, and pass it on."""
         self.contending = False
         self._next()
 
@@ -157,33 +157,34 @@ class Line:
         End a turn with a lease.
 
         Args:
-            began: When the attempt was made that has won it.
+            began: When the winning attempt began, on the clock of leases.
         """
         self.contending = False
         self.set_holder(holder)
         if began > self._tried_by:
-            self.since = now  # others have had it, or could have
+            self.since = now  # other processes had a chance: a new tenure begins
         self.round_trip = now - began
 
     def set_holder(self, holder: Party) -> None:
-        """Set the lease that has the lock, and make the one before it check its key."""
+        """Set the lease that has the lock; a lease before it is made to check its key."""
         before, self.holder = self.holder, holder
         if before is not None and before is not holder:
-            before.changed(0)  # the masters have granted the lock to another one since
+            before.changed(0)  # the masters have granted the lock to another lease since
 
     def on_lease_ended(self, holder: Party, now: float) -> None:
-        """Called when a lease has ended, whose release is on its way."""
+        """Called when a lease has ended; its release, if there is one, was sent before."""
         if self.holder is holder:
             self.holder = None
-            # By then others have tried, if this release woke them. A process that is just
-            # being refused needs one round to learn that, and another one to see that the
-            # lock is free: its next request then leaves half a round before ours.
+            # By this instant other processes that the release woke have tried. A process whose
+            # attempt is being refused at this moment needs one round to get the refusal, and
+            # another one to find the lock free: its next request then leaves half a round
+            # before the next one of this process.
             self._tried_by = tried_by = now + 2 * self.round_trip + YIELD_TIME
             kept = now - self.since
             if kept >= self._tenure and (self._others or kept >= ALONE * self.round_trip):
                 self.open_at = tried_by
         if self.guests or self.watcher is not None:
-            self.notify_released()  # a watcher, too: the lease may have been had out of turn
+            self.notify_released()  # a watcher, too: the lease may have been won out of turn
         self._next()
 
     def _next(self) -> None:
@@ -196,7 +197,7 @@ class Line:
                 place.set_result(True)
 
     def subscribe(self, party: Party, *, mine: bool) -> None:
-        """Tell *party* of changes until `unsubscribe`; *mine* tells whether it has the turn."""
+        """Notify *party* of changes until `unsubscribe`; *mine*: it has the turn."""
         if mine:
             self.watcher = party
         else:
@@ -204,7 +205,7 @@ class Line:
             self.guests[party] = None
 
     def unsubscribe(self, party: Party) -> None:
-        """End what `subscribe` began."""
+        """Stop the notifications of `subscribe`."""
         if self.watcher is party:
             self.watcher = None
         elif self.guests is not None:
@@ -218,10 +219,12 @@ class Line:
 
     def notify_released(self, master: int | None = None) -> None:
         """
-        Have those who wait for masters look again; the line follows them.
+        Notify the watcher and the guests that the lock may be free.
+
+        Tasks that wait for the turn are not notified: they follow the watcher.
 
         Args:
-            master: Where; everywhere if left out.
+            master: The master on which it may be free; all of them if left out.
         """
         for party in (self.watcher, *(self.guests or ())):
             if party is not None and master is None:
@@ -232,16 +235,16 @@ class Line:
     # Letting others go first.
 
     def yield_delay(self, now: float) -> float:
-        """Return for how many seconds from *now* other processes are to go first, 0 for none."""
+        """Return the rest of the pause for other processes in seconds, 0 if none is due."""
         return max(self.open_at - now, 0.0)
 
     def on_yield_result(self, by_others: bool) -> None:
         """Adapt the tenure after a pause: reset it if others took the lock, else double it."""
-        # One pause that nobody used proves little: contenders may have split their votes,
-        # or taken the lock and released it before we looked.
+        # One unused pause proves little: contenders may have split their votes, or may have
+        # acquired and released the lock before the attempt of this process.
         self._others = SEEN if by_others else max(self._others - 1, 0)
-        # They had their chance: whatever is won from now on begins a new tenure, also
-        # if a timer that fires a little early ended the pause.
+        # Other processes had their chance: the next lease of this process begins a new tenure,
+        # even if the timer of the pause fired a little early.
         self._tried_by = 0.0
         self._tenure = TENURE if by_others else min(2 * self._tenure, LONGEST_TENURE)
 
@@ -250,9 +253,9 @@ class Line:
         Adapt the jitter after a failed attempt: double it after a split vote, else shrink it.
 
         Args:
-            split: Whether nobody had a majority.
+            split: Whether no contender had a majority.
 
-            took: How many seconds it took.
+            took: The duration of the attempt in seconds.
         """
         if split:
             self.spread = min(max(2 * self.spread, 4 * took), LONGEST_SPREAD)
@@ -262,16 +265,16 @@ class Line:
 
 class JointLine(Line):
     """
-    The tasks that want the same several resources together.
+    The local queue of several resources that are locked together.
 
-    What happens to one of these is heard in its own line. Only the lock itself is
-    there and here; who waits here takes no turn there, so that nobody waits for a
-    turn while he has one.
+    The line of each single resource reports its changes to the waiters of this line. A lease
+    is the holder here and in each of those lines. A task that waits here takes no turn
+    there: no task waits for one turn while it has another.
 
     Args:
-        keys: What they want.
+        keys: The keys of the resources.
 
-        find: Returns the line of one of them.
+        find: Returns the line of a single key.
     """
 
     __slots__ = ("_find", "_keys")
@@ -282,25 +285,25 @@ class JointLine(Line):
         self._find = find
 
     def set_holder(self, holder: Party) -> None:
-        """Set the lease that has all of them."""
+        """Set the lease that has the lock, here and in the line of each key."""
         super().set_holder(holder)
         for key in self._keys:
             self._find(key).set_holder(holder)
 
     def on_lease_ended(self, holder: Party, now: float) -> None:
-        """Called when a lease has ended, whose release is on its way."""
+        """Called when a lease has ended; its release, if there is one, was sent before."""
         super().on_lease_ended(holder, now)
         for key in self._keys:
             self._find(key).on_lease_ended(holder, now)
 
     def subscribe(self, party: Party, *, mine: bool) -> None:
-        """Tell *party* of changes of any of them until `unsubscribe`."""
+        """Notify *party* of changes of any of the keys until `unsubscribe`."""
         super().subscribe(party, mine=mine)
         for key in self._keys:
             self._find(key).subscribe(party, mine=False)
 
     def unsubscribe(self, party: Party) -> None:
-        """End what `subscribe` began."""
+        """Stop the notifications of `subscribe`."""
         super().unsubscribe(party)
         for key in self._keys:
             self._find(key).unsubscribe(party)

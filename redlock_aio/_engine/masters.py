@@ -1,8 +1,8 @@
 """
 All masters of one session, and the rounds that are underway.
 
-What is asked in one turn of the loop leaves together, in one write to each master.
-Time-outs of rounds come in the order of the rounds, so that one timer serves all of them.
+All rounds sent in one turn of the loop leave together, in one write to each master.
+Rounds time out in the order in which they were sent, so that one timer serves all of them.
 """
 
 import asyncio
@@ -34,14 +34,14 @@ value is for masters that have just been too slow.
 """
 
 STALLED = 0.01
-"""If a timer is so many seconds late, the event loop did not run in between."""
+"""Seconds by which a timer is late if the event loop was blocked in between."""
 
 IDLE_LINES = 256
-"""How many lines are remembered in which nobody stands."""
+"""The number of lines at which idle ones are dropped for the first time."""
 
 
 class Probe(Round):
-    """A question that is asked now and then to learn how long answers take."""
+    """A PING to all masters that measures their round trips."""
 
     __slots__ = ("_loop", "_sent", "_trips")
     trust = Trust.FULL
@@ -53,7 +53,7 @@ class Probe(Round):
         self._trips = fleet.trips
 
     def answered(self, master: int, reply: object, /) -> None:
-        """Measure the round trip by any answer, also an error or one that comes too late."""
+        """Measure the round trip by any reply, also by an error or a late reply."""
         if reply.__class__ is not Silence:
             self._trips.learn(master, (self._loop.time() - self._sent) * 1000)
         super().answered(master, reply)
@@ -61,17 +61,19 @@ class Probe(Round):
 
 class Fleet:
     """
-    All masters of one manager, and the rounds that are underway.
+    All masters of one session, and the rounds that are underway.
 
-    What is asked in one turn of the loop leaves together, in one write to each
-    master, in the order in which it was asked.
+    All rounds sent in one turn of the loop leave together, in one write to each master, in
+    the order in which they were sent.
 
     Args:
         links: The masters.
 
-        trips: How long they take to answer, and may take.
+        trips: The round trips of the masters, and the time-out that follows from them.
 
-        emitter: Of events to a listener, if there is one.
+        stamp: The suffix of each token, which identifies this manager.
+
+        emitter: Emits events to the listener; ``None`` without a listener.
     """
 
     __slots__ = (
@@ -96,23 +98,23 @@ class Fleet:
         self.outages: Outages = Outages(self.clock)
         self.clocks: Clocks = Clocks(len(links), time.time() - self.clock())
         self.can_free: bool = False
-        """Whether every master that is up has a command for releases."""
+        """Whether every master that is up has the DELIFEQ command for releases."""
         self.closed: bool = False
         self._why_closed = ""
         self.lines: dict[bytes | Keys, Line] = {}
-        """For each key who wants it, or wanted it lately."""
+        """The local queue of each key that is in use, or was lately."""
         self.owner_waiters: dict[Callable[[object], None], None] = {}
         """Callbacks of waiting tasks with an owner; called with each lease acquired by an owner."""
         self.stamp: bytes = stamp
-        """What follows each token in the value, and says who we are."""
+        """The suffix of each token, which identifies this manager."""
         self.loop: asyncio.AbstractEventLoop = loop
         self._caching = Round(links, commands.CACHING)
         for number in range(len(links)):
-            self._caching.answered(number, GRANTED)  # nobody asks whether it was
+            self._caching.answered(number, GRANTED)  # its replies are not needed: it is complete
         self._asked: list[Round] = []
         self._underway: deque[tuple[float, list[Round]]] = deque()
         self._timer: asyncio.TimerHandle | None = None
-        self._probed_at = loop.time()  # each master was, when it was connected
+        self._probed_at = loop.time()  # connecting to a master measures its round trip, too
         self._probe_at = self._probed_at + PROBE_EVERY
         self._tokens: list[bytes] = []
         self._most_lines = IDLE_LINES
@@ -122,7 +124,7 @@ class Fleet:
 
     @property
     def underway(self) -> int:
-        """How many rounds some master has not answered, and none counts as timed out yet."""
+        """How many rounds are incomplete: some master has not answered, and has not timed out."""
         batches = [self._asked, *(batch for _, batch in self._underway)]
         return sum(not round.complete for batch in batches for round in batch)
 
@@ -133,16 +135,16 @@ class Fleet:
 
     @property
     def master_timeout(self) -> int:
-        """How many milliseconds a master may take to answer, as it is now known."""
+        """The current time-out in ms: how long a master may take to answer."""
         return self.trips.timeout
 
     def token(self) -> bytes:
         """
-        Return a value that nobody can guess and that has never been used, in base 64.
+        Return a new random value in base 64, which cannot be guessed.
 
-        Chance is fetched for many at once, a system call costs as much as a
-        round's counting. A fleet is never used in a forked child, which would
-        draw the same.
+        Random bytes are read for 100 tokens at once, because a system call costs as much as
+        counting a round. A forked child would draw the same tokens, but a fleet is never
+        used in a forked child.
         """
         if not self._tokens:
             chance = b2a_base64(urandom(TOKEN_BYTES * TOKENS_AT_ONCE), newline=False)
@@ -154,23 +156,23 @@ class Fleet:
         """
         Send *round* as `send` does; return a future that is done when it is settled.
 
-        It is for ``await masters.ask(round)``. There is one future for each round that is
-        waited for, and none for the others.
+        For ``await masters.ask(round)``. A round that is awaited has one future, any other
+        round has none.
         """
         self.send(round, at_most)
         round.waiter = waiter = self.loop.create_future()
         return waiter
 
     def wait_for(self, round: Round) -> asyncio.Future[None]:
-        """Return a future that is done when *round*, which was sent and is open, is settled."""
+        """Return a future that is done when *round* is settled; *round* was sent and is open."""
         round.waiter = waiter = self.loop.create_future()
         return waiter
 
     def send(self, round: Round, at_most: float | None = None) -> None:
         """
-        Send *round* to all masters, behind all that was sent before.
+        Send *round* to all masters, after all rounds that were sent before.
 
-        It leaves in the loop's next turn, in one write with all others of this turn.
+        The request leaves in the loop's next turn, in one write with all others of this turn.
 
         Args:
             at_most: How many ms an answer may take, if less than the master time-out.
@@ -183,12 +185,12 @@ class Fleet:
             self.loop.call_later(at_most / 1000, round.expire)
 
     def send_and_watch(self, round: Round, at_most: float | None = None) -> None:
-        """Send *round*, and have the masters report changes of what it lets them read."""
+        """Send *round* with client tracking: masters push changes of the keys that it reads."""
         self.send(self._caching)
         self.send(round, at_most)
 
     def line(self, key: Key | Keys) -> Line:
-        """Return the line of those who want *key*."""
+        """Return the local queue of *key*, made on first use."""
         lines = self.lines
         line = lines.get(key)
         if line is None:
@@ -199,7 +201,7 @@ class Fleet:
         return line
 
     def heard(self, master: int, push: object) -> None:
-        """Take what a master says without being asked."""
+        """Called with a *push* of *master*: notify the lines of the keys that changed, or all."""
         changed = replies.changed(push)
         if changed is None:
             self.can_free = all(link.can_free for link in self.links)
@@ -212,12 +214,13 @@ class Fleet:
 
     def freed(self, key: Key | Keys, master: int | None = None) -> None:
         """
-        Tell who waits in this process that something is given back that was no lease.
+        Notify the waiters of this process that grants without a lease are being released.
 
-        The masters do not tell: they spare the connection that changes a key.
+        No master pushes that: the connection that changes a key gets no push (NOLOOP).
 
         Args:
-            master: Where that is done; if left out, it is on its way everywhere.
+            master: The master that has executed the release; if left out, the release was
+                sent to all of them.
         """
         for each in key.each:
             line = self.lines.get(each)
@@ -225,7 +228,7 @@ class Fleet:
                 line.notify_released(master)
 
     def flush(self) -> None:
-        """Send what was asked in this turn of the loop."""
+        """Send the rounds of this turn of the loop now."""
         asked = self._asked
         if not asked:
             return
@@ -234,7 +237,7 @@ class Fleet:
         if now >= self._probe_at:
             self._probed_at = now
             self._probe_at = now + PROBE_EVERY
-            # Before the others, which would have the masters work meanwhile.
+            # The probe goes first: behind the others it would measure their execution, too.
             asked.insert(0, Probe(self, now))
         payload = asked[0].payload if len(asked) == 1 else b"".join([r.payload for r in asked])
         for number, link in enumerate(self.links):
@@ -254,7 +257,8 @@ class Fleet:
             for round in asked:
                 round.not_sent(number, silence)
             return
-        # It is up, and has too much to answer or no vote: it takes what it can, and releases.
+        # The master is up, but overloaded or quarantined. It gets each round by itself: some
+        # pass, and releases do.
         send = self.links[number].send
         for round in asked:
             if (refused := send(round.payload, [round])) is not None:
@@ -262,8 +266,8 @@ class Fleet:
 
     def _is_complete(self, batch: list[Round]) -> bool:
         masters = len(self.links)
-        # The last one is the last to be answered, but for scripts that had to be
-        # sent again.
+        # The last round is the last one to be answered, except when scripts had to be sent
+        # again. Testing it first spares a loop over the batch in most cases.
         last = batch[-1]
         if last.granted + last.against < masters:
             return False
@@ -271,10 +275,10 @@ class Fleet:
 
     def release(self, payload: bytes, ttl: int, asked: Round) -> Release:
         """
-        Ask all masters that may have heard *asked* to forget it, now or when they can.
+        Release on all masters what *asked* may have set, now or when they can be reached.
 
-        Nothing is awaited. The release goes down the same connections, so it
-        can't arrive before what it takes back.
+        Nothing is awaited. The release uses the same connections, and therefore cannot
+        arrive before the request that it undoes.
         """
         round = Release(self.links, payload, ttl, asked)
         self.send(round)
@@ -282,20 +286,20 @@ class Fleet:
 
     def check_open(self) -> None:
         """
-        Return if it was not closed.
+        Check that the fleet was not closed.
 
         Raises:
-            RedlockError: It was; the error says why.
+            RedlockError: The fleet was closed; the error says why.
         """
         if self.closed:
             raise RedlockError(self._why_closed)
 
     def close(self, why: str = "this Redlock was closed") -> None:
         """
-        Send what was asked, let no new attempt begin, and end those that are underway.
+        Send pending rounds, refuse new attempts, and end those that are underway.
 
         Args:
-            why: The text of the error that every use raises from now on.
+            why: The text of the error that every use raises from now on; the first one counts.
         """
         if not self.closed:
             self._why_closed = why
@@ -308,11 +312,11 @@ class Fleet:
                 round.expire()
 
     def _expire(self, due: float | None = None) -> None:
-        """Count as timed out who has not answered; a shorter time-out waits for those before."""
+        """Count missing replies as timed out; rounds expire in the order of their sending."""
         underway = self._underway
         now = self.loop.time()
         if due is None and underway and now - underway[0][0] > STALLED:
-            # The loop did not run, and may not have read what came meanwhile.
+            # The loop was blocked, and may not have read replies that arrived meanwhile.
             self._timer = self.loop.call_later(STALLED, self._expire, now)
             return
         while underway and underway[0][0] <= (due or now):

@@ -28,8 +28,8 @@ class LockOptions:
     """
     The options of a lock, all of them valid. Times are in milliseconds.
 
-    The owner and the metadata are not among them: they differ from lock to lock.
-    A slot is read in a tenth of the time that a field of a named tuple takes, and an
+    The owner and the metadata are not included, because they differ from lock to lock.
+    Slots, because reading one takes a tenth of the time of a named tuple's field, and an
     acquisition reads about fifteen.
     """
 
@@ -47,18 +47,18 @@ class LockOptions:
 
 class LockSpec:
     """
-    What a lock locks, and how.
+    The resources of a lock, and its options.
 
     Attributes:
-        resources: The names that it locks, as they were given.
+        resources: The names of the resources, as they were given.
 
-        key: The key of them on the masters.
+        key: Their key or keys on the masters.
 
-        options: How to acquire and to hold them.
+        options: The options of acquiring and holding them.
 
         owner: The owner that shares its leases; ``None`` for the task that acquires.
 
-        metadata: What others see of the holder, as the masters keep it.
+        metadata: The metadata of the holder, as the masters keep it in the value.
     """
 
     __slots__ = ("key", "metadata", "options", "owner", "resources")
@@ -71,7 +71,7 @@ class LockSpec:
 
 
 class GivenOptions(NamedTuple):
-    """The options of one call of `Redlock.lock` as they were given, not checked yet."""
+    """The options of one call of `Redlock.lock` as given, not checked yet."""
 
     ttl: int | timedelta | None
     wait: int | timedelta | None
@@ -87,14 +87,14 @@ class GivenOptions(NamedTuple):
 
 class OptionsCache(dict[Hashable, LockOptions]):
     """
-    The sets of options that locks of one manager have had.
+    The sets of options that locks of one manager have used, checked.
 
     Args:
         max_ttl: The longest ttl, in milliseconds.
 
-        fencing: Whether locks have a fencing token if a call does not tell.
+        fencing: The default of *fencing*: whether locks have a fencing token.
 
-        retry: How locks wait between attempts if a call does not tell.
+        retry: The default of *retry*: how locks wait between attempts.
     """
 
     def __init__(self, *, max_ttl: int, fencing: bool, retry: Retry) -> None:
@@ -108,9 +108,9 @@ class OptionsCache(dict[Hashable, LockOptions]):
         Check *given*, cache the result under *key*, and return it.
 
         Raises:
-            TypeError: An option is of another type.
+            TypeError: An option is of a wrong type.
 
-            ValueError: An option has no sense.
+            ValueError: An option has an invalid value.
         """
         options = self._checked(given)
         if len(self) >= MOST_OPTIONS:

@@ -1,4 +1,4 @@
-"""The event loop, thread and process that something belongs to."""
+"""The event loop, thread and process to which an object belongs."""
 
 import asyncio
 import os
@@ -17,7 +17,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class Origin:
-    """Where something was made that is of use only there."""
+    """The loop, thread and process in which an object was made, and only there can be used."""
 
     __slots__ = ("_forks", "_loop", "_thread")
 
@@ -27,15 +27,15 @@ class Origin:
         self._forks = _forks
 
     def is_here(self) -> bool:
-        """Return whether this is its loop. Costs no system call, as the running loop would."""
+        """Return whether the caller runs in this loop, without the system call of a look-up."""
         return self._thread == get_ident() and self._forks == _forks and self._loop.is_running()
 
     def is_of_this_process(self) -> bool:
-        """Return whether this process is not a forked child of it."""
+        """Return whether this process is the original one, and not a forked child of it."""
         return self._forks == _forks
 
     def whose(self) -> str:
-        """Return which loop, thread or process it belongs to, for the error of another one."""
+        """Return the text that names the loop, thread or process, for the error of another one."""
         if self._forks != _forks:
             return "the parent process; export() it there, and adopt() it here"
         if self._loop.is_closed():

@@ -1,11 +1,11 @@
 """
-What is logged while acquisitions wait that can't reach a majority of the masters.
+Warnings while waiting acquisitions can't reach a majority of the masters.
 
-A wait may last for ever, and during an outage it must not do so in silence. One manager
-may have thousands of tasks that wait, each of which fails several times a second, and the
-reason is nearly always the same for all of them. So a reason is logged once, with the
-votes of the first acquisition that meets it, and not again for a while; the end is
-logged by the first acquisition that met an outage and is over it.
+A wait may have no limit, and an outage must not go unnoticed meanwhile. One manager may
+have thousands of waiting tasks, each of which fails several times a second, nearly always
+for the same reason. Therefore a reason is logged once, with the votes of the first
+acquisition that meets it, and not again for `AGAIN` seconds. The first acquisition that
+met the outage and reaches a majority again logs its end.
 """
 
 import logging
@@ -17,13 +17,13 @@ from redlock_aio._rules.quorum import Answer, Vote, majority
 _log = logging.getLogger("redlock_aio")
 
 AGAIN = 60.0
-"""Seconds after which a reason is logged again that has been met anew."""
+"""Seconds after which a reason is logged again if it occurs again."""
 
 _ANSWERS = frozenset({Answer.GRANTED, Answer.HELD, Answer.FREE})
 _AWAY = frozenset({Answer.TIMED_OUT, Answer.UNREACHABLE})
 
 _ABOUT_TIME = ("it got the request too late", "its clock is")
-"""What the votes begin with that are about the time of a request; see `FencedAttempt.read`."""
+"""The first words of votes about the time of a request; see `FencedAttempt.read`."""
 
 
 class Outages:
@@ -31,7 +31,7 @@ class Outages:
     The outages that the acquisitions of one manager have met.
 
     Args:
-        clock: In seconds.
+        clock: The clock of leases, in seconds.
     """
 
     __slots__ = ("_clock", "_logged", "_met_at", "_since")
@@ -49,12 +49,12 @@ class Outages:
         self, resources: Sequence[str], votes: Sequence[Vote], missing: Collection[int], met: bool
     ) -> bool:
         """
-        Log the *votes* of an acquisition that waits on, if they are no majority for a new reason.
+        Log the *votes* of a waiting acquisition if they lack a majority for a new reason.
 
         Args:
-            missing: The numbers of the masters that may still answer; they count as if they had.
+            missing: The numbers of the masters that may still answer; they count as answers.
 
-            met: What this has returned for the acquisition before.
+            met: The previous result of this method for the same acquisition.
 
         Returns:
             Whether a majority can't be reached.
@@ -67,7 +67,7 @@ class Outages:
             return False
         now = self._clock()
         if now - self._met_at >= AGAIN:
-            self._since = None  # those who met the last one gave up before it was over
+            self._since = None  # the acquisitions that met the last outage gave up before its end
         self._met_at = now
         if now - self._logged.get(kinds, -math.inf) >= AGAIN:
             fresh = {why: at for why, at in self._logged.items() if now - at < AGAIN}
@@ -79,7 +79,7 @@ class Outages:
         return True
 
     def over(self) -> None:
-        """Log that a majority answers again, unless that was logged or the outage was not."""
+        """Log the end of the outage, unless that was logged, or the outage itself was not."""
         if self._since is not None:
             lasted, self._since = self._clock() - self._since, None
             _log.warning("a majority of the masters answers again, after %.1f s", lasted)
@@ -89,9 +89,10 @@ def _kind(vote: Vote) -> str:
     """
     Return the part of a vote that stays the same as long as its reason does.
 
-    Texts are left out that change all the time, such as how long a master has no vote yet. A
-    master that is silent for some time is counted as unreachable later. One that answers and
-    refuses a request for its time is asked again at once, and is not what is missing.
+    Texts that change all the time are left out, such as how long a master has no vote yet.
+    Timed out and unreachable are one kind, because a silent master is counted as unreachable
+    after some time. A refusal for the time of a request is no reason: the master answers, and
+    is asked again at once.
     """
     if vote.answer in _ANSWERS or vote.detail.startswith(_ABOUT_TIME):
         return ""

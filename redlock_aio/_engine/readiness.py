@@ -1,4 +1,4 @@
-"""When enough is known of the masters for a first attempt."""
+"""The wait until the first attempt of a session makes sense."""
 
 import asyncio
 import math
@@ -11,14 +11,14 @@ from redlock_aio._transport.master import Master
 
 async def readiness(masters: Sequence[Master], wait: int | None, trips: RoundTrips) -> bool:
     """
-    Wait until it is known which masters vote, at most *wait* ms if it is not 0.
+    Wait until it is known which masters vote, for at most *wait* ms unless that is 0.
 
-    Once a majority is up the others get one time-out more, so that a
-    minority that hangs does not hold up the first lock. If none hangs, but it is
-    not known yet whether they are a new set, that is waited for.
+    Once a majority is up, the other masters get one master time-out more: a minority that
+    hangs does not delay the first lock. If no master hangs, but it is not known yet whether
+    the masters are a new set, the wait goes on until that is known.
 
     Returns:
-        Whether it is; if not, who has more patience waits on.
+        Whether enough is known; if not, a caller with a longer limit waits on.
 
     Cancellation:
         Connecting goes on.

@@ -1,4 +1,4 @@
-"""Why a lock was not obtained, as an error that names every master's vote."""
+"""The errors of acquisitions that failed, which name the vote of every master."""
 
 import math
 
@@ -19,7 +19,7 @@ def refusal(
     began: float,
     now: float,
 ) -> LockNotAcquiredError:
-    """Return the error that says by *votes* and *view* why a lock was not obtained."""
+    """Return the error that explains by *votes* and *view* why a lock was not acquired."""
     holder = retry_after = None
     if view is not None:
         votes = view.explain(votes, now)
@@ -39,7 +39,7 @@ def refusal(
 
 
 def is_overload(votes: tuple[Vote, ...]) -> bool:
-    """Return whether too few masters were asked because too many requests are unanswered."""
+    """Return whether too few masters were asked because of too many unanswered requests."""
     ours = any(vote.detail == request.OVERRUN.detail for vote in votes)
     return ours and not is_contended(votes)
 
@@ -51,7 +51,7 @@ def check_overload(
     *,
     always: bool = False,
 ) -> None:
-    """Raise the error that says so if a single try failed by too many requests, or *always*."""
+    """Raise the error of a single attempt that failed by overload; of any one with *always*."""
     if isinstance(why, LockNotAcquiredError):
         if always or is_overload(why.votes):
             try:

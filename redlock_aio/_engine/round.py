@@ -1,13 +1,13 @@
 """
-One question to all masters.
+One request to all masters, and the tally of their replies.
 
     Fleet.ask ─┬─ link.send(payload) ── master A ──► reply ─┐
                ├─ link.send(payload) ── master B ...        ├─► Round.answered ─► Tally ─► verdict
                └─ ...                                       ┘
 
-A round is settled as soon as its outcome is certain; the masters that have not answered
-by then are still waited for, and counted as timed out after the master time-out. It costs
-one object and one future, whatever the number of masters.
+A round is settled as soon as its outcome is certain. Masters that have not answered by
+then can still do so, and count as timed out after the master time-out. A round costs one
+object and one future, whatever the number of masters.
 """
 
 import asyncio
@@ -21,38 +21,38 @@ from redlock_aio._rules.quorum import Tally, Vote
 
 class Round(Tally):
     """
-    One question to all masters, and their replies so far.
+    One request to all masters, and their replies so far.
 
     Args:
         links: The masters.
 
-        payload: What they are asked.
+        payload: The packed command.
     """
 
     __slots__ = ("_links", "debt_ttl", "payload", "unsent", "waiter")
     trust = Trust.MUTED
 
     def __init__(self, links: Sequence[Link], payload: bytes) -> None:
-        # `super()` costs as much as all of this: four classes deep, for each release.
+        # Not `super()`: four classes deep it costs as much as the rest, for each release.
         Tally.__init__(self, len(links))
         self._links = links
         self.payload: bytes = payload
         self.debt_ttl: int = 0
-        self.unsent: int = 0  # a bit for each master to which the question was never sent
+        self.unsent: int = 0  # a bit for each master to which the request was never sent
         self.waiter: asyncio.Future[None] | None = None
 
     @property
     def needless(self) -> int:
-        """A bit for each master that need not get it; see `Release`."""
+        """A bit for each master that does not need the request; see `Release`."""
         return 0
 
     def not_sent(self, master: int, silence: Silence) -> None:
-        """Count a master that the question could not be sent to."""
+        """Count *silence* as the reply of a master to which the request could not be sent."""
         self.unsent |= 1 << master
         self.answered(master, silence)
 
     def settled(self) -> None:
-        """Wake whoever waits."""
+        """Called when the verdict is known; wakes the task that awaits the round."""
         if self.waiter is not None and not self.waiter.done():
             self.waiter.set_result(None)
 
@@ -62,7 +62,7 @@ class Round(Tally):
             self.answered(number, self._links[number].overdue())
 
     def votes(self) -> tuple[Vote, ...]:
-        """Return what each master has said so far."""
+        """Return the vote of each master so far."""
         said = [replies.read(reply) for reply in self.replies]
         return tuple(
             Vote(link.name, silence.answer, silence.detail, permanent=silence.permanent)
@@ -71,10 +71,10 @@ class Round(Tally):
 
     def refused_by_a_majority(self, never: int = 0) -> bool:
         """
-        Return whether so many said no, themselves, that no majority can have said yes.
+        Return whether refusals by the masters themselves prove that no majority has granted.
 
         Args:
-            never: A bit for each master that can't have said yes anyway.
+            never: A bit for each master that can't have granted the request in any case.
         """
         no = sum(
             reply.__class__ is int or reply.__class__ is list or never >> i & 1
@@ -85,12 +85,12 @@ class Round(Tally):
 
 class Release(Round):
     """
-    The question to forget a lock; who does not answer will be asked again.
+    The request to release a lock, repeated as a debt until each master has confirmed it.
 
     Args:
-        ttl: For how many milliseconds the key may live without it.
+        ttl: The longest time in ms for which the key may live without the release.
 
-        asked: The round that may have made the key.
+        asked: The round that may have set the key.
     """
 
     __slots__ = ("_asked",)
@@ -108,21 +108,21 @@ class Release(Round):
 
     @property
     def needless(self) -> int:
-        """A bit for each master that can't have the key, because it was never sent the request."""
+        """A bit for each master without the key, because the request was never sent to it."""
         return self._asked.unsent
 
     def not_sent(self, master: int, silence: Silence) -> None:
-        """Owe the release to a master that may have the key."""
+        """Count the master, and add a debt if it may have the key."""
         super().not_sent(master, silence)
-        if not replies.is_unsettled(silence):  # Else it is owed by now.
+        if not replies.is_unsettled(silence):  # otherwise `declined` has added the debt
             self._owe(master)
 
     def declined(self, master: int, reply: object) -> None:
-        """Owe the release after an error, or when the connection ended before the reply."""
+        """Add a debt after an error, or if the connection ended before the reply."""
         if replies.is_unsettled(reply):
             self._owe(master)
 
-    late = declined  # The reply counts no more, but the key is still on the master.
+    late = declined  # a late reply is not counted, but the key is still on the master
 
     def _owe(self, master: int) -> None:
         if not self.needless >> master & 1:

@@ -1,5 +1,5 @@
 """
-What exists between open and close of a manager, in one event loop of one process.
+The session: all objects that exist between open and close of a manager, in one event loop.
 
 A session owns the masters' connections, the rounds, the watchdog and the queues, and
 ends all of them when it is closed. A manager has one session or none; `Opener` makes
@@ -31,7 +31,7 @@ from redlock_aio._transport.master import TASK_NAME, Master
 from redlock_aio._transport.restart_guard import Guard
 
 RestartGuard = Literal["auto", "strict", "fsync-always", "off"]
-"""Who sees to it that a master that has forgotten its locks stays out of votes."""
+"""How a master that may have forgotten its locks is kept from voting."""
 
 CANCELLED = (
     "the tasks of this Redlock were cancelled, as at the end of a program; 'async with' opens it"
@@ -41,13 +41,13 @@ TASKS_CANCELLED = "the tasks of the Redlock that keeps it were cancelled"
 LOOP_CLOSED = "the event loop in which it was acquired was closed"
 
 CHECK_INTERVAL = 0.02
-"""Seconds between two checks whether leases are held, when all tasks were cancelled."""
+"""Seconds between two checks for held leases, after all tasks were cancelled."""
 
 _log = logging.getLogger("redlock_aio")
 
 
 class Settings(NamedTuple):
-    """The options of a manager that its sessions go by, all of them valid."""
+    """The options of a manager that its sessions use, all of them valid."""
 
     diallers: tuple[AnyDialler, ...]
     drift_factor: float
@@ -56,39 +56,39 @@ class Settings(NamedTuple):
     restart_guard: RestartGuard
     key_prefix: bytes
     stamp: bytes
-    """What others see of the manager; if empty, host and pid."""
+    """The suffix of each token, which names the manager; empty for host and pid."""
     emitter: Emitter | None
 
 
 class Session:
     """
-    What exists between open and close of a manager.
+    All objects that exist between open and close of a manager.
 
     Args:
         settings: The options of the manager.
 
         loop: The running event loop, to which the session belongs.
 
-        trips: How long the masters take to answer; the next session goes on with it.
+        trips: The round trips of the masters; kept for the next session.
 
-        seen: What is known of the restarts of each master; so is this.
+        seen: The known restarts of each master; kept for the next session, too.
 
     Attributes:
-        origin: The loop, thread and process that it belongs to.
+        origin: The loop, thread and process to which the session belongs.
 
         links: The masters, with their connections.
 
-        masters: The rounds that are underway.
+        masters: Sends rounds to all masters, and knows those that are underway.
 
-        fair_queue: The masters' queues, as this process is in them.
+        fair_queue: The waiters of this session in the masters' queues.
 
-        watchdog: Of all leases.
+        watchdog: The watchdog of all leases.
 
         ready: Whether it is known which masters vote.
 
         clock_lead: How far a fencing token may be ahead of a master's clock, in µs.
 
-        drift_factor, max_ttl, max_waiters, emitter: As the manager has them.
+        drift_factor, max_ttl, max_waiters, emitter: The options of the manager.
     """
 
     __slots__ = (
@@ -159,13 +159,13 @@ class Session:
         )
 
     def _on_push(self, master: int, push: object) -> None:
-        # A master gets this method before the session has `masters`; it calls it later.
+        # Masters get this method before `self.masters` is set; they call it only later.
         self.fair_queue.heard(master, push)
         self.masters.heard(master, push)
 
     async def get_ready(self, wait: int | None) -> None:
         """
-        Wait until it is known which masters vote, at most *wait* ms if it is not 0.
+        Wait until it is known which masters vote, for at most *wait* ms unless that is 0.
 
         Raises:
             RedlockError: The session was closed.
@@ -181,11 +181,11 @@ class Session:
         """
         Wait until the connection to *master* may end, after its task was cancelled.
 
-        At the end of `asyncio.run` all tasks are cancelled at once, and some have locks to
-        release yet. From now on nothing is acquired or extended, and waiters get an error.
-        The connection stays while a cancelled task holds a lease (which ends by itself at
-        its deadline), and for up to one master time-out while there are other tasks at all.
-        Leases that are still held then are released.
+        At the end of `asyncio.run` all tasks are cancelled at once, and some of them still
+        have locks to release. From now on nothing is acquired or extended, and waiters get an
+        error. The connection stays while a cancelled task holds a lease (which ends by itself
+        at its deadline), and for up to one master time-out while there are any other tasks.
+        Leases that are still held after that are released.
 
         Cancellation:
             Leases that are still held are lost at once.
@@ -207,14 +207,14 @@ class Session:
                 await asyncio.wait([drained], timeout=patience)
 
     def _refuse(self) -> None:
-        """Refuse acquisitions from now on, and end those that are underway."""
+        """End the acquisitions that are underway, and refuse new ones."""
         if not self.masters.closed:
             self.ready = False
             self.fair_queue.close()
             self.masters.close(CANCELLED)
 
     def statistics(self) -> Statistics:
-        """Return what it does at this moment."""
+        """Return the state of the session at this moment."""
         return Statistics(
             tuple(
                 MasterStatistics(
@@ -228,7 +228,7 @@ class Session:
         )
 
     def abandon(self) -> None:
-        """End it in an event loop that was closed: nothing can be sent any more."""
+        """End the session after its event loop was closed, when nothing can be sent any more."""
         self.watchdog.abandon(LOOP_CLOSED)
         for link in self.links:
             link.abandon()
@@ -238,15 +238,15 @@ class Session:
         End all leases, release them, and close the connections.
 
         Cancellation:
-            Everything is closed, only the wait for the masters is cut short.
+            Everything is closed; only the wait for the masters' replies is cut short.
         """
         masters = self.masters
         self.watchdog.close()
         self.fair_queue.close()
         masters.close()
         try:
-            # Attempts that were underway are over now; each takes itself back in
-            # its next turn, and that leaves in the turn after it.
+            # Attempts that were underway have ended. Their tasks resume in the loop's next turn
+            # and ask for releases, which this flush sends.
             await asyncio.sleep(0)
             masters.flush()
             if drained := [answer for link in self.links if (answer := link.heard())]:
@@ -263,13 +263,13 @@ def _other_tasks(loop: asyncio.AbstractEventLoop) -> bool:
 
 
 def this_process() -> bytes:
-    """Return what others see of a manager without a *name*: host and pid."""
+    """Return the stamp of a manager without a *name*: host and pid."""
     name = f"{socket.gethostname()}:{os.getpid()}"
     return lock_value.named("".join(c if c.isprintable() and c != "{" else "?" for c in name))
 
 
 def address_of(dialler: AnyDialler) -> str:
-    """Return by what other programs know a master: the service behind Sentinel, or its name."""
+    """Return how other programs identify a master: by its Sentinel service, or by its name."""
     return dialler.service if isinstance(dialler, ServiceDialler) else str(dialler)
 
 
@@ -279,4 +279,4 @@ def log_state(good: bool, said: str) -> None:
 
 
 def _ignore(_vote: Vote) -> None:
-    """Do nothing with the state of a master: there is no listener."""
+    """Ignore the state of a master: there is no listener."""

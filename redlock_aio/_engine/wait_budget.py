@@ -1,4 +1,4 @@
-"""How long one acquisition may take, and how much of that is left."""
+"""The time limit of one acquisition, and the rest of it."""
 
 import math
 from collections.abc import Callable
@@ -8,14 +8,14 @@ from redlock_aio._rules import retry
 
 class WaitBudget:
     """
-    The *wait* of one acquisition, counted from the moment at which that has begun.
+    The *wait* of one acquisition, counted from the start of the acquisition.
 
     Args:
         clock: The clock of leases, in seconds.
 
         wait: In milliseconds; ``None`` for no limit, 0 for a single attempt.
 
-        began: The begin, on the clock of leases.
+        began: The start of the acquisition, on the clock of leases.
     """
 
     __slots__ = ("began", "clock", "wait")
@@ -29,21 +29,21 @@ class WaitBudget:
         return f"<WaitBudget {self.wait} ms, {self.left():.0f} left>"
 
     def left(self) -> float:
-        """Return how many ms are left: infinite without a limit, 0 or less when it is over."""
+        """Return the rest in ms: infinite without a limit, 0 or less when the budget is over."""
         wait = self.wait
         return math.inf if wait is None else wait - (self.clock() - self.began) * 1000
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing is left but a rounding error."""
+        """Whether the rest is at most a rounding error."""
         return self.left() <= retry.SHORTEST_PAUSE
 
     def until_last_attempt(self, reserve: float) -> float | None:
         """
-        Return in how many ms the last attempt is due, ``None`` if that was before.
+        Return in how many ms the last attempt is due, ``None`` if that instant has passed.
 
-        It is due so early that its answers can come before the budget is over. It is infinite
-        without a limit.
+        The last attempt is due so early that its replies can arrive before the budget is over.
+        The result is infinite without a limit.
 
         Args:
             reserve: How many ms an attempt may take.
@@ -55,6 +55,6 @@ class WaitBudget:
         """
         Return how many ms an attempt may take, ``None`` for no limit.
 
-        A wait of 0 is a single attempt, which may take as long as the masters may.
+        A wait of 0 is a single attempt, which is limited only by the master time-out.
         """
         return max(self.left(), 1.0) if self.wait else None

@@ -1,8 +1,8 @@
 """
 One call of `Lock.acquire`: attempts, and the waits between them.
 
-An attempt is one round with a token of its own. One that fails, comes too late or is cancelled
-is released on every master that may have granted it, before anything else happens:
+An attempt is one round with a token of its own. An attempt that fails, comes too late or is
+cancelled is released on every master that may have granted it, before anything else happens:
 
     run ─► turn in the local queue ─► attempt ──────────────────────► won
                                         ▲  │ failed
@@ -36,18 +36,18 @@ class Acquisition:
     One acquisition of a lock: its place in the local queue, its attempts and its waits.
 
     Args:
-        lock: What to lock, and with which options.
+        lock: The resources to lock, and the options.
 
         session: The masters and the settings of the manager.
 
-        wait: For how many ms; ``None`` for no limit, 0 for a single attempt.
+        wait: The limit in ms; ``None`` for no limit, 0 for a single attempt.
 
-        began: When it has begun, on the clock of leases.
+        began: When the call began, on the clock of leases.
 
     Attributes:
         attempts: How many attempts have been made.
 
-        has_turn: Whether it has the turn in its line, which a won lease or `Line.give_up` ends.
+        has_turn: Whether it has the turn in its line. A won lease or `Line.give_up` ends the turn.
 
         line: The local queue of the resource.
     """
@@ -74,7 +74,7 @@ class Acquisition:
 
     @property
     def _budget(self) -> WaitBudget:
-        """The budget; most acquisitions are won at once and never need one."""
+        """The budget, made on first use: an acquisition that is won at once needs none."""
         budget = self._made_budget
         if budget is None:
             self._made_budget = budget = WaitBudget(self._fleet.clock, self._wait, self._began)
@@ -85,7 +85,7 @@ class Acquisition:
         Acquire the lock.
 
         Returns:
-            The attempt that has won it.
+            The attempt that has won the lock.
 
         Raises:
             LockNotAcquiredError: Others held it at the last attempt, or too many wait.
@@ -125,13 +125,13 @@ class Acquisition:
 
     async def try_once(self) -> Attempt:
         """
-        Make one attempt, also if others of this process have the turn.
+        Make one attempt, also if another task of this process has the turn.
 
         Returns:
             The attempt, won or failed.
 
         Raises:
-            LockNotAcquiredError: With *fair*, it has failed.
+            LockNotAcquiredError: The attempt failed; only with *fair*.
 
             RedlockError: The manager was closed meanwhile.
 
@@ -158,13 +158,13 @@ class Acquisition:
         Ask the masters for their time.
 
         Cancellation:
-            Answers that come later are used later.
+            Replies that arrive later are still used.
         """
         fleet = self._fleet
         if not fleet.closed:
             await know_the_time(fleet, self._answer_limit())
-            # While this task waited, an idle line may have been forgotten. If another task has
-            # got a new one for the same key, both tasks would take themselves for the first.
+            # While this task waited, the idle line may have been dropped, and another task may
+            # have a new line for the same key. With two lines both tasks would have the turn.
             self.line = fleet.line(self._lock.key)
 
     # The turn among the tasks of this process.
@@ -173,9 +173,9 @@ class Acquisition:
         """
         Wait for a turn in the line, for as long as the budget allows.
 
-        Shortly before its end one attempt is made out of turn, so that the error can name the
-        holder. The place in the line is kept meanwhile: a turn that comes in the last moment
-        is used.
+        Shortly before the end of the budget one attempt is made out of turn, so that the error
+        can name the holder. The place in the line is kept meanwhile: a turn that comes in the
+        last moment is used.
 
         Returns:
             The attempt that was made out of turn, if there was one.
@@ -201,12 +201,12 @@ class Acquisition:
                         await asyncio.wait([place], timeout=max(budget.left(), 0) / 1000)
             has_come = place.done()  # perhaps while that attempt was underway
             if tried is not None and not tried.until:
-                # All tasks that came together end together: the turn that one of them passes
-                # on in that moment comes too late for the others.
+                # Tasks that began together end together: a turn that one of them passes on at
+                # that moment comes too late for the others.
                 has_come = has_come and not budget.is_over
         finally:
-            # A cancellation may come after the place is done and before this task runs: the
-            # turn is its own then, and the line stands still if it does not pass it on.
+            # A cancellation may come after the place is done and before this task runs. The task
+            # has the turn then, and the line stands still if the turn is not passed on.
             if not has_come:
                 line.leave(place)
         self._asking_since = fleet.clock()
@@ -215,10 +215,10 @@ class Acquisition:
 
     async def _yield_and_attempt(self) -> Attempt:
         """
-        Make an attempt after a pause in which other processes can make theirs, if one is due.
+        Make an attempt, after the yield delay for other processes if one is due.
 
         Cancellation:
-            It did not happen.
+            The attempt did not happen.
         """
         fleet, line, budget = self._fleet, self.line, self._budget
         delay = line.yield_delay(fleet.clock()) if budget.wait != 0 else 0.0
@@ -234,10 +234,10 @@ class Acquisition:
 
     def _answer_limit(self) -> float | None:
         """
-        Return how many ms an attempt may take that is to tell who holds the lock.
+        Return the limit in ms of an attempt whose votes are to name the holder.
 
-        If the budget is shorter than the masters may take to answer, it is exceeded: else
-        healthy masters would look as if they did not answer.
+        The limit exceeds a budget that is shorter than the masters may take to answer: otherwise
+        healthy masters would seem not to answer.
         """
         limit = self._budget.attempt_limit()
         if limit is None:
@@ -255,7 +255,7 @@ class Acquisition:
             is_repeated: Whether this repeats an attempt that had no chance.
 
         Cancellation:
-            It did not happen: whatever was sent is taken back.
+            The attempt did not happen: its release follows on every master that it was sent to.
         """
         fleet, lock = self._fleet, self._lock
         if fleet.closed:
@@ -272,15 +272,15 @@ class Acquisition:
             if round.verdict is SPLIT:
                 await round.agree(fleet, at_most)
         except BaseException:
-            # The release follows the request on each connection, so that it cannot arrive
-            # before it. Waiters of this process are told: no master pushes to the
-            # connection that changes a key.
+            # The release follows the request on each connection and cannot arrive before it.
+            # Waiters of this process are notified here, because no master pushes a change to
+            # the connection that made it (NOLOOP).
             take_back(fleet, round, ttl)
             fleet.freed(key)
             raise
         if round.verdict is WON and not fleet.closed:
-            # The clock is read after the task has resumed: however long that took,
-            # an attempt that is too old is not believed.
+            # The clock is read after the task has resumed, however long that took: an attempt
+            # whose validity is over by then has failed.
             until = timing.deadline(round.began, ttl, factor=self.session.drift_factor)
             if fleet.clock() < until:
                 round.until = until
@@ -300,11 +300,11 @@ class Acquisition:
 
     async def _persist(self, failed: Attempt) -> Attempt:
         """
-        Attempt again until the lock is won that *failed* was to win.
+        Attempt again, after *failed*, until the lock is won or the budget is over.
 
-        The last attempt that nothing wakes is made so early that its answers arrive before the
-        budget is over. From then to the end of the budget another one is made only when masters
-        or leases of this process tell that the lock may be free.
+        The last attempt without a wake-up is made so early that its replies arrive before the
+        budget is over. From then to the end of the budget, attempts follow only a wake-up: a
+        master or a lease of this process has reported that the lock may be free.
 
         Cancellation:
             As for `run`.
@@ -338,10 +338,10 @@ class Acquisition:
 
     async def _wait_until_free(self, watch: Watch, seconds: float) -> bool:
         """
-        Wait until a majority may be free, at most so many *seconds*; return whether it may.
+        Wait until a majority may be free, for at most *seconds*; return whether it may be.
 
         Cancellation:
-            Nothing was waited for that must be taken back.
+            There is nothing to undo.
         """
         self.line.subscribe(watch, mine=self.has_turn)
         self._emit_waiting()
@@ -352,16 +352,16 @@ class Acquisition:
 
     async def _hold_back(self, pace: Pace) -> None:
         """
-        Wait a moment after split votes, or if attempts have followed each other too fast.
+        Wait for the jitter after split votes, or for `Pace` if attempts came too fast.
 
         Cancellation:
-            Nothing was begun that must be taken back.
+            There is nothing to undo.
         """
         fleet, budget = self._fleet, self._budget
         nap = pace.pause(fleet.clock()) * 1000
         if self.line.spread:
-            # All waiters are woken by the same release. If they asked at once, they would split
-            # the votes as before; a random delay lets one of them come first everywhere.
+            # One release wakes all waiters. If all asked at once, they would split the votes
+            # as before; with a random delay one of them comes first on all masters.
             jitter = self.line.spread * 1000 * random.random()  # noqa: S311 - no secret
             last_attempt = budget.until_last_attempt(fleet.master_timeout) or 0
             nap = max(nap, min(jitter, last_attempt))
@@ -370,16 +370,16 @@ class Acquisition:
 
     async def _refusal(self, failed: Attempt, watch: Watch | None) -> LockNotAcquiredError:
         """
-        Return the error that tells why the last attempt has failed.
+        Return the error that says why the last attempt failed.
 
         Cancellation:
-            Nothing was waited for that must be taken back.
+            There is nothing to undo.
         """
         fleet = self._fleet
         contended = is_contended(failed.votes())
         if watch is not None and (contended or not failed.complete):
-            # Most masters that have not answered are only a little later, and the error is to
-            # tell their votes. Nothing depends on it.
+            # Most masters that have not answered are only a little later, and the error should
+            # name their votes. Only the error's text depends on this wait.
             needed = majority(len(fleet.links)) if contended else 0
             await watch.hear_out(max(fleet.clock() - failed.began, 0.001), needed)
         return refusal(
@@ -392,6 +392,6 @@ class Acquisition:
         )
 
     def _emit_waiting(self) -> None:
-        """Emit, once, that the running task waits."""
+        """Emit `Waiting` for the running task, once per acquisition."""
         if self._fleet.emitter is not None:
             self._fleet.emitter.on_waiting()

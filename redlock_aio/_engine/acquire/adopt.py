@@ -1,11 +1,11 @@
 """
-The rounds in which a lease that was handed over gets the value of its new holder.
+The rounds in which an exported lease gets the value of its new holder.
 
     exported value on the masters ─► round 1: new value ─┬─ a majority, in time ──► adopted
                                        │                 ├─ a majority refuses ───► lost
                                        └─ neither: pause, round 2: the same value ...
 
-`handing` uses them, and tells why failed adoptions harm nobody.
+`_api.adoption` runs them, and explains why a failed adoption is harmless.
 """
 
 import asyncio
@@ -33,13 +33,13 @@ TOO_FEW = "too few masters answered before its validity was over"
 
 class AdoptionRound(Attempt):
     """
-    One round that gives the lock a new value; the lease keeps it as its attempt when it is won.
+    One round that gives the lock a new value; the attempt of the adopted lease once it is won.
 
     Args:
-        before: The round before it, if there was one. The new round repeats its value, so
-            that a master that executed the first one, and whose reply was lost, grants the
-            second. The replies are counted anew: validity counts from when a round was
-            sent, and a reply to the earlier one proves nothing about the time after.
+        before: The previous round; ``None`` for the first. The new round repeats its value:
+            a master that executed the first round, and whose reply was lost, then grants
+            the second. The replies are counted anew: validity counts from when a round was
+            sent, and a reply to an earlier round proves nothing about the time after it.
     """
 
     __slots__ = ("_handed", "_never_sent", "_value")
@@ -65,17 +65,17 @@ class AdoptionRound(Attempt):
         return lease_export.adoption(self.key, self.counter, self._handed, self.token)
 
     def is_refusal(self, reply: object) -> bool:
-        """Return whether *reply* says that somebody else has had the lock since."""
+        """Return whether *reply* proves that another client has held the lock since."""
         return isinstance(reply, int) and reply > 0
 
     def not_sent(self, master: int, silence: Silence) -> None:
-        """Count a master that it could not be sent to, unless an earlier round was sent there."""
+        """Count *silence*; the master stays marked as unsent only if no round was sent to it."""
         super().not_sent(master, silence)
         self.unsent &= self._never_sent
 
     @property
     def member(self) -> bytes:
-        """The name in the queues of the waiter that has acquired the lock; empty without one."""
+        """The queue name of the waiter that acquired the lock; empty without a fair queue."""
         return self._handed.member
 
     @property
@@ -84,7 +84,7 @@ class AdoptionRound(Attempt):
         return not self.member and self.key.can_free
 
     def release(self) -> bytes:
-        """Return the command that releases the lock, and wakes the next waiter of a queue."""
+        """Return the command that releases the lock, and wakes the next waiter of a fair queue."""
         return release_of(self.key, self.member, self.token)
 
     def only_leave(self) -> bytes:
@@ -95,7 +95,7 @@ class AdoptionRound(Attempt):
         return commands.leave(names, self.token, self.member, stay=False, keep=True)
 
     def why_refused(self) -> str:
-        """Return the reason that the refusals give."""
+        """Return the reason for the refusals, as the error text gives it."""
         if any(reply.__class__ is int and reply for reply in self.replies):
             return OVERTAKEN
         ahead = any(reply.__class__ is list for reply in self.replies)
@@ -107,7 +107,7 @@ class AdoptionRound(Attempt):
 
 
 def _vote(vote: Vote, reply: object) -> Vote:
-    """Return the vote of a master whose *reply* refuses an adoption, else *vote*."""
+    """Return the vote for a *reply* that refuses an adoption; *vote* for any other reply."""
     if reply.__class__ is int:
         return Vote(vote.master, Answer.HELD, "or was since" if reply else "or by nobody")
     if reply.__class__ is list:
@@ -116,7 +116,7 @@ def _vote(vote: Vote, reply: object) -> Vote:
 
 
 def release_of(key: Key | Keys, member: bytes, value: bytes) -> bytes:
-    """Return the command that releases the lock if it has this *value*; see `AdoptionRound`."""
+    """Return the command that releases the lock if it has *value*, and leaves the queue."""
     if not member:
         return key.release(value)
     names = (*key.each, *commands.queue_keys(*key.each))
@@ -124,7 +124,7 @@ def release_of(key: Key | Keys, member: bytes, value: bytes) -> bytes:
 
 
 class Pause:
-    """The time until the next round, which the end of the manager cuts short."""
+    """The wait before the next round, which ends early when the manager is closed."""
 
     __slots__ = ("_over",)
 
@@ -132,19 +132,19 @@ class Pause:
         self._over = loop.create_future()
 
     def changed(self, master: int) -> None:
-        """Called when the key may have changed; the next round will find that out."""
+        """Called when the key may have changed; the next round finds that out."""
 
     def on_local_release(self) -> None:
-        """End the pause: called by its timer, and when the manager ends."""
+        """End the wait: called by its timer, and when the manager is closed."""
         if not self._over.done():
             self._over.set_result(None)
 
     async def wait(self, fleet: Fleet, key: Key | Keys, seconds: float) -> None:
         """
-        Wait so many *seconds*, or until the manager is closed.
+        Wait for *seconds*, or until the manager is closed.
 
         Cancellation:
-            Nothing was begun that must be taken back.
+            There is nothing to undo.
         """
         line = fleet.line(key)
         timer = fleet.loop.call_later(seconds, self.on_local_release)
@@ -163,15 +163,15 @@ class Adoption:
     Args:
         fleet: The masters.
 
-        key: The lock.
+        key: The key or keys of the lock.
 
-        handed: The lease, as it was handed over.
+        handed: The exported lease.
 
-        counter: The commands of its fencing token, if it has one.
+        counter: The commands for its fencing token; ``None`` without one.
 
         factor: The drift factor.
 
-        stamp: What follows the token in the new value.
+        stamp: The suffix of the new value, which identifies the new holder.
     """
 
     def __init__(
@@ -195,10 +195,10 @@ class Adoption:
         same_clock = handed.on(boot_of(fleet.loop))
         self.since = handed.at if same_clock else began
         """The instant from which the remaining times of the lease count."""
-        # The exporter's deadline, if it was exported on this machine since it was booted.
-        # Elsewhere its clock means nothing, and only the masters can tell.
+        # The exporter's deadline, if the export was made in this boot of this machine. The
+        # clock of another machine means nothing here; only the masters can tell then.
         self._deadline = handed.at + handed.left / 1000 if same_clock else math.inf
-        # Without an extension no key lives longer, wherever it was handed over.
+        # Without an extension no key lives longer, wherever the export was made.
         self._ends = min(began + handed.ttl / 1000, self._deadline)
         self._pause = retry_pause(handed.ttl, fleet.master_timeout)
 
@@ -207,15 +207,15 @@ class Adoption:
 
     async def win(self) -> AdoptionRound:
         """
-        Ask the masters until a majority has given the lock the new value.
+        Repeat rounds until a majority has given the lock the new value.
 
         Raises:
-            LockLostError: It is over, or somebody else has it.
+            LockLostError: The lease has ended, or another client holds the lock.
 
             RedlockError: The manager was closed.
 
         Cancellation:
-            Masters may have given it the new value; see `abandon`.
+            Some masters may have given the lock the new value; see `abandon`.
         """
         fleet = self._fleet
         while True:
@@ -228,7 +228,7 @@ class Adoption:
             )
             await fleet.ask(last, (self._ends - now) * 1000)
             if fleet.closed:
-                continue  # to raise, so that `abandon` is sent before the connections end
+                continue  # `check_open` raises, so `abandon` is sent before the connections end
             if last.verdict is WON:
                 # The clock is read after the task has resumed, however long that took. The
                 # exporter's deadline counts as well: a lease whose validity is over is never
@@ -239,7 +239,7 @@ class Adoption:
                     return last
             elif last.refused_by_a_majority():
                 raise self._lost(last.why_refused())
-            # A round that is cut short wins nothing, and its votes tell nothing of the masters.
+            # A round that is cut short wins nothing, and its votes say nothing about the masters.
             left = self._ends - self._pause / 2 - fleet.clock()
             if left <= 0:
                 raise self._lost(TOO_FEW)
@@ -254,9 +254,9 @@ class Adoption:
         """
         Release the lock on all masters, now or when they answer again; nothing is awaited.
 
-        Under the new value first: a slow master may still have a round of ours before it,
-        and executes both in the order in which they were sent. Under the old value after
-        that, for the masters that no round has reached.
+        The release of the new value goes first: a slow master may still have to execute a
+        round of this adoption, and executes both in the order in which they were sent. The
+        release of the old value follows, for the masters that no round has reached.
         """
         if self._last is not None:
             self._fleet.release(self._last.release(), self.handed.ttl, self._last)
@@ -266,13 +266,13 @@ class Adoption:
         """
         Release the old value after an adoption, where a minority of masters still has it.
 
-        A master that hung during the adoption still has it, or gets it late: the exporter
-        can't take it back any more. There it would block others until its ttl is over, and
-        the new value could not be restored.
+        A master that hung during the adoption still has the old value, or gets it late, and
+        the exporter no longer releases it. There it would block other clients until its ttl
+        is over, and the new value could not be restored.
         """
         self._release_old(b"", max_ttl)
 
     def _release_old(self, member: bytes, max_ttl: int) -> None:
-        # It may be on every master, also on those that we have not reached.
+        # The value may be on every master, also on those that no round has reached.
         everywhere = Round(self._fleet.links, b"")
         self._fleet.release(release_of(self._key, member, self.handed.value), max_ttl, everywhere)

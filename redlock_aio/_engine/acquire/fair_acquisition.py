@@ -1,4 +1,4 @@
-"""One call of `Lock.acquire` with *fair*: the wait in the queues of the masters."""
+"""One call of `Lock.acquire` with ``fair=True``: the wait in the queues of the masters."""
 
 import math
 
@@ -12,15 +12,15 @@ from redlock_aio._rules.fair_ticket import ASKED
 from redlock_aio._rules.quorum import NOT_YET, is_final
 
 TIMER_SLACK = 0.001
-"""Seconds by which a wait may end early, because a timer may fire a little early."""
+"""Seconds before its end at which a wait counts as over: a timer may fire a little early."""
 
 LOOK_INTERVAL = 1.0
-"""Seconds between two looks at the votes of a waiter that nothing wakes, after the first."""
+"""Seconds between two checks of the votes of a waiter without a wake-up, after the first."""
 
 
 async def acquire(lock: LockSpec, session: Session, budget: WaitBudget, line: Line) -> Claim:
     """
-    Wait in the queues of the masters until *lock* is ours.
+    Wait in the queues of the masters until *lock* is acquired.
 
     Args:
         line: The local queue of the resource.
@@ -33,7 +33,7 @@ async def acquire(lock: LockSpec, session: Session, budget: WaitBudget, line: Li
         RedlockError: The manager was closed.
 
     Cancellation:
-        It did not happen: no key stays, and no place in a queue.
+        The acquisition did not happen: no key stays, and no place in a queue.
     """
     fleet = session.masters
     fleet.check_open()
@@ -52,8 +52,8 @@ async def acquire(lock: LockSpec, session: Session, budget: WaitBudget, line: Li
             unheard = waiter.ticket.count(ASKED) > len(fleet.links) - waiter.ticket.needed
             least = budget.began + fleet.trips.at_least / 1000 - TIMER_SLACK
             if over and unheard and ends < least:
-                # The wait was too short for an answer. One is waited for, as with a wait
-                # of 0: no answer is not the same as masters that are away.
+                # The wait was too short for an answer. Wait for one as with a wait of 0:
+                # masters without time to answer must not be reported as unreachable.
                 waiter.patient = False
                 ends = least
                 continue
@@ -63,8 +63,9 @@ async def acquire(lock: LockSpec, session: Session, budget: WaitBudget, line: Li
             missing = [i for i, reply in enumerate(waiter.replies) if reply is NOT_YET]
             met, look = fleet.outages.note(lock.resources, votes, missing, met), LOOK_INTERVAL
     except BaseException:
-        # The release gives back what a majority may have granted while this task was being
-        # cancelled, and wakes the next waiter; the masters execute it after every request.
+        # A majority may have granted the lock while this task was being cancelled. The release
+        # deletes those grants and wakes the next waiter. It follows every request of this
+        # waiter on each connection, and the masters execute them in that order.
         waiter.leave()
         raise
 

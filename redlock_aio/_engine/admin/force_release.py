@@ -2,23 +2,23 @@
 Releasing a lock that another client holds.
 
     inspect ──► revoke these values ──► a majority ──► grace ─────────► release the
-    (all         (a value that nobody    has done       (the holder       revocations (the
-    masters)      holds, with a ttl)     so             finds out)        queue is woken)
+    (all         (set a value without    has done       (the holder       revocations (the
+    masters)      holder, with a ttl)    so             finds out)        queue is woken)
 
-- Commands name only values that were seen by the inspection. A client that acquires the
-  lock meanwhile has another value and keeps it, also on a master that is late.
+- Commands name only values that the inspection found. A client that acquires the lock
+  meanwhile has another value and keeps it, also on a master that executes them late.
 - The grace exists for the holder. The revocation changes the key, so that masters push
   the change; the holder checks the key, finds the revocation, and its body is cancelled.
   If the key were deleted at once, another client could acquire the lock before that.
-- A master that has not confirmed the revocation is sent it again (as a debt) when it
-  answers. It is the revocation that is repeated, not a release: on this master too
-  the holder gets its grace, and the key expires by itself.
+- A master that has not confirmed the revocation gets it again (as a debt) when it can be
+  reached. The debt is the revocation, not a release: on this master, too, the holder gets
+  its grace, and the key expires by itself.
 - Masters where the lock is free get a revocation as well. Without it two clients could
   hold the lock: of three masters one has granted it to C, one to the holder, and one is
   free. The values of both are revoked. Then a request of C reaches the free master, which
   grants it. C counts two grants and does not know that the first one is gone; after the
   grace the two other masters grant the lock to D.
-- A key that can't be a lock is never named to a master, and so never changed.
+- A value that can't be a lock is never named in a command, and therefore never changed.
 - If the caller is cancelled, the revocations that were sent expire by themselves.
 """
 
@@ -40,17 +40,17 @@ UNCONFIRMED = Silence(Answer.TIMED_OUT, "it has not confirmed that the lock is r
 
 
 class Clearing(Release):
-    """A release that a master grants if the value is not there afterwards, or was not before."""
+    """A release that counts as granted where the value is gone afterwards, for any reason."""
 
     __slots__ = ("found",)
 
     def __init__(self, fleet: Fleet, payload: bytes, ttl: int, asked: Round) -> None:
         super().__init__(fleet.links, payload, ttl, asked)
         self.found = False
-        """Whether a master had the value."""
+        """Whether any master had the value."""
 
     def answered(self, master: int, reply: object, /) -> None:
-        """Count each reply as a grant that proves that the value is not there any more."""
+        """Count a reply as a grant if it proves that the value is no longer on the master."""
         self.found = self.found or reply == GRANTED
         super().answered(master, GRANTED if replies.is_settled(reply) else reply)
 
@@ -62,7 +62,7 @@ class Revocation(Clearing):
 
     @property
     def needless(self) -> int:
-        """0: each master may have the value, also one that could not be asked for it."""
+        """0: each master may have the value, also one that could not be inspected."""
         return 0
 
 
@@ -71,7 +71,7 @@ class Eviction:
     One forced release.
 
     Args:
-        resource: Its name in errors.
+        resource: The name of the lock in errors.
 
         max_ttl: The longest ttl in ms that a holder may have given the key.
     """
@@ -110,11 +110,12 @@ class Eviction:
         Raises:
             QuorumUnavailableError: Too few masters have answered.
 
-            RedlockError: What the masters keep is no lock; or the manager was closed
+            RedlockError: The key on the masters is no lock; or the manager was closed
                 meanwhile.
 
         Cancellation:
-            If a revocation was sent already, the lock is free after a moment all the same.
+            If a revocation was sent already, the lock is released nevertheless: the
+            revocation expires by itself.
         """
         asked = Inspection(self._fleet, self._key)
         await hear(self._fleet, asked)
@@ -133,15 +134,15 @@ class Eviction:
                 raise self._unavailable([view.vote for view in views])
             return False
         revoked = await self._revoke(values, asked)
-        # No grace if all masters have answered and none had a value any more: its holder has
-        # released it meanwhile. A master that has not answered may have had it.
+        # No grace if all masters have answered and none had a value any more: the holder has
+        # released the lock meanwhile. A master that has not answered may have had a value.
         if any(round.found or round.missing for round in revoked):
             await asyncio.sleep(self._grace / 1000)
         await self._free(revoked)
         return any(round.found for round in revoked)
 
     async def _revoke(self, values: Mapping[bytes, int], asked: Inspection) -> list[Revocation]:
-        """Replace *values* by a revocation; each is given with the ms for which it may live."""
+        """Replace *values* by a revocation; each value is mapped to the ms that it may live."""
         fleet = self._fleet
         revoked = [
             Revocation(
@@ -159,14 +160,14 @@ class Eviction:
                 await self._settle(round)
         finally:
             # Also after an error or a cancellation: on some masters the lock is revoked, and
-            # a master does not push to this process what this process has changed
-            # itself. Without this line a holder in this process would find out at its
-            # next extension, when others may have the lock already.
+            # no master pushes a change to the connection that made it (NOLOOP). Without this
+            # line a holder in this process would find out at its next extension, when another
+            # client may have the lock already.
             self._watchdog.lose_tokens(values, BY_FORCE)
         return revoked
 
     async def _free(self, revoked: Sequence[Revocation]) -> None:
-        """Release the revocations, wake the fair queues, and the waiters of this process."""
+        """Release the revocations, which wakes the fair queues, and notify local waiters."""
         keys = (self._key, *commands.queue_keys(self._key))
         free = commands.leave(keys, self._instead, revocation.NO_MEMBER, stay=True)
         freed = Clearing(self._fleet, free, self._lives, revoked[0])
@@ -174,7 +175,7 @@ class Eviction:
         fleet.flush()
         for number, link in enumerate(fleet.links):
             # A master that has not confirmed the revocation may execute it late, or as a debt.
-            # A release behind it would cut the grace short there: the revocation is to last
+            # A release behind it would cut the grace short there: the revocation must last
             # from its arrival until it expires.
             if any(round.replies[number] != GRANTED for round in revoked):
                 Round.not_sent(freed, number, UNCONFIRMED)
@@ -206,10 +207,10 @@ class Eviction:
 
 def _longest(states: Sequence[Told | None], max_ttl: int) -> dict[bytes, int]:
     """
-    Return the values that masters keep, each with the ms for which a master may keep it.
+    Return the values that masters keep, each with the longest ms that it may still live.
 
     Args:
-        max_ttl: The longest time for which its holder may have extended it since.
+        max_ttl: The longest ttl in ms to which its holder may have extended it since.
     """
     longest: dict[bytes, int] = {}
     for state in states:

@@ -1,8 +1,8 @@
 """
-Asking the masters who holds a lock; nothing is changed by it.
+Reading the state of a lock from the masters, without changing it.
 
-All of them are heard out when somebody wants to see what each of them says. Whether
-the lock is held at all is known as soon as a majority keeps one value, or can't.
+`inspect` waits for all masters, because the caller wants the view of each. `is_locked`
+returns as soon as a majority is known to keep one value, or can no longer keep one.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from redlock_aio.errors import QuorumUnavailableError
 
 
 class Query(Round):
-    """A script that changes nothing, sent once more to a master that has forgotten the scripts."""
+    """A round with a read-only script, sent once more to a master that replies NOSCRIPT."""
 
     __slots__ = ("_again",)
     trust = Trust.FULL
@@ -28,17 +28,17 @@ class Query(Round):
         self._again = 0  # a bit for each master that was asked twice
 
     def heard(self, master: int, reply: object) -> object:
-        """Return what to count as the *reply* of *master*; `NOT_YET` if it was asked again."""
+        """Return the *reply* to count for *master*; `NOT_YET` if the script was sent again."""
         if not replies.has_no_script(reply) or self._again >> master & 1:
             return reply
         self._again |= 1 << master
-        # Behind the scripts, which are on their way.
+        # Follows the scripts, which the connection sends again.
         silence = self._links[master].send(self.payload, [self])
         return NOT_YET if silence is None else silence
 
 
 class Inspection(Query):
-    """The question what each master knows of a lock; whoever waits is woken when all have said."""
+    """The request for the state of a lock on each master; awaited until all have answered."""
 
     __slots__ = ("_at", "_fleet", "began", "quarantines")
 
@@ -46,12 +46,12 @@ class Inspection(Query):
         super().__init__(fleet.links, lock_state.inspect(key))
         self.began = fleet.clock()
         self.quarantines = [""] * len(fleet.links)
-        """Why those masters had no vote when they answered."""
+        """Why each master had no vote when it answered; empty if it had one."""
         self._at = [0.0] * len(fleet.links)
         self._fleet = fleet
 
     def answered(self, master: int, reply: object, /) -> None:
-        """Keep the *reply* of a master, and when and with which vote it came."""
+        """Store the *reply* of a master, when it came, and whether the master had a vote then."""
         if self.replies[master] is not NOT_YET or (reply := self.heard(master, reply)) is NOT_YET:
             return
         self._at[master] = self._fleet.clock()
@@ -61,10 +61,10 @@ class Inspection(Query):
             super().settled()
 
     def settled(self) -> None:
-        """Go on: all are waited for."""
+        """Wake no task yet: the verdict does not matter, all masters are awaited."""
 
     def said(self) -> list[Said]:
-        """Return what each master has said, and how long ago."""
+        """Return the reply of each master, and its age."""
         now = self._fleet.clock()
         return [
             Said(link.name, reply, round((now - at) * 1000), quarantine)
@@ -75,19 +75,19 @@ class Inspection(Query):
 
 
 class Probe(Query):
-    """The question whether anybody holds a lock; whoever waits is woken when that is certain."""
+    """The question whether a lock is held; awaited until the answer is certain."""
 
     __slots__ = ("_kept", "_silences", "held")
 
     def __init__(self, fleet: Fleet, key: bytes) -> None:
         super().__init__(fleet.links, commands.look(key))
         self.held: bool | None = None
-        """Whether a majority keeps one value; ``None`` while nobody can tell."""
+        """Whether a majority keeps one value; ``None`` while that is uncertain."""
         self._kept: list[bytes] = []
         self._silences = 0
 
     def answered(self, master: int, reply: object, /) -> None:
-        """Count what a master keeps, if its word counts."""
+        """Count the value that a master keeps, unless the master is quarantined."""
         if self.replies[master] is not NOT_YET or (reply := self.heard(master, reply)) is NOT_YET:
             return
         link = self._links[master]
@@ -105,10 +105,10 @@ class Probe(Query):
             super().settled()
 
     def settled(self) -> None:
-        """Go on: what a round is won or lost by does not matter here."""
+        """Wake no task yet: the verdict of the tally does not matter here."""
 
     def votes(self) -> tuple[Vote, ...]:
-        """Return what each master has said so far."""
+        """Return the vote of each master so far."""
         return tuple(
             _vote(link, reply) for link, reply in zip(self._links, self.replies, strict=True)
         )
@@ -123,13 +123,13 @@ def _vote(link: Link, reply: object) -> Vote:
 
 async def hear(fleet: Fleet, round: Inspection | Probe) -> None:
     """
-    Put a question to all masters and wait until enough have answered.
+    Send *round* to all masters, and wait until enough have answered.
 
     Raises:
         RedlockError: The manager was closed meanwhile.
 
     Cancellation:
-        Nothing was asked that changes anything.
+        Nothing was changed on any master.
     """
     await fleet.ask(round)
     fleet.check_open()
@@ -137,13 +137,13 @@ async def hear(fleet: Fleet, round: Inspection | Probe) -> None:
 
 async def inspect(fleet: Fleet, resource: str, key: bytes) -> LockState:
     """
-    Return what each master knows of the lock with this *key*.
+    Return the state of the lock with this *key* on each master.
 
     Raises:
         RedlockError: The manager was closed meanwhile.
 
     Cancellation:
-        Nothing was asked that changes anything.
+        Nothing was changed on any master.
     """
     asked = Inspection(fleet, key)
     await hear(fleet, asked)
@@ -160,7 +160,7 @@ async def is_locked(fleet: Fleet, resource: str, key: bytes) -> bool:
         RedlockError: The manager was closed meanwhile.
 
     Cancellation:
-        Nothing was asked that changes anything.
+        Nothing was changed on any master.
     """
     began = fleet.clock()
     asked = Probe(fleet, key)
@@ -171,6 +171,6 @@ async def is_locked(fleet: Fleet, resource: str, key: bytes) -> bool:
 
 
 def unavailable(resource: str, votes: Sequence[Vote], took: float) -> QuorumUnavailableError:
-    """Return the error that says that nobody knows, after so many seconds."""
+    """Return the error for too few answers, after *took* seconds."""
     elapsed = int(took * 1000 + 0.5)
     return QuorumUnavailableError([resource], attempts=0, elapsed=elapsed, votes=votes)

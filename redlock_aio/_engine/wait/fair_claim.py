@@ -1,4 +1,4 @@
-"""What one waiter in the masters' queues holds under one token, and its commands."""
+"""The grants of one fair waiter under one token, and the commands for them."""
 
 import math
 from typing import NamedTuple
@@ -13,7 +13,7 @@ from redlock_aio._rules.fair_ticket import ASIDE, BEHIND, FAILED, FULL, GRANTED,
 from redlock_aio._rules.quorum import Answer
 
 CALLS_LAST = 0.01
-"""Seconds within which all masters should wake us after the first one; then they are asked."""
+"""Seconds after the first wake-up at which masters that sent none are asked all the same."""
 
 MEANS = {
     GRANTED: Silence(Answer.GRANTED),
@@ -23,35 +23,35 @@ MEANS = {
     FAILED: Silence(Answer.ERROR, "it got the request too late"),
     ASIDE: Silence(Answer.FREE, "too few others answer"),
 }
-"""The vote for each answer to a question of a waiter."""
+"""The vote that each reply to a request of a waiter stands for."""
 
 
 class Wanted(NamedTuple):
-    """What a fair waiter wants to have; the same under each of its tokens."""
+    """The lock and the options of a fair acquisition; the same under each of its tokens."""
 
     key: Key | Keys
     ttl: int
     """In milliseconds."""
     stamp: bytes
-    """What follows the token in the value."""
+    """The suffix of the token, which identifies the holder."""
     counter: Counter | None
-    """The commands for a fencing token, if there is to be one."""
+    """The commands for a fencing token; ``None`` without fencing."""
     factor: float
     """The drift factor."""
     most: int
-    """How many may wait in a queue."""
+    """The greatest number of waiters in one queue."""
 
 
 class Claim(Attempt):
     """
-    What a waiter holds of a lock, under one token.
+    The grants of one waiter under one token.
 
-    It gets a new token each time that it has given back what it held. Otherwise the
-    command that gives it back, if a slow master executes it late, would take away
-    what the same master has granted since.
+    Each time a waiter has given back its grants, a claim with a new token follows.
+    Under the old token, a release that a slow master executes late would delete a key
+    that the same master has granted since.
 
     Args:
-        wanted: What is to be held.
+        wanted: The lock, and the options of the acquisition.
 
         member: The name of the waiter in the queues.
     """
@@ -70,7 +70,7 @@ class Claim(Attempt):
         self.unsent = (1 << len(fleet.links)) - 1
 
     def with_new_token(self, member: bytes) -> "Claim":
-        """Return the claim that follows this one, which was given back."""
+        """Return the claim that follows this one after its grants were given back."""
         return Claim(self._fleet, self._wanted, member)
 
     @property
@@ -80,11 +80,11 @@ class Claim(Attempt):
 
     @property
     def can_free(self) -> bool:
-        """False: a release has more to do than to delete one key, it leaves the queue."""
+        """False: a release does not only delete one key, it also leaves the queue."""
         return False
 
     def release(self) -> bytes:
-        """Return the command that releases it and leaves the queue."""
+        """Return the command that releases the lock and leaves the queue."""
         return commands.leave(self._keys, self.token, self._member, stay=False)
 
     def only_leave(self) -> bytes:
@@ -92,17 +92,17 @@ class Claim(Attempt):
         return commands.leave(self._keys, self.token, self._member, stay=False, keep=True)
 
     def give_back(self) -> bytes:
-        """Return the command that releases it and keeps the place in the queue."""
+        """Return the command that releases the lock and keeps the place in the queue."""
         return commands.leave(self._keys, self.token, self._member, stay=True)
 
     def send_release(self, ttl: int, *, stay: bool) -> None:
         """
-        Send its release to the masters that may have granted it, and wake waiters here.
+        Release the lock on all masters that may have granted it, and notify local waiters.
 
         Nothing is awaited.
 
         Args:
-            ttl: For how many ms a master may keep it without the release.
+            ttl: For how many ms a master may keep the key, or the place, without the release.
 
             stay: Whether the place in the queues is kept.
         """
@@ -120,7 +120,7 @@ class Claim(Attempt):
 
             place: The priority in the queue.
 
-            most: How many may wait; with 0 no queue is entered.
+            most: The greatest number of waiters; with 0 no queue is entered.
         """
         offset = self._fleet.clocks.offset(master)
         late = commands.NEVER if offset is None else int((now + offset + TOO_LATE) * 1_000_000)
@@ -138,9 +138,9 @@ class Claim(Attempt):
 
     def _proposal_at(self, now: float, counters: list[int]) -> tuple[bytes, ...]:
         """
-        Return the arguments by which a question proposes a fencing token; none without one.
+        Return the arguments that propose a fencing token; none without fencing.
 
-        Masters that are asked one by one within a short time get the same proposal.
+        Masters that are asked one by one within `CALLS_LAST` get the same proposal.
 
         Args:
             counters: The counters of the masters that have granted the lock.
@@ -149,14 +149,15 @@ class Claim(Attempt):
             return ()
         if now > self._proposed_at + CALLS_LAST:
             time = self._fleet.clocks.new_time(now)
-            # What the first masters have granted suits the others too, unless that is long ago.
+            # With the value that the first masters granted all agree without another round.
+            # But the other masters may refuse a value that is far from their time.
             known = max(counters, default=0)
             self._proposal = known if abs(time - known) < TOO_LATE * 1_000_000 else time
             self._proposed_at = now
         return self.counter.proposed(self._proposal)
 
     def propose_anew(self) -> None:
-        """Make the next question propose another time: a master has refused this one."""
+        """Make the next request propose another value: a master has refused this one."""
         self._proposed_at = -math.inf
 
     async def settle_on(self, counters: list[int], needed: int) -> bool:
@@ -167,7 +168,7 @@ class Claim(Attempt):
             counters: The counters of the masters that have granted the lock.
 
         Cancellation:
-            Counters may have been raised, which costs nothing but numbers.
+            Counters may stay raised, which only skips numbers.
         """
         if self.counter is not None and len(counters) >= needed:
             self.fence = fencing.agreed(counters, needed)

@@ -1,9 +1,9 @@
 """
-The questions of one fair waiter to the masters, and their answers.
+The requests of one fair waiter to the masters, and their replies.
 
-Each master is asked by itself, one question at a time. A question enters the
-waiter in the master's queue or renews its place there, and is granted the lock if
-it is the waiter's turn. What follows from all answers together is decided in `fair_waiter`.
+Each master gets its own requests, one at a time. A request enters the waiter in the
+master's queue or renews its place there, and acquires the lock on that master if it is
+the waiter's turn. `fair_waiter` decides what follows from the replies of all masters.
 """
 
 import abc
@@ -21,19 +21,19 @@ from redlock_aio._rules.fair_ticket import ASIDE, ASKED, FAILED, FULL, NEXT, SIL
 from redlock_aio._rules.quorum import NOT_YET
 
 MOST_REPEATS = 3
-"""How often in a row a question is repeated to a master without the scripts, or far ahead."""
+"""How often in a row a request is repeated after NOSCRIPT or a refusal by a master's clock."""
 
 
 class Inquiry(abc.ABC):
     """
-    The questions of one waiter to all masters.
+    The requests of one waiter to all masters.
 
     Args:
-        queues: The queues of its process.
+        queues: The fair queues of all masters, shared by the waiters of this process.
 
-        wanted: The lock and what it is asked for with.
+        wanted: The lock, and the options of the acquisition.
 
-        patient: Whether it stays when it can't have the lock at once.
+        patient: Whether it waits if the lock can't be acquired at once.
     """
 
     def __init__(self, queues: Queues, wanted: Wanted, *, patient: bool) -> None:
@@ -45,29 +45,29 @@ class Inquiry(abc.ABC):
         self.ticket = Ticket(masters)
         self.claim = Claim(self.fleet, wanted, self.member)
         self.patient = patient
-        """Whether it stays when it can't have the lock at once."""
+        """Whether it waits if the lock can't be acquired at once."""
         self.replies: list[object] = [NOT_YET] * masters
-        """The last reply of each master, as votes are made of it."""
+        """The last reply of each master, in the form from which votes are made."""
         self._wanted = wanted
         self._aside = False
-        """Whether it stands in no queue, and only asks whether a majority answers again."""
+        """Whether it is in no queue, and only checks whether a majority answers again."""
         self._never_asked = (1 << masters) - 1
-        """A bit for each master that has never been asked under the present name."""
+        """A bit for each master that was never asked to enter the present name in its queue."""
         self._repeats = [0] * masters
         self._view = View(masters)
         self._due = [math.inf] * masters
-        """When to ask each master again, or to count it as silent."""
+        """The instants at which to ask each master again, or to count it as silent."""
         self._unanswered = [0] * masters
-        """How many questions each master has not answered yet, also if no answer counts."""
+        """The number of unanswered requests per master, including those that are void by now."""
         self._received = [0] * masters
-        """How many chunks each connection had received when its master was asked."""
+        """How many chunks each connection had received when the wait for a reply began."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.ticket!r}>"
 
     @abc.abstractmethod
     def on_answer(self, number: int, sent: float, master: int, reply: object) -> None:
-        """Called with the answer of *master* to question *number*, which left at *sent*."""
+        """Called with the reply of *master* to request *number*, which was sent at *sent*."""
 
     @abc.abstractmethod
     def changed(self, master: int) -> None:
@@ -83,15 +83,15 @@ class Inquiry(abc.ABC):
 
     @abc.abstractmethod
     def ring(self) -> None:
-        """Wake the task, which then checks whether it has won."""
+        """Wake the waiting task, which then checks whether the lock is acquired."""
 
     @property
     def _fresh_for(self) -> float:
-        """Seconds after its question for which a grant can be part of a majority."""
+        """Seconds after its request was sent for which a grant may count for a majority."""
         return fair_ticket.FRESH + self.fleet.master_timeout / 1000
 
     def _ask(self, master: int) -> None:
-        self.fleet.flush()  # behind all that was asked before
+        self.fleet.flush()  # everything asked before goes first
         now = self.fleet.clock()
         number = self.ticket.ask(master, now)
         most = 0 if self._aside else self._wanted.most
@@ -111,12 +111,12 @@ class Inquiry(abc.ABC):
 
     def _await_longer(self, master: int, now: float) -> None:
         """
-        Count a master as silent if it has answered nothing at all for a master time-out.
+        Count a master as silent if nothing has arrived from it for a master time-out.
 
-        If it has answered earlier requests meanwhile, the delay is in this program: the
-        answer waits to be read. Counted as silence, it would make the waiter give back its
+        If replies to earlier requests have arrived meanwhile, the delay is in this program:
+        the reply waits to be read. Counted as silence, it would make the waiter give back its
         other grants, and wait for the next heartbeat (seen with 300 busy tasks). After
-        `TOO_LATE` the master refuses the question in any case.
+        `TOO_LATE` the master refuses the request in any case.
         """
         link = self.fleet.links[master]
         silence = link.overdue()
@@ -133,19 +133,20 @@ class Inquiry(abc.ABC):
             self.replies[master] = silence
 
     def _apply(self, master: int, number: int, sent: float, reply: object) -> None:
-        """Apply the answer of *master* to question *number*, which left at *sent*."""
+        """Apply the reply of *master* to request *number*, which was sent at *sent*."""
         answer = replies.queued(reply)
         standing = FAILED if answer is None else answer.standing
         counter, done = 0, 0.0
         if answer is not None:
             self.fleet.clocks.learn(master, answer.now, sent, self.fleet.clock())
             counter, done = answer.counter, self.fleet.clocks.latest(master, answer.now)
-        if self._aside and standing is FULL:  # as with 0 places any queue is
+        if self._aside and standing is FULL:  # a limit of 0 waiters makes every queue full
             standing = ASIDE
         if not self.ticket.answered(master, number, standing, counter, done):
-            # The answer is void: since the question we have given back all grants, and the
-            # release follows the question on the same connection. The master was slow and
-            # answers now, so it is asked at once: the next heartbeat may be a second away.
+            # The reply is void: since its request was sent, this waiter has given back all
+            # grants, and that release follows the request on the same connection. The master
+            # was slow and replies again now. It is asked at once, because the next heartbeat
+            # may be a second away.
             if self.patient and self.ticket.may_win(master):
                 self._ask(master)
             return
@@ -154,13 +155,13 @@ class Inquiry(abc.ABC):
             self.replies[master] = silence = replies.read(reply)
             if "NOSCRIPT" in silence.detail and self._repeats[master] < MOST_REPEATS:
                 self._repeats[master] += 1
-                self._ask(master)  # behind the scripts, which are on their way
+                self._ask(master)  # follows the scripts, which the connection sends again
             return
         self.replies[master] = MEANS[standing]
         if standing is FAILED and self._repeats[master] < MOST_REPEATS:
             self._repeats[master] += 1
             self.claim.propose_anew()
-            self._ask(master)  # with the time of the master, from this answer
+            self._ask(master)  # now by the master's clock, as this reply gives it
             return
         self._repeats[master] = 0
         if answer.holder is None:
@@ -173,11 +174,12 @@ class Inquiry(abc.ABC):
 
     def _watch(self, master: int, ends: float) -> None:
         """
-        Make *master* push the next change of the key, and ask again when its ttl is over.
+        Track the key on *master*, and schedule the next request for when its ttl is over.
 
-        A holder that knows nothing of the queue wakes nobody by its release. The key may
-        have been released between the answer and this request: then no push comes, but
-        the reply to this request shows that the key is free.
+        Tracking makes the master push the next change of the key. It is needed because a
+        holder that does not use the queue wakes no waiter by its release. If the key was
+        released before this request arrived, no push comes, but the reply to this request
+        shows that the key is free.
         """
         self._due[master] = ends
         caching = Request(commands.CACHING)
@@ -191,27 +193,27 @@ class Inquiry(abc.ABC):
 
     def _give_back(self) -> None:
         """
-        Give back what masters have granted, and stay in the queues.
+        Release all grants, and keep the place in the queues.
 
-        First the ticket voids all questions that are underway, by new numbers; then the
-        release follows them on each connection. A grant that is still on its way is taken
-        back by that release, and must not count when it arrives.
+        First the ticket voids all requests that are underway, by new numbers; then the
+        release follows them on each connection. A grant that is still on its way is undone
+        by that release, and must not count when it arrives.
         """
         given, self.claim = self.claim, self.claim.with_new_token(self.member)
         self.ticket.give_back()
         given.send_release(self._wanted.ttl, stay=True)
 
     def _start_over(self) -> None:
-        """Start anew under a name with which no master has been asked yet."""
-        # A new name each time: a master that we have left, but that has not executed that
-        # yet, still has the old name in its queue, at the old place.
+        """Start anew under a member name that no master has seen yet."""
+        # The name is new each time: a master that has not executed the request to leave
+        # yet still has the old name in its queue, at the old place.
         self.queues.enter(self)
         self.claim = self.claim.with_new_token(self.member)
         self._never_asked = (1 << len(self.fleet.links)) - 1
         self.ticket.start_over()
 
     def _until(self) -> float:
-        """Return until when a majority has granted the lock, 0 if none has."""
+        """Return until when the grants of a majority are valid, 0 if there is no majority."""
         wanted = self._wanted
         return self.ticket.until(wanted.ttl, factor=wanted.factor, within=self._fresh_for)
 

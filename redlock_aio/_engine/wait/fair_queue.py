@@ -1,9 +1,9 @@
 """
-The queues of all masters, as one process stands in them.
+The fair queues of all masters, as the waiters of one session share them.
 
-Here is what its waiters share: the places that they get from the masters' time,
-and the channel on which a master wakes who is next. A process listens to its own
-channel for as long as any of its tasks waits.
+The waiters share the source of their places, which is the masters' time, and the channel
+on which a master wakes the next waiter. The session subscribes to its own channel while
+any of its tasks waits.
 """
 
 import asyncio
@@ -15,28 +15,28 @@ from redlock_aio._protocol import commands, replies
 from redlock_aio._protocol.request import Subscription
 
 IDLE = 1.0
-"""For how many seconds a process goes on listening when none of its tasks waits."""
+"""Seconds after the end of the last wait at which the wake-up channel is unsubscribed."""
 
 
 class Member(Protocol):
-    """One task that waits."""
+    """One task that waits in the queues."""
 
     member: bytes
     place: int
 
     def called(self, master: int) -> None:
-        """Hear from a master that it is our turn there."""
+        """Called when *master* pushes that it is this waiter's turn there."""
 
     def forgotten(self, master: int) -> None:
-        """Hear that a master may have forgotten us."""
+        """Called when *master* may have forgotten this waiter."""
 
     def ring(self) -> None:
-        """Let the task look what has become of it."""
+        """Wake the waiting task, which then checks the outcome."""
 
 
 class Queues:
     """
-    The queues of all masters, as one process stands in them.
+    The waiters of one session in the queues of all masters, and their wake-ups.
 
     Args:
         fleet: The masters.
@@ -54,7 +54,7 @@ class Queues:
         return f"<Queues, {len(self.waiters)} waiters>"
 
     def enter(self, waiter: Member) -> None:
-        """Give a waiter a name of its own, and a place behind all others of this process."""
+        """Assign *waiter* a new name, and a place behind all other waiters of this session."""
         self.waiters.pop(waiter.member, None)
         self._members += 1
         waiter.member = b"%b/%d" % (self.client, self._members)
@@ -64,7 +64,7 @@ class Queues:
     # Being woken.
 
     def listen(self) -> bool:
-        """Have the masters wake us; return whether that is new."""
+        """Subscribe to wake-ups on all masters; return False if that was done before."""
         if self._idle is not None:
             self._idle.cancel()
             self._idle = None
@@ -77,12 +77,12 @@ class Queues:
         return True
 
     def _subscribe(self, master: int, *, begins: bool) -> None:
-        # A master that does not allow it wakes nobody; its waiters ask by their heartbeats.
+        # A master that refuses the subscription wakes no waiter; heartbeats ask it instead.
         request = Subscription(commands.subscription(self.client, begins=begins))
         self.fleet.links[master].send(request.payload, (request,))
 
     def left(self, waiter: Member) -> None:
-        """Forget a waiter; some time after the last one, listen no more."""
+        """Remove *waiter*; `IDLE` seconds after the last one, unsubscribe from wake-ups."""
         del self.waiters[waiter.member]
         if self._listening and not self.waiters and self._idle is None:
             self._idle = self.fleet.loop.call_later(IDLE, self._listen_no_more)
@@ -95,7 +95,7 @@ class Queues:
                 self._subscribe(master, begins=False)
 
     def heard(self, master: int, push: object) -> None:
-        """Wake whom a master calls; when it goes or comes back, tell all."""
+        """Notify the waiter that a *push* names, or all when *master* went down or came back."""
         back, gone = push == replies.EVERYTHING_CHANGED, push == replies.GONE
         if back or gone:
             if back and self._listening:
@@ -108,7 +108,7 @@ class Queues:
             called.called(master)
 
     def close(self) -> None:
-        """Let everybody who waits find out that it is over."""
+        """Wake all waiting tasks, which then find the session closed."""
         self._listening = False
         if self._idle is not None:
             self._idle.cancel()

@@ -1,22 +1,22 @@
 """
-Waiting in order, in a queue that each master keeps.
+The wait of one fair acquisition, in the queue that each master keeps.
 
     enter all queues ─► ask each master ─┬─ a majority grants ─────────────► won
-                          ▲              ├─ refused for good, or impatient ► leave
+                          ▲              ├─ refused for good, or wait=0 ───► leave
                           │              └─ others come first, or hold it ─► wait
-                          └─ a master wakes us, the key expires, a heartbeat ◄──┘
+                          └─ a master wakes it, the key expires, a heartbeat ◄──┘
 
 A waiter has the same place in the queues of all masters. It asks a master for the lock
-at first, when the master wakes it because it is next, when the key there expires, and
-by heartbeats, which also keep its place. `_rules.fairness` describes what the answers
-mean, and when a waiter leaves the queues for a while.
+when it begins, when the master wakes it because it is next, when the key there expires,
+and by heartbeats, which also keep its place. `_rules.fair_ticket` describes what the
+replies mean, and when a waiter leaves the queues for a while.
 
-A release wakes only the next waiter. If the holder knows nothing of the queue, the next
-waiter has the master push the change of the key (see `Inquiry._watch`).
+A release wakes only the next waiter. A holder that does not use the queue wakes no waiter,
+therefore the next one tracks the key, and the master pushes its change (`Inquiry._watch`).
 
-Grants of a minority are worth nothing, and block the others: two waiters that have the
-grants of two of four masters each would wait for each other for ever. So a waiter that
-can't get a majority now gives its grants back, and so does one whose grants are too old.
+Grants of a minority do not help their waiter and block the others: two waiters with the
+grants of two of four masters each would wait for each other for ever. Therefore a waiter
+gives its grants back if it can't get a majority now, or if the grants are too old.
 """
 
 import asyncio
@@ -37,13 +37,13 @@ class Waiter(Inquiry):
     One task that waits in the queues.
 
     Args:
-        queues: The queues of its process.
+        queues: The fair queues of all masters, shared by the waiters of this process.
 
-        line: The other tasks of its process that want the resource.
+        line: The local queue of the resource.
 
-        wanted: The lock and what it is asked for with.
+        wanted: The lock, and the options of the acquisition.
 
-        patient: Whether it stays when it can't have the lock at once.
+        patient: Whether it waits if the lock can't be acquired at once.
     """
 
     def __init__(self, queues: Queues, line: Line, wanted: Wanted, *, patient: bool) -> None:
@@ -57,22 +57,22 @@ class Waiter(Inquiry):
         self._bell: asyncio.Future[None] | None = None
         self._over = False
         self._began = self._unreached_since = self.fleet.clock()
-        # When the grace for late answers ends; infinite when it has ended.
+        # When the grace for late replies ends: None before it begins, infinite after it.
         self._stragglers_until: float | None = None
 
     # Asking.
 
     def begin(self) -> None:
-        """Enter the queues."""
+        """Enter the queues of all masters."""
         self._line.subscribe(self, mine=False)
         self.ask_all()
 
     def ask_all(self, *, again: bool = False) -> None:
         """
-        Ask every master, which also keeps our place in its queue.
+        Ask every master for the lock, which also keeps the place in its queue.
 
         Args:
-            again: Whether to ask also masters that have not answered the last question yet.
+            again: Whether to ask also masters that have not replied to the last request yet.
         """
         self._beats += 1
         now = self.fleet.clock()
@@ -80,9 +80,9 @@ class Waiter(Inquiry):
         if self.ticket.reached >= self._unreached_since:
             self._unreached_since = now
         for master, unanswered in enumerate(self._unanswered):
-            # A question that follows before the answer would make that answer void. And where
-            # answers do not get through, each question could take the lock once more,
-            # until the connection is given up and nothing gives the lock back.
+            # A new request before the reply to the last one would make that reply void. And
+            # where replies do not get through, each request could acquire the lock once
+            # more, until the connection is given up and no release arrives there.
             if again or not unanswered:
                 self._ask(master)
         self._arm()
@@ -93,12 +93,12 @@ class Waiter(Inquiry):
             self._beat_at,
             self._stragglers_until or math.inf,
             self._leaves_at,
-            # Out of the queues there is nothing to give back, and with a majority nothing is
-            # given back for age: an instant at which nothing is done would make the timer fire
-            # again and again.
+            # A waiter outside the queues has no grants to give back, and a majority is not
+            # given back for its age. An instant at which nothing is to be done would make the
+            # timer fire again and again.
             math.inf if self._aside or self._until() else self.ticket.stale_at(self._fresh_for),
         )
-        if due < self._armed_for:  # a timer that is too early looks again
+        if due < self._armed_for:  # a timer that fires too early is armed again
             if self._timer is not None:
                 self._timer.cancel()
             self._armed_for = due
@@ -107,13 +107,13 @@ class Waiter(Inquiry):
 
     @property
     def _leaves_at(self) -> float:
-        """When to leave the queues if no majority answers until then."""
+        """The instant at which to leave the queues if no majority has answered by then."""
         if self._aside or self.ticket.reached >= self._unreached_since:
             return math.inf
         return self._unreached_since + fair_ticket.UNREACHED
 
     def _tick(self) -> None:
-        """Do what is due: count a master as silent, ask where the key expired, send heartbeats."""
+        """Called by the timer: count silent masters, ask where a key expired, send heartbeats."""
         self._armed_for = math.inf
         now = self.fleet.clock()
         for master, due in enumerate(self._due):
@@ -137,7 +137,7 @@ class Waiter(Inquiry):
     # Answers and pushes.
 
     def on_answer(self, number: int, sent: float, master: int, reply: object) -> None:
-        """Apply an answer, then re-evaluate: win, wait on, or give up."""
+        """Apply a reply, then re-evaluate: win, wait on, or give up."""
         if not self._over:
             self._unanswered[master] -= 1
             self._apply(master, number, sent, reply)
@@ -145,7 +145,7 @@ class Waiter(Inquiry):
             self._arm()
 
     def _reevaluate(self) -> None:
-        """Win, give up, give back grants or step aside, as the answers so far demand."""
+        """Re-evaluate the replies: wake the task, give back grants, or enter the queues again."""
         ticket = self.ticket
         if self._over:
             return
@@ -158,27 +158,28 @@ class Waiter(Inquiry):
             return
         lost = ticket.lost
         if self._has_failed:
-            self._wait_for_stragglers()  # to leave gives back all grants
+            self._wait_for_stragglers()  # `leave` gives back all grants then
             return
         if lost and self.fleet.emitter is not None:
             self.fleet.emitter.on_waiting(self._task)
         if ticket.must_yield or ticket.stale_at(self._fresh_for) <= self.fleet.clock():
             self._give_back()
         if lost and self.queues.listen():
-            # A master may have woken us before it executed our subscription: then no other
-            # push comes, and without these questions we would wait for a heartbeat.
+            # A master may have published the wake-up before it executed the subscription. No
+            # other push comes then, and without these requests this waiter would wait until
+            # the next heartbeat.
             self.ask_all(again=True)
 
     def _step_aside(self) -> None:
-        """Leave all queues, and go on asking until a majority answers; see `_rules.fairness`."""
+        """Leave all queues, and ask on until a majority answers; see `_rules.fair_ticket`."""
         left = self.claim
         left.unsent &= self._never_asked
         self._aside = True
         self._unreached_since = self.fleet.clock()
         self._start_over()
-        # The new name comes first: this wakes the waiters of this process, also this one, which
-        # may ask at once. Under the old name its question would follow the request to leave, and
-        # enter the queue again.
+        # The new name comes first: the release notifies the waiters of this process, also this
+        # one, which may ask at once. Under the old name its request would follow the request
+        # to leave, and enter the old name in the queue again.
         left.send_release(max(self._wanted.ttl, fair_ticket.LIVES), stay=False)
         self.ask_all(again=True)
 
@@ -195,9 +196,10 @@ class Waiter(Inquiry):
 
     def _wait_for_stragglers(self) -> None:
         """
-        End the wait when all masters have answered, or the time so far has passed once more.
+        End the wait when all masters have replied, or after a grace.
 
-        The outcome is certain; the votes of the others make the error more telling.
+        The outcome is certain, but with the late votes the error says more. The grace is as
+        long as the waiter has existed by then, and at least 1 ms.
         """
         if self._stragglers_until is None:
             now = self.fleet.clock()
@@ -207,25 +209,25 @@ class Waiter(Inquiry):
 
     def called(self, master: int) -> None:
         """
-        Called when *master* pushes that it is our turn there; ask it.
+        Called when *master* pushes that it is this waiter's turn there; ask it.
 
-        The other masters will push the same within a moment, if they work. Those that do
-        not (their push was lost, or their queue differs) are asked after `CALLS_LAST`.
+        The other masters push the same within a moment, if they work. A master whose push
+        is missing (it was lost, or the queue there differs) is asked after `CALLS_LAST`.
         """
         if self._over:
             return
         self.ticket.called()
         if self.ticket.standings[master] is GRANTED:
-            self._give_back()  # it was taken from us: see revoke.lua
+            self._give_back()  # the grant was revoked there: see revoke.lua
         soon = self.fleet.clock() + CALLS_LAST
         for number, standing in enumerate(self.ticket.standings):
-            if standing in (AWAITED, UNASKED):  # it is to wake us, or was not asked again yet
+            if standing in (AWAITED, UNASKED):  # its wake-up is due, or a new request to it
                 self._due[number] = min(self._due[number], soon)
         self._ask(master)
         self._arm()
 
     def changed(self, master: int) -> None:
-        """Called when others have changed the key on *master*; ask it if we are the next."""
+        """Called when others have changed the key on *master*; ask it if this waiter is next."""
         if not self._over and self.ticket.standings[master] is NEXT:
             self._ask(master)
             self._arm()
@@ -238,7 +240,7 @@ class Waiter(Inquiry):
             self.changed(master)
 
     def forgotten(self, master: int) -> None:
-        """Called when *master* may have forgotten us; ask it."""
+        """Called when *master* may have forgotten this waiter; ask it."""
         if not self._over:
             self.ticket.forget(master)
             self._ask(master)
@@ -247,13 +249,13 @@ class Waiter(Inquiry):
     # The end.
 
     def ring(self) -> None:
-        """Wake the task, which then checks whether it has won."""
+        """Wake the waiting task, which then checks whether the lock is acquired."""
         if self._bell is not None and not self._bell.done():
             self._bell.set_result(None)
 
     async def wait(self, seconds: float | None) -> None:
         """
-        Wait until the outcome may be certain, at most so many *seconds*.
+        Wait until the outcome may be certain, for at most *seconds* (``None``: no limit).
 
         Cancellation:
             The place in the queues is kept; `leave` gives it up.
@@ -271,9 +273,9 @@ class Waiter(Inquiry):
 
     async def win(self) -> bool:
         """
-        Return whether the lock is acquired, by the clock and with its fencing token.
+        Return whether the lock is acquired: still valid by the clock, with its fencing token.
 
-        Then the waiter has ended.
+        The waiter has ended when this returns True.
 
         Cancellation:
             The place in the queues is kept; `leave` gives it up.
@@ -284,9 +286,9 @@ class Waiter(Inquiry):
             return False
         if claim.counter is not None:
             # The fencing token belongs to the grants of *claim*. While the masters agree on
-            # it, these may get too old and be given back, another client may hold the lock,
-            # and new grants may come under the next claim: the token would be lower than
-            # the other client's.
+            # it, these grants may get too old and be given back, another client may hold the
+            # lock meanwhile, and new grants may arrive under the next claim. The token would
+            # then be lower than the other client's.
             agreed = await claim.settle_on(self._counters(), ticket.needed)
             if claim is not self.claim:
                 return False
@@ -301,7 +303,7 @@ class Waiter(Inquiry):
         return True
 
     def _until_when(self) -> float:
-        """Return until when a majority has granted it; 0 if none has, or must be asked again."""
+        """Return until when a majority's grants are valid, else 0; ask again if they are stale."""
         until = self._until()
         if not until and self.ticket.count(GRANTED) >= self.ticket.needed:
             self._give_back()
@@ -309,7 +311,7 @@ class Waiter(Inquiry):
         return until
 
     def leave(self) -> None:
-        """Give back all grants, and leave the queues."""
+        """Release all grants, and leave the queues of all masters."""
         self._end()
         self.claim.send_release(max(self._wanted.ttl, fair_ticket.LIVES), stay=False)
 
@@ -323,7 +325,7 @@ class Waiter(Inquiry):
         self.queues.left(self)
 
     def check(self, resources: tuple[str, ...], began: float, *, over: bool) -> None:
-        """Raise the error that says why the lock was not acquired, if waiting is over."""
+        """Raise the error that says why the lock was not acquired, if the wait has ended."""
         self.fleet.check_open()
         if not (over or self.ticket.refused or self._has_failed):
             return

@@ -1,10 +1,10 @@
 """
-What stands in the way of an attempt that failed, and waiting until that may be gone.
+The release of a failed attempt, and the wait until the lock may be free.
 
-The failed attempt is released on every master that may have granted it. The answers to that
-tell who holds the lock there and until when, and from then on each master pushes when the key
-changes. So a waiter tries again when a majority may be free, by a release, an expiry or
-anything else, and otherwise after a random time.
+The failed attempt is released on every master that may have granted it. The replies contain
+the holder's value and PTTL, and from then on each master pushes when the key changes. A
+waiter therefore tries again when the lock may be free on a majority, by a release, an expiry
+or any other change of the key, and otherwise after a random time.
 """
 
 import asyncio
@@ -21,9 +21,10 @@ from redlock_aio._rules.quorum import GRANTED, NOT_YET, TAKING_PART, Answer, is_
 
 class Watch(Release):
     """
-    The release of an attempt that failed, and a look at what stands in its way.
+    Releases a failed attempt on all masters, and wakes its task when the lock may be free.
 
-    Whoever waits is told when that may have gone on a majority.
+    The replies carry the holder's value and PTTL. Invalidations and expiries wake the task
+    when a majority may be free.
     """
 
     __slots__ = ("_bell", "_clock", "_fleet", "_key", "_loop", "view")
@@ -40,44 +41,45 @@ class Watch(Release):
 
     @property
     def is_split(self) -> bool:
-        """Whether the attempt failed because nobody got a majority, as far as can be seen."""
+        """Whether the attempt failed by a split vote: several contenders, none with a majority."""
         several = self._asked.granted > 0 or self.view.parties > 1
         if not several or self.view.holder is not None:
             return False
         return is_contended(self.view.explain(self._asked.votes(), 0.0))
 
     def answered(self, master: int, reply: object, /) -> None:
-        """Note what is in the way; also late, when it does not count as an answer any more."""
+        """Record the state of the key in *reply*, also if it comes too late to be counted."""
         held = replies.held(reply)
         if held is not None:
             value, left = held
             self.view.held(master, value, self._clock() + left)
         elif replies.is_of_another_type(reply):
-            # SET answers nothing then, as if somebody had the lock. If that were taken
-            # for a lock that has just been freed, the next attempt followed at once.
+            # SET NX replies nil for such a key, as for a lock that is held. If the key
+            # counted as released now, the next attempt would follow at once.
             self.view.can_not_be(master, replies.read(reply).detail)
         elif replies.is_settled(reply) and not self._was_refused(master):
             self.view.may_be_free(master)
         super().answered(master, reply)
         self._ring()
-        # It was ours, and in the way of others; not so if the master could not have granted
-        # it, or this attempt would be repeated at once, again and again.
+        # OK: the failed attempt had the key here, where it blocked other waiters of this
+        # process. They are not notified if the master refused the attempt for another reason
+        # than a holder: that would repeat this attempt at once, again and again.
         if reply == GRANTED and not self._was_refused(master):
             self._fleet.freed(self._key, master)
 
     def _was_refused(self, master: int) -> bool:
-        """Whether a master refused for another reason; then it means nothing that nobody has it."""
+        """Whether a master refused, but not for a holder; a free key there then proves nothing."""
         said = replies.read(self._asked.replies[master]).answer
         return said in {Answer.ERROR, Answer.QUARANTINED}
 
     def changed(self, master: int) -> None:
-        """Hear that the key was changed on one master, after it was looked at there."""
+        """Called when the key was changed on *master*; ignored until the release is answered."""
         if self.replies[master] is not NOT_YET:
             self.view.may_be_free(master)
             self._ring()
 
     def on_local_release(self) -> None:
-        """Hear that a lock of this process has ended, whose release is on its way."""
+        """Called when this process releases a lease or an attempt, or closes the session."""
         for master in range(len(self.replies)):
             self.view.may_be_free(master)
         self._ring()
@@ -88,15 +90,15 @@ class Watch(Release):
 
     async def wait(self, seconds: float) -> bool:
         """
-        Wait until a majority may be free, at most so many *seconds*.
+        Wait until the lock may be free on a majority, for at most *seconds*.
 
-        It ends also when it is known that waiting does not help: see `View.is_hopeless`.
+        The wait also ends when no wait can help: see `View.is_hopeless`.
 
         Returns:
-            Whether it may be.
+            Whether the lock may be free on a majority.
 
         Cancellation:
-            Nothing was waited for that must be taken back.
+            There is nothing to undo.
         """
         ends = self._clock() + seconds
         view = self.view
@@ -108,12 +110,12 @@ class Watch(Release):
 
     async def hear_out(self, seconds: float, needed: int) -> None:
         """
-        Wait until all masters have answered, at most so many *seconds* once *needed* have.
+        Wait until all masters have answered, for at most *seconds* after *needed* have.
 
-        It ends with the master time-out in any case.
+        The wait ends with the master time-out at the latest.
 
         Cancellation:
-            Nothing was waited for that must be taken back.
+            There is nothing to undo.
         """
         masters = len(self.replies)
         while not self.complete and len(self.missing) > masters - needed:
@@ -134,13 +136,13 @@ class Watch(Release):
 
 def is_cut_short(failed: Attempt, at_most: float | None, master_timeout: float) -> bool:
     """
-    Return whether *failed* was given too little time for the masters to answer.
+    Return whether *failed* had too little time for the masters to answer.
 
-    Such an attempt tells nothing about them: that they hold the lock for others,
-    as the attempt before it told, is still the best that is known.
+    The votes of such an attempt say nothing about the masters. The votes of the attempt
+    before it, such as that others hold the lock, remain the best information.
 
     Args:
-        at_most: How many ms it was given, ``None`` for a whole *master_timeout*.
+        at_most: The time limit of the attempt in ms, ``None`` for a whole *master_timeout*.
     """
     if at_most is None or at_most > master_timeout - 1:
         return False
