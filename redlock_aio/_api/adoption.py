@@ -1,14 +1,14 @@
 """
-Adopting a lease that another process has handed over.
+Adopts a lease that another process has handed over.
 
 All masters are asked to give the lock a new value where it still has the old one. A
-majority counts as for an extension: the validity begins when it was asked, and the
-lease must not have been over by then. A round that too few masters have answered is
-repeated for as long as any key can be left.
+majority counts as for an extension: the validity begins when the round is sent, and the
+lease must not have been over by then. A round with too few replies is repeated for as
+long as any key can be left.
 
-A failed adoption releases the lock, under the new value and under the old one, so that
-nobody waits for a lock without a holder. If two processes, A and B, adopt the same text,
-and A fails and releases while B goes on, this is harmless:
+A failed adoption releases the lock, under the new value and under the old one, so that no
+acquisition waits for a lock without a holder. If two processes, A and B, adopt the same
+text, and A fails and releases while B goes on, this is harmless:
 
 - A does not know B's value. It releases the old value, which is left only on masters
   that B has not reached yet: a minority, if B has a majority or is to get one.
@@ -42,7 +42,7 @@ from redlock_aio.events import Acquired
 
 
 class Adopting:
-    """What a manager does with a lease that another process has handed over."""
+    """The part of `Redlock` that adopts a lease which another process has handed over."""
 
     __slots__ = ()
     _opener: Opener
@@ -60,30 +60,30 @@ class Adopting:
         owner: object = None,
     ) -> Lease:
         """
-        Go on with a lease that another process has handed over by `Lease.export`.
+        Continue a lease that another process has handed over by `Lease.export`.
 
-        It gets a token of its own, so that one of several who adopt it has it at most,
-        and *exported* is of no use any more. Its resources, ttl and fencing token stay
-        the same, and what remains of *max_hold* and *hold_at_least*. The manager must
-        have the same masters and *key_prefix*.
+        The adopted lease gets a new token. Hence at most one of several adoptions
+        succeeds, and *exported* can't be used again. The resources, the ttl, the fencing
+        token and the rest of *max_hold* and *hold_at_least* stay the same. The manager
+        must have the same masters and *key_prefix*.
 
         Masters that do not answer are asked again for as long as the lease can last.
 
         Args:
-            exported: What `Lease.export` has returned.
+            exported: The text that `Lease.export` has returned.
 
             auto_extend: As for `Redlock.lock` (default yes).
 
-            max_hold: As for `Redlock.lock`, from the adoption on (default: what remains
-                of the exporter's).
+            max_hold: As for `Redlock.lock`, from the adoption on (default: the rest of
+                the exporter's).
 
             on_lost: As for `Redlock.lock` (default ``"cancel"``).
 
             metadata: As for `Redlock.lock` (default: that of the exporter).
 
-            owner: Whose the lease is here: locks with ``reentrant=True`` and an *owner*
-                that equals it share the lease (default: the task that adopts it). It is
-                not part of the text; an owner means something in one process only.
+            owner: The owner of the lease here: locks with ``reentrant=True`` and an
+                equal *owner* share the lease (default: the task that adopts it). The text
+                does not contain an owner, which has a meaning in one process only.
 
         Raises:
             TypeError: An argument is of another type.
@@ -91,8 +91,8 @@ class Adopting:
             ValueError: *exported* is damaged, or its ttl is longer than the manager's
                 *max_ttl*.
 
-            LockLostError: The lease is over, somebody else has adopted it, or too few
-                masters have answered. Whatever was left of it is freed.
+            LockLostError: The lease is over, another process has adopted it, or too few
+                masters have answered. The keys that were left of it are released.
 
             RedlockError: The manager is closed, or belongs to another event loop or
                 process.
@@ -119,8 +119,8 @@ class Adopting:
             won = await adoption.win()
             hold = _hold(adoption, won, session.watchdog, at_most, renewed=auto_extend)
         except BaseException:
-            # A cancellation too: masters may have given the lock the new value, and nobody
-            # else knows it.
+            # A cancellation too: masters may have given the lock the new value, which only
+            # this call knows.
             adoption.abandon(session.max_ttl)
             raise
         # Nothing is awaited from here on: a cancellation could not take the lease back.
@@ -137,7 +137,7 @@ class Adopting:
 
 
 def _key(resources: Resources, handed: Handed) -> Key | Keys:
-    """Return the key of what was handed over, with the prefix of this manager."""
+    """Return the key of the lease that was handed over, with the prefix of this manager."""
     try:
         return resources.keys(handed.resources)
     except ValueError:
@@ -154,10 +154,10 @@ def _hold(
     renewed: bool,
 ) -> HeldLease:
     """
-    Return the adopted lease, watched over by *watchdog*.
+    Return the adopted lease, added to *watchdog*.
 
     Args:
-        max_hold: In ms from now; ``None`` for what remains of the exporter's.
+        max_hold: In ms from now; ``None`` for the rest of the exporter's.
 
     Raises:
         LockLostError: It has been held for as long as *max_hold* allows.

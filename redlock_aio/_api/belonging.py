@@ -1,4 +1,4 @@
-"""Whose a lease is, and what to say to anybody else who uses it."""
+"""Checks that a lease is used in its own event loop, thread, process and task."""
 
 import asyncio
 from types import TracebackType
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 def check_here(hold: HeldLease, origin: Origin) -> None:
     """
-    Return in the loop, thread and process that *hold* belongs to, and if it is lost.
+    Raise unless *hold* belongs to this event loop, thread and process, or is lost.
 
     Raises:
         RedlockError: It belongs to another one. Nothing was done.
@@ -28,10 +28,10 @@ def check_here(hold: HeldLease, origin: Origin) -> None:
 
 def refuse(hold: HeldLease, origin: Origin, error: BaseException | None = None) -> Never:
     """
-    Raise the error for a use of *hold* where it does not belong.
+    Raise the error for a use of *hold* in another event loop, thread or process.
 
     Args:
-        error: What the body has raised whose block is left; it comes out with a note.
+        error: The exception of the body whose block is left; it is raised with a note instead.
     """
     names = ", ".join(map(repr, hold.resources))
     why = f"the lease on {names} belongs to {origin.whose()}"
@@ -56,8 +56,8 @@ def exit_scope(
         The error, or ``None`` if it was the cancellation by *scope*.
 
     Raises:
-        LockLostError, RedlockError: Another task leaves the block than the one that has entered
-            it, and the body has no error of its own that could carry a note.
+        LockLostError, RedlockError: The block was entered by another task, and the body has
+            no error of its own that could carry a note.
     """
     try:
         return None if scope.__exit__(kind, error, trace) else error
@@ -74,10 +74,10 @@ def exit_scope(
 
 def _left_elsewhere(hold: HeldLease, scope: CancelScope, fleet: Fleet) -> RedlockError | None:
     """
-    Return the error if another task leaves a guarded block than the one that entered it.
+    Return the error if the guarded block was entered by another task than the present one.
 
-    Only the task that has entered an anyio scope can exit it. Until it does, anyio cancels it
-    in every turn of the loop, if the scope was cancelled. There is no public way to end that.
+    Only the task that has entered an anyio scope can exit it. If the scope was cancelled, anyio
+    cancels that task in every turn of the loop until then; no public function ends that.
     """
     inner: Any = scope
     if inner._host_task is asyncio.current_task(fleet.loop):
@@ -101,8 +101,8 @@ def left_by_this_task(entered: dict[T, Sharer], resources: tuple[str, ...]) -> T
     """
     Return the lease whose block this task leaves.
 
-    It is the last one that this task has entered. Without one it is the last one whose
-    task has ended: fixtures may enter a block in one task and leave it in another.
+    That is the last lease that this task has entered. If it has entered none, it is the last
+    one whose task has ended: fixtures may enter a block in one task and leave it in another.
 
     Args:
         entered: The leases whose blocks are entered, with the tasks that have entered them.

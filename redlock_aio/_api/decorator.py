@@ -1,11 +1,11 @@
 """
 Functions that run under a lock, whose name is filled from the call's arguments.
 
-All that can be known of a template, of the options and of the function is
-checked when the function is decorated, so that a slip of the pen ends the start
-of a program and not its first call. A call binds its arguments, fills the
-templates and is a body of ``async with redlock.lock(...)``: how a lock is taken,
-lost and given back is none of this file's business.
+Templates, options and functions are checked as far as possible when a function is
+decorated, so that a mistake fails at the start of a program and not at the first
+call. A call binds its arguments, fills the templates, and runs the function in
+``async with redlock.lock(...)``. How a lock is acquired, lost and released is not
+the subject of this file.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from redlock_aio._rules.validation import of_type
 from redlock_aio.errors import LockNotAcquiredError, QuorumUnavailableError
 
 MOST_SPLITS = 10
-"""How often a call that would skip a held lock tries to get one that nobody holds yet."""
+"""The most attempts of a call with *skip_if_locked* while no holder is known."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -49,7 +49,7 @@ class LockArguments(TypedDict, total=False):
 
 
 class Locks(Protocol):
-    """What the decorator needs of a manager."""
+    """The part of a manager that the decorator uses."""
 
     @property
     def lock(self) -> Callable[..., Lock]:
@@ -57,7 +57,7 @@ class Locks(Protocol):
 
 
 class Decorating:
-    """What a manager does for functions that run under a lock."""
+    """The part of `Redlock` that decorates functions."""
 
     __slots__ = ()
 
@@ -94,54 +94,54 @@ class Decorating:
         Return a decorator: each call of an async function or method runs under a lock.
 
         ``@redlock.locked("invoice:{invoice_id}", ttl=10_000)`` above ``async def
-        send(invoice_id)`` makes each call what ``async with
-        redlock.lock(f"invoice:{invoice_id}", ttl=10_000)`` around its body would
-        be: it acquires a lease of its own, and releases it when the function is
-        done. The function keeps its name, docstring and signature. On a class or
-        static method it stands below ``@classmethod`` or ``@staticmethod``. A body
-        that needs its `Lease` uses ``async with``.
+        send(invoice_id)`` is equivalent to ``async with
+        redlock.lock(f"invoice:{invoice_id}", ttl=10_000)`` around the body: each
+        call acquires a lease of its own, and releases it when the function ends.
+        The function keeps its name, docstring and signature. For a class or static
+        method, put the decorator below ``@classmethod`` or ``@staticmethod``. A
+        function that needs its `Lease` uses ``async with`` instead.
 
         Args:
-            templates: The names that are locked, one or several, as for
-                `str.format`: a field begins with the name of a parameter, and may
-                go on to attributes and items: ``{order.id}``, ``{items[0]}``,
-                ``{self.name}``, ``{kwargs[name]}``, ``{number:04d}``. Defaults count
-                as arguments. A name without any field is the same for all calls.
+            templates: One or several names to lock, as for `str.format`: a field
+                begins with the name of a parameter, and may go on to attributes
+                and items: ``{order.id}``, ``{items[0]}``, ``{self.name}``,
+                ``{kwargs[name]}``, ``{number:04d}``. Default values of parameters
+                are used too. A name without any field is the same for all calls.
 
             skip_if_locked: Whether a call does nothing and returns ``None`` if others
-                hold the lock (default no). It is for jobs of which one at a time is
-                enough. Nobody waits for a holder; of several that begin in the same
-                moment one runs, if need be after a few attempts, which follow *retry*
-                (10 at most). Too few masters that answer are an error, and no reason
-                to skip.
+                hold the lock (default no), for jobs of which one at a time is enough.
+                No call waits for a holder. Of several calls at the same moment one
+                runs, if necessary after a few attempts (10 at most) with the delays
+                of *retry*. If too few masters answer, the call raises an error and
+                does not skip.
 
-            options: Those of `Redlock.lock`. With *skip_if_locked* there is no
-                *wait* but 0.
+            options: Those of `Redlock.lock`. With *skip_if_locked*, *wait* can only
+                be 0.
 
         Raises:
-            TypeError: There is no template, or it is not a str; what is decorated is
-                not an ``async def`` function; an option is unknown or of another
+            TypeError: There is no template, or it is not a str; the decorated object
+                is not an ``async def`` function; an option is unknown or of another
                 type. A call raises it when its arguments do not fit the function,
                 before anything is sent.
 
-            ValueError: A template is broken, has a field that is no parameter of the
-                function, or one within another; an option has no sense. A call
-                raises it, before anything is sent, when a template is filled to
-                something that can't be a name, such as nothing at all.
+            ValueError: A template is malformed, has a field that is no parameter of
+                the function, or nested fields; an option is invalid. A call raises
+                it, before anything is sent, when a filled template is not a valid
+                name, such as an empty one.
 
             LockNotAcquiredError: By a call: others held the lock for all of *wait*.
 
-            QuorumUnavailableError: By a call: too few masters answered to tell.
+            QuorumUnavailableError: By a call: too few masters answered to decide.
 
             LockLostError: By a call: the lease was lost, and the function has no
                 exception of its own; with *on_lost* "cancel" it was cancelled.
 
-        What filling a template raises, for want of an attribute or an item, comes out
-        of the call with a note that names the template.
+        An exception from filling a template, such as for a missing attribute or item,
+        is raised by the call with a note that names the template.
 
         Cancellation:
-            Of a call, as for ``async with``: if it still waits for the lock, it did
-            not happen; otherwise the function is cancelled and the lock released.
+            Of a call, as for ``async with``: if it still waits for the lock, it has no
+            effect; otherwise the function is cancelled and the lock released.
         """
         if len(templates) == 1 and callable(templates[0]):
             raise TypeError("locked() needs a name: write @redlock.locked('invoice:{invoice_id}')")
@@ -155,7 +155,7 @@ class Decorating:
 
 
 class _Decorator:
-    """What `locked` returns. It is no answer to the question whether something is locked."""
+    """The decorator that `locked` returns. It has no truth value: `is_locked` is another method."""
 
     __slots__ = ("_options", "_redlock", "_skip", "_templates")
 
@@ -206,7 +206,7 @@ class Template:
 
     @property
     def fixed(self) -> bool:
-        """Whether it is the same name for all calls."""
+        """Whether the name has no fields, and so is the same for all calls."""
         return not self._roots
 
     def check(self, parameters: Iterable[str], called: str) -> None:
@@ -218,8 +218,8 @@ class Template:
                     f" {called}({', '.join(parameters)})"
                 )
         try:
-            # What is wrong behind the roots, formatting itself tells: once now, with
-            # arguments that have everything, instead of at the first call.
+            # Formatting finds mistakes behind the roots: here with arguments that have every
+            # attribute and item, instead of at the first call.
             self.filled(dict.fromkeys(self._roots, _Anything()))
         except ValueError as error:
             raise self._broken(error) from None
@@ -229,7 +229,7 @@ class Template:
 
 
 def _roots(text: str) -> list[str]:
-    """Return what the fields of a template begin with, each to be a parameter's name."""
+    """Return the first name in each field of a template, which must be a parameter."""
     roots = []
     for _, field, spec, _ in Formatter().parse(text):
         if field is not None:
@@ -269,7 +269,7 @@ class Names:
         kinds = {name: parameter.kind for name, parameter in parameters.items()}
         self._positional = [name for name, kind in kinds.items() if kind <= _EITHER]
         self._by_name = {name for name, kind in kinds.items() if kind in (_EITHER, _KEYWORD)}
-        # What a call leaves out.
+        # The values of arguments that a call leaves out.
         self._defaults: dict[str, object] = {
             name: _LEFT_OUT.get(parameter.kind, parameter.default)
             for name, parameter in parameters.items()
@@ -292,8 +292,8 @@ class Names:
 
     def _arguments(self, args: tuple[object, ...], kwargs: dict[str, object]) -> dict[str, object]:
         """Return all arguments of a call by their parameters' names."""
-        # Binding costs a tenth of what a lock does. It is spared for calls of which
-        # it is plain that they fit; of all others it judges itself.
+        # `Signature.bind` costs a tenth of a lock. It is left out for calls that obviously
+        # fit; for all others it decides, and makes the error.
         given = dict(zip(self._positional, args))  # noqa: B905 - counted below, at half the price
         if kwargs:
             given |= kwargs
@@ -320,9 +320,9 @@ _LEFT_OUT: dict[object, object] = {
 def _checked(
     redlock: Locks, templates: Sequence[Template], options: LockArguments, skip_if_locked: bool
 ) -> dict[str, object]:
-    """Return the options for the lock of each call, if they make one."""
-    # Names with fields are not known yet. Those that stand for them differ, as a
-    # lock on several resources may ask for that.
+    """Return the options for the lock of each call; raise if `Redlock.lock` refuses them."""
+    # Names with fields are not known yet. Their stand-ins differ from each other, because
+    # the names of one lock must.
     names = [t.filled({}) if t.fixed else f"stand-in:{n}" for n, t in enumerate(templates)]
     redlock.lock(*names, **options)
     if not skip_if_locked:
@@ -334,7 +334,7 @@ def _checked(
 
 
 def _kind(thing: object) -> str:
-    """Return what somebody has decorated who should not have."""
+    """Return a description of an object that can't be decorated, for the error."""
     if isinstance(thing, staticmethod | classmethod):
         name = type(thing).__name__
         return f"a {name}: put @redlock.locked(...) below @{name}"
@@ -354,7 +354,7 @@ def _waiting(
     options: Mapping[str, object],
     function: Callable[P, Coroutine[Any, Any, T]],
 ) -> Callable[P, Coroutine[Any, Any, T]]:
-    """Return the function whose calls wait for their lock."""
+    """Return a function whose calls wait for their lock."""
 
     @functools.wraps(function)
     async def under_a_lock(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -370,7 +370,7 @@ def _skipping(
     options: Mapping[str, object],
     function: Callable[P, Coroutine[Any, Any, T]],
 ) -> Callable[P, Coroutine[Any, Any, T | None]]:
-    """Return the function whose calls do nothing if others hold their lock."""
+    """Return a function whose calls return ``None`` if others hold their lock."""
 
     @functools.wraps(function)
     async def under_a_lock(*args: P.args, **kwargs: P.kwargs) -> T | None:
@@ -384,14 +384,14 @@ def _skipping(
                     entered = True
                     return await function(*args, **kwargs)
             except LockNotAcquiredError as error:
-                # The function may have failed to get another lock, which is its own
-                # affair, and without a majority nobody knows whether others hold this one.
+                # If *entered*, the error is that of another lock in the function. Without
+                # a quorum it is unknown whether others hold this one.
                 if entered or isinstance(error, QuorumUnavailableError):
                     raise
                 if error.holder is not None:
                     return None
-            # Those who began in the same moment have split the votes. If all of them
-            # skipped now, nobody would do what one of them is to do.
+            # Calls at the same moment have split the votes. If all of them skipped now,
+            # none would run the function.
             if attempt < most:
                 await asyncio.sleep(retry.delay(attempt, random.random()) / 1000)  # noqa: S311
         return None

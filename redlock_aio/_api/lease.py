@@ -1,5 +1,5 @@
 """
-One acquisition of a lock, as the user has it.
+One acquisition of a lock, as users see it.
 
     acquired ── body runs ──┬─ it ends ────► release sent ──► majority ──► done
                             └─ lease lost ─► it is cancelled ─► LockLostError
@@ -35,7 +35,7 @@ from redlock_aio.errors import LockLostError, LockNotHeldError, RedlockError
 
 class Lease:
     """
-    One acquisition of a lock: what can be extended, lost or released.
+    One acquisition of a lock. It can be extended and released, and it can be lost.
 
     Made by a `Lock`, or by `Redlock.adopt`. ``async with lease:`` releases it at
     the end and cancels the body if it is lost. A lease that is dropped without a
@@ -76,7 +76,7 @@ class Lease:
         return f"<Lease {names}, {state}>"
 
     def __del__(self) -> None:
-        # It may run in another thread, or after the loop has ended. So nothing is sent.
+        # Nothing is sent: this may run in another thread, or after the loop has ended.
         hold = self._hold
         ours = self._watchdog.origin.is_of_this_process()
         if hold.state is HELD and not self._released and ours:
@@ -104,11 +104,11 @@ class Lease:
     @property
     def fencing_token(self) -> int:
         """
-        A number that is higher than that of every holder before.
+        A number that is higher than the fencing token of every earlier holder.
 
         Pass it along with each write, to a store that refuses a number lower than
-        one it has seen; see `redlock_aio.fencing`. It stays the same for as long as the
-        lease is held.
+        the highest one so far; see `redlock_aio.fencing`. It stays the same for as long
+        as the lease is held.
 
         Raises:
             RedlockError: The lock was made without ``fencing=True``.
@@ -120,7 +120,7 @@ class Lease:
 
     @property
     def fingerprint(self) -> str:
-        """The *holder* in the errors of others: a hash that does not reveal the token."""
+        """The *holder* in the errors of other clients: a hash that does not reveal the token."""
         return lock_value.fingerprint(self._hold.attempt.token)
 
     @property
@@ -161,7 +161,7 @@ class Lease:
 
     def ensure_valid(self) -> None:
         """
-        Return if the lock is held now, else raise; meant for the line before each write.
+        Raise unless the lock is held now; meant for the line before each write.
 
         It may be called in any thread of the process.
 
@@ -192,8 +192,8 @@ class Lease:
         is over is never revived.
 
         Args:
-            ttl: In milliseconds or as a `timedelta` (default: the present one).
-                Automatic extensions go on with the new one.
+            ttl: In milliseconds or as a `timedelta` (default: the present ttl).
+                Automatic extensions use the new ttl from then on.
 
         Raises:
             ValueError: *ttl* is longer than the manager's *max_ttl*, or shorter than 50.
@@ -268,11 +268,11 @@ class Lease:
 
     def export(self) -> str:
         """
-        Hand the lease over: return the text by which another process can `Redlock.adopt` it.
+        End the lease here, and return a text by which another process can `Redlock.adopt` it.
 
-        Here the lease is over: it is neither extended nor released any more, and a
+        This lease is over then: it is neither extended nor released any more, and a
         body that it guards is not cancelled. The masters keep the lock until it is
-        adopted, or for what remains of its ttl. The text is a secret, because a process
+        adopted, or until its ttl is over. The text is a secret, because a process
         that has it can take the lock; its repr does not show it.
 
         Raises:
@@ -280,7 +280,7 @@ class Lease:
 
             LockNotHeldError: It has been released, or handed over.
 
-            RedlockError: Others share the lock, see *reentrant*.
+            RedlockError: Other leases share the lock, see *reentrant*.
         """
         check_here(self._hold, self._watchdog.origin)
         self.ensure_valid()
@@ -339,8 +339,8 @@ class Lease:
         """
         Release the lock; see `release`.
 
-        An exception of the body comes out as it is and at once, with a note if
-        the lock was lost as well; the release is sent and not waited for.
+        An exception of the body is raised unchanged and at once, with a note if the
+        lock was lost as well; the release is sent and not awaited.
 
         Raises:
             LockLostError: The lease was lost, and the body has no exception of
@@ -370,9 +370,9 @@ class Lease:
         """
         Release the lease and leave the block; see `__aexit__`.
 
-        1. The scope is taken off: a loss from now on must not cancel what the task does next.
-        2. The release is sent, before the scope's exit, which may raise: no way out of the
-           block leaves the lock to its ttl.
+        1. The scope is unregistered: a loss from now on must not cancel later code of the task.
+        2. The release is sent, before the scope's exit, which may raise: however the block
+           is left, the lock does not stay until its ttl is over.
         3. The scope's exit takes its own cancellation out of *error*.
         4. Without an error the majority is awaited: it may say that the key was gone.
         5. If the lease is lost, the bodies around this one are cancelled now, see
@@ -387,7 +387,7 @@ class Lease:
             self._released = released_here = self._watchdog.leave(hold, self._task)
         if scope is not None:
             error = exit_scope(hold, scope, self._watchdog.fleet, kind, error, trace)
-        # A body that failed is not held up: the release leaves before all that comes next.
+        # A body that failed does not wait: its release is sent before all later commands.
         if released_here and error is None:
             release = hold.released
             if release is not None and release.verdict is OPEN:

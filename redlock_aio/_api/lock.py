@@ -1,4 +1,4 @@
-"""The wish to have a lock, and how it becomes a lease."""
+"""A lock that can be acquired, and how an acquisition becomes a lease."""
 
 import asyncio
 import functools
@@ -25,10 +25,10 @@ from redlock_aio.errors import LockNotAcquiredError, RedlockError
 
 class Lock(LockSpec, NotALease):
     """
-    The wish to hold a resource, or several, with certain options.
+    A lock on one or several resources, with its options; made by `Redlock.lock`.
 
-    Made by `Redlock.lock`. It holds no ownership itself: it can be used again,
-    and by several tasks at once, and each acquisition is a `Lease` of its own.
+    The `Lock` itself is never held. It can be used again, and by several tasks at
+    once, and each acquisition is a `Lease` of its own.
 
     ``async with lock as lease:`` acquires, guards the body, and releases.
     """
@@ -61,26 +61,26 @@ class Lock(LockSpec, NotALease):
         Wait for the lock and return a lease on it.
 
         Attempts are repeated for as long as *wait* allows, whether others hold
-        the lock or masters are away: when the masters tell that it may be free,
-        when its time is over there, and after random delays. Tasks of one
-        process take turns in the order in which they came, with *fair* all who
-        say so, in all processes.
+        the lock or masters are away: when masters push that the lock may be free,
+        when its ttl there is over, and after random delays. Tasks of one process
+        take turns in the order in which they came; with *fair*, so do all fair
+        acquisitions of all processes.
 
         Returns:
-            A lease that is being extended already, unless *auto_extend* is off.
+            A lease that is extended automatically, unless *auto_extend* is off.
 
         Raises:
             LockNotAcquiredError: Others held it to the end.
 
-            QuorumUnavailableError: Too few masters answered to tell (see `try_acquire`),
-                or so many refuse for good that no waiting mends it.
+            QuorumUnavailableError: Too few masters answered to decide (see `try_acquire`),
+                or so many refuse permanently that waiting is useless.
 
             RedlockError: The manager is closed, or belongs to another event
                 loop or process.
 
         Cancellation:
-            It did not happen. No master keeps a key of ours; one that does not
-            answer now is cleaned as soon as it answers again.
+            The lock is not acquired. No master keeps a key of this acquisition; one
+            that does not answer now gets the release as soon as it answers again.
         """
         if (emitter := self._opener.emitter) is None:
             return await self._obtain(entering=False)
@@ -95,7 +95,7 @@ class Lock(LockSpec, NotALease):
             await session.get_ready(wait)
         while True:
             acquisition = Acquisition(self, session, wait, began)
-            # A single resource that nobody of this process holds cannot be ours already.
+            # A single resource without a holder in this process can't be shared.
             if acquisition.line.holder is not None or not self.key.can_free:
                 hold = self._shared(fleet, waits=True)
                 if hold is not None:
@@ -112,13 +112,13 @@ class Lock(LockSpec, NotALease):
                 return self._lease(acquisition, won, entering=entering)
 
     def _shared(self, fleet: Fleet, *, waits: bool) -> HeldLease | None:
-        """Return the lease of our own that can be taken again, if there is one."""
+        """Return the lease of this task or owner that can be shared, or ``None``."""
         if isinstance(self.key, Keys):
             self._check_slots(fleet, self.key)
         return reentrancy.find_shared(fleet, self, waits=waits)
 
     def _check_slots(self, fleet: Fleet, keys: Keys) -> None:
-        """Raise the error that tells so if a Redis Cluster can't keep *keys* together."""
+        """Raise `RedlockError` if a master is a Cluster that keeps *keys* in different slots."""
         if not any(link.clustered for link in fleet.links) or len(set(map(hash_tag, keys))) == 1:
             return
         raise RedlockError(
@@ -128,7 +128,7 @@ class Lock(LockSpec, NotALease):
         )
 
     def _share(self, session: Session, hold: HeldLease, *, entering: bool) -> Lease:
-        """Take a lease again that is our own; the masters are asked for nothing."""
+        """Return one more lease that shares *hold*; the masters are not asked for it."""
         options, watchdog = self.options, session.watchdog
         task = reentrancy.task_ref(asyncio.current_task(session.loop))
         keep = options.hold_at_least
@@ -141,13 +141,14 @@ class Lock(LockSpec, NotALease):
 
     async def try_acquire(self) -> Lease | None:
         """
-        Try once to obtain the lock, whatever *wait* says.
+        Try once to acquire the lock, whatever *wait* is.
 
         Returns:
             A lease, or ``None`` if others hold the lock or too few masters answered.
 
         Raises:
-            QuorumUnavailableError: Too many masters have 10,000 unanswered requests of ours.
+            QuorumUnavailableError: Too many masters have 10,000 unanswered requests of
+                this process.
 
         Cancellation:
             As for `acquire`.
@@ -174,19 +175,19 @@ class Lock(LockSpec, NotALease):
         return self._lease(acquisition, tried, entering=False)
 
     def _refused(self, session: Session, why: Attempt | LockNotAcquiredError) -> Lease | None:
-        """Return ``None``; raise if too few masters were asked, or for an event that tells why."""
+        """Return ``None``; raise if too few masters were asked, or if an event needs the error."""
         always, now = session.emitter is not None, session.masters.clock()
         try:
             refusals.check_overload(self.resources, why, now, always=always)
         finally:
-            del why  # An error knows this frame, which would keep both, and the attempt, alive.
+            del why  # breaks the cycle of error and frame, which would keep the attempt alive
         return None
 
     def _lease(self, acquisition: Acquisition, won: Attempt, *, entering: bool) -> Lease:
         session, has_turn, options = acquisition.session, acquisition.has_turn, self.options
         fleet = session.masters
         now = fleet.clock()
-        # Without a turn the line may be idle, and have been forgotten meanwhile.
+        # Without a turn the local queue may have become idle, and have been dropped.
         line = acquisition.line if has_turn else fleet.line(self.key)
         watchdog = session.watchdog
         hold = HeldLease(won, self.resources, line, now, session.drift_factor, options.auto_extend)
@@ -230,7 +231,7 @@ class Lock(LockSpec, NotALease):
         trace: TracebackType | None,
     ) -> "CoroutineType[Any, Any, None]":
         """
-        Release what this task has acquired last; see `Lease.__aexit__`.
+        Release the lease that this task has entered last; see `Lease.__aexit__`.
 
         Raises:
             LockLostError: The lease was lost, and the body has no exception of its own.

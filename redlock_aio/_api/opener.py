@@ -1,9 +1,9 @@
 """
-The way from a manager to its session.
+Opens and closes the session of a manager.
 
 A manager connects on first use and belongs to the event loop of that use, until it is
-closed; ``async with`` opens it again. What is known of the masters' restarts and round
-trips outlives a session.
+closed; ``async with`` opens it again. Observations about restarts and round trips of the
+masters outlive a session.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ class Opener:
     Args:
         settings: The options of the manager.
 
-        master_timeout: In milliseconds; ``None`` if it is learned.
+        master_timeout: In milliseconds; ``None`` to learn it from round trips.
 
     Raises:
         ValueError: The options contradict each other.
@@ -49,7 +49,7 @@ class Opener:
 
     @property
     def state(self) -> str:
-        """What a manager without a session is, for its repr."""
+        """The state of a manager without a session, for its repr."""
         return "closed" if self._closed else "not used yet"
 
     def session(self) -> Session:
@@ -61,15 +61,15 @@ class Opener:
                 loop, thread or process.
         """
         session = self.current
-        # A thread runs one loop at a time. To ask for the running one would cost a
-        # system call on Python 3.11.
+        # `is_here` compares threads, because a thread runs one loop at a time: looking up the
+        # running loop costs a system call on Python 3.11.
         if session is None or not session.origin.is_here():
             session = self._bind(asyncio.get_running_loop())
         return session
 
     async def ready_session(self) -> Session:
         """
-        Return the session of the running loop when it is known which masters vote.
+        Return the session of the running loop after it is known which masters vote.
 
         Raises:
             RedlockError: As for `session`.
@@ -96,7 +96,7 @@ class Opener:
         return session
 
     def statistics(self) -> Statistics:
-        """Return what the session does at this moment; without one the masters are away."""
+        """Return the statistics of the session; without one all masters are down."""
         if self.current is not None:
             return self.current.statistics()
         names = map(str, self.settings.diallers)
@@ -127,7 +127,7 @@ class Opener:
         session = self.current
         loop = asyncio.get_running_loop()
         if session is not None and session.loop is loop and session.masters.closed:
-            await self.close()  # Its tasks were cancelled.
+            await self.close()  # its tasks were cancelled
         self._closed = False
         try:
             session = await self.ready_session()
@@ -161,7 +161,7 @@ def _check(settings: Settings) -> None:
     """
     Raise ValueError for "fsync-always" with Sentinel: a failover loses locks all the same.
 
-    An even number of masters is only worth a line in the log.
+    For an even number of masters only a line is logged.
     """
     failing_over = [isinstance(dialler, ServiceDialler) for dialler in settings.diallers]
     if settings.restart_guard == "fsync-always" and any(failing_over):

@@ -1,4 +1,4 @@
-"""The manager of one set of masters: what is valid for all locks on them."""
+"""The manager of one set of masters, with the options that hold for all locks on them."""
 
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
@@ -34,56 +34,56 @@ class Redlock(Adopting, Decorating):
     """
     The manager of one set of masters.
 
-    It can be made at module level: it connects on first use, belongs to the
-    event loop of that use, and closes with ``async with`` or `aclose`.
+    It can be made at module level: it connects on first use, belongs to the event
+    loop of that use, and is closed by the end of ``async with`` or by `aclose`.
 
     Args:
         masters: Independent Redis or Valkey servers, with no replication between
             them: URLs (``redis://``, ``rediss://``, ``unix://``) or
-            `redis.asyncio.Redis` clients, of which the connection settings are
-            taken over. All who lock the same resources name the same masters, or
-            one more or less; who names others than those who were there before
-            has no votes, see `examples/replacing_masters.md`.
+            `redis.asyncio.Redis` clients, whose connection settings are taken over.
+            All programs that lock the same resources name the same masters, or one
+            more or less. A set in conflict with one that was in use before gets no
+            votes, see `examples/replacing_masters.md`.
 
-        master_timeout: How long one master's answer is waited for, in
-            milliseconds or as a `timedelta`. A master that is slower does not
-            vote. ``None`` (the default) learns it from how long answers take:
-            twice the round trip, from 50 ms to 1 s, see `Redlock.master_timeout`.
+        master_timeout: How long to wait for the reply of one master, in
+            milliseconds or as a `timedelta`. A slower master does not vote.
+            ``None`` (the default) learns it from round trips: twice the round
+            trip, from 50 ms to 1 s, see `Redlock.master_timeout`.
 
         drift_factor: The share of a ttl by which the clocks of two machines may
-            part while it lasts; what is left of a ttl after it, and 2 ms more,
-            is its validity.
+            drift apart during it. It is subtracted from the ttl, as are 2 ms more,
+            to get the validity.
 
-        retry: How to wait between attempts, if a lock does not say it.
+        retry: How to wait between attempts, for locks without a *retry*.
 
         key_prefix: Put before each resource's name to make its key.
 
-        fencing: Whether locks have a fencing token, if a lock does not say it.
+        fencing: Whether locks have a fencing token, for locks without *fencing*.
 
-        max_waiters: How many may wait in the queue of a resource, with
-            ``fair=True``; whoever comes then is refused at once.
+        max_waiters: The limit of waiters in the fair queue of one resource, with
+            ``fair=True``; further ones are refused at once.
 
-        max_ttl: The longest ttl that a lock may ask for, in milliseconds (default
-            60 000). All programs that use the masters should have the same one; if not,
-            all wait for the longest quarantine, and those with a shorter one log it.
+        max_ttl: The longest ttl of a lock, in milliseconds (default 60 000). All
+            programs that use the masters should have the same *max_ttl*. Otherwise all
+            use the longest quarantine, and those with a shorter one log it.
 
-        restart_guard: Who sees to it that a master that has forgotten its locks
-            stays out of votes until they are over, *max_ttl* and a little more:
-            ``"auto"`` (the default), this library, but for a set of masters that
-            is new as a whole; ``"strict"``, the same, also then; ``"fsync-always"``,
-            nobody needs to: you vouch for ``appendfsync always``; ``"off"``, nobody.
+        restart_guard: How a master that may have forgotten locks is kept out of
+            votes until they are over, for *max_ttl* and a little more. ``"auto"`` (the
+            default): by this library, except if the whole set of masters is new;
+            ``"strict"``: the same, also then; ``"fsync-always"``: not needed, because
+            you vouch for ``appendfsync always``; ``"off"``: not at all.
 
         listener: Called with each event of its locks and masters, see
-            `redlock_aio.events`; it must not block (default: nobody is).
+            `redlock_aio.events`; it must not block (default: none).
 
-        name: What others see of who holds a lock, without a ``{`` (default: this
+        name: The name of the holder that others see, without a ``{`` (default: this
             host and process). Every command about a lock repeats it, so be brief.
 
     Raises:
         TypeError: An argument is of another type.
 
-        ValueError: An argument has no sense: no masters, one named twice, a URL
-            that can't be understood, a time that is not positive.
+        ValueError: An argument is invalid: no masters, one named twice, a URL that
+            can't be parsed, a time that is not positive.
     """
 
     def __init__(
@@ -141,9 +141,9 @@ class Redlock(Adopting, Decorating):
     @property
     def master_timeout(self) -> int:
         """
-        For how many milliseconds one master's answer is waited for at present.
+        The present time-out for the reply of one master, in milliseconds.
 
-        It is what was asked for, or was learned from how long they take.
+        It is the option *master_timeout*, or learned from round trips.
         """
         return self._opener.trips.timeout
 
@@ -169,75 +169,73 @@ class Redlock(Adopting, Decorating):
 
         Args:
             resources: The name that is locked, 1 to 512 bytes as UTF-8, without
-                control characters. With the manager's *key_prefix* before it,
-                it is the key on the masters. Several, up to 100, are locked
+                control characters. The manager's *key_prefix* and this name are
+                the key on the masters. Several names, up to 100, are locked
                 together, all or none.
 
-            ttl: After how many milliseconds without an extension the masters
-                release the lock by themselves, 50 to the manager's *max_ttl*
+            ttl: After how many milliseconds without an extension the key of the
+                lock expires on the masters, 50 to the manager's *max_ttl*
                 (default: 10 000, or *max_ttl* if that is shorter).
 
             wait: For how many milliseconds to wait, whether others hold the lock
                 or masters are away. ``None`` (the default) waits for ever, 0
                 makes one attempt. Even if *wait* is shorter, masters get a learned
                 master time-out to answer, or at most 50 ms of a fixed one. If too
-                many masters refuse for good, it ends at once, see
+                many masters refuse permanently, the wait ends at once, see
                 `QuorumUnavailableError`; while too few answer, a warning is logged.
 
             auto_extend: Whether the lease is extended every third of *ttl* for
                 as long as it is held (default yes).
 
-            max_hold: After how many milliseconds the lease ends for good,
-                whatever extensions say (default: never).
+            max_hold: After how many milliseconds the lease ends, whether it is
+                extended or not (default: never).
 
             hold_at_least: For how many milliseconds from its acquisition the
-                resource stays locked, also if it is released before, by whatever
-                the body ends with (default 0). The masters see to it, and nobody
-                waits for them. A lock that is lost is not kept, a holder that dies
-                keeps it for its *ttl* only, and masters that restart may forget it
-                after *max_ttl*.
+                resource stays locked, even if it is released earlier or the body
+                fails (default 0). The masters keep the key; no task waits for that.
+                A lock that is lost is not kept, a holder that dies keeps it for its
+                *ttl* only, and masters that restart may forget it after *max_ttl*.
 
-            fair: Whether to wait in order: whoever asked first is served first, also
-                among programs (default no). It costs the masters more. Those who
-                do not say *fair* do not stand in the queue, and may come first.
+            fair: Whether to wait in order of arrival, also among programs (default
+                no). It costs the masters more. Acquisitions without *fair* do not
+                enter the fair queue, and may be served first.
 
             fencing: Whether the lease has a `Lease.fencing_token`, which is higher
-                than that of everybody who had the lock before (default: as the
-                manager says). It counts only those who say *fencing*, and costs
-                the masters more.
+                than that of every earlier holder with *fencing* (default: as the
+                manager has it). It costs the masters more.
 
-            reentrant: Whether who holds the lock may take it again (default no):
-                that asks the masters nothing, and shares the lease. What is held
-                ends with the last release; its ttl and deadline are the longest
-                that were asked for, an extension that this needs is not waited
-                for; what else was asked is as the first has it. A task that holds
-                a lock and waits for it for ever gets a `RedlockError` instead.
+            reentrant: Whether the holder may acquire the lock again (default no).
+                A nested acquisition shares the lease, and does not ask the masters.
+                The last release releases it. Its ttl and deadline are the longest
+                that were requested; an extension for them is not awaited. All other
+                options are those of the first acquisition. A task that holds a lock
+                and would wait for it for ever gets a `RedlockError` instead.
 
-            owner: Who that is, by ``==``, such as a request's id (default: the task
-                that has acquired the lease, or has entered it with ``async with``).
-                A child task is another one, and so is what `asyncio.wait_for`
-                runs on Python 3.11.
+            owner: The holder, compared by ``==``, such as a request's id (default:
+                the task that has acquired the lease, or has entered it with ``async
+                with``). A child task is another holder, and so is the task in which
+                `asyncio.wait_for` runs a coroutine on Python 3.11.
 
-            metadata: What others are to see of the holder, beside the manager's
+            metadata: Data about the holder for others to see, besides the manager's
                 *name*: a mapping of at most 1 KiB as JSON.
 
-            retry: How to wait between attempts (default: as the manager says).
+            retry: How to wait between attempts (default: as the manager has it).
                 A fair wait is woken and needs none.
 
-            on_lost: ``"cancel"`` (the default) cancels the body of ``async
-                with`` when the lease is lost and raises `LockLostError`;
-                ``"flag"`` only tells, by `Lease.valid` and `Lease.lost`.
+            on_lost: ``"cancel"`` (the default) cancels the body of ``async with``
+                when the lease is lost and raises `LockLostError`; ``"flag"`` only
+                sets `Lease.lost`, and `Lease.valid` is false.
 
         Raises:
             TypeError: An argument is of another type, such as a `float` for a
                 time.
 
-            ValueError: An argument has no sense.
+            ValueError: An argument is invalid.
         """
         if unknown:
             raise mistakes.unknown_options(unknown, called="lock()")
-        # The types: see `options`. A retry is compared as an object, because a subclass may hold
-        # more than its fields; cached options refer to theirs, so its id stays its own.
+        # The types: see `options`. A retry is compared by its id, because a subclass may hold
+        # more than its fields; the cached options keep it alive, so that its id is not reused.
         asked = (
             ttl, type(ttl), wait, type(wait), max_hold, type(max_hold),
             hold_at_least, type(hold_at_least), auto_extend, type(auto_extend),
@@ -263,10 +261,10 @@ class Redlock(Adopting, Decorating):
 
     async def inspect(self, resource: str, /) -> LockState:
         """
-        Return who holds *resource*, as each master tells it; ``print`` it to read it.
+        Return the holder of *resource* as each master reports it; ``print`` it to read it.
 
-        All masters are asked once and heard out, so that one that hangs costs a master
-        time-out. Those that do not answer are views that say so; see
+        All masters are asked once and all replies awaited, so that one that hangs costs a
+        master time-out. The view of a master that does not answer says so; see
         `LockState.certain`.
 
         Raises:
@@ -283,13 +281,13 @@ class Redlock(Adopting, Decorating):
 
     async def is_locked(self, resource: str, /) -> bool:
         """
-        Return whether somebody holds *resource*: a majority of the masters keeps one value.
+        Return whether *resource* is held: a majority of the masters keeps one value.
 
-        It is the truth of a moment. Whoever is to do what others must not do meanwhile
-        takes the lock, with ``wait=0`` or `Lock.try_acquire`.
+        The answer may be out of date when it arrives. To exclude others, acquire the
+        lock, with ``wait=0`` or `Lock.try_acquire`.
 
         Raises:
-            QuorumUnavailableError: Too few masters have answered to tell.
+            QuorumUnavailableError: Too few masters have answered to decide.
 
             RedlockError: The manager is closed, or belongs to another event loop
                 or process.
@@ -304,43 +302,42 @@ class Redlock(Adopting, Decorating):
 
     async def force_release(self, resource: str, /) -> bool:
         """
-        Release *resource* for whoever holds it, also for another library, and wake its waiters.
+        Release *resource* whoever its holder is, also for another library, and wake waiters.
 
-        Nobody gets the lock for a moment, a little over 0.1 s and two master time-outs of
-        this manager. In that time the holder is told, its lease is lost, and its body is
-        cancelled: at once if it is of this process, or if one master tells it that the key
-        has changed (``client|tracking``), as they do with this library. A holder with a
-        longer master time-out, because it is farther away, may be told after others have
-        got the lock: give a *master_timeout* here as long as the longest of all programs.
-        A holder that can't be told finds out at its next extension, after a third of its
+        The lock can't be acquired for a moment, a little over 0.1 s and two master time-outs
+        of this manager. In that time the holder is notified, its lease is lost, and its body
+        is cancelled: at once if it is of this process, or if one master pushes the change of
+        the key to it (``client|tracking``), as with this library. A holder with a longer
+        master time-out, because it is farther away, may be notified after others have got
+        the lock: give a *master_timeout* here as long as the longest of all programs. A
+        holder that can't be notified finds out at its next extension, after a third of its
         ttl, or when its validity is over if it is cut off; another library may not find
-        out. Only a fencing token refuses what it writes meanwhile: that of the next holder
-        is higher. A master that does not answer releases the lock as soon as it does.
+        out. Only a fencing token refuses its writes meanwhile: that of the next holder is
+        higher. A master that does not answer releases the lock as soon as it does.
 
-        A later holder keeps the lock, but for a library that uses one value for several
-        holders. What can't be a lock is never touched: a key of another type, one without a
-        ttl (but for a lock of this library whose ttl somebody has taken away), one of more
-        than 2 KiB; unless it has the very value of a lock on another master. On a minority
-        of the masters it is left as it is, and the lock is released on the others; on a
-        majority, or where no master keeps a lock, it is an error.
+        A later holder keeps the lock, unless its library uses one value for several holders.
+        A key that can't be a lock is never touched: a key of another type, one without a
+        ttl (except a lock of this library whose ttl was removed), one of more than 2 KiB;
+        unless it has the very value of a lock on another master. On a minority of the
+        masters it is left as it is, and the lock is released on the others; on a majority,
+        or where no master keeps a lock, it is an error.
 
         Returns:
-            Whether there was anything to take, on any master; also what only a
-            minority keeps.
+            Whether any master, even a minority, kept a lock.
 
         Raises:
-            QuorumUnavailableError: Too few masters have answered to find or free it.
-                Those that have answered take it away all the same.
+            QuorumUnavailableError: Too few masters have answered to find or release it.
+                Those that have answered release it all the same.
 
-            RedlockError: What the masters keep can't be a lock, and nothing was changed;
+            RedlockError: The keys on the masters can't be a lock, and nothing was changed;
                 or the manager is closed, or belongs to another event loop or process.
 
             TypeError, ValueError: As for `lock`.
 
         Cancellation:
-            If the masters have not been asked to take it away, nothing has happened.
+            If the masters have not been asked to release it, nothing has happened.
             Otherwise they do, and the lock is free after a moment; only the wait ends. No
-            key of ours stays.
+            key of this call stays.
         """
         key, session = self._resources.key(resource), await self._opener.ready_session()
         masters, watchdog = session.masters, session.watchdog
@@ -348,7 +345,7 @@ class Redlock(Adopting, Decorating):
 
     def statistics(self) -> Statistics:
         """
-        Return what the manager does at this moment: masters, rounds, leases, waiters, debts.
+        Return the present numbers of the manager: masters, rounds, leases, waiters, debts.
 
         Nothing is sent, and a manager that is not open is not opened.
         """
@@ -356,7 +353,7 @@ class Redlock(Adopting, Decorating):
 
     async def __aenter__(self) -> Self:
         """
-        Connect to the masters, as the first lock would.
+        Connect to the masters, as the first acquisition would.
 
         Raises:
             RedlockError: It is in use by another event loop, or by the process
@@ -384,11 +381,11 @@ class Redlock(Adopting, Decorating):
 
     async def aclose(self) -> None:
         """
-        End all leases, tell the masters, and close the connections.
+        End all leases, release them on the masters, and close the connections.
 
-        Leases that are still held are lost: their bodies are cancelled. What
-        was sent is waited for as long as one master time-out. Closing twice is
-        harmless; ``async with`` opens a closed manager again.
+        Leases that are still held are lost: their bodies are cancelled. Replies
+        are awaited for one master time-out at most. Closing twice is harmless;
+        ``async with`` opens a closed manager again.
 
         Raises:
             RedlockError: It is in use by another event loop, or by the process

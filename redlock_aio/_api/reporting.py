@@ -1,4 +1,4 @@
-"""Events about how an acquisition goes; used by locks of managers with a listener only."""
+"""Emits the events of an acquisition; used only if the manager has a listener."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -22,7 +22,7 @@ async def reported(
     entered: AbstractAsyncContextManager[object] | None = None,
 ) -> T:
     """
-    Obtain a lease on *resources*, and emit how that went.
+    Await *obtain*, and emit `Acquired` or `Missed`.
 
     Args:
         entered: The lock, if *obtain* also enters the lease for it.
@@ -40,16 +40,16 @@ async def reported(
         raise
     finally:
         emitter.end_acquiring()
-    # A task that takes again what it holds has acquired nothing.
+    # A share of a lease that was held already is no acquisition.
     if lease is not None and lease._hold.count == 1:
         waited = milliseconds(clock() - began)
         fence = lease._hold.attempt.fence or None
         try:
             emitter.emit(Acquired(lease.resources, lease.fingerprint, waited, fence))
         except BaseException as stop:
-            # The listener has raised what ends the program, such as a KeyboardInterrupt.
-            # The caller gets no lease then, so nobody else would release this one. As after
-            # a body that has failed, the release is sent and not waited for.
+            # The listener has raised an exception that ends the program, such as a
+            # KeyboardInterrupt. The caller gets no lease then, and could not release it. As
+            # after a body that has failed, the release is sent and not awaited.
             leaving = lease if entered is None else entered
             await leaving.__aexit__(type(stop), stop, stop.__traceback__)
             raise
@@ -62,7 +62,7 @@ async def tried(
     attempt: Callable[[], Coroutine[object, object, Lease | None]],
 ) -> Lease | None:
     """
-    Do as `reported`, but return ``None`` if the only attempt was refused.
+    Await *attempt* as `reported` does, but return ``None`` if it was refused.
 
     Raises:
         QuorumUnavailableError: Too few masters were asked.

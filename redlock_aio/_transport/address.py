@@ -1,9 +1,9 @@
 """
-What a master is called, and how it is dialled.
+The name of a master, and how a connection to it is made.
 
-redis-py dials: it knows URLs, TLS, AUTH, HELLO, SELECT, credential providers
-and Sentinel. Its retries, health checks, time-outs and pools stay out, because
-a constructor's default turns one dead master into seconds of waiting, and a
+redis-py makes the connections: it knows URLs, TLS, AUTH, HELLO, SELECT, credential
+providers and Sentinel. Its retries, health checks, time-outs and pools are not used:
+the default of a constructor turns one dead master into seconds of waiting, and a
 repeated ``SET NX`` conflicts with itself.
 
 An `Address` is the only place that turns a master into text, and the text holds
@@ -27,8 +27,8 @@ from redlock_aio._transport.resolver import is_numeric, look_up
 
 _WRONG_OPTION = re.compile(r"unexpected keyword argument '(\w+)'|^Invalid value for '(\w+)' in ")
 
-# What of a client's settings is its own business: how it reads replies, how it
-# repeats and reports, and what newer versions of redis-py add to that.
+# Settings of a client that are not taken over: those for its parser, retries, time-outs
+# and reports, with the ones that newer versions of redis-py have added.
 _NOT_TAKEN = frozenset({
     "decode_responses", "encoder_class", "encoding", "encoding_errors", "event_dispatcher",
     "health_check_interval", "himport_registry", "legacy_responses", "maint_notifications_config",
@@ -40,14 +40,14 @@ _NOT_TAKEN = frozenset({
 
 
 class Dialler(Protocol):
-    """Whatever can make a connection to one master: an `Address`, or a fake master."""
+    """Makes connections to one master: an `Address`, or a fake master."""
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """What must never be seen in a text about this master."""
+        """The credentials, which no text about this master may contain."""
 
     async def dial(self) -> tuple[asyncio.Transport, object]:
-        """Return a transport that is ready for commands, and what must live as long as it."""
+        """Return a transport that is ready for commands, and an object to keep alive with it."""
 
 
 @runtime_checkable
@@ -56,18 +56,18 @@ class ServiceDialler(Protocol):
 
     @property
     def service(self) -> str:
-        """What the Sentinels call it."""
+        """The name of the master on the Sentinels."""
 
     @property
     def sentinels(self) -> Sequence[Dialler]:
-        """How the Sentinels that were named are reached."""
+        """The diallers of the Sentinels."""
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """What must never be seen in a text about this master."""
+        """The credentials, which no text about this master may contain."""
 
     async def dial_to(self, host: str, port: int) -> tuple[asyncio.Transport, object]:
-        """Connect to the server at this address; otherwise like `Dialler.dial`."""
+        """Connect to the server at this address; otherwise as `Dialler.dial`."""
 
 
 AnyDialler = Dialler | ServiceDialler
@@ -78,9 +78,9 @@ class _Settings:
     The connection settings of a user's client or URL.
 
     Args:
-        pool: A pool of redis-py, of which only the connection settings are used.
+        pool: A pool of redis-py; only its connection settings are used.
 
-        source: What to keep alive because the settings refer to it.
+        source: An object to keep alive, because the settings refer to it.
     """
 
     def __init__(self, pool: ConnectionPool, source: object) -> None:
@@ -93,7 +93,7 @@ class _Settings:
         self.secrets = tuple(
             str(taken[key]) for key in ("password", "ssl_password") if taken.get(key)
         )
-        self._make()  # a setting that no connection takes is found now, not at the first lock
+        self._make()  # raises here, not at the first lock, if a setting is unknown
 
     def __str__(self) -> str:
         return self._name
@@ -117,9 +117,9 @@ class _Settings:
         return transport, keep
 
     def _hint(self, error: BaseException) -> str | None:
-        """Return what looks like a port with TLS and a URL without, or the other way round."""
+        """Return a hint if it seems that only one of the URL and the port uses TLS."""
         if issubclass(self._class, SSLConnection):
-            # A Redis without TLS waits for the end of a line, so that the time is over.
+            # A Redis without TLS waits for the end of a line, until the time-out.
             late = isinstance(error, asyncio.CancelledError | TimeoutError)
             if late or "WRONG_VERSION_NUMBER" in str(error):
                 return "does it speak TLS? if not, write redis://"
@@ -129,15 +129,15 @@ class _Settings:
 
 
 class Address(_Settings):
-    """One master, or one Sentinel, as its user named it."""
+    """One master, or one Sentinel, as the user has named it."""
 
     async def dial(self) -> tuple[asyncio.Transport, object]:
         """
-        Connect and say who we are.
+        Connect and log in.
 
         Raises:
-            OSError, redis.RedisError: The server could not be reached, or did
-                not let us in.
+            OSError, redis.RedisError: The server could not be reached, or refused
+                the login.
 
         Cancellation:
             The connection is closed.
@@ -149,11 +149,11 @@ class SentinelAddress(_Settings):
     """
     One master that Sentinels name.
 
-    redis-py would ask the Sentinels one after the other, and believe the first that
-    answers. So they are asked by `Sentinels`, which says where to dial.
+    redis-py would ask the Sentinels one after the other, and trust the first answer. So
+    `sentinels.Sentinels` asks them instead, and passes the confirmed address to `dial_to`.
 
     Raises:
-        ValueError: No Sentinel is named, or one twice.
+        ValueError: No Sentinel is named, or one is named twice.
     """
 
     def __init__(self, pool: SentinelConnectionPool, source: object, *, name: str) -> None:
@@ -171,10 +171,10 @@ class SentinelAddress(_Settings):
 
     async def dial_to(self, host: str, port: int) -> tuple[asyncio.Transport, object]:
         """
-        Connect to the server there and say who we are.
+        Connect to the server at this address and log in.
 
         Raises:
-            OSError, redis.RedisError: It could not be reached, or did not let us in.
+            OSError, redis.RedisError: It could not be reached, or refused the login.
 
         Cancellation:
             The connection is closed.
@@ -185,7 +185,7 @@ class SentinelAddress(_Settings):
 
 
 class _Found:
-    """Answers a connection of redis-py in the place of a pool that asks Sentinels."""
+    """Takes the place of redis-py's Sentinel pool: its master address is fixed."""
 
     is_master = True
     check_connection = False
@@ -198,7 +198,7 @@ class _Found:
 
 
 def _looking_up(kind: type[AbstractConnection]) -> Any:
-    """Return *kind* with a resolver of our own, see `resolver`; TLS goes on to check the name."""
+    """Return a subclass of *kind* that uses `resolver`; TLS still checks the host name."""
 
     class LookingUp(kind):  # type: ignore[valid-type, misc]
         _address: str | None = None
@@ -208,7 +208,7 @@ def _looking_up(kind: type[AbstractConnection]) -> Any:
             Connect to the first address of the host that can be reached.
 
             Cancellation:
-                The look-up goes on, for the next attempt.
+                A look-up goes on; the next attempt uses its result.
             """
             host = getattr(self, "host", None)
             if not isinstance(host, str) or is_numeric(host):
@@ -226,7 +226,7 @@ def _looking_up(kind: type[AbstractConnection]) -> Any:
             raise failed or OSError(f"{host} has no address")
 
         def _connection_arguments(self) -> Any:
-            """Name the address instead of the host, which TLS goes on to ask for and to check."""
+            """Replace the host by its address; TLS still sends and checks the host name."""
             arguments = dict(super()._connection_arguments())
             if self._address is not None:
                 if arguments.get("ssl") is not None:
@@ -238,7 +238,7 @@ def _looking_up(kind: type[AbstractConnection]) -> Any:
 
 
 def _handing_over(kind: type[AbstractConnection]) -> Any:
-    """Return *kind* with a way to take its transport from it, the least private there is."""
+    """Return a subclass of *kind* that gives its transport away, with few private names used."""
 
     class HandingOver(kind):  # type: ignore[valid-type, misc]
         _reader: asyncio.StreamReader | None
@@ -257,7 +257,7 @@ def _handing_over(kind: type[AbstractConnection]) -> Any:
             await super().disconnect(*args, **kwargs)
 
         async def drop(self) -> None:
-            """End what there is, and hear how it ended: asyncio reports who does not."""
+            """End the connection and await its end; asyncio logs an error that is not awaited."""
             writer, self._writer, self._reader = self._writer or self._left, None, None
             if writer is not None:
                 writer.transport.abort()
@@ -281,17 +281,17 @@ def _name(pool: ConnectionPool) -> str:
 
 def address(master: object, *, name: str) -> AnyDialler:
     """
-    Return where *master* is, from what a user wrote.
+    Return the dialler of *master*.
 
     Args:
-        master: A URL, or a `redis.asyncio.Redis` client.
+        master: A URL, a `redis.asyncio.Redis` client, or a dialler.
 
         name: The argument's name, for the error.
 
     Raises:
-        TypeError: It is neither.
+        TypeError: *master* is none of these.
 
-        ValueError: It is a URL that can't be understood.
+        ValueError: The URL can't be parsed, or the client's settings can't be used.
     """
     if isinstance(master, str):
         return _from_url(master, name=name)
@@ -315,12 +315,12 @@ def address(master: object, *, name: str) -> AnyDialler:
 
 def addresses(masters: Iterable[str | Redis | AnyDialler]) -> list[AnyDialler]:
     """
-    Return where all of *masters* are.
+    Return the diallers of *masters*.
 
     Raises:
-        TypeError: It is no list, or one of them is no master.
+        TypeError: *masters* is not a list, or one of them is not a master.
 
-        ValueError: There is none, one is there twice, or can't be understood.
+        ValueError: There is none, one is named twice, or one can't be parsed.
     """
     if isinstance(masters, str | bytes | Redis) or not isinstance(masters, Iterable):
         raise TypeError(f"masters must be a list of masters, not a single {type(masters).__name__}")
@@ -340,5 +340,6 @@ def _from_url(url: str, *, name: str) -> Address:
         return Address(ConnectionPool.from_url(url), None)
     except Exception as error:  # noqa: BLE001 - TypeError, ValueError, RedisError, as an option has it
         said = _WRONG_OPTION.search(str(error))
-    # Raised here, so that the error of redis-py, which may hold a password, is not its context.
+    # Raised outside the `except`: the error of redis-py may hold a password, and must not
+    # become the context of this one.
     raise ValueError(f"{name} {urls.wrong_option(url, said and (said[1] or said[2]))}")

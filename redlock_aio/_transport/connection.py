@@ -1,15 +1,15 @@
 """
 One pipelined connection to one master.
 
-All commands of a process to a master go down one connection, in order, and
-replies are matched in order. The laws of this file:
+All commands of a process to a master use one connection, in order, and replies
+are matched to them in that order. The laws of this file:
 
-- Whoever stops waiting abandons its reply, never the connection: a reply that
-  nobody waits for is still read and counted.
-- So a command is always executed behind the one that was sent before it. That
-  is what makes a release safe that follows an unanswered acquisition.
-- Nothing is sent again, with one exception: a release whose script the master
-  has forgotten, or whose command it has refused, and so has not run.
+- A task that stops waiting abandons its reply, never the connection: the reply
+  is still read, and matched to its command.
+- Hence each command is executed after the ones that were sent before it. A
+  release that follows an unanswered acquisition is safe only for this reason.
+- No command is sent again, with one exception: a release that did not run,
+  because the master has forgotten its script or lacks its command.
 """
 
 import asyncio
@@ -30,17 +30,17 @@ from redlock_aio._rules.quorum import Answer
 
 MAX_PENDING = 10_000
 """
-How many commands may be unanswered before no more are taken, but for the releases of
-what was taken before.
+How many commands may be unanswered. Beyond this only questions of the transport, and
+releases of commands that were sent before, are accepted.
 """
 
 MAX_UNPARSED = 16 << 20
 """
-How many bytes of one unfinished reply are kept in memory before the connection is ended.
+The largest size in bytes of an unfinished reply; beyond it the connection is ended.
 
-Nothing that a sane server says comes near it: values of keys, which strangers may write,
-are cut by the masters (`lock_value.SHOWN`), and the rest is ours. It bounds what a server
-that is none, or a message of a stranger to our channel, costs this process.
+Genuine replies are far smaller: values of keys, which other programs may write, are cut by
+the masters (`lock_value.SHOWN`), and the rest is written by this library. The limit bounds
+the memory that a false server, or a foreign message to this client's channel, can use.
 """
 
 _NOT_ENOUGH = object()
@@ -48,14 +48,13 @@ _NOT_ENOUGH = object()
 # a map with a list for a key.
 _NONSENSE = (hiredis.ProtocolError, TypeError, ValueError)
 _Error, _Push = hiredis.ReplyError, hiredis.PushNotification
-# SO_LINGER with a time of 0: close() drops what was not acknowledged and sends
-# a reset. Without it the kernel goes on retransmitting commands that nobody
-# wants any more.
+# SO_LINGER with a time of 0: close() drops unacknowledged data and sends a reset.
+# Otherwise the kernel would go on retransmitting abandoned commands.
 _NO_LINGER = struct.pack("ii", 1, 0)
 
 
 class Question:
-    """A command of the house itself: its reply is awaited as *reply*."""
+    """A command of the transport itself, such as ``INFO``; await its *reply*."""
 
     __slots__ = ("debt_ttl", "payload", "reply")
     trust = Trust.FULL
@@ -67,7 +66,7 @@ class Question:
         self.reply: asyncio.Future[object] = loop.create_future()
 
     def answered(self, _master: int, reply: object, /) -> None:
-        """Hand the reply on, unless nobody waits any more."""
+        """Set the result of *reply*, unless the waiting task was cancelled."""
         if not self.reply.done():
             self.reply.set_result(reply)
 
@@ -84,11 +83,11 @@ _of_the_parent: list[object] = []
 
 def _detach() -> None:
     """
-    Let go of all connections in a forked child, without a word to the masters.
+    Detach all connections in a forked child; nothing is sent to the masters.
 
-    A child that unwinds the parent's blocks would release the parent's locks.
-    The transports are kept: closing them would take the sockets out of the
-    event poll that the child shares with its parent.
+    Otherwise a child that unwinds the parent's blocks would release the parent's
+    locks. The transports are kept alive: to close them would remove the sockets
+    from the epoll that the child shares with its parent.
     """
     _of_the_parent.extend(connection.detach() for connection in _open)
     _open.clear()
@@ -100,18 +99,18 @@ if hasattr(os, "register_at_fork"):
 
 class Connection(asyncio.Protocol):
     """
-    One connection, from the moment that the server knows who we are.
+    One connection, after redis-py has authenticated it.
 
     Args:
-        number: Which of the masters it leads to, told to every asker.
+        number: The number of its master, passed on with every reply.
 
-        condemn_after: For how many seconds it may be silent while an answer is
-            overdue.
+        condemn_after: After how many seconds of silence the connection is ended
+            while a reply is overdue.
 
-        on_push: Called with its number and with what the server says unasked.
+        on_push: Called with that number and each push of the server.
 
-        on_lost: Called once when it has ended, with the reason, before everybody
-            who was not answered is told so, oldest first.
+        on_lost: Called once with the reason when the connection has ended, before the
+            unanswered askers get their `Silence`, oldest first.
     """
 
     __slots__ = (
@@ -150,23 +149,23 @@ class Connection(asyncio.Protocol):
 
     @property
     def pending(self) -> int:
-        """How many commands are not answered yet."""
+        """The number of commands that are not answered yet."""
         return len(self._pending)
 
     @property
     def received(self) -> int:
-        """How often anything was received."""
+        """How often data was received."""
         return self._received
 
     def adopt(self, transport: asyncio.Transport, keep: object) -> None:
         """
-        Take over *transport* from whoever dialled.
+        Use *transport* from now on; this connection becomes its protocol.
 
         Args:
-            transport: Connected, with nothing underway in either direction.
+            transport: Connected, with no data underway in either direction.
 
-            keep: Held for as long as the connection lives, for an owner of the
-                transport that would close it on its own end.
+            keep: Kept alive as long as the connection: an owner of the transport
+                that would close it when it is garbage-collected.
         """
         self._transport = transport
         self._keep = keep
@@ -175,12 +174,12 @@ class Connection(asyncio.Protocol):
 
     def send(self, payload: bytes, askers: Sequence[Asker], /) -> Silence | None:
         """
-        Send commands behind all others; a `Silence` if they were not taken.
+        Send commands behind all earlier ones; return a `Silence` if they were not sent.
 
         Args:
-            payload: The commands, one behind the other.
+            payload: The packed commands, joined.
 
-            askers: Whom to tell the replies, one for each command.
+            askers: The objects that get the replies, one for each command.
         """
         transport = self._transport
         if transport is None:
@@ -194,15 +193,15 @@ class Connection(asyncio.Protocol):
         return None
 
     def _must_be_sent(self, asker: Asker) -> bool:
-        # There are few questions, and no more such releases than commands that were
-        # taken before. The release of a command that was refused would be one more for
-        # each lock that is taken elsewhere, for as long as this master hangs.
+        # Questions are few, and such releases no more than the commands that were sent
+        # before. A release of a command that was not sent (*needless*) would add one for
+        # each lock that the other masters grant while this master hangs.
         if asker.debt_ttl:
             return not asker.needless >> self._number & 1
         return isinstance(asker, Question)
 
     def data_received(self, data: bytes) -> None:
-        """Hand out the replies in *data*, in order."""
+        """Pass the replies in *data* on to their askers, in order."""
         self._received += 1
         self._unparsed += len(data)
         gets = self._reader.gets
@@ -251,16 +250,16 @@ class Connection(asyncio.Protocol):
             return
         asker.answered(self._number, reply)
         if code in ("READONLY", "NOAUTH"):
-            # It is not the master any more, or forgot who we are: ask anew.
+            # It is a replica now, or has lost the login: connect and examine it again.
             self.condemn(display.harmless(str(reply)))
 
     def _try_again(self, asker: Asker) -> bool:
         """
-        Give a server its scripts that has forgotten them; say if *asker* will still be answered.
+        Load the scripts after NOSCRIPT; return True if *asker* will still be answered.
 
-        A release has not run and may be sent again, behind the scripts. Once: a
-        server that forgets them in between is not waited for. An extension is
-        not: behind a later one it could take back what that one has done.
+        A release has not run, and is sent again behind the scripts, but only once: the
+        server may forget them again. An extension is not sent again: it would run after
+        a later extension, and could undo its effect.
         """
         if self._loaded is None or self._loaded.done():
             loads = [Question(script.load, self._loop) for script in scripts.SCRIPTS]
@@ -268,7 +267,7 @@ class Connection(asyncio.Protocol):
             self.send(b"".join([load.payload for load in loads]), loads)
         if not asker.debt_ttl or isinstance(asker, Repetition):
             return False
-        # What it reads may be what somebody waits for.
+        # A release also reads the holder's key; a waiter needs that read to be tracked.
         caching = Question(commands.CACHING, self._loop)
         again = Repetition(
             asker.payload, asker.answered, debt_ttl=asker.debt_ttl, needless=asker.needless
@@ -276,7 +275,7 @@ class Connection(asyncio.Protocol):
         return self.send(caching.payload + again.payload, [caching, again]) is None
 
     def _send_instead(self, asker: Asker) -> bool:
-        """Send the other command of *asker*, if it has one; say if *asker* will be answered."""
+        """Send the alternative of *asker*'s command; return True if *asker* will be answered."""
         instead: Callable[[int], Asker] | None = getattr(asker, "instead", None)
         if instead is None:
             return False
@@ -284,14 +283,14 @@ class Connection(asyncio.Protocol):
         return self.send(other.payload, [other]) is None
 
     def detach(self) -> tuple[object, object]:
-        """Leave the connection to the parent process; return what must not be closed."""
+        """Detach from the parent's transport; return the objects that must be kept alive."""
         left = self._transport, self._keep
         self._transport = self._keep = None
         self.reason = "it belongs to the parent process"
         return left
 
     def overdue(self) -> None:
-        """Hear that an answer is overdue; a connection that stays silent is condemned."""
+        """Called when a reply is overdue: end the connection if it stays silent."""
         if self._watch is None and self._transport is not None:
             self._watch = self._loop.call_later(self._condemn_after, self._judge, self._received)
 
@@ -305,7 +304,7 @@ class Connection(asyncio.Protocol):
             self.overdue()
 
     def condemn(self, reason: str) -> None:
-        """End the connection now; whatever was not sent is dropped."""
+        """End the connection now with a reset; data that was not sent is dropped."""
         transport = self._transport
         if transport is None:
             return
@@ -321,7 +320,7 @@ class Connection(asyncio.Protocol):
         self._end(reason)
 
     def close(self) -> None:
-        """End the connection after what was sent has left, unless the master takes nothing."""
+        """End the connection; unlike `condemn`, data in the kernel's buffer is still delivered."""
         transport = self._transport
         if transport is None:
             return
@@ -333,22 +332,23 @@ class Connection(asyncio.Protocol):
             return
         if transport.get_extra_info("sslcontext") is None:
             transport.close()
-        else:  # what was written has left; a polite end would wait for the server's
+        else:  # the kernel has all data; a TLS close would wait for the server's reply
             transport.abort()
         self._end("closed")
 
     def abandon(self) -> None:
-        """End the connection of an event loop that was closed; nobody is told."""
+        """End the connection of a closed event loop; no callback is called."""
         transport, self._transport = self._transport, None
         self._keep = None
         self.reason = "its event loop was closed"
         _open.discard(self)
         if transport is None:
             return
-        with contextlib.suppress(RuntimeError):  # That loop can't be asked for its end.
+        with contextlib.suppress(RuntimeError):  # abort() needs a callback of the closed loop
             transport.abort()
-        # The transport would close the socket in a turn of that loop. A copy of the socket
-        # ends the connection for both sides, and leaves it to the transport to close it.
+        # The transport would close its socket in a turn of that loop, which never comes.
+        # shutdown() on a duplicate ends the connection for both sides, and the transport's
+        # own socket stays open until the transport closes it.
         raw = transport.get_extra_info("socket")
         with contextlib.suppress(OSError):
             if raw is not None and raw.fileno() >= 0:
@@ -356,10 +356,10 @@ class Connection(asyncio.Protocol):
                     copy.shutdown(socket.SHUT_RDWR)
 
     def eof_received(self) -> None:
-        """Let the transport close itself."""
+        """Return None, so that the transport closes itself; see `asyncio.Protocol`."""
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell everybody who waits that no reply will come."""
+        """Answer all pending askers with a `Silence`."""
         self._end(display.harmless(str(exc)) if exc else "it closed the connection")
 
     def _end(self, reason: str) -> None:

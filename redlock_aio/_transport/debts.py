@@ -1,9 +1,9 @@
 """
 The releases that one master has not confirmed.
 
-A release that is not confirmed is a debt: it is sent again, before anything else, on the
-next connection, until it is confirmed. That is safe because a release frees only the
-value of one attempt. On a live connection it is repeated now and then.
+A release that is not confirmed is a debt. It is sent again on the next connection, before
+any other command, until it is confirmed. A live connection repeats it every
+`DEBT_INTERVAL`. Repetition is safe because a release deletes only the value of one attempt.
 """
 
 import asyncio
@@ -15,16 +15,16 @@ from redlock_aio._protocol.request import Asker, Silence, Trust
 
 MAX_DEBTS = 50_000
 """
-How many releases are remembered for one master; the oldest are left to their ttl.
+The limit of debts of one master; beyond it the keys of the oldest are left to their ttl.
 
-A master that hangs leaves at most one debt for each command that it may have to answer
-at once (`MAX_PENDING`), and one for each lease that was held then.
+A master that hangs leaves at most one debt for each command that may be unanswered
+(`MAX_PENDING`), and one for each lease that was held then.
 """
 
 Send: TypeAlias = Callable[[bytes, Sequence[Asker]], Silence | None]
 
 DEBT_INTERVAL = 0.2
-"""After how many seconds a release is repeated that was refused on a live connection."""
+"""After how many seconds a release that a live connection has not confirmed is repeated."""
 
 
 class Debt:
@@ -40,10 +40,10 @@ class Debt:
         self.debt_ttl = ttl
         self.underway = False
         self.until: float | None = None
-        """When the key has ended by itself; unknown while the master does not answer."""
+        """When the key has expired on the master; ``None`` without a connection."""
 
     def answered(self, _number: int, reply: object, /) -> None:
-        """Count as paid when the master has executed it."""
+        """Forget the debt if *reply* proves that the value is gone from this master."""
         self.underway = False
         if replies.is_settled(reply):
             self._debts.paid(self)
@@ -54,9 +54,9 @@ class Debts:
     The debts of one master.
 
     Args:
-        overdue: Called when it has not confirmed a debt that was sent.
+        overdue: Called while debts remain, so that a silent connection is ended.
 
-        warn: Called with a sentence that an operator should know.
+        warn: Called with a sentence for operators.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Debts:
         return len(self._owed)
 
     def owe(self, payload: bytes, ttl: int) -> None:
-        """Remember a release whose key may live *ttl* ms, and repeat it until confirmed."""
+        """Repeat the release *payload* until it is confirmed, or its key has lived *ttl* ms."""
         debt = Debt(self, payload, ttl)
         self._owed.pop(payload, None)
         if len(self._owed) >= MAX_DEBTS:
@@ -104,22 +104,22 @@ class Debts:
             self._gave_up = self._gave_up and bool(self._owed)
 
     def connected(self, send: Send) -> None:
-        """Send all debts by *send*: called on each new connection, before anything else is sent."""
+        """Called on each new connection, before other commands: send all debts by *send*."""
         self._send = send
         for debt in self._owed.values():
             debt.until = self._loop.time() + debt.debt_ttl / 1000
         self._collect()
 
     def lost(self) -> None:
-        """Called when the connection has ended."""
+        """Called when the connection has ended: debts are kept for the next one."""
         self._send = None
         for debt in self._owed.values():
-            # Time runs for a key only once it is known that its SET was executed.
+            # The ttl of a key counts only once its SET is known to have been executed.
             debt.until = None
             debt.underway = False
 
     def close(self) -> None:
-        """Send no debt any more."""
+        """Stop repeating debts."""
         if self._collector is not None:
             self._collector.cancel()
 
@@ -128,8 +128,8 @@ class Debts:
             self._collector = self._loop.call_later(DEBT_INTERVAL, self._collect)
 
     def _collect(self) -> None:
-        """Repeat what is owed on the present connection."""
-        if self._collector is not None:  # on a new connection it comes before its time
+        """Send all debts that are not underway, in one write, and forget those that expired."""
+        if self._collector is not None:  # called by `connected`, before the timer
             self._collector.cancel()
         self._collector = None
         send = self._send
@@ -139,11 +139,11 @@ class Debts:
         due = []
         for debt in list(self._owed.values()):
             if debt.until is not None and now >= debt.until:
-                if not debt.underway:  # Its key has ended by itself.
+                if not debt.underway:  # its key has expired
                     del self._owed[debt.payload]
             elif not debt.underway:
                 due.append(debt)
-        # In one write: after an outage there may be thousands.
+        # One write: after an outage there may be thousands of debts.
         if due and send(b"".join([debt.payload for debt in due]), due) is None:
             for debt in due:
                 debt.underway = True

@@ -1,16 +1,16 @@
 """
-Which sets of masters the programs use, as the masters say, and whether ours may vote.
+The sets of masters that programs declare on the masters, and whether this one may vote.
 
     join ──► read ──► write ──► vote        a master that was just reached
-    look ──────────► write                  now and then, while ours is in use
+    look ──────────► write                  periodically, while this set is in use
     look ──► read (──► write ──► vote)      about every second, while it is refused
 
-A set is refused while another one is in conflict with it that was there before, on any
-master; see `membership`. Each program reads what is there before it writes. So one that is
-refused, and tries again for ever, leaves nothing that could refuse others. It reads again
-what its own writing was answered with, because two may have read at the same time.
+A set is refused while an older set on any master is in conflict with it; see `membership`.
+Each program reads the declared sets before it writes its own. Hence a program that is
+refused, and tries again for ever, leaves nothing that could refuse others. It also judges
+the sets in the reply to its own write, because two programs may read at the same time.
 
-What comes with a reply is judged at once, whoever waits for it, or does not any more.
+Each reply is judged when it comes, even if the task that asked for it has been cancelled.
 """
 
 import asyncio
@@ -27,26 +27,26 @@ from redlock_aio._transport.handshake import MasterError, is_forbidden
 
 LIVES = 1.5
 """
-For how long a set counts that is not declared any more, as a share of the longest quarantine.
+How long a declared set counts unless it is declared again, in longest quarantines.
 
 A lease that was granted at the last moment before the next declaration lives for the whole
 of it, and sets are declared at least every 3/8 of it.
 """
 
 DUE = 1 / 8
-"""After what share of it a set is declared again when a master is looked at."""
+"""The share of the longest quarantine after which `look` declares a set again."""
 
 PATIENCE = 0.5
-"""For how many seconds a master that was reached waits until the others know of it."""
+"""For how many seconds a new master waits until the others have confirmed the new set."""
 
 TRIES = 3
-"""How often a master is asked in a row that has forgotten the scripts."""
+"""How often a master that has forgotten the scripts is asked in a row."""
 
 UNDECLARED = "its set of masters is not declared there yet"
 
 
 class Declaration(Question):
-    """A question of which the reply is judged when it comes, also if nobody waits for it."""
+    """A question whose reply is judged when it comes, even if no task waits for it."""
 
     __slots__ = ("_on_reply",)
 
@@ -60,19 +60,19 @@ class Declaration(Question):
         self._on_reply = on_reply
 
     def answered(self, master: int, reply: object, /) -> None:
-        """Judge the reply, then hand it on."""
+        """Judge *reply*, then pass it on to the waiting task."""
         self._on_reply(master, reply)
         super().answered(master, reply)
 
 
 class Declarations:
     """
-    What the masters of one manager say of the sets in use.
+    The declared sets on the masters of one manager, and this program's own.
 
     Args:
         addresses: The names of the masters, without credentials.
 
-        key: Under which key sets are declared.
+        key: The key under which sets are declared.
 
         clock: The clock of leases.
 
@@ -80,8 +80,7 @@ class Declarations:
 
         on_refused: Called when no master may vote any more.
 
-        tell: Called with a sentence that an operator should know, and whether it is
-            good news.
+        tell: Called with True for good news and a sentence for operators.
     """
 
     def __init__(
@@ -120,22 +119,22 @@ class Declarations:
         self, number: int, info: ServerInfo, connection: Connection, reply: object
     ) -> list[asyncio.Future[object]]:
         """
-        Declare our set on a master that was just reached.
+        Declare this program's set on a master that was just reached.
 
-        If its server was not known before, our set is another one now, and is declared on
-        the other masters again: programs that do not use this master say only there what
-        is in conflict with it.
+        A server that was not known before changes the set, which is then declared on the
+        other masters again: programs that do not use this master declare a conflicting set
+        only there.
 
         Args:
-            info: What its server says of itself.
+            info: The server's reply to ``INFO``.
 
-            reply: To the command `read`.
+            reply: Its reply to the command `read`.
 
         Returns:
-            The answers to wait for, see `joined`.
+            The replies to wait for, see `joined`.
 
         Raises:
-            MasterError: It does not let us use the key.
+            MasterError: The server forbids access to the key.
 
             ConnectionError: The connection has ended.
         """
@@ -153,19 +152,19 @@ class Declarations:
         self, number: int, connection: Connection, answers: Sequence[asyncio.Future[object]]
     ) -> None:
         """
-        Wait until it is known whether a master may vote where our set was declared.
+        Wait for the replies to `join`, after which `objection` tells whether a master may vote.
 
         Args:
-            answers: What `join` has returned. A hung master among the others holds this one
-                up for `PATIENCE`.
+            answers: The result of `join`. A master that hangs among the others delays this
+                one by `PATIENCE`.
 
         Raises:
-            MasterError: The master does not let us use the key.
+            MasterError: The master forbids access to the key.
 
             ConnectionError: The connection has ended.
 
         Cancellation:
-            What was sent is judged when it is answered.
+            Replies that come later are judged all the same.
         """
         own, *others = answers
         reply = await own
@@ -177,10 +176,10 @@ class Declarations:
 
     async def look(self, number: int, connection: Connection) -> None:
         """
-        Declare our set again, or see whether it is still refused.
+        Declare the set again if that is due, or read whether it is still refused.
 
         Raises:
-            MasterError: The master does not let us use the key.
+            MasterError: The master forbids access to the key.
 
             ConnectionError: The connection has ended.
 
@@ -208,10 +207,11 @@ class Declarations:
                 return
 
     def _ask(self, number: int, connection: Connection, *, reads: bool = False) -> Question:
-        """Write our set on a master; while it is refused, take it back there, or only read."""
+        """Declare the set on a master; while it is refused, withdraw it there, or only read."""
         command = self.read
         if self.refusal and number in self._written:
-            # What was written once only: a set that was in use counts until its leases end.
+            # The script withdraws a set that was declared only once: one that was in use
+            # counts until its leases end.
             command = declaration.declare(self._key, b"withdraw", self._written.pop(number))
         elif not self.refusal and not reads:
             command = self._declaration(self._written.get(number, b""))
@@ -236,7 +236,7 @@ class Declarations:
         )
 
     def _check(self, reply: object) -> None:
-        """Raise if *reply* says that the master can't be asked."""
+        """Raise if *reply* means that the connection is lost, or the key forbidden."""
         if isinstance(reply, Silence):
             raise ConnectionError(reply.detail)
         if is_forbidden(reply):
@@ -246,12 +246,12 @@ class Declarations:
             )
 
     def _current(self) -> list[list[Declared]]:
-        """Return what masters have said, if it is not too old to be true of anybody."""
+        """Return the sets that masters have reported, without reports that are out of date."""
         since = self._clock() - self._lasts() * LIVES
         return [sets for at, sets in self._found.values() if at > since]
 
     def _note(self, number: int, info: ServerInfo) -> None:
-        """Remember which server this master has now, and when that started."""
+        """Record which server this master is now, and when that server started."""
         # An uptime that makes no sense may hide a restart; such a server has no vote either.
         known = info.uptime is not None and 0 <= info.uptime <= quarantine.LONGEST_UPTIME
         started = self._clock() - (info.uptime or 0) if known else math.inf
@@ -261,7 +261,7 @@ class Declarations:
         self._text = membership.write(self._masters)
 
     def _take(self, number: int, reply: object) -> None:
-        """Judge by the sets that a master tells; a reply that makes no sense changes nothing."""
+        """Update `refusal` by the sets in *reply*; a malformed reply adds no sets."""
         now = self._clock()
         sets = declaration.read(reply, now)
         if sets is not None:

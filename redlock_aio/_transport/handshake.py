@@ -1,4 +1,4 @@
-"""What the replies of a server come to that is asked about itself."""
+"""Interprets the replies of a server during its examination: INFO, its marker, its errors."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -22,11 +22,18 @@ M = TypeVar("M", Marker, Marker | None)
 
 
 class MasterError(Exception):
-    """A server that was reached and must not vote; its text says why."""
+    """A server was reached and must not vote; the text says why."""
 
 
 def info_of(said: object) -> ServerInfo:
-    """Return what a server says of itself; raise why it says nothing, or must not vote."""
+    """
+    Parse the reply to ``INFO``.
+
+    Raises:
+        ConnectionError: There is no reply.
+
+        MasterError: The reply is an error or malformed, or the server must not vote.
+    """
     if isinstance(said, Silence):
         raise ConnectionError(said.detail)
     if isinstance(said, Exception):
@@ -40,7 +47,14 @@ def info_of(said: object) -> ServerInfo:
 
 
 def marker_of(said: object) -> Marker | None:
-    """Return the marker that a server has told; raise why it has not."""
+    """
+    Return the marker in the reply to `commands.LOOK`, ``None`` if the master has none.
+
+    Raises:
+        ConnectionError: There is no reply.
+
+        MasterError: The reply is an error.
+    """
     if isinstance(said, Silence):
         raise ConnectionError(said.detail)
     if isinstance(said, Exception):
@@ -51,8 +65,8 @@ def marker_of(said: object) -> Marker | None:
 
 
 def read_marker(said: object) -> Marker | None:
-    """Return the marker in a reply; ``None`` if there is none, or no reply."""
-    # GETRANGE answers a key that is not there with an empty string.
+    """Return the marker in a reply; ``None`` for any other reply."""
+    # The reply of GETRANGE for a missing key is an empty string.
     return Marker.parse(said if isinstance(said, bytes) and said else None)
 
 
@@ -65,22 +79,23 @@ def carried(marker: M, outlives: float) -> M:
 
 def must_carry(marker: Marker | None, lasts: float, error: Exception) -> None:
     """
-    Raise if a master that refuses a new marker would vote without our quarantine in it.
+    Raise unless *marker* carries a quarantine of *lasts* seconds or more.
 
-    Programs with a shorter one might not wait for our leases when it restarts.
+    Called when the master refused a new marker. After its restart, programs with a shorter
+    *max_ttl* would otherwise not wait until the leases of this program are over.
     """
     if marker is None or marker.lasts < milliseconds(lasts):
         raise MasterError(f"its marker can't be written: {error}")
 
 
 def is_forbidden(reply: object) -> bool:
-    """Return whether a master's access list forbids a command, or what a script does."""
+    """Return whether the access list (ACL) of a master forbids a command or a script's calls."""
     text = str(reply) if isinstance(reply, Exception) else ""
     return any(words in text for words in ("NOPERM", "ACL failure", "executing the script can't"))
 
 
 def forbidden(error: Exception) -> MasterError:
-    """Return the error that says what a server must allow that has answered *error*."""
+    """Return the error that tells which rights a server with the reply *error* must grant."""
     return MasterError(
         f"the restart guard must GETRANGE and SET the key {commands.MARKER.decode()}, or be off"
         f' (restart_guard="off"): {error}'
@@ -89,12 +104,12 @@ def forbidden(error: Exception) -> MasterError:
 
 def muted(asker: Asker, silence: Silence) -> Request:
     """
-    Return the request of *asker* for a quarantined master: most replies count as *silence*.
+    Wrap the request of *asker* for a quarantined master: most replies count as *silence*.
 
-    A grant of such a master, and a key that is missing there, prove nothing: it may have
-    forgotten locks. A reply that somebody else has the lock counts all the same: a refusal
-    can only end a lease, or refuse one. An asker that recognises such a reply has a
-    method ``is_refusal(reply)``.
+    A grant of such a master, and a missing key there, prove nothing: it may have forgotten
+    locks. A reply that another client has the lock counts all the same: it can only end a
+    lease, or refuse one. An asker that recognises such replies has a method
+    ``is_refusal(reply)``.
     """
     trust = asker.trust
     is_refusal: Callable[[object], bool] = getattr(asker, "is_refusal", _never)
@@ -119,10 +134,10 @@ def mute(
     silence: Silence,
 ) -> Silence | None:
     """
-    Send what a master without a vote may get; a `Silence` if there is anything else.
+    Send commands to a master without a vote; return *silence* if one must not be sent there.
 
     Args:
-        silence: What stands for its vote.
+        silence: The vote of the master, with the reason.
     """
     if any(asker.trust is Trust.NONE for asker in askers):
         return silence
@@ -131,10 +146,10 @@ def mute(
 
 def why(error: Exception, secrets: tuple[str, ...], patience: float) -> Silence:
     """
-    Return why a master can't be used, in words that hold no secret.
+    Return the vote of a master that could not be connected; the reason holds no secret.
 
     Args:
-        patience: How many seconds a connection attempt may last.
+        patience: The time-out of the connection attempt in seconds.
     """
     text = display.harmless(str(error), secrets)
     late = isinstance(error, TimeoutError) and not text

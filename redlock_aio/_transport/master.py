@@ -1,12 +1,12 @@
 """
-One master: its connection, how it comes back, and what it still owes us.
+One master: its connection, its reconnection, and the releases that it has not confirmed.
 
     connecting ──► up ──► down ──► connecting ...
          └──────────────────┘ (with growing, random delays)
 
-Only while it is up are commands sent; otherwise it votes at once and says why.
-While it may have forgotten locks it gets all commands but those that acquire one.
-A release that it has not confirmed is a debt, see `Debts`.
+Commands are sent only while the master is up. Otherwise its vote is a `Silence` at once,
+with the reason. A master that may have forgotten locks gets all commands but those that
+acquire one. A release that it has not confirmed is a debt, see `Debts`.
 """
 
 import asyncio
@@ -26,13 +26,13 @@ from redlock_aio._transport.sentinels import route_to
 from redlock_aio._transport.sentry import Sentry, Shared
 
 SHORTEST_DIAL = 1.0
-"""For how many seconds a connection attempt may last, at least."""
+"""The shortest time-out of a connection attempt, in seconds."""
 
 LONGEST_DIAL = 4.0
-"""The same at most: if time-outs are learned, it doubles with each attempt that is too short."""
+"""The longest one: if time-outs are learned, it doubles after each attempt that timed out."""
 
 FIRST_DELAY, LONGEST_DELAY = 0.02, 0.5
-"""Seconds between two attempts to connect; a random part of it is left out."""
+"""The first and the longest delay in seconds between two attempts; up to half is left out."""
 
 TASK_NAME = "redlock_aio "
 """How the name of a master's task begins."""
@@ -42,34 +42,34 @@ UNTOLD = "it does not let us be told of changes (client|tracking), so a flush is
 
 class Master:
     """
-    One master and its history.
+    One master, for as long as its manager is open.
 
     Args:
-        number: Which of the masters it is.
+        number: The number of the master.
 
-        dialler: How it is reached; its text is the master's name.
+        dialler: Makes its connections; the dialler's text is the master's name.
 
-        neighbours: Shared by all masters of one manager: who is which server.
+        neighbours: The masters of one manager by the run_id of their servers.
 
-        trips: How long masters take to answer, from which its time-outs follow.
+        trips: The round trips of all masters, from which its time-outs follow.
 
-        on_push: Called with its number and each push, and with one when it comes up.
+        on_push: Called with its number and each push, and when it comes up or goes down
+            with a push made up by this class (`replies.EVERYTHING_CHANGED`, `GONE`).
 
-        tell: Called with a sentence about it that an operator should know, and
-            whether it is good news.
+        tell: Called with True for good news and a sentence for operators.
 
-        on_state: Called with what it votes from now on, which may be no change.
+        on_state: Called with its vote from now on, which may be no change.
 
         clock: The clock of leases.
 
-        cancelled: Called with this master when its task was cancelled and nobody has
-            closed it; the connection ends after that is awaited.
+        cancelled: Called with this master when its task ends without a `close`; the
+            connection ends after that is awaited.
 
-        never_began: Called instead if it was cancelled before its first turn.
+        never_began: Called instead if the task was cancelled before its first turn.
 
-        guard: What knows whether it may have forgotten locks; ``None`` if nobody asks.
+        guard: The state of the restart guard; ``None`` if that is off.
 
-        vouched: Whether its operator says that it never forgets any.
+        vouched: Whether the operator vouches that it never forgets a lock.
     """
 
     def __init__(
@@ -111,9 +111,9 @@ class Master:
         self._run_id = ""
         self._cautioned = ""
         self.can_free = True
-        """Whether it has a command for releases, or had when it was up."""
+        """Whether the server has and allows DELIFEQ, or did when it was last up."""
         self.clustered = False
-        """Whether it takes keys together only if they have the same hash tag."""
+        """Whether it accepts several keys in one command only if they have the same hash tag."""
         self.debts = Debts(
             self._loop,
             overdue=self.overdue,
@@ -121,11 +121,11 @@ class Master:
         )
         self._closing = False
         self.reached: asyncio.Future[None] = self._loop.create_future()
-        """Done when it is known for the first time whether the master is up."""
+        """Done as soon as it is known whether the master is up."""
         self.tried: asyncio.Future[None] = self._loop.create_future()
-        """Done when it is known for the first time whether it votes."""
+        """Done as soon as it is known whether the master votes."""
         self.send: Callable[[bytes, Sequence[Asker]], Silence | None] = self._refuse
-        """Send commands behind all others; a `Silence` if they were not taken."""
+        """Send commands behind all earlier ones; return a `Silence` if they were not sent."""
         self._task = self._loop.create_task(self._serve(), name=f"{TASK_NAME}{self.name}")
         self._task.add_done_callback(lambda _task: self._ended(never_began))
 
@@ -134,51 +134,51 @@ class Master:
 
     @property
     def reason(self) -> str:
-        """Why it has no vote, empty if it has one."""
+        """Why the master has no vote, empty if it has one."""
         return self.quarantine if self.up else self._silence.detail
 
     @property
     def _patience(self) -> float:
-        """For how many seconds it may be silent before it is held to be gone."""
+        """After how many seconds of silence a connection or an attempt to connect is ended."""
         return max(SHORTEST_DIAL, self._trips.timeout / 100)
 
     @property
     def up(self) -> bool:
-        """Whether commands are taken."""
+        """Whether the master is connected, and was accepted by `_examine`."""
         return self._connection is not None
 
     @property
     def votes(self) -> bool:
-        """Whether it is up, and the master, and has not forgotten locks as far as is known."""
+        """Whether it is up and not in quarantine."""
         return self.up and not self.quarantine
 
     @property
     def quarantine(self) -> str:
-        """Why it has no vote though it is up, empty if it has one."""
+        """Why a master that is up has no vote (restart guard or Sentinels); empty if it has one."""
         return ("" if self._sentry is None else self._sentry.detail) or self._route.detail
 
     @property
     def pending(self) -> int:
-        """How many commands it has to answer before all is said that was sent."""
+        """The number of commands that were sent and are not answered yet."""
         return self._connection.pending if self._connection is not None else 0
 
     @property
     def received(self) -> int:
-        """How often the present connection has received anything; it rises while it answers."""
+        """How often the present connection has received data; it rises while the master answers."""
         return self._connection.received if self._connection is not None else 0
 
     def _refuse(self, _payload: bytes, _askers: Sequence[Asker], /) -> Silence:
         return self._silence
 
     def overdue(self) -> Silence:
-        """Watch the connection because an answer is overdue; return what counts in its place."""
+        """Called when a reply is overdue: watch the connection, and return the vote instead."""
         if self._connection is not None:
             self._connection.overdue()
         slow = self._trips.too_slow(self._number)
         return Silence(Answer.TIMED_OUT, slow) if slow else request.TIMED_OUT
 
     def owe(self, payload: bytes, ttl: int) -> None:
-        """Remember a release whose key may live *ttl* ms, and repeat it until confirmed."""
+        """Repeat the release *payload* until confirmed; its key may live *ttl* ms. See `Debts`."""
         self.debts.owe(payload, ttl)
 
     async def _serve(self) -> None:
@@ -195,14 +195,14 @@ class Master:
                 self._connection.close()
 
     def _ended(self, never_began: Callable[[], None]) -> None:
-        """Called when its task has ended: wake all who wait for it if that never had a turn."""
+        """Called when the task has ended: wake waiters if it never had a turn."""
         if not self._closing:
             self._closing = True
             self._is_known()
             never_began()
 
     async def _take_leave(self) -> None:
-        """Keep the connection for those who have something to release yet, if nobody closed it."""
+        """Without a `close`, keep the connection until *cancelled* has sent the releases."""
         if not self._closing:
             self._closing = True
             self._is_known()
@@ -211,8 +211,8 @@ class Master:
     async def _stay_connected(self) -> None:
         failures = 0
         task = asyncio.current_task()
-        # A loop or a client that loses a cancellation on the way must not keep the
-        # program from ending.
+        # If redis-py or another library swallows a cancellation, this condition still ends
+        # the task; otherwise it would keep the program from ending.
         while task is not None and not task.cancelling():
             try:
                 async with asyncio.timeout(self._dial_timeout):
@@ -221,7 +221,7 @@ class Master:
                 failures += 1
                 self._step_down(why(error, self._dialler.secrets, self._dial_timeout))
                 if isinstance(error, TimeoutError) and not self._trips.fixed:
-                    # It may only be far away: a connection takes several round trips.
+                    # The master may only be far away: a connection takes several round trips.
                     self._dial_timeout = min(2 * self._dial_timeout, LONGEST_DIAL)
                 self._is_known()
             else:
@@ -241,7 +241,7 @@ class Master:
                 known.set_result(None)
 
     async def _connect(self) -> asyncio.Future[None]:
-        """Come up; the future is done when the master is down again."""
+        """Connect and examine the server; the future is done when the connection has ended."""
         down: asyncio.Future[None] = self._loop.create_future()
 
         def lost(reason: str) -> None:
@@ -271,17 +271,17 @@ class Master:
         self.debts.connected(connection.send)
         self._judged()
         if not self.votes:
-            # What has changed since the last connection was told to nobody, and through
-            # this one nothing is told that was not asked for. Leases look at their keys
-            # now: if somebody else has the lock there, that counts without a vote too.
+            # Changes since the last connection were pushed to no one, and this connection
+            # pushes only changes of keys that it has read. So leases check their keys now:
+            # a foreign value there counts against them, even without a vote.
             self._on_push(self._number, replies.EVERYTHING_CHANGED)
         return down
 
     def _judged(self) -> None:
-        """Wake all who wait to know whether the master has a vote."""
+        """Called when the vote may have changed: choose `send`, and report a change."""
         connection, sentry = self._connection, self._sentry
         if connection is None:
-            return  # it is still being examined
+            return  # it is still being examined, and does not count as up
         if sentry is not None and sentry.state is MEMBER:
             sentry = None  # it has no objection
         self._is_known(votes=sentry is None or sentry.settled)
@@ -297,15 +297,15 @@ class Master:
         if (sentry is None or sentry.settled) and self._out != reason:
             self._out = reason
             vote = Vote(self.name, Answer.QUARANTINED, self.quarantine)
-            if sentry is None or not sentry.objection:  # that is told once for all masters
+            if sentry is None or not sentry.objection:  # it is reported once for all masters
                 self._tell(False, str(vote))
             self._on_state(vote)
 
     async def _examine(self, connection: Connection) -> None:
-        """Ask a server that let us in whether it may vote, and give it the scripts."""
+        """Load the scripts and judge the server; raise if it must not be used."""
         questions = [Question(commands.INFO, self._loop)]
         questions += [Question(script.load, self._loop) for script in scripts.SCRIPTS]
-        # Not all may ask to be told of changes; they find out by trying again.
+        # These may fail: without tracking, waiters find out by trying again.
         wishes = [Question(wish, self._loop) for wish in (commands.TRACKING, commands.CAN_FREE)]
         if self._sentry is not None:
             wishes += [Question(wish, self._loop) for wish in self._sentry.questions]
@@ -338,7 +338,7 @@ class Master:
             await self._sentry.examine(connection, info, [await w.reply for w in wishes[2:]])
 
     def _report(self, silence: Silence) -> None:
-        """Tell once how the master stands, not at each attempt to connect."""
+        """Report that the master is up or down, unless that was reported last."""
         if silence != self._told:
             self._told = silence
             good = silence.answer is Answer.GRANTED
@@ -367,12 +367,12 @@ class Master:
         self.debts.lost()
 
     def heard(self) -> asyncio.Future[object] | None:
-        """Return what is done when all that was sent is answered; ``None`` while it is down."""
+        """Send PING, whose reply follows those to all earlier commands; ``None`` if not sent."""
         question = Question(commands.PING, self._loop)
         return question.reply if self.send(question.payload, [question]) is None else None
 
     def close(self) -> None:
-        """Begin to end the connection, and all attempts to have one."""
+        """Begin to end the connection and the task that renews it; see `ended`."""
         self._closing = True
         self.debts.close()
         self._is_known()
@@ -380,7 +380,7 @@ class Master:
         self._route.close()
 
     def abandon(self) -> None:
-        """End the connection in an event loop that was closed: the task there never runs again."""
+        """End the connection of a closed event loop, in which the task never runs again."""
         self._closing = True
         self._route.abandon()
         if self._sentry is not None:
@@ -391,10 +391,10 @@ class Master:
 
     async def ended(self) -> None:
         """
-        Wait until everything has ended after `close`.
+        Wait until the task and the route have ended after `close`.
 
         Cancellation:
-            It ends all the same.
+            They end all the same.
         """
         await asyncio.wait([self._task])
         await self._route.ended()

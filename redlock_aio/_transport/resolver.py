@@ -1,14 +1,14 @@
 """
-Looking up host names, each in a thread of its own.
+Looks up host names, each in a thread of its own.
 
-`loop.getaddrinfo` runs in the event loop's default executor, which the program shares, and
-a look-up can't be cancelled. A name server that hangs would take one of its threads with
-each attempt to connect, until nothing else runs there, and keep the program from ending,
-because the threads of an executor are joined.
+`loop.getaddrinfo` runs in the event loop's default executor, which the program also uses,
+and a look-up can't be cancelled. With a name server that hangs, each attempt to connect
+would occupy one of its threads until nothing else runs there. The program could not end
+either, because the threads of an executor are joined.
 
-- There is one look-up for a host and port at a time, whoever asks for it.
+- There is at most one look-up for a host and port at a time; all callers share it.
 - Its thread is a daemon: a program that ends does not wait for it.
-- A result that comes when nobody waits any more is kept for the next who asks.
+- A result that comes when no task waits any more is kept for the next caller.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ import time
 from collections.abc import Sequence
 
 KEPT_FOR = 10.0
-"""For how many seconds a result is kept that came too late for all who had asked for it."""
+"""For how many seconds a result is kept that no caller has taken."""
 
 
 class LookUp:
@@ -45,7 +45,7 @@ class LookUp:
         return self._ended_at is None or time.monotonic() < self._ended_at + KEPT_FOR
 
     def start(self) -> None:
-        """Begin in a thread; raises RuntimeError if the process can't have another."""
+        """Start the thread; raises RuntimeError if the process can't have another."""
         name = f"redlock_aio looks up {self._host}"
         threading.Thread(target=self._run, name=name, daemon=True).start()
 
@@ -53,13 +53,13 @@ class LookUp:
         try:
             entries = socket.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
             self._found = tuple(dict.fromkeys(str(entry[4][0]) for entry in entries))
-        except (OSError, UnicodeError) as error:  # UnicodeError: it can't be a host name
+        except (OSError, UnicodeError) as error:  # UnicodeError: not a possible host name
             self._error = error
         with _lock:
             self._ended_at = time.monotonic()
             waiters, self._waiters = self._waiters, {}
         for waiter, loop in waiters.items():
-            with contextlib.suppress(RuntimeError):  # That loop was closed.
+            with contextlib.suppress(RuntimeError):  # its loop was closed
                 loop.call_soon_threadsafe(_wake, waiter)
 
     async def ended(self) -> None:
@@ -83,7 +83,7 @@ class LookUp:
                 self._waiters.pop(waiter, None)
 
     def result(self) -> Sequence[str]:
-        """Return the addresses, or raise the error, as `socket.getaddrinfo`."""
+        """Return the addresses, or raise the error of `socket.getaddrinfo`."""
         if self._error is not None:
             raise self._error
         return self._found
@@ -94,7 +94,7 @@ _look_ups: dict[tuple[str, int], LookUp] = {}
 
 
 def _forget_all() -> None:
-    """Forget what is underway: a forked child does not have the threads of its parent."""
+    """Forget all look-ups: a forked child does not have the threads of its parent."""
     global _lock  # noqa: PLW0603 - the parent may have held it while it forked
     _lock = threading.Lock()
     _look_ups.clear()
@@ -105,7 +105,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def is_numeric(host: str) -> bool:
-    """Return whether *host* is an address, for which nobody has to be asked."""
+    """Return whether *host* is an IP address, which needs no look-up."""
     try:
         ipaddress.ip_address(host)
     except ValueError:
@@ -115,15 +115,15 @@ def is_numeric(host: str) -> bool:
 
 async def look_up(host: str, port: int) -> Sequence[str]:
     """
-    Return the addresses of *host*, one at least, in the order in which to try them.
+    Return at least one address of *host*, in the order in which to try them.
 
     Raises:
-        OSError, UnicodeError: There are none; as `socket.getaddrinfo`.
+        OSError, UnicodeError: There is none; as `socket.getaddrinfo`.
 
         RuntimeError: The process can't have another thread.
 
     Cancellation:
-        The look-up goes on; the next who asks gets its result.
+        The look-up goes on; the next caller gets its result.
     """
     if is_numeric(host):
         return (host,)
@@ -135,7 +135,7 @@ async def look_up(host: str, port: int) -> Sequence[str]:
             look_up.start()
             _look_ups[key] = look_up
     await look_up.ended()
-    # It is taken, so the next who asks wants to know anew.
+    # A result that was taken is not kept: the next caller looks up anew.
     with _lock:
         if _look_ups.get(key) is look_up:
             del _look_ups[key]

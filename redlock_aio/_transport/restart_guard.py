@@ -1,8 +1,8 @@
 """
-What the sentries of one manager share.
+The state that the sentries of one manager share.
 
-Only together can they see that a whole set of masters is new, and for how long any
-program on these masters waits.
+Only all masters together show whether a whole set is new, and which quarantine is the
+longest that any program on these masters uses.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,25 +19,24 @@ from redlock_aio._transport.sentry import Sentry
 
 class Guard:
     """
-    What the sentries of one manager share.
+    The state that the sentries of one manager share.
 
     Args:
-        seen: What is known of each address; it outlives the connections.
+        seen: The observations of each address; they outlive the connections.
 
         clock: The clock of leases.
 
-        lasts: For how many seconds a forgotten lease may be believed at most, as far
-            as this program knows; it grows when a master's marker says more.
+        lasts: The quarantine in seconds: the longest validity of a lease that a master
+            may have lost. It grows when the marker of a master carries a longer one.
 
-        strict: Whether young servers without a marker have restarted even if all
-            of them are like that.
+        strict: Whether young servers without a marker count as restarted even if all
+            masters are like that.
 
-        tell: Called with a sentence that an operator should know, and whether it is
-            good news.
+        tell: Called with True for good news and a sentence for operators.
 
         addresses: The names of the masters.
 
-        key: Under which key sets of masters are declared.
+        key: The key under which sets of masters are declared.
     """
 
     def __init__(
@@ -83,13 +82,14 @@ class Guard:
 
     def learn(self, lasts: float, *, by: Sentry | None = None) -> None:
         """
-        Wait for *lasts* seconds, if that is longer: some program on these masters does.
+        Lengthen the quarantine to *lasts* seconds if that is longer; it is never shortened.
 
-        A program with a longer *max_ttl* writes its quarantine on a master before that
-        votes for it. So all masters that may have forgotten its leases wait for them.
+        A program with a longer *max_ttl* writes its quarantine into the marker of a master
+        before that master votes for it. Hence every master that may have forgotten one of
+        its leases stays in quarantine until that lease is over.
 
         Args:
-            by: Whose master says so; it is being judged.
+            by: The sentry that has read the marker; it is judging, and is not notified.
         """
         if milliseconds(lasts) <= milliseconds(self.lasts):
             return
@@ -109,12 +109,12 @@ class Guard:
         """
         Mark all masters as members, if none of them has a marker.
 
-        It is a new set only if none of them says otherwise when all are marked:
-        meanwhile somebody may have marked one as rejoining who knows it from before.
-        One that can't be marked is judged alone.
+        The set is new only if the markers, read back after all were written, still say so:
+        another program that knows a master from before may have marked it as rejoining
+        meanwhile. A master that can't be marked is judged alone.
 
         Cancellation:
-            What is marked by then stays marked.
+            Markers that were written by then stay.
         """
         sentries = self.sentries
         if self.founding or self.is_old or any(sentry.state is None for sentry in sentries):
@@ -142,4 +142,4 @@ class Guard:
                     sentry.stand(Verdict(MEMBER), marker)
             elif not new and marked == GRANTED:
                 sentry.ask_for(quarantine.not_new(sentry.info, sentry.lasts, certain=True))
-                sentry.doubt()  # of our own writing we are not told
+                sentry.doubt()  # masters do not push a client's own changes to it

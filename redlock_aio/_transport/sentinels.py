@@ -1,20 +1,20 @@
 """
-The Sentinels of one master: asking each of them, and what follows from their answers.
+The Sentinels of one master: asks each of them, and acts on their answers.
 
-    Sentinel 1 ──┐ asked every 0.5 s, and at once when one tells of a switch
+    Sentinel 1 ──┐ asked every 0.5 s, and at once when one pushes a switch
     Sentinel 2 ──┼─► Confirmation ─► where to dial
     Sentinel 3 ──┘                └► until when the connection takes commands of locks
 
-Each Sentinel has a task and a connection of its own, so one that hangs holds nobody
-up. The laws of this file:
+Each Sentinel has a task and a connection of its own, so that one that hangs does not
+delay the others. The laws of this file:
 
-- Only a server is dialled that a majority confirms at that moment; so whatever follows
-  from the first look at it, such as a quarantine, begins after the confirmation.
-- The clock is read whenever a command is sent. A timer would not do: a loop that was
-  stalled runs what is ready before what is due, and would send one more command.
-- A grant that was asked for in time counts whenever it comes, because a lease lives
-  from when it was asked for. So the connection stays when the confirmation runs out.
-- It ends when a majority names another server, or this one in a later epoch.
+- A server is dialled only while a majority confirms it. Hence everything that begins
+  with its first examination, such as a quarantine, begins after the confirmation.
+- The clock is read whenever a command is sent. A timer would not do: after a stall the
+  loop runs ready callbacks before due timers, and would send one more command.
+- A grant that was requested in time counts whenever it comes, because a lease lives from
+  the request. So the connection stays open when the confirmation runs out.
+- The connection ends when a majority names another server, or this one in a later epoch.
 """
 
 import asyncio
@@ -33,13 +33,13 @@ from redlock_aio._transport.connection import Connection, Question
 from redlock_aio._transport.handshake import mute, why
 
 ANSWER_TIMEOUT = 1.0
-"""For how many seconds a Sentinel may be silent when it was asked."""
+"""After how many seconds of silence the connection to a Sentinel is ended, if it was asked."""
 
 DIAL_TIMEOUT = 3.0
-"""For how many seconds a Sentinel may be dialled, which takes several round trips."""
+"""The time-out in seconds for connecting to a Sentinel, which takes several round trips."""
 
 PATIENCE = 0.8
-"""For how many seconds an attempt to dial waits for a majority; less than it may last in all."""
+"""For how many seconds `Sentinels.dial` waits for a majority; less than its whole time-out."""
 
 
 class ConfirmedConnection(Connection):
@@ -47,9 +47,9 @@ class ConfirmedConnection(Connection):
     A connection to a master that Sentinels name.
 
     Args:
-        sentinels: Who confirms that it is the master.
+        sentinels: The Sentinels that confirm the master.
 
-        configuration: As what it was dialled.
+        configuration: The configuration in which it was dialled.
     """
 
     __slots__ = ("_sentinels", "configuration", "confirmed_until")
@@ -63,7 +63,7 @@ class ConfirmedConnection(Connection):
         self.confirmed_until = -math.inf
 
     def send(self, payload: bytes, askers: Sequence[Asker], /) -> Silence | None:
-        """Send as `Connection.send` does while confirmed; else send only what needs no vote."""
+        """As `Connection.send` while confirmed; otherwise as for a master without a vote."""
         sentinels = self._sentinels
         if sentinels.clock() <= self.confirmed_until:
             return super().send(payload, askers)
@@ -71,7 +71,7 @@ class ConfirmedConnection(Connection):
 
 
 class Route:
-    """How a master is reached that is always at one address."""
+    """The route to a master with a fixed address."""
 
     outlives = 0.0
     """For how many seconds a master that was replaced may go on granting locks."""
@@ -83,7 +83,7 @@ class Route:
 
     async def dial(self) -> tuple[asyncio.Transport, object]:
         """
-        Connect to it; see `Dialler.dial`.
+        Connect to the master; see `Dialler.dial`.
 
         Cancellation:
             The connection is closed.
@@ -91,25 +91,25 @@ class Route:
         return await self._dialler.dial()
 
     def connection(self, *args: Any, **kwargs: Any) -> Connection:
-        """Return the `Connection` for what was dialled last; the arguments are its own."""
+        """Return a `Connection` to the server dialled last, made with these arguments."""
         return Connection(*args, **kwargs)
 
     def identified(self, info: ServerInfo) -> ServerInfo:
-        """Return *info* with a run_id that tells the server from all that were there before."""
+        """Return *info* with a run_id that no earlier server at this address had."""
         return info
 
     def close(self) -> None:
         """Begin to end the tasks that find the master."""
 
     def abandon(self) -> None:
-        """Do so in an event loop that was closed."""
+        """End their connections in an event loop that was closed."""
 
     async def ended(self) -> None:
         """
-        Wait until that has ended.
+        Wait until these tasks have ended after `close`.
 
         Cancellation:
-            It ends all the same.
+            They end all the same.
         """
 
 
@@ -120,7 +120,7 @@ def route_to(
     changed: Callable[[], None],
     tell: Callable[[bool, str], None],
 ) -> Route:
-    """Return how *dialler*'s master is reached; see `Sentinels` for the arguments."""
+    """Return the route to the master of *dialler*; see `Sentinels` for the arguments."""
     if isinstance(dialler, ServiceDialler):
         return Sentinels(dialler, clock, changed=changed, tell=tell)
     return Route(dialler)
@@ -128,17 +128,17 @@ def route_to(
 
 class Sentinels(Route):
     """
-    What the Sentinels of one master say, again and again, until `close`.
+    The route to a master that Sentinels name; polls them until `close`.
 
     Args:
-        dialler: The master.
+        dialler: Makes the connections to the master and to its Sentinels.
 
         clock: The clock of leases.
 
-        changed: Called when the master of the present connection is not confirmed any
-            more, or is confirmed again.
+        changed: Called when the confirmation of the connected server runs out, or it is
+            confirmed again.
 
-        tell: Called with a sentence that an operator should know.
+        tell: Called with True for good news and a sentence for operators.
     """
 
     outlives = confirmation.CONFIRMED_FOR
@@ -175,7 +175,7 @@ class Sentinels(Route):
 
     @property
     def detail(self) -> str:  # type: ignore[override]
-        """Why the server of the present connection is not confirmed, empty if it is."""
+        """Why the connected server is not confirmed, empty if it is."""
         connection = self._connection
         now = self.clock()
         if connection is None or now <= connection.confirmed_until:
@@ -184,13 +184,13 @@ class Sentinels(Route):
 
     @property
     def silence(self) -> Silence:
-        """What stands for the vote of a server that is not confirmed."""
-        if self._silence is None:  # until the next answer it is the same
+        """The vote of a server that is not confirmed."""
+        if self._silence is None:  # cached until the next answer
             self._silence = Silence(Answer.QUARANTINED, self.detail)
         return self._silence
 
     def identified(self, info: ServerInfo) -> ServerInfo:
-        """Return *info* as of the epoch in which the server was dialled."""
+        """Return *info* with the configuration epoch in which the server was dialled."""
         return info.in_epoch(self._dialled.epoch) if self._dialled is not None else info
 
     async def dial(self) -> tuple[asyncio.Transport, object]:
@@ -198,9 +198,9 @@ class Sentinels(Route):
         Connect to the server that a majority confirms.
 
         Raises:
-            ConnectionError: No server is confirmed; the text says what each Sentinel says.
+            ConnectionError: No server is confirmed; the text has the answer of each Sentinel.
 
-            OSError, redis.RedisError: It could not be reached, or did not let us in.
+            OSError, redis.RedisError: The server could not be reached, or refused the login.
 
         Cancellation:
             The connection is closed.
@@ -215,24 +215,24 @@ class Sentinels(Route):
         return await self._service.dial_to(found.host, found.port)
 
     def connection(self, *args: Any, **kwargs: Any) -> ConfirmedConnection:
-        """Return the connection for what was dialled last."""
+        """Return the connection to the server dialled last."""
         if self._dialled is None:
             raise ConnectionError("no server was dialled")
         connection = ConfirmedConnection(
             *args, sentinels=self, configuration=self._dialled, **kwargs
         )
-        # A majority may have come to name another server while this one was dialled. The
-        # next answer ends the connection then; now it has no transport yet to be ended.
+        # A majority may name another server since this one was dialled. In that case the
+        # next answer ends the connection; now it has no transport yet that could be ended.
         connection.confirmed_until = self._confirmation.until(self._dialled)
         self._connection = connection
         self._is_confirmed = True
         return connection
 
     async def _ask(self, number: int, sentinel: Dialler) -> None:
-        """Ask one Sentinel again and again, over a connection that is renewed when it ends."""
+        """Ask one Sentinel until cancelled; connect again whenever the connection ends."""
         task = asyncio.current_task()
-        # A loop or a client that loses a cancellation on the way must not keep the
-        # program from ending.
+        # If redis-py or another library swallows a cancellation, this condition still ends
+        # the task; otherwise it would keep the program from ending.
         while task is not None and not task.cancelling():
             try:
                 async with asyncio.timeout(DIAL_TIMEOUT):
@@ -257,7 +257,7 @@ class Sentinels(Route):
         self._open.add(connection)
         task = asyncio.current_task()
         try:
-            # To failovers; a Sentinel that does not allow it is only polled.
+            # To failovers; a Sentinel that forbids the subscription is only polled.
             subscription = Subscription(confirmation.SUBSCRIBE)
             connection.send(subscription.payload, [subscription])
             while task is not None and not task.cancelling():
@@ -270,7 +270,7 @@ class Sentinels(Route):
     async def _ask_once(self, number: int, connection: Connection) -> None:
         commands = confirmation.questions(self._service.service)
         questions = [Question(command, self._loop) for command in commands]
-        # The answers are true of some instant after this one.
+        # Read before sending: the answers describe some instant after this one.
         asked_at = self.clock()
         refused = connection.send(b"".join(commands), questions)
         connection.overdue()
@@ -282,7 +282,7 @@ class Sentinels(Route):
         self._conclude()
 
     def _pushed(self, _number: int, push: object) -> None:
-        """Ask all Sentinels now if one tells of a failover; the others may know it, too."""
+        """Called with each push: after a failover all Sentinels are asked at once."""
         if confirmation.is_switch(push, self._service.service) and not self._asked.done():
             self._asked.set_result(None)
             self._asked = self._loop.create_future()
@@ -309,7 +309,7 @@ class Sentinels(Route):
             self._changed()
 
     def close(self) -> None:
-        """Begin to end all connections to Sentinels."""
+        """Cancel the tasks, which end their connections; see `ended`."""
         for task in self._tasks:
             task.cancel()
 
@@ -320,13 +320,13 @@ class Sentinels(Route):
 
     async def ended(self) -> None:
         """
-        Wait until everything has ended after `close`.
+        Wait until all tasks have ended after `close`.
 
         Cancellation:
-            It ends all the same.
+            They end all the same.
         """
         await asyncio.wait(self._tasks)
 
 
 def _ignore(_reason: str, *_: object) -> None:
-    """Nobody is owed anything when the connection to a Sentinel ends."""
+    """Do nothing when the connection to a Sentinel ends: it has no debts or votes."""

@@ -1,15 +1,15 @@
 """
-Masters that may have forgotten locks, and how they come to vote again.
+Examines one master: may it have forgotten locks, and when does it vote again?
 
     away ──► UNDECIDED ──► QUARANTINED ──► MEMBER
-       └─────────┴───────────────┴───────────┘ (by what `quarantine.judge` says)
+       └─────────┴───────────────┴───────────┘ (by the verdict of `quarantine.judge`)
 
-A `Sentry` examines one master at each connection, before it is sent anything of a
-lock, and goes on looking while the connection lives: when the quarantine is over, when the
-server says that its marker was changed, and now and then, for proxies that hide it. A
-member that has lost its marker loses its connection, so that nothing underway counts.
+A `Sentry` examines its master on each new connection, before any command of a lock is sent
+there, and again while the connection lives: when the quarantine is over, when the server
+pushes a change of the marker, and periodically, for proxies that hide such pushes. If a
+member has lost its marker, the connection is ended: no reply that is underway then counts.
 
-What the sentries of one manager share is in `restart_guard`.
+The state that the sentries of one manager share is in `restart_guard`.
 """
 
 import asyncio
@@ -39,17 +39,17 @@ from redlock_aio._transport.handshake import (
 from redlock_aio._transport.sentinels import Route
 
 WRITES = 3
-"""How often a marker is written in a row; somebody may be quicker, or the server be full."""
+"""How often a marker is written in a row: another program may be first, or memory be full."""
 
 REFUSED = 0.75, 1.25
-"""After how many seconds it is seen whether other sets of masters are still in use."""
+"""After how many seconds (random, in this range) a refused set of masters is examined again."""
 
 SAME_WORDS = 0.2
 """Seconds for which the text about a master without a vote is reused."""
 
 
 class Shared(Protocol):
-    """What the sentries of one manager share; see `restart_guard`."""
+    """The state that the sentries of one manager share; see `restart_guard.Guard`."""
 
     seen: list[Seen]
     clock: Callable[[], float]
@@ -64,7 +64,7 @@ class Shared(Protocol):
         """Whether some master is known not to be new."""
 
     def learn(self, lasts: float, *, by: "Sentry | None" = None) -> None:
-        """Wait for *lasts* seconds, if that is longer, as the master of *by* says."""
+        """Lengthen the quarantine to *lasts* seconds; *by* is the sentry that reports it."""
 
     async def found(self) -> None:
         """Mark all masters as members, if none of them has a marker."""
@@ -72,16 +72,16 @@ class Shared(Protocol):
 
 class Sentry:
     """
-    Who knows whether one master may have forgotten locks.
+    Watches the marker and run_id of one master, and quarantines it after a restart or flush.
 
     Args:
-        number: Which of the masters it is.
+        number: The number of the master.
 
-        on_push: Called with its number and with what the server says unasked.
+        on_push: Called with that number and each push of the server.
 
-        judged: Called when it is known whether it has a vote.
+        judged: Called when it becomes known whether the master has a vote.
 
-        route: How it is reached, and told from the servers that were there before.
+        route: The route to the master, which also distinguishes it from earlier servers.
     """
 
     def __init__(
@@ -94,13 +94,13 @@ class Sentry:
         route: Route,
     ) -> None:
         self.state: quarantine.State | None = None
-        """How the master stands, ``None`` while it is away."""
+        """The state of the master, ``None`` while it is away."""
         self.at_once = False
-        """Whether the connection was ended by us, to see anew what the master has."""
+        """Whether `_again` ended the connection: the master is to be dialled without a delay."""
         self.settled = False
-        """Whether enough has been done to decide."""
+        """Whether the state is final, or `UNDECIDED` after all quick rereads of the marker."""
         self.unmarked = False
-        """Whether it had no marker when we came."""
+        """Whether the master had no marker when this connection was examined."""
         self._guard = guard
         self._number = number
         self._on_push = on_push
@@ -117,7 +117,7 @@ class Sentry:
         self._forgot_at = -math.inf
         self._reason = quarantine.Reason.NONE
         self.objection = ""
-        """What other programs say against it, if nothing else does."""
+        """Why `Declarations` refuse the vote of a member, empty if they do not."""
         self._silence = Silence(Answer.QUARANTINED)
         self._said_at = -math.inf
         self.info: ServerInfo
@@ -129,10 +129,10 @@ class Sentry:
     @property
     def lasts(self) -> float:
         """
-        For how many seconds it stays away when it may have forgotten locks.
+        The length of the quarantine of this master in seconds.
 
-        It is longer for a master behind Sentinel, so markers carry the part that is the
-        same for all.
+        It is longer for a master behind Sentinel. Markers carry only the part that is the
+        same for all masters.
         """
         return self._guard.lasts + self._outlives
 
@@ -146,7 +146,7 @@ class Sentry:
 
     @property
     def why(self) -> str:
-        """By what this quarantine is told from others."""
+        """A text that is equal for equal quarantines, so that each is reported once."""
         return f"{self.info.run_id} {self._reason.name} {bool(self.objection)}"
 
     @property
@@ -158,11 +158,11 @@ class Sentry:
 
     @property
     def left(self) -> float:
-        """For how many seconds it has no vote yet."""
+        """For how many more seconds the master has no vote."""
         return self._until - self._guard.clock()
 
     def send(self, payload: bytes, askers: Sequence[Asker], /) -> Silence | None:
-        """Send what a master without a vote may get; a `Silence` if there is anything else."""
+        """Send what a master without a vote may get; return a `Silence` if nothing is sent."""
         now = self._guard.clock()
         if now > self._said_at + SAME_WORDS:
             self._said_at = now
@@ -170,30 +170,30 @@ class Sentry:
         connection, silence = self._connection, self._silence
         return silence if connection is None else mute(connection.send, payload, askers, silence)
 
-    # Looking.
+    # Examination of the server and its marker.
 
     def meet(self, connection: Connection) -> None:
-        """Hear what a server says unasked from before its marker is read."""
+        """Use *connection* from now on, so that no push is missed before the marker is read."""
         self._connection = connection
 
     @property
     def questions(self) -> tuple[bytes, ...]:
-        """What a server is asked before it is examined."""
+        """The commands of which `examine` needs the replies."""
         return self._guard.declarations.read, commands.CACHING, commands.LOOK
 
     async def examine(
         self, connection: Connection, info: ServerInfo, replies: Sequence[object]
     ) -> None:
         """
-        Judge a server that let us in.
+        Judge the server of a new connection.
 
         Args:
-            info: What it says of itself.
+            info: Its reply to ``INFO``.
 
-            replies: To the `questions`.
+            replies: Its replies to the `questions`.
 
         Raises:
-            MasterError: It does not let us use the marker.
+            MasterError: It forbids access to the marker.
 
             ConnectionError: The connection has ended.
 
@@ -210,8 +210,8 @@ class Sentry:
             sets, number = self._guard.declarations, self._number
             declared = sets.join(number, info, connection, replies[0])
             await self._judge(self._identified(info), marker)
-            await sets.joined(number, connection, declared)  # it gets no packed before
-            if self._doubt:  # the marker was changed while our set was declared
+            await sets.joined(number, connection, declared)  # no vote before
+            if self._doubt:  # the marker was changed while the set was declared
                 self._doubt = False
                 await self._look()
         except BaseException:
@@ -220,10 +220,10 @@ class Sentry:
 
     async def stay(self, down: asyncio.Future[None]) -> None:
         """
-        Look after a connection until it is *down*.
+        Examine the master again and again until its connection is *down*.
 
         Cancellation:
-            Nothing is looked after any more.
+            The master is not examined any more.
         """
         while not down.done():
             try:
@@ -239,7 +239,7 @@ class Sentry:
                     self._connection.condemn(display.harmless(str(error)))
 
     async def _rest(self, down: asyncio.Future[None]) -> None:
-        """Wait until there is something to look at."""
+        """Wait until the next examination is due or doubt arises, or the connection is *down*."""
         wait = self._pause()
         if not self._doubt:
             self._wake = wake = asyncio.get_running_loop().create_future()
@@ -247,7 +247,7 @@ class Sentry:
         self._doubt = False
 
     def _pause(self) -> float:
-        """Return for how many seconds there is nothing to do."""
+        """Return after how many seconds to look again; settle if quick rereads have not helped."""
         if self.state is UNDECIDED:
             self._rereads += 1
             if self._rereads > len(quarantine.REREADS) and not self.settled:
@@ -256,7 +256,7 @@ class Sentry:
         return quarantine.pause(self.state, self.left, self.lasts, self._rereads)
 
     async def _look(self) -> None:
-        """See whether the server and its marker are what they were."""
+        """Declare the set again if that is due, read INFO and the marker, and judge by them."""
         connection = self._connection
         if connection is None:
             return
@@ -272,7 +272,7 @@ class Sentry:
         if self._connection is not connection:
             return
         if stood != self._stood or (self.state is UNDECIDED and self._guard.founding):
-            return  # a new set was, or is being, founded: what was read may be ours
+            return  # a new set was, or is being, founded: this program may have written the marker
         if self.state is MEMBER:
             verdict = self._verdict(now, found)
             if verdict.state is not MEMBER:
@@ -292,7 +292,7 @@ class Sentry:
         return verdict
 
     async def _judge(self, info: ServerInfo, marker: Marker | None) -> None:
-        """Draw the consequences of what was found, and write them down there."""
+        """Judge by *info* and *marker*, write the new marker if one is due, and set the state."""
         self.info = info
         self._started = self._guard.clock() - (info.uptime or 0)
         verdict = self._verdict(info, marker)
@@ -307,14 +307,14 @@ class Sentry:
                 raise forbidden(marked)
             longest = marker is not None and marker.lasts >= milliseconds(self.lasts)
             if marker == verdict.write and not verdict.careful and longest:
-                break  # it says no more than what we know, and we know why
+                break  # it equals what was written: no other program knows more
             verdict = self._verdict(info, marker)
             if isinstance(marked, Exception) and verdict.state is MEMBER:
                 must_carry(marker, self.lasts, marked)
         self.stand(verdict, marker)
 
     def ask_for(self, verdict: Verdict) -> tuple[Question, Question] | None:
-        """Write what *verdict* says, and read what is there then; ``None`` if it says nothing."""
+        """Write the marker of *verdict* and read it back; ``None`` if it has none to write."""
         if verdict.write is None or self._connection is None:
             return None
         loop = asyncio.get_running_loop()
@@ -333,7 +333,7 @@ class Sentry:
         )
 
     def stand(self, verdict: Verdict, marker: Marker | None) -> None:
-        """Let the master stand as *verdict* says, for which *marker* was read."""
+        """Set the state and the end of the quarantine by *verdict*, for which *marker* was read."""
         self._remember(verdict, marker)
         before, self.state = self.state, verdict.state
         self._stood += 1
@@ -353,17 +353,17 @@ class Sentry:
 
     def outlasted(self) -> None:
         """
-        Judge anew, because the quarantine is longer now.
+        Called when the quarantine has become longer: examine the master again soon.
 
-        A vote that it ends is ended at once. Else the master that tells of the longer one
-        would vote, and this one could still grant the same lock before it is looked at.
+        If this master would be in quarantine now, its vote ends at once. Otherwise the master
+        that reported it could vote, and this one grant the same lock before it is examined.
         """
         if self.state is MEMBER and self._guard.clock() < self._forgot_at + self.lasts:
             self._again("it may have forgotten locks of a program with a longer max_ttl")
         self.doubt()
 
     def heard(self, number: int, push: object) -> None:
-        """Take what the server says unasked."""
+        """Called with each push: a flush ends the connection, a changed marker is examined."""
         changed = replies.changed(push)
         if changed is None:
             self._again("its keys were flushed")
@@ -373,25 +373,25 @@ class Sentry:
         self._on_push(number, push)
 
     def doubt(self) -> None:
-        """Look soon what the marker says."""
+        """Examine the marker soon."""
         self._doubt = True
         if self._wake is not None and not self._wake.done():
             self._wake.set_result(None)
 
     def refuse(self) -> None:
-        """Take the vote from the master, and from what is underway; called for all of them."""
+        """End the vote of the master, and of replies underway; called for every master."""
         if self.state is MEMBER:
             self._again(self._guard.declarations.refusal)
-        self.doubt()  # our set is taken back there
+        self.doubt()  # the next look withdraws the declared set there
 
     def _again(self, reason: str) -> None:
-        """End the connection, so that nothing counts that is underway, and look anew."""
+        """End the connection, so that no reply underway counts, and dial again at once."""
         if self._connection is not None:
             self.at_once = True
             self._connection.condemn(reason)
 
     def gone(self) -> None:
-        """Hear that the connection has ended."""
+        """Called when the connection has ended: remember when the server was last seen."""
         if self.state is not None:
             guard, number = self._guard, self._number
             guard.seen[number] = quarantine.last_seen(guard.seen[number], guard.clock())

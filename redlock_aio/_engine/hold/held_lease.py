@@ -1,8 +1,8 @@
 """
-One lease as the engine keeps it: its state, its key, who shares it, whom its loss cancels.
+One lease as the engine keeps it: its state, key and sharers, and the bodies that it guards.
 
 A `HeldLease` knows neither the watchdog nor the locks above it. It reports by one
-callback (`on_recheck`), and by what is registered with it: scopes and an event.
+callback (`on_recheck`), and by the scopes and the event that are registered with it.
 """
 
 import asyncio
@@ -38,11 +38,11 @@ class HeldLease(Lifetime):
     One lease as the engine keeps it.
 
     Args:
-        attempt: What has won it: the token, the key and the fencing token.
+        attempt: The attempt that has won it, with its token, key and fencing token.
 
-        resources: Their names, as the user gave them.
+        resources: The names that are locked, as the user gave them.
 
-        line: The tasks of this process that want the same key.
+        line: The local queue of the key.
 
         now: The present instant, after a majority was counted.
 
@@ -86,7 +86,7 @@ class HeldLease(Lifetime):
         self.released: Round | None = None
         """The round that releases it, once it has ended."""
         self.scope: CancelScope | None = None
-        """What cancels the body of the task that entered it first."""
+        """The scope that cancels the body of the task that entered it first."""
         self.guarded: Sharer = None
         """The task whose body `scope` cancels."""
         self.inner: tuple[tuple[CancelScope, Sharer], ...] = ()
@@ -115,13 +115,13 @@ class HeldLease(Lifetime):
 
     def handover(self, now: float, boot: str) -> Handed:
         """
-        Return what another process must know to go on with the lease.
+        Return the values that another process needs to go on with the lease.
 
         Args:
             boot: The boot that *now* counts from, see `clock.boot_of`.
 
         Raises:
-            RedlockError: Others share it.
+            RedlockError: Other leases share it.
         """
         if self.count > 1:
             names = ", ".join(map(repr, self.resources))
@@ -156,9 +156,9 @@ class HeldLease(Lifetime):
         self, emitter: Emitter, end: Callable[[], Coroutine[Any, Any, None]]
     ) -> None:
         """
-        Release the lease by *end*, and emit how it has ended.
+        Release the lease by *end*, then emit the event of its end.
 
-        It is for the first call that releases it: that one gets the masters' answers.
+        Meant for the first call that releases it, which waits for the masters' replies.
 
         Cancellation:
             As for *end*; the event is emitted all the same.
@@ -170,7 +170,7 @@ class HeldLease(Lifetime):
             if held is not None:
                 emitter.emit(self.end_event(held))
             else:
-                emitter.flush()  # Its loss may be an event that waits for the next turn.
+                emitter.flush()  # the event of its loss may wait for the next turn
 
     def apply_release(self) -> None:
         """Mark it as lost if the replies to its release say that the key was gone before."""
@@ -211,11 +211,11 @@ class HeldLease(Lifetime):
         if self.state is HELD:
             self.lose(reason)
             if self._lost is not None:
-                with contextlib.suppress(RuntimeError):  # Its waiters are in that loop.
+                with contextlib.suppress(RuntimeError):  # its waiters are in that loop
                     self._lost.set()
 
     def add_share(self, task: Sharer) -> None:
-        """Count one more lease that shares it, of *task*."""
+        """Add a lease of *task* to those that share it."""
         if self.count:
             self.others = (*self.others, task)
         else:
@@ -223,7 +223,7 @@ class HeldLease(Lifetime):
         self.count += 1
 
     def remove_share(self, task: Sharer) -> None:
-        """Count one lease less, that of *task*."""
+        """Remove a lease of *task* from those that share it."""
         self.count -= 1
         others = list(self.others)
         if task in others:
@@ -233,15 +233,15 @@ class HeldLease(Lifetime):
         self.others = tuple(others)
 
     def dropped(self, task: Sharer) -> str:
-        """Count one less, who did not release it; return what a warning says of that."""
+        """Remove a lease of *task* that was not released; return the text of the warning."""
         self.remove_share(task)
-        if self.count:  # The others go on, and the last of them releases it.
+        if self.count:  # the last of the others releases it
             return f"was never released; {self.count} more share it"
         self.renewed = False
         return "was never released; it is not extended any more"
 
     def guard(self, scope: CancelScope, task: Sharer) -> None:
-        """Cancel one more body, that of *task*, when the lease is lost."""
+        """Register *scope*, by which a loss of the lease cancels the body of *task*."""
         if self.scope is None and not self.inner:
             self.scope = scope
             self.guarded = task
@@ -256,10 +256,10 @@ class HeldLease(Lifetime):
             self.inner = tuple(inner for inner in self.inner if inner[0] is not scope)
 
     def add_note(self, error: BaseException | None) -> None:
-        """Add the loss, if the lease is lost, to an *error* of a body that does not tell it."""
+        """If the lease is lost, add that to *error* as a note, unless the error says so."""
         if self.state is LOST and isinstance(error, Exception):
             loss = str(LockLostError(self.resources, self.reason))
-            # The body of another share may have raised or noted it.
+            # The body of another share may have raised this error, or noted the loss.
             if str(error) != loss and loss not in getattr(error, "__notes__", ()):
                 error.add_note(loss)
 

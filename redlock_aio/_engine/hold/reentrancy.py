@@ -2,8 +2,8 @@
 Re-entrant locks: a second acquisition by the same owner shares the lease that it holds.
 
 A lease belongs to the *owner* of its lock, or without one to the task that has acquired
-or entered it. To share it, no master is asked; the last release releases it. Without
-``reentrant=True`` an acquisition that would wait for its own owner for ever raises instead.
+or entered it. The masters are not asked for a share; the last release releases the lease.
+An acquisition that would wait for its own holder for ever raises an error instead.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 def task_ref(task: asyncio.Task[object] | None) -> Sharer:
-    """Return a weak reference to *task*: its frames are not kept alive."""
+    """Return a weak reference to *task*, which does not keep its frames alive."""
     return None if task is None else weakref.ref(task)
 
 
@@ -74,8 +74,8 @@ async def unless_shared(
 
     Two tasks of one owner may ask for the lock at the same time, and neither holds it yet.
     When the first one acquires it, the second must share it and not wait for it: the
-    release of the first may be waiting for the second. So the second is cancelled, which
-    takes back whatever it has asked for, and looks for the lease again.
+    first may wait for the second before it releases. So *asking* is cancelled in the
+    second, which takes its requests back, and the caller looks for the lease again.
 
     Cancellation:
         Passed on to *asking*. A cancellation by the program wins, also if it comes in the
@@ -96,7 +96,7 @@ async def unless_shared(
     try:
         return await asking
     except asyncio.CancelledError:
-        # As in `asyncio.timeout`: more cancellations than ours come from the program.
+        # As in `asyncio.timeout`: further cancellations come from the program.
         if task is None or not shared or task.uncancel() > before:
             raise
         return None
@@ -120,13 +120,13 @@ def _has_all(hold: HeldLease, lock: LockSpec) -> bool:
 
 def _lasts(hold: HeldLease) -> bool:
     """Return whether a wait for *hold* by its own holder could never succeed."""
-    # It is extended for ever, or its end would cancel the body in which the wait is.
+    # It is extended for ever, or its end would cancel the body that waits.
     guards = hold.scope is not None or bool(hold.inner)
     return guards or (hold.renewed and hold.ends == math.inf)
 
 
 def add_hint(fleet: Fleet, lock: LockSpec, error: BaseException) -> None:
-    """Set the hint of *error* if this task holds the lock itself, or somebody has to act."""
+    """Set the hint of *error* if this task holds the lock itself, or an operator has to act."""
     if not isinstance(error, LockNotAcquiredError):
         return
     now, task = fleet.clock(), asyncio.current_task(fleet.loop)

@@ -1,8 +1,7 @@
 """
 The two rounds about a lease that is held: its extension, and the check of its key.
 
-Both judge nothing beyond their own replies. They report to callbacks that the watchdog
-gives them.
+Each evaluates only its own replies, and reports to a callback of the watchdog.
 """
 
 from collections.abc import Callable
@@ -18,12 +17,12 @@ from redlock_aio._protocol.revocation import BY_FORCE, is_revocation
 from redlock_aio._rules.quorum import GRANTED, WON, Answer
 
 REPEATS = 3
-"""How often a key is set again after an extension, where somebody else has it at that moment."""
+"""How often setting a key after an extension is repeated where another client has it."""
 
 
 class KeyCheck(Round):
     """
-    The question whether the masters still have the key of a lease.
+    One check whether the masters still have the key of a lease.
 
     Args:
         on_lost: Called with the lease and the reason if it is lost.
@@ -40,14 +39,14 @@ class KeyCheck(Round):
         self.why = KEY_GONE
 
     def is_refusal(self, reply: object) -> bool:
-        """Return whether *reply* says that somebody else has the lock, or one of several."""
+        """Return whether *reply* says that another client has one of the keys."""
         values = reply if isinstance(reply, list) else [reply]
         ours = self.hold.attempt.token
         foreign = any(isinstance(value, bytes) and value != ours for value in values)
         return foreign or replies.is_of_another_type(reply)
 
     def answered(self, master: int, reply: object, /) -> None:
-        """Count our own value as a grant, any other value or none as a refusal."""
+        """Count the lease's own value as a grant, any other value or none as a refusal."""
         ours = self.hold.attempt
         if (values := replies.looked(reply, len(ours.key.each))) is not None:
             if any(value and is_revocation(value) for value in values):
@@ -63,7 +62,7 @@ class KeyCheck(Round):
 
     def _revoked(self, master: int) -> None:
         """
-        Lose the lease if *master* had granted it, and keeps a revocation now.
+        Lose the lease if *master*, which keeps a revocation now, had granted it.
 
         One such master is enough, even if the others can't be reached or this reply is
         late: `force_release` lets others in on all of them after a moment, whether the
@@ -75,7 +74,7 @@ class KeyCheck(Round):
             self._on_lost(self.hold, BY_FORCE)
 
     def settled(self) -> None:
-        """Lose the lease if no majority can have its key."""
+        """Lose the lease after so many refusals that no majority can have its key."""
         if self.refused_by_a_majority(self.hold.attempt.unsent):
             self._on_lost(self.hold, self.why)
 
@@ -85,7 +84,7 @@ class Renewal(Round):
     One extension of one lease.
 
     Args:
-        ttl: To how many ms from *now*.
+        ttl: The new ttl in ms, from *now* on.
 
         on_result: Called with this round when its verdict is final.
     """
@@ -118,24 +117,24 @@ class Renewal(Round):
         super().settled()
 
     def is_refusal(self, reply: object) -> bool:
-        """Return whether *reply* says that somebody else has, or has had, the lock."""
+        """Return whether *reply* says that another client has, or has had, the lock."""
         return reply.__class__ is int and reply != 0
 
     def declined(self, master: int, reply: object) -> None:
-        """Set the key again on a master that refuses after the extension has held."""
+        """Set the key again on a master whose refusal comes after the extension has held."""
         if isinstance(reply, int) and reply in {0, OTHERS}:
             self.hold.recheck_soon()  # it may have been released by force
         if self.verdict is WON and _may_lack_key(reply):
             self._restore(master)
 
     def restore_missing(self) -> None:
-        """Set the key again on each master that has answered so far and may be without it."""
+        """Set the key again on each master whose reply so far says that it may lack it."""
         for master, reply in enumerate(self.replies):
             if _may_lack_key(reply):
                 self._restore(master)
 
     def _restore(self, master: int) -> None:
-        # A quarantined master may still have the key, its reply does not tell: no repetition.
+        # The reply of a quarantined master does not tell whether it has the key: no repetition.
         tries = REPEATS if self.replies[master].__class__ is int else 0
         Restoration(self._fleet, self.hold, tries=tries).send_to(master)
 
@@ -147,10 +146,10 @@ class Renewal(Round):
 
 def _may_lack_key(reply: object) -> bool:
     """
-    Return whether the master that has answered *reply* may be without the key.
+    Return whether the master with this *reply* may lack the key.
 
-    One that is quarantined does not say so, because its answer does not count; one whose
-    counter is beyond the fencing token does not look.
+    The reply of a quarantined master is replaced by a `Silence`, because it does not count;
+    a master whose counter is beyond the fencing token does not look for the key.
     """
     if isinstance(reply, Silence):
         return reply.answer is Answer.QUARANTINED

@@ -1,14 +1,14 @@
 """
 Requests by which masters keep the key of a lease again, or for longer.
 
-A master may lack the key because somebody else had it when the lease was acquired, or
-because it has lost it since. An extension that holds has the key set there again. What keeps
-a master from counting after that is described in `_rules.fencing`.
+A master may lack the key because another client had it when the lease was acquired, or
+because the master has lost it since. After an extension that holds, the key is set there
+again. `_rules.fencing` describes when a master does not count even after that.
 
     extension holds ─► Restoration ─► key set: counts from the next extension on
                          ▲   │
-                         │   ├─ somebody else has the key there now ─► again, a few times
-                         │   └─ its counter is beyond our fencing token ─► Lifting
+                         │   ├─ another client has the key there now ─► again, a few times
+                         │   └─ its counter is beyond the fencing token ─► Lifting
                          └──────────────── a majority has lifted its counters ┘
 """
 
@@ -25,22 +25,22 @@ from redlock_aio._protocol.request import Request
 from redlock_aio._rules.quorum import WON
 
 REPEAT_AFTER = 0.01
-"""Seconds, on average, until a key is set again that somebody else had on a master."""
+"""The mean delay in seconds before a key is set again where another client had it."""
 
 
 class Restoration:
     """
     The request to set the key of a held lease again on one master.
 
-    The master counts from the next extension on: by then it has had the key all the time,
-    while a majority of others had it. If its counter is beyond the fencing token, it keeps
-    the key from now on, so that nobody raises the counter any more, and counts only after
-    a `Lifting`.
+    The master counts from the next extension on: until then it keeps the key, while a
+    majority of others has it. If its counter is beyond the fencing token, it keeps the key
+    from now on, so that no other client can raise the counter, and counts only after a
+    `Lifting`.
 
     Args:
-        ceiling: Up to where a majority has lifted its counters; see `Lifting`.
+        ceiling: The value to which a majority has lifted its counters; see `Lifting`.
 
-        tries: How often it is repeated if somebody else has the key there.
+        tries: How often it is repeated if another client has the key there.
     """
 
     __slots__ = ("_ceiling", "_fleet", "_hold", "_tries")
@@ -63,7 +63,7 @@ class Restoration:
 
     def _on_reply(self, master: int, reply: object) -> None:
         """
-        Repeat it if somebody else has the key; lift the counters if its own is too high.
+        Repeat it if another client has the key; lift the counters if the master's is too high.
 
         1. An extension changes the key on all masters, which wakes the waiters.
         2. They try at once, and get the key on the masters where it is free, just before
@@ -78,7 +78,7 @@ class Restoration:
                 lift(self._fleet, self._hold, master, reply)
         elif self._tries and (reply is None or isinstance(reply, int)):
             self._tries -= 1
-            # At random: not in step with those who try again after a failure.
+            # At random, so that it is not in step with the retries of other clients.
             delay = REPEAT_AFTER * (0.5 + random.random())  # noqa: S311 - no secret
             self._fleet.loop.call_later(delay, self.send_to, master)
 
@@ -87,8 +87,8 @@ class Lifting(Round):
     """
     The request to lift the counters of a lease to the higher one of another master.
 
-    When a majority has done so, nobody else can agree on a fencing token up to there. So
-    the other master counts again with its counter as it is.
+    When a majority has done so, no other acquisition can get a fencing token up to that
+    value. So the other master counts again with its counter as it is.
     """
 
     __slots__ = ("_on_won",)
@@ -111,8 +111,8 @@ def lift(fleet: Fleet, hold: HeldLease, master: int, ceiling: int) -> None:
     """
     Lift the counters of a majority to *ceiling*, so that *master* can count again.
 
-    An attempt of others that failed may have raised its counter beyond the fencing token.
-    Without this the lease would stand on the other masters until it ends.
+    A failed attempt of another client may have raised the counter of *master* beyond the
+    fencing token. Without this only the other masters would count until the lease ends.
     """
     counter = hold.attempt.counter
     if counter is not None and ceiling < NEVER and hold.valid(fleet.clock()):
@@ -120,7 +120,7 @@ def lift(fleet: Fleet, hold: HeldLease, master: int, ceiling: int) -> None:
 
 
 class Leaving(Round):
-    """A request that follows a lease whose key the masters are to keep after its end."""
+    """A request at the end of a lease whose key the masters keep on (*hold_at_least*)."""
 
     __slots__ = ()
 
@@ -135,7 +135,7 @@ class Keeping(Leaving):
     The request to keep the key of a lease that was released, for *hold_at_least*.
 
     Args:
-        left: For how many ms.
+        left: For how many ms the key is kept.
     """
 
     __slots__ = ("_attempt", "_fleet", "_lives", "_until")
@@ -149,10 +149,10 @@ class Keeping(Leaving):
 
     def declined(self, master: int, reply: object) -> None:
         """
-        Release the key after its time on a master that may execute this request too late.
+        Schedule a release of the key on a master that may execute this request too late.
 
-        It hung, or the connection ended before the reply: it may still execute the request
-        when it goes on, and would keep the key for the full time from then.
+        If the master hung, or the connection ended before the reply, it may still execute
+        the request later, and would keep the key for the full time from then on.
         """
         super().declined(master, reply)
         never_sent = self._attempt.unsent >> master & 1

@@ -7,9 +7,8 @@ One watchdog for all leases of a manager.
                 └──────────────────────────────────────────────────────────────────────┘
 
 Leases that are due in one turn of the loop are extended together: their commands
-leave in one write per master. Each extension holds or fails by its own quorum.
-The timer ends a lease at its deadline, whatever the replies to an extension that
-is underway would be.
+are sent in one write per master. Each extension holds or fails by its own quorum.
+The timer ends a lease at its deadline, even if an extension is underway.
 
 A lease that is held for longer than `CHECK_AFTER` has the masters push changes of
 its key (client tracking). After a push its key is checked on all masters, so that
@@ -49,7 +48,7 @@ CHECK_AFTER = 0.1
 """Seconds after which the key of a lease is checked and tracked: most leases are shorter."""
 
 CHECK_INTERVAL = 0.02
-"""The shortest time in seconds between two checks of a key that others change again and again."""
+"""The shortest time in seconds between two checks of a key that is changed repeatedly."""
 
 STALL = 0.02
 """Seconds by which the timer must be late for the error of a lost lease to mention it."""
@@ -96,7 +95,7 @@ class Watchdog:
         return self._held
 
     def add(self, hold: HeldLease, now: float) -> None:
-        """Watch over *hold* from now on."""
+        """Extend *hold*, check its key and end it at its deadline, from now on."""
         self._held += 1
         hold.on_recheck = self._on_recheck
         hold.schedule_renewal(now, random.random())  # noqa: S311 - no secret
@@ -175,7 +174,7 @@ class Watchdog:
             self.fleet.send_and_watch(KeyCheck(self.fleet, hold, self.lose))
         elif hold.renewed and not self.fleet.closed:
             self.renew(hold, max(hold.ttl, hold.pending_ttl), now)
-        else:  # it was dropped without a release, or is not extended; it ends at its deadline
+        else:  # not extended, or dropped without a release: it ends at its deadline
             hold.schedule_retry(now)
             self._push(hold, now)
 
@@ -250,7 +249,7 @@ class Watchdog:
                 return
             if hold.state is not HELD:
                 continue  # to say how it ended
-            # A task waits for it, so it is repeated sooner than the watchdog would.
+            # A task waits for it, so it is repeated sooner than by the watchdog.
             pause = retry_pause(hold.ttl, self.fleet.master_timeout)
             await asyncio.sleep(max(min(pause, hold.deadline - self.fleet.clock()), 0))
 
@@ -284,7 +283,7 @@ class Watchdog:
 
     def release(self, hold: HeldLease) -> bool:
         """
-        End *hold* as its holder wants, and send its release to the masters without waiting.
+        End *hold*, and send its release to the masters without waiting for replies.
 
         Returns:
             Whether it was still valid. If not, it is lost.
@@ -305,9 +304,9 @@ class Watchdog:
         self, hold: HeldLease, task: Sharer, ttl: int, *, renewed: bool, at_least: int
     ) -> None:
         """
-        Add a share of *task* to *hold*, as good as a lease of *ttl* ms acquired now.
+        Add a share of *task* to *hold*, equivalent to a lease of *ttl* ms acquired now.
 
-        If that needs an extension, it is sent and not awaited.
+        An extension that this needs is sent and not awaited.
         """
         now = self.fleet.clock()
         hold.add_share(task)
@@ -335,11 +334,11 @@ class Watchdog:
         """
         End *hold* without a release: another process goes on with its key.
 
-        A master that hung may execute late what was sent to it before: the acquisition, or
-        a restoration. By then the other process has given the key a new value, or nobody
-        has it, and the old value would block the lock there for a whole ttl. After a
-        normal end the release, which follows on the same connection, takes it back. Here
-        a release of the old value follows when its time is over.
+        A master that hung may execute an earlier request late: the acquisition, or a
+        restoration. By then the other process has given the key a new value, or the lock
+        is free, and the old value would block the lock there for a whole ttl. After a
+        normal end the release, which follows on the same connection, deletes the value.
+        Here a release of the old value follows when its ttl is over.
         """
         fleet = self.fleet
         held = fleet.clock() - hold.held_since
