@@ -1,5 +1,5 @@
 """
-What can go wrong, as a caller sees it.
+The errors that callers get.
 
 Every class here carries its facts as attributes and builds its own message
 from them. A message names every master and its vote, and never a password or a
@@ -21,7 +21,7 @@ __all__ = (
 
 
 class RedlockError(Exception):
-    """The base of everything that this library raises on purpose about locks."""
+    """The base class of all errors that this library raises about locks."""
 
 
 class LockNotAcquiredError(RedlockError):
@@ -29,22 +29,22 @@ class LockNotAcquiredError(RedlockError):
     The lock was not obtained in the time allowed, because others held it.
 
     Attributes:
-        resources: The names that were asked for.
+        resources: The names that were requested.
 
-        attempts: How many rounds were held.
+        attempts: The number of attempts.
 
-        elapsed: How long it took, in milliseconds.
+        elapsed: How long they took, in milliseconds.
 
-        votes: The last round, one vote for each master.
+        votes: The votes of the last round, one for each master.
 
-        holder: Who held it on a majority of the masters, by its `Holder.fingerprint`,
-            name and metadata; ``None`` if nobody did.
+        holder: The holder on a majority of the masters: its `Holder.fingerprint`,
+            name and metadata; ``None`` if there was none.
 
-        retry_after: In how many milliseconds it is free, if it is not extended;
+        retry_after: In how many milliseconds the lock is free if it is not extended;
             ``None`` if that is not known. A master that did not answer in time
-            is taken to be free as soon as the first of the others.
+            counts as free as soon as the first of the others.
 
-        hint: What to do about it, if that is known; else empty.
+        hint: Advice for this case, if there is any; else empty.
     """
 
     _because = "held by others"
@@ -88,14 +88,14 @@ class LockNotAcquiredError(RedlockError):
 
 class QuorumUnavailableError(LockNotAcquiredError):
     """
-    The lock was not obtained because too few masters answered to tell who holds it.
+    The lock was not obtained because too few masters answered to determine its holder.
 
-    It comes before *wait* is over if no waiting mends that: so many masters refuse for good
+    It is raised before *wait* is over if waiting can't help: so many masters refuse for good
     (no permission, a wrong password, a key of another type, a node of a Cluster that has
     others) that no majority is left. Each such vote is `Vote.permanent`.
 
-    Also when that was all that was asked for, or the lock was to be released by
-    force; then *attempts* is 0.
+    It is also raised when only the state of the lock was requested, or the lock was to
+    be released by force; then *attempts* is 0.
     """
 
     _because = "too few masters answered"
@@ -111,7 +111,7 @@ class QuorumUnavailableError(LockNotAcquiredError):
 
 class LockLostError(RedlockError):
     """
-    The lease ended before its holder let go of it: others may hold the lock now.
+    The lease ended before its holder released it: others may hold the lock now.
 
     Attributes:
         resources: The names that were locked.
@@ -130,7 +130,7 @@ class LockLostError(RedlockError):
 
 class LockNotHeldError(RedlockError):
     """
-    A lease was to be released or extended that its holder does not hold any more.
+    A lease can't be released or extended, because its holder does not hold it any more.
 
     Attributes:
         resources: The names that had been locked.

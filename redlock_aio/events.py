@@ -1,20 +1,19 @@
 """
-What happens to locks and masters, for whoever watches.
+Events of locks and masters.
 
 A `Listener` is given to a manager, ``Redlock(masters, listener=...)``, and called
 with each event of its locks and masters: in the event loop, one event at a time,
-in the order in which things happened. So it must not block, as nothing else runs
-meanwhile; what takes time belongs to a queue, a task or a thread of its own. What
-it raises is logged and changes nothing.
+in the order of the events. It must not block, because nothing else runs in the
+loop meanwhile; move slow work to a queue, a task or a thread. An exception of the
+listener is logged and changes nothing.
 
-An acquisition gives one `Acquired` or one `Missed`, and before that at most one
+An acquisition emits one `Acquired` or one `Missed`, and before that at most one
 `Waiting`; nothing more if it is cancelled, or ends because the manager is closed.
-A lease gives one `Acquired`, an `Extended` for each extension that holds, and at
+A lease emits one `Acquired`, an `Extended` for each successful extension, and at
 the end one `Released` or one `Lost`.
 
-Durations are whole milliseconds on the clock that leases live by, which also
-counts the time for which the machine was suspended. No event holds a token or a
-credential.
+Durations are whole milliseconds on the clock of leases, which also counts the time
+for which the machine was suspended. No event holds a token or a credential.
 """
 
 import logging
@@ -42,13 +41,13 @@ __all__ = (
 @dataclass(frozen=True, slots=True)
 class Waiting:
     """
-    A lock was not had at the first attempt, or others of its program come first.
+    An acquisition waits: its first attempt failed, or other tasks of its program come first.
 
-    Told at most once in an acquisition, and never if it does not wait: with a
+    Emitted at most once in an acquisition, and never by one that does not wait: with a
     *wait* of 0 and by `Lock.try_acquire`.
 
     Attributes:
-        resources: The names that are asked for.
+        resources: The names that are requested.
     """
 
     resources: tuple[str, ...]
@@ -59,12 +58,12 @@ class Acquired:
     """
     A lock was acquired.
 
-    Told in the task that has it, before its block is entered.
+    Emitted in the task that holds it, before its block is entered.
 
     Attributes:
         resources: The names that are locked.
 
-        fingerprint: What tells this lease from all others, as `Lease.fingerprint`.
+        fingerprint: The identity of this lease, as `Lease.fingerprint`.
 
         waited_ms: How many milliseconds it took, from the call to the lease.
 
@@ -83,14 +82,15 @@ class Missed:
     An acquisition ended without the lock.
 
     Attributes:
-        resources: The names that were asked for.
+        resources: The names that were requested.
 
         waited_ms: How many milliseconds it took.
 
-        error: Why, as it is raised: a `QuorumUnavailableError` if too few masters
-            answered, else others held the lock. `Lock.try_acquire` raises none; it
-            is told here all the same, with the votes at the moment of the decision
-            and, but for a fair lock, without the holder, for whom nobody waited.
+        error: The reason, as it is raised: a `QuorumUnavailableError` if too few masters
+            answered, else others held the lock. `Lock.try_acquire` does not raise it, but
+            the event has it all the same, with the votes at the moment of the decision.
+            Its holder is then given for a fair lock only, because `Lock.try_acquire` does
+            not wait for that reply.
     """
 
     resources: tuple[str, ...]
@@ -101,17 +101,17 @@ class Missed:
 @dataclass(frozen=True, slots=True)
 class Extended:
     """
-    A lease was extended, by itself or by `Lease.extend`.
+    A lease was extended, automatically or by `Lease.extend`.
 
     Attributes:
         resources: The names that are locked.
 
-        fingerprint: As `Acquired` has told it.
+        fingerprint: As in `Acquired`.
 
-        ttl: For how many milliseconds, from when it was sent.
+        ttl: The new ttl in milliseconds, which counts from when the extension was sent.
 
-        margin_ms: For how many milliseconds more the lease could have been believed
-            without it when a majority had agreed. Near 0, it was almost lost.
+        margin_ms: The remaining validity, in milliseconds, when a majority had granted
+            the extension, without it. Near 0, the lease was almost lost.
     """
 
     resources: tuple[str, ...]
@@ -123,12 +123,12 @@ class Extended:
 @dataclass(frozen=True, slots=True)
 class Lost:
     """
-    A lease ended before its holder let go of it, or had ended by then.
+    A lease ended before its holder released it, or had ended by then.
 
     Attributes:
         resources: The names that were locked.
 
-        fingerprint: As `Acquired` has told it.
+        fingerprint: As in `Acquired`.
 
         reason: How it was lost, as in `LockLostError`.
 
@@ -146,16 +146,16 @@ class Released:
     """
     A lease was released by its holder, and was held until then as far as is known.
 
-    Told when the holder goes on: when a majority of the masters has released it,
-    or, if the holder fails or is cancelled, at once. What the masters would have
-    said then is not waited for, so it is not told as `Lost` any more.
+    Emitted when the holder continues: when a majority of the masters has released it,
+    or at once if the holder fails or is cancelled. In the latter case the replies of the
+    masters are not awaited, so a loss that they would report is not emitted as `Lost`.
 
     Attributes:
         resources: The names that were locked.
 
-        fingerprint: As `Acquired` has told it.
+        fingerprint: As in `Acquired`.
 
-        held_ms: How many milliseconds it was held, until its holder let go of it.
+        held_ms: How many milliseconds it was held, until its holder released it.
     """
 
     resources: tuple[str, ...]
@@ -166,10 +166,10 @@ class Released:
 @dataclass(frozen=True, slots=True)
 class MasterLost:
     """
-    A master has no vote now: it is unreachable, refuses us, or is quarantined.
+    A master has no vote now: it is unreachable, refuses this client, or is quarantined.
 
-    Told again before it is back only if it has none for another kind of reason:
-    it was unreachable, and is quarantined now. A log line says so in any case.
+    Emitted again without a `MasterBack` in between only when the kind of the reason
+    changes, such as from unreachable to quarantined. Each change is logged in any case.
 
     Attributes:
         master: The master's address, without credentials.
@@ -184,7 +184,7 @@ class MasterLost:
 @dataclass(frozen=True, slots=True)
 class MasterBack:
     """
-    A master votes again that was told as `MasterLost`.
+    A master votes again, after a `MasterLost`.
 
     Attributes:
         master: The master's address, without credentials.
@@ -199,22 +199,22 @@ Event = _OfLocks | MasterLost | MasterBack
 
 
 class Listener(Protocol):
-    """Whoever is told what happens: a plain function of one event, or what can be called so."""
+    """A plain function of one event, or another callable with that signature."""
 
     def __call__(self, event: Event, /) -> None:
-        """Take one event; it must not block."""
+        """Called with each event; it must not block."""
 
 
 def log_to(logger: logging.Logger | None = None) -> Listener:
     """
-    Return a listener that writes what happens to locks into a log.
+    Return a listener that writes the events of locks to a log.
 
-    `Lost` is a warning, `Missed` is info, the others are for debugging. Of masters
-    that go and come back the library writes itself, with or without this; so they
-    are left out here.
+    The level of `Lost` is WARNING, of `Missed` INFO, of the others DEBUG. Events of
+    masters are left out, because the library logs these itself, with or without a
+    listener.
 
     Args:
-        logger: Where to; the logger ``redlock_aio`` if it is left out.
+        logger: The logger to write to; ``redlock_aio`` if it is left out.
 
     Raises:
         TypeError: It is no logger.
@@ -244,7 +244,7 @@ _LEVELS: dict[type[_OfLocks], int] = {
 
 
 def _line(event: _OfLocks) -> tuple[str, *tuple[object, ...]]:
-    """Return the text of a line, and what is put into it when it is written."""
+    """Return the format of a log line, and its arguments."""
     if isinstance(event, Missed):
         return "%s", event.error  # it names its resources itself
     names = ", ".join(map(repr, event.resources))

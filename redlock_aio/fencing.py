@@ -1,18 +1,18 @@
 """
-What the storage needs to refuse a holder whose lock is over.
+Fencing: the storage refuses the writes of a holder whose lock is over.
 
 A lock made with ``fencing=True`` gives each lease a `Lease.fencing_token` that is
-higher than that of all who had the lock before. Whoever stores the data takes a
-write only if its token is not lower than the highest one seen so far, and
-remembers it, *in one step with the write*:
+higher than the tokens of all earlier leases of that lock. The storage accepts a
+write only if its token is not lower than the highest one seen so far, and stores
+the token *in one step with the write*:
 
-    one with token 1 ── is stopped ───────────────────────── wakes up ── writes: refused
-    another with token 2 ─────────── writes: 2 is remembered
+    holder with token 1 ── is stopped ────────────────────── wakes up ── writes: refused
+    holder with token 2 ──────────── writes: 2 is stored
 
-The same token is taken again, because a holder may write often. Tokens can be
-compared only if they are of the same resource: one fence, one lock. What is
-refused this way is a *late* write; a holder that dies halfway leaves half of its
-writes, as without a lock.
+The same token is accepted again, because a holder may write often. Tokens can be
+compared only if they are of the same resource: one fence, one lock. A fence refuses
+*late* writes only; a holder that dies halfway leaves half of its writes, as without
+a lock.
 
 **Redis and Valkey**: `RedisFence`.
 
@@ -26,15 +26,15 @@ PostgreSQL, and SQLite 3.24 or newer::
     ON CONFLICT (id) DO UPDATE SET balance = excluded.balance, fence = excluded.fence
     WHERE account.fence <= excluded.fence
 
-Look at the number of rows: 0 says that the token is stale (or for ``UPDATE``,
-that there is no such row), and then nothing was written. For writes to several
-rows or tables let the first statement of the transaction be such a one, of the
-row that stands for the resource: others can't pass it until you commit. Read
-what you change under the lock too, or in the same statement. A row that is
-deleted forgets its token: mark it as deleted instead.
+Check the number of rows: 0 means that the token is stale (or for ``UPDATE``,
+that there is no such row), and that nothing was written. For writes to several
+rows or tables, begin the transaction with such a statement on the row that
+represents the resource: other transactions can't pass it until you commit. Read
+the data that you change under the lock too, or in the same statement. Deleting a
+row deletes its token: mark the row as deleted instead.
 
-**Object stores, other services**: the same with a conditional write, on a version
-that you have read together with the token beside it.
+**Object stores, other services**: use a conditional write, on a version that you
+have read together with the token beside it.
 """
 
 from collections.abc import Iterable, Sequence
@@ -51,10 +51,10 @@ from redlock_aio.errors import RedlockError
 __all__ = ("FENCE_LUA", "RedisFence", "StaleTokenError")
 
 Word = str | bytes | int | float
-"""What Redis takes as an argument."""
+"""An argument of a Redis command."""
 
 MOST_WORDS = 7_000
-"""How many words a command may have; Lua can pass on a few more."""
+"""The most words of a command; Lua can pass on a few more."""
 
 
 def _lua(name: str) -> str:
@@ -63,10 +63,10 @@ def _lua(name: str) -> str:
 
 FENCE_LUA = _lua("fence")
 """
-What `RedisFence.run` puts before a script, for where that can't be used: clients
-in other languages, or that do not wait. The last of ``KEYS`` is `RedisFence.key`,
-the last of ``ARGV`` the token; a stale one is answered with the error
-``STALETOKEN``, followed by the highest token.
+The Lua that `RedisFence.run` puts before a script. Use it where `RedisFence` can't be
+used: in other languages, or with a client that is not asynchronous. The last of ``KEYS``
+is `RedisFence.key`, the last of ``ARGV`` the token; the reply to a stale token is the
+error ``STALETOKEN``, followed by the highest token.
 """
 
 _WRITE = FENCE_LUA + _lua("write")
@@ -74,14 +74,14 @@ _WRITE = FENCE_LUA + _lua("write")
 
 class StaleTokenError(RedlockError):
     """
-    A write was refused, because somebody has had the lock since: nothing was written.
+    A write was refused, because a later holder has written: nothing was written.
 
     Attributes:
-        name: What is guarded.
+        name: The name of the fence.
 
-        token: The fencing token of whoever wanted to write.
+        token: The fencing token of the refused write.
 
-        highest: The highest one that was seen; ``None`` if that is not known.
+        highest: The highest token that was seen; ``None`` if that is not known.
     """
 
     def __init__(self, name: str, token: int, highest: int | None = None) -> None:
@@ -99,23 +99,24 @@ class RedisFence:
     """
     Writes to a Redis or Valkey server that are refused if they come too late.
 
-    What is guarded is whatever is written through here under one name: one key or
-    many. What goes past it is not guarded. The highest token lives in a key of its
-    own, `key`, so that it stays when the data expires or is deleted. It has no ttl;
-    if names come without end, let each write end with ``("PEXPIRE", fence.key,
-    ms)``, for longer than a holder can be stopped. A server with limited memory
-    must not evict it: let its ``maxmemory-policy`` be ``noeviction``. What a server
-    loses in a crash or a failover is token and data together: until the next write
-    it takes again what it would have taken before the last one.
+    All writes through fences of one name are guarded, to one key or many. Writes that
+    bypass the fence are not guarded. The highest token is stored in a separate key,
+    `key`, so it stays when the data expires or is deleted. That key has no ttl. If there
+    are ever new names, end each write with ``("PEXPIRE", fence.key, ms)``, for longer
+    than a holder can be stopped. A server with limited memory must not evict the key:
+    set its ``maxmemory-policy`` to ``noeviction``. In a crash or a failover a server
+    loses token and data together: until the next write it accepts the same writes as
+    before the lost ones.
 
     Args:
-        client: Where the data is; not closed here. It may be one of the lock's
-            masters, but there the resource's name is the key of the lock.
+        client: The client of the server with the data; it is not closed here. The server
+            may be one of the lock's masters, but there the resource's name is the key of
+            the lock.
 
-        name: What is guarded, best by the name of the resource that is locked; if
-            that has a ``{part}`` in braces, or else as a whole, it is the hash tag
-            of `key`. In a Cluster all that one write touches must have the
-            same: the key ``invoice:42`` itself, ``lines:{invoice:42}``.
+        name: The name of the fence, best that of the locked resource. Its part in braces,
+            or else the whole name, is the hash tag of `key`. In a Cluster all keys of one
+            write must have the same hash tag: the key ``invoice:42`` itself,
+            ``lines:{invoice:42}``.
     """
 
     __slots__ = ("_client", "_name", "_write")
@@ -137,7 +138,7 @@ class RedisFence:
 
     @property
     def key(self) -> str:
-        """Where the highest token is: ``redlock_aio:seen:{name}``."""
+        """The key of the highest token: ``redlock_aio:seen:{name}``."""
         _, brace, rest = self._name.partition("{")
         tag, closed, _ = rest.partition("}")
         name = f"={self._name}" if brace and closed and tag else f"{{{self._name}}}"
@@ -147,9 +148,9 @@ class RedisFence:
         """
         Run *commands* if no higher token has been seen, all in one step.
 
-        One that fails ends the rest and leaves what is done, as Redis knows no way
-        back; the token is remembered all the same. Without *commands*, only the
-        token is: from then on nobody before can write any more.
+        If a command fails, the later ones are not run and the earlier ones stay, because
+        Redis has no rollback; the token is stored all the same. Without *commands*, only
+        the token is stored: from then on no earlier holder can write any more.
 
         Args:
             commands: Each as its words, such as ``("SET", "invoice:42", "sent")``.
@@ -157,18 +158,18 @@ class RedisFence:
             token: The `Lease.fencing_token`.
 
         Returns:
-            The replies, as Redis has them.
+            The replies, as Redis returns them.
 
         Raises:
-            StaleTokenError: Somebody with a higher token has written. Nothing of
-                *commands* was done.
+            StaleTokenError: A holder with a higher token has written. None of
+                *commands* was run.
 
-            RedlockError: `key` holds no token. Nothing was done.
+            RedlockError: `key` holds no token. Nothing was written.
 
             redis.RedisError: As for any command.
 
         Cancellation:
-            It may have happened or not, but not in part. Ask the data.
+            The write may have happened or not, but not in part. Read the data.
         """
         words: list[Word] = []
         for command in commands:
@@ -191,30 +192,30 @@ class RedisFence:
         token: int,
     ) -> Any:
         """
-        Run a Lua *script* of yours if no higher token has been seen.
+        Run a Lua *script* if no higher token has been seen.
 
-        For writes that depend on what is there. Names and values belong into *keys*
+        Use it for writes that depend on the present data. Pass names and values as *keys*
         and *args*, so that the script's text is always the same.
 
         Args:
             script: It sees *keys* as the first of ``KEYS`` and *args* as the first of
-                ``ARGV``; behind them are one of ours each.
+                ``ARGV``; one more of each follows, for the fence.
 
             token: The `Lease.fencing_token`.
 
         Returns:
-            What the script returns.
+            The script's reply.
 
         Raises:
-            StaleTokenError: Somebody with a higher token has written. The script
-                has not begun.
+            StaleTokenError: A holder with a higher token has written. The script
+                was not run.
 
-            RedlockError: `key` holds no token. The script has not begun.
+            RedlockError: `key` holds no token. The script was not run.
 
             redis.RedisError: As for any script.
 
         Cancellation:
-            It may have happened or not, but not in part. Ask the data.
+            The write may have happened or not, but not in part. Read the data.
         """
         if not isinstance(script, str):
             raise TypeError(f"script must be a str, not a {type(script).__name__}")

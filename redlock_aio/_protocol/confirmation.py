@@ -1,26 +1,26 @@
 """
-Is this server still the master, as a majority of the Sentinels has it?
+Decide by a majority of the Sentinels whether a server is still the master.
 
-A master that Sentinel has replaced does not know it while it is cut off, and answers
-its clients as before. So it votes only while a majority of the named Sentinels has
-confirmed it within the last `CONFIRMED_FOR` seconds, called c here:
+A master that Sentinel has replaced does not know that while it is cut off, and answers
+its clients as before. Therefore a master votes only while a majority of the named
+Sentinels has confirmed it within the last `CONFIRMED_FOR` seconds, called c here:
 
     a Sentinel's answer       counts until c after the question was sent
     a master is confirmed     while the answers of a majority of the Sentinels count
     a promoted master votes   c later than one that has restarted
 
-Why that is enough. Let A use the old master and B the new one. Both have the answers
-of a majority, so one Sentinel has answered both. Its configuration epoch never goes
+Why that is enough: client A uses the old master, client B the new one. Both have the
+answers of a majority, so one Sentinel has answered both. Its configuration epoch never goes
 back: it named the old master to A before it named the new one to B. Hence A's
 confirmation, and the last command that A sends under it, ends no later than c after B
-was told of the new master. A lease from then lives for *max_ttl*, which B waits for
-besides c. One Sentinel would not do: on the old master's side of a partition it
-confirms the old master for ever.
+learned of the new master. A lease from then lives for *max_ttl* at most, and B waits for
+*max_ttl* besides c. A single Sentinel is not enough: on the old master's side of a
+partition it confirms the old master for ever.
 
 The epoch belongs to the confirmation. If the same address is confirmed again in the
 same epoch, no other server was the confirmed master in between, whatever happened to
-the Sentinels: it votes at once. In a later epoch another one was, and it may lack the
-locks of that one.
+the Sentinels: it votes at once. In a later epoch another server was the master in
+between, and this one may lack the locks that were granted there.
 
 Nothing here asks a Sentinel or reads a clock; instants are seconds on the clock of
 leases.
@@ -35,7 +35,7 @@ from redlock_aio._rules.display import harmless
 from redlock_aio._rules.quorum import majority
 
 CONFIRMED_FOR = 2.0
-"""For how many seconds the answer of a Sentinel counts, from when it was asked."""
+"""For how many seconds the answer of a Sentinel counts, from the moment of the question."""
 
 ASK_INTERVAL = 0.5
 """
@@ -50,8 +50,9 @@ def questions(service: str) -> tuple[bytes, ...]:
     """
     Return the commands that ask a Sentinel for its present configuration of *service*.
 
-    The address comes first. A Sentinel that leads a failover raises the epoch no later
-    than it names the promoted server; so a new address never comes with an old epoch.
+    The question for the address comes first. A Sentinel that leads a failover raises the
+    epoch no later than it names the promoted server, so a new address never comes with an
+    old epoch.
     """
     name = service.encode()
     return (
@@ -62,7 +63,7 @@ def questions(service: str) -> tuple[bytes, ...]:
 
 
 def is_switch(push: object, service: str) -> bool:
-    """Return whether a *push* says that the master of *service* is another one now."""
+    """Return whether *push* announces another master of *service*."""
     if not isinstance(push, list) or len(push) != 3 or push[:2] != [b"message", b"+switch-master"]:
         return False
     return isinstance(push[2], bytes) and push[2].split(b" ")[0] == service.encode()
@@ -71,7 +72,7 @@ def is_switch(push: object, service: str) -> bool:
 @dataclass(frozen=True, slots=True)
 class Configuration:
     """
-    Which server is the master, as a Sentinel has it.
+    The server that a Sentinel names as the master.
 
     Attributes:
         epoch: The configuration epoch, raised with each failover.
@@ -92,15 +93,15 @@ class SentinelAnswer:
     The answer of one Sentinel.
 
     Attributes:
-        configuration: Which server it names; ``None`` if it names none.
+        configuration: The server that it names; ``None`` if it names none.
 
         reason: Why it names none, or why there is no newer answer.
 
-        sentinel: Its own identity, empty if it is not known.
+        sentinel: Its own identity (MYID), empty if it is not known.
 
-        known: How many Sentinels it knows, with itself; 0 if it does not say.
+        known: How many Sentinels it knows, itself included; 0 if it does not say.
 
-        asked_at: When it was asked.
+        asked_at: When the question was sent.
     """
 
     configuration: Configuration | None = None
@@ -111,7 +112,7 @@ class SentinelAnswer:
 
 
 def read_answer(replies: Sequence[object], asked_at: float) -> SentinelAnswer:
-    """Return what the *replies* to `questions` say."""
+    """Parse the *replies* to `questions`."""
     address, details, sentinel = replies
     if address is None:
         return SentinelAnswer(reason="knows no master of that name", asked_at=asked_at)
@@ -139,7 +140,7 @@ def _configuration(address: object, epoch: object) -> Configuration | None:
 
 
 def _facts(details: object) -> Mapping[object, object]:
-    if isinstance(details, list):  # pairs in a row, as old versions of the protocol have it
+    if isinstance(details, list):  # a flat list of pairs, as in RESP2
         return dict(zip(details[::2], details[1::2], strict=False))
     return details if isinstance(details, dict) else {}
 
@@ -154,7 +155,7 @@ class Confirmation:
     The newest answers of the Sentinels that were named.
 
     Args:
-        names: What the Sentinels are called.
+        names: The names of the Sentinels.
     """
 
     def __init__(self, names: Sequence[str]) -> None:
@@ -171,15 +172,15 @@ class Confirmation:
         self._answers[number] = answer
 
     def failed(self, number: int, reason: str) -> None:
-        """Remember why a Sentinel does not answer; its last answer counts as long as before."""
+        """Store why a Sentinel does not answer; its last answer counts as long as before."""
         self._answers[number] = replace(self._answers[number], reason=reason)
 
     def until(self, configuration: Configuration) -> float:
-        """Return until when *configuration* is confirmed; minus infinity if it is not at all."""
+        """Return until when *configuration* is confirmed; minus infinity if it is not."""
         newest: dict[str, float] = {}
         for name, answer in zip(self._names, self._answers, strict=True):
             if answer.configuration == configuration:
-                # One Sentinel that was named twice is one.
+                # A Sentinel that was named twice counts once.
                 sentinel = answer.sentinel or name
                 newest[sentinel] = max(newest.get(sentinel, -math.inf), answer.asked_at)
         instants = sorted(newest.values(), reverse=True)
@@ -195,7 +196,7 @@ class Confirmation:
         return None
 
     def describe(self, configuration: Configuration | None, now: float) -> str:
-        """Return what each Sentinel says that does not confirm *configuration*."""
+        """Return how many Sentinels confirm *configuration*, and why the others do not."""
         missing = [
             f"{name} {self._why_not(answer, now)}"
             for name, answer in zip(self._names, self._answers, strict=True)
@@ -218,7 +219,7 @@ class Confirmation:
 
     @property
     def caution(self) -> str:
-        """What makes the majority of those that were named worth less, empty if nothing does."""
+        """A warning if the named Sentinels are not all that exist, or not distinct; else empty."""
         known = max(answer.known for answer in self._answers)
         if known > len(self._names):
             return (

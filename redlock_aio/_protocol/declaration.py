@@ -4,11 +4,11 @@ from redlock_aio._protocol.scripts import DECLARE, pack
 from redlock_aio._rules.membership import Declared, parse
 
 KEY = b"redlock_aio:masters:"
-"""What the key begins with under which sets are declared; a *key_prefix* follows."""
+"""The prefix of the key under which sets are declared; a *key_prefix* follows."""
 
 
 def read(reply: object, now: float) -> list[Declared] | None:
-    """Return the sets in the *reply* to `declare`, which came *now*; ``None`` if it is nonsense."""
+    """Parse the *reply* to `declare`, which came *now*; ``None`` if it is malformed."""
     if not isinstance(reply, list) or len(reply) % 2:
         return None
     found = []
@@ -29,17 +29,17 @@ def declare(
     key: bytes, how: bytes, ours: bytes = b"", *, age: int = 0, lasts: int = 1, former: bytes = b""
 ) -> bytes:
     """
-    Return the command that says which sets are in use.
+    Return the command that declares a set of masters, and reads the sets that are in use.
 
     Args:
-        how: Whether to ``b"read"`` only, to ``b"write"`` *ours*, or to ``b"withdraw"`` it
-            where nobody has written it again.
+        how: ``b"read"`` to read only, ``b"write"`` to declare *ours*, ``b"withdraw"`` to
+            remove it where it was declared only once.
 
         age: For how many ms *ours* has been in use elsewhere.
 
         lasts: For how many ms *ours* counts if it is not written again.
 
-        former: What *ours* stands for from now on.
+        former: The declared set that *ours* replaces, if any.
     """
     numbers = (b"%d" % age, b"%d" % lasts)
     return pack(b"EVALSHA", DECLARE.sha, b"1", key, how, ours, *numbers, former)

@@ -3,13 +3,13 @@ A lease on its way from one process to another: as a text, and as a command.
 
     text = base64url of JSON   e.g. of {"v":1,"r":["invoice:42"],"t":"q83v...@web-1:4242", ...}
 
-The text holds the value of the lock: who has it can take the lock, so it is as
-secret as that. Whoever reads one believes nothing of it; what is not as it was
-written is refused without a word of what it says.
+The text holds the value of the lock. A reader of the text can take the lock, so the text
+is as secret as the token. `imported` trusts nothing in it: a text that differs from its
+written form is refused with an error that quotes nothing of it.
 
 Adopting a lease gives the lock a new value at every master that still has the old
-one. So one of several adopters has it at most, whoever had it before can't extend
-it any more, and the text is of no use afterwards. Nothing that was gone is set
+one. Therefore at most one of several adopters gets the lock, the former holder can't
+extend it any more, and the text is useless afterwards. A key that is gone is never set
 again: a majority that is won has kept the lock all the time.
 
 Nothing here waits, reads a clock or opens a socket.
@@ -33,10 +33,10 @@ from redlock_aio._rules.validation import MOST_RESOURCES, of_type, text
 VERSION = 1
 
 LONGEST = 150_000
-"""How many characters a text may have: the most resources with the longest names fit in."""
+"""How many characters a text may have: `MOST_RESOURCES` with the longest names fit in."""
 
 LAST = 1e11
-"""An instant that lies after all others, in seconds: some thousand years."""
+"""An instant that is later than all others, in seconds: some thousand years."""
 
 DAMAGED = "exported must be what Lease.export() has returned, whole and unchanged"
 OTHER_VERSION = "exported is of another version of redlock_aio, which says it in another way"
@@ -47,13 +47,13 @@ _BOOT = re.compile(r"(?:[0-9a-f]{16})?")
 
 
 class Exported(str):
-    """The text of a lease, which is not shown by accident; JSON and pickle see a plain `str`."""
+    """The text of a lease; its repr hides the text, JSON and pickle treat it as a plain `str`."""
 
     __slots__ = ("_names",)
     _names: str
 
     def __new__(cls, said: str, resources: Sequence[str]) -> Self:
-        """Make one of the lease on *resources*."""
+        """Create the text *said* of the lease on *resources*."""
         made = super().__new__(cls, said)
         made._names = ", ".join(map(repr, resources))
         return made
@@ -68,28 +68,28 @@ class Exported(str):
 @dataclass(frozen=True, slots=True)
 class Handed:
     """
-    What goes from hand to hand.
+    The facts of a lease that go from one process to another.
 
     Attributes:
         resources: The names that are locked.
 
-        value: What the masters keep for the lease.
+        value: The value of the lock on the masters.
 
         ttl: In milliseconds.
 
         at: When it was handed over, in seconds on the clock of leases.
 
-        left: For how many ms from then it can be believed.
+        left: For how many ms from then the lease is valid.
 
-        boot: Whose clock that is, see `boot`; empty if nobody else can know it.
+        boot: The identity of that clock, see `boot`; empty if other processes can't know it.
 
         fence: The fencing token, 0 if there is none.
 
-        member: By which name the holder stood in the masters' queues, if he did.
+        member: The holder's name in the masters' queues; empty if it has none.
 
-        max_hold: In how many ms it ends for good, ``None`` for never.
+        max_hold: After how many ms the lease ends for good, ``None`` for never.
 
-        keep: For how many ms the resources are to stay locked, whoever releases them.
+        keep: For how many ms the resources stay locked even if the lease is released.
     """
 
     resources: tuple[str, ...]
@@ -105,21 +105,21 @@ class Handed:
 
     @property
     def metadata(self) -> bytes:
-        """What the holder said of itself beside its name, as it is written."""
+        """The holder's metadata, as written in the value."""
         _, brace, rest = self.value.partition(b"{")
         return brace + rest
 
     def on(self, boot: str) -> bool:
-        """Return whether its instants are of the clock of this *boot*."""
+        """Return whether its instants were read on the clock of this *boot*."""
         return self.boot == boot != ""
 
 
 def boot(machine: str) -> str:
     """
-    Return what tells one run of one machine's clock from all others.
+    Return an identity for one run of one machine's clock, different from all others.
 
     Args:
-        machine: What the system says of it, which nobody else needs to know.
+        machine: The system's own identity of it; only a hash of that is returned.
     """
     return sha256(b"redlock_aio:" + machine.encode()).hexdigest()[:16]
 
@@ -146,7 +146,7 @@ def exported(handed: Handed) -> Exported:
 
 def imported(exported: str) -> Handed:
     """
-    Read what `exported` has written.
+    Parse the text that `exported` has written.
 
     Raises:
         TypeError: It is no text.
@@ -154,15 +154,15 @@ def imported(exported: str) -> Handed:
         ValueError: It is damaged, or of another version.
     """
     read, wrong = _read(of_type(exported, str, name="exported"))
-    # Raised here, where no exception is underway: those that the reading meets
-    # carry what they could not read.
+    # Raised here, outside of any except block: an exception from the parser carries
+    # the text that it could not parse, and would become the context of this one.
     if read is None:
         raise ValueError(wrong)
     return read
 
 
 def _read(exported: str) -> tuple[Handed | None, str]:
-    """Return what a text says, or ``None`` and what is wrong with it."""
+    """Return the facts in a text, or ``None`` and the text of the error."""
     if len(exported) > LONGEST or _ALPHABET.fullmatch(exported) is None:
         return None, DAMAGED
     try:
@@ -176,7 +176,7 @@ def _read(exported: str) -> tuple[Handed | None, str]:
 
 
 def _handed(said: Mapping[str, object]) -> Handed:
-    """Return what was said if it makes sense; else an error, which nobody sees."""
+    """Return the facts in a decoded text; `_read` catches the errors of this function."""
     names = said["r"]
     if not isinstance(names, list) or not 1 <= len(names) <= MOST_RESOURCES:
         raise ValueError
@@ -218,7 +218,7 @@ def _text(said: object) -> str:
 
 
 def _value(said: str) -> bytes:
-    """Return the value of a lock if it is one of ours; see `lock_value`."""
+    """Return the value of a lock if this library can have written it; see `lock_value`."""
     value = said.encode()
     ours = lock_value.TOKEN.match(value)
     if ours is None or len(value) > lock_value.LONGEST:
@@ -234,11 +234,11 @@ def adoption(key: Key | Keys, counter: Counter | None, handed: Handed, value: by
     """
     Return the command that gives the lock a new *value*, where it has that or the old one.
 
-    A master writes the fencing token of a text into its counter only if its own clock
-    allows it: a text with the last number that there is would use up all tokens.
+    A master writes the fencing token of a text into its counter only if the token is not
+    ahead of its clock: a text with the highest possible token would use up all tokens.
 
     Args:
-        counter: The one of its fencing token, if it has one.
+        counter: The counter of its fencing token, if it has one.
     """
     names = key.each if counter is None else (*key.each, *counter.keys)
     said = [handed.value, value, b"%d" % handed.ttl]

@@ -1,9 +1,9 @@
 """
-Who holds a lock, by what each master says of it.
+The state of a lock, computed from the reply of each master.
 
 A lock is held while a majority keeps one value. A master that does not answer, or
-has no vote, may keep any value, or none: so there is a third verdict, that nobody
-knows. Nothing here waits, reads a clock or opens a socket.
+has no vote, may keep any value, or none. Hence the third verdict: unknown.
+Nothing here waits, reads a clock or opens a socket.
 """
 
 import json
@@ -27,18 +27,18 @@ ENDLESS = 2**53
 @dataclass(frozen=True, slots=True)
 class MasterView:
     """
-    What one master says of a lock.
+    The state of a lock on one master.
 
     Attributes:
         master: The master's address, without credentials.
 
-        answer: ``HELD`` or ``FREE``, ``QUARANTINED`` if its word does not count, or why
-            it said nothing.
+        answer: ``HELD`` or ``FREE``, ``QUARANTINED`` if its vote does not count, or why
+            it gave no reply.
 
         detail: More about that, for people; never a credential or a token.
 
-        holder: Who holds the lock there; ``None`` if nobody does. A master in
-            quarantine says it too.
+        holder: The holder of the lock there; ``None`` if nobody holds it. It is also
+            reported for a master in quarantine.
 
         remaining: For how many ms more, if nothing is extended; ``None`` if nobody
             holds it, or it does not end.
@@ -67,30 +67,30 @@ class MasterView:
 
     @property
     def counts(self) -> bool:
-        """Whether its word counts: it has a vote, and has answered."""
+        """Whether its reply counts: it has a vote, and has answered."""
         return self.answer in (Answer.HELD, Answer.FREE)
 
     @property
     def vote(self) -> Vote:
-        """What it says in short."""
+        """Its answer as a vote."""
         return Vote(self.master, self.answer, self.detail)
 
 
 @dataclass(frozen=True, slots=True)
 class LockState:
     """
-    Who holds a lock, as far as the masters tell: what `Redlock.inspect` returns.
+    The state of a lock on all masters, as `Redlock.inspect` returns it.
 
-    It is a picture of one moment. While somebody acquires or releases the lock
-    some masters are ahead of others, which looks like `split` or `orphaned` votes;
-    what stays like that needs a look.
+    It is a snapshot. While a client acquires or releases the lock, some masters are
+    ahead of others, and the votes look `split` or `orphaned` for that moment. Votes
+    that stay like that need attention.
 
-    ``print(state)`` says it in a few lines.
+    ``print(state)`` shows it in a few lines.
 
     Attributes:
         resource: The name that is locked.
 
-        holder: Who has it on a majority of the masters; ``None`` if nobody does.
+        holder: The holder on a majority of the masters; ``None`` if there is none.
 
         remaining: In how many ms a majority no longer keeps it, if nothing is
             extended; ``None`` if nobody holds it, or it does not end.
@@ -98,10 +98,10 @@ class LockState:
         fencing_counter: The highest fencing token that a master has counted; ``None``
             if none has.
 
-        waiters: How many wait with ``fair=True``, on the master where most do. Who
-            waits otherwise is not known to the masters.
+        waiters: How many wait with ``fair=True``, on the master where most do. The
+            masters do not know of other waiters.
 
-        views: What each master says.
+        views: The state of the lock on each master.
     """
 
     resource: str
@@ -118,17 +118,17 @@ class LockState:
 
     @property
     def certain(self) -> bool:
-        """Whether no master that has not answered, or has no vote, could change `locked`."""
+        """Whether the masters that have not answered, or have no vote, can't change `locked`."""
         return is_kept(self._kept, self._unknown, len(self.views)) is not None
 
     @property
     def split(self) -> bool:
-        """Whether several hold it on some masters, and nobody on a majority."""
+        """Whether several holders have it on some masters, and none on a majority."""
         return self.holder is None and len(set(self._kept)) > 1
 
     @property
     def orphaned(self) -> tuple[MasterView, ...]:
-        """The masters that keep it for somebody who has no majority."""
+        """The masters that keep it for a holder without a majority."""
         mine = None if self.holder is None else self.holder.fingerprint
         return tuple(view for view in self.views if view.holder and view.holder.fingerprint != mine)
 
@@ -166,12 +166,12 @@ class LockState:
 
 class Told(NamedTuple):
     """
-    What a master has answered.
+    The reply of a master to `inspect`, parsed.
 
     Attributes:
-        value: What it keeps; ``None`` if it keeps nothing.
+        value: The value of the lock; ``None`` if the key does not exist.
 
-        left: For how many ms, `ENDLESS` if that does not end.
+        left: Its remaining ms, `ENDLESS` if it does not end.
     """
 
     value: bytes | None
@@ -182,10 +182,10 @@ class Told(NamedTuple):
 
 class Said(NamedTuple):
     """
-    What one master has said, and what is known of it.
+    The reply of one master, and its standing.
 
     Attributes:
-        age: How many ms ago that was.
+        age: How many ms ago the reply came.
 
         quarantine: Why it has no vote, empty if it has one.
     """
@@ -197,13 +197,13 @@ class Said(NamedTuple):
 
 
 def inspect(key: bytes) -> bytes:
-    """Return the command that asks a master all that it knows of *key*."""
+    """Return the command that reads the lock *key*, its counter and its queue."""
     keys = (key, *primitives.Counter((key,), 0).keys, *queue_keys(key))
     return pack(b"EVALSHA", INSPECT.sha, b"4", *keys)
 
 
 def read(reply: object) -> Told | None:
-    """Read the reply to `inspect`; ``None`` if it makes no sense."""
+    """Parse the reply to `inspect`; ``None`` if it is malformed."""
     if not isinstance(reply, list) or len(reply) != 4:
         return None
     value, left, counter, waiters = reply
@@ -216,11 +216,11 @@ def read(reply: object) -> Told | None:
 
 def objection(reply: object) -> str:
     """
-    Return why what a master keeps can't be a lock, by its *reply* to `inspect`.
+    Return why the key in a *reply* to `inspect` can't be a lock; empty if it can.
 
-    Empty if it can, and if the master keeps nothing or has not said what. A lock is a
-    string of at most 2 KiB that ends by itself; one that carries a token of ours is a
-    lock also if somebody has taken its ttl away.
+    It is empty as well if the key does not exist, or the reply has none. A lock is a
+    string of at most 2 KiB that ends by itself. A value with a token of this library is
+    a lock even if another client has removed its ttl.
     """
     if replies.is_of_another_type(reply):
         return replies.read(reply).detail.removeprefix("WRONGTYPE ")
@@ -235,18 +235,18 @@ def objection(reply: object) -> str:
 
 
 def is_number(text: bytes) -> bool:
-    """Return whether *text* is what a counter may say."""
+    """Return whether *text* is a possible value of a counter."""
     return text.isdigit() and len(text) <= 20 and int(text) <= commands.NEVER
 
 
 def is_kept(kept: Sequence[Hashable], unknown: int, masters: int) -> bool | None:
     """
-    Return whether a majority of *masters* keeps one value; ``None`` if nobody can tell.
+    Return whether a majority of *masters* keeps one value; ``None`` if it is not known.
 
     Args:
-        kept: What those keep that have said so, and whose word counts.
+        kept: The values on the masters whose replies count.
 
-        unknown: How many may keep anything.
+        unknown: How many masters may keep any value.
     """
     most = max(Count(kept).values(), default=0)
     if most >= majority(masters):
@@ -255,7 +255,7 @@ def is_kept(kept: Sequence[Hashable], unknown: int, masters: int) -> bool | None
 
 
 def view(said: Said) -> MasterView:
-    """Return what a master has said as others can read it."""
+    """Return the state of the lock on one master, without its token."""
     told = read(said.reply)
     if told is None:
         reply = said.reply
@@ -277,7 +277,7 @@ def view(said: Said) -> MasterView:
 
 
 def lock_state(resource: str, said: Sequence[Said]) -> LockState:
-    """Return what all masters have said of *resource*."""
+    """Return the state of *resource*, from the replies of all masters."""
     views = tuple(map(view, said))
     kept: dict[bytes, list[MasterView]] = {}
     for one, its in zip(said, views, strict=True):
@@ -297,7 +297,7 @@ def lock_state(resource: str, said: Sequence[Said]) -> LockState:
 
 
 def remaining(left: Sequence[int | None], needed: int) -> int | None:
-    """Return in how many ms fewer than *needed* are left; ``None`` never ends."""
+    """Return in how many ms fewer than *needed* masters keep the lock; ``None`` for never."""
     lasting = sorted((ENDLESS if ms is None else ms for ms in left), reverse=True)
     return lasting[needed - 1] if lasting[needed - 1] < ENDLESS else None
 
@@ -307,5 +307,5 @@ def _left(ms: int | None) -> str:
 
 
 def _harmless(text: str) -> str:
-    """Return *text* on one line: names and metadata are written by others."""
+    """Return *text* on one line: other programs write names and metadata."""
     return "".join(c if c.isprintable() else " " for c in text)

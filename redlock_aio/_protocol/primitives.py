@@ -1,9 +1,9 @@
 """
-What is locked: one key on the masters, or several at once.
+The kinds of locks, as commands: one key, several keys at once, and the fencing counters.
 
-One key is set and restored by a command that other libraries use too, several by scripts
-that do it to all of them or none. Extending, releasing and looking are the same scripts
-for both.
+One key is set and restored by the SET command that other libraries use too. Several keys
+are set and restored by scripts that change all of them or none. The scripts that extend,
+release and look are the same for both.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,10 +27,10 @@ from redlock_aio._rules.fencing import KEPT, SHORTEST_LEAD
 
 class Counter:
     """
-    The counter of one resource, or of several: what is said to the masters about it.
+    The commands about the fencing counter of one resource, or of several.
 
-    Several that are locked together get the same value, one beyond the highest of
-    them: so one token is higher than all before it, of each of them.
+    The counters of resources that are locked together get the same value, one beyond the
+    highest of them. One token is then higher than every earlier token of each resource.
 
     Args:
         keys: The lock's key, or the keys of all its resources.
@@ -46,7 +46,7 @@ class Counter:
         )
         self._keys = (b"%d" % (2 * len(keys)), *keys, *self.keys)
         self._lead = max(lead, SHORTEST_LEAD)
-        # An acquisition is packed again and again, so what is the same is kept.
+        # The part that all acquisitions have in common is packed once.
         script = ACQUIRE_ALL if len(keys) > 1 else ACQUIRE
         self._head = b"*%d\r\n%b" % (
             9 + 2 * len(keys), bulk(b"EVALSHA", script.sha, *self._keys),
@@ -57,23 +57,23 @@ class Counter:
 
     @property
     def lead(self) -> int:
-        """By how many us a value may be off a master's clock, to be written there."""
+        """By how many us a value may be off a master's clock for the master to accept it."""
         return self._lead
 
     def acquire(self, token: bytes, ttl: int, proposal: int, patience: int) -> bytes:
         """
-        Return the command that takes the lock for *token*, if nobody has it.
+        Return the command that grants the lock to *token*, if nobody has it.
 
         Args:
             ttl: In milliseconds.
 
-            proposal: What the counter is to be at least: the masters' time in us.
+            proposal: The least value for the counter: the masters' time in us.
 
-            patience: How many us after that it comes too late.
+            patience: How many us after the proposal the command is refused as too late.
         """
         digits = b"%d" % ttl
         lead = self._lead
-        # The master looks at whole seconds only, which is made up for here.
+        # The master compares whole seconds only, so the limit is 1 s earlier here.
         late = (patience if patience < lead else lead) - 1_000_000  # noqa: FURB136 - faster
         return _ACQUIRE % (
             self._head, len(token), token, len(digits), digits, proposal,
@@ -81,12 +81,12 @@ class Counter:
         )  # fmt: skip
 
     def raise_to(self, value: int, token: bytes) -> bytes:
-        """Return the command that raises it to *value*, if the lock is *token*'s."""
+        """Return the command that raises the counter to *value*, if the lock is *token*'s."""
         return pack(b"EVALSHA", RAISE.sha, *self._keys, token, b"%016d" % value, _KEPT)
 
     def extend(self, token: bytes, ttl: int, fence: int) -> bytes:
         """
-        Return the command that lets the lock live for *ttl* more, if it is *token*'s.
+        Return the command that sets the ttl of the lock to *ttl* ms, if it is *token*'s.
 
         Args:
             fence: The fencing token; a master whose counter is beyond it refuses,
@@ -107,14 +107,14 @@ class Counter:
         Args:
             fence: The fencing token.
 
-            ceiling: Up to where a majority has lifted its counters, if it has.
+            ceiling: The value to which a majority has lifted its counters; 0 if none has.
         """
         own, most = b"%016d" % fence, b"%016d" % max(fence, ceiling)
         lives = b"%d" % ttl
         return pack(b"EVALSHA", RESTORE_FENCED.sha, *self._keys, token, lives, own, most, _KEPT)
 
     def proposed(self, proposal: int) -> tuple[bytes, ...]:
-        """Return what `protocol.enqueue` says besides, to have a fencing token as well."""
+        """Return the arguments of `commands.enqueue` that request a fencing token."""
         return b"%d" % proposal, b"%d" % self._lead, _KEPT
 
 
@@ -127,14 +127,14 @@ _ACQUIRE = (
 )
 
 Setting: TypeAlias = "Callable[[Key, bytes, int], bytes]"
-"""A command that sets a key to a token, for so many ms."""
+"""A function that packs the command that sets a key to a token for a ttl in ms."""
 
 Freeing: TypeAlias = "Callable[[Key, bytes], bytes]"
-"""A command that deletes a key if it has a token."""
+"""A function that packs the command that deletes a key if its value is a token."""
 
 
 class _Locked:
-    """What one key and several have in common."""
+    """The common base of `Key` and `Keys`."""
 
     __slots__ = ()
 
@@ -156,16 +156,16 @@ class _Locked:
         return reply == [None] * len(self.each)
 
     def counter(self, lead: int) -> Counter:
-        """Return what gives the fencing tokens; *lead* as in `Counter`."""
+        """Return the counter of the fencing tokens; *lead* as in `Counter`."""
         return Counter(self.each, lead)
 
 
 class Key(bytes, _Locked):
-    """One key; its commands are packed in `protocol`."""
+    """One key; its commands are packed in `commands`."""
 
     __slots__ = ()
     can_free: ClassVar[bool] = True
-    """Whether some servers have a command of their own to free it."""
+    """Whether some servers have a command that deletes it if it has a value (DELIFEQ)."""
 
     acquire: ClassVar[Setting] = commands.acquire
     extend: ClassVar[Setting] = commands.extend
@@ -180,7 +180,7 @@ class Key(bytes, _Locked):
 
 
 class Keys(tuple[Key, ...], _Locked):
-    """Several keys that are locked together, in an order that does not depend on who names them."""
+    """Several keys that are locked together, in sorted order, however the caller orders them."""
 
     __slots__ = ()
     can_free: ClassVar[bool] = False
@@ -199,15 +199,15 @@ class Keys(tuple[Key, ...], _Locked):
         return self._packed(EXTEND, token, b"%d" % ttl)
 
     def restore(self, token: bytes, ttl: int) -> bytes:
-        """Return the command that extends all, and sets those again that are gone."""
+        """Return the command that extends all, and sets again the keys that are gone."""
         return self._packed(EXTEND, token, b"%d" % ttl, b"again")
 
     def release(self, token: bytes) -> bytes:
-        """Return the command that deletes those that have *token*."""
+        """Return the command that deletes the keys whose value is *token*."""
         return self._packed(RELEASE, token)
 
     def free(self, token: bytes) -> bytes:
-        """Do as `release`; there is no command for it."""
+        """Return `release`: no server command frees several keys."""
         return self.release(token)
 
     def _packed(self, script: scripts.Script, *arguments: bytes) -> bytes:

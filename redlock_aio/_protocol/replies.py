@@ -1,4 +1,4 @@
-"""What the replies and pushes of a master mean."""
+"""The meaning of a master's replies and pushes."""
 
 import math
 from collections.abc import Sequence
@@ -15,62 +15,66 @@ OLDEST_SERVER = 6
 
 
 def looked(reply: object, keys: int = 1) -> list[bytes | None] | None:
-    """Return the values in the reply to `look` for so many *keys*; ``None`` if it has none."""
+    """Return the values in the reply to `look` for so many *keys*; ``None`` if it is malformed."""
     if not isinstance(reply, list) or len(reply) != keys:
         return None
     return reply if all(isinstance(value, bytes | None) for value in reply) else None
 
 
 def is_confirmation(push: object) -> bool:
-    """Return whether a *push* is the reply to a subscription."""
+    """Return whether *push* confirms a SUBSCRIBE or UNSUBSCRIBE."""
     kinds = (b"subscribe", b"unsubscribe")
     return isinstance(push, list) and len(push) == 3 and push[0] in kinds
 
 
 EVERYTHING_CHANGED = [b"invalidate", None]
-"""What a master says when it has forgotten all keys, or what it was to tell of."""
+"""The push after a flush, or when a master drops the keys that it tracks: any may have changed."""
 
 GONE = [b"gone"]
-"""What is said for a master that can't say it: its connection has ended."""
+"""The push that this library makes up when a connection ends."""
 
 OTHERS = -1
-"""What an extension is answered where somebody else has the lock; 0 is where nobody has."""
+"""The reply to an extension where another holder has the lock; it is 0 where nobody has."""
 
 
 def is_settled(reply: object) -> bool:
-    """Return whether a release has freed what was ours, or there was nothing of ours."""
-    if is_of_another_type(reply):  # no key of ours is a list or a set
+    """
+    Return whether the *reply* to a release proves that this client's value is not on the master.
+
+    The value was deleted, was already gone, or another one is in its place.
+    """
+    if is_of_another_type(reply):  # this library never locks with a list or a set
         return True
-    # A list is the value and the ttl of somebody else's key.
+    # A list is the value and the ttl of another holder's lock.
     return reply == GRANTED or reply == 0 or isinstance(reply, list)  # noqa: PLR1714
 
 
 def is_unsettled(reply: object) -> bool:
     """Return whether a release has to be repeated after this *reply*."""
     if reply.__class__ is Silence:
-        # A connection that has ended says no more. After a time-out the reply may still come.
+        # No reply comes over a connection that has ended. After a time-out it may still come.
         return reply.answer is Answer.UNREACHABLE
     return isinstance(reply, Exception) and not is_settled(reply)
 
 
 def is_of_another_type(reply: object) -> bool:
-    """Return whether a master has something under a lock's name that can't be one."""
+    """Return whether the key of a lock holds another type than a string, so it is no lock."""
     return isinstance(reply, Exception) and str(reply).startswith("WRONGTYPE")
 
 
 def lacks_command(reply: object) -> bool:
-    """Return whether a master does not know the command, or does not let us use it."""
+    """Return whether a master does not know the command, or forbids it to this user."""
     text = str(reply) if isinstance(reply, Exception) else ""
     return text.startswith(("NOPERM", "ERR unknown")) and "command" in text
 
 
 def has_no_script(reply: object) -> bool:
-    """Return whether a master has forgotten the scripts, which it is being given again."""
+    """Return whether a master has forgotten its scripts; its link loads them again."""
     return isinstance(reply, Exception) and str(reply).startswith("NOSCRIPT")
 
 
 def changed(push: object) -> Sequence[bytes] | None:
-    """Return the keys that a *push* says were changed; ``None`` if all may have been."""
+    """Return the keys that a *push* reports as changed; ``None`` if any key may have changed."""
     if not isinstance(push, list) or len(push) != 2 or push[0] != b"invalidate":
         return ()
     if push[1] is None:
@@ -79,14 +83,18 @@ def changed(push: object) -> Sequence[bytes] | None:
 
 
 def called(push: object) -> bytes:
-    """Return which member of a queue a *push* calls; nobody's name if it does not."""
+    """Return the member of a queue that a *push* wakes; empty if it wakes none."""
     if isinstance(push, list) and len(push) == 3 and push[0] == b"message":
         return push[2] if isinstance(push[2], bytes) else b""
     return b""
 
 
 def held(reply: object) -> tuple[bytes, float] | None:
-    """Return the value and the seconds that are left of a lock that a release met instead."""
+    """
+    Return the value and the remaining seconds of another lock in the *reply* to a release.
+
+    The seconds are infinite if the lock does not end; ``None`` if the reply names no lock.
+    """
     if not isinstance(reply, list) or len(reply) != 2:
         return None
     value, left = reply
@@ -96,7 +104,7 @@ def held(reply: object) -> tuple[bytes, float] | None:
 
 
 def time(reply: object) -> int | None:
-    """Return the microseconds that the reply to `TIME` says."""
+    """Return the reply to `TIME` in microseconds; ``None`` if it is malformed."""
     if not isinstance(reply, list) or len(reply) != 2:
         return None
     seconds, rest = reply
@@ -113,15 +121,15 @@ class Queued(NamedTuple):
     The reply to `enqueue`.
 
     Attributes:
-        standing: What was said.
+        standing: The standing of the member at this master.
 
-        left: How many seconds the lock has there, infinite if it does not end.
+        left: The remaining seconds of the lock there, infinite if it does not end.
 
-        now: The microseconds of the master's clock.
+        now: The master's clock, in microseconds.
 
         holder: The value of the lock, if there is one.
 
-        counter: What the counter says, if the lock was granted with one; else 0.
+        counter: The value of the counter, if the lock was granted with one; else 0.
     """
 
     standing: Standing
@@ -141,7 +149,7 @@ _SAID = (
 
 
 def queued(reply: object) -> Queued | None:
-    """Read the reply to `enqueue`; ``None`` if it makes no sense."""
+    """Parse the reply to `enqueue`; ``None`` if it is malformed."""
     if not isinstance(reply, list) or len(reply) != 5:
         return None
     what, left, now, holder, counter = reply
@@ -161,7 +169,7 @@ def queued(reply: object) -> Queued | None:
 
 
 def read(reply: object) -> Silence:
-    """Return what a *reply* stands for, in words that hold no secret."""
+    """Classify a *reply* as a vote, with a detail that holds no secret."""
     if isinstance(reply, Silence):
         return reply
     if reply is NOT_YET:

@@ -1,4 +1,4 @@
-"""One command to one master, and what stands for a reply that never came."""
+"""One command to one master, and `Silence`, the substitute for a reply that never came."""
 
 import enum
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from redlock_aio._rules.quorum import Answer
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """Stands in a tally where a master gave no reply, and says why."""
+    """A substitute for the reply that a master did not give, with the reason."""
 
     answer: Answer
     detail: str = ""
@@ -18,7 +18,7 @@ class Silence:
 
 
 class Trust(enum.Enum):
-    """What becomes of a command at a master that may have forgotten locks."""
+    """How a command is treated at a quarantined master, which may have forgotten locks."""
 
     FULL = "it is executed and answered as ever"
     IF_FOUND = "it is executed; that nothing was there to be freed means nothing"
@@ -27,19 +27,19 @@ class Trust(enum.Enum):
 
 
 class Asker(Protocol):
-    """Whoever sends a command and is to be told the reply."""
+    """The sender of a command, which gets the replies."""
 
     trust: Trust
     payload: bytes
     debt_ttl: int
-    """For a release: how many ms its key may live, so that it is not forgotten; 0 otherwise."""
+    """For a release: for how many ms its key may live, and its debt is kept so long; else 0."""
 
     @property
     def needless(self) -> int:
-        """For a release: a bit for each master that never got what it takes back; 0 otherwise."""
+        """For a release: a bit for each master that never got the key; 0 otherwise."""
 
     def answered(self, master: int, reply: object, /) -> None:
-        """Take the reply of the master with this number; a `Silence` if there will be none."""
+        """Called with the reply of the master with this number; a `Silence` if none will come."""
 
 
 TIMED_OUT = Silence(Answer.TIMED_OUT)
@@ -48,26 +48,26 @@ OVERRUN = Silence(Answer.ERROR, "too many requests are unanswered")
 
 
 def ignore(_master: int, _reply: object, /) -> None:
-    """Callback for a reply that nothing depends on."""
+    """Discard a reply on which nothing depends."""
 
 
 class Request:
     """
     One command to one master.
 
-    A question to all masters is a round (`Round`), which counts their replies.
+    A command to all masters is a `Round`, which counts their replies.
 
     Args:
         payload: The packed command.
 
         on_reply: Called with the number of the master and its reply; with a `Silence`
-            if there will be none.
+            if none will come.
 
-        debt_ttl: For a release: for how many ms its key may live without it.
+        debt_ttl: For a release: for how many ms the key lives if it is not released.
 
-        needless: For a release: a bit for each master that can't have its key.
+        needless: For a release: a bit for each master that can't have the key.
 
-        trust: What becomes of the command at a quarantined master.
+        trust: How the command is treated at a quarantined master.
     """
 
     __slots__ = ("answered", "debt_ttl", "needless", "payload", "trust")
@@ -92,6 +92,6 @@ class Request:
 
 
 class Subscription(Request):
-    """A request whose reply is a push, or an error in the place of a reply."""
+    """A request that is answered by a push, or by an error in the place of a reply."""
 
     __slots__ = ()

@@ -1,10 +1,10 @@
-"""The names that users give, and the keys on the masters that they stand for."""
+"""The resources that users name, and their keys on the masters."""
 
 from redlock_aio._protocol.primitives import Key, Keys
 from redlock_aio._rules.validation import MOST_RESOURCES, text
 
 RESERVED = b"redlock_aio:"
-"""The prefix of the keys beside the locks that this library keeps for itself."""
+"""The prefix of the keys that this library keeps on the masters besides the locks."""
 
 MOST_NAMES = 1_000
 """How many names are cached with their keys, so that each is checked once."""
@@ -18,7 +18,7 @@ class Resources:
         prefix: Put before each name to make its key.
 
     Attributes:
-        prefix: What is put before each name, as bytes.
+        prefix: The prefix of each key, as bytes.
 
         known: The keys of names that have been checked.
     """

@@ -1,8 +1,8 @@
 """
-The scripts that the masters run, and how a command is written.
+The scripts that the masters run, and the encoding of commands.
 
-Names and tokens are arguments, never text of a script; the scripts are files of their
-own, in `lua/`, so that an editor and a reviewer see them as Lua.
+Names and tokens are arguments, never text of a script. Each script is a file in `lua/`,
+so that editors and reviewers see it as Lua.
 """
 
 from hashlib import sha1
@@ -11,10 +11,12 @@ from importlib import resources
 
 class Script:
     """
-    One script that the masters run, by the name of its file.
+    One script that the masters run.
 
     Args:
-        after: The names of files with functions that it uses, which are put before it.
+        name: The name of its file.
+
+        after: The names of the files whose functions it uses; they are put before it.
     """
 
     __slots__ = ("load", "name", "sha", "text")
@@ -31,12 +33,12 @@ class Script:
 
 
 def bulk(*arguments: bytes) -> bytes:
-    """Return parts of a command as a master wants to read them."""
+    """Return *arguments* as bulk strings of RESP."""
     return b"".join([b"$%d\r\n%b\r\n" % (len(argument), argument) for argument in arguments])
 
 
 def pack(*arguments: bytes) -> bytes:
-    """Return a command as a master wants to read it."""
+    """Return a command as an array of RESP."""
     return b"*%d\r\n%b" % (len(arguments), bulk(*arguments))
 
 

@@ -1,5 +1,5 @@
 """
-What stands in the way of a lock, as far as each master has told it.
+The values that stand in the way of a lock, and when a majority of masters may be free.
 
 Nothing here waits or reads a clock: instants are seconds on the clock of leases.
 """
@@ -13,7 +13,7 @@ from redlock_aio._rules.quorum import TAKING_PART, Answer, Vote, majority
 
 class View:
     """
-    For each of *masters* who has the lock there, and from when on it may be free.
+    For each of *masters*, the value that blocks the lock there, and when it may be free.
 
     Args:
         masters: How many there are.
@@ -30,37 +30,37 @@ class View:
         return f"<View {self._free_from}>"
 
     def held(self, master: int, value: bytes, until: float) -> None:
-        """Note that *master* has *value*, and keeps it until then if nothing happens."""
+        """Record that *master* has *value*, which expires at *until* if it is not extended."""
         self._values[master] = value
         self._free_from[master] = until
         self._unfit.pop(master, None)
 
     def can_not_be(self, master: int, why: str) -> None:
-        """Count *master* as not free for the reason *why*, until something changes there."""
+        """Count *master* as not free for the reason *why*, until a change there is reported."""
         self._values[master] = None
         self._free_from[master] = math.inf
         self._unfit[master] = why
 
     def may_be_free(self, master: int) -> None:
-        """Note that *master* had nothing, or that it has changed since."""
+        """Record that the key did not exist on *master*, or has changed since."""
         self._free_from[master] = 0.0
         self._unfit.pop(master, None)
 
     @property
     def free_from(self) -> float:
-        """The instant from which a majority may be free; infinite if nobody knows."""
+        """The instant from which a majority may be free; infinite if it is not known."""
         return sorted(self._free_from)[majority(len(self._free_from)) - 1]
 
     def retry_at(self, votes: Sequence[Vote]) -> float:
         """
         Return the earliest instant at which a majority may be free; infinite if it is not known.
 
-        A master that has been silent is taken to be held for as short a time as
-        any of those that are held; it may be free before, or never answer again.
-        What is known of less than a majority says nothing.
+        A master that has not answered counts as held for the shortest time of those that
+        are held; it may be free before, or never answer again. If fewer masters than a
+        majority have answered, the instant is not known.
 
         Args:
-            votes: What each master has said; one that can't grant a lock does not count.
+            votes: The vote of each master; one that can't grant a lock does not count.
         """
         answered = [
             value is not None or until < math.inf
@@ -79,17 +79,17 @@ class View:
 
     @property
     def is_hopeless(self) -> bool:
-        """Whether so many masters have something that is no lock that no majority is left."""
+        """Whether the masters whose key is no lock leave no majority of the others."""
         return len(self._free_from) - len(self._unfit) < majority(len(self._free_from))
 
     @property
     def parties(self) -> int:
-        """How many different values there were."""
+        """The number of different values."""
         return len({value for value in self._values if value is not None})
 
     @property
     def holder(self) -> bytes | None:
-        """The value that a majority had, ``None`` if there is none."""
+        """The value on a majority of the masters, ``None`` if there is none."""
         values = self._values
         for value in values:
             if value is not None and values.count(value) >= majority(len(values)):
@@ -97,7 +97,7 @@ class View:
         return None
 
     def explain(self, votes: Sequence[Vote], now: float) -> tuple[Vote, ...]:
-        """Return *votes* with how long the lock is held where it is, and why it can't be."""
+        """Return *votes* with the remaining time of the lock, or the reason why it can't be one."""
         return tuple(
             Vote(vote.master, Answer.ERROR, self._unfit[master], permanent=True)
             if master in self._unfit

@@ -1,15 +1,15 @@
-"""Texts of others that are shown to people."""
+"""Cleaning of foreign texts before they are shown to people."""
 
 import re
 
 
 def harmless(text: str, secrets: tuple[str, ...] = ()) -> str:
     """
-    Return *text* without what must not be seen, on one line and not too long.
+    Return *text* without secrets, on one line, cut after 200 characters.
 
-    A server's error may repeat the arguments of a command, cut and with other
-    signs for some; so they go, and with them everything that could be a token,
-    and all of *secrets*.
+    A server's error may repeat the arguments of a command, cut and with some characters
+    replaced. These arguments are removed, and everything that could be a token, and all
+    of *secrets*.
     """
     text = re.sub(r"[,;]?\s*(with )?args beginning with.*", "", text, flags=re.DOTALL)
     for secret in secrets:

@@ -1,27 +1,27 @@
 """
-Whose turn is it, when each master has a queue of its own?
+The standing of one waiter in the fair queues, of which each master has its own.
 
-Every waiter has a place, a moment that it is given once and that is the same on
-all masters. A master grants only to the first in its queue, and tells the others
+Every waiter has a place: an instant that it gets once and that is the same on all
+masters. A master grants only to the first in its queue, and replies to the others
 whether they are next. This file is one waiter's side of it:
 
-    UNASKED ─► ASKED ─┬─► GRANTED    the master keeps the lock for us
-                      ├─► NEXT       somebody has it, and we come after
-                      ├─► BEHIND     others come before us
+    UNASKED ─► ASKED ─┬─► GRANTED    the master keeps the lock for this waiter
+                      ├─► NEXT       another has the lock, and this waiter is next
+                      ├─► BEHIND     others come before this waiter
                       ├─► SILENT     no answer in time: it may be a grant
-                      └─► FAILED     an answer that does not help, or the question never left
+                      └─► FAILED     an error reply, or the question never left
 
-- A majority that has granted is a win, but only for as long as the grants last,
-  which counts from when the questions left that were answered.
-- Whoever can't have a majority, because too many masters have others before us,
-  must give back what it has: the others may be waiting for just that. It keeps
+- A majority of grants is a win, but only for as long as the grants last. Their ttl
+  counts from the instants at which the granted questions were sent.
+- A waiter that can't win a majority, because others come first on too many masters,
+  must give back its grants: the others may be waiting for just these. It keeps
   its place.
-- Whoever is called by one master will be called by the others, if nobody else
+- A waiter that is woken by one master will be woken by the others, if no other waiter
   comes before it there. Until then their old answers are no reason to give back.
-- What was asked before giving back must not count when it is answered after it:
-  the master has taken that grant back. So every question has a number.
-- Grants that no majority can be made of any more (see `FRESH`) are given back too,
-  and so is what a silent master may have granted. A waiter that is cut off from a
+- A question that was sent before a give-back must not count when it is answered after
+  it: the master has taken that grant back. Therefore every question has a number.
+- Grants that can't become part of a majority any more (see `FRESH`) are given back too,
+  and so are possible grants of a silent master. A waiter that is cut off from a
   majority would keep them for as long as it waits.
 - A waiter that no majority has answered for as long as a registration lives leaves
   all queues: it can't win, and would hold up others where it is the first. It goes on
@@ -29,8 +29,8 @@ whether they are next. This file is one waiter's side of it:
   answers, it enters the queues again at a new place. At the old place it would hold
   up the same others again whenever its links come and go.
 
-The first in all queues keeps its place there and asks on, so there is always somebody
-who gets on. Nothing here waits, reads a clock or opens a socket.
+The first waiter in all queues keeps its place there and asks on, so one waiter always
+makes progress. Nothing here waits, reads a clock or opens a socket.
 """
 
 import enum
@@ -62,28 +62,28 @@ ASIDE = Standing.ASIDE
 
 AGAINST = (BEHIND, FULL, FAILED)
 HELPFUL = (GRANTED, NEXT, BEHIND)
-"""What a master says that would grant the lock to this waiter, now or in its turn."""
+"""The standings at a master that grants the lock to this waiter, now or in its turn."""
 
 
 LIVES = 3_000
-"""For how many ms a waiter is believed to live without another word."""
+"""For how many ms a waiter counts as alive after its last request."""
 
 HEARTBEAT = LIVES / 3000
-"""Seconds between two words of a waiter that hears nothing."""
+"""Seconds between two requests of a waiter that gets no push."""
 
 UNREACHED = LIVES / 1000 - HEARTBEAT
 """
-Seconds after the first word that no majority has answered until a waiter leaves the queues.
+Seconds from the first request that no majority has answered until a waiter leaves the queues.
 
-The word before it was answered, so this is `LIVES` after the last one that was.
+The request before it was answered, so this is `LIVES` after the last answered request.
 """
 
 FRESH = 0.1
 """
-Seconds beside a master time-out within which a majority must have granted the lock: grants
-from before and after a forced release must not be added up. It counts from when the first
-of their questions left to when the last one was executed, by that master's clock, so how
-long an answer then waits for us does not matter. Partial grants are given back after it.
+Seconds besides a master time-out within which a majority must have granted the lock: grants
+from before and after a forced release must not be added up. The time counts from when the
+first of their questions was sent to when the last one was executed, by that master's clock,
+so the delay of an answer after that does not matter. Partial grants are given back after it.
 """
 
 
@@ -103,17 +103,17 @@ class Ticket:
         self.standings = [UNASKED] * masters
         self.needed = majority(masters)
         self._numbers = [0] * masters
-        self._asked = [0.0] * masters  # when the last question left
-        self._sent = [0.0] * masters  # when the question left that was granted last
+        self._asked = [0.0] * masters  # when the last question was sent
+        self._sent = [0.0] * masters  # when the last granted question was sent
         self._done = [0.0] * masters  # when it had been executed at the latest
-        self._counters = [0] * masters  # what was said with that
-        self._helped = [-math.inf] * masters  # when the question left whose answer helped
+        self._counters = [0] * masters  # the counter in that grant
+        self._helped = [-math.inf] * masters  # when the last one with a HELPFUL answer was sent
 
     def __repr__(self) -> str:
         return f"<Ticket {', '.join(standing.name for standing in self.standings)}>"
 
     def ask(self, master: int, now: float) -> int:
-        """Note that *master* is being asked; return the number of the question."""
+        """Record that a question is sent to *master*; return its number."""
         if self.standings[master] is not GRANTED:
             self.standings[master] = ASKED
         self._numbers[master] += 1
@@ -132,7 +132,7 @@ class Ticket:
         Count the answer to question *number*; return whether it still counts.
 
         Args:
-            counter: What the master's counter says, if it grants the lock with one.
+            counter: The value of the master's counter, if it grants the lock with one.
 
             done: When the master had executed the question at the latest.
         """
@@ -148,11 +148,11 @@ class Ticket:
         return True
 
     def asked_at(self, master: int) -> float:
-        """Return when the last question to *master* left."""
+        """Return when the last question to *master* was sent."""
         return self._asked[master]
 
     def counters(self, now: float, ttl: int, *, factor: float) -> list[int]:
-        """Return what those masters' counters say that have granted the lock, and still do."""
+        """Return the counters of the masters whose grants are still valid."""
         grants = zip(self._counters, self._sent, self.standings, strict=True)
         return [
             counter
@@ -162,10 +162,10 @@ class Ticket:
 
     def until(self, ttl: int, *, factor: float, within: float = math.inf) -> float:
         """
-        Return until when a majority has granted the lock; 0 if none has.
+        Return the end of the validity that a majority has granted; 0 if none has.
 
         Args:
-            within: In how many seconds they must have granted it, see `FRESH`.
+            within: The seconds within which they must have granted it, see `FRESH`.
         """
         grants = [
             (sent, done)
@@ -183,12 +183,12 @@ class Ticket:
 
     def stale_at(self, within: float) -> float:
         """
-        Return when to give back what is granted, or may be: infinite if there is nothing.
+        Return when to give back the grants and possible grants; infinite if there are none.
 
-        While an answer is outstanding that may complete a majority, it is kept.
+        They are kept while an answer is outstanding that may complete a majority.
 
         Args:
-            within: In how many seconds a majority must grant the lock, see `FRESH`.
+            within: The seconds within which a majority must grant the lock, see `FRESH`.
         """
         if ASKED in self.standings:
             return math.inf
@@ -200,56 +200,56 @@ class Ticket:
 
     @property
     def reached(self) -> float:
-        """When the last questions left that a majority has given a helpful answer to."""
+        """The last instant since which a majority got questions that had HELPFUL answers."""
         return sorted(self._helped, reverse=True)[self.needed - 1]
 
     def count(self, *standings: Standing) -> int:
-        """Return how many masters stand like that."""
+        """Return at how many masters the waiter has one of *standings*."""
         return sum(standing in standings for standing in self.standings)
 
     def may_win(self, master: int) -> bool:
-        """Return whether a question to *master* makes sense that was not asked since a yield."""
+        """Return whether to ask *master* again after a give-back: a majority is still possible."""
         return self.standings[master] is UNASKED and not self.hopeless
 
     @property
     def hopeless(self) -> bool:
-        """Whether no majority can come together as things stand."""
+        """Whether the present standings exclude a majority."""
         return self.count(*AGAINST) > len(self.standings) - self.needed
 
     @property
     def lost(self) -> bool:
-        """Whether whoever does not want to wait has failed."""
+        """Whether an acquisition that does not wait has failed."""
         return self.count(*AGAINST, NEXT, SILENT) > len(self.standings) - self.needed
 
     @property
     def refused(self) -> bool:
-        """Whether so many queues are full that there is no sense in waiting."""
+        """Whether so many queues are full that no majority is left to wait for."""
         return self.count(FULL) > len(self.standings) - self.needed
 
     @property
     def must_yield(self) -> bool:
-        """Whether others may wait for what we have and can't use."""
+        """Whether to give back grants that can't become a majority: others may wait for them."""
         return self.hopeless and (GRANTED in self.standings or SILENT in self.standings)
 
     def give_back(self) -> None:
-        """Note that every grant is being given back, those that are on their way too."""
+        """Drop all grants, and void the answers to questions that are underway."""
         for master, standing in enumerate(self.standings):
             if standing in (GRANTED, ASKED, SILENT, FAILED):
                 self.standings[master] = UNASKED
             self._numbers[master] += 1
 
     def start_over(self) -> None:
-        """Forget where we stand: under another name we are in no queue yet."""
+        """Reset all standings: the waiter has a new name, which is in no queue yet."""
         for master in range(len(self.standings)):
             self.forget(master)
 
     def called(self) -> None:
-        """Note that it is our turn on some master: that others come first is old news."""
+        """Called when a master wakes this waiter: standings BEHIND are outdated now."""
         for master, standing in enumerate(self.standings):
             if standing is BEHIND:
                 self.standings[master] = AWAITED
 
     def forget(self, master: int) -> None:
-        """Note that *master* may have forgotten what it said."""
+        """Reset the standing at *master*, which may have lost it, and void its answers underway."""
         self.standings[master] = UNASKED
         self._numbers[master] += 1

@@ -1,29 +1,29 @@
 """
-Fencing tokens over several masters: whose is the higher one?
+Fencing tokens over several masters: how they are agreed, and why they only rise.
 
-Each master counts for each resource, and raises its counter with every lock that
-it grants: to the masters' time if that is higher, so that most often all say the
-same. A token is what a majority of the counters says *exactly*, while the lock is
-ours there:
+Each master has a counter for each resource, and raises it with every lock that it
+grants: to the masters' time if that is higher, so most often all counters are equal.
+A fencing token is the value that a majority of the counters has *exactly*, while the
+holder has the lock on these masters:
 
-    a majority grants ─┬─ and says the same, and none more ──────► that is the token
+    a majority grants ─┬─ equal values, none higher ─────────────► that is the token
                        └─ otherwise: raise all to the highest ─┬─► all exactly that
                                    ▲                           │
-                                   └── somebody says more ─────┘
+                                   └── one is higher now ──────┘
 
-- Two majorities share a master. It has given the lock to one after the other, and
+- Two majorities share a master. It has granted the lock to one after the other, and
   raised its counter in between. So the later token is the higher one, whatever
   clocks, pauses and late messages do to the lock itself.
 - "At least" instead of "exactly" would hand out one token twice: a counter that
-  is higher already says nothing about who made it so.
-- Whoever extends is counted only where the counter is not beyond its token. That
-  the lock is its own is not enough: it may be so again after somebody else.
+  is higher already does not tell which client has raised it.
+- An extension counts only where the counter is not beyond the holder's token. To have
+  the lock there is not enough: another client may have had it in between.
 
-A failed attempt of others leaves counters beyond the token of a holder. The holder
+A failed attempt of another client leaves counters beyond the token of a holder. The holder
 can't lower them, for the attempt may still succeed elsewhere. It lifts its own instead:
 
     master:      A    B    C    D    E       the holder's token is 100, D and E were
-    counter:   100  100  100  105  105       taken and given back by somebody else
+    counter:   100  100  100  105  105       acquired and released by another client
     lift:      105* 105* 105* 105  105       * is the holder's mark, its token
     restore:   105* 105* 105* 105* 105*
 
@@ -31,11 +31,11 @@ can't lower them, for the attempt may still succeed elsewhere. It lifts its own 
   mark. Each grant overwrites the counter and the mark, so a mark proves that nobody
   has been granted the lock there since it was set.
 - `lift` raises and marks the counters of masters that count. When a majority has
-  done so, nobody can agree on a token up to 105 any more: that takes a master of that
-  majority, which gives 106 from now on. And nobody has done so before, or it would
-  not have counted. So the counters of D and E mean nothing, and are marked as well.
+  done so, no client can agree on a token up to 105 any more: that takes a master of that
+  majority, which gives 106 from now on. And no client has done so before, or that master
+  would not have counted. So the counters of D and E mean nothing, and are marked as well.
 
-What is assumed is said in the README; the tests search all ways in which a few
+The README states the assumptions; the tests search all ways in which a few
 acquisitions can go. Nothing here waits, reads a clock or opens a socket.
 """
 
@@ -43,14 +43,14 @@ from collections.abc import Sequence
 
 MARK = b".0000"
 """
-What is between a counter and the mark on it, which is a fencing token in 16 digits. The
-whole is a number: a script that reads it as one reads the counter.
+The separator between a counter and the mark on it, which is a fencing token in 16 digits.
+The whole is a number: a script that reads it as one reads the counter.
 """
 
 KEPT = 7 * 24 * 60 * 60 * 1000
 """
-For how many ms a counter is kept that nobody uses. A master that has forgotten it
-goes by the time, which is higher by then than any counter was.
+For how many ms an unused counter is kept. A master that has forgotten it starts from the
+time, which is higher by then than any counter was.
 """
 
 MOST_RAISES = 3
@@ -58,8 +58,8 @@ MOST_RAISES = 3
 
 LEAD_SHARE = 1 / 8
 """
-By which part of the time for which a master that restarts stays away a proposal may
-be off its clock: two clocks that are wrong by that much, and a lead each, fit into it.
+By how much a proposal may be off a master's clock, as a share of the quarantine after a
+restart: two clocks that are wrong by that much, and a lead each, fit into the quarantine.
 """
 
 SHORTEST_LEAD = 2_000_000
@@ -68,15 +68,15 @@ SHORTEST_LEAD = 2_000_000
 
 def agreed(counters: Sequence[int], needed: int) -> int:
     """
-    Return the fencing token that *counters* amount to, 0 if they do not agree.
+    Return the fencing token on which *counters* agree, 0 if they do not.
 
-    A lower one that many agree on would do, but those who say more could never
-    be counted again when the lock is extended.
+    A lower value on which enough of them agree would be a valid token, but the masters
+    with a higher counter could never count again when the lock is extended.
 
     Args:
-        counters: What the masters say that keep the lock for us.
+        counters: The counters of the masters that keep the lock for this client.
 
-        needed: How many must say the same.
+        needed: How many must be equal.
     """
     highest = max(counters)
     return highest if counters.count(highest) >= needed else 0

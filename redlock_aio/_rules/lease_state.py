@@ -4,7 +4,7 @@ One lease from its acquisition to its end, as a state machine.
     HELD ──── release, hand over ───────► RELEASED
       │
       └─ the deadline passes, or masters
-         say that the key is gone ──────► LOST ── (for good: nothing revives it)
+         reply that the key is gone ────► LOST ── (for good: nothing revives it)
 
 Nothing here waits, reads a clock or opens a socket: the caller passes the present
 instant. Instants are seconds on the clock of the acquisition.
@@ -25,7 +25,7 @@ from redlock_aio._rules import timing
 
 
 class State(enum.Enum):
-    """Where a lease stands."""
+    """The state of a lease."""
 
     HELD = "held"
     LOST = "lost"
@@ -38,7 +38,7 @@ RENEW_SHARE = 1 / 3
 """The share of its ttl after which a lease is extended."""
 
 RENEW_SPREAD = 0.15
-"""The share by which that is jittered downwards, so that leases are not extended in step."""
+"""The share by which that is jittered downwards, so leases are not extended in step."""
 
 RETRY_SHARE = 1 / 12
 """The share of its ttl after which a failed extension is repeated."""
@@ -47,7 +47,7 @@ MARGIN = 0.003
 """Seconds before the deadline at which the loss is reported: timers are late, never early."""
 
 NEVER_STALLED = (math.inf, math.inf)
-"""The begin and end of a stall of the event loop, if there was none."""
+"""The begin and end of a stall of the event loop if there was none."""
 
 HANDED_OVER = "it was handed over"
 HELD_TOO_LONG = "it was held for as long as max_hold allows"
@@ -108,7 +108,7 @@ class Lifetime:
         self._promised = deadline
         self._epoch = 0  # counts the extensions that promised less than the one before
         self.due: float = now
-        """When something is to be done: an extension, or the report of its loss."""
+        """When the next action is due: an extension, or the report of its loss."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.state.value}, until {self.deadline:.3f}>"
@@ -194,7 +194,7 @@ class Lifetime:
             self.reason = reason
 
     def release(self, now: float) -> bool:
-        """End the lease as its holder wants; return whether it was still valid."""
+        """End the lease on behalf of its holder; return whether it was still valid."""
         if self.valid(now):
             self.state = RELEASED
             return True
@@ -202,7 +202,7 @@ class Lifetime:
         return False
 
     def hand_over(self) -> None:
-        """End the lease because another process goes on with it."""
+        """End the lease because it was handed over to another process."""
         self.state = RELEASED
         self.reason = HANDED_OVER
 
@@ -222,7 +222,7 @@ class Lifetime:
             return HELD_TOO_LONG
         why = "it was not extended before its validity was over"
         began, ended = stalled
-        # Shorter ones are no reason: an extension that fails is repeated after such a time.
+        # Shorter stalls are no reason: a failed extension is repeated after such a time.
         if began < self._loss_at() <= ended and ended - began >= self.ttl * (RETRY_SHARE / 1000):
             why += f": the event loop did not run for {max(ended - began, 0.1):.1f} s"
         return why

@@ -1,10 +1,10 @@
 """
-Who holds a lock: what a holder says of itself in the value, for others to read.
+The value of a lock: its token, and the holder's name and metadata for others to read.
 
     value = token @ name metadata   e.g.  q83vASNFZ4mrze8BI0VniavN7wEj@web-1:4242{"job":"nightly"}
 
-The masters compare the value as a whole, so nothing here decides who has the lock.
-It is short because every command about the lock repeats it.
+The masters compare the value as a whole, so nothing here decides which holder has the
+lock. The value is short because every command about the lock repeats it.
 """
 
 import json
@@ -16,37 +16,37 @@ from hashlib import sha256
 from redlock_aio._rules.validation import text
 
 TOKEN = re.compile(rb"[A-Za-z0-9+/]{28}@")
-"""What our values begin with: 168 bits by chance, in base 64."""
+"""The begin of this library's values: 168 random bits, in base 64."""
 
 MOST_METADATA = 1_024
 """How many bytes metadata may have as JSON."""
 
 LONGEST = MOST_METADATA + 1_024
-"""A longer value is not ours."""
+"""The most bytes of a value of this library."""
 
 SHOWN = LONGEST + 1
 """
 How many bytes of a value a master returns; the scripts have the same number.
 
-One byte more than ours can have: so a value that was cut is longer than any of ours,
-and never equal to one. Comparing is done on the masters, with the whole value.
+It is one byte more than `LONGEST`, so a value that was cut is longer than any value of this
+library, and never equal to one. The masters compare the whole value.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
     """
-    Who holds a lock, as others can see it.
+    The holder of a lock, as others can see it.
 
     Attributes:
-        fingerprint: What tells this lease from all others, as `Lease.fingerprint`
-            has it; it tells nothing of the token. Of a value that is too long for a
-            lock it stands for the first 2 KiB.
+        fingerprint: Identifies this lease, as `Lease.fingerprint` does; it reveals
+            nothing of the token. If the value is too long for a lock, it identifies the
+            first 2 KiB.
 
-        name: The *name* of its manager, host and pid by default; ``None`` if it
-            is another library's, which does not say.
+        name: The *name* of its manager, host and pid by default; ``None`` if the lock
+            was written by another library.
 
-        metadata: What its lock was given as *metadata*.
+        metadata: The *metadata* of its lock.
     """
 
     fingerprint: str
@@ -58,7 +58,7 @@ class Holder:
 
 
 def packed(metadata: object) -> bytes:
-    """Return *metadata* as it is written, or say what is wrong with it."""
+    """Return *metadata* as JSON; raise `TypeError` or `ValueError` if that is not possible."""
     if not isinstance(metadata, Mapping):
         raise TypeError(f"metadata must be a mapping, not a {type(metadata).__name__}")
     if wrong := [type(key).__name__ for key in metadata if not isinstance(key, str)]:
@@ -75,7 +75,7 @@ def packed(metadata: object) -> bytes:
 
 
 def named(name: str) -> bytes:
-    """Return what follows a token: the *name* of a manager, if it makes sense."""
+    """Return the part of a value after the token: the *name* of a manager, checked."""
     said = text(name, name="name")
     if "{" in name or not name.isprintable():
         raise ValueError("name must have printable characters, and no '{'")
@@ -84,7 +84,7 @@ def named(name: str) -> bytes:
 
 def fingerprint(value: bytes) -> str:
     """
-    Return by what the holder of a lock can be told from others, without its token.
+    Return an identity of the holder of a lock that does not reveal its token.
 
     Of a value that is too long for a lock only the first `SHOWN` bytes are known: two such
     values that begin with the same bytes have the same fingerprint.
@@ -93,7 +93,7 @@ def fingerprint(value: bytes) -> str:
 
 
 def holder(value: bytes) -> Holder:
-    """Return who has written *value*; of what is not ours, only the fingerprint."""
+    """Return the holder that has written *value*; only the fingerprint if it is foreign."""
     who = fingerprint(value)
     ours = TOKEN.match(value)
     if ours is None or len(value) > LONGEST:
@@ -104,5 +104,5 @@ def holder(value: bytes) -> Holder:
         said = name.decode()
     except (ValueError, RecursionError):
         return Holder(who)
-    # It is shown in logs and on terminals, whoever has written it.
+    # The name is shown in logs and on terminals, and any program may have written it.
     return Holder(who, said, metadata) if said.isprintable() else Holder(who)

@@ -1,5 +1,5 @@
 """
-What a master carries in the key `redlock_aio:marker`, as text.
+The marker of the restart guard: the text in a master's key `redlock_aio:marker`.
 
     run_id state at lasts since
 
@@ -11,28 +11,28 @@ import math
 from dataclasses import dataclass
 
 MOST_BYTES = 4000
-"""How long a value may be that is taken for a marker."""
+"""The most bytes of a marker; a longer value is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Marker:
     """
-    What a master carries.
+    The marker of one master.
 
     Attributes:
         run_id: The server that it was written for.
 
-        rejoining: Whether it may have forgotten locks.
+        rejoining: Whether the master may have forgotten locks.
 
-        at: For a rejoining one when it votes again, on its own clock, in us; 0 if
-            that is not known. A member keeps the number, by which it is seen that
-            a marker was written anew.
+        at: For a rejoining master the instant at which it votes again, on its own clock,
+            in us; 0 if that is not known. A member keeps the number, so that a marker
+            that was written anew can be recognised.
 
         lasts: The quarantine of the program that wrote it, in ms: the longest of all
-            that it knew of; 0 if the marker does not say it.
+            that it knew of; 0 if the marker does not contain it.
 
-        since: Before which instant the master may have forgotten locks, on its own
-            clock, in us; 0 if it was one of a new set, or the marker does not say it.
+        since: The instant before which the master may have forgotten locks, on its own
+            clock, in us; 0 if it was one of a new set, or the marker does not contain it.
     """
 
     run_id: str
@@ -47,7 +47,7 @@ class Marker:
 
     @classmethod
     def parse(cls, value: bytes | None) -> "Marker | None":
-        """Return what the key says; a value that makes no sense is nobody's marker."""
+        """Parse the value of the key; a malformed value is a marker of no server."""
         if value is None:
             return None
         words = value[: MOST_BYTES + 1].decode("utf-8", "replace").split(" ")
@@ -64,7 +64,7 @@ class Marker:
 
 
 def milliseconds(seconds: float) -> int:
-    """Return how a marker writes the length of a quarantine."""
+    """Return the length of a quarantine as a marker contains it."""
     return math.ceil(seconds * 1000 - 1e-6)
 
 

@@ -1,16 +1,16 @@
 """
-Do two programs exclude each other that name different sets of masters?
+Check whether two programs with different sets of masters exclude each other.
 
 They do if each majority of the one set shares a master with each majority of the other.
 That is so for equal sets, and if one set has one master more than the other. Each program
-declares its set on its masters (`declare`), and reads what others have declared there.
+declares its set on its masters (`declare`), and reads the sets of others there.
 
-A false refusal stops all locking, so two places are taken for one master whenever that
-may be: they have an address in common or have had the same server, or it is not known
-which server is at one of them, or the server of ours started after the other set was last
+A false refusal stops all locking, so two places count as one master whenever that is
+possible: they have an address in common or have had the same server, or the server at one
+of them is not known, or this program's server started after the other set was last
 declared. A master votes only when its server is known, and one that has just started in a
-set in use has no vote for the quarantine. So neither can help two majorities to miss each
-other: programs that are alive declare their set again before that is over.
+set in use has no vote during its quarantine. Therefore neither can help two majorities to
+miss each other: live programs declare their set again before the quarantine is over.
 
 Nothing here waits, reads a clock or opens a socket.
 """
@@ -22,13 +22,13 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, TypeAlias
 
 MOST_SERVERS = 4
-"""How many servers are remembered that have been at one address."""
+"""How many former and present servers of one address are remembered."""
 
 UPTIME_ERROR = 1.0
-"""By how many seconds a server may have started earlier than it says: it cuts off fractions."""
+"""By how many seconds a server may be older than its uptime, which has no fractions."""
 
 MOST_NAMED = 200
-"""How many characters of a set of masters are shown."""
+"""After how many characters the text of a set of masters is cut."""
 
 _REFUSED = "use these locks, this one names"
 
@@ -49,7 +49,7 @@ class Place(NamedTuple):
             empty if it has not reached any.
 
         started: When the last one started, on the clock of leases, in seconds; minus
-            infinity if none was found, plus infinity if it does not say. It is not declared.
+            infinity if none was found, plus infinity if it is not known. It is not declared.
     """
 
     address: str
@@ -68,7 +68,7 @@ Masters: TypeAlias = tuple[Place, ...]
 
 class Declared(NamedTuple):
     """
-    A set of masters that programs use, as one master says.
+    A set of masters that programs use, as declared on one master.
 
     Attributes:
         age: For how many ms it has been in use, by that master's clock.
@@ -97,9 +97,9 @@ def conflicts(ours: Masters, theirs: Masters, at: float = math.inf) -> bool:
     Return whether majorities of the two sets may miss each other.
 
     Args:
-        at: When theirs was declared last. A server of ours that started later may be any
+        at: When theirs was declared last. A server in *ours* that started later may be any
             of their masters after a restart, under another address: programs that have
-            ended, or are cut off, can't say so any more.
+            ended, or are cut off, can't declare that any more.
     """
     pairs = _pairs(
         [
@@ -118,7 +118,7 @@ def is_equal(ours: Masters, theirs: Masters) -> bool:
 
 
 def _pairs(fits: Sequence[Sequence[bool]]) -> int:
-    """Return how many rows can get a column each that fits, by augmenting paths."""
+    """Return the size of a maximum matching of rows and columns that fit (augmenting paths)."""
     owner: dict[int, int] = {}
 
     def gets_one(row: int, tried: set[int]) -> bool:
@@ -135,16 +135,16 @@ def _pairs(fits: Sequence[Sequence[bool]]) -> int:
 
 def age_of(ours: Masters, found: Iterable[Sequence[Declared]], lasts: int) -> int:
     """
-    Return for how many ms our set has been in use, as any master says; 0 if that is not *lasts*.
+    Return the longest age in ms of *ours* on any master; 0 if it is less than *lasts*.
 
-    A master that was flushed or restarted gets this age, so that a set in use stays older
-    there than a newcomer's that was declared first. Younger sets get none: of two that are
-    declared at the same time the second one on a master would become the older one there,
-    and the program with the first one has looked at that master already, and votes.
+    A master that was flushed or restarted gets this age, so a set in use stays older there
+    than a new one that was declared first. Younger sets get none: of two sets that are
+    declared at the same time, the second one on a master would become the older one there,
+    but the program with the first one has read that master already, and votes.
 
-    A set of which not all servers are known has no age. So of two sets whose conflict is
-    seen when a server becomes known, the one that was changed by that gives way: the
-    programs with the other one do not know of it yet, and go on voting.
+    A set of which not all servers are known has no age. Therefore, of two sets whose conflict
+    appears when a server becomes known, the set that was changed by that gives way: the
+    programs with the other one do not know of the conflict yet, and go on voting.
     """
     ages = [declared.age for sets in found for declared in sets if is_equal(ours, declared.masters)]
     return max([age for age in ages if age >= lasts], default=0)
@@ -152,10 +152,10 @@ def age_of(ours: Masters, found: Iterable[Sequence[Declared]], lasts: int) -> in
 
 def older(ours: Masters, found: Iterable[Sequence[Declared]], lasts: int) -> Declared | None:
     """
-    Return a set in conflict with ours that was in use before it on some master.
+    Return a set in conflict with *ours* that was in use before it on some master.
 
     Args:
-        found: What each master says.
+        found: The sets that are declared on each master.
 
         lasts: As for `age_of`.
     """
@@ -173,11 +173,11 @@ def older(ours: Masters, found: Iterable[Sequence[Declared]], lasts: int) -> Dec
 
 def _servers(sets: Iterable[Masters]) -> Callable[[Masters], Masters]:
     """
-    Return what adds to places the servers that any program has found at their addresses.
+    Return a function that adds the servers that any program has found at the same addresses.
 
-    After a restart a program that has just started and one that is not connected again yet
-    have no server in common there. If they name the master by different addresses, it takes
-    a third program, which has seen both servers, to tell that it is one master.
+    After a restart, a program that has just started and a program that is not connected again
+    yet have no server in common there. If they name the master by different addresses, only
+    the declaration of a third program, which has seen both servers, proves that it is one.
     """
     servers: dict[str, set[str]] = {}
     for place in itertools.chain.from_iterable(sets):
@@ -189,13 +189,13 @@ def _servers(sets: Iterable[Masters]) -> Callable[[Masters], Masters]:
 
 
 def write(masters: Masters) -> bytes:
-    """Return a set as it is declared, on one line."""
+    """Return the text by which a set is declared, on one line."""
     places = sorted([place.address, *place.run_ids] for place in masters)
     return json.dumps(places, separators=(",", ":")).encode()
 
 
 def parse(text: object) -> Masters | None:
-    """Return the set that was declared; ``None`` if it makes no sense."""
+    """Parse the *text* of a declared set; ``None`` if it is malformed."""
     if not isinstance(text, bytes):
         return None
     try:

@@ -1,4 +1,4 @@
-"""What users of other locks write, and what to write here."""
+"""Hints for options and methods of other lock libraries: which ones replace them here."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Never
@@ -15,13 +15,13 @@ OPTIONS = {
     "blocking": "wait=0, or try_acquire(), which tries once",
     "thread_local": "reentrant=True and owner=",
 }
-"""Options of other libraries, and what to use instead."""
+"""Options of other libraries, and their replacements here."""
 
 OF_A_LEASE = frozenset({
     "do_release", "ensure_valid", "export", "extend", "fencing_token", "lost", "owned",
     "reacquire", "release", "remaining", "token", "valid", "validity",
 })  # fmt: skip
-"""What locks of other libraries have, or a lease has here."""
+"""Attributes of a lease here, or of the locks of other libraries."""
 
 
 def unknown_options(unknown: Iterable[str], *, called: str) -> TypeError:
@@ -32,7 +32,7 @@ def unknown_options(unknown: Iterable[str], *, called: str) -> TypeError:
 
 
 class NotALease:
-    """Says what to do if a lock is used as if it were held."""
+    """Raises an `AttributeError` with advice if a lock is used like a lease."""
 
     __slots__ = ()
 

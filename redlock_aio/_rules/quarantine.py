@@ -1,20 +1,20 @@
 """
-May this master have forgotten locks?
+The restart guard's rules: keep a master that may have forgotten locks out of votes.
 
-A server that has lost its memory would grant what a holder still believes in. So
-each master carries a marker, a key with the run_id of the server that it was
-written for, and whoever connects compares:
+A server that has lost its memory would grant a lock whose lease is still valid. Therefore
+each master has a marker, a key with the run_id of the server that it was written for,
+and each client that connects compares:
 
     member     it has not lost a lock since it was marked: it votes
     rejoining  it may have; it votes from the instant that the marker names
 
-A run_id is new with every start of a server. A marker that is missing or was
-written for another one is told from a new set of masters by what this process
-saw here before, and by what the other masters have. Wherever it is not certain
-that nothing was forgotten, a master stays out of votes until every lease that it
-may have forgotten is over: that time is called *lasts* here. It follows from the
-longest ttl that any program may ask for. Markers carry it, so that a program with a
-shorter one learns of a longer one, and waits as long.
+A run_id is new with every start of a server. If the marker is missing or was written
+for another run_id, the master either restarted or is one of a new set. The observations
+of this process and the markers of the other masters decide which. Unless it is certain
+that nothing was forgotten, a master stays out of votes until every lease that it may have
+forgotten is over: that time is called *lasts* here. It follows from the longest ttl that
+any program may ask for. Markers carry it: a program with a shorter *lasts* reads a longer
+one there, and waits as long.
 
 Nothing here waits, reads a clock or opens a socket: instants are seconds on the
 clock of leases, those in markers are microseconds on the master's own.
@@ -28,10 +28,10 @@ from redlock_aio._rules.marker import Marker, milliseconds
 from redlock_aio._rules.server_info import ServerInfo
 
 GUARDS = ("auto", "strict", "fsync-always", "off")
-"""What *restart_guard* can be."""
+"""The values of *restart_guard*."""
 
 LONGEST_UPTIME = 10**9
-"""The seconds beyond which an uptime is a mistake of some clock: about 32 years."""
+"""The seconds beyond which an uptime is an error of a clock: about 32 years."""
 
 REREADS = (0.02, 0.03, 0.05, 0.1, 0.15, 0.15)
 """
@@ -40,17 +40,17 @@ process may be marking a new set at this very moment.
 """
 
 UNDECIDED_INTERVAL = 0.5
-"""Seconds between two looks at it after that, while other masters can't be asked."""
+"""Seconds between two reads of it after that, while other masters can't be reached."""
 
 LOOKS = 4
-"""How often a live connection is looked at in the time for which a forgotten lease may live."""
+"""How often a connected master is checked during *lasts*."""
 
 SLACK = 0.001
-"""Seconds by which a timer may come too early."""
+"""Seconds by which a timer may fire too early."""
 
 
 class State(enum.Enum):
-    """How a master that can be reached stands."""
+    """The standing of a master that can be reached."""
 
     MEMBER = "it votes"
     QUARANTINED = "it may have forgotten locks"
@@ -61,7 +61,7 @@ MEMBER, QUARANTINED, UNDECIDED = State.MEMBER, State.QUARANTINED, State.UNDECIDE
 
 
 class Reason(enum.Enum):
-    """Why a master has no vote, for people; *ago* are the seconds since it started."""
+    """Why a master has no vote, for people; *ago* is the number of seconds since it started."""
 
     NONE = ""
     RESTARTED = "it restarted {ago} s ago and may have forgotten locks"
@@ -75,16 +75,17 @@ class Reason(enum.Enum):
 @dataclass(frozen=True, slots=True)
 class Seen:
     """
-    What this process knows of one address.
+    The observations of this process at one address.
 
     Attributes:
-        run_id: Which server was there last.
+        run_id: The server that was there last.
 
         at: When that was.
 
-        marker: The number in its marker, ``None`` if it had none.
+        marker: The number in its marker (`Marker.at`), ``None`` if it had none.
 
-        until: How long it has no vote, whatever others find; minus infinity if it has one.
+        until: The instant before which it has no vote, whatever other programs find;
+            minus infinity if it has one.
 
         reason: Why it has none.
     """
@@ -99,19 +100,19 @@ class Seen:
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """
-    How a master stands, and what is to be written there.
+    The standing of a master, and the marker to write there.
 
     Attributes:
-        state: How it stands.
+        state: Its standing.
 
-        seconds: How long it has no vote, if nothing else becomes known.
+        seconds: For how many seconds it has no vote, if nothing else becomes known.
 
         reason: Why it has none.
 
-        write: Its new marker, ``None`` if it is to stay as it is.
+        write: Its new marker, ``None`` if the marker stays as it is.
 
-        careful: Whether that is written only if there is none: somebody else may
-            know better.
+        careful: Whether the marker is written only if there is none: another program
+            may know better.
     """
 
     state: State
@@ -131,25 +132,26 @@ def judge(
     strict: bool = False,
 ) -> Verdict:
     """
-    Return how a master stands.
+    Return the standing of a master.
 
     Args:
-        info: What the server says of itself.
+        info: The server's own information (``INFO``).
 
-        marker: What it carries.
+        marker: The marker on the master.
 
-        seen: What was known of its address before.
+        seen: The earlier observations at its address.
 
-        now: The instant, on the clock of *seen*.
+        now: The present instant, on the clock of *seen*.
 
-        lasts: For how many seconds a forgotten lease may be believed at most.
+        lasts: For how many seconds a forgotten lease may be valid at most.
 
-        strict: Whether a young server without a marker has restarted, whatever the
-            others are.
+        strict: Whether a young server without a marker counts as restarted, whatever
+            the other masters are.
     """
     if seen.run_id != info.run_id:
         if seen.run_id and now - seen.at < lasts:
-            # A server that is older than our absence was there before, as a replica.
+            # A server that started before this process lost the connection was there
+            # already, as a replica.
             older = info.promoted and (info.uptime or 0) > now - seen.at
             return _out(info, lasts, lasts, Reason.PROMOTED if older else Reason.RESTARTED)
         seen = Seen()  # of another server, long ago
@@ -159,10 +161,11 @@ def judge(
     left = seen.until - now
     if left <= verdict.seconds:
         return verdict
-    # We know of something that others may not have noticed. A program that wrote the
-    # marker anew for another reason may even have overwritten that it is rejoining.
-    # One that ended the quarantine keeps the number: its clock is ahead of ours by less
-    # than a second, and to write it back would only take that program's vote away.
+    # This process has seen a reason for a quarantine that other programs may have missed.
+    # A program that wrote the marker anew for another reason may even have overwritten
+    # "rejoining". A program that ended the quarantine keeps the number: its clock is ahead
+    # of this one by less than a second, and writing the marker back would only take the
+    # master's vote away from that program.
     marked = (
         marker is not None
         and marker.run_id == info.run_id
@@ -173,21 +176,21 @@ def judge(
 
 def _since_flush(info: ServerInfo, marker: Marker | None, seen: Seen, lasts: float) -> float:
     """
-    Return for how many seconds leases may live that were lost with the marker seen here.
+    Return for how many seconds leases may live that were lost with the earlier marker.
 
-    It is 0 if the marker is still there.
+    It is 0 if that marker is still there.
     """
     if seen.marker is None:
         return 0.0
     if marker is None or marker.run_id != info.run_id:
         return lasts
-    # A rejoining one may be written anew at any time by whoever knows more.
+    # A program that knows more may write a rejoining marker anew at any time.
     if marker.rejoining or marker.at == seen.marker:
         return 0.0
     # The keys were deleted, and a program that had not seen the old marker wrote
     # this one at the instant that it carries, or later others ended a quarantine
-    # at that instant. This process may have been away for hours since: what was
-    # deleted was deleted before that instant, not now.
+    # at that instant. This process may have been away for hours since: the keys
+    # were deleted before that instant, not now.
     if not marker.at or info.time is None:
         return lasts
     return _bounded(lasts + (marker.at - info.time) / 1_000_000, lasts)
@@ -202,14 +205,14 @@ def _by_marker(
     *,
     strict: bool,
 ) -> Verdict:
-    """Judge as one who has not seen anything happen."""
+    """Return the standing by marker and uptime alone, without earlier observations of a loss."""
     if marker is not None and marker.run_id == info.run_id:
         return _by_own_marker(info, marker, seen, now, lasts)
     if info.uptime is None or not 0 <= info.uptime <= LONGEST_UPTIME:
         return _out(info, lasts, lasts, Reason.ABSURD)
     if info.promoted:
-        # When it was promoted is not known, and its uptime says nothing about that. A
-        # replica that was not in step when it was promoted may lack the marker too.
+        # The time of the promotion is not known, and does not follow from the uptime. A
+        # replica that was not in sync when it was promoted may lack the marker too.
         return _out(info, lasts, lasts, Reason.PROMOTED, careful=marker is None)
     young = lasts - info.uptime
     if marker is not None:  # restored from a disk
@@ -223,19 +226,19 @@ def _by_marker(
 def _by_own_marker(
     info: ServerInfo, marker: Marker, seen: Seen, now: float, lasts: float
 ) -> Verdict:
-    """Judge by a marker that was written for this very server."""
+    """Return the standing by a marker that was written for this very server."""
     shorter = marker.lasts < milliseconds(lasts)
     if not marker.rejoining:
         if not shorter:
             return Verdict(MEMBER)
-        # It votes by the quarantine of a program that knew of no longer leases.
+        # It votes after the quarantine of a program that did not know of leases this long.
         left = _until(marker, info, lasts) if marker.since else 0.0
         if left > 0:
             return _out(info, _bounded(left, lasts), lasts, Reason.MARKED)
         return _in(info, marker.at, lasts, since=marker.since)
     reason = Reason.MARKED
     if marker.at == seen.marker and seen.until > -math.inf:
-        # Our own clock has the last word: an uptime is whole seconds of another.
+        # The clock of this process decides: an uptime is whole seconds of another clock.
         left, reason = seen.until - now, seen.reason
     elif info.uptime is None or not 0 <= info.uptime <= LONGEST_UPTIME:
         left, reason = lasts, Reason.ABSURD
@@ -249,36 +252,36 @@ def _by_own_marker(
 
 
 def not_new(info: ServerInfo, lasts: float, *, certain: bool = False) -> Verdict:
-    """Return how a young server without a marker stands that is not one of a new set."""
+    """Return the standing of a young server without a marker that is not one of a new set."""
     young = lasts if info.uptime is None else _bounded(lasts - info.uptime, lasts)
     return _out(info, young, lasts, Reason.RESTARTED, careful=not certain)
 
 
 def founding(info: ServerInfo, lasts: float) -> Verdict:
-    """Return how a server stands if the whole set is new; it depends on what is there then."""
+    """Return the standing of a server of a new set; its marker is written only if there is none."""
     return _in(info, info.time or 0, lasts, since=0, careful=True)
 
 
 def remember(
     seen: Seen, info: ServerInfo, marker: Marker | None, verdict: Verdict, now: float
 ) -> Seen:
-    """Return what is known after *verdict*, for which *marker* was read."""
+    """Return the observations after *verdict*, which was reached with *marker*."""
     ours = marker is not None and marker.run_id == info.run_id
     certain = verdict.state is QUARANTINED and not verdict.careful
     until = now + verdict.seconds if certain else -math.inf
     if certain and seen.run_id == info.run_id and abs(until - seen.until) < 1e-6:
-        until = seen.until  # sums of floats must not move it on
+        until = seen.until  # rounding of floats must not move it
     at = marker.at if marker is not None and ours else None
     return Seen(info.run_id, now, at, until, verdict.reason)
 
 
 def last_seen(seen: Seen, now: float) -> Seen:
-    """Return what is known when the connection to a server ends that was there until *now*."""
+    """Return the observations when the connection to a server ends that was there until *now*."""
     return replace(seen, at=now)
 
 
 def since_forgot(info: ServerInfo, marker: Marker | None) -> float:
-    """Return for how many seconds the master can't have forgotten locks, infinite if never."""
+    """Return for how many seconds the master can't have forgotten locks; infinite for ever."""
     if marker is None or not marker.since or info.time is None:
         return math.inf
     return (info.time - marker.since) / 1_000_000
@@ -286,12 +289,12 @@ def since_forgot(info: ServerInfo, marker: Marker | None) -> float:
 
 def pause(state: State | None, left: float, lasts: float, looks: int) -> float:
     """
-    Return for how many seconds a master need not be looked at.
+    Return the seconds until the next check of a master.
 
     Args:
-        left: For how many seconds it has no vote yet.
+        left: For how many more seconds it has no vote.
 
-        looks: How often an undecided one has been looked at.
+        looks: How often an undecided master has been checked.
     """
     if state is QUARANTINED:
         return max(min(left + SLACK, lasts / LOOKS), 0.0)
@@ -303,7 +306,7 @@ def pause(state: State | None, left: float, lasts: float, looks: int) -> float:
 
 
 def describe(reason: Reason, *, ago: float, left: float) -> str:
-    """Return why a master has no vote, and for how long yet."""
+    """Return why a master has no vote, and for how much longer."""
     why = reason.value.format(ago=max(0, math.floor(ago)))
     return f"{why}; it votes again in {max(1, math.ceil(left))} s"
 
@@ -333,7 +336,7 @@ def _out(
 
 
 def _started(info: ServerInfo) -> int:
-    """Return when a server has started, on its own clock; 0 if that is not known."""
+    """Return when a server started, on its own clock in us; 0 if that is not known."""
     if info.time is None or info.uptime is None:
         return 0
     return max(info.time - info.uptime * 1_000_000, 1)

@@ -1,9 +1,9 @@
 """
-Who said what, and is it enough?
+Votes and quorum: count the replies of one round.
 
-Nothing here waits, reads a clock or opens a socket. A `Tally` is told the
-masters' replies one by one, in any order, and knows after each whether the
-round is settled. Two facts carry all of Redlock's speed:
+Nothing here waits, reads a clock or opens a socket. A `Tally` gets the masters'
+replies one by one, in any order, and knows after each whether the round is
+settled. Two facts carry all of Redlock's speed:
 
 - A round is won with the first majority, the other masters need not answer.
 - It is lost as soon as a majority can no longer come together. For an even
@@ -17,7 +17,7 @@ from typing import ClassVar
 
 
 class Answer(enum.Enum):
-    """What one master said in one round."""
+    """The answer of one master in one round."""
 
     GRANTED = "granted"
     HELD = "held by another"
@@ -29,21 +29,21 @@ class Answer(enum.Enum):
 
 
 TAKING_PART = frozenset({Answer.GRANTED, Answer.HELD, Answer.TIMED_OUT})
-"""What masters answer that are up and may grant a lock, given time."""
+"""The answers of masters that are up and may grant a lock, given time."""
 
 
 class Verdict(enum.Enum):
-    """What a round has come to so far."""
+    """The result of a round so far."""
 
     OPEN = enum.auto()
     WON = enum.auto()
     LOST = enum.auto()
     SPLIT = enum.auto()
-    """A majority has granted, but not all that has to agree does."""
+    """A majority has granted, but other facts that must agree do not (fencing counters)."""
 
 
 GRANTED = b"OK"
-"""The reply that grants what was asked, whatever it was; nothing else equals it."""
+"""The reply that grants a request of any kind; no other reply equals it."""
 
 OPEN, WON, LOST, SPLIT = Verdict.OPEN, Verdict.WON, Verdict.LOST, Verdict.SPLIT
 
@@ -56,12 +56,12 @@ class Vote:
     Attributes:
         master: The master's address, without credentials.
 
-        answer: What it said, or why it said nothing.
+        answer: Its answer, or why it gave none.
 
         detail: More about it, for people; never a credential or a token.
 
-        permanent: Whether no waiting mends it: somebody has to change a permission, a
-            password, the address of the master, or a key.
+        permanent: Whether waiting does not help: a person has to change a permission,
+            a password, the address of the master, or a key.
     """
 
     master: str
@@ -80,7 +80,7 @@ def majority(masters: int) -> int:
 
 
 class Unanswered(enum.Enum):
-    """What stands in a tally for a master that has not replied yet."""
+    """The placeholder in a tally for a master that has not replied yet."""
 
     YET = enum.auto()
 
@@ -92,15 +92,14 @@ class Tally:
     """
     The count of one round among *masters*, each of which is counted once.
 
-    Replies are kept as they came; what they mean is asked when somebody reads
-    them.
+    Replies are kept as they came, and are interpreted only when they are read.
 
     Args:
         masters: How many there are.
     """
 
     yes: ClassVar[object] = GRANTED
-    """The reply that grants what is asked."""
+    """The reply that grants the request."""
 
     __slots__ = ("against", "granted", "lost_at", "replies", "verdict", "won_at")
 
@@ -110,7 +109,7 @@ class Tally:
         self.against: int = 0
         self.verdict: Verdict = OPEN
         self.won_at: int = majority(masters)
-        # Lost when those that are left do not make a majority.
+        # Lost when the masters without a refusal are no majority any more.
         self.lost_at: int = masters - self.won_at + 1
 
     def __repr__(self) -> str:
@@ -121,8 +120,8 @@ class Tally:
         """
         Count the *reply* of the master with this number.
 
-        A second reply of one master changes nothing: what was counted may have
-        been acted upon.
+        A second reply of one master changes nothing: callers may have acted upon the
+        first one.
         """
         replies = self.replies
         if replies[master] is not NOT_YET:
@@ -144,13 +143,13 @@ class Tally:
                 self.settled()
 
     def declined(self, master: int, reply: object) -> None:
-        """Hear of each reply that grants nothing."""
+        """Called for each reply that grants nothing; does nothing here."""
 
     def late(self, master: int, reply: object) -> None:
-        """Hear of a reply that comes after its master was counted."""
+        """Called for a reply that comes after its master was counted; does nothing here."""
 
     def settled(self) -> None:
-        """Hear, once, that the verdict is known."""
+        """Called once, when the verdict is final; does nothing here."""
 
     @property
     def complete(self) -> bool:
@@ -164,20 +163,20 @@ class Tally:
 
 
 PERMANENT = ("NOPERM", "NOAUTH", "WRONGPASS", "MOVED", "WRONGTYPE")
-"""What errors begin with that stay as they are until somebody does something about them."""
+"""The begins of errors that do not go away until a person removes their cause."""
 
 
 def is_permanent(error: str) -> bool:
-    """Return whether no waiting mends what a master has answered in these words."""
+    """Return whether waiting does not help against this *error* of a master."""
     return error.startswith(PERMANENT)
 
 
 def is_final(votes: Iterable[Vote]) -> bool:
     """
-    Return whether no majority can come together, however long one waits.
+    Return whether waiting can't lead to a majority.
 
     That is so if the masters whose votes are not permanent are no majority: of three, two
-    have to refuse for good. A minority that does so ends no wait.
+    have to refuse for good. A minority of permanent refusals ends no wait.
     """
     votes = tuple(votes)
     left = sum(not vote.permanent for vote in votes)
@@ -185,7 +184,7 @@ def is_final(votes: Iterable[Vote]) -> bool:
 
 
 def is_contended(votes: Iterable[Vote]) -> bool:
-    """Return whether enough masters answered to tell that others held the lock."""
+    """Return whether a majority answered GRANTED or HELD, so that others held the lock."""
     votes = tuple(votes)
     answered = sum(vote.answer in (Answer.GRANTED, Answer.HELD) for vote in votes)
     return answered >= majority(len(votes))

@@ -10,22 +10,22 @@ from redlock_aio._rules.timing import milliseconds
 @dataclass(frozen=True, slots=True)
 class Retry:
     """
-    How to wait between two attempts: a random time, longer from attempt to attempt.
+    The random delay between two attempts, which grows from attempt to attempt.
 
     The delay after attempt number *n* is drawn evenly from *min_delay* to a
     ceiling that starts at twice *min_delay* and doubles with each attempt, up
-    to *max_delay*. It ends early when the masters tell that the lock may be
-    free; the delay is for what nobody tells of, such as masters that are away.
+    to *max_delay*. It ends early when the masters push that the lock may be
+    free. The delay matters where no push comes, such as for masters that are down.
 
     Args:
         min_delay: The shortest delay, in milliseconds or as a `timedelta`.
 
-        max_delay: The longest one; equal to *min_delay* it makes every delay
+        max_delay: The longest delay; if it equals *min_delay*, every delay is
             the same.
 
         attempts: After how many attempts to give up, ``None`` for no limit but
-            the lock's *wait*. Whoever counts them makes them as if alone, and
-            does not stand in line with the other tasks of its process.
+            the lock's *wait*. An acquisition with a limit does not wait in the
+            local queue with the other tasks of its process.
     """
 
     min_delay: int | timedelta = 10
@@ -52,7 +52,7 @@ class Retry:
         Return for how many milliseconds to wait after an attempt.
 
         Args:
-            attempt: Which one has failed, counted from 1.
+            attempt: The number of the failed attempt, counted from 1.
 
             chance: A random number from [0, 1).
         """
@@ -72,12 +72,12 @@ FLOOR = 0.01
 
 class Pace:
     """
-    A bound on how often one acquisition asks the masters, whatever they tell.
+    A bound on how often one acquisition asks the masters, whatever they push.
 
     A waiter that is woken asks at once: `BURST` times, and once more for each `FLOOR`
-    that has passed since. A lock that is really handed from one to another hardly gets
-    there. Masters that contradict themselves, or a key that others change all the
-    time and that is never free, would otherwise keep this process and them busy.
+    that has passed since. A lock that really passes from holder to holder hardly reaches
+    the bound. Without it, masters that contradict themselves, or a key that others change
+    all the time without freeing it, would keep this process and the masters busy.
     """
 
     __slots__ = ("_spent_until",)
@@ -86,13 +86,13 @@ class Pace:
         self._spent_until = -math.inf
 
     def pause(self, now: float) -> float:
-        """Count an attempt that is wanted *now*; return for how many seconds it has to wait."""
+        """Count an attempt that is requested *now*; return the seconds for which it must wait."""
         self._spent_until = max(self._spent_until, now - BURST * FLOOR) + FLOOR
         return max(self._spent_until - now, 0.0)
 
 
 SHORTEST_PAUSE = 0.01
-"""In milliseconds; what is left of a wait below it is no pause but a rounding error."""
+"""In milliseconds; a shorter rest of a wait is a rounding error and no pause."""
 
 
 def pause(delay: float, *, wait: int | None, waited: float, reserve: float) -> float | None:
@@ -103,7 +103,7 @@ def pause(delay: float, *, wait: int | None, waited: float, reserve: float) -> f
     *wait*: *reserve* before its end, but never more than a tenth of it.
 
     Args:
-        delay: What is due by the rules of `Retry`.
+        delay: The delay by the rules of `Retry`.
 
         wait: For how long the caller will wait in all, ``None`` for ever.
 

@@ -1,11 +1,11 @@
 """
-How long the masters take to answer, and how long their answers are waited for.
+The masters' round trip times, and the time-out for their replies.
 
-Each master's round trips are smoothed as TCP does it (RFC 6298), and all of them
-have one time-out: enough for the slowest, as any master may be needed for a
-majority when another one fails. But a minority that is far slower than the
-others raises it to `FAR` times of what these need at most, because that is how
-long callers wait when a majority hangs.
+Each master's round trips are smoothed as in TCP (RFC 6298), and all masters have
+one time-out. It is long enough for the slowest, because any master may be needed
+for a majority when another one fails. But a minority that is far slower than the
+others raises it to at most `FAR` times the time that the others need, because
+callers wait for the whole time-out when a majority hangs.
 
 Durations are milliseconds. Nothing here asks a master or reads a clock.
 """
@@ -15,10 +15,10 @@ import math
 from redlock_aio._rules.quorum import majority
 
 SHORTEST, LONGEST = 50, 1_000
-"""Between these the time-out is learned."""
+"""The bounds of the learned time-out."""
 
 FAR = 4
-"""How many times of what the fastest majority needs a slower minority gets at most."""
+"""The most that a slower minority gets, as a multiple of the fastest majority's time."""
 
 NEW, SPREAD_NEW = 1 / 8, 1 / 4
 """The shares of a new sample in the mean and in the mean deviation."""
@@ -33,7 +33,7 @@ class RoundTrip:
         self._before = self._mean = ms
         self._spread = ms / 4
         self.last = ms
-        """The latest that is believed."""
+        """The latest sample that counted."""
 
     def __repr__(self) -> str:
         return f"<RoundTrip {self._mean:.1f} ms>"
@@ -42,8 +42,8 @@ class RoundTrip:
         """
         Add a sample.
 
-        Of two in a row the shorter one counts: a pause of the event loop that
-        falls into one of them says nothing about the master.
+        Of two samples in a row the shorter one counts: a pause of the event loop during
+        one of them is not the master's delay.
         """
         self.last = sample = min(ms, self._before)
         self._before = ms
@@ -52,7 +52,7 @@ class RoundTrip:
 
     @property
     def needs(self) -> float:
-        """How long an answer should be waited for."""
+        """The time-out in ms that this master alone would need."""
         return max(2 * self._mean, self._mean + 4 * self._spread)
 
 
@@ -82,11 +82,11 @@ class RoundTrips:
 
     @property
     def at_least(self) -> int:
-        """For how long answers are waited for even if the caller would wait for a shorter time."""
+        """The least ms for a reply, even if the caller's wait is shorter."""
         return min(self.timeout, SHORTEST) if self.fixed else self.timeout
 
     def begin(self, master: int, ms: float) -> None:
-        """Start over with the first round trip on a new connection, perhaps to another machine."""
+        """Start over with the first round trip of a new connection, perhaps to another machine."""
         self._trips[master] = RoundTrip(ms)
         self._judge()
 
@@ -103,7 +103,7 @@ class RoundTrips:
         self._judge()
 
     def too_slow(self, master: int) -> str:
-        """Return why an answer came too late if that is usual for *master*; else nothing."""
+        """Return why an answer came too late if *master* is usually too slow; else empty."""
         trip = self._trips[master]
         if trip is None or trip.last <= self.timeout:
             return ""

@@ -1,4 +1,4 @@
-"""What a server says of itself, as far as it matters to a lock."""
+"""The facts in a server's ``INFO`` that matter to a lock."""
 
 from dataclasses import dataclass, replace
 
@@ -6,20 +6,19 @@ from dataclasses import dataclass, replace
 @dataclass(frozen=True, slots=True)
 class ServerInfo:
     """
-    What a server says of itself, as far as it matters to a lock.
+    The facts in a server's ``INFO`` that matter to a lock.
 
     Attributes:
         uptime: For how many seconds it has been running by its own clock; ``None``
-            if it does not say.
+            if the reply lacks it.
 
-        time: The microseconds of its clock; ``None`` if it does not say.
+        time: Its clock, in microseconds; ``None`` if the reply lacks it.
 
         promoted: Whether it was a replica before, or was restored as one.
 
-        appends: Whether it keeps a file of all that was changed; ``None`` if it
-            does not say.
+        appends: Whether it keeps an append-only file; ``None`` if the reply lacks it.
 
-        clustered: Whether it is part of a Cluster, also if that is all of it.
+        clustered: Whether it is a node of a Cluster, even if it is the only one.
     """
 
     version: str
@@ -34,7 +33,7 @@ class ServerInfo:
 
     @classmethod
     def parse(cls, text: bytes) -> "ServerInfo":
-        """Read the reply to ``INFO``."""
+        """Parse the reply to ``INFO``."""
         lines = text.decode("utf-8", "replace").splitlines()
         said = dict(line.split(":", 1) for line in lines if ":" in line)
         policy = said.get("maxmemory_policy", "noeviction")
@@ -54,11 +53,11 @@ class ServerInfo:
 
     def in_epoch(self, epoch: int) -> "ServerInfo":
         """
-        Return the same, told from what the server was in other epochs of its Sentinels.
+        Return a copy whose run_id is different in each *epoch* of its Sentinels.
 
-        A server that Sentinel made a master again may lack the locks of the one in
-        between, like one that has restarted. An epoch above 0 says that some failover
-        has been, also if the server itself does not know of it.
+        A server that Sentinel made a master again may lack the locks of the master in
+        between, like one that has restarted. An epoch above 0 proves that there was a
+        failover, even if the server itself does not know of it.
         """
         return replace(self, run_id=f"{self.run_id}.{epoch}", promoted=self.promoted or epoch > 0)
 
@@ -73,7 +72,7 @@ class ServerInfo:
 
     @property
     def caution(self) -> str:
-        """What may make locks vanish there, empty if nothing is known."""
+        """A warning about a setting that may make locks vanish there; else empty."""
         if not self.evicts:
             return ""
         return (

@@ -1,4 +1,4 @@
-"""What a manager does at one moment, in numbers."""
+"""The numbers that `Redlock.statistics` returns."""
 
 from dataclasses import dataclass
 
@@ -33,7 +33,7 @@ class MasterStatistics:
 @dataclass(frozen=True, slots=True)
 class Statistics:
     """
-    What a manager does at one moment; see `Redlock.statistics`.
+    The activity of a manager at one moment; see `Redlock.statistics`.
 
     Attributes:
         masters: Its masters, in the order in which they were given.
@@ -54,5 +54,5 @@ class Statistics:
 
     @property
     def debts(self) -> int:
-        """How many releases masters have not confirmed, of all masters together."""
+        """How many releases are not confirmed, summed over all masters."""
         return sum(master.debts for master in self.masters)

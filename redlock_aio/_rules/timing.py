@@ -2,25 +2,25 @@
 Milliseconds, drift, deadlines, and how long to wait between two attempts.
 
 Durations are whole milliseconds, instants are seconds on a clock that only
-moves forward. Wherever a rounding is needed it is against the holder, so that
-nobody believes for longer than a master does. Nothing here waits, reads a
-clock or draws a number.
+moves forward. Every rounding is against the holder, so a lease is never valid for
+longer than a master keeps the lock. Nothing here waits, reads a clock or draws a
+random number.
 """
 
 import math
 from datetime import timedelta
 
 DRIFT_FACTOR = 0.01
-"""The share of a ttl by which the clocks of its two ends may part while it lasts."""
+"""The share of a ttl by which the clocks of client and master may drift apart during it."""
 
 LONGEST = 2**53
-"""The longest duration in milliseconds: beyond it a float can't count, nor a master add."""
+"""The longest duration in milliseconds: beyond it floats can't count, and masters can't add."""
 
 MAX_TTL = 60_000
 """The longest ttl that a lock may have, in milliseconds."""
 
 SHORTEST_TTL = 50
-"""In milliseconds: below it a lease does not outlive one late answer, or one late timer."""
+"""In milliseconds: a shorter lease does not outlive one late answer, or one late timer."""
 
 TTL = 10_000
 """After how many milliseconds the masters release a lock, unless *max_ttl* is shorter."""
@@ -35,14 +35,14 @@ def milliseconds(duration: int | timedelta, *, name: str, zero: bool = False) ->
 
         name: The argument's name, for the error.
 
-        zero: Whether 0 is a duration here.
+        zero: Whether 0 is allowed.
 
     Raises:
         TypeError: It is neither an `int` nor a `timedelta`; a `float` or a
             `bool` is most often a mistake of unit.
 
-        ValueError: It is negative, 0 without leave, or not a whole number of
-            milliseconds.
+        ValueError: It is negative, 0 where that is not allowed, or not a whole number
+            of milliseconds.
     """
     if isinstance(duration, timedelta):
         whole, rest = divmod(duration, timedelta(milliseconds=1))
@@ -63,20 +63,20 @@ def milliseconds(duration: int | timedelta, *, name: str, zero: bool = False) ->
 
 def drift(ttl: int, *, factor: float) -> int:
     """
-    Return by how many milliseconds the two ends of *ttl* may differ when it is over.
+    Return by how many milliseconds client and master may disagree about the end of *ttl*.
 
-    The share *factor* for clocks that run at different rates, 1 ms for the
-    precision of a master's expiry and 1 ms more, as the Redlock page has it.
+    drift = ttl * factor, rounded up, + 2 ms: *factor* for clocks that run at different
+    rates, 1 ms for the precision of a master's expiry and 1 ms more, as on the Redlock page.
     """
     return math.ceil(ttl * factor) + 2
 
 
 def deadline(began: float, ttl: int, *, factor: float) -> float:
     """
-    Return the instant until which a lock may be believed that all agreed to after *began*.
+    Return the end of the validity of a lock whose requests were sent after *began*.
 
-    ``ttl - elapsed - drift`` from now is the same as ``ttl - drift`` from
-    *began*, which must lie before the first byte that was sent.
+    deadline = began + ttl - drift. That is the same as ``ttl - elapsed - drift`` from now.
+    *began* must lie before the first byte that was sent.
     """
     return began + (ttl - drift(ttl, factor=factor)) / 1000
 
@@ -104,10 +104,10 @@ def drift_factor(factor: float) -> float:
 
 def forgetting(max_ttl: int, *, factor: float) -> float:
     """
-    Return for how many seconds a lease may be believed that a master has forgotten.
+    Return the quarantine in seconds: the longest validity of a lease that a master has lost.
 
-    It was extended just before, at the longest ttl, on a clock that is slower; 1 s
-    more because uptimes are whole seconds.
+    In the worst case the lease was extended just before, with the longest ttl, and its
+    holder's clock is slower. 1 s is added because uptimes are whole seconds.
     """
     return max_ttl * (1 + factor) / 1000 + 1
 
@@ -126,10 +126,10 @@ def at_most(ttl: int, max_ttl: int) -> int:
 
 def at_least(ttl: int, *, name: str = "ttl") -> int:
     """
-    Return *ttl* if a lease with it can be kept; then some of it is left after the drift, too.
+    Return *ttl* if it is at least `SHORTEST_TTL`; then some validity is left after the drift.
 
     Raises:
-        ValueError: It is so short that it was meant in seconds, most likely.
+        ValueError: It is shorter, and was most likely meant in seconds.
     """
     if ttl < SHORTEST_TTL:
         raise ValueError(

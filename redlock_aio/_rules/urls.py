@@ -1,12 +1,12 @@
 """
-Whether the URL of a master says what its author meant.
+The check of a master's URL, above all for an unescaped password.
 
-A password that holds a ``/``, ``?`` or ``#`` ends where that is read as the begin of
-a path, of options or of a fragment. Its rest would be taken for a host, a port or
-the name of an option, and shown in errors and votes. So a URL is accepted only if
-nothing of its password can have strayed there: no ``@`` and no fragment behind the
-host, and each part of the kind that it has to be. A complaint repeats nothing that
-was written, but schemes of `KNOWN_SCHEMES` and names of options.
+A password with a ``/``, ``?`` or ``#`` ends there, because that is read as the begin of
+a path, of options or of a fragment. The rest of the password would be taken for a host,
+a port or the name of an option, and shown in errors and votes. Therefore a URL is
+accepted only if no part of its password can be there: no ``@`` and no fragment behind
+the host, and each part has the right form. An error repeats nothing of the URL except
+schemes of `KNOWN_SCHEMES` and names of options.
 """
 
 import re
@@ -18,7 +18,7 @@ KNOWN_SCHEMES = frozenset({
     "http", "https", "redis+cluster", "redis+sentinel", "redis+socket", "redis-sentinel",
     "sentinel", "tcp", "valkey", "valkeys",
 })  # fmt: skip
-"""What users write instead; any other scheme may be a part of a password."""
+"""Schemes that users write instead; any other scheme may be a part of a password."""
 
 ESCAPES = (
     "in a password, write '/', '?', '#', '@', '%' and brackets as %2F, %3F, %23, %40, %25, %5B, %5D"
@@ -29,13 +29,13 @@ _BEFORE = {"host", "path", "port"}
 
 def check(url: str, *, name: str) -> None:
     """
-    Return if *url* can be understood.
+    Raise `ValueError` unless *url* is unambiguous.
 
     Args:
         name: The argument's name, for the error.
 
     Raises:
-        ValueError: It can't; the text shows no part of a password.
+        ValueError: It is not; the text shows no part of a password.
     """
     complaint = _complaint(url)
     if complaint:
@@ -99,13 +99,13 @@ def _of_options(query: str) -> str | None:
 
 def wrong_option(url: str, option: str | None) -> str:
     """
-    Return what is wrong with a URL that `check` accepts and redis-py does not.
+    Return the complaint about a URL that `check` accepts and redis-py does not.
 
     Args:
-        option: Which option it is, if redis-py says so.
+        option: The option that redis-py rejects, if it names one.
     """
     names = {name for name, _ in parse_qsl(urlsplit(url).query)}
-    # Behind a password among the options, what follows an '&' of it looks like an option, too.
+    # A password among the options may have an '&'; its rest then looks like an option, too.
     if option is None or option not in names or names & _PASSWORDS:
         return "has an option that is unknown, or has a value of another kind"
     if option.startswith("ssl") and not url.lower().startswith("rediss:"):

@@ -1,4 +1,4 @@
-"""What users hand in: is it of the right kind, and does it make sense?"""
+"""Checks of arguments: type, range and form."""
 
 import inspect
 import unicodedata
@@ -8,7 +8,7 @@ from typing import TypeVar
 LONGEST_RESOURCE = 512
 
 MOST_RESOURCES = 100
-"""How many resources may be locked together: a master does nothing else meanwhile."""
+"""How many resources may be locked together: a master is blocked while it locks them."""
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., object])
@@ -37,7 +37,7 @@ def positive(value: int, *, name: str) -> int:
 
 
 def plain_function(value: F, *, name: str) -> F:
-    """Return *value* if it can be called and does its work then, not when it is awaited."""
+    """Return *value* if it is callable and no coroutine function; else a `TypeError`."""
     if not callable(value):
         raise TypeError(f"{name} must be a plain function, not a {type(value).__name__}")
     for called in (value, type(value).__call__):
@@ -47,7 +47,7 @@ def plain_function(value: F, *, name: str) -> F:
 
 
 def text(value: str, *, name: str) -> bytes:
-    """Return a part of a key as the masters see it."""
+    """Return *value* as bytes of a key, if its length and characters are allowed."""
     if not isinstance(value, str):
         raise TypeError(f"{name} must be a str, not a {type(value).__name__}")
     try:

@@ -1,10 +1,10 @@
--- Put before a script, lets it go on only for the holder of the highest token so far.
--- KEYS[#KEYS]: what remembers that token, ARGV[#ARGV]: the token of whoever writes.
--- Answers an error before anything is written: STALETOKEN and the highest token, or BADTOKEN if
+-- Put before a script; the script runs only if no token higher than the writer's has been seen.
+-- KEYS[#KEYS]: the key that stores the highest token, ARGV[#ARGV]: the writer's token.
+-- Returns an error before anything is written: STALETOKEN and the highest token, or BADTOKEN if
 -- one of the two is no token.
 do
   local function number(text)
-    -- Not tonumber alone, which reads 0x10 and 1e3 as well.
+    -- tonumber alone would accept 0x10 and 1e3 as well.
     local value = string.find(text, "^%d+$") and tonumber(text)
     return value and value < 9007199254740992 and value
   end

@@ -1,6 +1,6 @@
--- Behind fence.lua.
--- ARGV: for each command the number of its words, and these; the last is the token.
--- Answers what the commands answer.
+-- Put behind fence.lua.
+-- ARGV: for each command the number of its words, and the words; the last argument is the token.
+-- Returns the replies of the commands.
 local replies, at = {}, 1
 while at < #ARGV do
   local last = at + ARGV[at]

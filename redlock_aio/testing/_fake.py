@@ -1,9 +1,9 @@
 """
 A master in memory, which speaks the masters' protocol.
 
-It is reached through the same connection as a real one, so that all of the
-library runs in a test but the dialling. What it answers, and what it says
-unasked, is checked against real servers by this project's tests.
+Clients use it through the same connection class as a real one, so a test runs all
+of the library except the dialling. This project's tests compare its replies and
+pushes with those of real servers.
 """
 
 import asyncio
@@ -72,16 +72,16 @@ class FakeMaster(Commands):
     answered as much later. Time is the running event loop's.
 
     Args:
-        name: How it is called in votes; made up if left out.
+        name: Its name in votes; generated if left out.
 
         latency: Seconds from a request to its reply.
 
     Attributes:
-        error: If set, the text of the error with which it answers everything
-            that a lock is made of.
+        error: If set, the text of the error with which it answers all commands
+            about locks.
 
         forbid: The commands, in capitals, that its access list does not allow.
-            What a script does is not asked for.
+            The commands of a script are not checked.
 
         uptime: For how many seconds it has been running: ten days at first, 0 after
             `restart`; can be set.
@@ -89,7 +89,7 @@ class FakeMaster(Commands):
         replica_before: Whether it was a replica once, and became a master.
 
         clock_offset: By how many seconds its clock is ahead of those of other
-            fake masters. It is what they say the time is; no key ends earlier.
+            fake masters. It changes only the reported time; no key ends earlier.
     """
 
     secrets: tuple[str, ...] = ()
@@ -118,14 +118,14 @@ class FakeMaster(Commands):
         state = "dead" if not self._alive else "hung" if self._hung else "up"
         return f"<FakeMaster {self.name}, {state}, {len(self._keys)} keys>"
 
-    # What a test does to it.
+    # Faults for tests.
 
     def hang(self) -> None:
-        """Take requests and answer none, as a stopped process does."""
+        """Accept requests and answer none, as a stopped process does."""
         self._hung = True
 
     def resume(self) -> None:
-        """Serve what has come in since `hang`, late but in order."""
+        """Serve the requests that have arrived since `hang`, late but in order."""
         self._hung = False
         for transport, data in self._held:
             self._say(transport, data)
@@ -137,14 +137,14 @@ class FakeMaster(Commands):
             self._notice(key)
 
     def cut(self) -> None:
-        """Reset all connections; what is underway is lost, new connections work."""
+        """Reset all connections; requests underway are lost, new connections work."""
         self._inbox.clear()
         self._due = 0
         for connection in list(self._connections):
             connection.lose(ConnectionResetError("connection reset by peer"))
 
     def kill(self) -> None:
-        """End the process: connections break, keys are forgotten, nobody gets in."""
+        """End the process: connections break, keys are lost, new connections are refused."""
         self._alive = False
         self._hung = False
         self.cut()
@@ -152,21 +152,21 @@ class FakeMaster(Commands):
         self._forget_everything()
 
     def restart(self, *, uptime: float = 0.0) -> None:
-        """Let it come back, empty, as a process that has been running for *uptime* seconds."""
+        """Start it again, empty, as a process that has been running for *uptime* seconds."""
         self.kill()
         self._restarts += 1
         self.run_id: str = f"{self._restarts:08x}" + self.run_id[8:]
         self.uptime = uptime
         self._alive = True
 
-    # How it is reached.
+    # Connections.
 
     async def dial(self) -> tuple[asyncio.Transport, object]:
         """
-        Return a new connection to it.
+        Return a new connection to the master.
 
         Cancellation:
-            There is none.
+            No connection is made.
         """
         await asyncio.sleep(self.latency)
         while self._hung:  # noqa: ASYNC110 - an event would belong to one loop
@@ -178,13 +178,13 @@ class FakeMaster(Commands):
         return transport, self
 
     def forget(self, transport: _FakeTransport) -> None:
-        """Hear that a connection has ended; what it has sent is executed all the same."""
+        """Remove a connection that has ended; its requests underway are executed all the same."""
         self._connections.pop(transport, None)
         self._pushes.forget(transport.listener)
 
     def receive(self, transport: _FakeTransport, data: bytes) -> None:
-        """Take what arrives half a latency from now."""
-        # Queues of our own: asyncio's timers of equal deadlines fire in any order.
+        """Queue *data*, which arrives half a latency from now."""
+        # A queue keeps the order: asyncio's timers of equal deadlines fire in any order.
         self._inbox.append((transport, data))
         asyncio.get_running_loop().call_later(self.latency / 2, self._arrive)
 
@@ -196,7 +196,7 @@ class FakeMaster(Commands):
 
     def _serve_next(self) -> None:
         if not self._inbox:
-            return  # a cut has taken it
+            return  # `cut` has dropped it
         transport, data = self._inbox.popleft()
         transport.reader.feed(data)
         said = bytearray()
@@ -209,7 +209,7 @@ class FakeMaster(Commands):
         self._say(transport, bytes(said))
 
     def push(self, transport: _FakeTransport, push: Push) -> None:
-        """Tell a connection something unasked, behind the reply to the command it stems from."""
+        """Send a push over a connection, behind the reply to the command that caused it."""
         if transport is self._serves:
             self._behind += encode(push)
         elif self._hung:

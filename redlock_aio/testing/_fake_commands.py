@@ -1,5 +1,5 @@
 """
-What a fake master replies to commands about itself and its connections.
+The replies of a fake master to commands about itself and its connections.
 
 It knows the commands that the library sends, and a few more for tests that play another client.
 """
@@ -13,10 +13,10 @@ from redlock_aio.testing._fake_lua import OK, Error, Status
 from redlock_aio.testing._fake_pushes import Listener, Push, Pushes
 
 AGE = 864_000.0
-"""For how many seconds a master has been running that was not restarted."""
+"""The uptime in seconds of a master that was not restarted."""
 
 EPOCH = 1_700_000_000
-"""What a master's clock says when the running loop's says 0, in seconds."""
+"""The time on a master's clock when the running loop's time is 0, in seconds."""
 
 
 class Commands(KeyCommands):
@@ -24,7 +24,7 @@ class Commands(KeyCommands):
     A master without its connections; the public attributes are those of `FakeMaster`.
 
     Args:
-        run_id: By which it is told from others.
+        run_id: Its identity, as in ``INFO``.
     """
 
     def __init__(self, run_id: str) -> None:
@@ -49,7 +49,7 @@ class Commands(KeyCommands):
     def uptime(self, seconds: float) -> None:
         self._age, self._age_at = seconds, _now()
 
-    # What another client does.
+    # Changes by another client.
 
     def set(self, key: str, value: str, ttl: int | None = None) -> None:
         """Set a key as another client would, to live *ttl* ms."""
@@ -69,7 +69,7 @@ class Commands(KeyCommands):
         """
         The keys that have not expired, with their values.
 
-        The queues are not among them, nor what the restart guard writes.
+        The fair queues, the restart guard's marker and the declared sets are left out.
         """
         now = asyncio.get_running_loop().time()
         return {
@@ -87,7 +87,7 @@ class Commands(KeyCommands):
         return value.decode() if isinstance(value, bytes) else None
 
     def pttl(self, key: str) -> int:
-        """Return the ms that *key* has left, -1 if it does not end, -2 if there is none."""
+        """Return the remaining ms of *key*, -1 if it does not end, -2 if it does not exist."""
         return self._data.pttl(key.encode())
 
     def _forget_everything(self) -> None:
@@ -95,22 +95,22 @@ class Commands(KeyCommands):
         self._scripts.clear()
 
     def _notice(self, key: bytes) -> None:
-        """Tell those who want to know if *key* has ended."""
+        """Push the end of *key* to the connections that track it, if it has ended."""
         _, until = self._data.find(key)
         self._pushes.watch(key, until)
 
-    # What the commands do.
+    # The commands.
 
     def execute(self, command: list[bytes], listener: Listener | None = None) -> object:
         """
-        Return the answer to *command*.
+        Execute *command* and return its reply.
 
         It is bytes, a `Status`, an int, ``None``, a list of these, or an `Error`; or a
         `Push`, which takes the place of a reply.
 
         Args:
-            listener: The connection on which it came, as one who can be told
-                things; if left out, another client's, who listens to nothing.
+            listener: The connection on which it came, as the target of pushes; if left
+                out, another client's, which gets no pushes.
         """
         self.commands.append(command)
         self._pushes.speaker = speaker = listener or self._pushes.stranger
@@ -150,7 +150,7 @@ class Commands(KeyCommands):
         return "".join(f"{key}:{value}\r\n" for key, value in said.items()).encode()
 
     def _clock(self) -> int:
-        """Return what its clock says, in microseconds."""
+        """Return the time on its clock, in microseconds."""
         seconds = EPOCH + self.clock_offset + asyncio.get_running_loop().time()
         return round(seconds * 1_000_000)
 
@@ -183,12 +183,12 @@ class Commands(KeyCommands):
 def _now() -> float:
     try:
         return asyncio.get_running_loop().time()
-    except RuntimeError:  # it is made before the loop, and is old enough
+    except RuntimeError:  # the master is created before the loop, and is old enough
         return 0.0
 
 
 def encode(reply: object) -> bytes:
-    """Return how an answer of `Commands.execute` is written in RESP3."""
+    """Encode a reply of `Commands.execute` in RESP3."""
     if isinstance(reply, Status):
         return b"+%b\r\n" % reply
     if reply is None:

@@ -1,4 +1,4 @@
-"""What a fake master keeps: strings and sorted sets that end."""
+"""The keys of a fake master: strings and sorted sets that expire."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -12,21 +12,21 @@ NEVER = float("inf")
 
 
 class Witness(Protocol):
-    """Whoever notices what is done with the keys."""
+    """An observer of reads and changes of keys."""
 
     def was_read(self, key: bytes, until: float) -> None:
-        """Hear that *key* was read, which ends at *until*; a missing one counts, and never ends."""
+        """Called when *key*, which ends at *until*, was read; a missing key never ends."""
 
     def was_changed(self, key: bytes) -> None:
-        """Hear that *key* was set, deleted, given a new end, or found to have ended."""
+        """Called when *key* was set, deleted, given a new end, or found to have ended."""
 
     def publish(self, channel: bytes, message: bytes) -> int:
-        """Tell all who listen to *channel*; return how many that are."""
+        """Push *message* to all subscribers of *channel*; return their number."""
 
 
 class Data:
     """
-    The keys of one master; an ended key is gone for everybody, and noticed when it is accessed.
+    The keys of one master; a key that has ended is deleted when it is accessed.
 
     Args:
         now: Returns the time, in seconds.
@@ -42,7 +42,7 @@ class Data:
         self.keys: dict[bytes, tuple[Value, float]] = {}
 
     def find(self, key: bytes) -> tuple[Value | None, float]:
-        """Return the value of *key* and when it ends, without counting as a reader."""
+        """Return the value of *key* and when it ends, without counting as a read."""
         value, until = self.keys.get(key, (None, NEVER))
         if value is not None and until != NEVER and self._now() >= until:
             del self.keys[key]
@@ -55,23 +55,23 @@ class Data:
         self._witness.was_read(key, found[1])
         return found
 
-    # Strings, and what all keys have in common.
+    # Strings, and keys of any type.
 
     def get(self, key: bytes) -> bytes | None:
-        """Return the string, ``None`` if there is none."""
+        """Return the string at *key*, ``None`` if there is none."""
         return _string(self._read(key))
 
     def string(self, key: bytes) -> bytes | None:
-        """Do as `get`, without counting as a reader."""
+        """Return the string at *key* without counting as a read, ``None`` if there is none."""
         return _string(self.find(key))
 
     def set(self, key: bytes, value: bytes, ttl: int | None = None) -> None:
-        """Set a string, to live *ttl* ms or for ever, in place of whatever was there."""
+        """Set a string for *ttl* ms or for ever; it replaces a value of any type."""
         self.keys[key] = (value, NEVER if ttl is None else self._now() + ttl / 1000)
         self._witness.was_changed(key)
 
     def delete(self, key: bytes) -> int:
-        """Delete a key; return how many were there."""
+        """Delete a key; return 1 if it existed, else 0."""
         if self.find(key)[0] is None:
             return 0
         del self.keys[key]
@@ -79,14 +79,14 @@ class Data:
         return 1
 
     def pttl(self, key: bytes) -> int:
-        """Return the ms that it has left, -1 if it does not end, -2 if there is none."""
+        """Return the remaining ms of *key*, -1 if it does not end, -2 if it does not exist."""
         value, until = self._read(key)
         if value is None:
             return -2
         return -1 if until == NEVER else round((until - self._now()) * 1000)
 
     def pexpire(self, key: bytes, ttl: int) -> int:
-        """Let a key end *ttl* ms from now; return how many were there."""
+        """Set the end of a key to *ttl* ms from now; return 1 if it exists, else 0."""
         value, _ = self.find(key)
         if value is None:
             return 0
@@ -103,7 +103,7 @@ class Data:
         return value or {}
 
     def zadd(self, key: bytes, score: float, member: bytes) -> int:
-        """Give a member a score; nothing changes if it has that score. Return how many are new."""
+        """Set the score of a member; return 1 if the member is new, else 0."""
         _, until = found = self.find(key)
         members = self._members(found)
         if members.get(member) != score:
@@ -112,7 +112,7 @@ class Data:
         return int(member not in members)
 
     def zrem(self, key: bytes, *members: bytes) -> int:
-        """Remove members; a set without any is no key. Return how many were there."""
+        """Remove members, and the key with the last of them; return how many were removed."""
         _, until = found = self.find(key)
         present = self._members(found)
         left = {member: score for member, score in present.items() if member not in members}
@@ -130,7 +130,7 @@ class Data:
         return self._members(self._read(key)).get(member)
 
     def zcard(self, key: bytes) -> int:
-        """Return how many members there are."""
+        """Return the number of members."""
         return len(self._members(self._read(key)))
 
     def zall(self, key: bytes) -> dict[bytes, float]:
@@ -147,5 +147,5 @@ def _string(found: tuple[Value | None, float]) -> bytes | None:
 
 
 def wrong_type() -> Error:
-    """Return what is answered about a key that is something else."""
+    """Return the error for a key of another type."""
     return Error("WRONGTYPE Operation against a key holding the wrong kind of value")

@@ -1,8 +1,8 @@
 """
 The commands about keys, as clients and scripts send them to a fake master.
 
-It knows those that the library and its scripts use. An option that it does not know is
-an error, and never ignored.
+It knows the commands that the library and its scripts use. An unknown option is an error,
+and never ignored.
 """
 
 import functools
@@ -17,7 +17,7 @@ Command = Callable[..., object]
 
 class KeyCommands:
     """
-    A master as far as its keys and scripts go.
+    The part of a master that executes commands about keys and scripts.
 
     Args:
         data: Its keys.
@@ -30,7 +30,7 @@ class KeyCommands:
 
     def _handler(self, name: bytes) -> Command:
         """
-        Return what executes the command *name*.
+        Return the method that executes the command *name*.
 
         Raises:
             Error: There is no such command.
@@ -41,7 +41,7 @@ class KeyCommands:
         return command
 
     def _clock(self) -> int:
-        """Return what its clock says, in microseconds."""
+        """Return the time on its clock, in microseconds."""
         raise NotImplementedError
 
     def _do_time(self) -> object:
@@ -65,7 +65,7 @@ class KeyCommands:
         return self._lua.run(sha, self._called, int(number), words)
 
     def _called(self, name: bytes, *arguments: bytes) -> object:
-        """Execute a command of a script, which no access list forbids."""
+        """Execute a command of a script; the access list does not apply."""
         return self._handler(name)(*arguments)
 
     # Keys of any type.
@@ -168,7 +168,7 @@ def _method(command: bytes) -> str:
 
 
 def _next(words: Iterator[bytes]) -> bytes:
-    """Return what belongs to an option."""
+    """Return the argument of an option."""
     word = next(words, None)
     if word is None:
         raise _syntax_error()
@@ -183,7 +183,7 @@ def _integer(text: bytes) -> int:
 
 
 def _bound(text: bytes, *, above: bool) -> Callable[[float], bool]:
-    """Return whether a score is inside of one end of a range, which "(" leaves out."""
+    """Return a predicate for one end of a range of scores; "(" excludes the end itself."""
     strict = text.startswith(b"(")
     try:
         bound = float(text.removeprefix(b"("))

@@ -1,8 +1,8 @@
 """
 Run the shipped scripts for fake masters, in the Lua that Redis has.
 
-The scripts are Lua 5.1, run by `lupa`. What a script calls and what it returns pass
-between Lua and Python here, converted as Redis converts them:
+The scripts are Lua 5.1, run by `lupa`. Commands, replies and return values pass between
+Lua and Python here, and are converted as Redis converts them:
 
     Redis          in a script             here
     bulk string    a string                bytes
@@ -15,8 +15,8 @@ between Lua and Python here, converted as Redis converts them:
                    at the first nil
 
 There is one Lua for all masters of the process. A script is compiled once, and gets
-its keys, its arguments and the master with each call; nothing else is kept. What
-passes most often (bytes, numbers, OK) passes without a table, which takes longer.
+its keys, its arguments and the master with each call; nothing else is kept. The most
+frequent values (bytes, numbers, OK) pass without a table, because a table takes longer.
 """
 
 import functools
@@ -30,11 +30,11 @@ Execute: TypeAlias = Callable[..., object]
 """Execute a command of a script: its name and its arguments, all bytes."""
 
 LOWEST = -(2**63)
-"""What becomes of a number of a script that is too large for an integer, or is not a number."""
+"""The integer for a number of a script that is out of range, or is NaN."""
 
 
 class Error(Exception):
-    """Answered as an error."""
+    """An error reply."""
 
 
 class Status(bytes):
@@ -71,7 +71,7 @@ class Lua:
         Compile a script if it is new; return the hash by which it is called.
 
         Raises:
-            Error: It is no Lua.
+            Error: The text is no valid Lua.
         """
         sha = sha1(text, usedforsecurity=False).hexdigest().encode()
         if sha not in self._scripts:
@@ -133,7 +133,7 @@ def _nothing_runs(*_: bytes) -> object:
 
 
 def _taken(reply: Any) -> object:
-    """Return what a script has returned as a master sends it."""
+    """Convert the return value of a script to the reply of the master."""
     if type(reply) is bytes:
         return reply
     if reply is None or reply is False:
@@ -151,7 +151,7 @@ def _taken(reply: Any) -> object:
 
 
 def _word(argument: object) -> bytes:
-    """Return an *argument* of a script's command as a master gets it."""
+    """Convert an *argument* of a script's command to bytes, as a master does."""
     if isinstance(argument, bytes):
         return argument
     if isinstance(argument, int | float) and not isinstance(argument, bool):

@@ -1,28 +1,28 @@
 """
-What a fake master says unasked: that a key has changed, and what was published.
+The pushes of a fake master: invalidations and published messages.
 
-It is told as Redis does it: a connection that tracks with OPTIN and NOLOOP
-hears of the next change of a key that it has read right after CLIENT CACHING,
-once, unless the change is its own.
+Invalidations work as in Redis: a connection that tracks with OPTIN and NOLOOP
+gets one push for the next change of a key that it has read directly after
+CLIENT CACHING, unless the change is its own.
 """
 
 import asyncio
 from collections.abc import Callable
 
 NOTICED_AFTER = 0.1
-"""Seconds after its end at which a key is missed that nobody accesses."""
+"""Seconds after its end at which a key is found to have ended if nobody accesses it."""
 
 
 class Push(list[object]):
-    """Something that is said unasked."""
+    """A message that is no reply to a command."""
 
 
 class Listener:
     """
-    One connection, as one who can be told things.
+    One connection as the target of pushes.
 
     Args:
-        hear: Called with each thing that it is told.
+        hear: Called with each push.
     """
 
     def __init__(self, hear: Callable[[Push], None]) -> None:
@@ -35,14 +35,14 @@ class Listener:
 
 class Pushes:
     """
-    Who listens to what.
+    The tracked keys and the subscriptions of all connections.
 
     Args:
-        notice: Called with a key that should have ended some time ago, if
-            somebody wants to know.
+        notice: Called with a tracked key that should have ended `NOTICED_AFTER`
+            seconds ago.
 
     Attributes:
-        speaker: Whose command is being executed.
+        speaker: The connection whose command is being executed.
     """
 
     def __init__(self, notice: Callable[[bytes], None]) -> None:
@@ -56,24 +56,24 @@ class Pushes:
 
     @property
     def remembered(self) -> list[bytes]:
-        """The keys of which somebody wants to hear."""
+        """The keys that any connection tracks."""
         return list(self._remembered)
 
     def track(self) -> None:
-        """Let the speaker be told of changes from now on."""
+        """Turn on tracking for the speaker."""
         if not self.speaker.gone:
             self.speaker.tracking = True
             self._tracking[self.speaker] = None
 
     def was_read(self, key: bytes, until: float) -> None:
-        """Remember that the speaker has read *key*, if it has asked for that."""
+        """Track *key* for the speaker, if it has asked for that with CLIENT CACHING."""
         speaker = self.speaker
         if speaker.tracking and speaker.caching and not speaker.gone:
             self._remembered.setdefault(key, {})[speaker] = None
             self.watch(key, until)
 
     def watch(self, key: bytes, until: float) -> None:
-        """Notice that *key* has ended, which will be at *until*, if somebody wants to know."""
+        """Schedule the notice that *key* has ended at *until*, if any connection tracks it."""
         self._unwatch(key)
         if key in self._remembered and until != float("inf"):
             loop = asyncio.get_running_loop()
@@ -84,14 +84,14 @@ class Pushes:
             timer.cancel()
 
     def was_changed(self, key: bytes) -> None:
-        """Tell all who remember *key* but the speaker; all have forgotten it then."""
+        """Push the change of *key* to all that track it but the speaker, and stop tracking it."""
         self._unwatch(key)
         for listener in self._remembered.pop(key, ()):
             if listener is not self.speaker:
                 listener.hear(Push([b"invalidate", [key]]))
 
     def flushed(self) -> None:
-        """Tell all who track that all keys are gone, the speaker too."""
+        """Push to all connections with tracking, the speaker too, that all keys are gone."""
         for key in self.remembered:
             self._unwatch(key)
         self._remembered.clear()
@@ -99,7 +99,7 @@ class Pushes:
             listener.hear(Push([b"invalidate", None]))
 
     def subscribe(self, channel: bytes) -> Push:
-        """Let the speaker hear what is published; return what it is told of that."""
+        """Subscribe the speaker to *channel*; return the confirmation."""
         speaker = self.speaker
         if not speaker.gone:
             speaker.channels[channel] = None
@@ -107,7 +107,7 @@ class Pushes:
         return Push([b"subscribe", channel, len(speaker.channels)])
 
     def unsubscribe(self, channel: bytes) -> Push:
-        """Undo `subscribe`."""
+        """End the speaker's subscription to *channel*; return the confirmation."""
         self._unsubscribe(self.speaker, channel)
         return Push([b"unsubscribe", channel, len(self.speaker.channels)])
 
@@ -116,14 +116,14 @@ class Pushes:
         self._drop(self._subscribed, channel, listener)
 
     def publish(self, channel: bytes, message: bytes) -> int:
-        """Tell all who listen to *channel*; return how many that are."""
+        """Push *message* to all subscribers of *channel*; return their number."""
         listeners = self._subscribed.get(channel, {})
         for listener in listeners:
             listener.hear(Push([b"message", channel, message]))
         return len(listeners)
 
     def forget(self, listener: Listener) -> None:
-        """Never tell *listener* anything again; what it still says makes no difference."""
+        """Stop all pushes to *listener*; later commands of it register nothing."""
         listener.gone = True
         self._tracking.pop(listener, None)
         for channel in list(listener.channels):

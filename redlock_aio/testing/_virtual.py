@@ -1,4 +1,4 @@
-"""Time that passes at once, and cancellations at every place."""
+"""Virtual time, and cancellation at every suspension."""
 
 import asyncio
 import functools
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class _JumpingSelector(selectors.DefaultSelector):
-    """Never blocks: where it would have to, it moves the loop's clock instead."""
+    """A selector that never blocks: it moves the loop's clock on instead."""
 
     jumped = 0.0
 
@@ -28,10 +28,10 @@ class _JumpingSelector(selectors.DefaultSelector):
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
     """
-    An event loop on which an hour passes at once when nothing else is to be done.
+    An event loop in virtual time: waiting for an hour takes no real time.
 
-    Time stands still while tasks run and jumps to the next timer when all of
-    them wait. Do not mix it with real sockets: a reply that is on its way does
+    Time stands still while tasks run, and jumps to the next timer when all of
+    them wait. Do not mix it with real sockets: a reply that is underway does
     not stop the jump.
     """
 
@@ -45,15 +45,15 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         return self._selector_with_clock.jumped
 
     def boottime(self) -> float:
-        """Return the virtual time with the time that the machine was suspended."""
+        """Return the virtual time plus the time for which the machine was suspended."""
         return self._selector_with_clock.jumped + self._suspended
 
     def stall(self, seconds: float) -> None:
-        """Let time pass without running anybody, as a blocked loop or a stopped process does."""
+        """Advance time without running any task, as a blocked loop or a stopped process does."""
         self._selector_with_clock.jumped += seconds
 
     def suspend(self, seconds: float) -> None:
-        """Let time pass that timers do not count, as a suspended machine does."""
+        """Advance only `boottime`, which timers do not count, as a suspended machine does."""
         self._suspended += seconds
 
 
@@ -69,16 +69,16 @@ def cancelled_at(
 
     Args:
         nth: Counted from 1. A coroutine that suspends less often runs to its
-            end, by which a loop over all places knows that it is through.
+            end; that ends a loop over all suspensions.
 
-        coroutine: What is to be cancelled.
+        coroutine: The coroutine that is cancelled.
 
         when: ``"waiting"`` cancels while it waits; ``"answered"`` cancels in
-            the same turn in which what it waits for has come in, which is
-            where results get lost.
+            the same turn of the loop in which the awaited result has come in,
+            where results get lost easily.
 
     Cancellation:
-        Handed on to the coroutine.
+        Passed on to the coroutine.
     """
     task = asyncio.current_task()
     if task is None:

@@ -1,12 +1,14 @@
--- What Redis offers to a script: `redis`, KEYS and ARGV, and of Lua no way out to files, to other programs
--- or to Python. A script that sets a global variable, or reads one that does not exist, fails as in Redis.
+-- The environment that Redis offers to a script: `redis`, KEYS and ARGV, and of Lua no access to
+-- files, to other programs or to Python. A script that sets a global variable, or reads one that
+-- does not exist, fails as in Redis.
 -- The argument is a function that executes a command and returns the reply.
 -- Returns two functions:
--- load(text) compiles a script; it returns the script, or nil and what is wrong with it.
--- run(script, keys, ...) runs one, with the number of its keys, the keys and the arguments; it returns the
--- script's reply.
--- In both directions a reply is: true for OK; true, the length and the elements for a list; for an error
--- and for another status a table with `err` or `ok`; nil for nothing; else a string or a number.
+-- load(text) compiles a script; it returns the script, or nil and the error message.
+-- run(script, keys, ...) runs one, with the number of its keys, the keys and the arguments; it
+-- returns the script's reply.
+-- In both directions a reply is: true for OK; true, the length and the elements for a list; for an
+-- error and for another status a table with `err` or `ok`; nil for nothing; else a string or a
+-- number.
 local execute = ...
 local redis = {}
 

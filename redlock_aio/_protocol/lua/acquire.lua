@@ -1,13 +1,14 @@
 -- KEYS[1]: the lock, KEYS[2]: its counter.
--- ARGV[1]: the token, ARGV[2]: the ttl in ms, ARGV[3]: the counter's value that is proposed, which
--- is the time of all masters, ARGV[4] and ARGV[5]: between which times on this master's clock it
--- makes sense, ARGV[6]: for how many ms a counter is kept. Times are 16 digits, in us.
--- Answers 1 if it grants the lock and the counter has the value that was proposed, the counter's
--- value if that had to be another, 0 if somebody has the lock, this master's time if that is not
--- between the two.
+-- ARGV[1]: the token, ARGV[2]: the ttl in ms, ARGV[3]: the proposed value of the counter, which is
+-- the time of all masters, ARGV[4] and ARGV[5]: the earliest and the latest time on this master's
+-- clock at which the proposal is valid, ARGV[6]: for how many ms a counter is kept. Times are 16
+-- digits, in us.
+-- Returns 1 if the lock is granted and the counter has the proposed value, the counter's value if
+-- the lock is granted and that value is another, 0 if another holder has the lock, this master's
+-- time if that is outside of the two limits.
 local now = redis.call("TIME")
--- Compared as texts, for numbers take longer: seconds come after a time in an earlier second, and
--- before one in the same.
+-- Compared as texts, because numbers take longer. The text of whole seconds sorts after each time
+-- of an earlier second, and before each time of the same second.
 if now[1] < ARGV[4] or now[1] > ARGV[5] then
   return now
 end
@@ -16,7 +17,7 @@ if not redis.call("SET", KEYS[1], ARGV[1], "NX", "PX", ARGV[2]) then
   if type(holder) == "table" then
     return holder -- the error: it is no string, so it can't be a lock
   end
-  -- Ours already: nobody else can have changed the counter since.
+  -- This token has the lock already: no other client can have changed the counter since.
   return holder == ARGV[1] and tonumber(redis.call("GET", KEYS[2])) or 0
 end
 local last = redis.call("SET", KEYS[2], ARGV[3], "GET", "PX", ARGV[6])

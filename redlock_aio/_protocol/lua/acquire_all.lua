@@ -1,9 +1,10 @@
--- KEYS: the locks, and their counters behind them if there is to be a fencing token.
--- ARGV[1]: the token, ARGV[2]: the ttl in ms, and with counters ARGV[3]: the value that is proposed,
--- ARGV[4] and ARGV[5]: between which times on this master's clock it makes sense, ARGV[6]: for how many
--- ms a counter is kept; see acquire.lua.
--- All locks are granted or none. Answers OK if they are, or the value of their counters, which is the
--- same for all; 0 if somebody has one of them; this master's time if that is not between the two.
+-- KEYS: the locks, and then their counters if a fencing token is requested.
+-- ARGV[1]: the token, ARGV[2]: the ttl in ms, and with counters ARGV[3]: the proposed value,
+-- ARGV[4] and ARGV[5]: the earliest and the latest time on this master's clock at which the
+-- proposal is valid, ARGV[6]: for how many ms a counter is kept; see acquire.lua.
+-- All locks are granted or none. Returns OK if they are granted, with counters their value, which
+-- is the same for all; 0 if another holder has one of them; this master's time if that is outside
+-- of the two limits.
 local locks = #KEYS
 if ARGV[3] then
   locks = locks / 2
@@ -23,7 +24,7 @@ for i = 1, locks do
     return 0
   end
 end
--- Ours already: nobody else can have changed the counters since.
+-- If this token has the locks already, no other client can have changed the counters since.
 local value = ours == 0 and tonumber(ARGV[3] or 0) or 0
 for i = locks + 1, #KEYS do
   local last = redis.call("GET", KEYS[i])

@@ -1,11 +1,12 @@
--- KEYS: the locks, and their counters behind them if there is a fencing token.
--- ARGV[1]: the value that the locks have, ARGV[2]: the value that they get, ARGV[3]: the ttl in ms, and with
--- counters ARGV[4]: the fencing token in 16 digits, ARGV[5]: for how many ms a counter is kept, ARGV[6]: by
--- how many us the fencing token may be ahead of this master's clock, to be written here.
--- All locks get the new value or none; one that has it already counts as well, so that it can be said
--- again. A lock that is gone is never set again here. Answers OK if they have it, 0 if not, the highest
--- counter's value if that is beyond the fencing token, see extend.lua; this master's time if no
--- grant can have led to that token here: who has written it must not use up the numbers.
+-- KEYS: the locks, and then their counters if there is a fencing token.
+-- ARGV[1]: the old value of the locks, ARGV[2]: their new value, ARGV[3]: the ttl in ms, and with
+-- counters ARGV[4]: the fencing token in 16 digits, ARGV[5]: for how many ms a counter is kept,
+-- ARGV[6]: by how many us the fencing token may be ahead of this master's clock.
+-- All locks get the new value or none. A lock that has the new value already counts as well, so the
+-- command can be repeated. A lock that is gone is never set again here. Returns OK if all locks
+-- have the new value, 0 if not, the highest counter's value if that is beyond the fencing token,
+-- see extend.lua; this master's time if the fencing token is too far ahead of it: no grant can have
+-- led to that token, and a forged one must not use up the numbers.
 local locks, beyond, low = #KEYS, 0, false
 if ARGV[4] then
   locks = locks / 2
@@ -37,7 +38,7 @@ for i = 1, locks do
   redis.call("SET", KEYS[i], ARGV[2], "PX", ARGV[3])
   if ARGV[4] then
     local counter = KEYS[locks + i]
-    -- Not compared as a text: others may have written it in another way.
+    -- Compared as a number: other clients may have written it in another format.
     if tonumber(redis.call("GET", counter) or 0) < tonumber(ARGV[4]) then
       redis.call("SET", counter, ARGV[4], "PX", ARGV[5])
     else

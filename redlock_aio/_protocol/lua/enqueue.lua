@@ -1,15 +1,16 @@
--- KEYS: the locks, their queues (member -> priority in us), who lives in these (member -> deadline in ms
--- of this master's clock, and half a ms more if it has been granted the lock), and the locks' counters,
--- only if there is to be a fencing token; as many of each as there are locks.
+-- KEYS: the locks, their queues (member -> priority in us), the queues' live members (member ->
+-- deadline in ms of this master's clock, and half a ms more if it has been granted the lock), and
+-- with a fencing token the locks' counters; as many of each as there are locks.
 -- ARGV[1]: the token, ARGV[2]: the ttl in ms, ARGV[3]: the member, ARGV[4]: its priority,
--- ARGV[5]: how many ms a waiter is believed to live, ARGV[6]: how many may wait,
--- ARGV[7]: the us of this master's clock after which it came too late; with counters also
--- ARGV[8]: the counter's value that is proposed, ARGV[9]: by how many us it may be off this master's
+-- ARGV[5]: for how many ms a member counts as alive, ARGV[6]: how many members a queue may have,
+-- ARGV[7]: the us of this master's clock after which the command is too late; with counters also
+-- ARGV[8]: the proposed value of the counter, ARGV[9]: by how many us it may be off this master's
 -- clock, ARGV[10]: for how many ms a counter is kept (see acquire.lua).
--- Several locks are granted together, to whoever is the first for each of them.
--- Answers {what, the lock's ttl in ms, us of this master's clock, the lock's value, cut after 2049
--- bytes (see release.lua), the counter's value if granted}, where what is 0 granted, 1 held and we are next, 2 not our turn, 3 the queue is
--- full, 4 too late; of several locks that one which is held for longest.
+-- Several locks are granted together, to a member that is the first in each queue.
+-- Returns {code, the lock's ttl in ms, us of this master's clock, the lock's value, cut after 2049
+-- bytes (see release.lua), the counter's value if granted}. The codes: 0 granted, 1 held and this
+-- member is next, 2 not its turn, 3 the queue is full, 4 too late. Of several locks the ttl and the
+-- value are those of the lock that is held for longest.
 local time = redis.call("TIME")
 local now = time[1] * 1000000 + time[2]
 local ms = math.floor(now / 1000)
@@ -28,7 +29,7 @@ for i = 1, locks do
   end
   local has = get(KEYS[i])
   if type(has) == "table" then
-    return has -- the error: nobody can have all of them, so nobody waits here
+    return has -- the error: no member can get all locks, so none is enqueued
   end
   mine = mine and has == ARGV[1]
   if has and has ~= ARGV[1] then
@@ -54,7 +55,7 @@ for i = 1, locks do
 end
 local granted = mine or (first and not holder)
 if granted then
-  -- Whoever holds the lock and dies is not waited for longer than for the lock.
+  -- The queue does not wait for a dead holder longer than for its lock.
   lives = math.min(lives, tonumber(ARGV[2])) + 0.5
 end
 for i = 2 * locks + 1, 3 * locks do
@@ -65,7 +66,8 @@ if not granted then
   return {first and 1 or 2, left, now, holder, 0}
 end
 local value = 0
--- Before anything is granted: a counter of another type is an error, which must leave no lock behind.
+-- Read before anything is granted: a counter of another type is an error, which must leave no lock
+-- behind.
 for i = 3 * locks + 1, #KEYS do
   value = math.max(value, tonumber(redis.call("GET", KEYS[i]) or 0))
 end

@@ -1,11 +1,13 @@
--- KEYS: the locks, and their counters behind them if there is a fencing token.
--- ARGV[1]: the token, ARGV[2]: the new ttl in ms; ARGV[3]: "again" sets locks again that are gone; with counters
--- ARGV[4]: the fencing token in 16 digits, ARGV[5]: for how many ms a counter is kept.
--- All locks are extended or none; without "again" one that is gone is never set again here.
--- Answers OK if all locks are ours, -1 if somebody else has one, 0 if one is gone, and if a counter is beyond
--- our fencing token and not marked as ours by lift.lua, the highest such counter's value: then somebody has
--- come after us, even if the lock is ours again.
--- SET is used only where something is missing, so that an extension works when memory has run out.
+-- KEYS: the locks, and then their counters if there is a fencing token.
+-- ARGV[1]: the token, ARGV[2]: the new ttl in ms; ARGV[3]: "again" sets locks again that are gone;
+-- with counters ARGV[4]: the fencing token in 16 digits, ARGV[5]: for how many ms a counter is
+-- kept.
+-- All locks are extended or none; without "again" a lock that is gone is never set again here.
+-- Returns OK if all locks have the token, -1 if another holder has one, 0 if one is gone. If a
+-- counter is beyond the fencing token and not marked with it by lift.lua, returns the highest such
+-- counter's value: another client has been granted the lock since, even if the lock has this token
+-- again.
+-- SET is used only where a key is missing, so that an extension works when memory has run out.
 local locks, own, low = #KEYS, tonumber(ARGV[4]), nil
 if own then
   locks, low = locks / 2, {}
@@ -48,7 +50,8 @@ for i = 1, locks do
       redis.call("PEXPIRE", KEYS[locks + i], ARGV[5])
     end
   end
-  -- To be told of the next change: ours has ended what the first GET began.
+  -- Read again for client tracking: this script's own write has ended the tracking that the first
+  -- GET began, and the holder must be notified of the next change.
   redis.call("GET", KEYS[i])
 end
 return redis.status_reply("OK")

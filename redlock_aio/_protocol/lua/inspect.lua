@@ -1,10 +1,12 @@
--- KEYS[1]: the lock, KEYS[2]: its counter, KEYS[3]: its queue, KEYS[4]: who lives; see enqueue.lua.
--- Answers {the lock's value, cut after 2049 bytes (see release.lua), its ttl in ms, what the counter says, how many wait}, with nothing
--- in the place of a value or a counter that is not there. Changes nothing.
--- Where something else has the name of the counter or of the queue there is none.
+-- KEYS[1]: the lock, KEYS[2]: its counter, KEYS[3]: its queue, KEYS[4]: the queue's live members;
+-- see enqueue.lua.
+-- Returns {the lock's value, cut after 2049 bytes (see release.lua), its ttl in ms, the counter's
+-- value, the number of waiters}, with nil in the place of a value or a counter that does not exist.
+-- Changes nothing. A key of another type in the place of the counter or the queue counts as
+-- missing.
 local value = get(KEYS[1])
 if type(value) == "table" then
-  return value -- the error: it is no string, so it is nobody's lock
+  return value -- the error: it is no string, so it can't be a lock
 end
 local counter = redis.pcall("GET", KEYS[2])
 if type(counter) == "table" or counter and #counter > 40 then
@@ -27,5 +29,5 @@ for _, member in ipairs(redis.pcall("ZRANGE", KEYS[3], 0, -1)) do
     end
   end
 end
--- Whoever has the lock stays in the queue, and is marked as granted; only one can have it.
+-- The holder of the lock stays in the queue, and is marked as granted; there is only one holder.
 return {value and string.sub(value, 1, 2049), redis.call("PTTL", KEYS[1]), counter, value and waiters - granted or waiters}

@@ -1,10 +1,11 @@
--- KEYS: the locks, their queues, and who lives in these; see enqueue.lua.
--- ARGV[1]: the token, ARGV[2]: the member, ARGV[3]: "stay" keeps its place in the queues,
--- "kept" leaves them, but the lock stays until its ttl is over, which is shorter now,
--- ARGV[4]: what channels begin with; a member is "client/number", and the client listens.
--- Gives back what is ours, and calls who is first now in each queue, if there is something new for it:
--- the lock is free, or it comes next after somebody else, or the lock is kept: a member that was not
--- the first when it asked does not know when that ends. Answers as release.lua does.
+-- KEYS: the locks, their queues, and the queues' live members; see enqueue.lua.
+-- ARGV[1]: the token, ARGV[2]: the member, ARGV[3]: "stay" keeps its place in the queues, "kept"
+-- leaves them, but the lock stays until its ttl is over, which is shorter now, ARGV[4]: the prefix
+-- of the channels; a member is "client/number", and the client subscribes.
+-- Deletes the locks that have the token, and wakes the first member of each queue if its situation
+-- has changed: the lock is free, or the member is next after another holder, or the lock is kept,
+-- because a member that was not the first when it asked does not know when the lock ends. Returns
+-- the same as release.lua.
 local time = redis.call("TIME")
 local ms = string.format("(%.0f", time[1] * 1000 + math.floor(time[2] / 1000))
 local locks = #KEYS / 3
@@ -15,7 +16,7 @@ for i = 1, locks do
   local holder = get(KEYS[i])
   local news = kept or holder == ARGV[1] or not holder
   if type(holder) == "table" then
-    -- No lock at all; that must not keep us from giving back the others.
+    -- The key is no lock; the others are released all the same.
     failed = holder
   elseif holder == ARGV[1] and not kept then
     redis.call("DEL", KEYS[i])
@@ -41,7 +42,8 @@ for i = 1, locks do
     local first = redis.call("ZRANGE", queue, 0, 0)[1]
     if first and first ~= ARGV[2] and not called[first] then
       called[first] = true
-      -- Whoever may not publish frees the lock all the same; the first finds out by asking.
+      -- A client without the permission to publish releases the lock all the same; the first
+      -- member learns of that when it asks again.
       redis.pcall("PUBLISH", ARGV[4] .. string.match(first, "^[^/]*"), first)
     end
   end

@@ -1,10 +1,12 @@
--- KEYS: the locks, and their counters behind them.
--- ARGV[1]: the token, ARGV[2]: the fencing token of its holder in 16 digits, ARGV[3]: the ceiling, a value of
--- 16 digits that the counters get at least, ARGV[4]: for how many ms a counter is kept.
+-- KEYS: the locks, and then their counters.
+-- ARGV[1]: the token, ARGV[2]: the fencing token of its holder in 16 digits, ARGV[3]: the ceiling,
+-- the least value of the counters afterwards, in 16 digits, ARGV[4]: for how many ms a counter is
+-- kept.
 -- Raises the counters in the holder's name: its fencing token is written behind their value, as a
--- fraction, so that whoever reads a number reads the counter. The next grant to anybody overwrites it.
--- Answers OK if all locks are ours, 0 if not, the highest counter's value if that is beyond the fencing
--- token and not marked with it; see extend.lua.
+-- fraction. A script that reads the whole as a number reads the counter. The next grant overwrites
+-- it.
+-- Returns OK if all locks have the token, 0 if not, the highest counter's value if that is beyond
+-- the fencing token and not marked with it; see extend.lua.
 local locks, own, ceiling = #KEYS / 2, tonumber(ARGV[2]), tonumber(ARGV[3])
 local mark, beyond, low = ".0000" .. ARGV[2], 0, {}
 for i = 1, locks do

@@ -1,7 +1,7 @@
 -- KEYS: the locks.
--- Answers their values in this order, cut after 2049 bytes (see release.lua), and nothing in the place of
--- one that is not there. If one of them is no string, the answer is an error; all are read before
--- that, so that a connection that asked to be told of changes is told of those of any key.
+-- Returns their values in this order, cut after 2049 bytes (see release.lua), and nil in the place
+-- of a lock that does not exist. If one of them is no string, returns an error; all keys are read
+-- before that, so that a connection with client tracking is notified of changes of each key.
 local values, failed = {}, nil
 for i = 1, #KEYS do
   local value = get(KEYS[i])

@@ -1,8 +1,8 @@
--- KEYS: the locks, and their counters behind them.
--- ARGV[1]: the token, ARGV[2]: a value of 16 digits that the counters are to have at least, ARGV[3]: for
--- how many ms a counter is kept.
--- Raises all counters to the highest of them and ARGV[2], if all locks are ours.
--- Answers the value that all counters have then, 0 if a lock is not ours.
+-- KEYS: the locks, and then their counters.
+-- ARGV[1]: the token, ARGV[2]: the least value of the counters afterwards, in 16 digits, ARGV[3]:
+-- for how many ms a counter is kept.
+-- Raises all counters to the highest of them and ARGV[2], if all locks have the token.
+-- Returns the value that all counters have then, 0 if a lock does not have the token.
 local locks, value, counters = #KEYS / 2, tonumber(ARGV[2]), {}
 for i = 1, locks do
   if redis.call("GET", KEYS[i]) ~= ARGV[1] then

@@ -1,11 +1,12 @@
--- KEYS: the locks, and their counters behind them.
--- ARGV[1]: the token, ARGV[2]: the ttl in ms, ARGV[3]: the fencing token in 16 digits, ARGV[4]: the ceiling in 16
--- digits, to which a majority has lifted its counters for us, or the fencing token again; ARGV[5]: for how
--- many ms a counter is kept.
--- Sets the locks again where nobody has them. Counters up to the ceiling are marked as ours, see lift.lua.
--- With a counter beyond it the locks are set all the same, so that nobody raises it any more, but the
--- next extension does not count here.
--- Answers OK if it does, 0 if somebody else has a lock, else the highest counter's value.
+-- KEYS: the locks, and then their counters.
+-- ARGV[1]: the token, ARGV[2]: the ttl in ms, ARGV[3]: the fencing token in 16 digits, ARGV[4]: the
+-- ceiling in 16 digits, to which a majority has lifted its counters for this holder, or the fencing
+-- token again; ARGV[5]: for how many ms a counter is kept.
+-- Sets the locks again where nobody has them. Counters up to the ceiling are marked with the
+-- fencing token, see lift.lua. With a counter beyond the ceiling the locks are set all the same, so
+-- that no other client raises the counter any more, but the next extension does not count here.
+-- Returns OK if the next extension counts, 0 if another holder has a lock, else the highest
+-- counter's value.
 local locks, own, ceiling = #KEYS / 2, tonumber(ARGV[3]), tonumber(ARGV[4])
 local mark, beyond, values, marked = ".0000" .. ARGV[3], 0, {}, {}
 for i = 1, locks do
@@ -32,7 +33,8 @@ for i = 1, locks do
       redis.call("PEXPIRE", counter, ARGV[5])
     end
   end
-  -- To be told of the next change: ours has ended what the first GET began.
+  -- Read again for client tracking: this script's own write has ended the tracking that the first
+  -- GET began, and the holder must be notified of the next change.
   redis.call("GET", KEYS[i])
 end
 return beyond > 0 and beyond or redis.status_reply("OK")
