@@ -82,7 +82,7 @@ class Worker:
 
     async def take_turns(self, redlock: Redlock) -> None:
         """
-        Take one turn after the other until all is over.
+        Do one turn after the other until all is over.
 
         Cancellation:
             The turn that is underway does not count.
@@ -175,7 +175,7 @@ class Screen:
             time.sleep(0.01)
 
     def watch(self, seconds: float, processes: Sequence[SpawnProcess]) -> None:
-        """Let time pass, and tell every second how far the workers are."""
+        """Wait for the end of the run, and print every second how far the workers are."""
         ends = time.monotonic() + seconds
         while (left := ends - time.monotonic()) > 0:
             time.sleep(min(1.0, left))

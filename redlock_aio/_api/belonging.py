@@ -7,7 +7,7 @@ from typing import Any, Never, TypeVar
 from anyio import CancelScope
 
 from redlock_aio._engine.hold.held_lease import HeldLease, Sharer
-from redlock_aio._engine.masters import Fleet
+from redlock_aio._engine.masters import MasterSet
 from redlock_aio._engine.origin import Origin
 from redlock_aio._rules.lease_state import LOST
 from redlock_aio.errors import LockLostError, LockNotHeldError, RedlockError
@@ -44,7 +44,7 @@ def refuse(hold: HeldLease, origin: Origin, error: BaseException | None = None) 
 def exit_scope(
     hold: HeldLease,
     scope: CancelScope,
-    fleet: Fleet,
+    fleet: MasterSet,
     kind: type[BaseException] | None,
     error: BaseException | None,
     trace: TracebackType | None,
@@ -72,7 +72,7 @@ def exit_scope(
         return error
 
 
-def _left_elsewhere(hold: HeldLease, scope: CancelScope, fleet: Fleet) -> RedlockError | None:
+def _left_elsewhere(hold: HeldLease, scope: CancelScope, fleet: MasterSet) -> RedlockError | None:
     """
     Return the error if the guarded block was entered by another task than the present one.
 

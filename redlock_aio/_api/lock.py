@@ -14,7 +14,7 @@ from redlock_aio._engine.acquire.acquisition import Acquisition
 from redlock_aio._engine.attempt import Attempt
 from redlock_aio._engine.hold import reentrancy
 from redlock_aio._engine.hold.held_lease import HeldLease, Sharer
-from redlock_aio._engine.masters import Fleet
+from redlock_aio._engine.masters import MasterSet
 from redlock_aio._engine.options import LockOptions, LockSpec
 from redlock_aio._engine.session import Session
 from redlock_aio._protocol.commands import hash_tag
@@ -111,13 +111,13 @@ class Lock(LockSpec, NotALease):
             if won is not None:
                 return self._lease(acquisition, won, entering=entering)
 
-    def _shared(self, fleet: Fleet, *, waits: bool) -> HeldLease | None:
+    def _shared(self, fleet: MasterSet, *, waits: bool) -> HeldLease | None:
         """Return the lease of this task or owner that can be shared, or ``None``."""
         if isinstance(self.key, Keys):
             self._check_slots(fleet, self.key)
         return reentrancy.find_shared(fleet, self, waits=waits)
 
-    def _check_slots(self, fleet: Fleet, keys: Keys) -> None:
+    def _check_slots(self, fleet: MasterSet, keys: Keys) -> None:
         """Raise `RedlockError` if a master is a Cluster that keeps *keys* in different slots."""
         if not any(link.clustered for link in fleet.links) or len(set(map(hash_tag, keys))) == 1:
             return

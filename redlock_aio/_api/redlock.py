@@ -302,7 +302,7 @@ class Redlock(Adopting, Decorating):
 
     async def force_release(self, resource: str, /) -> bool:
         """
-        Release *resource* whoever its holder is, also for another library, and wake waiters.
+        Release *resource* for any holder, also of another library, and wake waiters.
 
         The lock can't be acquired for a moment, a little over 0.1 s and two master time-outs
         of this manager. In that time the holder is notified, its lease is lost, and its body

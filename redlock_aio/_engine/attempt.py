@@ -7,11 +7,11 @@ their counters; if those of a majority differ, another round raises them to one 
 
 from typing import ClassVar
 
-from redlock_aio._engine.masters import Fleet
+from redlock_aio._engine.masters import MasterSet
 from redlock_aio._engine.round import Release, Round
 from redlock_aio._protocol import commands, replies
 from redlock_aio._protocol.primitives import Counter, Key, Keys
-from redlock_aio._protocol.request import Request, Silence, Trust
+from redlock_aio._protocol.request import NoReply, Request, Trust
 from redlock_aio._rules import fencing
 from redlock_aio._rules.quorum import GRANTED, LOST, NOT_YET, OPEN, SPLIT, WON, Answer
 
@@ -35,7 +35,7 @@ class Attempt(Round):
 
     def __init__(
         self,
-        fleet: Fleet,
+        fleet: MasterSet,
         key: Key | Keys,
         ttl: int,
         stamp: bytes = b"",
@@ -55,7 +55,7 @@ class Attempt(Round):
         Round.__init__(self, fleet.links, self._request(fleet))
         self.began: float = fleet.clock()
 
-    def _request(self, _fleet: Fleet) -> bytes:
+    def _request(self, _fleet: MasterSet) -> bytes:
         return self.key.acquire(self.token, self.ttl)
 
     @property
@@ -64,7 +64,7 @@ class Attempt(Round):
         forgotten = sum(map(replies.has_no_script, self.replies))
         return self.verdict is LOST and self.granted + forgotten >= self.won_at
 
-    async def agree(self, fleet: Fleet, at_most: float | None) -> None:
+    async def agree(self, fleet: MasterSet, at_most: float | None) -> None:
         """
         Make the masters that granted the lock agree on a fencing token, if they differ.
 
@@ -140,7 +140,7 @@ class FencedAttempt(Attempt):
     __slots__ = ("_counter", "_curable", "_fleet", "counters", "proposal")
 
     def __init__(
-        self, fleet: Fleet, counter: Counter, key: Key | Keys, ttl: int, stamp: bytes = b""
+        self, fleet: MasterSet, counter: Counter, key: Key | Keys, ttl: int, stamp: bytes = b""
     ) -> None:
         self.counters: list[int] = []
         self._curable = 0
@@ -150,7 +150,7 @@ class FencedAttempt(Attempt):
 
     answered = _count
 
-    def _request(self, fleet: Fleet) -> bytes:
+    def _request(self, fleet: MasterSet) -> bytes:
         clocks = fleet.clocks
         self.proposal = proposal = clocks.new_time(fleet.clock())
         patience = max(2 * TOO_LATE, fleet.master_timeout / 500) + clocks.spread
@@ -161,7 +161,7 @@ class FencedAttempt(Attempt):
         """Whether only NOSCRIPT replies or refusals by a master's clock prevented a majority."""
         return self.verdict is LOST and self.granted + self._curable >= self.won_at
 
-    async def agree(self, fleet: Fleet, at_most: float | None) -> None:
+    async def agree(self, fleet: MasterSet, at_most: float | None) -> None:
         """Make the masters agree on the fencing token; see `Attempt.agree`."""
         self.fence = await agree(fleet, self._counter, self.token, self.counters, at_most)
         if self.fence:
@@ -179,9 +179,9 @@ class FencedAttempt(Attempt):
         ahead = (time - self.proposal) / 1_000_000
         ahead -= min(max(ahead, 0.0), now - self.began)
         if abs(ahead) < TOO_LATE:
-            return Silence(Answer.ERROR, "it got the request too late")
+            return NoReply(Answer.ERROR, "it got the request too late")
         way = "ahead of" if ahead > 0 else "behind"
-        return Silence(Answer.ERROR, f"its clock is {abs(ahead):.1f} s {way} the others'")
+        return NoReply(Answer.ERROR, f"its clock is {abs(ahead):.1f} s {way} the others'")
 
 
 class Raising(Round):
@@ -189,7 +189,7 @@ class Raising(Round):
 
     __slots__ = ("counters", "fence", "proposal")
 
-    def __init__(self, fleet: Fleet, counter: Counter, token: bytes, value: int) -> None:
+    def __init__(self, fleet: MasterSet, counter: Counter, token: bytes, value: int) -> None:
         self.counters: list[int] = []
         self.fence = 0
         self.proposal = value
@@ -213,7 +213,7 @@ class Freeing(Release):
 
     yes: ClassVar[object] = 1
 
-    def __init__(self, fleet: Fleet, attempt: Attempt, ttl: int) -> None:
+    def __init__(self, fleet: MasterSet, attempt: Attempt, ttl: int) -> None:
         Release.__init__(self, fleet.links, attempt.key.free(attempt.token), ttl, attempt)
         self._attempt = attempt
         self._fleet = fleet
@@ -245,7 +245,7 @@ class Freeing(Release):
 
 
 async def agree(
-    fleet: Fleet,
+    fleet: MasterSet,
     counter: Counter,
     token: bytes,
     counters: list[int],
@@ -273,7 +273,7 @@ async def agree(
     return 0
 
 
-def take_back(fleet: Fleet, attempt: Attempt, ttl: int) -> Release:
+def take_back(fleet: MasterSet, attempt: Attempt, ttl: int) -> Release:
     """Release *attempt*, whose key may live *ttl* ms, on all masters; nothing is awaited."""
     if fleet.can_free and attempt.can_free:
         freeing = Freeing(fleet, attempt, ttl)

@@ -2,7 +2,7 @@
 
 import math
 
-from redlock_aio._engine.masters import Fleet
+from redlock_aio._engine.masters import MasterSet
 from redlock_aio._engine.round import Round
 from redlock_aio._protocol import commands, replies
 from redlock_aio._protocol.request import Trust
@@ -15,7 +15,7 @@ class Times(Round):
     __slots__ = ("_began", "_fleet")
     trust = Trust.FULL
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: MasterSet) -> None:
         super().__init__(fleet.links, commands.TIME)
         self._fleet = fleet
         self._began = fleet.clock()
@@ -36,7 +36,7 @@ class Times(Round):
         super().settled()
 
 
-async def know_the_time(fleet: Fleet, at_most: float | None) -> None:
+async def know_the_time(fleet: MasterSet, at_most: float | None) -> None:
     """
     Send a TIME round to the masters if one is due.
 

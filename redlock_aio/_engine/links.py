@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from redlock_aio._protocol.request import Asker, Silence
+from redlock_aio._protocol.request import Asker, NoReply
 
 
 class Link(Protocol):
@@ -24,8 +24,8 @@ class Link(Protocol):
     @property
     def received(self) -> int: ...
     @property
-    def send(self) -> Callable[[bytes, Sequence[Asker]], Silence | None]: ...
-    def overdue(self) -> Silence: ...
+    def send(self) -> Callable[[bytes, Sequence[Asker]], NoReply | None]: ...
+    def overdue(self) -> NoReply: ...
     def owe(self, payload: bytes, ttl: int) -> None: ...
 
 

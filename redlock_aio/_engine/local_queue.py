@@ -54,7 +54,7 @@ class Party(Protocol):
         """
 
 
-class Line:
+class LocalQueue:
     """
     The holder of a resource in this process, the task that has the turn, and those that wait.
 
@@ -103,7 +103,7 @@ class Line:
         self._others = 0
 
     def __repr__(self) -> str:
-        return f"<Line, {'taken' if self.taken else 'free'}, {len(self._queue or ())} wait>"
+        return f"<LocalQueue, {'taken' if self.taken else 'free'}, {len(self._queue or ())} wait>"
 
     @property
     def taken(self) -> bool:
@@ -263,7 +263,7 @@ class Line:
             self.spread *= STEADY
 
 
-class JointLine(Line):
+class JointQueue(LocalQueue):
     """
     The local queue of several resources that are locked together.
 
@@ -279,7 +279,7 @@ class JointLine(Line):
 
     __slots__ = ("_find", "_keys")
 
-    def __init__(self, keys: Keys, find: Callable[[Key], Line]) -> None:
+    def __init__(self, keys: Keys, find: Callable[[Key], LocalQueue]) -> None:
         super().__init__()
         self._keys = keys
         self._find = find

@@ -14,12 +14,12 @@ from os import urandom
 
 from redlock_aio._engine.emitter import Emitter
 from redlock_aio._engine.links import Link, clock_of
-from redlock_aio._engine.local_queue import JointLine, Line
+from redlock_aio._engine.local_queue import JointQueue, LocalQueue
 from redlock_aio._engine.outages import Outages
 from redlock_aio._engine.round import Release, Round
 from redlock_aio._protocol import commands, replies, request
 from redlock_aio._protocol.primitives import Key, Keys
-from redlock_aio._protocol.request import Silence, Trust
+from redlock_aio._protocol.request import NoReply, Trust
 from redlock_aio._rules.clock_offsets import Clocks
 from redlock_aio._rules.quorum import GRANTED, Answer
 from redlock_aio._rules.roundtrips import RoundTrips
@@ -40,13 +40,13 @@ IDLE_LINES = 256
 """The number of lines at which idle ones are dropped for the first time."""
 
 
-class Probe(Round):
+class LivenessProbe(Round):
     """A PING to all masters that measures their round trips."""
 
     __slots__ = ("_loop", "_sent", "_trips")
     trust = Trust.FULL
 
-    def __init__(self, fleet: "Fleet", now: float) -> None:
+    def __init__(self, fleet: "MasterSet", now: float) -> None:
         super().__init__(fleet.links, commands.PING)
         self._loop = fleet.loop
         self._sent = now
@@ -54,12 +54,12 @@ class Probe(Round):
 
     def answered(self, master: int, reply: object, /) -> None:
         """Measure the round trip by any reply, also by an error or a late reply."""
-        if reply.__class__ is not Silence:
+        if reply.__class__ is not NoReply:
             self._trips.learn(master, (self._loop.time() - self._sent) * 1000)
         super().answered(master, reply)
 
 
-class Fleet:
+class MasterSet:
     """
     All masters of one session, and the rounds that are underway.
 
@@ -101,7 +101,7 @@ class Fleet:
         """Whether every master that is up has the DELIFEQ command for releases."""
         self.closed: bool = False
         self._why_closed = ""
-        self.lines: dict[bytes | Keys, Line] = {}
+        self.lines: dict[bytes | Keys, LocalQueue] = {}
         """The local queue of each key that is in use, or was lately."""
         self.owner_waiters: dict[Callable[[object], None], None] = {}
         """Callbacks of waiting tasks with an owner; called with each lease acquired by an owner."""
@@ -120,7 +120,7 @@ class Fleet:
         self._most_lines = IDLE_LINES
 
     def __repr__(self) -> str:
-        return f"<Fleet of {len(self.links)}, {self.underway} rounds underway>"
+        return f"<MasterSet of {len(self.links)}, {self.underway} rounds underway>"
 
     @property
     def underway(self) -> int:
@@ -189,7 +189,7 @@ class Fleet:
         self.send(self._caching)
         self.send(round, at_most)
 
-    def line(self, key: Key | Keys) -> Line:
+    def line(self, key: Key | Keys) -> LocalQueue:
         """Return the local queue of *key*, made on first use."""
         lines = self.lines
         line = lines.get(key)
@@ -197,7 +197,9 @@ class Fleet:
             if len(lines) >= self._most_lines:
                 self.lines = lines = {k: line for k, line in lines.items() if not line.idle}
                 self._most_lines = 2 * len(lines) + IDLE_LINES
-            lines[key] = line = JointLine(key, self.line) if isinstance(key, Keys) else Line()
+            lines[key] = line = (
+                JointQueue(key, self.line) if isinstance(key, Keys) else LocalQueue()
+            )
         return line
 
     def heard(self, master: int, push: object) -> None:
@@ -238,7 +240,7 @@ class Fleet:
             self._probed_at = now
             self._probe_at = now + PROBE_EVERY
             # The probe goes first: behind the others it would measure their execution, too.
-            asked.insert(0, Probe(self, now))
+            asked.insert(0, LivenessProbe(self, now))
         payload = asked[0].payload if len(asked) == 1 else b"".join([r.payload for r in asked])
         for number, link in enumerate(self.links):
             silence = link.send(payload, asked)
@@ -252,7 +254,7 @@ class Fleet:
         if self._timer is None:
             self._timer = self.loop.call_at(expires_at, self._expire)
 
-    def _not_sent(self, number: int, silence: Silence, asked: list[Round]) -> None:
+    def _not_sent(self, number: int, silence: NoReply, asked: list[Round]) -> None:
         if silence is not request.OVERRUN and silence.answer is not Answer.QUARANTINED:
             for round in asked:
                 round.not_sent(number, silence)

@@ -5,7 +5,7 @@ import math
 from redlock_aio._engine.attempt import Attempt
 from redlock_aio._protocol import request
 from redlock_aio._rules import lock_value, timing
-from redlock_aio._rules.blockers import View
+from redlock_aio._rules.blockers import Blockers
 from redlock_aio._rules.quorum import Vote, is_contended
 from redlock_aio.errors import LockNotAcquiredError, QuorumUnavailableError
 
@@ -13,7 +13,7 @@ from redlock_aio.errors import LockNotAcquiredError, QuorumUnavailableError
 def refusal(
     resources: tuple[str, ...],
     votes: tuple[Vote, ...],
-    view: View | None,
+    view: Blockers | None,
     *,
     attempts: int,
     began: float,

@@ -1,9 +1,9 @@
 """
 One request to all masters, and the tally of their replies.
 
-    Fleet.ask ─┬─ link.send(payload) ── master A ──► reply ─┐
-               ├─ link.send(payload) ── master B ...        ├─► Round.answered ─► Tally ─► verdict
-               └─ ...                                       ┘
+    MasterSet.ask ─┬─ send(payload) ── master A ──► reply ─┐
+                   ├─ send(payload) ── master B ...        ├─► Round.answered ─► Tally ─► outcome
+                   └─ ...                                  ┘
 
 A round is settled as soon as its outcome is certain. Masters that have not answered by
 then can still do so, and count as timed out after the master time-out. A round costs one
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from redlock_aio._engine.links import Link
 from redlock_aio._protocol import replies
-from redlock_aio._protocol.request import Silence, Trust
+from redlock_aio._protocol.request import NoReply, Trust
 from redlock_aio._rules.quorum import Tally, Vote
 
 
@@ -46,7 +46,7 @@ class Round(Tally):
         """A bit for each master that does not need the request; see `Release`."""
         return 0
 
-    def not_sent(self, master: int, silence: Silence) -> None:
+    def not_sent(self, master: int, silence: NoReply) -> None:
         """Count *silence* as the reply of a master to which the request could not be sent."""
         self.unsent |= 1 << master
         self.answered(master, silence)
@@ -111,7 +111,7 @@ class Release(Round):
         """A bit for each master without the key, because the request was never sent to it."""
         return self._asked.unsent
 
-    def not_sent(self, master: int, silence: Silence) -> None:
+    def not_sent(self, master: int, silence: NoReply) -> None:
         """Count the master, and add a debt if it may have the key."""
         super().not_sent(master, silence)
         if not replies.is_unsettled(silence):  # otherwise `declined` has added the debt

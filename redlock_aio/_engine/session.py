@@ -15,10 +15,10 @@ from typing import Literal, NamedTuple
 from redlock_aio._engine.emitter import Emitter
 from redlock_aio._engine.hold.watchdog import Watchdog
 from redlock_aio._engine.links import clock_of
-from redlock_aio._engine.masters import Fleet
+from redlock_aio._engine.masters import MasterSet
 from redlock_aio._engine.origin import Origin
 from redlock_aio._engine.readiness import readiness
-from redlock_aio._engine.wait.fair_queue import Queues
+from redlock_aio._engine.wait.fair_queue import FairQueue
 from redlock_aio._protocol import declaration
 from redlock_aio._rules import lock_value, timing
 from redlock_aio._rules.fencing import LEAD_SHARE
@@ -128,8 +128,10 @@ class Session:
             )
         self.links: tuple[Master, ...] = self._connect(settings, guard, trips)
         stamp = settings.stamp or this_process()
-        self.masters: Fleet = Fleet(self.links, loop, trips=trips, stamp=stamp, emitter=emitter)
-        self.fair_queue: Queues = Queues(self.masters)
+        self.masters: MasterSet = MasterSet(
+            self.links, loop, trips=trips, stamp=stamp, emitter=emitter
+        )
+        self.fair_queue: FairQueue = FairQueue(self.masters)
         self.watchdog: Watchdog = Watchdog(self.masters, max_ttl=settings.max_ttl)
 
     def __repr__(self) -> str:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from redlock_aio._protocol import commands, primitives, replies
 from redlock_aio._protocol.commands import queue_keys
-from redlock_aio._protocol.request import Silence
+from redlock_aio._protocol.request import NoReply
 from redlock_aio._protocol.scripts import INSPECT, pack
 from redlock_aio._rules import fencing, lock_value
 from redlock_aio._rules.lock_value import Holder
@@ -259,7 +259,7 @@ def view(said: Said) -> MasterView:
     told = read(said.reply)
     if told is None:
         reply = said.reply
-        if not (isinstance(reply, Silence | Exception) or reply is NOT_YET):
+        if not (isinstance(reply, NoReply | Exception) or reply is NOT_YET):
             reply = Exception(f"an answer that makes no sense: a {type(reply).__name__}")
         silence = replies.read(reply)
         return MasterView(said.master, silence.answer, silence.detail)

@@ -129,7 +129,7 @@ _ACQUIRE = (
 Setting: TypeAlias = "Callable[[Key, bytes, int], bytes]"
 """A function that packs the command that sets a key to a token for a ttl in ms."""
 
-Freeing: TypeAlias = "Callable[[Key, bytes], bytes]"
+FreeCommand: TypeAlias = "Callable[[Key, bytes], bytes]"
 """A function that packs the command that deletes a key if its value is a token."""
 
 
@@ -169,8 +169,8 @@ class Key(bytes, _Locked):
 
     acquire: ClassVar[Setting] = commands.acquire
     extend: ClassVar[Setting] = commands.extend
-    free: ClassVar[Freeing] = commands.free
-    release: ClassVar[Freeing] = commands.release
+    free: ClassVar[FreeCommand] = commands.free
+    release: ClassVar[FreeCommand] = commands.release
     restore: ClassVar[Setting] = commands.acquire
 
     @property

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from redlock_aio._protocol.commands import NEVER
-from redlock_aio._protocol.request import Silence
+from redlock_aio._protocol.request import NoReply
 from redlock_aio._rules.display import harmless
 from redlock_aio._rules.fair_ticket import Standing
 from redlock_aio._rules.quorum import GRANTED, NOT_YET, Answer, is_permanent
@@ -51,7 +51,7 @@ def is_settled(reply: object) -> bool:
 
 def is_unsettled(reply: object) -> bool:
     """Return whether a release has to be repeated after this *reply*."""
-    if reply.__class__ is Silence:
+    if reply.__class__ is NoReply:
         # No reply comes over a connection that has ended. After a time-out it may still come.
         return reply.answer is Answer.UNREACHABLE
     return isinstance(reply, Exception) and not is_settled(reply)
@@ -168,19 +168,19 @@ def queued(reply: object) -> Queued | None:
     )
 
 
-def read(reply: object) -> Silence:
+def read(reply: object) -> NoReply:
     """Classify a *reply* as a vote, with a detail that holds no secret."""
-    if isinstance(reply, Silence):
+    if isinstance(reply, NoReply):
         return reply
     if reply is NOT_YET:
-        return Silence(Answer.TIMED_OUT, "not answered when the round was decided")
+        return NoReply(Answer.TIMED_OUT, "not answered when the round was decided")
     if isinstance(reply, Exception):
         text = harmless(str(reply))
         if text.startswith("WRONGTYPE Operation"):  # the server's words, which name nothing
             text = "WRONGTYPE a key of another type is where the lock, its counter or its queue is"
-        return Silence(Answer.ERROR, text, is_permanent(text))
+        return NoReply(Answer.ERROR, text, is_permanent(text))
     if reply == GRANTED:
-        return Silence(Answer.GRANTED)
+        return NoReply(Answer.GRANTED)
     if reply is None or (type(reply) is int and reply in {0, OTHERS}):
-        return Silence(Answer.HELD)
-    return Silence(Answer.ERROR, f"an answer that makes no sense: a {type(reply).__name__}")
+        return NoReply(Answer.HELD)
+    return NoReply(Answer.ERROR, f"an answer that makes no sense: a {type(reply).__name__}")

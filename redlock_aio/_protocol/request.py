@@ -1,4 +1,4 @@
-"""One command to one master, and `Silence`, the substitute for a reply that never came."""
+"""One command to one master, and `NoReply`, the substitute for a reply that never came."""
 
 import enum
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from redlock_aio._rules.quorum import Answer
 
 
 @dataclass(frozen=True, slots=True)
-class Silence:
+class NoReply:
     """A substitute for the reply that a master did not give, with the reason."""
 
     answer: Answer
@@ -39,12 +39,12 @@ class Asker(Protocol):
         """For a release: a bit for each master that never got the key; 0 otherwise."""
 
     def answered(self, master: int, reply: object, /) -> None:
-        """Called with the reply of the master with this number; a `Silence` if none will come."""
+        """Called with the reply of the master with this number; a `NoReply` if none will come."""
 
 
-TIMED_OUT = Silence(Answer.TIMED_OUT)
+TIMED_OUT = NoReply(Answer.TIMED_OUT)
 
-OVERRUN = Silence(Answer.ERROR, "too many requests are unanswered")
+OVERRUN = NoReply(Answer.ERROR, "too many requests are unanswered")
 
 
 def ignore(_master: int, _reply: object, /) -> None:
@@ -60,7 +60,7 @@ class Request:
     Args:
         payload: The packed command.
 
-        on_reply: Called with the number of the master and its reply; with a `Silence`
+        on_reply: Called with the number of the master and its reply; with a `NoReply`
             if none will come.
 
         debt_ttl: For a release: for how many ms the key lives if it is not released.

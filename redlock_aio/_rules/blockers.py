@@ -11,7 +11,7 @@ from redlock_aio._rules import timing
 from redlock_aio._rules.quorum import TAKING_PART, Answer, Vote, majority
 
 
-class View:
+class Blockers:
     """
     For each of *masters*, the value that blocks the lock there, and when it may be free.
 
@@ -27,7 +27,7 @@ class View:
         self._unfit: dict[int, str] = {}
 
     def __repr__(self) -> str:
-        return f"<View {self._free_from}>"
+        return f"<Blockers {self._free_from}>"
 
     def held(self, master: int, value: bytes, until: float) -> None:
         """Record that *master* has *value*, which expires at *until* if it is not extended."""

@@ -61,7 +61,7 @@ def retry_pause(ttl: int, master_timeout: int) -> float:
     return min(ttl * RETRY_SHARE, master_timeout) / 1000
 
 
-class Lifetime:
+class LeaseState:
     """
     The life of one lease.
 

@@ -49,7 +49,7 @@ SLACK = 0.001
 """Seconds by which a timer may fire too early."""
 
 
-class State(enum.Enum):
+class MasterStatus(enum.Enum):
     """The standing of a master that can be reached."""
 
     MEMBER = "it votes"
@@ -57,7 +57,11 @@ class State(enum.Enum):
     UNDECIDED = "it may have forgotten locks, or be one of a new set"
 
 
-MEMBER, QUARANTINED, UNDECIDED = State.MEMBER, State.QUARANTINED, State.UNDECIDED
+MEMBER, QUARANTINED, UNDECIDED = (
+    MasterStatus.MEMBER,
+    MasterStatus.QUARANTINED,
+    MasterStatus.UNDECIDED,
+)
 
 
 class Reason(enum.Enum):
@@ -115,7 +119,7 @@ class Verdict:
             may know better.
     """
 
-    state: State
+    state: MasterStatus
     seconds: float = 0.0
     reason: Reason = Reason.NONE
     write: Marker | None = None
@@ -287,7 +291,7 @@ def since_forgot(info: ServerInfo, marker: Marker | None) -> float:
     return (info.time - marker.since) / 1_000_000
 
 
-def pause(state: State | None, left: float, lasts: float, looks: int) -> float:
+def pause(state: MasterStatus | None, left: float, lasts: float, looks: int) -> float:
     """
     Return the seconds until the next check of a master.
 

@@ -32,7 +32,7 @@ TAKING_PART = frozenset({Answer.GRANTED, Answer.HELD, Answer.TIMED_OUT})
 """The answers of masters that are up and may grant a lock, given time."""
 
 
-class Verdict(enum.Enum):
+class Outcome(enum.Enum):
     """The result of a round so far."""
 
     OPEN = enum.auto()
@@ -45,7 +45,7 @@ class Verdict(enum.Enum):
 GRANTED = b"OK"
 """The reply that grants a request of any kind; no other reply equals it."""
 
-OPEN, WON, LOST, SPLIT = Verdict.OPEN, Verdict.WON, Verdict.LOST, Verdict.SPLIT
+OPEN, WON, LOST, SPLIT = Outcome.OPEN, Outcome.WON, Outcome.LOST, Outcome.SPLIT
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ class Tally:
         self.replies: list[object] = [NOT_YET] * masters
         self.granted: int = 0
         self.against: int = 0
-        self.verdict: Verdict = OPEN
+        self.verdict: Outcome = OPEN
         self.won_at: int = majority(masters)
         # Lost when the masters without a refusal are no majority any more.
         self.lost_at: int = masters - self.won_at + 1

@@ -24,7 +24,7 @@ from collections.abc import Callable, Sequence
 import hiredis
 
 from redlock_aio._protocol import commands, replies, request, scripts
-from redlock_aio._protocol.request import Asker, Request, Silence, Subscription, Trust
+from redlock_aio._protocol.request import Asker, NoReply, Request, Subscription, Trust
 from redlock_aio._rules import display
 from redlock_aio._rules.quorum import Answer
 
@@ -110,7 +110,7 @@ class Connection(asyncio.Protocol):
         on_push: Called with that number and each push of the server.
 
         on_lost: Called once with the reason when the connection has ended, before the
-            unanswered askers get their `Silence`, oldest first.
+            unanswered askers get their `NoReply`, oldest first.
     """
 
     __slots__ = (
@@ -172,9 +172,9 @@ class Connection(asyncio.Protocol):
         transport.set_protocol(self)
         _open.add(self)
 
-    def send(self, payload: bytes, askers: Sequence[Asker], /) -> Silence | None:
+    def send(self, payload: bytes, askers: Sequence[Asker], /) -> NoReply | None:
         """
-        Send commands behind all earlier ones; return a `Silence` if they were not sent.
+        Send commands behind all earlier ones; return a `NoReply` if they were not sent.
 
         Args:
             payload: The packed commands, joined.
@@ -183,7 +183,7 @@ class Connection(asyncio.Protocol):
         """
         transport = self._transport
         if transport is None:
-            return Silence(Answer.UNREACHABLE, self.reason)
+            return NoReply(Answer.UNREACHABLE, self.reason)
         pending = self._pending
         if len(pending) + len(askers) > MAX_PENDING and not all(map(self._must_be_sent, askers)):
             self.overdue()
@@ -359,7 +359,7 @@ class Connection(asyncio.Protocol):
         """Return None, so that the transport closes itself; see `asyncio.Protocol`."""
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Answer all pending askers with a `Silence`."""
+        """Answer all pending askers with a `NoReply`."""
         self._end(display.harmless(str(exc)) if exc else "it closed the connection")
 
     def _end(self, reason: str) -> None:
@@ -375,6 +375,6 @@ class Connection(asyncio.Protocol):
         unanswered = list(self._pending)
         self._pending.clear()
         self._on_lost(reason)
-        silence = Silence(Answer.UNREACHABLE, reason)
+        silence = NoReply(Answer.UNREACHABLE, reason)
         for asker in unanswered:
             asker.answered(self._number, silence)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from redlock_aio._protocol import replies
-from redlock_aio._protocol.request import Asker, Silence, Trust
+from redlock_aio._protocol.request import Asker, NoReply, Trust
 
 MAX_DEBTS = 50_000
 """
@@ -21,7 +21,7 @@ A master that hangs leaves at most one debt for each command that may be unanswe
 (`MAX_PENDING`), and one for each lease that was held then.
 """
 
-Send: TypeAlias = Callable[[bytes, Sequence[Asker]], Silence | None]
+Send: TypeAlias = Callable[[bytes, Sequence[Asker]], NoReply | None]
 
 DEBT_INTERVAL = 0.2
 """After how many seconds a release that a live connection has not confirmed is repeated."""

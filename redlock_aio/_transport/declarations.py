@@ -18,7 +18,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from redlock_aio._protocol import declaration, replies
-from redlock_aio._protocol.request import Silence
+from redlock_aio._protocol.request import NoReply
 from redlock_aio._rules import membership, quarantine
 from redlock_aio._rules.membership import Declared, Place
 from redlock_aio._rules.server_info import ServerInfo
@@ -237,7 +237,7 @@ class Declarations:
 
     def _check(self, reply: object) -> None:
         """Raise if *reply* means that the connection is lost, or the key forbidden."""
-        if isinstance(reply, Silence):
+        if isinstance(reply, NoReply):
             raise ConnectionError(reply.detail)
         if is_forbidden(reply):
             raise MasterError(

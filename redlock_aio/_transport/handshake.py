@@ -12,7 +12,7 @@ from redis.exceptions import (
 )
 
 from redlock_aio._protocol import commands, replies
-from redlock_aio._protocol.request import Asker, Request, Silence, Trust
+from redlock_aio._protocol.request import Asker, NoReply, Request, Trust
 from redlock_aio._rules import display
 from redlock_aio._rules.marker import Marker, milliseconds
 from redlock_aio._rules.quorum import Answer
@@ -34,7 +34,7 @@ def info_of(said: object) -> ServerInfo:
 
         MasterError: The reply is an error or malformed, or the server must not vote.
     """
-    if isinstance(said, Silence):
+    if isinstance(said, NoReply):
         raise ConnectionError(said.detail)
     if isinstance(said, Exception):
         raise MasterError(str(said))
@@ -55,7 +55,7 @@ def marker_of(said: object) -> Marker | None:
 
         MasterError: The reply is an error.
     """
-    if isinstance(said, Silence):
+    if isinstance(said, NoReply):
         raise ConnectionError(said.detail)
     if isinstance(said, Exception):
         if str(said).startswith("NOPERM"):
@@ -102,7 +102,7 @@ def forbidden(error: Exception) -> MasterError:
     )
 
 
-def muted(asker: Asker, silence: Silence) -> Request:
+def muted(asker: Asker, silence: NoReply) -> Request:
     """
     Wrap the request of *asker* for a quarantined master: most replies count as *silence*.
 
@@ -128,11 +128,11 @@ def _never(_reply: object) -> bool:
 
 
 def mute(
-    send: Callable[[bytes, Sequence[Asker]], Silence | None],
+    send: Callable[[bytes, Sequence[Asker]], NoReply | None],
     payload: bytes,
     askers: Sequence[Asker],
-    silence: Silence,
-) -> Silence | None:
+    silence: NoReply,
+) -> NoReply | None:
     """
     Send commands to a master without a vote; return *silence* if one must not be sent there.
 
@@ -144,7 +144,7 @@ def mute(
     return send(payload, [a if a.trust is Trust.FULL else muted(a, silence) for a in askers])
 
 
-def why(error: Exception, secrets: tuple[str, ...], patience: float) -> Silence:
+def why(error: Exception, secrets: tuple[str, ...], patience: float) -> NoReply:
     """
     Return the vote of a master that could not be connected; the reason holds no secret.
 
@@ -155,18 +155,18 @@ def why(error: Exception, secrets: tuple[str, ...], patience: float) -> Silence:
     late = isinstance(error, TimeoutError) and not text
     hint = "; ".join(["", *getattr(error.__cause__ if late else error, "__notes__", ())])
     if late:
-        return Silence(Answer.UNREACHABLE, f"no connection in {patience:g} s{hint}")
+        return NoReply(Answer.UNREACHABLE, f"no connection in {patience:g} s{hint}")
     if "unknown command" in text.lower() or text.startswith("NOPROTO"):
         text = f"it must be Redis {replies.OLDEST_SERVER} or newer, or any Valkey: {text}"
     elif isinstance(error, AuthenticationError):
         text = f"authentication failed: {text}"
     said = isinstance(error, MasterError | ResponseError | AuthenticationError | AuthorizationError)
     if not said:
-        return Silence(Answer.UNREACHABLE, text + hint)
+        return NoReply(Answer.UNREACHABLE, text + hint)
     if isinstance(error, AuthenticationError):
         # A password that was given stays wrong. Without one it is missing, or comes from a
         # credential provider, which may return another one the next time.
         permanent = bool(secrets) or "invalid" not in text
     else:
         permanent = "NOPERM" in text or isinstance(error, NoPermissionError)
-    return Silence(Answer.ERROR, text + hint, permanent)
+    return NoReply(Answer.ERROR, text + hint, permanent)

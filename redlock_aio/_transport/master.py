@@ -4,7 +4,7 @@ One master: its connection, its reconnection, and the releases that it has not c
     connecting ──► up ──► down ──► connecting ...
          └──────────────────┘ (with growing, random delays)
 
-Commands are sent only while the master is up. Otherwise its vote is a `Silence` at once,
+Commands are sent only while the master is up. Otherwise its vote is a `NoReply` at once,
 with the reason. A master that may have forgotten locks gets all commands but those that
 acquire one. A release that it has not confirmed is a debt, see `Debts`.
 """
@@ -14,7 +14,7 @@ import random
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 
 from redlock_aio._protocol import commands, replies, request, scripts
-from redlock_aio._protocol.request import Asker, Silence
+from redlock_aio._protocol.request import Asker, NoReply
 from redlock_aio._rules.quarantine import MEMBER
 from redlock_aio._rules.quorum import Answer, Vote
 from redlock_aio._rules.roundtrips import RoundTrips
@@ -96,7 +96,7 @@ class Master:
         self._tell = tell
         self._on_state = on_state
         self._cancelled = cancelled
-        self._told = Silence(Answer.GRANTED)
+        self._told = NoReply(Answer.GRANTED)
         self._vouched = vouched
         self._route = route = route_to(dialler, clock, changed=self._judged, tell=tell)
         self._sentry: Sentry | None = None
@@ -107,7 +107,7 @@ class Master:
         self._dial_timeout = self._patience
         self._loop = asyncio.get_running_loop()
         self._connection: Connection | None = None
-        self._silence = Silence(Answer.UNREACHABLE, "connecting")
+        self._silence = NoReply(Answer.UNREACHABLE, "connecting")
         self._run_id = ""
         self._cautioned = ""
         self.can_free = True
@@ -124,8 +124,8 @@ class Master:
         """Done as soon as it is known whether the master is up."""
         self.tried: asyncio.Future[None] = self._loop.create_future()
         """Done as soon as it is known whether the master votes."""
-        self.send: Callable[[bytes, Sequence[Asker]], Silence | None] = self._refuse
-        """Send commands behind all earlier ones; return a `Silence` if they were not sent."""
+        self.send: Callable[[bytes, Sequence[Asker]], NoReply | None] = self._refuse
+        """Send commands behind all earlier ones; return a `NoReply` if they were not sent."""
         self._task = self._loop.create_task(self._serve(), name=f"{TASK_NAME}{self.name}")
         self._task.add_done_callback(lambda _task: self._ended(never_began))
 
@@ -167,15 +167,15 @@ class Master:
         """How often the present connection has received data; it rises while the master answers."""
         return self._connection.received if self._connection is not None else 0
 
-    def _refuse(self, _payload: bytes, _askers: Sequence[Asker], /) -> Silence:
+    def _refuse(self, _payload: bytes, _askers: Sequence[Asker], /) -> NoReply:
         return self._silence
 
-    def overdue(self) -> Silence:
+    def overdue(self) -> NoReply:
         """Called when a reply is overdue: watch the connection, and return the vote instead."""
         if self._connection is not None:
             self._connection.overdue()
         slow = self._trips.too_slow(self._number)
-        return Silence(Answer.TIMED_OUT, slow) if slow else request.TIMED_OUT
+        return NoReply(Answer.TIMED_OUT, slow) if slow else request.TIMED_OUT
 
     def owe(self, payload: bytes, ttl: int) -> None:
         """Repeat the release *payload* until confirmed; its key may live *ttl* ms. See `Debts`."""
@@ -267,7 +267,7 @@ class Master:
             raise ConnectionError(connection.reason)
         self._connection = connection
         self.send = connection.send
-        self._report(Silence(Answer.GRANTED))
+        self._report(NoReply(Answer.GRANTED))
         self.debts.connected(connection.send)
         self._judged()
         if not self.votes:
@@ -316,7 +316,7 @@ class Master:
         took = self._loop.time() - sent
         replies = [await question.reply for question in questions]
         for reply in replies:
-            if isinstance(reply, Silence):
+            if isinstance(reply, NoReply):
                 raise ConnectionError(reply.detail)
             if isinstance(reply, Exception):
                 raise MasterError(str(reply))
@@ -337,7 +337,7 @@ class Master:
         if self._sentry is not None:
             await self._sentry.examine(connection, info, [await w.reply for w in wishes[2:]])
 
-    def _report(self, silence: Silence) -> None:
+    def _report(self, silence: NoReply) -> None:
         """Report that the master is up or down, unless that was reported last."""
         if silence != self._told:
             self._told = silence
@@ -347,7 +347,7 @@ class Master:
             if not good:  # whether one that is up votes is not known yet
                 self._on_state(vote)
 
-    def _step_down(self, silence: Silence) -> None:
+    def _step_down(self, silence: NoReply) -> None:
         if self._connection is not None:
             self._on_push(self._number, replies.GONE)
         self._connection = None
@@ -363,7 +363,7 @@ class Master:
 
     def _lost(self, reason: str) -> None:
         if self._connection is not None:  # else it is still being examined, which says why
-            self._step_down(Silence(Answer.UNREACHABLE, reason))
+            self._step_down(NoReply(Answer.UNREACHABLE, reason))
         self.debts.lost()
 
     def heard(self) -> asyncio.Future[object] | None:

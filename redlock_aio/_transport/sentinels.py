@@ -25,7 +25,7 @@ from typing import Any
 
 from redlock_aio._protocol import confirmation
 from redlock_aio._protocol.confirmation import Configuration, Confirmation
-from redlock_aio._protocol.request import Asker, Silence, Subscription
+from redlock_aio._protocol.request import Asker, NoReply, Subscription
 from redlock_aio._rules.quorum import Answer
 from redlock_aio._rules.server_info import ServerInfo
 from redlock_aio._transport.address import AnyDialler, Dialler, ServiceDialler
@@ -62,7 +62,7 @@ class ConfirmedConnection(Connection):
         self.configuration = configuration
         self.confirmed_until = -math.inf
 
-    def send(self, payload: bytes, askers: Sequence[Asker], /) -> Silence | None:
+    def send(self, payload: bytes, askers: Sequence[Asker], /) -> NoReply | None:
         """As `Connection.send` while confirmed; otherwise as for a master without a vote."""
         sentinels = self._sentinels
         if sentinels.clock() <= self.confirmed_until:
@@ -162,7 +162,7 @@ class Sentinels(Route):
         self._connection: ConfirmedConnection | None = None
         self._dialled: Configuration | None = None
         self._is_confirmed = False
-        self._silence: Silence | None = None
+        self._silence: NoReply | None = None
         self._asked: asyncio.Future[None] = self._loop.create_future()
         self._answered: asyncio.Future[None] = self._loop.create_future()
         self._tasks = [
@@ -183,10 +183,10 @@ class Sentinels(Route):
         return self._confirmation.describe(connection.configuration, now)
 
     @property
-    def silence(self) -> Silence:
+    def silence(self) -> NoReply:
         """The vote of a server that is not confirmed."""
         if self._silence is None:  # cached until the next answer
-            self._silence = Silence(Answer.QUARANTINED, self.detail)
+            self._silence = NoReply(Answer.QUARANTINED, self.detail)
         return self._silence
 
     def identified(self, info: ServerInfo) -> ServerInfo:
@@ -276,7 +276,7 @@ class Sentinels(Route):
         connection.overdue()
         replies = [refused] if refused else [await question.reply for question in questions]
         for reply in replies:
-            if isinstance(reply, Silence):
+            if isinstance(reply, NoReply):
                 raise ConnectionError(reply.detail)
         self._confirmation.answered(number, confirmation.read_answer(replies, asked_at))
         self._conclude()

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from redlock_aio._protocol import commands, replies
-from redlock_aio._protocol.request import Asker, Silence
+from redlock_aio._protocol.request import Asker, NoReply
 from redlock_aio._rules import display, quarantine
 from redlock_aio._rules.marker import Marker, milliseconds
 from redlock_aio._rules.quarantine import MEMBER, QUARANTINED, UNDECIDED, Seen, Verdict
@@ -93,7 +93,7 @@ class Sentry:
         judged: Callable[[], None],
         route: Route,
     ) -> None:
-        self.state: quarantine.State | None = None
+        self.state: quarantine.MasterStatus | None = None
         """The state of the master, ``None`` while it is away."""
         self.at_once = False
         """Whether `_again` ended the connection: the master is to be dialled without a delay."""
@@ -118,7 +118,7 @@ class Sentry:
         self._reason = quarantine.Reason.NONE
         self.objection = ""
         """Why `Declarations` refuse the vote of a member, empty if they do not."""
-        self._silence = Silence(Answer.QUARANTINED)
+        self._silence = NoReply(Answer.QUARANTINED)
         self._said_at = -math.inf
         self.info: ServerInfo
         guard.sentries.append(self)
@@ -161,12 +161,12 @@ class Sentry:
         """For how many more seconds the master has no vote."""
         return self._until - self._guard.clock()
 
-    def send(self, payload: bytes, askers: Sequence[Asker], /) -> Silence | None:
-        """Send what a master without a vote may get; return a `Silence` if nothing is sent."""
+    def send(self, payload: bytes, askers: Sequence[Asker], /) -> NoReply | None:
+        """Send what a master without a vote may get; return a `NoReply` if nothing is sent."""
         now = self._guard.clock()
         if now > self._said_at + SAME_WORDS:
             self._said_at = now
-            self._silence = Silence(Answer.QUARANTINED, self.detail)
+            self._silence = NoReply(Answer.QUARANTINED, self.detail)
         connection, silence = self._connection, self._silence
         return silence if connection is None else mute(connection.send, payload, askers, silence)
 

@@ -14,7 +14,7 @@ from collections import deque
 import hiredis
 
 from redlock_aio.testing._fake_commands import Commands, encode
-from redlock_aio.testing._fake_pushes import Listener, Push
+from redlock_aio.testing._fake_pushes import Push, PushReceiver
 
 _numbers = itertools.count()
 _NOT_ENOUGH = object()
@@ -29,7 +29,7 @@ class _FakeTransport(asyncio.Transport):
         self._protocol: asyncio.Protocol | None = None
         self._closing = False
         self.reader: hiredis.Reader = hiredis.Reader(notEnoughData=_NOT_ENOUGH)
-        self.listener: Listener = Listener(functools.partial(master.push, self))
+        self.listener: PushReceiver = PushReceiver(functools.partial(master.push, self))
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
         if not isinstance(protocol, asyncio.Protocol):

@@ -10,7 +10,7 @@ from redlock_aio._protocol import commands, declaration
 from redlock_aio.testing._fake_data import Data
 from redlock_aio.testing._fake_keys import KeyCommands
 from redlock_aio.testing._fake_lua import OK, Error, Status
-from redlock_aio.testing._fake_pushes import Listener, Push, Pushes
+from redlock_aio.testing._fake_pushes import Push, Pushes, PushReceiver
 
 AGE = 864_000.0
 """The uptime in seconds of a master that was not restarted."""
@@ -101,7 +101,7 @@ class Commands(KeyCommands):
 
     # The commands.
 
-    def execute(self, command: list[bytes], listener: Listener | None = None) -> object:
+    def execute(self, command: list[bytes], listener: PushReceiver | None = None) -> object:
         """
         Execute *command* and return its reply.
 

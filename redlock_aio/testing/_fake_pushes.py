@@ -17,7 +17,7 @@ class Push(list[object]):
     """A message that is no reply to a command."""
 
 
-class Listener:
+class PushReceiver:
     """
     One connection as the target of pushes.
 
@@ -48,11 +48,11 @@ class Pushes:
     def __init__(self, notice: Callable[[bytes], None]) -> None:
         self._notice = notice
         # Dicts, because the order of a set changes from run to run.
-        self._tracking: dict[Listener, None] = {}
-        self._remembered: dict[bytes, dict[Listener, None]] = {}
+        self._tracking: dict[PushReceiver, None] = {}
+        self._remembered: dict[bytes, dict[PushReceiver, None]] = {}
         self._timers: dict[bytes, asyncio.TimerHandle] = {}
-        self._subscribed: dict[bytes, dict[Listener, None]] = {}
-        self.speaker = self.stranger = Listener(lambda _: None)
+        self._subscribed: dict[bytes, dict[PushReceiver, None]] = {}
+        self.speaker = self.stranger = PushReceiver(lambda _: None)
 
     @property
     def remembered(self) -> list[bytes]:
@@ -111,7 +111,7 @@ class Pushes:
         self._unsubscribe(self.speaker, channel)
         return Push([b"unsubscribe", channel, len(self.speaker.channels)])
 
-    def _unsubscribe(self, listener: Listener, channel: bytes) -> None:
+    def _unsubscribe(self, listener: PushReceiver, channel: bytes) -> None:
         listener.channels.pop(channel, None)
         self._drop(self._subscribed, channel, listener)
 
@@ -122,7 +122,7 @@ class Pushes:
             listener.hear(Push([b"message", channel, message]))
         return len(listeners)
 
-    def forget(self, listener: Listener) -> None:
+    def forget(self, listener: PushReceiver) -> None:
         """Stop all pushes to *listener*; later commands of it register nothing."""
         listener.gone = True
         self._tracking.pop(listener, None)
@@ -134,7 +134,9 @@ class Pushes:
                 self._unwatch(key)
 
     @staticmethod
-    def _drop(lists: dict[bytes, dict[Listener, None]], name: bytes, listener: Listener) -> None:
+    def _drop(
+        lists: dict[bytes, dict[PushReceiver, None]], name: bytes, listener: PushReceiver
+    ) -> None:
         listeners = lists.get(name, {})
         listeners.pop(listener, None)
         if not listeners:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from redlock_aio._protocol import commands, replies
 from redlock_aio._rules.fair_ticket import ASKED, FAILED, FRESH, GRANTED, SILENT
-from redlock_aio._rules.lease_state import Lifetime
+from redlock_aio._rules.lease_state import LeaseState
 
 from .masters import words
 from .simulation import KEY, MASTER_TIMEOUT, Bell, Client, Lease
@@ -127,7 +127,7 @@ class FairClient(Client):
             waiter.over = True
             self.yields += waiter.yields
             until = waiter.until()
-            life = Lifetime(self.clock(), until, weather.ttl, FACTOR, renewed=False)
+            life = LeaseState(self.clock(), until, weather.ttl, FACTOR, renewed=False)
             world.report(Lease(self, world.highest + 1, floor, life))
             await self.sleep(min(world.often(weather.work), until - self.clock()))
             life.release(self.clock())

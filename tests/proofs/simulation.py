@@ -20,15 +20,15 @@ from typing import Any, cast
 
 from redlock_aio._engine.attempt import FencedAttempt, Raising
 from redlock_aio._engine.links import Link
-from redlock_aio._engine.masters import Fleet
+from redlock_aio._engine.masters import MasterSet
 from redlock_aio._engine.round import Round
 from redlock_aio._protocol import scripts
 from redlock_aio._protocol.primitives import Counter, Key
-from redlock_aio._protocol.request import TIMED_OUT, Silence
+from redlock_aio._protocol.request import TIMED_OUT, NoReply
 from redlock_aio._rules import retry, timing
 from redlock_aio._rules.clock_offsets import Clocks
 from redlock_aio._rules.fencing import LEAD_SHARE
-from redlock_aio._rules.lease_state import HELD, Lifetime
+from redlock_aio._rules.lease_state import HELD, LeaseState
 from redlock_aio._rules.quorum import SPLIT, WON, Tally
 
 from .masters import Keys, words
@@ -86,7 +86,7 @@ class Master:
         """Return what time it has, in seconds since some day."""
         return EPOCH + self._ahead + self._world.now * self._rate
 
-    def overdue(self) -> Silence:
+    def overdue(self) -> NoReply:
         """Return what counts as the answer that is."""
         return TIMED_OUT
 
@@ -220,7 +220,7 @@ class Lease:
     client: "Client"
     fence: int
     floor: int
-    life: Lifetime
+    life: LeaseState
 
 
 class Client:
@@ -301,7 +301,7 @@ class Client:
         misses = 0
         while True:
             floor = world.highest
-            fleet = cast(Fleet, self)
+            fleet = cast(MasterSet, self)
             attempt = FencedAttempt(fleet, self.counter, KEY, ttl)
             await self.ask(attempt)
             if split := attempt.verdict is SPLIT:
@@ -321,7 +321,7 @@ class Client:
     async def hold(self, attempt: FencedAttempt, until: float, floor: int) -> None:
         """Hold a lease for as long as there is work, and extend it."""
         world, weather = self.world, self.world.weather
-        life = Lifetime(self.clock(), until, weather.ttl, FACTOR, renewed=True)
+        life = LeaseState(self.clock(), until, weather.ttl, FACTOR, renewed=True)
         world.report(Lease(self, attempt.fence, floor, life))
         work = world.often(weather.work)
         if world.chance.random() < weather.pause:
@@ -339,7 +339,7 @@ class Client:
             else:
                 await self.sleep(min(ready, life.due) - now + 1e-9)
 
-    async def extend(self, attempt: FencedAttempt, life: Lifetime) -> None:
+    async def extend(self, attempt: FencedAttempt, life: LeaseState) -> None:
         """Extend a lease as `_engine.watchdog` does."""
         world, began, ttl = self.world, self.clock(), life.ttl
         floor, epoch = world.highest, life.begin_extension(began, ttl)

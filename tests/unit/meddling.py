@@ -5,7 +5,7 @@ from collections.abc import Callable
 from redlock_aio._protocol.primitives import Counter
 from redlock_aio._protocol.scripts import Script
 from redlock_aio.testing import FakeMaster
-from redlock_aio.testing._fake_pushes import Listener
+from redlock_aio.testing._fake_pushes import PushReceiver
 
 LEAD = 2**53
 """A lead with which any proposal will do."""
@@ -20,7 +20,7 @@ def before(master: FakeMaster, script: Script, meddle: Callable[[], object]) -> 
     """Have something happen each time before *master* runs a script."""
     execute = master.execute
 
-    def meddled(command: list[bytes], listener: Listener | None = None) -> object:
+    def meddled(command: list[bytes], listener: PushReceiver | None = None) -> object:
         if script.sha in command:
             meddle()
         return execute(command, listener)

@@ -7,7 +7,7 @@ import pytest
 
 from redlock_aio import Answer
 from redlock_aio._protocol import commands, request
-from redlock_aio._protocol.request import Silence, Subscription
+from redlock_aio._protocol.request import NoReply, Subscription
 from redlock_aio._protocol.scripts import RELEASE, SCRIPTS
 from redlock_aio._transport import connection as module
 from redlock_aio._transport.connection import MAX_UNPARSED, Connection, Question
@@ -115,9 +115,9 @@ async def test_the_end_tells_everybody_who_was_not_answered(
 
     assert lost == ["reset by peer"]
     assert first.replies == [b"PONG"]
-    assert second.replies == [Silence(Answer.UNREACHABLE, "reset by peer")]
+    assert second.replies == [NoReply(Answer.UNREACHABLE, "reset by peer")]
     refused = connection.send(commands.PING, [Asking()])
-    assert refused == Silence(Answer.UNREACHABLE, "reset by peer")
+    assert refused == NoReply(Answer.UNREACHABLE, "reset by peer")
     assert repr(connection) == "<Connection 3, 0 pending, ended: reset by peer>"
 
 

@@ -6,7 +6,7 @@ import hiredis
 import pytest
 
 from redlock_aio import Redlock
-from redlock_aio._engine.wait.fair_waiter import Waiter
+from redlock_aio._engine.wait.fair_waiter import FairWaiter
 from redlock_aio._protocol import revocation
 from redlock_aio._protocol.scripts import RAISE
 from redlock_aio.testing import FakeMaster
@@ -74,15 +74,15 @@ async def test_a_waiter_does_not_spin_on_an_old_grant_while_a_token_is_agreed_on
     """
     masters = [FakeMaster(f"m{n}", latency=0.001 if n == 0 else 0.02) for n in range(3)]
     ticks = 0
-    tick = Waiter._tick
+    tick = FairWaiter._tick
 
-    def counted(waiter: Waiter) -> None:
+    def counted(waiter: FairWaiter) -> None:
         nonlocal ticks
         ticks += 1
         assert ticks < 1_000, "the timer fires again and again in the same instant"
         tick(waiter)
 
-    monkeypatch.setattr(Waiter, "_tick", counted)
+    monkeypatch.setattr(FairWaiter, "_tick", counted)
     async with Redlock(masters, restart_guard="off", fencing=True) as redlock:
         async with redlock.lock("r", fair=True):
             pass

@@ -10,7 +10,7 @@ from redlock_aio._protocol.commands import MARKER
 from redlock_aio._transport.master import Master
 from redlock_aio.testing import FakeMaster
 from redlock_aio.testing._fake_lua import Error
-from redlock_aio.testing._fake_pushes import Listener
+from redlock_aio.testing._fake_pushes import PushReceiver
 
 pytestmark = pytest.mark.promise("S1")
 
@@ -33,7 +33,7 @@ def meddle(master: FakeMaster, verb: bytes, act: Callable[[], object], *, before
     """Have something happen when *master* is asked about its marker."""
     execute = master.execute
 
-    def meddled(command: list[bytes], listener: Listener | None = None) -> object:
+    def meddled(command: list[bytes], listener: PushReceiver | None = None) -> object:
         if command[:2] != [verb, MARKER]:
             return execute(command, listener)
         if before and (answer := act()) is not None:

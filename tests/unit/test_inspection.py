@@ -9,7 +9,7 @@ from hypothesis import given, strategies as st
 from redlock_aio import Answer, Holder, LockState, MasterView
 from redlock_aio._protocol import request
 from redlock_aio._protocol.lock_state import Said, is_kept, lock_state, read, remaining, view
-from redlock_aio._protocol.request import Silence
+from redlock_aio._protocol.request import NoReply
 from redlock_aio._rules import lock_value
 from redlock_aio._rules.lock_value import named
 from redlock_aio._rules.quorum import NOT_YET, majority
@@ -17,7 +17,7 @@ from redlock_aio._rules.quorum import NOT_YET, majority
 MINE = b"a" * 28 + named("web-1:42") + b'{"job":"nightly"}'
 THEIRS = b"b" * 40
 FOREIGN = b"just a value"
-DOWN = Silence(Answer.UNREACHABLE, "connection refused")
+DOWN = NoReply(Answer.UNREACHABLE, "connection refused")
 NAMELESS = "WRONGTYPE a key of another type is where the lock, its counter or its queue is"
 WRONG = Exception("WRONGTYPE Operation against a key holding the wrong kind of value")
 OUT = "it started 3 s ago; it votes again in 60 s"

@@ -5,14 +5,14 @@ from hypothesis import given, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from redlock_aio._rules import timing
-from redlock_aio._rules.lease_state import HELD, LOST, MARGIN, RELEASED, Lifetime
+from redlock_aio._rules.lease_state import HELD, LOST, MARGIN, RELEASED, LeaseState
 
 FACTOR = 0.01
 
 
-def lifetime(ttl: int = 1000, *, renewed: bool = True, ends: float = math.inf) -> Lifetime:
+def lifetime(ttl: int = 1000, *, renewed: bool = True, ends: float = math.inf) -> LeaseState:
     deadline = timing.deadline(0.0, ttl, factor=FACTOR)
-    life = Lifetime(0.0, deadline, ttl, FACTOR, renewed)
+    life = LeaseState(0.0, deadline, ttl, FACTOR, renewed)
     life.limit(ends)
     return life
 
@@ -125,7 +125,7 @@ def test_a_release_after_the_deadline_is_a_loss() -> None:
 
     assert not life.release(life.deadline)
     assert life.state is LOST
-    assert repr(life).startswith("<Lifetime lost")
+    assert repr(life).startswith("<LeaseState lost")
 
 
 class MastersObey(RuleBasedStateMachine):

@@ -9,7 +9,7 @@ from redlock_aio._engine.local_queue import (
     SEEN,
     TENURE,
     YIELD_TIME,
-    Line,
+    LocalQueue,
 )
 
 ROUND_TRIP = 0.001
@@ -28,15 +28,15 @@ class Somebody:
         self.heard.append("released")
 
 
-def taken(since: float = 0.0) -> tuple[Line, Somebody]:
-    line = Line()
+def taken(since: float = 0.0) -> tuple[LocalQueue, Somebody]:
+    line = LocalQueue()
     line.contending = True
     holder = Somebody()
     line.on_acquired(holder, since - ROUND_TRIP, since)
     return line, holder
 
 
-def places(line: Line, number: int) -> list[asyncio.Future[bool]]:
+def places(line: LocalQueue, number: int) -> list[asyncio.Future[bool]]:
     loop = asyncio.get_running_loop()
     made = [loop.create_future() for _ in range(number)]
     for place in made:
@@ -84,7 +84,7 @@ async def test_a_place_whose_time_is_over_gets_no_turn_and_passes_none_on() -> N
 
 
 async def test_a_lease_that_was_had_out_of_turn_wakes_who_has_the_turn() -> None:
-    line = Line()
+    line = LocalQueue()
     line.contending = True
     watcher, holder = Somebody(), Somebody()
     line.watcher = watcher
@@ -161,7 +161,7 @@ def test_after_a_pause_that_others_could_use_it_may_be_passed_on_again() -> None
 
 
 def test_if_nobody_uses_the_chance_it_is_given_less_often() -> None:
-    def courtesy_after(line: Line, kept: float) -> float:
+    def courtesy_after(line: LocalQueue, kept: float) -> float:
         holder = Somebody()
         line.open_at = 0.0
         line.contending = True
@@ -170,7 +170,7 @@ def test_if_nobody_uses_the_chance_it_is_given_less_often() -> None:
         line.on_lease_ended(holder, 100.0 + kept)
         return line.yield_delay(100.0 + kept)
 
-    line = Line()
+    line = LocalQueue()
     assert not courtesy_after(line, 0.9 * ALONE * ROUND_TRIP)
     assert courtesy_after(line, 1.1 * ALONE * ROUND_TRIP)
     line.on_yield_result(by_others=True)
@@ -217,7 +217,7 @@ def test_one_chance_that_nobody_used_does_not_make_a_process_alone() -> None:
 
 
 def test_attempts_are_spread_after_split_votes_and_less_and_less_after_others() -> None:
-    line = Line()
+    line = LocalQueue()
     assert line.spread == 0
     line.adapt_jitter(split=False, took=0.001)
     assert line.spread == 0
@@ -234,4 +234,4 @@ def test_attempts_are_spread_after_split_votes_and_less_and_less_after_others() 
 
 def test_it_says_how_it_stands() -> None:
     line, _ = taken()
-    assert repr(line) == "<Line, taken, 0 wait>"
+    assert repr(line) == "<LocalQueue, taken, 0 wait>"

@@ -5,7 +5,7 @@ from hypothesis import given, strategies as st
 from redlock_aio import Answer
 from redlock_aio._protocol import commands, replies, scripts
 from redlock_aio._protocol.primitives import Key, Keys
-from redlock_aio._protocol.request import Silence
+from redlock_aio._protocol.request import NoReply
 from redlock_aio._protocol.scripts import EXTEND, RELEASE
 from redlock_aio._rules import display, lock_value
 from redlock_aio._rules.quorum import NOT_YET
@@ -57,7 +57,7 @@ def test_what_is_packed_is_read_as_it_was(arguments: list[bytes]) -> None:
         ([b"?"], Answer.ERROR),
         (b"NO", Answer.ERROR),
         (7, Answer.ERROR),
-        (Silence(Answer.UNREACHABLE, "gone"), Answer.UNREACHABLE),
+        (NoReply(Answer.UNREACHABLE, "gone"), Answer.UNREACHABLE),
     ],
 )
 def test_every_reply_is_a_vote(reply: object, answer: Answer) -> None:

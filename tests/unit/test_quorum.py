@@ -7,8 +7,8 @@ from redlock_aio._rules.quorum import (
     NOT_YET,
     OPEN,
     WON,
+    Outcome,
     Tally,
-    Verdict,
     is_contended,
     majority,
 )
@@ -21,7 +21,7 @@ class Told(Tally):
 
     def __init__(self, masters: int) -> None:
         super().__init__(masters)
-        self.settlements: list[Verdict] = []
+        self.settlements: list[Outcome] = []
         self.refusals: list[tuple[int, object]] = []
 
     def settled(self) -> None:
@@ -31,7 +31,7 @@ class Told(Tally):
         self.refusals.append((master, reply))
 
 
-def counted(ballot: list[bool]) -> list[Verdict]:
+def counted(ballot: list[bool]) -> list[Outcome]:
     tally = Told(len(ballot))
     verdicts = []
     for master, granted in enumerate(ballot):

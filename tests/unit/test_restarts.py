@@ -11,9 +11,9 @@ from redlock_aio._rules.quarantine import (
     MEMBER,
     QUARANTINED,
     UNDECIDED,
+    MasterStatus,
     Reason,
     Seen,
-    State,
     Verdict,
 )
 from redlock_aio._rules.server_info import ServerInfo
@@ -124,7 +124,7 @@ def test_who_votes(
     said: ServerInfo,
     marker: Marker | None,
     seen: Seen,
-    state: State,
+    state: MasterStatus,
     seconds: float,
     reason: Reason,
 ) -> None:

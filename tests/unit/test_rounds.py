@@ -7,15 +7,15 @@ import pytest
 
 from redlock_aio import Answer
 from redlock_aio._engine.links import clock_of
-from redlock_aio._engine.masters import Fleet
+from redlock_aio._engine.masters import MasterSet
 from redlock_aio._engine.round import Round
 from redlock_aio._protocol import request
-from redlock_aio._protocol.request import TIMED_OUT, Asker, Silence
+from redlock_aio._protocol.request import TIMED_OUT, Asker, NoReply
 from redlock_aio._rules.quorum import LOST, OPEN, WON
 from redlock_aio._rules.roundtrips import RoundTrips
 from redlock_aio.testing import VirtualTimeLoop
 
-DOWN = Silence(Answer.UNREACHABLE, "down")
+DOWN = NoReply(Answer.UNREACHABLE, "down")
 
 
 class Link:
@@ -29,7 +29,7 @@ class Link:
         self.owed: list[tuple[bytes, int]] = []
         self.late = 0
 
-    def send(self, payload: bytes, askers: Sequence[Asker], /) -> Silence | None:
+    def send(self, payload: bytes, askers: Sequence[Asker], /) -> NoReply | None:
         if self.down:
             return DOWN
         self.writes.append(payload)
@@ -41,7 +41,7 @@ class Link:
     quarantine = ""
     received = 0
 
-    def overdue(self) -> Silence:
+    def overdue(self) -> NoReply:
         self.late += 1
         return TIMED_OUT
 
@@ -55,18 +55,18 @@ async def links() -> list[Link]:
 
 
 @pytest.fixture
-async def fleet(links: list[Link]) -> Fleet:
-    return Fleet(links, asyncio.get_running_loop(), trips=RoundTrips(3, 50))
+async def fleet(links: list[Link]) -> MasterSet:
+    return MasterSet(links, asyncio.get_running_loop(), trips=RoundTrips(3, 50))
 
 
-def ask(fleet: Fleet, payload: bytes, at_most: float | None = None) -> Round:
+def ask(fleet: MasterSet, payload: bytes, at_most: float | None = None) -> Round:
     round = Round(fleet.links, payload)
     fleet.send(round, at_most)
     return round
 
 
 async def test_what_is_asked_in_one_turn_leaves_in_one_write(
-    fleet: Fleet, links: list[Link]
+    fleet: MasterSet, links: list[Link]
 ) -> None:
     rounds = [ask(fleet, b"a"), ask(fleet, b"b")]
     rounds.append(fleet.release(b"c", 9, rounds[0]))
@@ -79,7 +79,7 @@ async def test_what_is_asked_in_one_turn_leaves_in_one_write(
     assert [link.writes for link in links] == [[b"abc", b"d"]] * 3
 
 
-async def test_a_master_that_is_down_votes_at_once(fleet: Fleet, links: list[Link]) -> None:
+async def test_a_master_that_is_down_votes_at_once(fleet: MasterSet, links: list[Link]) -> None:
     links[0].down = links[1].down = True
     round = ask(fleet, b"a")
     await asyncio.sleep(0)
@@ -88,7 +88,9 @@ async def test_a_master_that_is_down_votes_at_once(fleet: Fleet, links: list[Lin
     assert [vote.answer for vote in round.votes()[:2]] == [Answer.UNREACHABLE] * 2
 
 
-async def test_who_does_not_answer_is_counted_as_timed_out(fleet: Fleet, links: list[Link]) -> None:
+async def test_who_does_not_answer_is_counted_as_timed_out(
+    fleet: MasterSet, links: list[Link]
+) -> None:
     round = ask(fleet, b"a")
     await asyncio.sleep(0.049)
     round.answered(1, b"OK")
@@ -102,7 +104,7 @@ async def test_who_does_not_answer_is_counted_as_timed_out(fleet: Fleet, links: 
 
 
 async def test_stragglers_of_a_settled_round_are_heard_until_the_time_out(
-    fleet: Fleet, links: list[Link]
+    fleet: MasterSet, links: list[Link]
 ) -> None:
     round = ask(fleet, b"a")
     await asyncio.sleep(0)
@@ -114,7 +116,7 @@ async def test_stragglers_of_a_settled_round_are_heard_until_the_time_out(
     assert links[2].late == 1
 
 
-async def test_a_shorter_time_out_is_kept(fleet: Fleet) -> None:
+async def test_a_shorter_time_out_is_kept(fleet: MasterSet) -> None:
     short, usual = ask(fleet, b"a", at_most=10), ask(fleet, b"b", at_most=70)
     await asyncio.sleep(0.011)
     assert (short.verdict, usual.verdict) == (LOST, OPEN)
@@ -123,7 +125,7 @@ async def test_a_shorter_time_out_is_kept(fleet: Fleet) -> None:
 
 
 async def test_a_release_that_can_not_be_sent_is_owed_by_who_may_have_the_key(
-    fleet: Fleet, links: list[Link]
+    fleet: MasterSet, links: list[Link]
 ) -> None:
     links[0].down = True
     asked = ask(fleet, b"a")
@@ -138,9 +140,9 @@ async def test_a_release_that_can_not_be_sent_is_owed_by_who_may_have_the_key(
 
 
 async def test_what_does_not_fit_is_not_sent_but_for_releases(
-    fleet: Fleet, links: list[Link], monkeypatch: pytest.MonkeyPatch
+    fleet: MasterSet, links: list[Link], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def send(_payload: bytes, askers: Sequence[Asker], /) -> Silence | None:
+    def send(_payload: bytes, askers: Sequence[Asker], /) -> NoReply | None:
         if len(askers) > 1 or (len(links[0].askers) >= 2 and not askers[0].debt_ttl):
             return request.OVERRUN
         links[0].askers.extend(askers)
@@ -156,14 +158,14 @@ async def test_what_does_not_fit_is_not_sent_but_for_releases(
     assert links[1].askers == [*rounds, release]
 
 
-async def test_closing_sends_what_was_asked(fleet: Fleet, links: list[Link]) -> None:
+async def test_closing_sends_what_was_asked(fleet: MasterSet, links: list[Link]) -> None:
     ask(fleet, b"a")
     fleet.close()
     assert links[0].writes == [b"a"]
     assert fleet.closed
     await asyncio.sleep(0)
     assert links[0].writes == [b"a"]
-    assert repr(fleet) == "<Fleet of 3, 0 rounds underway>"
+    assert repr(fleet) == "<MasterSet of 3, 0 rounds underway>"
 
 
 async def test_a_loop_that_makes_its_own_time_is_asked_for_it() -> None:

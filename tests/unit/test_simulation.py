@@ -375,7 +375,7 @@ class Simulation:
             *map(repr, redlock._opener.session().links),
         ]
         wanted = [f"<Redlock {up} masters, {up} up, 0 leases>"]
-        wanted += [f"<Fleet of {up}, 0 rounds underway>"]
+        wanted += [f"<MasterSet of {up}, 0 rounds underway>"]
         wanted += [f"<Master {fake}, up, 0 debts>" for fake in self.masters]
         self.must(says == wanted, "something is left", says)
         pending = [master.pending for master in redlock._opener.session().links]

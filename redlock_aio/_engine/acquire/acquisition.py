@@ -19,7 +19,7 @@ import random
 from redlock_aio._engine.acquire import fair_acquisition
 from redlock_aio._engine.attempt import Attempt, FencedAttempt, take_back
 from redlock_aio._engine.clock_sync import know_the_time
-from redlock_aio._engine.local_queue import Line
+from redlock_aio._engine.local_queue import LocalQueue
 from redlock_aio._engine.options import LockSpec
 from redlock_aio._engine.refusals import refusal
 from redlock_aio._engine.session import Session
@@ -47,7 +47,8 @@ class Acquisition:
     Attributes:
         attempts: How many attempts have been made.
 
-        has_turn: Whether it has the turn in its line. A won lease or `Line.give_up` ends the turn.
+        has_turn: Whether it has the turn in its local queue. A won lease or
+            `LocalQueue.give_up` ends the turn.
 
         line: The local queue of the resource.
     """
@@ -67,7 +68,7 @@ class Acquisition:
         self._watch: Watch | None = None  # of the last attempt, if that has failed
         self.attempts = 0
         self.has_turn = False
-        self.line: Line = fleet.line(lock.key)
+        self.line: LocalQueue = fleet.line(lock.key)
 
     def __repr__(self) -> str:
         return f"<Acquisition of {self._lock!r}, {self.attempts} attempts>"

@@ -14,12 +14,12 @@ import math
 from redlock_aio._engine.attempt import Attempt
 from redlock_aio._engine.clock import boot_of
 from redlock_aio._engine.hold.held_lease import KEY_GONE, OVERTAKEN
-from redlock_aio._engine.masters import Fleet
+from redlock_aio._engine.masters import MasterSet
 from redlock_aio._engine.round import Round
 from redlock_aio._protocol import commands, lease_export
 from redlock_aio._protocol.lease_export import Handed
 from redlock_aio._protocol.primitives import Counter, Key, Keys
-from redlock_aio._protocol.request import Silence, Trust
+from redlock_aio._protocol.request import NoReply, Trust
 from redlock_aio._rules import timing
 from redlock_aio._rules.lease_state import retry_pause
 from redlock_aio._rules.quorum import WON, Answer, Vote
@@ -47,7 +47,7 @@ class AdoptionRound(Attempt):
 
     def __init__(
         self,
-        fleet: Fleet,
+        fleet: MasterSet,
         key: Key | Keys,
         handed: Handed,
         stamp: bytes,
@@ -60,7 +60,7 @@ class AdoptionRound(Attempt):
         super().__init__(fleet, key, handed.ttl, stamp, counter)
         self.fence = handed.fence
 
-    def _request(self, _fleet: Fleet) -> bytes:
+    def _request(self, _fleet: MasterSet) -> bytes:
         self.token = self._value or self.token
         return lease_export.adoption(self.key, self.counter, self._handed, self.token)
 
@@ -68,7 +68,7 @@ class AdoptionRound(Attempt):
         """Return whether *reply* proves that another client has held the lock since."""
         return isinstance(reply, int) and reply > 0
 
-    def not_sent(self, master: int, silence: Silence) -> None:
+    def not_sent(self, master: int, silence: NoReply) -> None:
         """Count *silence*; the master stays marked as unsent only if no round was sent to it."""
         super().not_sent(master, silence)
         self.unsent &= self._never_sent
@@ -139,7 +139,7 @@ class Pause:
         if not self._over.done():
             self._over.set_result(None)
 
-    async def wait(self, fleet: Fleet, key: Key | Keys, seconds: float) -> None:
+    async def wait(self, fleet: MasterSet, key: Key | Keys, seconds: float) -> None:
         """
         Wait for *seconds*, or until the manager is closed.
 
@@ -176,7 +176,7 @@ class Adoption:
 
     def __init__(
         self,
-        fleet: Fleet,
+        fleet: MasterSet,
         key: Key | Keys,
         handed: Handed,
         counter: Counter | None,

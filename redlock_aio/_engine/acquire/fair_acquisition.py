@@ -2,11 +2,11 @@
 
 import math
 
-from redlock_aio._engine.local_queue import Line
+from redlock_aio._engine.local_queue import LocalQueue
 from redlock_aio._engine.options import LockSpec
 from redlock_aio._engine.session import Session
-from redlock_aio._engine.wait.fair_claim import Claim, Wanted
-from redlock_aio._engine.wait.fair_waiter import Waiter
+from redlock_aio._engine.wait.fair_claim import FairClaim, Wanted
+from redlock_aio._engine.wait.fair_waiter import FairWaiter
 from redlock_aio._engine.wait_budget import WaitBudget
 from redlock_aio._rules.fair_ticket import ASKED
 from redlock_aio._rules.quorum import NOT_YET, is_final
@@ -18,7 +18,9 @@ LOOK_INTERVAL = 1.0
 """Seconds between two checks of the votes of a waiter without a wake-up, after the first."""
 
 
-async def acquire(lock: LockSpec, session: Session, budget: WaitBudget, line: Line) -> Claim:
+async def acquire(
+    lock: LockSpec, session: Session, budget: WaitBudget, line: LocalQueue
+) -> FairClaim:
     """
     Wait in the queues of the masters until *lock* is acquired.
 
@@ -70,7 +72,7 @@ async def acquire(lock: LockSpec, session: Session, budget: WaitBudget, line: Li
         raise
 
 
-def _waiter(lock: LockSpec, session: Session, budget: WaitBudget, line: Line) -> Waiter:
+def _waiter(lock: LockSpec, session: Session, budget: WaitBudget, line: LocalQueue) -> FairWaiter:
     fleet = session.masters
     wanted = Wanted(
         lock.key,
@@ -80,4 +82,4 @@ def _waiter(lock: LockSpec, session: Session, budget: WaitBudget, line: Line) ->
         session.drift_factor,
         session.max_waiters,
     )
-    return Waiter(session.fair_queue, line, wanted, patient=budget.wait != 0)
+    return FairWaiter(session.fair_queue, line, wanted, patient=budget.wait != 0)

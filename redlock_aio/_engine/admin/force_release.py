@@ -27,16 +27,16 @@ from collections.abc import Mapping, Sequence
 
 from redlock_aio._engine.admin.inspect import Inspection, hear, unavailable
 from redlock_aio._engine.hold.watchdog import CHECK_AFTER, CHECK_INTERVAL, Watchdog
-from redlock_aio._engine.masters import Fleet
+from redlock_aio._engine.masters import MasterSet
 from redlock_aio._engine.round import Release, Round
 from redlock_aio._protocol import commands, lock_state, replies, revocation
 from redlock_aio._protocol.lock_state import Told
-from redlock_aio._protocol.request import Silence
+from redlock_aio._protocol.request import NoReply
 from redlock_aio._protocol.revocation import BY_FORCE
 from redlock_aio._rules.quorum import GRANTED, OPEN, WON, Answer, Vote, majority
 from redlock_aio.errors import QuorumUnavailableError, RedlockError
 
-UNCONFIRMED = Silence(Answer.TIMED_OUT, "it has not confirmed that the lock is revoked")
+UNCONFIRMED = NoReply(Answer.TIMED_OUT, "it has not confirmed that the lock is revoked")
 
 
 class Clearing(Release):
@@ -44,7 +44,7 @@ class Clearing(Release):
 
     __slots__ = ("found",)
 
-    def __init__(self, fleet: Fleet, payload: bytes, ttl: int, asked: Round) -> None:
+    def __init__(self, fleet: MasterSet, payload: bytes, ttl: int, asked: Round) -> None:
         super().__init__(fleet.links, payload, ttl, asked)
         self.found = False
         """Whether any master had the value."""
@@ -77,7 +77,7 @@ class Eviction:
     """
 
     def __init__(
-        self, fleet: Fleet, watchdog: Watchdog, resource: str, key: bytes, max_ttl: int
+        self, fleet: MasterSet, watchdog: Watchdog, resource: str, key: bytes, max_ttl: int
     ) -> None:
         self._fleet = fleet
         self._watchdog = watchdog

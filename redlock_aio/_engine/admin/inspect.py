@@ -8,11 +8,11 @@ returns as soon as a majority is known to keep one value, or can no longer keep 
 from collections.abc import Sequence
 
 from redlock_aio._engine.links import Link
-from redlock_aio._engine.masters import Fleet
+from redlock_aio._engine.masters import MasterSet
 from redlock_aio._engine.round import Round
 from redlock_aio._protocol import commands, lock_state, replies
 from redlock_aio._protocol.lock_state import LockState, Said
-from redlock_aio._protocol.request import Silence, Trust
+from redlock_aio._protocol.request import NoReply, Trust
 from redlock_aio._rules.quorum import NOT_YET, Answer, Vote
 from redlock_aio.errors import QuorumUnavailableError
 
@@ -42,7 +42,7 @@ class Inspection(Query):
 
     __slots__ = ("_at", "_fleet", "began", "quarantines")
 
-    def __init__(self, fleet: Fleet, key: bytes) -> None:
+    def __init__(self, fleet: MasterSet, key: bytes) -> None:
         super().__init__(fleet.links, lock_state.inspect(key))
         self.began = fleet.clock()
         self.quarantines = [""] * len(fleet.links)
@@ -79,7 +79,7 @@ class Probe(Query):
 
     __slots__ = ("_kept", "_silences", "held")
 
-    def __init__(self, fleet: Fleet, key: bytes) -> None:
+    def __init__(self, fleet: MasterSet, key: bytes) -> None:
         super().__init__(fleet.links, commands.look(key))
         self.held: bool | None = None
         """Whether a majority keeps one value; ``None`` while that is uncertain."""
@@ -92,7 +92,7 @@ class Probe(Query):
             return
         link = self._links[master]
         if link.quarantine:
-            reply = Silence(Answer.QUARANTINED, link.quarantine)
+            reply = NoReply(Answer.QUARANTINED, link.quarantine)
         super().answered(master, reply)
         values = replies.looked(reply)
         if values is None:
@@ -121,7 +121,7 @@ def _vote(link: Link, reply: object) -> Vote:
     return Vote(link.name, silence.answer, silence.detail)
 
 
-async def hear(fleet: Fleet, round: Inspection | Probe) -> None:
+async def hear(fleet: MasterSet, round: Inspection | Probe) -> None:
     """
     Send *round* to all masters, and wait until enough have answered.
 
@@ -135,7 +135,7 @@ async def hear(fleet: Fleet, round: Inspection | Probe) -> None:
     fleet.check_open()
 
 
-async def inspect(fleet: Fleet, resource: str, key: bytes) -> LockState:
+async def inspect(fleet: MasterSet, resource: str, key: bytes) -> LockState:
     """
     Return the state of the lock with this *key* on each master.
 
@@ -150,7 +150,7 @@ async def inspect(fleet: Fleet, resource: str, key: bytes) -> LockState:
     return lock_state.lock_state(resource, asked.said())
 
 
-async def is_locked(fleet: Fleet, resource: str, key: bytes) -> bool:
+async def is_locked(fleet: MasterSet, resource: str, key: bytes) -> bool:
     """
     Return whether a majority of the masters keeps one value under *key*.
 

@@ -16,11 +16,11 @@ from anyio import CancelScope
 
 from redlock_aio._engine.attempt import Attempt
 from redlock_aio._engine.emitter import Emitter, milliseconds
-from redlock_aio._engine.local_queue import Line
+from redlock_aio._engine.local_queue import LocalQueue
 from redlock_aio._engine.round import Round
 from redlock_aio._protocol.lease_export import Handed
 from redlock_aio._rules import lock_value, timing
-from redlock_aio._rules.lease_state import HELD, LOST, RELEASED, Lifetime
+from redlock_aio._rules.lease_state import HELD, LOST, RELEASED, LeaseState
 from redlock_aio._rules.quorum import WON
 from redlock_aio.errors import LockLostError, RedlockError
 from redlock_aio.events import Extended, Lost, Released
@@ -33,7 +33,7 @@ Sharer: TypeAlias = "weakref.ref[asyncio.Task[object]] | None"
 """A task that shares a lease; a weak reference, so that its frames are not kept alive."""
 
 
-class HeldLease(Lifetime):
+class HeldLease(LeaseState):
     """
     One lease as the engine keeps it.
 
@@ -61,12 +61,12 @@ class HeldLease(Lifetime):
         self,
         attempt: Attempt,
         resources: tuple[str, ...],
-        line: Line,
+        line: LocalQueue,
         now: float,
         factor: float,
         renewed: bool,
     ) -> None:
-        Lifetime.__init__(self, now, attempt.until, attempt.ttl, factor, renewed)
+        LeaseState.__init__(self, now, attempt.until, attempt.ttl, factor, renewed)
         self.resources: tuple[str, ...] = resources
         self.attempt: Attempt = attempt
         self.count: int = 1
@@ -94,7 +94,7 @@ class HeldLease(Lifetime):
         self.held_since: float = now
         self.held_for: float | None = None
         """For how many seconds it was held, from a release until that is emitted."""
-        self.line: Line = line
+        self.line: LocalQueue = line
         self.at: float = 0.0
         """When the watchdog attends to it next."""
         self.check_at: float = math.inf

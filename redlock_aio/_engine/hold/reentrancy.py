@@ -13,7 +13,7 @@ from collections.abc import Coroutine
 from typing import TypeVar
 
 from redlock_aio._engine.hold.held_lease import HeldLease, Sharer
-from redlock_aio._engine.masters import Fleet
+from redlock_aio._engine.masters import MasterSet
 from redlock_aio._engine.options import LockSpec
 from redlock_aio._rules import membership
 from redlock_aio.errors import LockNotAcquiredError, RedlockError
@@ -26,7 +26,7 @@ def task_ref(task: asyncio.Task[object] | None) -> Sharer:
     return None if task is None else weakref.ref(task)
 
 
-def find_shared(fleet: Fleet, lock: LockSpec, *, waits: bool) -> HeldLease | None:
+def find_shared(fleet: MasterSet, lock: LockSpec, *, waits: bool) -> HeldLease | None:
     """
     Return the lease that this task or *owner* holds on all the lock's keys, or ``None``.
 
@@ -67,7 +67,7 @@ def find_shared(fleet: Fleet, lock: LockSpec, *, waits: bool) -> HeldLease | Non
 
 
 async def unless_shared(
-    fleet: Fleet, lock: LockSpec, asking: Coroutine[object, object, T]
+    fleet: MasterSet, lock: LockSpec, asking: Coroutine[object, object, T]
 ) -> T | None:
     """
     Await *asking*; ``None`` if another task of the same owner has acquired the lock meanwhile.
@@ -104,7 +104,7 @@ async def unless_shared(
         del fleet.owner_waiters[on_acquired]
 
 
-def notify_owner_waiters(fleet: Fleet, hold: HeldLease) -> None:
+def notify_owner_waiters(fleet: MasterSet, hold: HeldLease) -> None:
     """Notify the waiting tasks that an owner has acquired *hold*."""
     for on_acquired in list(fleet.owner_waiters):
         on_acquired(hold)
@@ -125,7 +125,7 @@ def _lasts(hold: HeldLease) -> bool:
     return guards or (hold.renewed and hold.ends == math.inf)
 
 
-def add_hint(fleet: Fleet, lock: LockSpec, error: BaseException) -> None:
+def add_hint(fleet: MasterSet, lock: LockSpec, error: BaseException) -> None:
     """Set the hint of *error* if this task holds the lock itself, or an operator has to act."""
     if not isinstance(error, LockNotAcquiredError):
         return

@@ -8,11 +8,11 @@ from collections.abc import Callable
 
 from redlock_aio._engine.hold.held_lease import KEY_GONE, OVERTAKEN, HeldLease
 from redlock_aio._engine.hold.restoration import Restoration
-from redlock_aio._engine.masters import Fleet
+from redlock_aio._engine.masters import MasterSet
 from redlock_aio._engine.round import Round
 from redlock_aio._protocol import replies
 from redlock_aio._protocol.replies import OTHERS
-from redlock_aio._protocol.request import Silence
+from redlock_aio._protocol.request import NoReply
 from redlock_aio._protocol.revocation import BY_FORCE, is_revocation
 from redlock_aio._rules.quorum import GRANTED, WON, Answer
 
@@ -31,7 +31,7 @@ class KeyCheck(Round):
     __slots__ = ("_on_lost", "hold", "why")
 
     def __init__(
-        self, fleet: Fleet, hold: HeldLease, on_lost: Callable[[HeldLease, str], None]
+        self, fleet: MasterSet, hold: HeldLease, on_lost: Callable[[HeldLease, str], None]
     ) -> None:
         super().__init__(fleet.links, hold.attempt.key.look())
         self._on_lost = on_lost
@@ -93,7 +93,7 @@ class Renewal(Round):
 
     def __init__(
         self,
-        fleet: Fleet,
+        fleet: MasterSet,
         hold: HeldLease,
         ttl: int,
         now: float,
@@ -148,9 +148,9 @@ def _may_lack_key(reply: object) -> bool:
     """
     Return whether the master with this *reply* may lack the key.
 
-    The reply of a quarantined master is replaced by a `Silence`, because it does not count;
+    The reply of a quarantined master is replaced by a `NoReply`, because it does not count;
     a master whose counter is beyond the fencing token does not look for the key.
     """
-    if isinstance(reply, Silence):
+    if isinstance(reply, NoReply):
         return reply.answer is Answer.QUARANTINED
     return reply.__class__ is int

@@ -16,7 +16,7 @@ import functools
 import random
 
 from redlock_aio._engine.hold.held_lease import HeldLease
-from redlock_aio._engine.masters import Fleet
+from redlock_aio._engine.masters import MasterSet
 from redlock_aio._engine.round import Round
 from redlock_aio._protocol import replies
 from redlock_aio._protocol.commands import NEVER
@@ -45,7 +45,7 @@ class Restoration:
 
     __slots__ = ("_ceiling", "_fleet", "_hold", "_tries")
 
-    def __init__(self, fleet: Fleet, hold: HeldLease, ceiling: int = 0, tries: int = 0) -> None:
+    def __init__(self, fleet: MasterSet, hold: HeldLease, ceiling: int = 0, tries: int = 0) -> None:
         self._fleet = fleet
         self._hold = hold
         self._ceiling = ceiling
@@ -94,7 +94,7 @@ class Lifting(Round):
     __slots__ = ("_on_won",)
 
     def __init__(
-        self, fleet: Fleet, hold: HeldLease, counter: Counter, master: int, ceiling: int
+        self, fleet: MasterSet, hold: HeldLease, counter: Counter, master: int, ceiling: int
     ) -> None:
         attempt = hold.attempt
         super().__init__(fleet.links, counter.lift(attempt.token, attempt.fence, ceiling))
@@ -107,7 +107,7 @@ class Lifting(Round):
         super().settled()
 
 
-def lift(fleet: Fleet, hold: HeldLease, master: int, ceiling: int) -> None:
+def lift(fleet: MasterSet, hold: HeldLease, master: int, ceiling: int) -> None:
     """
     Lift the counters of a majority to *ceiling*, so that *master* can count again.
 
@@ -140,7 +140,7 @@ class Keeping(Leaving):
 
     __slots__ = ("_attempt", "_fleet", "_lives", "_until")
 
-    def __init__(self, fleet: Fleet, hold: HeldLease, left: int) -> None:
+    def __init__(self, fleet: MasterSet, hold: HeldLease, left: int) -> None:
         super().__init__(fleet.links, hold.attempt.extension(left))
         self._fleet = fleet
         self._attempt = hold.attempt

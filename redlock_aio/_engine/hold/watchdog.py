@@ -28,7 +28,7 @@ from redlock_aio._engine.attempt import take_back
 from redlock_aio._engine.hold.held_lease import HeldLease, Sharer
 from redlock_aio._engine.hold.renewal import KeyCheck, Renewal
 from redlock_aio._engine.hold.restoration import Keeping, Leaving
-from redlock_aio._engine.masters import Fleet
+from redlock_aio._engine.masters import MasterSet
 from redlock_aio._engine.origin import Origin
 from redlock_aio._rules import timing
 from redlock_aio._rules.lease_state import HELD, NEVER_STALLED, RELEASED, retry_pause
@@ -71,8 +71,8 @@ class Watchdog:
         "max_ttl", "origin", "scope",
     )  # fmt: skip
 
-    def __init__(self, fleet: Fleet, *, max_ttl: int) -> None:
-        self.fleet: Fleet = fleet
+    def __init__(self, fleet: MasterSet, *, max_ttl: int) -> None:
+        self.fleet: MasterSet = fleet
         self.origin: Origin = Origin(fleet.loop)
         self.max_ttl: int = max_ttl
         self._heap: list[tuple[float, int, HeldLease]] = []

@@ -4,10 +4,10 @@ import math
 from typing import NamedTuple
 
 from redlock_aio._engine.attempt import TOO_LATE, Attempt, agree
-from redlock_aio._engine.masters import Fleet
+from redlock_aio._engine.masters import MasterSet
 from redlock_aio._protocol import commands
 from redlock_aio._protocol.primitives import Counter, Key, Keys
-from redlock_aio._protocol.request import Silence
+from redlock_aio._protocol.request import NoReply
 from redlock_aio._rules import fair_ticket, fencing
 from redlock_aio._rules.fair_ticket import ASIDE, BEHIND, FAILED, FULL, GRANTED, NEXT
 from redlock_aio._rules.quorum import Answer
@@ -16,12 +16,12 @@ CALLS_LAST = 0.01
 """Seconds after the first wake-up at which masters that sent none are asked all the same."""
 
 MEANS = {
-    GRANTED: Silence(Answer.GRANTED),
-    NEXT: Silence(Answer.HELD, "we are next"),
-    BEHIND: Silence(Answer.HELD, "others come first"),
-    FULL: Silence(Answer.HELD, "its queue is full"),
-    FAILED: Silence(Answer.ERROR, "it got the request too late"),
-    ASIDE: Silence(Answer.FREE, "too few others answer"),
+    GRANTED: NoReply(Answer.GRANTED),
+    NEXT: NoReply(Answer.HELD, "we are next"),
+    BEHIND: NoReply(Answer.HELD, "others come first"),
+    FULL: NoReply(Answer.HELD, "its queue is full"),
+    FAILED: NoReply(Answer.ERROR, "it got the request too late"),
+    ASIDE: NoReply(Answer.FREE, "too few others answer"),
 }
 """The vote that each reply to a request of a waiter stands for."""
 
@@ -42,7 +42,7 @@ class Wanted(NamedTuple):
     """The greatest number of waiters in one queue."""
 
 
-class Claim(Attempt):
+class FairClaim(Attempt):
     """
     The grants of one waiter under one token.
 
@@ -58,7 +58,7 @@ class Claim(Attempt):
 
     __slots__ = ("_fleet", "_keys", "_member", "_proposal", "_proposed_at", "_wanted")
 
-    def __init__(self, fleet: Fleet, wanted: Wanted, member: bytes) -> None:
+    def __init__(self, fleet: MasterSet, wanted: Wanted, member: bytes) -> None:
         self._fleet = fleet
         self._wanted = wanted
         self._proposal = 0
@@ -69,9 +69,9 @@ class Claim(Attempt):
         self._member = member
         self.unsent = (1 << len(fleet.links)) - 1
 
-    def with_new_token(self, member: bytes) -> "Claim":
+    def with_new_token(self, member: bytes) -> "FairClaim":
         """Return the claim that follows this one after its grants were given back."""
-        return Claim(self._fleet, self._wanted, member)
+        return FairClaim(self._fleet, self._wanted, member)
 
     @property
     def member(self) -> bytes:

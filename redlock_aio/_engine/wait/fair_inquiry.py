@@ -11,12 +11,12 @@ import functools
 import math
 
 from redlock_aio._engine.attempt import EXPIRY_SLACK, TOO_LATE
-from redlock_aio._engine.wait.fair_claim import MEANS, Claim, Wanted
-from redlock_aio._engine.wait.fair_queue import Queues
+from redlock_aio._engine.wait.fair_claim import MEANS, FairClaim, Wanted
+from redlock_aio._engine.wait.fair_queue import FairQueue
 from redlock_aio._protocol import commands, replies
 from redlock_aio._protocol.request import Request, Trust
 from redlock_aio._rules import fair_ticket
-from redlock_aio._rules.blockers import View
+from redlock_aio._rules.blockers import Blockers
 from redlock_aio._rules.fair_ticket import ASIDE, ASKED, FAILED, FULL, NEXT, SILENT, Ticket
 from redlock_aio._rules.quorum import NOT_YET
 
@@ -36,14 +36,14 @@ class Inquiry(abc.ABC):
         patient: Whether it waits if the lock can't be acquired at once.
     """
 
-    def __init__(self, queues: Queues, wanted: Wanted, *, patient: bool) -> None:
+    def __init__(self, queues: FairQueue, wanted: Wanted, *, patient: bool) -> None:
         masters = len(queues.fleet.links)
         self.queues = queues
         self.fleet = queues.fleet
         self.member, self.place = b"", 0
         queues.enter(self)
         self.ticket = Ticket(masters)
-        self.claim = Claim(self.fleet, wanted, self.member)
+        self.claim = FairClaim(self.fleet, wanted, self.member)
         self.patient = patient
         """Whether it waits if the lock can't be acquired at once."""
         self.replies: list[object] = [NOT_YET] * masters
@@ -54,7 +54,7 @@ class Inquiry(abc.ABC):
         self._never_asked = (1 << masters) - 1
         """A bit for each master that was never asked to enter the present name in its queue."""
         self._repeats = [0] * masters
-        self._view = View(masters)
+        self._view = Blockers(masters)
         self._due = [math.inf] * masters
         """The instants at which to ask each master again, or to count it as silent."""
         self._unanswered = [0] * masters

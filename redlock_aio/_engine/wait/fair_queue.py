@@ -10,7 +10,7 @@ import asyncio
 from secrets import token_hex
 from typing import Protocol
 
-from redlock_aio._engine.masters import Fleet
+from redlock_aio._engine.masters import MasterSet
 from redlock_aio._protocol import commands, replies
 from redlock_aio._protocol.request import Subscription
 
@@ -34,7 +34,7 @@ class Member(Protocol):
         """Wake the waiting task, which then checks the outcome."""
 
 
-class Queues:
+class FairQueue:
     """
     The waiters of one session in the queues of all masters, and their wake-ups.
 
@@ -42,7 +42,7 @@ class Queues:
         fleet: The masters.
     """
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: MasterSet) -> None:
         self.fleet = fleet
         self.client: bytes = token_hex(8).encode()
         self.waiters: dict[bytes, Member] = {}
@@ -51,7 +51,7 @@ class Queues:
         self._idle: asyncio.TimerHandle | None = None
 
     def __repr__(self) -> str:
-        return f"<Queues, {len(self.waiters)} waiters>"
+        return f"<FairQueue, {len(self.waiters)} waiters>"
 
     def enter(self, waiter: Member) -> None:
         """Assign *waiter* a new name, and a place behind all other waiters of this session."""

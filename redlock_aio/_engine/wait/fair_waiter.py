@@ -23,16 +23,16 @@ import asyncio
 import math
 import random
 
-from redlock_aio._engine.local_queue import Line
+from redlock_aio._engine.local_queue import LocalQueue
 from redlock_aio._engine.refusals import refusal
 from redlock_aio._engine.wait.fair_claim import CALLS_LAST, Wanted
 from redlock_aio._engine.wait.fair_inquiry import Inquiry
-from redlock_aio._engine.wait.fair_queue import Queues
+from redlock_aio._engine.wait.fair_queue import FairQueue
 from redlock_aio._rules import fair_ticket
 from redlock_aio._rules.fair_ticket import ASIDE, ASKED, AWAITED, GRANTED, NEXT, UNASKED
 
 
-class Waiter(Inquiry):
+class FairWaiter(Inquiry):
     """
     One task that waits in the queues.
 
@@ -46,7 +46,9 @@ class Waiter(Inquiry):
         patient: Whether it waits if the lock can't be acquired at once.
     """
 
-    def __init__(self, queues: Queues, line: Line, wanted: Wanted, *, patient: bool) -> None:
+    def __init__(
+        self, queues: FairQueue, line: LocalQueue, wanted: Wanted, *, patient: bool
+    ) -> None:
         super().__init__(queues, wanted, patient=patient)
         self._line = line
         self._beats = 0
@@ -171,7 +173,7 @@ class Waiter(Inquiry):
             self.ask_all(again=True)
 
     def _step_aside(self) -> None:
-        """Leave all queues, and ask on until a majority answers; see `_rules.fair_ticket`."""
+        """Withdraw from all queues, and ask until a majority answers; see `_rules.fair_ticket`."""
         left = self.claim
         left.unsent &= self._never_asked
         self._aside = True

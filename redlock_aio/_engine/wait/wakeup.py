@@ -11,11 +11,11 @@ import asyncio
 import math
 
 from redlock_aio._engine.attempt import EXPIRY_SLACK, Attempt
-from redlock_aio._engine.masters import Fleet
+from redlock_aio._engine.masters import MasterSet
 from redlock_aio._engine.round import Release
 from redlock_aio._protocol import replies
 from redlock_aio._protocol.request import Trust
-from redlock_aio._rules.blockers import View
+from redlock_aio._rules.blockers import Blockers
 from redlock_aio._rules.quorum import GRANTED, NOT_YET, TAKING_PART, Answer, is_contended, majority
 
 
@@ -30,13 +30,13 @@ class Watch(Release):
     __slots__ = ("_bell", "_clock", "_fleet", "_key", "_loop", "view")
     trust = Trust.FULL
 
-    def __init__(self, fleet: Fleet, attempt: Attempt) -> None:
+    def __init__(self, fleet: MasterSet, attempt: Attempt) -> None:
         super().__init__(fleet.links, attempt.release(), attempt.ttl, attempt)
         self._fleet = fleet
         self._key = attempt.key
         self._clock = fleet.clock
         self._loop = fleet.loop
-        self.view: View = View(len(fleet.links))
+        self.view: Blockers = Blockers(len(fleet.links))
         self._bell: asyncio.Future[None] | None = None
 
     @property
@@ -92,7 +92,7 @@ class Watch(Release):
         """
         Wait until the lock may be free on a majority, for at most *seconds*.
 
-        The wait also ends when no wait can help: see `View.is_hopeless`.
+        The wait also ends when no wait can help: see `Blockers.is_hopeless`.
 
         Returns:
             Whether the lock may be free on a majority.

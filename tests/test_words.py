@@ -1,0 +1,63 @@
+"""The language of the package: one name for one thing, and docstrings that state effects."""
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+HOUSE = Path(__file__).parents[1] / "redlock_aio"
+MODULES = {path.relative_to(HOUSE).as_posix(): path for path in sorted(HOUSE.rglob("*.py"))}
+
+ATTITUDES = re.compile(r"\s*(Hear|Note|Take|Let|Tell|Learn|Leave|Have|Hand|Do as)\b")
+"""Words that a docstring does not begin with: they describe an attitude, not an effect."""
+
+FORMER = (
+    "Fleet", "Hold", "Claim", "Line", "JointLine", "Lifetime", "Queues", "Silence", "ToldWatchdog",
+    "View", "Waiter", "boots", "handing", "nudge", "oversight", "queueing", "telling", "told",
+)  # fmt: skip
+"""Names of classes and modules that had other names than the field gives them."""
+
+
+def defined() -> Iterator[tuple[str, str, ast.AST]]:
+    """Yield the module, the name and the node of each class, and of each constant of a module."""
+    for module, path in MODULES.items():
+        tree = ast.parse(path.read_text())
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                yield module, node.name, node
+        for node in tree.body:
+            targets = node.targets if isinstance(node, ast.Assign) else []
+            if isinstance(node, ast.AnnAssign):
+                targets = [node.target]
+            for target in targets:
+                if isinstance(target, ast.Name):
+                    yield module, target.id, node
+
+
+def test_no_two_classes_and_no_class_and_constant_share_a_name() -> None:
+    places = defaultdict(list)
+    classes = set()
+    for module, name, node in defined():
+        places[name].append(module)
+        if isinstance(node, ast.ClassDef):
+            classes.add(name)
+    assert {name: where for name, where in places.items() if name in classes and where[1:]} == {}
+
+
+def test_no_former_name_comes_back() -> None:
+    names = {name for _, name, node in defined() if isinstance(node, ast.ClassDef)}
+    names |= {path.stem for path in MODULES.values()}
+    assert names.isdisjoint(FORMER)
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_docstrings_state_an_effect(module: str) -> None:
+    tree = ast.parse(MODULES[module].read_text())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Module):
+            text = ast.get_docstring(node) or ""
+            assert not ATTITUDES.match(text), text.splitlines()[0]
+            assert "hoever" not in text, text
