@@ -34,7 +34,7 @@ BOTH = pytest.mark.parametrize("fair", [False, True])
 WORKER = """
 import asyncio, sys, time
 from redlock_aio import Redlock
-from redlock_aio._engine.attempts import Raising
+from redlock_aio._engine.attempt import Raising
 
 rounds = []
 init = Raising.__init__
@@ -59,7 +59,7 @@ asyncio.run(main(*sys.argv[1:]))
 HOLDER = """
 import asyncio, sys
 from redlock_aio import Redlock
-from redlock_aio._engine.watchdog import Watchdog
+from redlock_aio._engine.hold.watchdog import Watchdog
 
 renewals = []
 renew = Watchdog.renew
