@@ -4,6 +4,7 @@ import asyncio
 import gc
 import logging
 import random
+from collections.abc import Awaitable
 from typing import Any
 
 import pytest
@@ -96,6 +97,11 @@ def refusal(redlock: Redlock) -> str:
     guard = session.links[0]._sentry
     assert guard is not None
     return guard._guard.declarations.refusal
+
+
+async def whole(steps: Awaitable[None]) -> None:
+    """Await *steps*: tasks need real coroutines since Python 3.12."""
+    await steps
 
 
 async def until_it_works(redlock: Redlock) -> None:
@@ -637,7 +643,7 @@ async def test_opening_and_closing_can_be_cancelled_anywhere(
                     async with redlock:
                         await asyncio.sleep(0.005)
 
-                task = asyncio.create_task(cancelled_at(nth, use(), when=when))
+                task = asyncio.create_task(whole(cancelled_at(nth, use(), when=when)))
                 await asyncio.wait([task])
                 if not task.cancelled():
                     break
