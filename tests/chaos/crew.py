@@ -108,7 +108,7 @@ class Crew:
         self._work_until(instant() + int(self.job.seconds * 1e9))
 
     def end(self) -> None:
-        """Let all end now, before the time of the job is up."""
+        """End all workers now, before the time of the job is up."""
         self._work_until(instant())
 
     def _work_until(self, until: int) -> None:

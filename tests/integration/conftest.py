@@ -63,7 +63,7 @@ def soon_deaf(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def seldom_beats(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a fair waiter ask by itself every 20 s only: one that has the lock sooner was called."""
+    """Set heartbeats 20 s apart, so that a fair waiter with the lock earlier was woken."""
     monkeypatch.setattr(fair_ticket, "HEARTBEAT", 20.0)
     monkeypatch.setattr(fair_ticket, "LIVES", 60_000)
     monkeypatch.setattr(fair_ticket, "UNREACHED", 40.0)

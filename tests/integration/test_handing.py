@@ -76,7 +76,7 @@ class Worker:
         return token, rest
 
     async def end(self) -> None:
-        """Have it release the lease, and wait until it has ended."""
+        """Make the worker release the lease, and wait until the process has ended."""
         self._stdin.write(b"\n")
         assert await self.process.wait() == 0
 
