@@ -43,7 +43,7 @@ class Redlock(Adopting, Decorating):
             `redis.asyncio.Redis` clients, whose connection settings are taken over.
             All programs that lock the same resources name the same masters, or one
             more or less. A set in conflict with one that was in use before gets no
-            votes, see `examples/replacing_masters.md`.
+            votes, see `docs/how-to/replace-a-master.md`.
 
         master_timeout: How long to wait for the reply of one master, in
             milliseconds or as a `timedelta`. A slower master does not vote.

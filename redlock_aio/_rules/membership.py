@@ -33,7 +33,7 @@ MOST_NAMED = 200
 _REFUSED = "use these locks, this one names"
 
 ADVICE = (
-    "replace masters one by one, as examples/replacing_masters.md says; independent applications"
+    "replace masters one by one, as docs/how-to/replace-a-master.md says; independent applications"
     " on the same masters need a key_prefix each"
 )
 

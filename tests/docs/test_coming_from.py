@@ -22,7 +22,7 @@ THERE = {
 
 @pytest.fixture
 def page(root: Path) -> str:
-    return (root / "examples" / "coming_from.md").read_text()
+    return (root / "docs" / "how-to" / "migrating.md").read_text()
 
 
 def rows(page: str) -> list[list[str]]:

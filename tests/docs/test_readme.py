@@ -91,7 +91,7 @@ def test_every_promised_attribute_of_an_error_is_there(readme: str) -> None:
 
 
 def test_every_file_that_it_names_is_there(readme: str, root: Path) -> None:
-    named = set(re.findall(r"`((?:examples|tests|benchmarks|\.ci)/[\w./-]*)`", readme))
+    named = set(re.findall(r"`((?:docs|examples|tests|benchmarks|\.ci)/[\w./-]*)`", readme))
     named |= set(re.findall(r"`((?:CHANGELOG|LICENSE)[\w.]*)`", readme))
     named |= set(re.findall(r"\]\((?!https?:)([^)#]+)\)", readme))
     modules = re.findall(r"`([\w/]+(?:\.py|/))`", section(readme, "How it is built"))

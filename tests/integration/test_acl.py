@@ -443,7 +443,7 @@ async def test_a_missing_permission_is_named_in_the_vote(server: EmbeddedMaster)
 
 def test_the_documentation_says_the_same() -> None:
     """Both commands, word by word."""
-    text = (Path(__file__).parents[2] / "examples" / "acl.md").read_text()
+    text = (Path(__file__).parents[2] / "docs" / "reference" / "acl.md").read_text()
     block = text.partition("<!-- acl:begin -->")[2].partition("<!-- acl:end -->")[0]
     commands = [line.split() for line in block.splitlines() if line.startswith("ACL SETUSER")]
     start = ["ACL", "SETUSER", "redlock", "on", ">PASSWORD", "resetkeys", "~KEYS", "resetchannels"]

@@ -279,7 +279,7 @@ NEEDED = "+hello +client +sentinel|get-master-addr-by-name +sentinel|master"
 async def test_what_a_sentinel_must_allow(
     sentinel: tuple[Sentinel, EmbeddedMaster], permissions: str
 ) -> None:
-    """The permissions of examples/sentinel.md suffice, the first set without an error."""
+    """The permissions of docs/how-to/sentinel.md suffice, the first set without an error."""
     manager, _ = sentinel
     [first] = manager.sentinels
     user = ["u", "on", ">s3cret", "resetchannels", "-@all", *permissions.split()]

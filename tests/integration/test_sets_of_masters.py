@@ -108,7 +108,7 @@ async def test_a_swap_is_refused_and_names_both_sets(
             await wrong.lock("r", wait=0).acquire()
         for master in servers:
             assert f"127.0.0.1:{master.port}" in str(refused.value)
-        assert "replacing_masters.md" in refused.value.hint
+        assert "docs/how-to/replace-a-master.md" in refused.value.hint
         await programs[0].works()
         await programs[0].stop()
         async with wrong.lock("r", wait=20_000):

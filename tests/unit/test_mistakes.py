@@ -2,7 +2,7 @@
 What a mistake of a user leads to, and what the error says about it.
 
 One table: what is written, which error comes, and words that must be in it. The page
-`examples/mistakes.md` shows the same rows to users.
+`docs/how-to/mistakes.md` shows the same rows to users.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from redlock_aio import (
 )
 from redlock_aio.testing import FakeMaster, VirtualTimeLoop
 
-PAGE = Path(__file__).parents[2] / "examples" / "mistakes.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "mistakes.md"
 
 # What is written, and what comes of it. Each runs as the body of an async function.
 MISTAKES: list[tuple[str, type[Exception], str]] = [
@@ -163,7 +163,7 @@ async def test_a_missing_right_is_told_with_the_key_and_the_page(
             await redlock.lock("r", **({"wait": 300} | options)).acquire()
     assert "NOPERM" in str(caught.value)
     assert "'lock:r'" in caught.value.hint
-    assert str(caught.value).endswith("see examples/acl.md")
+    assert str(caught.value).endswith("see docs/reference/acl.md")
 
 
 async def test_a_hint_survives_its_way_to_another_process(redlock: Redlock) -> None:

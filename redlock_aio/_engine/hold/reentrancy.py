@@ -132,7 +132,9 @@ def add_hint(fleet: MasterSet, lock: LockSpec, error: BaseException) -> None:
     now, task = fleet.clock(), asyncio.current_task(fleet.loop)
     if any(vote.detail.startswith("NOPERM") for vote in error.votes):
         keys = ", ".join(repr(key.decode(errors="replace")) for key in lock.key.each)
-        error.hint = f"the masters' user lacks a right for the key {keys}: see examples/acl.md"
+        error.hint = (
+            f"the masters' user lacks a right for the key {keys}: see docs/reference/acl.md"
+        )
         return
     if any(membership.is_refusal(vote.detail) for vote in error.votes):
         error.hint = membership.ADVICE
