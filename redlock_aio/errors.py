@@ -83,7 +83,7 @@ class LockNotAcquiredError(RedlockError):
         )
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _revive, (type(self), *self.args), {"hint": self.hint}
+        return _revive, (type(self), self.args), {"hint": self.hint}
 
 
 class QuorumUnavailableError(LockNotAcquiredError):
@@ -153,13 +153,9 @@ def _names(resources: Sequence[str]) -> str:
 
 def _revive(
     kind: type[LockNotAcquiredError],
-    resources: tuple[str, ...],
-    attempts: int,
-    elapsed: int,
-    votes: tuple[Vote, ...],
-    holder: Holder | None,
-    retry_after: int | None,
+    facts: tuple[tuple[str, ...], int, int, tuple[Vote, ...], Holder | None, int | None],
 ) -> LockNotAcquiredError:
+    resources, attempts, elapsed, votes, holder, retry_after = facts
     return kind(
         resources,
         attempts=attempts,

@@ -41,6 +41,16 @@ MAKES_LINKS = {"_engine.readiness", "_engine.session"}
 # What users could have written themselves uses what users see.
 ONLY_PUBLIC = {"demo", "fencing", "testing._embedded"}
 MOST_LINES, MOST_IN_A_FUNCTION = 400, 40
+IMPLEMENTED_BY = {
+    "Asker": ["Request", "Round"],
+    "Dialler": ["Address", "FakeMaster"],
+    "Link": ["Master", "Link"],  # the second one is in the tests
+    "Listener": [],  # users write them
+    "Party": ["HeldLease", "Watch", "FairWaiter", "Pause"],
+    "ServiceDialler": ["SentinelAddress", "FakeService"],
+    "Witness": ["Pushes", "Nobody"],
+}
+"""Why there are protocols: each has several implementations, in the package or in its tests."""
 
 
 def modules() -> Iterator[tuple[str, Path]]:
@@ -120,3 +130,19 @@ def test_files_and_functions_are_short(name: str, path: Path) -> None:
             first = node.body[1] if ast.get_docstring(node) and len(node.body) > 1 else node.body[0]
             length = (node.end_lineno or 0) - first.lineno
             assert length < MOST_IN_A_FUNCTION, f"{name}: {node.name}"
+
+
+def test_protocols_have_several_implementations() -> None:
+    files = [*HOUSE.rglob("*.py"), *Path(__file__).parent.rglob("*.py")]
+    nodes = [node for path in files for node in ast.walk(ast.parse(path.read_text()))]
+    classes = {node.name: node for node in nodes if isinstance(node, ast.ClassDef)}
+    protocols = [
+        node.name
+        for _, path in modules()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef) and "Protocol" in map(ast.unparse, node.bases)
+    ]
+    assert sorted(protocols) == sorted(IMPLEMENTED_BY), "take the class itself, or a callback"
+    for protocol, names in IMPLEMENTED_BY.items():
+        assert set(names) <= set(classes), protocol
+        assert len(names) != 1, f"{protocol} has one implementation: take the class itself"

@@ -73,19 +73,9 @@ def exit_scope(
 
 
 def _left_elsewhere(hold: HeldLease, scope: CancelScope, fleet: MasterSet) -> RedlockError | None:
-    """
-    Return the error if the guarded block was entered by another task than the present one.
-
-    Only the task that has entered an anyio scope can exit it. If the scope was cancelled, anyio
-    cancels that task in every turn of the loop until then; no public function ends that.
-    """
-    inner: Any = scope
-    if inner._host_task is asyncio.current_task(fleet.loop):
+    """Return the error if the guarded block was entered by another task than the present one."""
+    if not _stop_cancelling_another(scope, asyncio.current_task(fleet.loop)):
         return None
-    inner._cancel_called = False
-    if inner._cancel_handle is not None:
-        inner._cancel_handle.cancel()
-        inner._cancel_handle = None
     hold.notify_lost()  # the bodies around this one, if it was lost
     if hold.state is LOST:
         return LockLostError(hold.resources, hold.reason)
@@ -95,6 +85,23 @@ def _left_elsewhere(hold: HeldLease, scope: CancelScope, fleet: MasterSet) -> Re
         " if the lock is lost; where another task leaves the block, as with fixtures, use"
         " on_lost='flag', or acquire() and release()"
     )
+
+
+def _stop_cancelling_another(scope: CancelScope, task: asyncio.Task[object] | None) -> bool:
+    """
+    Stop the cancellation of the task that has entered *scope*, if that is not *task*.
+
+    Only the task that has entered an anyio scope can exit it. If the scope was cancelled, anyio
+    cancels that task in every turn of the loop until then, and has no public name to end that.
+    """
+    inner: Any = scope
+    host, cancelling = inner._host_task, inner._cancel_handle  # noqa: SLF001 - nothing else ends it
+    if host is task:
+        return False
+    inner._cancel_called = False  # noqa: SLF001 - or a scope within it begins it again
+    if cancelling is not None:
+        cancelling.cancel()
+    return True
 
 
 def left_by_this_task(entered: dict[T, Sharer], resources: tuple[str, ...]) -> T:

@@ -16,7 +16,7 @@ import re
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import timedelta
 from string import Formatter
-from typing import Any, Literal, ParamSpec, Protocol, Self, TypedDict, TypeVar, Unpack, overload
+from typing import Any, Literal, ParamSpec, Self, TypedDict, TypeVar, Unpack, overload
 
 from redlock_aio._api.lock import Lock
 from redlock_aio._engine.options import OnLost
@@ -48,22 +48,15 @@ class LockArguments(TypedDict, total=False):
     on_lost: OnLost
 
 
-class Locks(Protocol):
-    """The part of a manager that the decorator uses."""
-
-    @property
-    def lock(self) -> Callable[..., Lock]:
-        """Return a lock on some resources."""
-
-
 class Decorating:
     """The part of `Redlock` that decorates functions."""
 
     __slots__ = ()
+    lock: Callable[..., Lock]  # `Redlock.lock`
 
     @overload
     def locked(
-        self: Locks,
+        self,
         /,
         *templates: str,
         skip_if_locked: Literal[False] = False,
@@ -72,7 +65,7 @@ class Decorating:
 
     @overload
     def locked(
-        self: Locks,
+        self,
         /,
         *templates: str,
         skip_if_locked: bool,
@@ -82,7 +75,7 @@ class Decorating:
     ]: ...
 
     def locked(
-        self: Locks,
+        self,
         /,
         *templates: str,
         skip_if_locked: bool = False,
@@ -150,23 +143,23 @@ class Decorating:
             raise TypeError("locked() needs at least one template, such as 'invoice:{invoice_id}'")
         of_type(skip_if_locked, bool, name="skip_if_locked")
         return _Decorator(
-            self, parsed, _checked(self, parsed, options, skip_if_locked), skip_if_locked
+            self.lock, parsed, _checked(self.lock, parsed, options, skip_if_locked), skip_if_locked
         )
 
 
 class _Decorator:
     """The decorator that `locked` returns. It has no truth value: `is_locked` is another method."""
 
-    __slots__ = ("_options", "_redlock", "_skip", "_templates")
+    __slots__ = ("_lock", "_options", "_skip", "_templates")
 
     def __init__(
         self,
-        redlock: Locks,
+        lock: Callable[..., Lock],
         templates: Sequence["Template"],
         options: Mapping[str, object],
         skip: bool,
     ) -> None:
-        self._redlock = redlock
+        self._lock = lock
         self._templates = templates
         self._options = options
         self._skip = skip
@@ -178,7 +171,7 @@ class _Decorator:
             raise TypeError(f"locked() decorates an 'async def' function, not {_kind(function)}")
         names = Names(function, self._templates)
         under_a_lock = _skipping if self._skip else _waiting
-        return under_a_lock(self._redlock, names, self._options, function)
+        return under_a_lock(self._lock, names, self._options, function)
 
     def __bool__(self) -> bool:
         raise TypeError(
@@ -318,13 +311,16 @@ _LEFT_OUT: dict[object, object] = {
 
 
 def _checked(
-    redlock: Locks, templates: Sequence[Template], options: LockArguments, skip_if_locked: bool
+    lock: Callable[..., Lock],
+    templates: Sequence[Template],
+    options: LockArguments,
+    skip_if_locked: bool,
 ) -> dict[str, object]:
     """Return the options for the lock of each call; raise if `Redlock.lock` refuses them."""
     # Names with fields are not known yet. Their stand-ins differ from each other, because
     # the names of one lock must.
     names = [t.filled({}) if t.fixed else f"stand-in:{n}" for n, t in enumerate(templates)]
-    redlock.lock(*names, **options)
+    lock(*names, **options)
     if not skip_if_locked:
         return {**options}
     wait = options.get("wait", 0)
@@ -349,7 +345,7 @@ def _kind(thing: object) -> str:
 
 
 def _waiting(
-    redlock: Locks,
+    lock: Callable[..., Lock],
     names: Names,
     options: Mapping[str, object],
     function: Callable[P, Coroutine[Any, Any, T]],
@@ -358,14 +354,14 @@ def _waiting(
 
     @functools.wraps(function)
     async def under_a_lock(*args: P.args, **kwargs: P.kwargs) -> T:
-        async with redlock.lock(*names.of(args, kwargs), **options):
+        async with lock(*names.of(args, kwargs), **options):
             return await function(*args, **kwargs)
 
     return under_a_lock
 
 
 def _skipping(
-    redlock: Locks,
+    lock: Callable[..., Lock],
     names: Names,
     options: Mapping[str, object],
     function: Callable[P, Coroutine[Any, Any, T]],
@@ -374,13 +370,13 @@ def _skipping(
 
     @functools.wraps(function)
     async def under_a_lock(*args: P.args, **kwargs: P.kwargs) -> T | None:
-        lock = redlock.lock(*names.of(args, kwargs), **options)
-        retry = lock.options.retry
+        wanted = lock(*names.of(args, kwargs), **options)
+        retry = wanted.options.retry
         most = min(retry.attempts or MOST_SPLITS, MOST_SPLITS)
         entered = False
         for attempt in range(1, most + 1):
             try:
-                async with lock:
+                async with wanted:
                     entered = True
                     return await function(*args, **kwargs)
             except LockNotAcquiredError as error:

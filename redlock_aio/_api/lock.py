@@ -85,7 +85,7 @@ class Lock(LockSpec, NotALease):
         if (emitter := self._opener.emitter) is None:
             return await self._obtain(entering=False)
         obtain = functools.partial(self._obtain, entering=False)
-        return await reporting.reported(emitter, self.resources, obtain)
+        return await reporting.reported(emitter, self, obtain)
 
     async def _obtain(self, *, entering: bool) -> Lease:
         session = self._opener.session()
@@ -155,7 +155,7 @@ class Lock(LockSpec, NotALease):
         """
         if (emitter := self._opener.emitter) is None:
             return await self._try_once()
-        return await reporting.tried(emitter, self.resources, self._try_once)
+        return await reporting.tried(emitter, self, self._try_once)
 
     async def _try_once(self) -> Lease | None:
         session = self._opener.session()
@@ -222,7 +222,7 @@ class Lock(LockSpec, NotALease):
         if (emitter := self._opener.emitter) is None:
             return self._obtain(entering=True)  # type: ignore[return-value]  # see above
         obtain = functools.partial(self._obtain, entering=True)
-        return reporting.reported(emitter, self.resources, obtain, self)  # type: ignore[return-value]
+        return reporting.reported(emitter, self, obtain, self)  # type: ignore[return-value]
 
     def __aexit__(
         self,

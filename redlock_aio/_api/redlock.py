@@ -86,7 +86,7 @@ class Redlock(Adopting, Decorating):
             can't be parsed, a time that is not positive.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the options of a manager, each with a default
         self,
         masters: Iterable[str | Redis | AnyDialler],
         *,
@@ -147,7 +147,7 @@ class Redlock(Adopting, Decorating):
         """
         return self._opener.trips.timeout
 
-    def lock(
+    def lock(  # noqa: PLR0913 - the options of a lock, each with a default
         self,
         *resources: str,
         ttl: int | timedelta | None = None,

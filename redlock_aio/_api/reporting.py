@@ -8,6 +8,7 @@ from typing import TypeVar
 from redlock_aio._api.lease import Lease
 from redlock_aio._engine.emitter import Emitter, milliseconds
 from redlock_aio._engine.links import clock_of
+from redlock_aio._engine.options import LockSpec
 from redlock_aio._engine.refusals import is_overload
 from redlock_aio.errors import LockNotAcquiredError
 from redlock_aio.events import Acquired, Missed
@@ -17,7 +18,7 @@ T = TypeVar("T", bound=Lease | None)
 
 async def reported(
     emitter: Emitter,
-    resources: tuple[str, ...],
+    lock: LockSpec,
     obtain: Callable[[], Coroutine[object, object, T]],
     entered: AbstractAsyncContextManager[object] | None = None,
 ) -> T:
@@ -25,6 +26,8 @@ async def reported(
     Await *obtain*, and emit `Acquired` or `Missed`.
 
     Args:
+        lock: The resources that are to be locked, and the options.
+
         entered: The lock, if *obtain* also enters the lease for it.
 
     Cancellation:
@@ -32,18 +35,19 @@ async def reported(
     """
     clock = clock_of(asyncio.get_running_loop())
     began = clock()
-    emitter.begin_acquiring(resources)
+    emitter.begin_acquiring(lock.resources)
     try:
         lease = await obtain()
     except LockNotAcquiredError as error:
-        emitter.emit(Missed(resources, milliseconds(clock() - began), error))
+        emitter.emit(Missed(lock.resources, milliseconds(clock() - began), error))
         raise
     finally:
         emitter.end_acquiring()
-    # A share of a lease that was held already is no acquisition.
-    if lease is not None and lease._hold.count == 1:
+    # A share of a lease that was held already is no acquisition. The count is 0 if the lease is
+    # over by now: its end is emitted, and so must be its beginning.
+    if lease is not None and lease.hold_count <= 1:
         waited = milliseconds(clock() - began)
-        fence = lease._hold.attempt.fence or None
+        fence = lease.fencing_token if lock.options.fencing else None
         try:
             emitter.emit(Acquired(lease.resources, lease.fingerprint, waited, fence))
         except BaseException as stop:
@@ -58,7 +62,7 @@ async def reported(
 
 async def tried(
     emitter: Emitter,
-    resources: tuple[str, ...],
+    lock: LockSpec,
     attempt: Callable[[], Coroutine[object, object, Lease | None]],
 ) -> Lease | None:
     """
@@ -71,7 +75,7 @@ async def tried(
         As for `reported`.
     """
     try:
-        return await reported(emitter, resources, attempt)
+        return await reported(emitter, lock, attempt)
     except LockNotAcquiredError as error:
         if is_overload(error.votes):
             raise

@@ -10,7 +10,7 @@ from redlock_aio._protocol.request import Asker, NoReply
 
 
 class Link(Protocol):
-    """The interface of a master as rounds use it."""
+    """The interface of a master as rounds use it: a `Master`, or a fake without a connection."""
 
     @property
     def name(self) -> str: ...

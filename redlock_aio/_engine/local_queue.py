@@ -41,7 +41,12 @@ LONGEST_SPREAD = 0.1
 
 
 class Party(Protocol):
-    """A lease or a waiter, which is notified when the key may have changed on a master."""
+    """
+    A lease or a waiter, which is notified when the key may have changed on a master.
+
+    Implemented by `HeldLease`, and by those that wait: `Watch`, `FairWaiter`, and the `Pause`
+    of an adoption.
+    """
 
     def changed(self, master: int) -> None:
         """Called when others may have changed the key on the master with this number."""

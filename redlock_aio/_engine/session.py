@@ -27,7 +27,8 @@ from redlock_aio._rules.quorum import Vote
 from redlock_aio._rules.roundtrips import RoundTrips
 from redlock_aio._rules.statistics import MasterStatistics, Statistics
 from redlock_aio._transport.address import AnyDialler, ServiceDialler
-from redlock_aio._transport.master import TASK_NAME, Master
+from redlock_aio._transport.guard_state import GuardSettings
+from redlock_aio._transport.master import TASK_NAME, Master, MasterContext
 from redlock_aio._transport.restart_guard import Guard
 
 RestartGuard = Literal["auto", "strict", "fsync-always", "off"]
@@ -117,15 +118,14 @@ class Session:
         self.ready: bool = False
         guard = None
         if settings.restart_guard in {"auto", "strict"}:
-            guard = Guard(
-                seen,
-                clock_of(loop),
+            guarding = GuardSettings(
                 lasts=lasts,
                 strict=settings.restart_guard == "strict",
                 tell=log_state,
                 addresses=[address_of(dialler) for dialler in settings.diallers],
                 key=declaration.KEY + settings.key_prefix,
             )
+            guard = Guard(seen, clock_of(loop), guarding)
         self.links: tuple[Master, ...] = self._connect(settings, guard, trips)
         stamp = settings.stamp or this_process()
         self.masters: MasterSet = MasterSet(
@@ -141,23 +141,20 @@ class Session:
         self, settings: Settings, guard: Guard | None, trips: RoundTrips
     ) -> tuple[Master, ...]:
         emitter = settings.emitter
-        neighbours: dict[str, Master] = {}
+        context = MasterContext(
+            trips=trips,
+            clock=clock_of(self.loop),
+            on_push=self._on_push,
+            tell=log_state,
+            on_state=_ignore if emitter is None else emitter.on_master_state,
+            cancelled=self._on_cancelled,
+            never_began=self._refuse,
+            guard=guard,
+            vouched=settings.restart_guard == "fsync-always",
+            neighbours={},
+        )
         return tuple(
-            Master(
-                number,
-                dialler,
-                neighbours=neighbours,
-                trips=trips,
-                on_push=self._on_push,
-                tell=log_state,
-                on_state=_ignore if emitter is None else emitter.on_master_state,
-                clock=clock_of(self.loop),
-                cancelled=self._on_cancelled,
-                never_began=self._refuse,
-                guard=guard,
-                vouched=settings.restart_guard == "fsync-always",
-            )
-            for number, dialler in enumerate(settings.diallers)
+            Master(number, dialler, context) for number, dialler in enumerate(settings.diallers)
         )
 
     def _on_push(self, master: int, push: object) -> None:

@@ -1,5 +1,7 @@
 """The commands for masters, each packed once into the bytes that all masters get."""
 
+from typing import NamedTuple
+
 from redlock_aio._protocol.scripts import ENQUEUE, EXTEND, LEAVE, LOOK as LOOK_AT, RELEASE, pack
 
 INFO = pack(b"INFO")
@@ -115,39 +117,39 @@ def queue_keys(*keys: bytes) -> tuple[bytes, ...]:
     return *queues, *[b"redlock_aio:live:" + name for name in names]
 
 
+class QueueEntry(NamedTuple):
+    """The entry of a member in the queue of a lock; the fields are the script's arguments."""
+
+    member: bytes
+    priority: int
+    """The member's place, in microseconds: the lowest is the first."""
+    lives: int
+    """For how many ms the member counts as alive if it does not ask again."""
+    most: int
+    """How many members a queue may have."""
+    not_after: int
+    """The instant, in microseconds of the master's clock, after which the command is too late."""
+
+
 def enqueue(
     keys: tuple[bytes, ...],
     token: bytes,
     ttl: int,
-    *,
-    member: bytes,
-    priority: int,
-    lives: int,
-    most: int,
-    not_after: int,
+    entry: QueueEntry,
     fence: tuple[bytes, ...] = (),
 ) -> bytes:
     """
-    Return the command that grants the lock to *token* if it is *member*'s turn, else enqueues it.
+    Return the command that grants the lock to *token* if it is *entry*'s turn, else enqueues it.
 
     Args:
         keys: The keys of the locks, those of `queue_keys`, and with *fence* those of
             the counters.
 
-        priority: The member's place, in microseconds: the lowest is the first.
-
-        lives: For how many ms the member counts as alive if it does not ask again.
-
-        most: How many members a queue may have.
-
-        not_after: The instant after which the command is refused as too late, in
-            microseconds of the master's clock.
-
         fence: The arguments for a fencing token, see `primitives.Counter.proposed`.
     """
-    place, *rest = (b"%d" % number for number in (priority, lives, most, not_after))
-    names = (b"%d" % len(keys), *keys)
-    return pack(b"EVALSHA", ENQUEUE.sha, *names, token, b"%d" % ttl, member, place, *rest, *fence)
+    member, *numbers = entry
+    head = (b"EVALSHA", ENQUEUE.sha, b"%d" % len(keys), *keys, token, b"%d" % ttl, member)
+    return pack(*head, *[b"%d" % number for number in numbers], *fence)
 
 
 def leave(

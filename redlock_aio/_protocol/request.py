@@ -27,7 +27,7 @@ class Trust(enum.Enum):
 
 
 class Asker(Protocol):
-    """The sender of a command, which gets the replies."""
+    """The sender of a command, which gets the replies: a `Request`, or a `Round` of the engine."""
 
     trust: Trust
     payload: bytes

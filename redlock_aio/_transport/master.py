@@ -11,7 +11,8 @@ acquire one. A release that it has not confirmed is a debt, see `Debts`.
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple
 
 from redlock_aio._protocol import commands, replies, request, scripts
 from redlock_aio._protocol.request import Asker, NoReply
@@ -22,8 +23,9 @@ from redlock_aio._transport.address import AnyDialler
 from redlock_aio._transport.connection import Connection, Question
 from redlock_aio._transport.debts import Debts
 from redlock_aio._transport.handshake import MasterError, info_of, why
+from redlock_aio._transport.restart_guard import Guard
 from redlock_aio._transport.sentinels import route_to
-from redlock_aio._transport.sentry import Sentry, Shared
+from redlock_aio._transport.sentry import Sentry
 
 SHORTEST_DIAL = 1.0
 """The shortest time-out of a connection attempt, in seconds."""
@@ -40,6 +42,37 @@ TASK_NAME = "redlock_aio "
 UNTOLD = "it does not let us be told of changes (client|tracking), so a flush is seen late"
 
 
+class MasterContext(NamedTuple):
+    """What the masters of one manager share, and the functions by which they report."""
+
+    trips: RoundTrips
+    """The round trips of all masters, from which their time-outs follow."""
+    clock: Callable[[], float]
+    """The clock of leases."""
+    on_push: Callable[[int, object], None]
+    """
+    Called with the number of a master and each push. When it comes up or goes down the push is
+    made up by `Master` (`replies.EVERYTHING_CHANGED`, `GONE`).
+    """
+    tell: Callable[[bool, str], None]
+    """Called with True for good news and a sentence for operators."""
+    on_state: Callable[[Vote], None]
+    """Called with the vote of a master from now on, which may be no change."""
+    cancelled: Callable[["Master"], Awaitable[None]]
+    """
+    Called with a master whose task ends without a `close`; the connection ends after that
+    is awaited.
+    """
+    never_began: Callable[[], None]
+    """Called instead if the task was cancelled before its first turn."""
+    guard: Guard | None
+    """The restart guard; ``None`` if that is off."""
+    vouched: bool
+    """Whether the operator vouches that no master ever forgets a lock."""
+    neighbours: dict[str, "Master"]
+    """The masters by the run_id of their servers."""
+
+
 class Master:
     """
     One master, for as long as its manager is open.
@@ -48,62 +81,23 @@ class Master:
         number: The number of the master.
 
         dialler: Makes its connections; the dialler's text is the master's name.
-
-        neighbours: The masters of one manager by the run_id of their servers.
-
-        trips: The round trips of all masters, from which its time-outs follow.
-
-        on_push: Called with its number and each push, and when it comes up or goes down
-            with a push made up by this class (`replies.EVERYTHING_CHANGED`, `GONE`).
-
-        tell: Called with True for good news and a sentence for operators.
-
-        on_state: Called with its vote from now on, which may be no change.
-
-        clock: The clock of leases.
-
-        cancelled: Called with this master when its task ends without a `close`; the
-            connection ends after that is awaited.
-
-        never_began: Called instead if the task was cancelled before its first turn.
-
-        guard: The state of the restart guard; ``None`` if that is off.
-
-        vouched: Whether the operator vouches that it never forgets a lock.
     """
 
-    def __init__(
-        self,
-        number: int,
-        dialler: AnyDialler,
-        *,
-        neighbours: MutableMapping[str, "Master"],
-        trips: RoundTrips,
-        on_push: Callable[[int, object], None],
-        tell: Callable[[bool, str], None],
-        on_state: Callable[[Vote], None],
-        clock: Callable[[], float],
-        cancelled: Callable[["Master"], Awaitable[None]],
-        never_began: Callable[[], None],
-        guard: Shared | None = None,
-        vouched: bool = False,
-    ) -> None:
+    def __init__(self, number: int, dialler: AnyDialler, context: MasterContext) -> None:
         self.name = str(dialler)
         self._number = number
         self._dialler = dialler
-        self._neighbours = neighbours
-        self._on_push = on_push
-        self._tell = tell
-        self._on_state = on_state
-        self._cancelled = cancelled
+        self._context = context
+        self._on_push = on_push = context.on_push
+        self._tell = tell = context.tell
         self._told = NoReply(Answer.GRANTED)
-        self._vouched = vouched
-        self._route = route = route_to(dialler, clock, changed=self._judged, tell=tell)
+        judged = self._judged
+        self._route = route = route_to(dialler, context.clock, changed=judged, tell=tell)
         self._sentry: Sentry | None = None
-        if guard is not None:
-            self._sentry = Sentry(guard, number, on_push=on_push, judged=self._judged, route=route)
+        if context.guard is not None:
+            self._sentry = context.guard.sentry(number, route=route, on_push=on_push, judged=judged)
         self._out = ""
-        self._trips = trips
+        self._trips = context.trips
         self._dial_timeout = self._patience
         self._loop = asyncio.get_running_loop()
         self._connection: Connection | None = None
@@ -127,7 +121,7 @@ class Master:
         self.send: Callable[[bytes, Sequence[Asker]], NoReply | None] = self._refuse
         """Send commands behind all earlier ones; return a `NoReply` if they were not sent."""
         self._task = self._loop.create_task(self._serve(), name=f"{TASK_NAME}{self.name}")
-        self._task.add_done_callback(lambda _task: self._ended(never_began))
+        self._task.add_done_callback(lambda _task: self._ended(context.never_began))
 
     def __repr__(self) -> str:
         return f"<Master {self.name}, {self.reason or 'up'}, {len(self.debts)} debts>"
@@ -206,7 +200,7 @@ class Master:
         if not self._closing:
             self._closing = True
             self._is_known()
-            await self._cancelled(self)
+            await self._context.cancelled(self)
 
     async def _stay_connected(self) -> None:
         failures = 0
@@ -290,7 +284,7 @@ class Master:
             if self._out:
                 self._tell(True, f"{self.name}: votes again")
             self._out = ""
-            self._on_state(Vote(self.name, Answer.GRANTED))
+            self._context.on_state(Vote(self.name, Answer.GRANTED))
             self._on_push(self._number, replies.EVERYTHING_CHANGED)
             return
         reason = "unconfirmed" if sentry is None else sentry.why
@@ -299,7 +293,7 @@ class Master:
             vote = Vote(self.name, Answer.QUARANTINED, self.quarantine)
             if sentry is None or not sentry.objection:  # it is reported once for all masters
                 self._tell(False, str(vote))
-            self._on_state(vote)
+            self._context.on_state(vote)
 
     async def _examine(self, connection: Connection) -> None:
         """Load the scripts and judge the server; raise if it must not be used."""
@@ -321,7 +315,7 @@ class Master:
             if isinstance(reply, Exception):
                 raise MasterError(str(reply))
         info = info_of(replies[0])
-        other = self._neighbours.setdefault(info.run_id, self)
+        other = self._context.neighbours.setdefault(info.run_id, self)
         if other is not self:
             raise MasterError(f"the same server as {other.name}")
         self._run_id = info.run_id  # stepping down gives the name back
@@ -329,7 +323,11 @@ class Master:
         untold = isinstance(await wishes[0].reply, Exception) and self._sentry is not None
         self.can_free = await wishes[1].reply == 0
         self.clustered = info.clustered
-        cautions = [info.caution, info.forgets if self._vouched else "", UNTOLD if untold else ""]
+        cautions = [
+            info.caution,
+            info.forgets if self._context.vouched else "",
+            UNTOLD if untold else "",
+        ]
         caution = "; ".join(filter(None, cautions))
         if caution and caution != self._cautioned:
             self._tell(False, f"{self.name}: {caution}")
@@ -345,7 +343,7 @@ class Master:
             vote = Vote(self.name, silence.answer, silence.detail)
             self._tell(good, f"{self.name}: connected again" if good else str(vote))
             if not good:  # whether one that is up votes is not known yet
-                self._on_state(vote)
+                self._context.on_state(vote)
 
     def _step_down(self, silence: NoReply) -> None:
         if self._connection is not None:
@@ -358,8 +356,8 @@ class Master:
             self._sentry.gone()
         if not self._closing and (self._sentry is None or not self._sentry.at_once):
             self._report(silence)
-        if self._neighbours.get(self._run_id) is self:
-            del self._neighbours[self._run_id]
+        if self._context.neighbours.get(self._run_id) is self:
+            del self._context.neighbours[self._run_id]
 
     def _lost(self, reason: str) -> None:
         if self._connection is not None:  # else it is still being examined, which says why

@@ -1,109 +1,57 @@
 """
-The state that the sentries of one manager share.
+The restart guard of one manager: a sentry for each master, and the founding of a new set.
 
-Only all masters together show whether a whole set is new, and which quarantine is the
-longest that any program on these masters uses.
+A `Sentry` judges its master by what that master has forgotten, and by the `GuardState` that
+all sentries share. A set of masters without any marker is judged here: only all of them
+together show that it is new.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable
 
 from redlock_aio._rules import quarantine
 from redlock_aio._rules.marker import milliseconds
 from redlock_aio._rules.quarantine import MEMBER, UNDECIDED, Seen, Verdict
 from redlock_aio._rules.quorum import GRANTED
-from redlock_aio._transport.declarations import Declarations
+from redlock_aio._transport.guard_state import GuardSettings, GuardState
 from redlock_aio._transport.handshake import read_marker
+from redlock_aio._transport.sentinels import Route
 from redlock_aio._transport.sentry import Sentry
 
 
 class Guard:
     """
-    The state that the sentries of one manager share.
+    The restart guard of one manager.
 
     Args:
         seen: The observations of each address; they outlive the connections.
 
         clock: The clock of leases.
-
-        lasts: The quarantine in seconds: the longest validity of a lease that a master
-            may have lost. It grows when the marker of a master carries a longer one.
-
-        strict: Whether young servers without a marker count as restarted even if all
-            masters are like that.
-
-        tell: Called with True for good news and a sentence for operators.
-
-        addresses: The names of the masters.
-
-        key: The key under which sets of masters are declared.
     """
 
     def __init__(
-        self,
-        seen: list[Seen],
-        clock: Callable[[], float],
-        *,
-        lasts: float,
-        strict: bool,
-        tell: Callable[[bool, str], None],
-        addresses: Sequence[str],
-        key: bytes,
+        self, seen: list[Seen], clock: Callable[[], float], settings: GuardSettings
     ) -> None:
-        self.seen = seen
-        self.clock = clock
-        self.lasts = lasts
-        self.strict = strict
-        self._tell = tell
-        self.sentries: list[Sentry] = []
-        self.declarations = Declarations(
-            addresses,
-            key,
-            clock=clock,
-            lasts=lambda: self.lasts,
-            on_refused=self._refuse,
-            tell=tell,
-        )
-        self.founding = False
-        """Whether a new set is being marked."""
+        self._state = GuardState(seen, clock, settings)
+        self._sentries: list[Sentry] = []
 
     def __repr__(self) -> str:
-        states = ", ".join(s.state.name if s.state else "AWAY" for s in self.sentries)
+        states = ", ".join(s.state.name if s.state else "AWAY" for s in self._sentries)
         return f"<Guard of {states}>"
 
-    @property
-    def is_old(self) -> bool:
-        """Whether some master is known not to be new."""
-        return any(sentry.is_old for sentry in self.sentries)
-
-    def _refuse(self) -> None:
-        for sentry in self.sentries:
-            sentry.refuse()
-
-    def learn(self, lasts: float, *, by: Sentry | None = None) -> None:
-        """
-        Lengthen the quarantine to *lasts* seconds if that is longer; it is never shortened.
-
-        A program with a longer *max_ttl* writes its quarantine into the marker of a master
-        before that master votes for it. Hence every master that may have forgotten one of
-        its leases stays in quarantine until that lease is over.
-
-        Args:
-            by: The sentry that has read the marker; it is judging, and is not notified.
-        """
-        if milliseconds(lasts) <= milliseconds(self.lasts):
-            return
-        more = lasts - self.lasts
-        self.lasts += more
-        self.seen[:] = [replace(seen, until=seen.until + more) for seen in self.seen]
-        self._tell(
-            False,
-            f"a master that may have forgotten locks waits for {self.lasts:g} s now: a program"
-            " on these masters has a longer max_ttl than this one",
+    def sentry(
+        self,
+        number: int,
+        *,
+        route: Route,
+        on_push: Callable[[int, object], None],
+        judged: Callable[[], None],
+    ) -> Sentry:
+        """Return the sentry of the master with this number; for the other arguments see there."""
+        sentry = Sentry(
+            self._state, number, route=route, on_push=on_push, judged=judged, found=self.found
         )
-        for sentry in self.sentries:
-            if sentry is not by:
-                sentry.outlasted()  # it may vote by the shorter time
+        self._sentries.append(sentry)
+        return sentry
 
     async def found(self) -> None:
         """
@@ -116,27 +64,27 @@ class Guard:
         Cancellation:
             Markers that were written by then stay.
         """
-        sentries = self.sentries
-        if self.founding or self.is_old or any(sentry.state is None for sentry in sentries):
+        sentries, state = self._sentries, self._state
+        if state.founding or state.is_old or any(sentry.state is None for sentry in sentries):
             return
-        self.founding = True
+        state.founding = True
         try:
             asked = [s.ask_for(quarantine.founding(s.info, s.lasts)) for s in sentries]
             if None in asked:
                 return  # one has just gone
             replies = [(await mark.reply, await get.reply) for mark, get in filter(None, asked)]
         finally:
-            self.founding = False
+            state.founding = False
         found = [read_marker(reply) for _, reply in replies]
         for marker in found:
-            self.learn(0.0 if marker is None else marker.lasts / 1000)
+            state.learn(0.0 if marker is None else marker.lasts / 1000)
         new = not any(
             marker is not None and (marker.rejoining or marker.run_id != sentry.info.run_id)
             for sentry, marker in zip(sentries, found, strict=True)
         )
         for sentry, marker, (marked, _) in zip(sentries, found, replies, strict=True):
             if new and marker is not None and sentry.state is UNDECIDED:
-                if marker.lasts < milliseconds(self.lasts):
+                if marker.lasts < milliseconds(state.lasts):
                     sentry.doubt()  # a program with a shorter quarantine has marked it
                 else:
                     sentry.stand(Verdict(MEMBER), marker)

@@ -9,24 +9,23 @@ there, and again while the connection lives: when the quarantine is over, when t
 pushes a change of the marker, and periodically, for proxies that hide such pushes. If a
 member has lost its marker, the connection is ended: no reply that is underway then counts.
 
-The state that the sentries of one manager share is in `restart_guard`.
+The state that the sentries of one manager share is in `guard_state`.
 """
 
 import asyncio
 import math
 import random
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Sequence
 
 from redlock_aio._protocol import commands, replies
 from redlock_aio._protocol.request import Asker, NoReply
 from redlock_aio._rules import display, quarantine
 from redlock_aio._rules.marker import Marker, milliseconds
-from redlock_aio._rules.quarantine import MEMBER, QUARANTINED, UNDECIDED, Seen, Verdict
+from redlock_aio._rules.quarantine import MEMBER, QUARANTINED, UNDECIDED, Verdict
 from redlock_aio._rules.quorum import Answer
 from redlock_aio._rules.server_info import ServerInfo
 from redlock_aio._transport.connection import Connection, Question
-from redlock_aio._transport.declarations import Declarations
+from redlock_aio._transport.guard_state import GuardState, Peer
 from redlock_aio._transport.handshake import (
     MasterError,
     carried,
@@ -48,50 +47,33 @@ SAME_WORDS = 0.2
 """Seconds for which the text about a master without a vote is reused."""
 
 
-class Shared(Protocol):
-    """The state that the sentries of one manager share; see `restart_guard.Guard`."""
-
-    seen: list[Seen]
-    clock: Callable[[], float]
-    lasts: float
-    strict: bool
-    founding: bool
-    sentries: list["Sentry"]
-    declarations: Declarations
-
-    @property
-    def is_old(self) -> bool:
-        """Whether some master is known not to be new."""
-
-    def learn(self, lasts: float, *, by: "Sentry | None" = None) -> None:
-        """Lengthen the quarantine to *lasts* seconds; *by* is the sentry that reports it."""
-
-    async def found(self) -> None:
-        """Mark all masters as members, if none of them has a marker."""
-
-
 class Sentry:
     """
     Watches the marker and run_id of one master, and quarantines it after a restart or flush.
 
     Args:
+        guard: The state that all sentries share.
+
         number: The number of the master.
+
+        route: The route to the master, which also distinguishes it from earlier servers.
 
         on_push: Called with that number and each push of the server.
 
         judged: Called when it becomes known whether the master has a vote.
 
-        route: The route to the master, which also distinguishes it from earlier servers.
+        found: Marks all masters as members, if none of them has a marker.
     """
 
     def __init__(
         self,
-        guard: Shared,
+        guard: GuardState,
         number: int,
         *,
+        route: Route,
         on_push: Callable[[int, object], None],
         judged: Callable[[], None],
-        route: Route,
+        found: Callable[[], Awaitable[None]],
     ) -> None:
         self.state: quarantine.MasterStatus | None = None
         """The state of the master, ``None`` while it is away."""
@@ -105,6 +87,7 @@ class Sentry:
         self._number = number
         self._on_push = on_push
         self._judged = judged
+        self._found = found
         self._identified = route.identified
         self._outlives = route.outlives
         self._connection: Connection | None = None
@@ -121,7 +104,8 @@ class Sentry:
         self._silence = NoReply(Answer.QUARANTINED)
         self._said_at = -math.inf
         self.info: ServerInfo
-        guard.sentries.append(self)
+        self._peer = Peer(lambda: self.is_old, self.outlasted, self.refuse)
+        guard.peers.append(self._peer)
 
     def __repr__(self) -> str:
         return f"<Sentry {self._number}, {self.state.name if self.state else 'AWAY'}>"
@@ -228,7 +212,7 @@ class Sentry:
         while not down.done():
             try:
                 if self.state is UNDECIDED:
-                    await self._guard.found()
+                    await self._found()
                 await self._rest(down)
                 if not down.done():
                     await self._look()
@@ -283,7 +267,7 @@ class Sentry:
 
     def _verdict(self, info: ServerInfo, marker: Marker | None) -> Verdict:
         guard = self._guard
-        guard.learn(0.0 if marker is None else marker.lasts / 1000 - self._outlives, by=self)
+        guard.learn(0.0 if marker is None else marker.lasts / 1000 - self._outlives, by=self._peer)
         seen, now = guard.seen[self._number], guard.clock()
         verdict = quarantine.judge(info, marker, seen, now, lasts=self.lasts, strict=guard.strict)
         reread = self._rereads >= len(quarantine.REREADS)

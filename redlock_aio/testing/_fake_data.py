@@ -12,7 +12,7 @@ NEVER = float("inf")
 
 
 class Witness(Protocol):
-    """An observer of reads and changes of keys."""
+    """An observer of reads and changes of keys: `Pushes`, or one of the proofs that ignores all."""
 
     def was_read(self, key: bytes, until: float) -> None:
         """Called when *key*, which ends at *until*, was read; a missing key never ends."""

@@ -340,7 +340,9 @@ def enqueue(
     token, member, ttl = TOKENS[how["token"]], MEMBERS[how["member"]], how["ttl"]
     return commands.enqueue(
         queued(keys) + (counter.keys if fenced else ()), token, ttl,
-        member=member, priority=how["place"], lives=how["lives"], most=how["most"], not_after=at,
+        commands.QueueEntry(
+            member=member, priority=how["place"], lives=how["lives"], most=how["most"], not_after=at
+        ),
         fence=counter.proposed(proposal) if fenced else (),
     )  # fmt: skip
 

@@ -52,7 +52,10 @@ def words(text: str) -> bytes:
 
 def enqueue(token: bytes, member: bytes, *, most: int = 9, lives: int = LONG) -> bytes:
     return commands.enqueue(
-        KEYS, token, LONG, member=member, priority=5, lives=lives, most=most, not_after=2**52
+        KEYS,
+        token,
+        LONG,
+        commands.QueueEntry(member=member, priority=5, lives=lives, most=most, not_after=2**52),
     )
 
 

@@ -249,11 +249,13 @@ def _enqueued(
         KEYS,
         _claim(w, claim),
         TTL,
-        member=b"%d" % _name(w, claim),
-        priority=_place(_name(w, claim)),
-        lives=LIVES,
-        most=9,
-        not_after=NEVER,
+        commands.QueueEntry(
+            member=b"%d" % _name(w, claim),
+            priority=_place(_name(w, claim)),
+            lives=LIVES,
+            most=9,
+            not_after=NEVER,
+        ),
     )
     said = replies.queued(master.run(words(payload)))
     assert said is not None

@@ -55,11 +55,13 @@ class Waiter:
             KEYS,
             self.token,
             self.world.weather.ttl,
-            member=self.member,
-            priority=self.place,
-            lives=LIVES,
-            most=1000,
-            not_after=client.clocks.new_time(now) + 1_000_000,
+            commands.QueueEntry(
+                member=self.member,
+                priority=self.place,
+                lives=LIVES,
+                most=1000,
+                not_after=client.clocks.new_time(now) + 1_000_000,
+            ),
         )
 
         def answer(_master: int, reply: object) -> None:

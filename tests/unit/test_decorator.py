@@ -47,7 +47,7 @@ def is_unused(redlock: Redlock) -> bool:
     return repr(redlock) == "<Redlock 3 masters, not used yet>"
 
 
-class Recorder:
+class Recorder(Decorating):
     """An engine that notes with what locks are made, and says whose names they have."""
 
     def __init__(self, redlock: Redlock) -> None:
@@ -168,9 +168,7 @@ async def test_parameters_may_have_any_name(redlock: Redlock, masters: list[Fake
 async def test_several_templates_make_one_lock(redlock: Redlock, skip_if_locked: bool) -> None:
     engine = Recorder(redlock)
 
-    @Decorating.locked(
-        *(engine, "a:{x}", "b:{y}", "c{{}}"), skip_if_locked=skip_if_locked, ttl=5_000, fair=True
-    )
+    @engine.locked("a:{x}", "b:{y}", "c{{}}", skip_if_locked=skip_if_locked, ttl=5_000, fair=True)
     async def work(x: int, y: int) -> None:
         pass
 

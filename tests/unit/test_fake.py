@@ -300,7 +300,10 @@ async def test_the_queues_are_not_among_the_keys(master: FakeMaster) -> None:
     master.execute([b"SCRIPT", b"LOAD", scripts.ENQUEUE.text])
     keys = (b"k", *commands.queue_keys(b"k"))
     request = commands.enqueue(
-        keys, b"t", 1000, member=b"me/1", priority=1, lives=500, most=3, not_after=2**52
+        keys,
+        b"t",
+        1000,
+        commands.QueueEntry(member=b"me/1", priority=1, lives=500, most=3, not_after=2**52),
     )
     reader = hiredis.Reader()
     reader.feed(request)

@@ -253,7 +253,10 @@ async def test_a_waiter_that_dies_is_waited_for_no_longer_than_it_is_registered(
         master.set("b", "theirs", ttl=60_000)
         reader = hiredis.Reader()
         said = commands.enqueue(
-            keys, b"?", 10_000, member=b"its/1", priority=1, lives=LIVES, most=9, not_after=2**53
+            keys,
+            b"?",
+            10_000,
+            commands.QueueEntry(member=b"its/1", priority=1, lives=LIVES, most=9, not_after=2**53),
         )
         reader.feed(said)
         answer = master.execute(reader.gets())

@@ -464,11 +464,9 @@ def enqueue(
             (b"r", QUEUE, LIVE),
             b"a token",
             ttl,
-            member=member,
-            priority=place,
-            lives=LIVES,
-            most=100,
-            not_after=not_after,
+            commands.QueueEntry(
+                member=member, priority=place, lives=LIVES, most=100, not_after=not_after
+            ),
         )
     )
     said = master.execute(reader.gets())

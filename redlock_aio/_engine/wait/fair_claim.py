@@ -128,11 +128,7 @@ class FairClaim(Attempt):
             self._keys if self.counter is None else (*self._keys, *self.counter.keys),
             self.token,
             self.ttl,
-            member=self._member,
-            priority=place,
-            lives=fair_ticket.LIVES,
-            most=most,
-            not_after=late,
+            commands.QueueEntry(self._member, place, fair_ticket.LIVES, most, late),
             fence=self._proposal_at(now, counters),
         )
 

@@ -12,7 +12,7 @@ import math
 
 from redlock_aio._engine.attempt import EXPIRY_SLACK, TOO_LATE
 from redlock_aio._engine.wait.fair_claim import MEANS, FairClaim, Wanted
-from redlock_aio._engine.wait.fair_queue import FairQueue
+from redlock_aio._engine.wait.fair_queue import Callbacks, FairQueue
 from redlock_aio._protocol import commands, replies
 from redlock_aio._protocol.request import Request, Trust
 from redlock_aio._rules import fair_ticket
@@ -40,8 +40,8 @@ class Inquiry(abc.ABC):
         masters = len(queues.fleet.links)
         self.queues = queues
         self.fleet = queues.fleet
-        self.member, self.place = b"", 0
-        queues.enter(self)
+        callbacks = Callbacks(self.called, self.forgotten, self.ring)
+        self.member, self.place = queues.enter(callbacks)
         self.ticket = Ticket(masters)
         self.claim = FairClaim(self.fleet, wanted, self.member)
         self.patient = patient
@@ -207,7 +207,7 @@ class Inquiry(abc.ABC):
         """Start anew under a member name that no master has seen yet."""
         # The name is new each time: a master that has not executed the request to leave
         # yet still has the old name in its queue, at the old place.
-        self.queues.enter(self)
+        self.member, self.place = self.queues.enter_again(self.member)
         self.claim = self.claim.with_new_token(self.member)
         self._never_asked = (1 << len(self.fleet.links)) - 1
         self.ticket.start_over()

@@ -7,8 +7,9 @@ any of its tasks waits.
 """
 
 import asyncio
+from collections.abc import Callable
 from secrets import token_hex
-from typing import Protocol
+from typing import NamedTuple
 
 from redlock_aio._engine.masters import MasterSet
 from redlock_aio._protocol import commands, replies
@@ -18,20 +19,15 @@ IDLE = 1.0
 """Seconds after the end of the last wait at which the wake-up channel is unsubscribed."""
 
 
-class Member(Protocol):
-    """One task that waits in the queues."""
+class Callbacks(NamedTuple):
+    """The functions by which one task that waits in the queues is notified."""
 
-    member: bytes
-    place: int
-
-    def called(self, master: int) -> None:
-        """Called when *master* pushes that it is this waiter's turn there."""
-
-    def forgotten(self, master: int) -> None:
-        """Called when *master* may have forgotten this waiter."""
-
-    def ring(self) -> None:
-        """Wake the waiting task, which then checks the outcome."""
+    called: Callable[[int], None]
+    """Called with the number of a master that pushes that it is the waiter's turn there."""
+    forgotten: Callable[[int], None]
+    """Called with the number of a master that may have forgotten the waiter."""
+    ring: Callable[[], None]
+    """Called to wake the waiting task, which then checks the outcome."""
 
 
 class FairQueue:
@@ -45,7 +41,7 @@ class FairQueue:
     def __init__(self, fleet: MasterSet) -> None:
         self.fleet = fleet
         self.client: bytes = token_hex(8).encode()
-        self.waiters: dict[bytes, Member] = {}
+        self.waiters: dict[bytes, Callbacks] = {}
         self._members = 0
         self._listening = False
         self._idle: asyncio.TimerHandle | None = None
@@ -53,13 +49,17 @@ class FairQueue:
     def __repr__(self) -> str:
         return f"<FairQueue, {len(self.waiters)} waiters>"
 
-    def enter(self, waiter: Member) -> None:
-        """Assign *waiter* a new name, and a place behind all other waiters of this session."""
-        self.waiters.pop(waiter.member, None)
+    def enter(self, callbacks: Callbacks) -> tuple[bytes, int]:
+        """
+        Add a waiter.
+
+        Returns:
+            Its new name, and its place, which is behind all other waiters of this session.
+        """
         self._members += 1
-        waiter.member = b"%b/%d" % (self.client, self._members)
-        waiter.place = self.fleet.clocks.new_time(self.fleet.clock())
-        self.waiters[waiter.member] = waiter
+        member = b"%b/%d" % (self.client, self._members)
+        self.waiters[member] = callbacks
+        return member, self.fleet.clocks.new_time(self.fleet.clock())
 
     # Being woken.
 
@@ -81,9 +81,13 @@ class FairQueue:
         request = Subscription(commands.subscription(self.client, begins=begins))
         self.fleet.links[master].send(request.payload, (request,))
 
-    def left(self, waiter: Member) -> None:
-        """Remove *waiter*; `IDLE` seconds after the last one, unsubscribe from wake-ups."""
-        del self.waiters[waiter.member]
+    def enter_again(self, member: bytes) -> tuple[bytes, int]:
+        """Replace the waiter *member* by one with a new name and place, as `enter` does."""
+        return self.enter(self.waiters.pop(member))
+
+    def left(self, member: bytes) -> None:
+        """Remove a waiter; `IDLE` seconds after the last one, unsubscribe from wake-ups."""
+        del self.waiters[member]
         if self._listening and not self.waiters and self._idle is None:
             self._idle = self.fleet.loop.call_later(IDLE, self._listen_no_more)
 

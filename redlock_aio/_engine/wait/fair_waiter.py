@@ -324,7 +324,7 @@ class FairWaiter(Inquiry):
         if self._timer is not None:
             self._timer.cancel()
         self._line.unsubscribe(self)
-        self.queues.left(self)
+        self.queues.left(self.member)
 
     def check(self, resources: tuple[str, ...], began: float, *, over: bool) -> None:
         """Raise the error that says why the lock was not acquired, if the wait has ended."""
