@@ -11,6 +11,9 @@ import pytest
 from redlock_aio import Redlock
 from redlock_aio.testing import FakeMaster, VirtualTimeLoop
 
+from .diary import Diary
+from .kit import check_nothing_stays
+
 
 def pytest_asyncio_loop_factories(
     config: pytest.Config,  # noqa: ARG001 - the hook's signature
@@ -29,6 +32,35 @@ async def redlock(masters: list[FakeMaster]) -> AsyncIterator[Redlock]:
     """A manager that votes with masters at once that have restarted; test_guard has others."""
     async with Redlock(masters, restart_guard="off") as redlock:
         yield redlock
+
+
+@pytest.fixture
+async def other(masters: list[FakeMaster]) -> AsyncIterator[Redlock]:
+    """The manager of another program."""
+    async with Redlock(masters, restart_guard="off") as other:
+        yield other
+
+
+@pytest.fixture
+async def there(masters: list[FakeMaster]) -> AsyncIterator[Redlock]:
+    """The manager of the program that adopts leases of others."""
+    async with Redlock(masters, restart_guard="off", name="there") as there:
+        yield there
+
+
+@pytest.fixture
+async def nothing_stays(
+    redlock: Redlock, other: Redlock, masters: list[FakeMaster]
+) -> AsyncIterator[None]:
+    """Check at the end that no lock of either manager is left, and that nobody waits."""
+    yield
+    await check_nothing_stays([redlock, other], masters)
+
+
+@pytest.fixture
+def diary() -> Diary:
+    """A listener that records what the manager emits."""
+    return Diary()
 
 
 @pytest.fixture(autouse=True)

@@ -22,21 +22,7 @@ from redlock_aio._engine.wait_budget import WaitBudget
 from redlock_aio._transport import connection
 from redlock_aio.testing import FakeMaster
 
-LATENCY = 0.001
-
-
-def now() -> float:
-    return asyncio.get_running_loop().time()
-
-
-def keys(masters: list[FakeMaster]) -> list[dict[str, str]]:
-    return [master.keys for master in masters]
-
-
-async def settle(masters: list[FakeMaster]) -> None:
-    for master in masters:
-        master.resume()
-    await asyncio.sleep(3)
+from .kit import LATENCY, delete, hang, keys, now, occupy, settle
 
 
 async def test_an_uncontended_acquisition_makes_no_budget(
@@ -96,8 +82,7 @@ async def test_a_pair_takes_two_latencies(redlock: Redlock) -> None:
 async def test_a_hung_minority_costs_nothing(
     redlock: Redlock, masters: list[FakeMaster], hung: int
 ) -> None:
-    for master in masters[:hung]:
-        master.hang()
+    hang(masters[:hung])
     began = now()
     async with redlock.lock("r"):
         pass
@@ -121,8 +106,7 @@ async def test_a_hung_minority_does_not_hold_up_the_first_lock(masters: list[Fak
 async def test_a_hung_majority_fails_within_the_master_timeout(
     redlock: Redlock, masters: list[FakeMaster]
 ) -> None:
-    for master in masters[:3]:
-        master.hang()
+    hang(masters[:3])
     began = now()
     with pytest.raises(QuorumUnavailableError) as caught:
         await redlock.lock("r", wait=0).acquire()
@@ -139,8 +123,7 @@ async def test_won_with_any_majority_and_never_without(
     redlock: Redlock, masters: list[FakeMaster], clogged: int
 ) -> None:
     foreign = [master for i, master in enumerate(masters) if clogged & 1 << i]
-    for master in foreign:
-        master.set("r", "theirs")
+    occupy(foreign)
 
     lease = await redlock.lock("r").try_acquire()
     await asyncio.sleep(0.1)
@@ -160,8 +143,7 @@ async def test_won_with_any_majority_and_never_without(
 @pytest.mark.parametrize("number", range(1, 7))
 async def test_one_for_and_one_against_is_settled_at_once(number: int) -> None:
     masters = [FakeMaster() for _ in range(number)]
-    for master in masters[: (number + 1) // 2]:
-        master.set("r", "theirs")
+    occupy(masters[: (number + 1) // 2])
     async with Redlock(masters) as redlock:
         began = now()
         with pytest.raises(LockNotAcquiredError):
@@ -171,8 +153,7 @@ async def test_one_for_and_one_against_is_settled_at_once(number: int) -> None:
 
 
 async def test_the_error_hears_out_those_who_are_a_little_later(masters: list[FakeMaster]) -> None:
-    for master in masters:
-        master.set("r", "theirs")
+    occupy(masters)
     masters[4].latency *= 1.9
     async with Redlock(masters) as redlock:
         with pytest.raises(LockNotAcquiredError) as caught:
@@ -219,8 +200,7 @@ async def test_an_answer_that_comes_too_late_for_the_ttl_is_no_lock(
 async def test_a_failed_attempt_is_taken_back_before_the_next(
     redlock: Redlock, masters: list[FakeMaster]
 ) -> None:
-    for master in masters[:3]:
-        master.set("r", "theirs", ttl=25)
+    occupy(masters[:3], ttl=25)
     retry = Retry(min_delay=20, max_delay=20)
 
     async with redlock.lock("r", retry=retry) as lease:
@@ -251,8 +231,7 @@ async def test_wait_is_kept_within_a_tenth(
 
 
 async def test_wait_holds_for_the_first_connection_too(masters: list[FakeMaster]) -> None:
-    for master in masters[:3]:
-        master.hang()
+    hang(masters[:3])
     redlock = Redlock(masters)
     with pytest.raises(QuorumUnavailableError, match="connecting"):
         await redlock.lock("r", wait=200).acquire()
@@ -262,8 +241,7 @@ async def test_wait_holds_for_the_first_connection_too(masters: list[FakeMaster]
 
 
 async def test_attempts_can_be_counted_out(redlock: Redlock, masters: list[FakeMaster]) -> None:
-    for master in masters[:3]:
-        master.set("r", "theirs")
+    occupy(masters[:3])
     began = now()
     with pytest.raises(LockNotAcquiredError) as caught:
         await redlock.lock("r", retry=Retry(min_delay=7, max_delay=7, attempts=4)).acquire()
@@ -380,8 +358,7 @@ async def test_a_release_that_finds_the_key_gone_says_so(
     redlock: Redlock, masters: list[FakeMaster]
 ) -> None:
     lease = await redlock.lock("r").acquire()
-    for master in masters[:3]:
-        master.delete("r")
+    delete(masters[:3])
 
     with pytest.raises(LockNotHeldError, match="no longer has its key"):
         await lease.release()
@@ -392,8 +369,7 @@ async def test_a_release_that_a_hung_majority_does_not_answer_ends_and_is_kept(
     redlock: Redlock, masters: list[FakeMaster]
 ) -> None:
     lease = await redlock.lock("r").acquire()
-    for master in masters[:3]:
-        master.hang()
+    hang(masters[:3])
     began = now()
     await lease.release()
 
@@ -458,8 +434,7 @@ async def test_a_free_lock_is_not_taken_for_held_because_too_much_is_unanswered(
             *(redlock.lock(f"w{i}", wait=5_000).acquire() for i in range(30))
         )
         assert len(waited) == 30
-        for master in masters[:3]:
-            master.set("held", "theirs")
+        occupy(masters[:3], "held")
         assert await redlock.lock("held", fair=fair).try_acquire() is None
         monkeypatch.setattr(connection, "MAX_PENDING", 10_000)
         await asyncio.gather(*(lease.release() for lease in (*won, *waited)))

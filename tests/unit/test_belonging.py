@@ -14,6 +14,8 @@ from httpx import ASGITransport, AsyncClient
 from redlock_aio import Lease, LockLostError, LockNotHeldError, Redlock, RedlockError
 from redlock_aio.testing import FakeMaster
 
+from .kit import hang, resume
+
 OURS = "not by the task that entered the block"
 
 
@@ -38,11 +40,9 @@ async def free(masters: list[FakeMaster]) -> bool:
 
 
 async def lose(masters: list[FakeMaster], lease: Lease) -> None:
-    for master in masters:
-        master.hang()
+    hang(masters)
     await lease.lost.wait()
-    for master in masters:
-        master.resume()
+    resume(masters)
 
 
 @pytest.mark.promise("S3")

@@ -22,19 +22,14 @@ from redlock_aio import (
 from redlock_aio._api.decorator import Decorating, LockArguments, Names, Template
 from redlock_aio.testing import FakeMaster
 
-from .test_cancellation import When, every_place
-
-LATENCY = 0.001
-
-
-def now() -> float:
-    return asyncio.get_running_loop().time()
+from .cancelling import When, every_place
+from .kit import LATENCY, hang, keys, now, occupy, resume
 
 
 def held(masters: list[FakeMaster]) -> set[str]:
     """What is locked now, on all masters alike."""
     first, *others = [set(master.keys) for master in masters]
-    assert all(keys == first for keys in others)
+    assert all(each == first for each in others)
     return first
 
 
@@ -577,8 +572,7 @@ async def test_what_the_function_raises_comes_out_and_frees_the_lock(
 
 
 async def test_a_call_gives_up_after_its_wait(redlock: Redlock, masters: list[FakeMaster]) -> None:
-    for master in masters:
-        master.set("r", "theirs")
+    occupy(masters)
 
     @redlock.locked("r", wait=timedelta(seconds=1))
     async def work() -> None:
@@ -598,8 +592,7 @@ async def test_a_lost_lock_cancels_the_function(
 
     @redlock.locked("r", ttl=1_000)
     async def work() -> None:
-        for master in masters:
-            master.hang()
+        hang(masters)
         try:
             await asyncio.sleep(60)
         finally:
@@ -609,8 +602,7 @@ async def test_a_lost_lock_cancels_the_function(
     with pytest.raises(LockLostError):
         await work()
     assert ended == [pytest.approx(began + 1, abs=0.02)]
-    for master in masters:
-        master.resume()
+    resume(masters)
 
 
 @pytest.mark.parametrize("skip_if_locked", [False, True])
@@ -679,8 +671,7 @@ async def test_of_several_jobs_one_runs(redlock: Redlock, masters: list[FakeMast
 async def test_a_skip_makes_one_attempt_whatever_the_retry(
     redlock: Redlock, masters: list[FakeMaster], wait: int | timedelta
 ) -> None:
-    for master in masters:
-        master.set("job", "theirs", ttl=5)
+    occupy(masters, "job", ttl=5)
 
     @redlock.locked("job", skip_if_locked=True, wait=wait, retry=Retry(min_delay=1, max_delay=1))
     async def job() -> str:
@@ -737,12 +728,10 @@ async def test_too_few_masters_are_no_reason_to_skip(
     async def job() -> None:
         pytest.fail("it was called")
 
-    for master in masters[:3]:
-        master.hang()
+    hang(masters[:3])
     with pytest.raises(QuorumUnavailableError):
         await job()
-    for master in masters:
-        master.resume()
+    resume(masters)
     await asyncio.sleep(1)
     assert held(masters) == set()
 
@@ -751,14 +740,12 @@ async def test_too_few_masters_are_no_reason_to_skip(
 async def test_a_lock_that_the_job_does_not_get_is_no_skip(
     redlock: Redlock, masters: list[FakeMaster], kind: type[LockNotAcquiredError]
 ) -> None:
-    for master in masters:
-        master.set("inner", "theirs")
+    occupy(masters, "inner")
 
     @redlock.locked("job", skip_if_locked=True)
     async def job() -> None:
         if kind is QuorumUnavailableError:
-            for master in masters[:3]:
-                master.hang()
+            hang(masters[:3])
         async with redlock.lock("inner", wait=0):
             pytest.fail("it was free")
 
@@ -766,8 +753,7 @@ async def test_a_lock_that_the_job_does_not_get_is_no_skip(
         await job()
     assert type(caught.value) is kind
     assert caught.value.resources == ("inner",)
-    for master in masters:
-        master.resume()
+    resume(masters)
     await asyncio.sleep(1)
     assert held(masters) == {"inner"}
 
@@ -775,8 +761,7 @@ async def test_a_lock_that_the_job_does_not_get_is_no_skip(
 async def test_a_skipped_call_leaves_nothing_behind(
     redlock: Redlock, masters: list[FakeMaster]
 ) -> None:
-    for master in masters[:3]:
-        master.set("job", "theirs")
+    occupy(masters[:3], "job")
 
     @redlock.locked("job", skip_if_locked=True)
     async def job() -> str:
@@ -784,4 +769,4 @@ async def test_a_skipped_call_leaves_nothing_behind(
 
     assert await job() is None
     await asyncio.sleep(1)
-    assert [master.keys for master in masters] == [{"job": "theirs"}] * 3 + [{}] * 2
+    assert keys(masters) == [{"job": "theirs"}] * 3 + [{}] * 2

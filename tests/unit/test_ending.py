@@ -9,6 +9,7 @@ import pytest
 from redlock_aio import Lease, LockLostError, LockNotHeldError, Redlock, RedlockError
 from redlock_aio.testing import FakeMaster, VirtualTimeLoop
 
+from .kit import hang
 from .sentinels import FakeSentinel, FakeService
 
 CANCELLED = "tasks of this Redlock were cancelled"
@@ -236,8 +237,7 @@ def test_it_is_closed_like_any_other_after_its_tasks_were_cancelled(
 
 @pytest.mark.parametrize("hung", [2, 3])
 def test_who_waits_for_masters_is_told_so_too(three: list[FakeMaster], hung: int) -> None:
-    for master in three[:hung]:
-        master.hang()
+    hang(three[:hung])
 
     async def main() -> None:
         redlock = Redlock(three, restart_guard="off")

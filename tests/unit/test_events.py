@@ -35,15 +35,11 @@ from redlock_aio.events import (
 )
 from redlock_aio.testing import FakeMaster, cancelled_at
 
-from .test_cancellation import USES, Use
-from .watching import Diary, drop, hang, loop, now, settle, take
+from .cancelling import USES, Use
+from .diary import Diary
+from .kit import delete, hang, in_coroutine, loop, now, occupy, settle
 
 EXPIRED = "it was not extended before its validity was over"
-
-
-@pytest.fixture
-def diary() -> Diary:
-    return Diary()
 
 
 @pytest.fixture
@@ -53,13 +49,6 @@ async def redlock(masters: list[FakeMaster], diary: Diary) -> AsyncIterator[Redl
         yield redlock
     assert redlock._opener.emitter is not None
     assert redlock._opener.emitter.is_idle
-
-
-@pytest.fixture
-async def other(masters: list[FakeMaster]) -> AsyncIterator[Redlock]:
-    """Another program."""
-    async with Redlock(masters, restart_guard="off") as other:
-        yield other
 
 
 # One lease.
@@ -133,7 +122,7 @@ async def test_a_holder_that_is_not_held_up_has_released_it_at_once(
 ) -> None:
     async def work() -> None:
         async with redlock.lock("r"):
-            hang(masters, 5)
+            hang(masters)
             await asyncio.sleep(0.1)
             raise KeyError
 
@@ -154,7 +143,7 @@ async def test_a_release_that_is_cancelled_is_told_once(
     redlock: Redlock, masters: list[FakeMaster], diary: Diary
 ) -> None:
     lease = await redlock.lock("r").acquire()
-    drop(masters)
+    delete(masters[:3])
     releasing = asyncio.create_task(lease.release())
     await asyncio.sleep(0)
     releasing.cancel()
@@ -169,7 +158,7 @@ async def test_a_second_release_tells_nothing_before_the_first_has_its_answers(
     redlock: Redlock, masters: list[FakeMaster], diary: Diary
 ) -> None:
     lease = await redlock.lock("r").acquire()
-    drop(masters)
+    delete(masters[:3])
     releasing = asyncio.create_task(lease.release())
     await asyncio.sleep(0)
     with pytest.raises(LockNotHeldError, match="released before"):
@@ -214,7 +203,7 @@ async def test_only_an_extension_that_holds_is_told(
     # The shorter one comes later, and is what the masters obey in the end.
     await asyncio.gather(lease.extend(5000), lease.extend(500))
     assert [(e.ttl, e.margin_ms) for e in diary.of(Extended)] == [(500, 492)]  # type: ignore[union-attr]
-    hang(masters)
+    hang(masters[:3])
     with pytest.raises(LockLostError):
         await lease.extend()
     await settle(masters)
@@ -230,18 +219,18 @@ async def stalled(_redlock: Redlock, _masters: list[FakeMaster], _lease: Lease) 
 
 
 async def unreachable(_redlock: Redlock, masters: list[FakeMaster], _lease: Lease) -> None:
-    hang(masters)
+    hang(masters[:3])
     await asyncio.sleep(2)
 
 
 async def deleted(_redlock: Redlock, masters: list[FakeMaster], _lease: Lease) -> None:
     await asyncio.sleep(0.15)  # by now the masters tell
-    drop(masters)
+    delete(masters[:3])
     await asyncio.sleep(0.01)
 
 
 async def refused(_redlock: Redlock, masters: list[FakeMaster], lease: Lease) -> None:
-    drop(masters)
+    delete(masters[:3])
     with pytest.raises(LockLostError):
         await lease.extend()
 
@@ -257,7 +246,7 @@ async def closed(redlock: Redlock, _masters: list[FakeMaster], _lease: Lease) ->
 
 
 async def found_gone(_redlock: Redlock, masters: list[FakeMaster], _lease: Lease) -> None:
-    drop(masters)
+    delete(masters[:3])
 
 
 LOSSES: dict[Any, tuple[str, float]] = {
@@ -348,11 +337,11 @@ async def test_who_stands_behind_its_own_is_told_at_once_and_once(
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert diary.events[1:] == [Waiting(("r",))]
-    take(masters)  # so that it waits again when its turn comes
+    occupy(masters[:3])  # so that it waits again when its turn comes
     with pytest.raises(LockNotHeldError):
         await first.release()
     await asyncio.sleep(1)
-    drop(masters)
+    delete(masters[:3])
     await (await waiter).release()
     waited = diary.of(Acquired)[1].waited_ms  # type: ignore[union-attr]
     assert waited >= 1000
@@ -407,7 +396,7 @@ async def test_one_attempt_that_returns_nothing_is_told_with_the_reason(
             assert missed.error.holder is not None
             assert missed.error.holder.fingerprint == lease.fingerprint
     diary.events.clear()
-    hang(masters)
+    hang(masters[:3])
     began = now()
     assert await lock.try_acquire() is None
     (missed,) = diary.events
@@ -443,10 +432,9 @@ async def test_wherever_it_is_cancelled_each_lease_has_one_end(
     redlock: Redlock, masters: list[FakeMaster], diary: Diary, use: Use, when: Any
 ) -> None:
     for place in itertools.count(1):
-        for master in masters:
-            master.set("theirs", "theirs", ttl=1)
+        occupy(masters, "theirs", ttl=1)
         diary.events.clear()
-        task = asyncio.create_task(_whole(cancelled_at(place, use(redlock), when=when)))
+        task = asyncio.create_task(in_coroutine(cancelled_at(place, use(redlock), when=when)))
         await asyncio.wait([task])
         await asyncio.sleep(2)
         diary.check()
@@ -456,10 +444,6 @@ async def test_wherever_it_is_cancelled_each_lease_has_one_end(
         if not task.cancelled():
             assert len(diary.leases()) == 1
             return
-
-
-async def _whole(awaitable: Any) -> None:
-    await awaitable
 
 
 async def test_each_of_many_tasks_with_one_lock_is_told_apart(

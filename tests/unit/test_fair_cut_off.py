@@ -10,9 +10,9 @@ from redlock_aio._protocol import scripts
 from redlock_aio._rules.fair_ticket import HEARTBEAT, LIVES
 from redlock_aio.testing import FakeMaster
 
+from .kit import before, got_fair, hang, kill, now, remaining_keys, resume, runs_of, values
 from .links import BusyLink, Link, links_to
-from .meddling import before
-from .test_waiter import commands_of, got, left, now, queued
+from .test_waiter import queued
 
 BOUND = LIVES / 1000 + HEARTBEAT + 0.05
 """Seconds for which somebody may be held up who reaches a majority."""
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.promise("S8")
 async def program(stack: AsyncExitStack, links: list[Link]) -> Redlock:
     """Start a program that has used the masters before."""
     redlock = await stack.enter_async_context(Redlock(links, restart_guard="off"))
-    await got(redlock)
+    await got_fair(redlock)
     return redlock
 
 
@@ -59,8 +59,7 @@ async def test_waiters_that_are_cut_off_from_a_majority_hold_nobody_up_for_long(
         healthy = await program(stack, links_to(masters))
         ways = [links_to(masters) for _ in reached]
         others = [await program(stack, links) for links in ways]
-        for master in masters[size - down :]:
-            master.kill()
+        kill(masters[size - down :])
         await asyncio.sleep(0.01)
         holder = None
         if when == "while it waits":
@@ -69,9 +68,9 @@ async def test_waiters_that_are_cut_off_from_a_majority_hold_nobody_up_for_long(
             for links, numbers in zip(ways, reached, strict=True):
                 cut(links, *numbers)
             await asyncio.sleep(1.5)  # the connections are given up
-        waiters = [asyncio.create_task(got(other, ttl=ttl)) for other in others]
+        waiters = [asyncio.create_task(got_fair(other, ttl=ttl)) for other in others]
         await asyncio.sleep(0.1)
-        last = asyncio.create_task(got(healthy, ttl=ttl))
+        last = asyncio.create_task(got_fair(healthy, ttl=ttl))
         await asyncio.sleep(0.1)
         began = now()
         if holder is not None:
@@ -81,13 +80,13 @@ async def test_waiters_that_are_cut_off_from_a_majority_hold_nobody_up_for_long(
         assert await asyncio.wait_for(last, 60) - began < BOUND
         await asyncio.sleep(began + BOUND - now())
         assert not any(waiter.done() for waiter in waiters)
-        assert not left(masters)
+        assert not remaining_keys(masters)
         for links in ways:
             for link in links:
                 link.mend()
         mended = now()
         assert max(await asyncio.gather(*waiters)) - mended < 2 * HEARTBEAT
-        assert not left(masters)
+        assert not remaining_keys(masters)
 
 
 async def test_a_waiter_whose_answers_are_lost_keeps_nothing_for_long() -> None:
@@ -99,11 +98,11 @@ async def test_a_waiter_whose_answers_are_lost_keeps_nothing_for_long() -> None:
         other = await program(stack, links)
         for link in links:
             link.cut(requests=False)
-        waiter = asyncio.create_task(got(other, ttl=60_000))
+        waiter = asyncio.create_task(got_fair(other, ttl=60_000))
         await asyncio.sleep(0.01)
         assert [len(queued(master)) for master in masters] == [1] * 3
         began = now()
-        assert await asyncio.wait_for(got(healthy), 60) - began < BOUND
+        assert await asyncio.wait_for(got_fair(healthy), 60) - began < BOUND
         # From then on it does not even take the lock for a moment.
         for _ in range(40):
             await asyncio.sleep(0.05)
@@ -114,7 +113,7 @@ async def test_a_waiter_whose_answers_are_lost_keeps_nothing_for_long() -> None:
         mended = now()
         assert await waiter - mended < 2 * HEARTBEAT
         await asyncio.sleep(4)
-        assert not left(masters)
+        assert not remaining_keys(masters)
 
 
 @pytest.mark.parametrize("reached", [(0, 1, 2), (0, 2, 4)])
@@ -127,9 +126,9 @@ async def test_a_waiter_that_reaches_a_bare_majority_keeps_its_place(
         links = links_to(masters)
         other = await program(stack, links)
         holder = await healthy.lock("r", fair=True).acquire()
-        first = asyncio.create_task(got(other, hold=0.01))
+        first = asyncio.create_task(got_fair(other, hold=0.01))
         await asyncio.sleep(0.1)
-        second = asyncio.create_task(got(healthy))
+        second = asyncio.create_task(got_fair(healthy))
         cut(links, *reached)
         await asyncio.sleep(10)
         await holder.release()
@@ -149,7 +148,7 @@ async def test_a_waiter_whose_links_come_and_go_starves_nobody_and_is_not_starve
         async def work(redlock: Redlock) -> None:
             while True:
                 began = now()
-                waits[redlock].append(await got(redlock, hold=0.1) - began)
+                waits[redlock].append(await got_fair(redlock, hold=0.1) - began)
 
         tasks = [asyncio.create_task(work(redlock)) for redlock in (healthy, healthy, other)]
         for _ in range(10):
@@ -170,9 +169,8 @@ async def test_who_waits_for_its_majority_owes_masters_that_are_down_nothing_new
     masters = [FakeMaster(f"m{number}") for number in range(3)]
     async with AsyncExitStack() as stack:
         redlock = await program(stack, links_to(masters))
-        waiter = asyncio.create_task(got(redlock))
-        for master in masters[1:]:
-            master.kill()
+        waiter = asyncio.create_task(got_fair(redlock))
+        kill(masters[1:])
         await asyncio.sleep(60)
         assert all(len(master.debts) <= 3 for master in redlock._opener.session().links)
         masters[1].restart()
@@ -187,12 +185,12 @@ async def test_what_no_majority_can_be_made_of_is_given_back(masters: list[FakeM
         healthy = await program(stack, links_to(masters))
         other = await program(stack, links_to(masters))
         holder = await healthy.lock("r", fair=True, ttl=3_000).acquire()
-        waiter = asyncio.create_task(got(other, ttl=60_000))
+        waiter = asyncio.create_task(got_fair(other, ttl=60_000))
         await asyncio.sleep(4.5)  # now it is the first in the queues
         for master in masters[:2]:
             master.flush()
         await asyncio.sleep(0.02)
-        keys = [master.keys["r"] for master in masters]
+        keys = values(masters)
         assert [key == holder.token for key in keys] == [False] * 2 + [True] * 3
         await asyncio.sleep(0.2)
         assert ["r" in master.keys for master in masters] == [False] * 2 + [True] * 3
@@ -207,13 +205,11 @@ async def test_masters_that_answer_again_are_asked_at_once(masters: list[FakeMas
     """Not with the next heartbeat, though what they have granted meanwhile is void."""
     async with AsyncExitStack() as stack:
         redlock = await program(stack, links_to(masters))
-        for master in masters[2:]:
-            master.hang()
-        waiter = asyncio.create_task(got(redlock))
+        hang(masters[2:])
+        waiter = asyncio.create_task(got_fair(redlock))
         await asyncio.sleep(0.3)
         assert not any("r" in master.keys for master in masters[:2])
-        for master in masters[2:]:
-            master.resume()
+        resume(masters[2:])
         resumed = now()
         assert await waiter - resumed < 0.05
 
@@ -222,7 +218,7 @@ async def test_answers_that_only_wait_for_us_are_waited_for(masters: list[FakeMa
     """The masters are quick, but 300 tasks of one busy program get their answers late."""
     links = [BusyLink(master) for master in masters]
     async with Redlock(links, restart_guard="off") as redlock:
-        await got(redlock)
+        await got_fair(redlock)
 
         async def pair(number: int) -> float:
             began = now()
@@ -234,7 +230,7 @@ async def test_answers_that_only_wait_for_us_are_waited_for(masters: list[FakeMa
         took = await asyncio.gather(*map(pair, range(300)))
         assert min(took) < 0.01
         assert max(took) < 0.35
-        asked = commands_of(masters[0], scripts.ENQUEUE)
+        asked = runs_of(masters[0], scripts.ENQUEUE)
         assert len(asked) == 301
 
 
@@ -255,15 +251,15 @@ async def test_a_waiter_that_leaves_the_queues_does_not_ask_under_its_old_name(
         links = links_to(masters)
         other = await program(stack, links)
         holder = await healthy.lock("r", max_hold=60_000).acquire()
-        waiter = asyncio.create_task(got(other, ttl=60_000))
+        waiter = asyncio.create_task(got_fair(other, ttl=60_000))
         await asyncio.sleep(0.1)
         cut(links, 0)
 
-        began = len(commands_of(masters[0], scripts.LEAVE))
+        began = len(runs_of(masters[0], scripts.LEAVE))
         gone: list[float] = []
 
         def has_left() -> bool:
-            return b"go" in [said[-2] for said in commands_of(masters[0], scripts.LEAVE)[began:]]
+            return b"go" in [said[-2] for said in runs_of(masters[0], scripts.LEAVE)[began:]]
 
         def end() -> None:
             if ends and not gone and has_left():

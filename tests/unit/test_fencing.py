@@ -18,7 +18,7 @@ from redlock_aio._rules.clock_offsets import Clocks
 from redlock_aio._rules.fencing import KEPT
 from redlock_aio.testing import FakeMaster, VirtualTimeLoop
 
-from .meddling import LEAD, count_up, fence, ran
+from .kit import LEAD, count_up, fence, hang, keys, ran
 
 pytestmark = pytest.mark.promise("S7")
 
@@ -188,8 +188,7 @@ async def test_the_question_for_the_time_takes_no_longer_than_the_wait(
     async with Redlock(masters, master_timeout=200) as redlock:
         async with redlock.lock("s"):
             pass
-        for master in masters[:3]:
-            master.hang()
+        hang(masters[:3])
         loop = asyncio.get_running_loop()
         began = loop.time()
         with pytest.raises(RedlockError):
@@ -226,7 +225,7 @@ async def test_a_counter_is_kept_for_as_long_as_somebody_uses_it(
     await asyncio.sleep(KEPT / 1000 - 61)
     assert all(FENCE in master.keys for master in masters)
     await asyncio.sleep(62)
-    assert [master.keys for master in masters] == [{}] * 5
+    assert keys(masters) == [{}] * 5
     async with redlock.lock("r", fencing=True) as later:
         assert later.fencing_token > lease.fencing_token
 

@@ -20,7 +20,19 @@ from redlock_aio._protocol.scripts import ACQUIRE, ENQUEUE, LEAVE, RAISE
 from redlock_aio._rules.fencing import MOST_RAISES
 from redlock_aio.testing import FakeMaster, VirtualTimeLoop, cancelled_at
 
-from .meddling import before, count_up, fence, had_it, ran
+from .kit import (
+    before,
+    count_up,
+    fence,
+    had_it,
+    hang,
+    in_coroutine,
+    now,
+    occupy,
+    ran,
+    resume,
+    values,
+)
 
 pytestmark = pytest.mark.promise("S7")
 
@@ -36,14 +48,6 @@ async def redlock(masters: list[FakeMaster]) -> AsyncIterator[Redlock]:
             pass
         await asyncio.sleep(0.01)
         yield redlock
-
-
-def now() -> float:
-    return asyncio.get_running_loop().time()
-
-
-def locked(masters: list[FakeMaster]) -> list[str | None]:
-    return [master.keys.get("r") for master in masters]
 
 
 # Counters that differ.
@@ -103,7 +107,7 @@ async def test_whoever_is_outrun_all_the_time_gives_up_and_leaves_nothing(
     with pytest.raises(LockNotAcquiredError):
         await redlock.lock("r", wait=40 if fair else 0, fair=fair).acquire()
     await asyncio.sleep(0.01)
-    assert locked(masters) == [None] * 5
+    assert values(masters) == [None] * 5
     rounds = ran(masters[2], RAISE)
     assert rounds > MOST_RAISES if fair else rounds == MOST_RAISES
     others.clear()
@@ -123,11 +127,11 @@ async def test_a_lock_that_is_gone_when_its_counters_are_raised_is_not_won(
     await asyncio.sleep(0.01)
     if fair:  # it has asked again
         assert lease is not None
-        assert locked(masters) == [lease.token] * 5
+        assert values(masters) == [lease.token] * 5
         await lease.release()
     else:
         assert lease is None
-        assert locked(masters) == [None] * 5
+        assert values(masters) == [None] * 5
 
 
 @BOTH
@@ -179,7 +183,7 @@ async def test_grants_that_others_came_between_do_not_make_an_older_token_good(
             master.set(FENCE, str(ahead + 1000))
         await asyncio.sleep(1.2)
         assert not acquiring.done()
-        assert all(locked([*masters[:2], *masters[3:]]))
+        assert all(values([*masters[:2], *masters[3:]]))
         lease = await acquiring
         assert lease.fencing_token > ahead + 1000
         masters[2].latency = 0.001
@@ -199,7 +203,7 @@ async def test_where_there_are_no_tokens_left_the_masters_are_not_asked_again_at
     assert caught.value.attempts <= 21
     assert len(masters[0].commands) - asked <= 4 * 21
     await asyncio.sleep(0.01)
-    assert locked(masters) == [None] * 5
+    assert values(masters) == [None] * 5
 
 
 # Masters that do not answer.
@@ -250,10 +254,9 @@ async def test_a_majority_that_hangs_between_the_rounds_keeps_nothing(
     with pytest.raises(RedlockError):
         await redlock.lock("r", wait=60, fair=fair).acquire()
     assert ran(masters[4], RAISE) == 1
-    for master in masters:
-        master.resume()
+    resume(masters)
     await asyncio.sleep(1)
-    assert locked(masters) == [None] * 5
+    assert values(masters) == [None] * 5
 
 
 @pytest.mark.promise("S3")
@@ -298,18 +301,16 @@ async def test_nothing_stays_wherever_it_is_cancelled(
             count_up(masters[4], 60_000_000)
             if first:
                 redlock._opener.session().masters.clocks.due_at = -math.inf
-            for master in masters[:hung]:
-                master.hang()
+            hang(masters[:hung])
 
             async def use() -> None:
                 async with redlock.lock("r", fair=fair):
                     await asyncio.sleep(0.01)
 
             step = cancelled_at(place, use(), when=when)  # type: ignore[arg-type]
-            task = asyncio.ensure_future(whole(step))
+            task = asyncio.ensure_future(in_coroutine(step))
             await asyncio.wait([task])
-            for master in masters:
-                master.resume()
+            resume(masters)
             await asyncio.sleep(1)
             left = {key for master in masters for key in master._keys} - {FENCE.encode()}
             assert not left, f"suspension {place}"
@@ -320,10 +321,6 @@ async def test_nothing_stays_wherever_it_is_cancelled(
             raised = ran(masters[4], RAISE)
         assert raised > 0
         assert "0 leases" in repr(redlock)
-
-
-async def whole(step: object) -> None:
-    await step  # type: ignore[misc]
 
 
 # Clocks.
@@ -376,7 +373,7 @@ async def test_clocks_of_which_none_has_a_majority_with_it_give_no_token(
         with pytest.raises(QuorumUnavailableError, match=r"its clock is 20\.0 s|too late"):
             await redlock.lock("r", wait=50, fair=fair).acquire()
         await asyncio.sleep(0.01)
-        assert locked(masters) == [None] * 5
+        assert values(masters) == [None] * 5
 
 
 @BOTH
@@ -446,7 +443,7 @@ async def test_masters_that_have_forgotten_their_scripts_are_given_them(
     async with redlock.lock("r", fair=fair) as lease:
         pass
     await asyncio.sleep(0.3)
-    assert locked(masters) == [None] * 5
+    assert values(masters) == [None] * 5
 
 
 @BOTH
@@ -463,7 +460,7 @@ async def test_whoever_tries_but_once_does_not_fail_by_lost_scripts(
     assert lease is not None
     await lease.release()
     await asyncio.sleep(0.3)
-    assert locked(masters) == [None] * 5
+    assert values(masters) == [None] * 5
 
 
 async def test_whoever_tries_but_once_tries_once_where_others_hold_the_lock(
@@ -472,8 +469,7 @@ async def test_whoever_tries_but_once_tries_once_where_others_hold_the_lock(
     """Though one master has forgotten its scripts, and the clock of another is far off."""
     flush(masters[:1])
     masters[1].clock_offset = 60.0
-    for master in masters[2:]:
-        master.set("r", "theirs")
+    occupy(masters[2:])
     asked = ran(masters[4], ACQUIRE)
     assert await redlock.lock("r").try_acquire() is None
     await asyncio.sleep(0.01)
@@ -490,7 +486,7 @@ async def test_scripts_that_are_gone_between_the_rounds(
     async with redlock.lock("r", fair=fair) as lease:
         assert lease.fencing_token > 60_000_000
     await asyncio.sleep(0.3)
-    assert locked(masters) == [None] * 5
+    assert values(masters) == [None] * 5
     assert ran(masters[0], LEAVE) <= 4
 
 
@@ -498,8 +494,7 @@ async def test_only_the_first_attempt_of_an_outage_waits_for_the_time(
     masters: list[FakeMaster],
 ) -> None:
     async with Redlock(masters, restart_guard="off", fencing=True, master_timeout=50) as redlock:
-        for master in masters[:3]:
-            master.hang()
+        hang(masters[:3])
         for most in (0.11, 0.06, 0.06):
             began = now()
             assert await redlock.lock("r").try_acquire() is None

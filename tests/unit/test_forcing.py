@@ -5,7 +5,6 @@ import contextlib
 import functools
 import itertools
 import random
-from collections.abc import AsyncIterator, Awaitable
 from typing import Literal
 
 import pytest
@@ -25,33 +24,30 @@ from redlock_aio._protocol import commands, scripts
 from redlock_aio._protocol.revocation import BY_FORCE, STAMP
 from redlock_aio.testing import FakeMaster, cancelled_at
 
-from .meddling import before, fence, ran
+from .kit import (
+    LATENCY,
+    before,
+    delete,
+    fence,
+    hang,
+    in_coroutine,
+    now,
+    occupy,
+    ran,
+    resume,
+    slow,
+    values,
+)
 
-LATENCY = 0.001
 TIMEOUT = 0.05
 GRACE = 0.1 + 0.02 + 2 * TIMEOUT
 LIVES = GRACE + 2 * TIMEOUT
 When = Literal["waiting", "answered"]
 
 
-def now() -> float:
-    return asyncio.get_running_loop().time()
-
-
-def locks(masters: list[FakeMaster]) -> list[str | None]:
-    return [master.keys.get("r") for master in masters]
-
-
 def queues(masters: list[FakeMaster]) -> list[bytes]:
     names = commands.queue_keys(b"r")
     return [name for master in masters for name in names if master._data.find(name)[0] is not None]
-
-
-@pytest.fixture
-async def other(masters: list[FakeMaster]) -> AsyncIterator[Redlock]:
-    """Another program's manager."""
-    async with Redlock(masters, restart_guard="off") as redlock:
-        yield redlock
 
 
 class Holder:
@@ -91,10 +87,6 @@ async def holding(redlock: Redlock, **options: object) -> Holder:
     holder = Holder(redlock, **options)
     await holder.entered.wait()
     return holder
-
-
-async def whole(awaitable: Awaitable[object]) -> object:
-    return await awaitable
 
 
 async def test_there_is_nothing_to_free(redlock: Redlock, masters: list[FakeMaster]) -> None:
@@ -139,24 +131,23 @@ async def test_the_holder_is_told_before_anybody_gets_in(
             await waiter.entered.wait()
             await waiter.end()
     await asyncio.sleep(4)
-    assert locks(masters) == [None] * 5
+    assert values(masters) == [None] * 5
     assert not queues(masters)
 
 
 async def test_nobody_gets_in_before_and_the_lock_is_free_after(
     redlock: Redlock, other: Redlock, masters: list[FakeMaster]
 ) -> None:
-    for master in masters:
-        master.set("r", "theirs", 3_600_000)
+    occupy(masters, ttl=3_600_000)
     task = asyncio.create_task(redlock.force_release("r"))
     await asyncio.sleep(GRACE - 0.01)
-    assert all(value is not None and value.endswith(STAMP.decode()) for value in locks(masters))
+    assert all(value is not None and value.endswith(STAMP.decode()) for value in values(masters))
     assert all(0 < master.pttl("r") <= LIVES * 1000 for master in masters)
     state = await other.inspect("r")
     assert str(state.holder).startswith("released by force (")
     assert await other.lock("r").try_acquire() is None
     assert await task
-    assert locks(masters) == [None] * 5
+    assert values(masters) == [None] * 5
     async with other.lock("r", wait=0):
         pass
 
@@ -169,8 +160,8 @@ async def test_values_that_end_are_taken_from_others_and_kept_from_nobody(
         master.set("r", value, 5_000)
         master.set("x", value)
     assert await redlock.force_release("r")
-    assert locks(masters) == [None] * 5
-    assert [master.keys.get("x") for master in masters] == ["a", "b", "b", "c", None]
+    assert values(masters) == [None] * 5
+    assert values(masters, "x") == ["a", "b", "b", "c", None]
 
 
 @pytest.mark.promise("S7")
@@ -230,8 +221,7 @@ async def test_a_lock_that_is_just_being_acquired_here_is_lost_too(
     redlock: Redlock, masters: list[FakeMaster]
 ) -> None:
     """Its answers come late, so that there is no lease yet when its key is revoked."""
-    for master in masters[2:]:
-        master.latency = 0.04
+    slow(masters[2:], 0.04)
     holder = Holder(redlock)
     await asyncio.sleep(0.025)
     assert await redlock.force_release("r")
@@ -246,22 +236,20 @@ async def test_a_hung_minority_costs_one_time_out_and_is_cleaned_later(
 ) -> None:
     holder = await holding(redlock if own else other, ttl=60_000)
     await asyncio.sleep(0.2)
-    for master in masters[:hung]:
-        master.hang()
+    hang(masters[:hung])
     began = now()
     assert await redlock.force_release("r")
     assert now() - began == pytest.approx(TIMEOUT + GRACE + 2 * LATENCY)
     assert await holder.why() == BY_FORCE
     async with other.lock("r", ttl=60_000) as lease:
-        for master in masters:
-            master.resume()
+        resume(masters)
         await asyncio.sleep(1)
-        assert locks(masters)[hung:] == [lease.token] * (5 - hung)
-        assert all(value in (None, lease.token) for value in locks(masters)[:hung])
+        assert values(masters)[hung:] == [lease.token] * (5 - hung)
+        assert all(value in (None, lease.token) for value in values(masters)[:hung])
         assert lease.valid
         await lease.extend()
     await asyncio.sleep(1)
-    assert locks(masters) == [None] * 5
+    assert values(masters) == [None] * 5
 
 
 @pytest.mark.promise("S3")
@@ -270,8 +258,7 @@ async def test_a_master_that_comes_back_frees_what_was_seen_and_nothing_else(
     redlock: Redlock, masters: list[FakeMaster], away: str
 ) -> None:
     """One comes back with what was revoked, one with a successor's key."""
-    for master in masters:
-        master.set("r", "theirs", 3_600_000)
+    occupy(masters, ttl=3_600_000)
     late, taken = masters[:2]
     for master in (late, taken):
         if away in ("hung", "condemned"):
@@ -285,15 +272,14 @@ async def test_a_master_that_comes_back_frees_what_was_seen_and_nothing_else(
         late.cut()
     taken.set("r", "successor's", 3_600_000)
     assert await task
-    assert locks(masters)[2:] == [None] * 3
+    assert values(masters)[2:] == [None] * 3
     assert late.keys.get("r") == "theirs" or away == "cut"
     if away == "condemned":
         await asyncio.sleep(5)
     late._alive = taken._alive = True
-    for master in masters:
-        master.resume()
+    resume(masters)
     await asyncio.sleep(3)
-    assert locks(masters) == [None, "successor's", None, None, None]
+    assert values(masters) == [None, "successor's", None, None, None]
     assert [len(master.debts) for master in redlock._opener.session().links] == [0] * 5
 
 
@@ -305,30 +291,27 @@ async def test_a_hung_majority_is_an_error_and_does_it_later(
 ) -> None:
     holder = await holding(redlock if own else other, ttl=60_000)
     await asyncio.sleep(0.2)
-    for master in masters[:hung]:
-        master.hang()
+    hang(masters[:hung])
     with pytest.raises(QuorumUnavailableError) as caught:
         await redlock.force_release("r")
     assert [vote.answer for vote in caught.value.votes[:hung]] == [Answer.TIMED_OUT] * hung
     assert caught.value.attempts == 0
     if hung == 5:
         await holder.end()
-        for master in masters:
-            master.resume()
+        resume(masters)
         await asyncio.sleep(1)
     else:
         await asyncio.sleep(0.6)
-        assert locks(masters)[hung:] == [None] * (5 - hung)
+        assert values(masters)[hung:] == [None] * (5 - hung)
         assert holder.left_at, "one revocation is enough to know"
         rival = Holder(other if own else redlock)
-        for master in masters:
-            master.resume()
+        resume(masters)
         assert await holder.why() == BY_FORCE
         await rival.entered.wait()
         assert holder.left_at < rival.at
         await rival.end()
         await asyncio.sleep(1)
-    assert locks(masters) == [None] * 5
+    assert values(masters) == [None] * 5
 
 
 @pytest.mark.parametrize("hung", [0, 3])
@@ -336,8 +319,7 @@ async def test_too_few_answers_to_know_that_there_is_nothing(
     redlock: Redlock, masters: list[FakeMaster], hung: int
 ) -> None:
     masters[4].set("x", "theirs")
-    for master in masters[:hung]:
-        master.hang()
+    hang(masters[:hung])
     if hung:
         with pytest.raises(QuorumUnavailableError, match="m4: held by nobody"):
             await redlock.force_release("r")
@@ -350,31 +332,27 @@ async def test_masters_that_hang_between_two_steps(
     redlock: Redlock, masters: list[FakeMaster]
 ) -> None:
     """Those that revoked it and hang then are an error; the rest ends by itself."""
-    for master in masters:
-        master.set("r", "theirs", 3_600_000)
+    occupy(masters, ttl=3_600_000)
     task = asyncio.create_task(redlock.force_release("r"))
     await asyncio.sleep(0.1)
-    for master in masters[:3]:
-        master.hang()
+    hang(masters[:3])
     with pytest.raises(QuorumUnavailableError):
         await task
-    for master in masters[:3]:
-        master.resume()
+    resume(masters[:3])
     await asyncio.sleep(LIVES)
-    assert locks(masters) == [None] * 5
+    assert values(masters) == [None] * 5
 
 
 async def test_quarantined_masters_are_freed_and_do_not_count(masters: list[FakeMaster]) -> None:
     async with Redlock(masters) as redlock:
-        for master in masters:
-            master.set("r", "theirs", 3_600_000)
+        occupy(masters, ttl=3_600_000)
         for master in masters[:2]:
             master.restart()
             master.set("r", "theirs", 3_600_000)
         await asyncio.sleep(2)
         assert "2 quarantined" in repr(redlock)
         assert await redlock.force_release("r")
-        assert locks(masters) == [None] * 5
+        assert values(masters) == [None] * 5
         masters[2].restart()
         await asyncio.sleep(2)
         with pytest.raises(QuorumUnavailableError, match="quarantined"):
@@ -385,11 +363,10 @@ async def test_another_kind_of_key_is_left_alone(
     redlock: Redlock, masters: list[FakeMaster]
 ) -> None:
     masters[0]._data.zadd(b"r", 1.0, b"x")
-    for master in masters[1:]:
-        master.set("r", "theirs", 3_600_000)
+    occupy(masters[1:], ttl=3_600_000)
     assert await redlock.force_release("r")
     assert masters[0]._data.zall(b"r") == {b"x": 1.0}
-    assert locks(masters)[1:] == [None] * 4
+    assert values(masters)[1:] == [None] * 4
     for master in masters[1:]:
         master._data.zadd(b"r", 1.0, b"x")
     with pytest.raises(
@@ -408,7 +385,7 @@ async def test_scripts_that_were_forgotten_are_sent_again(
         for script in (scripts.REVOKE, scripts.LEAVE):
             before(master, script, Forgets(master))
     assert await redlock.force_release("r")
-    assert locks(masters) == [None] * 5
+    assert values(masters) == [None] * 5
 
 
 class Forgets:
@@ -433,24 +410,22 @@ async def test_who_gets_the_lock_meanwhile_keeps_it(
     began = now()
     assert not await redlock.force_release("r")
     assert now() - began == pytest.approx(3 * LATENCY)
-    assert locks(masters) == ["successor's"] * 5
+    assert values(masters) == ["successor's"] * 5
 
 
 async def test_two_who_release_by_force_at_once(
     redlock: Redlock, other: Redlock, masters: list[FakeMaster]
 ) -> None:
-    for master in masters:
-        master.set("r", "theirs", 3_600_000)
+    occupy(masters, ttl=3_600_000)
     first = asyncio.create_task(redlock.force_release("r"))
     await asyncio.sleep(0.1)
     assert await other.force_release("r")
     assert await first
-    assert locks(masters) == [None] * 5
+    assert values(masters) == [None] * 5
 
 
 async def test_closing_meanwhile(masters: list[FakeMaster]) -> None:
-    for master in masters:
-        master.set("r", "theirs", 3_600_000)
+    occupy(masters, ttl=3_600_000)
     async with Redlock(masters, restart_guard="off") as redlock:
         task = asyncio.create_task(redlock.force_release("r"))
         await asyncio.sleep(0.1)
@@ -458,7 +433,7 @@ async def test_closing_meanwhile(masters: list[FakeMaster]) -> None:
     with pytest.raises(RedlockError, match="closed"):
         await task
     await asyncio.sleep(LIVES)
-    assert locks(masters) == [None] * 5
+    assert values(masters) == [None] * 5
 
 
 # Who waits.
@@ -513,8 +488,7 @@ async def test_a_waiter_ofthis_process_is_woken_too(
     redlock: Redlock, masters: list[FakeMaster]
 ) -> None:
     """The masters do not tell a connection of what it has done itself."""
-    for master in masters:
-        master.set("r", "theirs", 3_600_000)
+    occupy(masters, ttl=3_600_000)
     seldom = Retry(min_delay=20_000, max_delay=20_000)
     waiter = Holder(redlock, retry=seldom)
     await asyncio.sleep(0.5)
@@ -530,11 +504,10 @@ async def test_masters_where_it_is_free_are_closed_meanwhile(
     redlock: Redlock, other: Redlock, masters: list[FakeMaster]
 ) -> None:
     """So that nobody makes a majority of them and of what it was granted before elsewhere."""
-    for master in masters[:2]:
-        master.set("r", "theirs", 3_600_000)
+    occupy(masters[:2], ttl=3_600_000)
     task = asyncio.create_task(redlock.force_release("r"))
     await asyncio.sleep(0.1)
-    assert len(set(locks(masters))) == 1
+    assert len(set(values(masters))) == 1
     assert await other.lock("r").try_acquire() is None
     assert await task
     async with other.lock("r", wait=0):
@@ -546,8 +519,7 @@ async def test_a_waiter_does_not_count_on_what_was_revoked(
     redlock: Redlock, other: Redlock, masters: list[FakeMaster]
 ) -> None:
     """Nor while the master hangs that had granted it, and could grant it to others then."""
-    for master in masters[1:]:
-        master.set("r", "theirs", 3_600_000)
+    occupy(masters[1:], ttl=3_600_000)
     waiter = Holder(other, fair=True)
     await asyncio.sleep(0.1)
     assert masters[0].keys["r"] != "theirs"
@@ -561,29 +533,28 @@ async def test_a_waiter_does_not_count_on_what_was_revoked(
     had_two = False
     for _ in range(500):
         await asyncio.sleep(0.001)
-        had_two = had_two or None is not locks(masters)[1] == locks(masters)[2]
+        had_two = had_two or None is not values(masters)[1] == values(masters)[2]
     assert had_two, "which it gives back, for they are too few"
     assert not waiter.entered.is_set(), "it has none that hangs"
     masters[0].resume()
     await waiter.entered.wait()
-    assert locks(masters)[:3] == [locks(masters)[1]] * 3
+    assert values(masters)[:3] == [values(masters)[1]] * 3
     await waiter.end()
 
 
 async def test_a_revocation_is_repeated_for_as_long_as_the_lock_may_live(
     redlock: Redlock, masters: list[FakeMaster]
 ) -> None:
-    for master in masters:
-        master.set("r", "theirs", 40_000)
+    occupy(masters, ttl=40_000)
     task = asyncio.create_task(redlock.force_release("r"))
     await asyncio.sleep(1.2 * LATENCY)
     masters[0].error = "OOM command not allowed when used memory > 'maxmemory'."
     assert await task
     await asyncio.sleep(20)
-    assert locks(masters) == ["theirs"] + [None] * 4
+    assert values(masters) == ["theirs"] + [None] * 4
     masters[0].error = ""
     await asyncio.sleep(1)
-    assert locks(masters) == [None] * 5
+    assert values(masters) == [None] * 5
 
 
 # Cancellation.
@@ -595,8 +566,7 @@ async def held(who: str, redlock: Redlock, other: Redlock, masters: list[FakeMas
     await asyncio.sleep(0.15)
     if who == "stranger's":
         await holder.end()
-        for master in masters:
-            master.set("r", "theirs", 3_600_000)
+        occupy(masters, ttl=3_600_000)
     return holder
 
 
@@ -611,8 +581,7 @@ async def serve(rival: Holder, holder: Holder, masters: list[FakeMaster]) -> boo
         else:
             await holder.end()
     elif not revoked:
-        for master in masters:
-            master.delete("r")
+        delete(masters)
     await rival.entered.wait()
     await rival.end()
     return revoked
@@ -634,21 +603,19 @@ async def test_a_cancellation_at_any_place_leaves_it_free_or_untouched(
     sent_away = []
     for place in itertools.count(1):
         holder = await held(who, redlock, other, masters)
-        for master in masters[:hung]:
-            master.hang()
+        hang(masters[:hung])
         call = cancelled_at(place, redlock.force_release("r"), when=when)
-        task = asyncio.create_task(whole(call))
+        task = asyncio.create_task(in_coroutine(call))
         await asyncio.wait([task])
         rival = Holder(other)
         await asyncio.sleep(0.01)
-        for master in masters:
-            master.resume()
+        resume(masters)
         await asyncio.sleep(1)
         sent_away.append(await serve(rival, holder, masters))
         for master in masters:
             master.commands.clear()
         await asyncio.sleep(1)
-        assert locks(masters) == [None] * 5, f"suspension {place}"
+        assert values(masters) == [None] * 5, f"suspension {place}"
         if not task.cancelled():
             assert isinstance(task.exception(), QuorumUnavailableError | None)
             break
@@ -715,7 +682,7 @@ class Story:
                 loop.call_later(chance.uniform(0, 0.8), hurt.cut)
             await asyncio.gather(*tasks)
             await asyncio.sleep(2)
-            assert locks(masters) == [None] * 5
+            assert values(masters) == [None] * 5
             assert not queues(masters)
 
 

@@ -13,18 +13,11 @@ from redlock_aio._transport.master import Master
 from redlock_aio._transport.sentinels import Route
 from redlock_aio.testing import FakeMaster
 
+from .kit import delete, hang, now, occupy, resume, values
 from .links import FarLink
 
 TRANSIT = 0.0012
 """Seconds after which a first round has been answered, and the next is on its way."""
-
-
-def now() -> float:
-    return asyncio.get_running_loop().time()
-
-
-def locks(masters: list[FakeMaster]) -> list[str | None]:
-    return [master.keys.get("r") for master in masters]
 
 
 @pytest.fixture
@@ -142,12 +135,6 @@ async def room() -> AsyncIterator[Room]:
     assert room.most == 1, "two at once"
 
 
-def theirs(masters: list[FakeMaster]) -> None:
-    """Let a stranger have the lock."""
-    for master in masters:
-        master.set("r", "theirs", 3_600_000)
-
-
 @pytest.mark.promise("S1")
 async def test_a_holder_is_told_by_one_master_that_had_granted_the_lock(
     redlock: Redlock, forcer: Redlock, rival: Redlock, room: Room
@@ -198,7 +185,7 @@ async def test_a_fair_waiter_adds_up_no_grants_from_before_and_after(
     """Nobody has a fault; the waiter may not listen, so nobody calls it."""
     for master in masters:
         master.forbid |= set() if channels else {"SUBSCRIBE"}
-    theirs(masters[:3])
+    occupy(masters[:3], ttl=3_600_000)
     async with contextlib.AsyncExitStack() as stack:
         waiter, forcer, rival = [
             await stack.enter_async_context(Redlock(masters, restart_guard="off")) for _ in range(3)
@@ -209,7 +196,7 @@ async def test_a_fair_waiter_adds_up_no_grants_from_before_and_after(
         await asyncio.sleep(1.2)
         room.send(rival, "rival")
         await asyncio.sleep(0.02)
-        assert locks(masters)[3] == locks(masters)[4] != "theirs"
+        assert values(masters)[3] == values(masters)[4] != "theirs"
         assert await forcer.force_release("r")
         await asyncio.sleep(2)
         assert len(room.inside) == 1
@@ -221,23 +208,21 @@ async def test_what_has_not_confirmed_a_revocation_is_not_freed_early(
     redlock: Redlock, forcer: Redlock, rival: Redlock, masters: list[FakeMaster], room: Room
 ) -> None:
     """Two masters hang when they are to hear of it, and run all of it at once afterwards."""
-    theirs(masters[:3])
+    occupy(masters[:3], ttl=3_600_000)
     for link in redlock._opener.session().links[1:3]:
         slow(link, 0.02)
     room.send(redlock, "waiter", fair=True)
     await asyncio.sleep(0.3)
     room.send(rival, "rival", retry=Retry(min_delay=1, max_delay=5))
     await asyncio.sleep(0.1)
-    assert locks(masters)[3] == locks(masters)[4] != "theirs"
+    assert values(masters)[3] == values(masters)[4] != "theirs"
     forcing = asyncio.create_task(forcer.force_release("r"))
     await asyncio.sleep(TRANSIT)
-    for master in masters[3:]:
-        master.hang()
+    hang(masters[3:])
     for _ in range(2_000):
         await asyncio.sleep(0 if room.inside else 0.0005)
     await asyncio.sleep(0.003)
-    for master in masters[3:]:
-        master.resume()
+    resume(masters[3:])
     await forcing
     await asyncio.sleep(1)
     assert len(room.inside) == 1
@@ -246,7 +231,7 @@ async def test_what_has_not_confirmed_a_revocation_is_not_freed_early(
 async def test_a_late_revocation_does_not_take_the_lock_of_the_next(
     redlock: Redlock, forcer: Redlock, masters: list[FakeMaster], room: Room
 ) -> None:
-    theirs(masters[:2])
+    occupy(masters[:2], ttl=3_600_000)
     masters[2].set("r", "another's", 3_600_000)
     room.send(redlock, "waiter", fair=True)
     await asyncio.sleep(0.3)
@@ -257,10 +242,10 @@ async def test_a_late_revocation_does_not_take_the_lock_of_the_next(
     assert await forcing
     await asyncio.sleep(1)
     assert room.inside == ["waiter"]
-    mine = locks(masters)[0]
+    mine = values(masters)[0]
     await asyncio.sleep(7)
     assert room.inside == ["waiter"]
-    assert locks(masters) == [mine] * 5
+    assert values(masters) == [mine] * 5
 
 
 @pytest.mark.promise("S1")
@@ -274,8 +259,7 @@ async def test_one_manager_never_believes_in_two(
     async with Redlock(masters, restart_guard="off") as redlock:
         old = await redlock.lock(*names, on_lost="flag").acquire()
         await asyncio.sleep(0.2)
-        for master in masters:
-            master.delete("a")
+        delete(masters, "a")
         new = await redlock.lock("a", on_lost="flag").try_acquire()
         assert new is not None
         await asyncio.sleep(0.01)

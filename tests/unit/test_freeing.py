@@ -9,6 +9,8 @@ from redlock_aio import LockNotHeldError, Redlock
 from redlock_aio._protocol.scripts import RELEASE
 from redlock_aio.testing import FakeMaster
 
+from .kit import delete, hang, keys
+
 pytestmark = pytest.mark.promise("S3")
 
 COMMAND = "DELIFEQ"
@@ -74,14 +76,14 @@ async def test_a_command_that_is_withdrawn_costs_one_answer_and_is_not_used_agai
     clock = asyncio.get_running_loop().time
     began = clock()
     await leases[0].release()
-    assert [master.keys for master in masters[:3]] == [{"s": leases[1].token}] * 3
+    assert keys(masters[:3]) == [{"s": leases[1].token}] * 3
     assert clock() - began == pytest.approx(0.002, abs=0.0005)  # two round trips
     await leases[1].release()
     assert clock() - began == pytest.approx(0.003, abs=0.0005)
     await asyncio.sleep(0.01)
     assert [releases(master) for master in masters[:3]] == [["command", "script", "script"]] * 3
     assert not any(command[:2] == [COMMAND.encode(), b"s"] for command in masters[0].commands)
-    assert [master.keys for master in masters] == [{}] * 5
+    assert keys(masters) == [{}] * 5
     assert all("0 debts" in repr(master) for master in redlock._opener.session().links)
 
 
@@ -101,13 +103,13 @@ def refuse(master: FakeMaster) -> None:
     master.forbid.add(COMMAND)
 
 
-def hang(master: FakeMaster) -> None:
-    """Let it hear nothing on this connection any more, and come back on another."""
+def hang_for_a_while(master: FakeMaster) -> None:
+    """Make *master* hang on this connection until another has been made."""
     master.hang()
     asyncio.get_running_loop().call_later(3, master.resume)
 
 
-@pytest.mark.parametrize("happens", [refuse, hang])
+@pytest.mark.parametrize("happens", [refuse, hang_for_a_while])
 async def test_a_command_that_is_not_confirmed_is_repeated_as_a_script(
     redlock: Redlock, masters: list[FakeMaster], happens: Callable[[FakeMaster], None]
 ) -> None:
@@ -117,7 +119,7 @@ async def test_a_command_that_is_not_confirmed_is_repeated_as_a_script(
     await lease.release()
     await asyncio.sleep(5)
     assert releases(masters[0])[-1] == "script"
-    assert [master.keys for master in masters] == [{}] * 5
+    assert keys(masters) == [{}] * 5
     assert "0 debts" in repr(redlock._opener.session().links[0])
 
 
@@ -126,8 +128,7 @@ async def test_it_tells_as_well_who_has_lost_the_lock_before(
     redlock: Redlock, masters: list[FakeMaster], gone: int
 ) -> None:
     lease = await redlock.lock("r", auto_extend=False).acquire()
-    for master in masters[:gone]:
-        master.delete("r")
+    delete(masters[:gone])
     if gone < 3:
         await lease.release()
     else:
@@ -141,8 +142,7 @@ async def test_masters_that_are_silent_do_not_say_that_it_was_lost(
     """Two have freed it, one had lost it: that is no majority without it."""
     lease = await redlock.lock("r", auto_extend=False).acquire()
     masters[0].delete("r")
-    for master in masters[3:]:
-        master.hang()
+    hang(masters[3:])
     await lease.release()
 
 

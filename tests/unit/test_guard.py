@@ -10,7 +10,6 @@ import pytest
 
 from redlock_aio import (
     Answer,
-    Lease,
     LockNotAcquiredError,
     QuorumUnavailableError,
     Redlock,
@@ -18,6 +17,8 @@ from redlock_aio import (
 )
 from redlock_aio._rules import timing
 from redlock_aio.testing import FakeMaster, VirtualTimeLoop, cancelled_at
+
+from .kit import hang, in_coroutine, now, restart, resume
 
 MAX_TTL = 10_000
 LASTS = timing.forgetting(MAX_TTL, factor=timing.DRIFT_FACTOR)
@@ -44,10 +45,6 @@ async def young() -> list[FakeMaster]:
     for master in masters:
         master.uptime = 0
     return masters
-
-
-def now() -> float:
-    return asyncio.get_running_loop().time()
 
 
 def states(masters: list[FakeMaster]) -> list[str]:
@@ -174,8 +171,7 @@ async def test_a_majority_that_restarted_empty_lets_nobody_in_before_the_deadlin
     """The lease is neither ended nor extended by masters that have forgotten it."""
     lease = await redlock.lock("r", ttl=MAX_TTL).acquire()
     deadline = now() + lease.remaining / 1000
-    for master in masters[:3]:
-        master.restart()
+    restart(masters[:3])
     restarted = now()
     while now() < deadline - 0.5:
         await asyncio.sleep(0.5)
@@ -408,8 +404,7 @@ async def test_the_error_and_the_log_say_why_and_for_how_long(
     redlock: Redlock, masters: list[FakeMaster], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "redlock_aio")
-    for master in masters[:3]:
-        master.restart()
+    restart(masters[:3])
     await asyncio.sleep(1.1)
     assert repr(redlock) == "<Redlock 5 masters, 5 up, 3 quarantined, 0 leases>"
     with pytest.raises(QuorumUnavailableError) as caught:
@@ -497,8 +492,7 @@ async def test_a_marker_that_is_not_allowed_is_told(masters: list[FakeMaster]) -
 async def test_who_waits_gets_the_lock_when_the_quarantine_ends(
     redlock: Redlock, masters: list[FakeMaster], fair: bool
 ) -> None:
-    for master in masters[:3]:
-        master.restart()
+    restart(masters[:3])
     restarted = now()
     lease = await redlock.lock("r", fair=fair).acquire()
     assert LASTS <= now() - restarted < LASTS + 0.1
@@ -508,8 +502,7 @@ async def test_who_waits_gets_the_lock_when_the_quarantine_ends(
 async def test_who_waits_does_not_ask_again_and_again(
     redlock: Redlock, masters: list[FakeMaster]
 ) -> None:
-    for master in masters[:3]:
-        master.restart()
+    restart(masters[:3])
     await asyncio.sleep(1)
     for master in masters:
         master.commands.clear()
@@ -550,8 +543,7 @@ async def test_a_lease_released_among_masters_that_forgot_it_was_not_lost(
     redlock: Redlock, masters: list[FakeMaster]
 ) -> None:
     async with redlock.lock("r"):
-        for master in masters[:3]:
-            master.restart()
+        restart(masters[:3])
         await asyncio.sleep(1)
 
 
@@ -560,8 +552,7 @@ async def test_a_lease_released_among_masters_that_forgot_it_was_not_lost(
 async def test_a_minority_that_hangs_does_not_hold_up_the_first_lock(
     masters: list[FakeMaster], hung: int
 ) -> None:
-    for master in masters[:hung]:
-        master.hang()
+    hang(masters[:hung])
     async with guarded(masters) as redlock, redlock.lock("r", wait=0):
         assert now() < 0.06
 
@@ -617,14 +608,11 @@ async def test_a_cancelled_first_use_of_a_new_set_leaves_nothing(
             pass
 
     for place in itertools.count(1):
-        for master in young:
-            master.restart()
-        for master in young[:hung]:
-            master.hang()
-        task = asyncio.create_task(_whole(cancelled_at(place, first_use(), when=when)))
+        restart(young)
+        hang(young[:hung])
+        task = asyncio.create_task(in_coroutine(cancelled_at(place, first_use(), when=when)))
         await asyncio.wait([task])
-        for master in young:
-            master.resume()
+        resume(young)
         await asyncio.sleep(2)
         assert not [master.keys for master in young if master.keys], f"suspension {place}"
         if not task.cancelled():
@@ -632,11 +620,6 @@ async def test_a_cancelled_first_use_of_a_new_set_leaves_nothing(
             assert failed is None or (hung and isinstance(failed, QuorumUnavailableError))
             assert place > 1
             return
-
-
-async def _whole(awaitable: Any) -> Lease | None:
-    result: Lease | None = await awaitable
-    return result
 
 
 @pytest.mark.parametrize("place", range(1, 40))

@@ -12,11 +12,9 @@ from redlock_aio.testing import FakeMaster
 from redlock_aio.testing._fake_lua import Error
 from redlock_aio.testing._fake_pushes import PushReceiver
 
+from .kit import now
+
 pytestmark = pytest.mark.promise("S1")
-
-
-def now() -> float:
-    return asyncio.get_running_loop().time()
 
 
 def state(master: Master) -> str:

@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
 
@@ -18,59 +17,33 @@ from redlock_aio import (
     RedlockError,
 )
 from redlock_aio._protocol.scripts import EXTEND
-from redlock_aio.testing import FakeMaster, VirtualTimeLoop
+from redlock_aio.testing import FakeMaster
 
-from .meddling import fence, ran
-
-LATENCY = 0.001
-KINDS = [
-    {},
-    {"fencing": True},
-    {"fair": True},
-    {"fair": True, "fencing": True},
-]
-EVERY_KIND = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: "+".join(kind) or "plain")
-EVERY_NUMBER = pytest.mark.parametrize("names", [("r",), ("r", "s")], ids=["one", "joint"])
-
-
-def loop() -> VirtualTimeLoop:
-    running = asyncio.get_running_loop()
-    assert isinstance(running, VirtualTimeLoop)
-    return running
+from .kit import (
+    KEYS,
+    KIND,
+    KINDS_AND_KEYS,
+    LATENCY,
+    Kind,
+    delete,
+    fence,
+    locks_of_each,
+    loop,
+    ran,
+    settle,
+)
 
 
-@pytest.fixture
-async def there(masters: list[FakeMaster]) -> AsyncIterator[Redlock]:
-    """The manager of the process that goes on."""
-    async with Redlock(masters, restart_guard="off", name="there") as there:
-        yield there
-
-
-def locks(masters: list[FakeMaster]) -> list[dict[str, str]]:
-    """Return the keys of locks and queues, without the counters."""
-    return [
-        {key: value for key, value in master.keys.items() if "fence" not in key}
-        for master in masters
-    ]
-
-
-async def settle(masters: list[FakeMaster]) -> None:
-    for master in masters:
-        master.resume()
-    await asyncio.sleep(0.5)
-
-
-@EVERY_NUMBER
-@EVERY_KIND
+@KINDS_AND_KEYS
 async def test_the_lock_stays_locked_from_hand_to_hand(
     redlock: Redlock,
     there: Redlock,
     masters: list[FakeMaster],
-    kind: dict[str, Any],
     names: tuple[str, ...],
+    options: Kind,
 ) -> None:
-    lease = await redlock.lock(*names, ttl=5_000, **kind).acquire()
-    old, token = lease.token, lease.fencing_token if "fencing" in kind else None
+    lease = await redlock.lock(*names, ttl=5_000, **options).acquire()
+    old, token = lease.token, lease.fencing_token if "fencing" in options else None
     exported = lease.export()
     assert all(master.keys[name] == old for master in masters for name in names)
     await asyncio.sleep(2)
@@ -91,24 +64,23 @@ async def test_the_lock_stays_locked_from_hand_to_hand(
     assert all(master.keys[name] == adopted.token for master in masters for name in names)
     assert await redlock.lock(*names).try_acquire() is None
     await adopted.release()
-    await settle(masters)
-    assert locks(masters) == [{}] * 5
+    await settle(masters, 0.5)
+    assert locks_of_each(masters) == [{}] * 5
 
 
-@EVERY_KIND
+@KIND
 async def test_an_adopted_lease_is_lost_guarded_and_left_like_any_other(
-    redlock: Redlock, there: Redlock, masters: list[FakeMaster], kind: dict[str, Any]
+    redlock: Redlock, there: Redlock, masters: list[FakeMaster], kind: Kind
 ) -> None:
     exported = (await redlock.lock("r", **kind).acquire()).export()
     with pytest.raises(LockLostError, match="no longer has its key"):
         async with await there.adopt(exported) as lease:
             await asyncio.sleep(1)
-            for master in masters[:3]:
-                master.delete("r")
+            delete(masters[:3])
             await asyncio.sleep(1)
     assert lease.lost.is_set()
-    await settle(masters)
-    assert locks(masters) == [{}] * 5
+    await settle(masters, 0.5)
+    assert locks_of_each(masters) == [{}] * 5
     exported = (await redlock.lock("r", **kind).acquire()).export()
     async with await there.adopt(exported, on_lost="flag", auto_extend=False) as lease:
         await asyncio.sleep(11)
@@ -118,7 +90,7 @@ async def test_an_adopted_lease_is_lost_guarded_and_left_like_any_other(
         await there.adopt(exported)
         gc.collect()
     await asyncio.sleep(11)
-    assert locks(masters) == [{}] * 5
+    assert locks_of_each(masters) == [{}] * 5
 
 
 async def test_here_the_lease_is_over(redlock: Redlock, masters: list[FakeMaster]) -> None:
@@ -143,7 +115,7 @@ async def test_here_the_lease_is_over(redlock: Redlock, masters: list[FakeMaster
     del lease
     gc.collect()  # and warns nobody
     await asyncio.sleep(0.2)
-    assert locks(masters) == [{}] * 5  # the receiver never came
+    assert locks_of_each(masters) == [{}] * 5  # the receiver never came
     assert isinstance(exported, str)
 
 
@@ -210,7 +182,7 @@ async def test_those_who_stand_in_line_go_on(redlock: Redlock, there: Redlock) -
     await waiter.result().release()
 
 
-@EVERY_NUMBER
+@KEYS
 @pytest.mark.promise("S8")
 async def test_the_next_in_a_queue_gets_it_at_once(
     redlock: Redlock, there: Redlock, masters: list[FakeMaster], names: tuple[str, ...]
@@ -258,10 +230,10 @@ async def test_one_handed_on_twice_is_held_by_the_last(
         lease = await manager.adopt(lease.export())
     assert lease.fencing_token == token
     assert lease.token.endswith('@there{"a":1}')
-    assert locks(masters) == [{"r": lease.token}] * 5
+    assert locks_of_each(masters) == [{"r": lease.token}] * 5
     await lease.release()
-    await settle(masters)
-    assert locks(masters) == [{}] * 5
+    await settle(masters, 0.5)
+    assert locks_of_each(masters) == [{}] * 5
 
 
 async def test_what_others_see_of_it(redlock: Redlock, there: Redlock) -> None:

@@ -14,10 +14,24 @@ from redlock_aio._protocol.lease_export import exported as text_of, imported
 from redlock_aio._protocol.scripts import ADOPT
 from redlock_aio.testing import FakeMaster
 
-from .meddling import before, count_up, counter, fence, ran
-from .test_handing import EVERY_KIND, EVERY_NUMBER, LATENCY, locks, loop, settle, there
-
-__all__ = ("there",)
+from .kit import (
+    KEYS,
+    KIND,
+    LATENCY,
+    before,
+    count_up,
+    counter,
+    delete,
+    fence,
+    hang,
+    keys,
+    locks_of_each,
+    loop,
+    ran,
+    resume,
+    settle,
+    values,
+)
 
 
 @pytest.mark.promise("S7")
@@ -35,8 +49,8 @@ async def test_a_text_with_a_high_fencing_token_does_not_use_up_the_numbers(
     )
     with pytest.raises(LockLostError, match=f"{TOO_FAR_AHEAD} .*ahead of its clock"):
         await there.adopt(text_of(tampered))
-    await settle(masters)
-    assert locks(masters) == [{}] * 5
+    await settle(masters, 0.5)
+    assert locks_of_each(masters) == [{}] * 5
     assert {counter(master) for master in masters} == {token}
     async with redlock.lock(*names, fencing=True, wait=0) as later:
         assert token < later.fencing_token < token + 10_000_000
@@ -79,37 +93,34 @@ async def test_what_is_over_is_refused_at_once(
     assert loop().time() == began
     assert not any(ran(master, ADOPT) for master in masters)
     await asyncio.sleep(0.01)
-    assert locks(masters) == [{}] * 5  # nobody waits for what nobody holds
+    assert locks_of_each(masters) == [{}] * 5  # nobody waits for what nobody holds
 
 
 @pytest.mark.promise("S4")
 @pytest.mark.parametrize("gone", range(2**5))
-@EVERY_KIND
+@KIND
 async def test_what_is_gone_is_not_set_again_and_does_not_count(
     redlock: Redlock, there: Redlock, masters: list[FakeMaster], kind: dict[str, Any], gone: int
 ) -> None:
     lease = await redlock.lock("r", ttl=3_000, **kind).acquire()
     exported = lease.export()
     without = [master for i, master in enumerate(masters) if gone & 1 << i]
-    for master in without:
-        master.delete("r")
+    delete(without)
     if len(without) >= 3:
         with pytest.raises(LockLostError) as caught:
             await there.adopt(exported)
         assert caught.value.reason.startswith(NOT_THERE)
-        await settle(masters)
-        assert locks(masters) == [{}] * 5
+        await settle(masters, 0.5)
+        assert locks_of_each(masters) == [{}] * 5
         return
     adopted = await there.adopt(exported)
     await asyncio.sleep(0.01)
     assert [vote.answer for vote in adopted.votes] == [
         Answer.HELD if master in without else Answer.GRANTED for master in masters
     ]
-    assert [master.keys.get("r") for master in masters] == [
-        None if master in without else adopted.token for master in masters
-    ]
+    assert values(masters) == [None if master in without else adopted.token for master in masters]
     await asyncio.sleep(1.5)  # an extension sets it again
-    assert [master.keys.get("r") for master in masters] == [adopted.token] * 5
+    assert values(masters) == [adopted.token] * 5
     await adopted.release()
 
 
@@ -130,12 +141,12 @@ async def test_of_several_all_must_be_there(
     masters[2].set("s", "theirs")
     with pytest.raises(LockLostError, match="no longer has its key"):
         await there.adopt(exported)
-    await settle(masters)
-    assert locks(masters) == [{}, {"r": "theirs"}, {"s": "theirs"}, {}, {}]
+    await settle(masters, 0.5)
+    assert locks_of_each(masters) == [{}, {"r": "theirs"}, {"s": "theirs"}, {}, {}]
 
 
 @pytest.mark.promise("S7")
-@EVERY_NUMBER
+@KEYS
 async def test_one_that_was_overtaken_is_refused(
     redlock: Redlock, there: Redlock, masters: list[FakeMaster], names: tuple[str, ...]
 ) -> None:
@@ -150,8 +161,8 @@ async def test_one_that_was_overtaken_is_refused(
     count_up(masters[2], name=names[-1])
     with pytest.raises(LockLostError, match=OVERTAKEN):
         await there.adopt(exported)
-    await settle(masters)
-    assert locks(masters) == [{}] * 5
+    await settle(masters, 0.5)
+    assert locks_of_each(masters) == [{}] * 5
 
 
 async def test_a_counter_that_is_lower_is_raised(
@@ -175,8 +186,7 @@ async def test_masters_that_do_not_answer_are_asked_again(
     """For as long as the lease can last; who comes back in time is enough."""
     lease = await redlock.lock("r", ttl=1_000).acquire()
     exported = lease.export()
-    for master in masters[:hung]:
-        master.hang()
+    hang(masters[:hung])
     began = loop().time()
     if hung <= 2:
         adopted = await there.adopt(exported)
@@ -184,30 +194,28 @@ async def test_masters_that_do_not_answer_are_asked_again(
     else:
         task = asyncio.create_task(there.adopt(exported))
         await asyncio.sleep(0.7)
-        for master in masters[: hung - 2]:
-            master.resume()
+        resume(masters[: hung - 2])
         adopted = await task
         assert loop().time() - began == pytest.approx(0.8, abs=0.11)
         # It is counted from the round that was won, and that is a late one.
         assert 880 < adopted.remaining < 990
     assert adopted.token.endswith("@there")
-    await settle(masters)
-    assert locks(masters) == [{"r": adopted.token}] * 5
+    await settle(masters, 0.5)
+    assert locks_of_each(masters) == [{"r": adopted.token}] * 5
     await adopted.release()
-    await settle(masters)
-    assert locks(masters) == [{}] * 5
+    await settle(masters, 0.5)
+    assert locks_of_each(masters) == [{}] * 5
 
 
 @pytest.mark.promise("S3")
-@EVERY_KIND
+@KIND
 async def test_it_is_given_up_when_the_lease_is_over(
     redlock: Redlock, there: Redlock, masters: list[FakeMaster], kind: dict[str, Any]
 ) -> None:
     lease = await redlock.lock("r", ttl=1_000, **kind).acquire()
     left = lease.remaining / 1000
     exported = lease.export()
-    for master in masters[:3]:
-        master.hang()
+    hang(masters[:3])
     began = loop().time()
     with pytest.raises(LockLostError) as caught:
         await there.adopt(exported)
@@ -215,8 +223,8 @@ async def test_it_is_given_up_when_the_lease_is_over(
     assert caught.value.reason.startswith(TOO_FEW)
     assert "m0: timed out" in caught.value.reason
     assert "m4: granted" in caught.value.reason
-    await settle(masters)
-    assert locks(masters) == [{}] * 5
+    await settle(masters, 0.5)
+    assert locks_of_each(masters) == [{}] * 5
 
 
 async def test_a_master_that_was_away_is_freed_of_the_old_value(
@@ -235,14 +243,14 @@ async def test_a_master_that_was_away_is_freed_of_the_old_value(
     assert masters[1].keys == {}
     await adopted.extend()
     await asyncio.sleep(0.1)
-    assert [master.keys for master in masters] == [{"r": adopted.token}] * 5
+    assert keys(masters) == [{"r": adopted.token}] * 5
     await adopted.release()
-    await settle(masters)
-    assert locks(masters) == [{}] * 5
+    await settle(masters, 0.5)
+    assert locks_of_each(masters) == [{}] * 5
 
 
 @pytest.mark.promise("S3")
-@EVERY_KIND
+@KIND
 async def test_what_the_exporter_has_said_and_comes_late_is_cleaned_up(
     redlock: Redlock, there: Redlock, masters: list[FakeMaster], kind: dict[str, Any]
 ) -> None:
@@ -250,12 +258,12 @@ async def test_what_the_exporter_has_said_and_comes_late_is_cleaned_up(
     lease = await redlock.lock("r", ttl=1_000, **kind).acquire()
     old = lease.token
     await (await there.adopt(lease.export())).release()
-    await settle(masters)
+    await settle(masters, 0.5)
     masters[0].set("r", old)
     async with redlock.lock("r", wait=0) as lease:
-        assert [master.keys["r"] for master in masters] == [old] + [lease.token] * 4
+        assert values(masters) == [old] + [lease.token] * 4
     await asyncio.sleep(0.6)
-    assert locks(masters) == [{}] * 5
+    assert locks_of_each(masters) == [{}] * 5
 
 
 async def test_a_closed_exporter_leaves_the_lock_as_it_is(
@@ -281,7 +289,7 @@ async def test_a_master_without_a_vote_does_as_it_is_told_and_does_not_count(
         await asyncio.sleep(0.01)
         said = [vote.answer for vote in adopted.votes]
         assert said == [Answer.QUARANTINED] * 2 + [Answer.GRANTED] * 3
-        assert [master.keys["r"] for master in masters] == [adopted.token] * 5
+        assert values(masters) == [adopted.token] * 5
         exported = adopted.export()
         masters[2].restart()
         await asyncio.sleep(0.5)
@@ -298,8 +306,8 @@ async def test_masters_that_have_forgotten_the_script_are_given_it_again(
         master._scripts.clear()
     async with await there.adopt(lease.export()):
         pass
-    await settle(masters)
-    assert locks(masters) == [{}] * 5
+    await settle(masters, 0.5)
+    assert locks_of_each(masters) == [{}] * 5
 
 
 @pytest.mark.promise("S4")
@@ -312,8 +320,8 @@ async def test_one_that_was_over_when_the_majority_was_counted_is_not_revived(
     before(masters[4], ADOPT, lambda: loop().suspend(0.6))
     with pytest.raises(LockLostError, match="'r' lost: too few masters answered before"):
         await there.adopt(exported)
-    await settle(masters)
-    assert locks(masters) == [{}] * 5
+    await settle(masters, 0.5)
+    assert locks_of_each(masters) == [{}] * 5
 
 
 @pytest.mark.parametrize("boot", ["", "f" * 16])
@@ -328,14 +336,13 @@ async def test_the_instants_of_another_machine_mean_nothing(
         assert 4_990 < (lease._hold.ends - loop().boottime()) * 1000 <= 5_000
         assert 2_990 < (lease._hold.keep_until - loop().boottime()) * 1000 <= 3_000
     exported = text_of(dataclasses.replace(imported(lease.export()), boot=boot, at=1e9))
-    for master in masters[:3]:
-        master.hang()
+    hang(masters[:3])
     began = loop().time()
     with pytest.raises(LockLostError, match=TOO_FEW):
         await there.adopt(exported)
     assert 0.97 < loop().time() - began <= 1
-    await settle(masters)
-    assert locks(masters) == [{}] * 5
+    await settle(masters, 0.5)
+    assert locks_of_each(masters) == [{}] * 5
 
 
 @pytest.mark.promise("S3")
@@ -343,21 +350,19 @@ async def test_a_master_that_only_an_earlier_round_has_reached_is_cleaned_as_wel
     redlock: Redlock, there: Redlock, masters: list[FakeMaster]
 ) -> None:
     exported = (await redlock.lock("r", ttl=60_000).acquire()).export()
-    for master in masters[1:4]:
-        master.hang()
+    hang(masters[1:4])
     adopting = asyncio.create_task(there.adopt(exported))
     await asyncio.sleep(0.098)  # between the first round and the second
-    for master in masters[1:4]:
-        master.resume()
+    resume(masters[1:4])
     connection = there._opener.session().links[0]._connection
     assert connection is not None
     connection.condemn("as if it were cut")
     lease = await adopting
     assert lease.votes[0].answer is Answer.UNREACHABLE
-    assert [master.keys["r"] for master in masters] == [lease.token] * 5
+    assert values(masters) == [lease.token] * 5
     await lease.release()
-    await settle(masters)
-    assert locks(masters) == [{}] * 5
+    await settle(masters, 0.5)
+    assert locks_of_each(masters) == [{}] * 5
 
 
 @pytest.mark.promise("S8")
@@ -384,5 +389,5 @@ async def test_the_next_in_a_queue_gets_what_nobody_could_adopt(
     await asyncio.sleep(0.006)
     assert waiter.done()
     await waiter.result().release()
-    await settle(masters)
-    assert locks(masters) == [{}] * 5
+    await settle(masters, 0.5)
+    assert locks_of_each(masters) == [{}] * 5

@@ -14,25 +14,33 @@ from redlock_aio import Lease, LockLostError, LockNotHeldError, Redlock, Redlock
 from redlock_aio._protocol.scripts import ADOPT
 from redlock_aio.testing import FakeMaster, cancelled_at
 
-from .meddling import ran
-from .test_cancellation import When, every_place
-from .test_handing import EVERY_KIND, EVERY_NUMBER, KINDS, locks, loop, settle, there
-
-__all__ = ("there",)
-
+from .cancelling import When, every_place
+from .kit import (
+    KEYS,
+    KIND,
+    KINDS,
+    KINDS_AND_KEYS,
+    Kind,
+    hang,
+    locks_of_each,
+    loop,
+    ran,
+    settle,
+    slow,
+    values,
+)
 
 # Several who adopt the same lease.
 
 
 @pytest.mark.promise("S1")
-@EVERY_NUMBER
-@EVERY_KIND
+@KINDS_AND_KEYS
 async def test_one_of_several_gets_it(
-    redlock: Redlock, there: Redlock, masters: list[FakeMaster], kind: Any, names: Any
+    redlock: Redlock, there: Redlock, masters: list[FakeMaster], names: Any, options: Kind
 ) -> None:
     for number in range(20):
         random.seed(number)
-        exported = (await redlock.lock(*names, **kind).acquire()).export()
+        exported = (await redlock.lock(*names, **options).acquire()).export()
         for master in masters:
             master.latency = random.choice([0.001, 0.002, 0.004, 0.008])
         tries = [manager.adopt(exported) for manager in random.sample([redlock, there] * 2, 4)]
@@ -43,21 +51,20 @@ async def test_one_of_several_gets_it(
         for lease in held:
             await asyncio.sleep(11)  # what the others freed is not what it has
             assert lease.valid
-            assert [master.keys.get(names[0]) for master in masters] == [lease.token] * 5
+            assert values(masters, names[0]) == [lease.token] * 5
             await lease.release()
-        await settle(masters)
-        assert locks(masters) == [{}] * 5
+        await settle(masters, 0.5)
+        assert locks_of_each(masters) == [{}] * 5
 
 
 @pytest.mark.promise("S1")
-@EVERY_KIND
+@KIND
 async def test_whoever_is_second_leaves_the_first_alone(
     redlock: Redlock, there: Redlock, masters: list[FakeMaster], kind: Any
 ) -> None:
     """He is refused at once, and frees the old value on those that the first did not reach."""
     exported = (await redlock.lock("r", **kind).acquire()).export()
-    for master in masters[3:]:
-        master.hang()
+    hang(masters[3:])
     lease = await there.adopt(exported)
     for call in (there.adopt, redlock.adopt):
         began = loop().time()
@@ -66,12 +73,12 @@ async def test_whoever_is_second_leaves_the_first_alone(
         assert loop().time() - began < 0.002
     assert lease.valid
     await lease.extend()
-    await settle(masters)
+    await settle(masters, 0.5)
     await asyncio.sleep(5)
-    assert [master.keys["r"] for master in masters] == [lease.token] * 5
+    assert values(masters) == [lease.token] * 5
     await lease.release()
-    await settle(masters)
-    assert locks(masters) == [{}] * 5
+    await settle(masters, 0.5)
+    assert locks_of_each(masters) == [{}] * 5
 
 
 async def test_if_nobody_can_have_a_majority_nobody_has_it_and_nobody_waits_for_it() -> None:
@@ -92,8 +99,8 @@ async def test_if_nobody_can_have_a_majority_nobody_has_it_and_nobody_waits_for_
         assert len(held) <= 1
         for lease in held:
             await lease.release()
-        await settle(masters)
-        assert locks(masters) == [{}] * 4
+        await settle(masters, 0.5)
+        assert locks_of_each(masters) == [{}] * 4
 
 
 async def test_a_replay_gets_nothing(
@@ -107,7 +114,7 @@ async def test_a_replay_gets_nothing(
         with pytest.raises(LockLostError):
             await there.adopt(exported)
         await asyncio.sleep(0.1)
-        assert locks(masters) == [{"r": lease.token}] * 5
+        assert locks_of_each(masters) == [{"r": lease.token}] * 5
 
 
 @pytest.mark.promise("S1")
@@ -117,20 +124,18 @@ async def test_an_answer_to_an_earlier_round_says_nothing_of_a_later_time(
     """Three say yes late to the first round: nothing is believed from the second one on."""
     exported = (await redlock.lock("r", ttl=1_000).acquire()).export()
     began = loop().time()
-    for master in masters[2:]:
-        master.latency = 0.080  # the round waits for 50 ms
+    slow(masters[2:], 0.080)  # the round waits for 50 ms
     lease = asyncio.create_task(there.adopt(exported))
     await asyncio.sleep(0.130)
-    for master in masters[2:]:
-        master.latency = 0.001
+    slow(masters[2:], 0.001)
     adopted = await lease
     rounds = ran(masters[0], ADOPT)
     assert rounds >= 2
     asked = began + (rounds - 1) * 0.1
     assert adopted.remaining <= (asked - loop().time()) * 1000 + 1_000 - 12 + 1
     await adopted.release()
-    await settle(masters)
-    assert locks(masters) == [{}] * 5
+    await settle(masters, 0.5)
+    assert locks_of_each(masters) == [{}] * 5
 
 
 # A small world of an exporter, two adopters and a stranger, in random weather.
@@ -252,10 +257,10 @@ async def test_nobody_believes_beside_another(seed: int) -> None:
         finally:
             weather.cancel()
             await asyncio.wait([weather])
-        await settle(masters)
+        await settle(masters, 0.5)
         await asyncio.sleep(3.5)  # the places in queues of those who could not leave
         alive = [master for master in masters if "dead" not in repr(master)]
-        assert locks(alive) == [{}] * len(alive), world.history
+        assert locks_of_each(alive) == [{}] * len(alive), world.history
         COUNT.append(world.adopted)
 
 
@@ -285,7 +290,7 @@ def handing_over(redlock: Redlock, there: Redlock, names: Any, kind: Any) -> Any
 @pytest.mark.promise("S3")
 @pytest.mark.parametrize("when", ["waiting", "answered"])
 @pytest.mark.parametrize("hung", range(3))
-@EVERY_NUMBER
+@KEYS
 @pytest.mark.parametrize("kind", [{}, {"fair": True}], ids=["plain", "fair"])
 async def test_nothing_stays_wherever_it_is_cancelled(
     redlock: Redlock, there: Redlock, masters: list[FakeMaster], kind: Any, names: Any, hung: int,
@@ -313,8 +318,8 @@ async def cancelled_adoptions(
 
         task = asyncio.create_task(whole())
         await asyncio.wait([task])
-        await settle(masters)
-        assert locks(masters) == [{}] * 5, place
+        await settle(masters, 0.5)
+        assert locks_of_each(masters) == [{}] * 5, place
         if not task.cancelled():
             assert place > 1
             task.result()
@@ -331,12 +336,12 @@ async def test_nothing_stays_of_an_adoption_that_is_cancelled_between_rounds(
     async def use(exported: str) -> None:
         await (await there.adopt(exported)).release()
 
-    def hang() -> None:
+    def hang_three() -> None:
         for master in masters[:3]:
             master.hang()
             loop().call_later(0.32, master.resume)
 
-    await cancelled_adoptions(masters, use, redlock, when, hang)
+    await cancelled_adoptions(masters, use, redlock, when, hang_three)
     assert "0 leases" in repr(there)
 
 
@@ -376,6 +381,6 @@ async def test_closing_ends_an_adoption_and_frees_the_lock(
     with pytest.raises(RedlockError, match="this Redlock was closed"):
         await task
     assert not any("r" in master.keys for master in masters[3:])
-    await settle(masters)
+    await settle(masters, 0.5)
     assert not any("r" in master.keys for master in masters[3:])
     await asyncio.sleep(11)

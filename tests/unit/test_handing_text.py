@@ -30,7 +30,7 @@ from redlock_aio._rules.timing import LONGEST as LONGEST_TIME
 from redlock_aio._rules.validation import LONGEST_RESOURCE, MOST_RESOURCES
 from redlock_aio.testing import FakeMaster
 
-from .meddling import ran
+from .kit import ran
 
 TOKEN = b"q83vASNFZ4mrze8BI0VniavN7wEj"
 VALUE = TOKEN + b'@web-1:4242{"job":"x"}'

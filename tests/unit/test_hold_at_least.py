@@ -7,21 +7,11 @@ from typing import Any
 import pytest
 
 from redlock_aio import LockLostError, LockNotAcquiredError, LockNotHeldError, Redlock
-from redlock_aio.testing import FakeMaster, VirtualTimeLoop
+from redlock_aio.testing import FakeMaster
 
-from .test_cancellation import left
+from .kit import KINDS, LATENCY, delete, hang, keys, loop, remaining_keys, resume, slow, values
 
-LATENCY = 0.001
-KINDS: list[dict[str, Any]] = [
-    {}, {"fencing": True}, {"fair": True}, {"fair": True, "fencing": True}, {"auto_extend": False},
-    {"metadata": {"job": "x"}},
-]  # fmt: skip
-
-
-def loop() -> VirtualTimeLoop:
-    running = asyncio.get_running_loop()
-    assert isinstance(running, VirtualTimeLoop)
-    return running
+OPTIONS = [*KINDS, {"auto_extend": False}, {"metadata": {"job": "x"}}]
 
 
 def pttls(masters: list[FakeMaster], name: str = "r") -> list[int]:
@@ -40,7 +30,7 @@ async def run(redlock: Redlock, *names: str, keep: Any, **options: Any) -> float
     return at
 
 
-@pytest.mark.parametrize("options", KINDS, ids=str)
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
 @pytest.mark.parametrize("keep", [50, 5_000, 70_000, timedelta(days=1)])
 async def test_it_is_kept_from_its_acquisition_on_to_the_ms(
     redlock: Redlock, masters: list[FakeMaster], keep: int | timedelta, options: dict[str, Any]
@@ -59,15 +49,14 @@ async def test_it_is_kept_from_its_acquisition_on_to_the_ms(
     assert ["r" in master.keys for master in masters] == [False] * 5
     if "fair" in options:
         await asyncio.sleep(4)
-        assert not any(b"queue" in key or b"live" in key for m in masters for key in left(m))
+        assert not any(b"queue" in key or b"live" in key for key in remaining_keys(masters))
 
 
 async def test_it_counts_from_when_the_lock_was_had(
     redlock: Redlock, masters: list[FakeMaster]
 ) -> None:
     """Not from when it was asked for; and not from when it was released."""
-    for master in masters:
-        master.latency = 0.04
+    slow(masters, 0.04)
     acquired_at = await run(redlock, keep=1000)
     assert loop().time() == pytest.approx(acquired_at + 0.05)
     ends = [loop().time() + ttl / 1000 for ttl in pttls(masters)]
@@ -85,12 +74,12 @@ async def test_when_the_time_is_over_it_is_released_as_ever(
         await run(redlock, keep=keep)
         said = {master.commands[-1][0] for master in masters}
         assert said == {b"DELIFEQ" if can_free else b"EVALSHA"}
-        assert [master.keys for master in masters] == [{}] * 5
+        assert keys(masters) == [{}] * 5
 
 
 @pytest.mark.parametrize("fair", [False, True])
 @pytest.mark.parametrize("here", [False, True])
-@pytest.mark.parametrize("holder", KINDS, ids=str)
+@pytest.mark.parametrize("holder", OPTIONS, ids=str)
 async def test_who_waits_gets_it_when_that_is_over_and_not_before(
     redlock: Redlock, masters: list[FakeMaster], holder: dict[str, Any], *, here: bool, fair: bool
 ) -> None:
@@ -142,7 +131,7 @@ async def test_a_fair_queue_does_not_stall_beyond_it(
         assert got[1] < ends + 0.05
         masters[0].resume()
     await asyncio.sleep(5)
-    assert not any(left(master) for master in masters)
+    assert not remaining_keys(masters, counters=False)
 
 
 @pytest.mark.parametrize("held", range(3_000, 4_200, 100))
@@ -189,10 +178,10 @@ async def test_however_the_body_ends_it_is_kept(
     await asyncio.sleep(0.01)
     assert all(4_900 < ttl <= 5_000 for ttl in pttls(masters))
     await asyncio.sleep(5)
-    assert [master.keys for master in masters] == [{}] * 5
+    assert keys(masters) == [{}] * 5
 
 
-@pytest.mark.parametrize("options", KINDS, ids=str)
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
 async def test_masters_that_have_forgotten_the_scripts_keep_it_too(
     redlock: Redlock, masters: list[FakeMaster], options: dict[str, Any]
 ) -> None:
@@ -202,7 +191,7 @@ async def test_masters_that_have_forgotten_the_scripts_keep_it_too(
     await asyncio.sleep(1)
     assert all(58_000 < ttl < 59_010 for ttl in pttls(masters))
     if "fair" in options:
-        assert not any(b"live" in key for master in masters for key in left(master))
+        assert not any(b"live" in key for key in remaining_keys(masters))
 
 
 async def test_a_hung_minority_does_not_matter(redlock: Redlock, masters: list[FakeMaster]) -> None:
@@ -213,14 +202,13 @@ async def test_a_hung_minority_does_not_matter(redlock: Redlock, masters: list[F
         began = loop().time()
     assert loop().time() - began == pytest.approx(LATENCY)
     await asyncio.sleep(3)
-    for master in masters:
-        master.resume()
+    resume(masters)
     with pytest.raises(LockNotAcquiredError):
         await redlock.lock("r", wait=0).acquire()
     await asyncio.sleep(1)
     assert ["r" in master.keys for master in masters] == [True] * 5
     await asyncio.sleep(1.3)  # what they have executed late is taken back
-    assert [master.keys for master in masters] == [{}] * 5
+    assert keys(masters) == [{}] * 5
     assert all("0 debts" in repr(master) for master in redlock._opener.session().links)
 
 
@@ -228,13 +216,11 @@ async def test_without_a_majority_it_ends_with_its_ttl(
     redlock: Redlock, masters: list[FakeMaster]
 ) -> None:
     async with redlock.lock("r", ttl=1000, hold_at_least=5_000):
-        for master in masters[:3]:
-            master.hang()
+        hang(masters[:3])
         began = loop().time()
     assert loop().time() - began == pytest.approx(0.05)
     await asyncio.sleep(1)
-    for master in masters:
-        master.resume()
+    resume(masters)
     await asyncio.sleep(0.2)
     assert [len(master.keys) for master in masters] == [0] * 3 + [1] * 2
     async with redlock.lock("r", wait=1000):
@@ -247,16 +233,15 @@ async def test_what_is_lost_is_released_at_once(
     with pytest.raises(LockLostError):
         async with redlock.lock("r", hold_at_least=5_000):
             await asyncio.sleep(0.2)
-            for master in masters[:3]:
-                master.delete("r")
+            delete(masters[:3])
             await asyncio.sleep(9)
     await asyncio.sleep(0.1)
-    assert [master.keys for master in masters] == [{}] * 5
+    assert keys(masters) == [{}] * 5
     with pytest.raises(LockLostError, match="max_hold"):
         async with redlock.lock("r", hold_at_least=5_000, max_hold=100):
             await asyncio.sleep(9)
     await asyncio.sleep(0.1)
-    assert [master.keys for master in masters] == [{}] * 5
+    assert keys(masters) == [{}] * 5
 
 
 async def test_whose_key_was_gone_at_the_release_hears_of_it(
@@ -268,7 +253,7 @@ async def test_whose_key_was_gone_at_the_release_hears_of_it(
         master.set("r", "theirs")
     with pytest.raises(LockNotHeldError, match="no longer has its key"):
         await lease.release()
-    assert [master.keys["r"] for master in masters[:3]] == ["theirs"] * 3
+    assert values(masters[:3]) == ["theirs"] * 3
     assert pttls(masters)[:3] == [-1] * 3
 
 
@@ -314,7 +299,7 @@ async def test_of_those_who_share_it_the_last_instant_counts(
     assert ends == [pytest.approx(began + kept / 1000, abs=0.002)] * 5
 
 
-@pytest.mark.parametrize("options", KINDS, ids=str)
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
 async def test_several_are_kept_together(
     redlock: Redlock, masters: list[FakeMaster], options: dict[str, Any]
 ) -> None:

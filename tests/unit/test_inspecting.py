@@ -9,14 +9,9 @@ from redlock_aio._protocol import commands, scripts
 from redlock_aio._rules.lock_value import named
 from redlock_aio.testing import FakeMaster, cancelled_at
 
-from .meddling import fence, ran
+from .kit import LATENCY, fence, hang, in_coroutine, keys, kill, now, occupy, ran, resume, slow
 
-LATENCY = 0.001
 TIMEOUT = 0.05
-
-
-def now() -> float:
-    return asyncio.get_running_loop().time()
 
 
 async def fill(masters: list[FakeMaster], value: str = "theirs", ttl: int | None = None) -> None:
@@ -78,8 +73,7 @@ async def test_the_name_and_the_metadata_are_told(
 
 
 async def test_a_key_prefix_is_part_of_the_key(masters: list[FakeMaster]) -> None:
-    for master in masters:
-        master.set("app:r", "theirs")
+    occupy(masters, "app:r")
     async with Redlock(masters, key_prefix="app:", restart_guard="off") as redlock:
         state = await redlock.inspect("r")
         assert state.resource == "r"
@@ -107,8 +101,7 @@ async def test_an_inspection_waits_one_time_out_for_masters_that_hang(
     redlock: Redlock, masters: list[FakeMaster], hung: int
 ) -> None:
     await fill(masters)
-    for master in masters[:hung]:
-        master.hang()
+    hang(masters[:hung])
     began = now()
     state = await redlock.inspect("r")
 
@@ -126,8 +119,7 @@ async def test_a_hung_minority_does_not_hold_up_what_is_certain(
 ) -> None:
     if held:
         await fill(masters)
-    for master in masters[:hung]:
-        master.hang()
+    hang(masters[:hung])
     began = now()
 
     assert await redlock.is_locked("r") is held
@@ -163,8 +155,7 @@ async def test_split_votes_are_no_lock(
 
 async def test_too_few_answers_are_no_answer(redlock: Redlock, masters: list[FakeMaster]) -> None:
     await fill(masters[:2])
-    for master in masters[3:]:
-        master.hang()
+    hang(masters[3:])
     began = now()
     with pytest.raises(QuorumUnavailableError) as caught:
         await redlock.is_locked("r")
@@ -189,8 +180,7 @@ async def test_dead_masters_say_at_once_that_they_are(
     redlock: Redlock, masters: list[FakeMaster], dead: int
 ) -> None:
     await fill(masters)
-    for master in masters[:dead]:
-        master.kill()
+    kill(masters[:dead])
     await asyncio.sleep(0.1)
     began = now()
     state = await redlock.inspect("r")
@@ -207,8 +197,7 @@ async def test_dead_masters_say_at_once_that_they_are(
 async def test_a_master_that_dies_meanwhile_is_heard_no_more(
     redlock: Redlock, masters: list[FakeMaster]
 ) -> None:
-    for master in masters:
-        master.latency = 0.02
+    slow(masters, 0.02)
     task = asyncio.create_task(redlock.inspect("r"))
     await asyncio.sleep(0.005)
     masters[0].kill()
@@ -328,12 +317,10 @@ async def test_a_closed_manager_says_so(redlock: Redlock) -> None:
 
 
 async def test_closing_ends_what_is_underway(masters: list[FakeMaster]) -> None:
-    for master in masters:
-        master.set("r", "theirs")
+    occupy(masters)
     redlock = Redlock(masters, restart_guard="off")
     async with redlock:
-        for master in masters:
-            master.hang()
+        hang(masters)
         calls = [redlock.inspect("r"), redlock.is_locked("r"), redlock.force_release("r")]
         tasks = [asyncio.ensure_future(call) for call in calls]
         await asyncio.sleep(0.01)
@@ -389,25 +376,19 @@ async def test_a_cancellation_at_any_place_changes_nothing(
     redlock: Redlock, masters: list[FakeMaster], call: str, hung: int
 ) -> None:
     await fill(masters)
-    for master in masters[:hung]:
-        master.hang()
+    hang(masters[:hung])
     for place in (1, 2, 3):
         asked = getattr(redlock, call)("r")
-        task = asyncio.ensure_future(whole(cancelled_at(place, asked)))
+        task = asyncio.ensure_future(in_coroutine(cancelled_at(place, asked)))
         await asyncio.wait([task])
         if not task.cancelled():
             assert isinstance(task.exception(), QuorumUnavailableError | None)
             break
     assert place == 2
-    for master in masters:
-        master.resume()
+    resume(masters)
     await asyncio.sleep(0.2)
-    assert [master.keys for master in masters] == [{"r": "theirs"}] * 5
+    assert keys(masters) == [{"r": "theirs"}] * 5
     assert (await redlock.inspect("r")).locked
-
-
-async def whole(awaitable: object) -> object:
-    return await awaitable  # type: ignore[misc]
 
 
 async def test_nobody_is_told_that_it_was_looked_at(

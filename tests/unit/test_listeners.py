@@ -36,13 +36,8 @@ from redlock_aio.events import (
 )
 from redlock_aio.testing import FakeMaster, VirtualTimeLoop
 
-from .watching import Diary, drop, hang, now, settle
-
-
-@pytest.fixture
-def diary() -> Diary:
-    return Diary()
-
+from .diary import Diary
+from .kit import delete, hang, keys, now, settle
 
 # Listeners that misbehave.
 
@@ -84,18 +79,18 @@ async def story(listener: Listener | None) -> tuple[list[object], list[str]]:
         await asyncio.sleep(1)
         masters[0].restart()
         await asyncio.sleep(1)
-        for end in (drop, hang):
+        for end in (delete, hang):
             try:
                 async with lock as lease:
                     tokens.append(lease.token)
                     await asyncio.sleep(0.2)
-                    end(masters)
+                    end(masters[:3])
                     await asyncio.sleep(2)
             except LockLostError as error:
                 see(str(error))
             await settle(masters)
         see(repr(redlock))
-    see([master.keys for master in masters])
+    see(keys(masters))
     return seen, tokens
 
 
@@ -153,7 +148,7 @@ async def test_a_program_that_stops_in_the_listener_keeps_no_lock(
         assert not lock._entered
         diary.check()
         await asyncio.sleep(0.01)
-        assert [master.keys for master in masters] == [{}] * 5
+        assert keys(masters) == [{}] * 5
         task = asyncio.current_task()
         assert task is not None
         assert not task.cancelling()
@@ -241,7 +236,7 @@ async def test_a_listener_may_start_who_locks(masters: list[FakeMaster], diary: 
             async with manager.lock("r", ttl=1000):
                 masters[0].kill()
                 await asyncio.sleep(1)
-                drop(masters[1:])
+                delete(masters[1:])
                 await asyncio.sleep(1)
         await asyncio.gather(*tasks)
     diary.check()

@@ -23,6 +23,8 @@ from redlock_aio import (
 from redlock_aio._rules.quorum import Answer
 from redlock_aio.testing import FakeMaster, VirtualTimeLoop
 
+from .kit import hang, keys, kill, occupy, resume, slow
+
 SECRET = "pass-word"
 
 
@@ -274,7 +276,7 @@ async def test_closing_waits_until_what_was_sent_is_heard(masters: list[FakeMast
     await asyncio.sleep(0)
     task.cancel()
     await redlock.aclose()
-    assert [master.keys for master in masters] == [{}] * 5
+    assert keys(masters) == [{}] * 5
 
 
 async def test_whoever_waits_for_a_lock_is_told_of_the_closing(masters: list[FakeMaster]) -> None:
@@ -291,8 +293,7 @@ async def test_whoever_waits_for_a_lock_is_told_of_the_closing(masters: list[Fak
 async def test_whoever_waits_for_the_first_connection_is_told_of_the_closing(
     masters: list[FakeMaster],
 ) -> None:
-    for master in masters:
-        master.hang()
+    hang(masters)
     redlock = Redlock(masters)
     waiting = [
         asyncio.create_task(redlock.lock("r").acquire()),
@@ -313,8 +314,7 @@ async def test_an_attempt_that_is_underway_when_it_closes_comes_to_nothing(
 ) -> None:
     redlock = Redlock(masters)
     await use(redlock)
-    for master in masters[:hung]:
-        master.hang()
+    hang(masters[:hung])
     attempts = [
         asyncio.create_task(redlock.lock("r").acquire()),
         asyncio.create_task(redlock.lock("s").try_acquire()),
@@ -325,10 +325,9 @@ async def test_an_attempt_that_is_underway_when_it_closes_comes_to_nothing(
         await asyncio.wait([attempt], timeout=1)
         assert attempt.done()
         assert attempt.exception() or (lease := attempt.result()) is None or lease.lost.is_set()
-    for master in masters:
-        master.resume()
+    resume(masters)
     await asyncio.sleep(1)
-    assert [master.keys for master in masters] == [{}] * 5
+    assert keys(masters) == [{}] * 5
 
 
 async def test_a_program_that_ends_without_closing_lets_its_tasks_release() -> None:
@@ -355,8 +354,7 @@ async def test_a_program_that_ends_without_closing_lets_its_tasks_release() -> N
 
 
 async def test_one_caller_s_impatience_is_nobody_else_s(masters: list[FakeMaster]) -> None:
-    for master in masters:
-        master.latency = 0.02
+    slow(masters, 0.02)
     redlock = Redlock(masters, master_timeout=500)
     with pytest.raises(LockNotAcquiredError):
         await redlock.lock("r", wait=1).acquire()
@@ -394,8 +392,7 @@ async def test_closing_does_not_wait_for_the_hung(masters: list[FakeMaster]) -> 
 
 async def test_without_masters_that_answer_opening_ends_all_the_same() -> None:
     masters = [FakeMaster() for _ in range(3)]
-    for master in masters:
-        master.kill()
+    kill(masters)
     async with Redlock(masters) as redlock:
         assert asyncio.get_running_loop().time() < 0.1
         assert repr(redlock) == "<Redlock 3 masters, 0 up, 0 leases>"
@@ -405,8 +402,7 @@ async def test_without_masters_that_answer_opening_ends_all_the_same() -> None:
 
 
 async def test_retry_of_the_manager_is_what_a_lock_uses(masters: list[FakeMaster]) -> None:
-    for master in masters:
-        master.set("r", "theirs")
+    occupy(masters)
     async with Redlock(masters, retry=Retry(attempts=3)) as redlock:
         with pytest.raises(LockNotAcquiredError, match="in 3 rounds"):
             await redlock.lock("r").acquire()

@@ -9,6 +9,7 @@ from redlock_aio import LockNotAcquiredError, Redlock
 from redlock_aio._rules import timing
 from redlock_aio.testing import FakeMaster
 
+from .kit import now, restart
 from .links import Link
 
 pytestmark = [pytest.mark.promise("S1")]
@@ -18,10 +19,6 @@ LONG, SHORT = 20_000, 1_000
 
 def lasts(max_ttl: int) -> float:
     return timing.forgetting(max_ttl, factor=timing.DRIFT_FACTOR)
-
-
-def now() -> float:
-    return asyncio.get_running_loop().time()
 
 
 async def answers(redlock: Redlock) -> str:
@@ -68,8 +65,7 @@ async def test_a_program_with_a_short_max_ttl_waits_for_the_leases_of_one_with_a
         if order == "short after the restart":
             await short.aclose()
             short = Redlock(masters, max_ttl=SHORT)
-        for master in masters[:3]:
-            master.restart()
+        restart(masters[:3])
         restarted = now()
         async with short:
             while lease.valid:

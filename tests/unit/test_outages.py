@@ -23,6 +23,8 @@ from redlock_aio._rules.quorum import is_final
 from redlock_aio._transport.handshake import MasterError, why
 from redlock_aio.testing import FakeMaster
 
+from .kit import delete, hang, kill, now, occupy, restart, resume
+
 WAYS = pytest.mark.parametrize(
     ("names", "options"),
     [
@@ -34,10 +36,6 @@ WAYS = pytest.mark.parametrize(
     ],
     ids=lambda value: "+".join(value) or "plain",
 )
-
-
-def now() -> float:
-    return asyncio.get_running_loop().time()
 
 
 @contextlib.asynccontextmanager
@@ -76,8 +74,7 @@ async def test_an_outage_is_logged_once_with_every_vote_and_so_is_its_end(
     names: tuple[str, ...],
     options: dict[str, bool],
 ) -> None:
-    for master in masters[:3]:
-        master.kill()
+    kill(masters[:3])
     await asyncio.sleep(0.1)
     async with waiting(redlock, *names, tasks=20, **options):
         await asyncio.sleep(30)
@@ -85,8 +82,7 @@ async def test_an_outage_is_logged_once_with_every_vote_and_so_is_its_end(
         assert line.startswith(", ".join(map(repr, names)) + ": waiting for a majority")
         assert all(f"m{number}: unreachable" in line for number in range(3))
         assert all(f"m{number}: " in line for number in (3, 4))
-        for master in masters[:3]:
-            master.restart()
+        restart(masters[:3])
         await asyncio.sleep(5)
     assert len(outages(caplog)) == 2
     assert outages(caplog)[1].startswith("a majority of the masters answers again, after 3")
@@ -103,8 +99,7 @@ async def test_a_new_reason_is_logged_and_one_that_comes_back_is_not(
     names: tuple[str, ...],
     options: dict[str, bool],
 ) -> None:
-    for master in masters[:3]:
-        master.kill()
+    kill(masters[:3])
     await asyncio.sleep(0.1)
     async with waiting(redlock, *names, **options):
         await asyncio.sleep(3)
@@ -123,19 +118,16 @@ async def test_a_new_reason_is_logged_and_one_that_comes_back_is_not(
 async def test_many_resources_and_waits_that_come_and_go_do_not_flood_the_log(
     redlock: Redlock, masters: list[FakeMaster], caplog: pytest.LogCaptureFixture
 ) -> None:
-    for master in masters[:3]:
-        master.hang()
+    hang(masters[:3])
     for turn in range(5):
         async with contextlib.AsyncExitStack() as stack:
             for number in range(30):
                 await stack.enter_async_context(waiting(redlock, f"r{number}"))
             await asyncio.sleep(AGAIN / 10)
             if turn == 2:  # it ends, and begins again: those who have met it say so once
-                for master in masters[:3]:
-                    master.resume()
+                resume(masters[:3])
                 await asyncio.sleep(1)
-                for master in masters[:3]:
-                    master.hang()
+                hang(masters[:3])
     first, second = outages(caplog)
     assert "waiting for a majority" in first
     assert "answers again" in second
@@ -145,12 +137,10 @@ async def test_a_reason_that_comes_back_after_a_while_is_logged_again(
     redlock: Redlock, masters: list[FakeMaster], caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(2):
-        for master in masters[:3]:
-            master.kill()
+        kill(masters[:3])
         async with waiting(redlock, "r"):
             await asyncio.sleep(3)
-            for master in masters[:3]:
-                master.restart()
+            restart(masters[:3])
             await asyncio.sleep(3)
         await asyncio.sleep(AGAIN)
     assert len(outages(caplog)) == 4
@@ -159,19 +149,15 @@ async def test_a_reason_that_comes_back_after_a_while_is_logged_again(
 async def test_an_outage_whose_waiters_all_gave_up_does_not_make_the_next_one_longer(
     redlock: Redlock, masters: list[FakeMaster], caplog: pytest.LogCaptureFixture
 ) -> None:
-    for master in masters[:3]:
-        master.kill()
+    kill(masters[:3])
     async with waiting(redlock, "r"):
         await asyncio.sleep(3)
-    for master in masters[:3]:
-        master.restart()
+    restart(masters[:3])
     await asyncio.sleep(3600)
-    for master in masters[:3]:
-        master.kill()
+    kill(masters[:3])
     async with waiting(redlock, "r"):
         await asyncio.sleep(3)
-        for master in masters[:3]:
-            master.restart()
+        restart(masters[:3])
         await asyncio.sleep(3)
     seconds = float(outages(caplog)[-1].partition("again, after ")[2].removesuffix(" s"))
     assert 3 <= seconds < 6
@@ -256,12 +242,10 @@ async def test_a_wait_ends_when_a_majority_comes_to_refuse_for_good(
     redlock: Redlock, masters: list[FakeMaster]
 ) -> None:
     """Also for those who wait in the line of this process: each finds out in its turn."""
-    for master in masters:
-        master.set("r", "theirs", 60_000)
+    occupy(masters, ttl=60_000)
     async with waiting(redlock, "r", tasks=5) as waiters:
         await asyncio.sleep(1)
-        for master in masters:
-            master.delete("r")
+        delete(masters)
         fill(masters)
         await asyncio.sleep(1)
         assert all(isinstance(waiter.exception(), QuorumUnavailableError) for waiter in waiters)

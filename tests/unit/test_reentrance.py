@@ -17,15 +17,9 @@ from redlock_aio import (
     RedlockError,
 )
 from redlock_aio._engine.hold.held_lease import HeldLease
-from redlock_aio.testing import FakeMaster, VirtualTimeLoop
+from redlock_aio.testing import FakeMaster
 
-LATENCY = 0.001
-
-
-def loop() -> VirtualTimeLoop:
-    running = asyncio.get_running_loop()
-    assert isinstance(running, VirtualTimeLoop)
-    return running
+from .kit import LATENCY, delete, keys, loop, resume
 
 
 def asked(masters: list[FakeMaster]) -> list[int]:
@@ -33,14 +27,9 @@ def asked(masters: list[FakeMaster]) -> list[int]:
     return [len(master.commands) for master in masters]
 
 
-def keys(masters: list[FakeMaster]) -> list[dict[str, str]]:
-    return [master.keys for master in masters]
-
-
 async def settled(masters: list[FakeMaster]) -> None:
     """No key stays."""
-    for master in masters:
-        master.resume()
+    resume(masters)
     await asyncio.sleep(1)
     assert keys(masters) == [{}] * 5
 
@@ -171,8 +160,7 @@ async def test_a_release_inside_the_body_ends_one_share_and_its_guard(
     inner = await lock.acquire()
     async with lock as outer:
         await outer.release()
-        for master in masters:
-            master.delete("r")
+        delete(masters)
         await inner.lost.wait()
         await asyncio.sleep(1)  # it is none of this body's business any more
         ended = True

@@ -10,6 +10,8 @@ import pytest
 from redlock_aio import Lease, LockLostError, LockNotAcquiredError, Redlock, RedlockError, Retry
 from redlock_aio.testing import FakeMaster
 
+from .kit import delete, occupy
+
 NEVER = (
     "'r' would never come: this task itself holds 'r'; reentrant=True takes it again, and if"
     " another task is to release it, give a wait"
@@ -120,8 +122,7 @@ async def test_nobody_else_is_told(redlock: Redlock, masters: list[FakeMaster]) 
         others = [asyncio.create_task(take()) for _ in range(3)]
         await asyncio.sleep(0.1)
     await asyncio.gather(*others)
-    for master in masters:
-        master.set("r", "theirs", ttl=100)
+    occupy(masters, ttl=100)
     await take()
     async with redlock.lock("r"), redlock.lock("s"), redlock.lock("t", "u"):
         pass
@@ -158,8 +159,7 @@ async def test_what_was_lost_is_waited_for(redlock: Redlock, masters: list[FakeM
     with pytest.raises(LockLostError):
         async with redlock.lock("r", on_lost="cancel"):
             await asyncio.sleep(0.2)
-            for master in masters:
-                master.delete("r")
+            delete(masters)
             await asyncio.sleep(9)
     async with redlock.lock("r", ttl=300, on_lost="flag") as lease:
         asyncio.get_running_loop().stall(1)  # type: ignore[attr-defined]

@@ -10,17 +10,13 @@ import pytest
 from redlock_aio import LockLostError, Redlock
 from redlock_aio.testing import FakeMaster
 
-from .test_cancellation import When, every_place
+from .cancelling import When, every_place
+from .kit import delete, hang, keys, resume
 
 pytestmark = pytest.mark.promise("S2")
 
 OnLost = Literal["cancel", "flag"]
 LOST = "'r' lost: a majority of the masters no longer has its key"
-
-
-def lose(masters: list[FakeMaster]) -> None:
-    for master in masters:
-        master.delete("r")
 
 
 def cancelling() -> int:
@@ -31,7 +27,7 @@ def cancelling() -> int:
 
 async def clean(redlock: Redlock, masters: list[FakeMaster]) -> None:
     await asyncio.sleep(1)
-    assert [master.keys for master in masters] == [{}] * 5
+    assert keys(masters) == [{}] * 5
     assert "0 leases" in repr(redlock)
 
 
@@ -48,7 +44,7 @@ async def test_each_body_is_cancelled_and_each_level_says_why(
                     if depth:
                         await nest(depth - 1)
                     await asyncio.sleep(0.2)
-                    lose(masters)
+                    delete(masters)
                     await asyncio.sleep(9)
                 except asyncio.CancelledError:
                     met.append("cancelled")
@@ -75,7 +71,7 @@ async def test_a_level_that_lives_with_the_loss_is_cancelled_by_the_next(
             with pytest.raises(LockLostError):
                 async with lock:
                     await asyncio.sleep(0.2)
-                    lose(masters)
+                    delete(masters)
                     await asyncio.sleep(9)
             steps.append("after the inner body")
             await asyncio.sleep(0.01)
@@ -91,7 +87,7 @@ async def test_the_inner_body_s_own_error_comes_out_with_a_note(
     with pytest.raises(KeyError) as caught:
         async with lock, lock:
             await asyncio.sleep(0.2)
-            lose(masters)
+            delete(masters)
             try:
                 await asyncio.sleep(9)
             finally:
@@ -118,7 +114,7 @@ async def test_on_lost_is_each_one_s_own(
             with contextlib.nullcontext() if outer == "cancel" else pytest.raises(LockLostError):
                 async with redlock.lock("r", reentrant=True, on_lost=inner) as second:
                     await asyncio.sleep(0.2)
-                    lose(masters)
+                    delete(masters)
                     try:
                         await first.lost.wait()
                     finally:
@@ -146,7 +142,7 @@ async def test_bodies_of_other_tasks_of_the_owner_are_cancelled_too(
         async with lock:
             children = [asyncio.create_task(child()) for _ in range(3)]
             await asyncio.sleep(0.2)
-            lose(masters)
+            delete(masters)
             await asyncio.sleep(9)
     await asyncio.wait(children)
     assert [str(task.exception()) for task in children] == [LOST] * 3
@@ -173,7 +169,7 @@ async def test_each_level_says_why_also_when_the_first_of_the_owner_has_left(
             with pytest.raises(LockLostError):
                 async with lock:
                     await asyncio.sleep(0.2)
-                    lose(masters)
+                    delete(masters)
                     await asyncio.sleep(9)
             met.append("it came out of the inner one")
     assert met
@@ -185,7 +181,7 @@ async def test_who_has_left_is_not_cancelled(redlock: Redlock, masters: list[Fak
     share = await lock.acquire()
     async with lock:
         await asyncio.sleep(0.2)
-    lose(masters)
+    delete(masters)
     await share.lost.wait()
     await asyncio.sleep(0.1)
     assert not share.valid
@@ -195,14 +191,12 @@ async def test_a_deadline_ends_all_levels(redlock: Redlock, masters: list[FakeMa
     lock = redlock.lock("r", ttl=1000, reentrant=True)
     with pytest.raises(LockLostError, match="validity"):
         async with lock, lock, lock:
-            for master in masters[:3]:
-                master.hang()
+            hang(masters[:3])
             await asyncio.sleep(9)
     assert cancelling() == 0
-    for master in masters:
-        master.resume()
+    resume(masters)
     await asyncio.sleep(3)
-    assert [master.keys for master in masters] == [{}] * 5
+    assert keys(masters) == [{}] * 5
 
 
 async def test_the_user_s_own_cancellation_passes_through(
@@ -253,7 +247,7 @@ async def test_a_manager_that_is_closed_ends_all_levels(
     await asyncio.wait(tasks)
     assert all(isinstance(task.exception(), LockLostError) for task in tasks)
     assert met == ["'r' lost: the Redlock that keeps it was closed"] * 2
-    assert [master.keys for master in masters] == [{}] * 5
+    assert keys(masters) == [{}] * 5
 
 
 # A cancellation at every place: the kit of test_cancellation.

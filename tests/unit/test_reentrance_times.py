@@ -6,15 +6,9 @@ import pytest
 
 from redlock_aio import LockLostError, LockNotAcquiredError, LockNotHeldError, Redlock
 from redlock_aio._protocol.scripts import EXTEND
-from redlock_aio.testing import FakeMaster, VirtualTimeLoop
+from redlock_aio.testing import FakeMaster
 
-from .meddling import before, ran
-
-
-def loop() -> VirtualTimeLoop:
-    running = asyncio.get_running_loop()
-    assert isinstance(running, VirtualTimeLoop)
-    return running
+from .kit import before, keys, loop, ran
 
 
 async def test_a_longer_ttl_is_told_at_once_and_not_waited_for(
@@ -154,7 +148,7 @@ async def test_it_is_taken_again_while_an_extension_is_underway(
                 assert (inner.ttl, inner.hold_count) == (5_000, 2)
                 await asyncio.sleep(7)
                 assert inner.valid
-    assert [master.keys for master in masters] == [{}] * 5
+    assert keys(masters) == [{}] * 5
 
 
 async def test_it_is_not_taken_again_while_it_is_being_released(
@@ -168,7 +162,7 @@ async def test_it_is_not_taken_again_while_it_is_being_released(
         assert again.token != lease.token
         await task
         assert all(master.keys == {"r": again.token} for master in masters)
-    assert [master.keys for master in masters] == [{}] * 5
+    assert keys(masters) == [{}] * 5
 
 
 async def test_what_is_lost_is_waited_for_as_what_others_have(

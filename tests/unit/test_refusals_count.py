@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from redlock_aio import Lease, LockLostError, Redlock
+from redlock_aio import LockLostError, Redlock
 from redlock_aio._engine.hold.held_lease import KEY_GONE, OVERTAKEN
 from redlock_aio._protocol import replies
 from redlock_aio._protocol.primitives import Key, Keys
@@ -14,6 +14,8 @@ from redlock_aio._protocol.scripts import SCRIPTS
 from redlock_aio._rules import timing
 from redlock_aio._rules.quorum import GRANTED, Answer
 from redlock_aio.testing import FakeMaster
+
+from .kit import has_lock, restart
 
 MAX_TTL = 10_000
 LASTS = timing.forgetting(MAX_TTL, factor=timing.DRIFT_FACTOR)
@@ -26,19 +28,10 @@ def guarded(masters: list[FakeMaster], **options: Any) -> Redlock:
     return Redlock(masters, max_ttl=MAX_TTL, **options)
 
 
-def now() -> float:
-    return asyncio.get_running_loop().time()
-
-
 async def restarted(masters: list[FakeMaster]) -> None:
     """Let *masters* come back empty, and wait until they are known to."""
-    for master in masters:
-        master.restart()
+    restart(masters)
     await asyncio.sleep(0.6)
-
-
-def kept(masters: list[FakeMaster], lease: Lease) -> list[bool]:
-    return [master.keys.get("r") == lease.token for master in masters]
 
 
 @pytest.mark.parametrize("extended", [False, True])
@@ -131,7 +124,7 @@ async def test_a_master_without_a_vote_gets_the_key_again_and_does_not_count(
         lease = await redlock.lock(*names, ttl=3_000, on_lost="flag").acquire()
         await restarted(masters[:2])
         await asyncio.sleep(1)
-        assert kept(masters, lease) == [True] * 5
+        assert has_lock(masters, lease) == [True] * 5
         masters[4].kill()
         await asyncio.sleep(3)
         assert lease.lost.is_set(), "two of five do not extend it"

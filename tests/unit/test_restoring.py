@@ -10,7 +10,7 @@ from redlock_aio._engine.hold.held_lease import KEY_GONE, OVERTAKEN
 from redlock_aio._protocol.scripts import LIFT
 from redlock_aio.testing import FakeMaster, cancelled_at
 
-from .meddling import before, count_up, fence
+from .kit import before, count_up, fence, has_lock, kill, restart, slow
 
 pytestmark = pytest.mark.promise("S4")
 
@@ -22,11 +22,6 @@ BOTH = pytest.mark.parametrize("fenced", [False, True])
 async def redlock(masters: list[FakeMaster], *, fenced: bool) -> Redlock:
     """One whose locks have a token, or have not, which makes no difference here."""
     return Redlock(masters, restart_guard="off", fencing=fenced)
-
-
-def kept(masters: list[FakeMaster], lease: Lease) -> list[bool]:
-    """Return which masters keep the lock for *lease*."""
-    return [master.keys.get("r") == lease.token for master in masters]
 
 
 async def heard() -> None:
@@ -44,9 +39,9 @@ async def test_a_minority_that_lost_the_key_gets_it_back(
         masters[0].flush()
         masters[1].restart()
         await asyncio.sleep(0.8)
-        assert kept(masters, lease) == [False, False, True, True, True]
+        assert has_lock(masters, lease) == [False, False, True, True, True]
         await asyncio.sleep(0.3)
-        assert kept(masters, lease) == [True] * 5
+        assert has_lock(masters, lease) == [True] * 5
         assert all(2700 < master.pttl("r") <= 3000 for master in masters)
         if fenced:
             assert {master.keys[FENCE] for master in masters} == {str(lease.fencing_token)}
@@ -56,7 +51,7 @@ async def test_a_minority_that_lost_the_key_gets_it_back(
         assert lease.valid
         masters[3].restart()
         await asyncio.sleep(2)
-        assert kept(masters, lease) == [True] * 5
+        assert has_lock(masters, lease) == [True] * 5
     assert all("r" not in master.keys for master in masters)
 
 
@@ -68,11 +63,11 @@ async def test_masters_that_were_away_when_it_was_acquired_get_it_when_they_are_
     masters[0].kill()
     masters[1].kill()
     async with redlock, redlock.lock("r", ttl=3000) as lease:
-        assert kept(masters, lease) == [False, False, True, True, True]
+        assert has_lock(masters, lease) == [False, False, True, True, True]
         masters[0].restart()
         masters[1].restart()
         await asyncio.sleep(1.7)
-        assert kept(masters, lease) == [True] * 5
+        assert has_lock(masters, lease) == [True] * 5
         masters[2].kill()
         masters[3].kill()
         await lease.extend()
@@ -95,7 +90,7 @@ async def test_it_does_not_matter_who_answers_first(
         masters[1].flush()
         await lease.extend()
         await asyncio.sleep(0.03)
-        assert kept(masters, lease) == [True] * 5
+        assert has_lock(masters, lease) == [True] * 5
 
 
 @BOTH
@@ -111,7 +106,7 @@ async def test_who_got_it_late_and_is_cut_off_is_cleaned_as_well(
         await asyncio.sleep(1)
         await lease.extend()
         await heard()
-        assert kept(masters, lease) == [True] * 5
+        assert has_lock(masters, lease) == [True] * 5
         masters[0].cut()
         await asyncio.sleep(0.0001)
         await lease.release()
@@ -131,11 +126,11 @@ async def test_what_is_set_again_counts_from_the_next_extension_on(
         extending = asyncio.create_task(lease.extend())
         await asyncio.sleep(0.5)
         assert not extending.done()
-        assert kept(masters, lease)[:4] == [False, False, True, True]
+        assert has_lock(masters, lease)[:4] == [False, False, True, True]
         masters[4].resume()
         await extending
         await heard()
-        assert kept(masters, lease) == [True] * 5
+        assert has_lock(masters, lease) == [True] * 5
         masters[2].flush()
         masters[4].hang()
         extending = asyncio.create_task(lease.extend())
@@ -167,7 +162,7 @@ async def test_a_master_that_somebody_else_has_for_a_moment_is_tried_again(
         masters[0].set("r", "theirs", ttl=held)
         await lease.extend()
         await asyncio.sleep(0.059)
-        assert kept(masters, lease) == [held < 50, True, True, True, True]
+        assert has_lock(masters, lease) == [held < 50, True, True, True, True]
         sent = len(masters[0].commands)
         await asyncio.sleep(1)
         assert len(masters[0].commands) - sent < 5
@@ -238,8 +233,7 @@ async def test_nothing_is_set_again_after_the_deadline(
         lease = await redlock.lock("r", ttl=3000, auto_extend=False).acquire()
         await asyncio.sleep(2.9)
         masters[0].flush()
-        for master in masters:
-            master.latency = 0.09
+        slow(masters, 0.09)
         with pytest.raises(LockLostError):
             await lease.extend()
         await asyncio.sleep(0.5)
@@ -281,7 +275,7 @@ async def test_a_lease_that_is_not_extended_is_not_set_again(
     async with redlock, redlock.lock("r", ttl=3000, auto_extend=False) as lease:
         masters[0].flush()
         await asyncio.sleep(2)
-        assert kept(masters, lease) == [False, True, True, True, True]
+        assert has_lock(masters, lease) == [False, True, True, True, True]
 
 
 @BOTH
@@ -294,7 +288,7 @@ async def test_a_master_that_could_not_set_it_again_does_so_later(
         await asyncio.sleep(1.5)
         masters[0].error = ""
         await asyncio.sleep(1.1)
-        assert kept(masters, lease) == [True] * 5
+        assert has_lock(masters, lease) == [True] * 5
 
 
 # With a fencing token: whoever came after is seen by the counters.
@@ -313,7 +307,7 @@ async def test_a_counter_beyond_the_token_does_not_count_before_an_extension_has
         extending = asyncio.create_task(lease.extend())
         await asyncio.sleep(0.5)
         assert not extending.done()
-        assert kept(masters, lease) == [True] * 5
+        assert has_lock(masters, lease) == [True] * 5
         masters[2].resume()
         await extending
 
@@ -338,20 +332,18 @@ async def test_masters_whose_counters_others_have_raised_count_after_the_next_ex
             masters[1].delete("r")
         await lease.extend()
         await heard()
-        assert kept(masters, lease) == [True] * 5
+        assert has_lock(masters, lease) == [True] * 5
         token = lease.fencing_token
         highest = f"{max(raised):016}.0000{token:016}"
         assert {master.keys[FENCE] for master in masters[2:]} == {highest}
-        for master in masters[3:]:
-            master.kill()
+        kill(masters[3:])
         await lease.extend()
         assert lease.fencing_token == token
-        for master in masters[3:]:
-            master.restart()
+        restart(masters[3:])
         await asyncio.sleep(0.1)
         await lease.extend()
         await heard()
-        assert kept(masters, lease) == [True] * 5
+        assert has_lock(masters, lease) == [True] * 5
     async with redlock, redlock.lock("r") as later:
         assert later.fencing_token > max(raised)
 
@@ -458,7 +450,6 @@ async def test_a_quarantined_minority_gets_the_key_back_and_counts_when_it_votes
         await asyncio.sleep(3)
         assert ["r" in master.keys for master in masters] == [True] * 5
         await asyncio.sleep(3)
-        for master in masters[2:4]:
-            master.kill()
+        kill(masters[2:4])
         await asyncio.sleep(6)
         assert lease.valid

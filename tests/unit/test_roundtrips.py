@@ -11,7 +11,7 @@ from redlock_aio import Answer, LockNotAcquiredError, QuorumUnavailableError, Re
 from redlock_aio._rules.roundtrips import FAR, LONGEST, SHORTEST, RoundTrips
 from redlock_aio.testing import FakeMaster
 
-from .watching import loop, now
+from .kit import hang, loop, now, resume, slow
 
 
 def learned(*samples: float | list[float]) -> RoundTrips:
@@ -154,14 +154,12 @@ async def test_an_error_says_that_answers_take_longer_than_the_time_out_that_was
 async def test_the_time_out_follows_masters_that_become_slower_and_faster() -> None:
     masters = await far(0.001)
     async with Redlock(masters) as redlock:
-        for master in masters:
-            master.latency = 0.2
+        slow(masters, 0.2)
         slower = now()
         async with redlock.lock("r", wait=5_000):
             assert now() - slower < 1.5
         assert 200 < redlock.master_timeout < 1_000
-        for master in masters:
-            master.latency = 0.001
+        slow(masters, 0.001)
         for _ in range(40):
             await asyncio.sleep(1)
             async with redlock.lock("other"):
@@ -173,15 +171,13 @@ async def test_the_time_out_follows_masters_that_become_slower_and_faster() -> N
 async def test_a_hung_minority_costs_masters_nothing_that_are_far_away() -> None:
     masters = await far(0.08, 5)
     async with Redlock(masters) as redlock:
-        for master in masters[:2]:
-            master.hang()
+        hang(masters[:2])
         for number in range(30):
             began = now()
             async with redlock.lock(f"r{number}"):
                 pass
             assert now() - began == pytest.approx(0.16)
-        for master in masters:
-            master.resume()
+        resume(masters)
         await asyncio.sleep(3)
 
 
@@ -208,14 +204,12 @@ async def test_a_hung_majority_of_near_masters_is_found_out_soon_beside_one_that
     masters = [FakeMaster(latency=latency) for latency in (0.001, 0.001, 0.9)]
     async with Redlock(masters) as redlock:
         await asyncio.sleep(2)
-        for master in masters[:2]:
-            master.hang()
+        hang(masters[:2])
         began = now()
         with pytest.raises(QuorumUnavailableError):
             await redlock.lock("r", wait=0).acquire()
         assert now() - began <= FAR * SHORTEST / 1000
-        for master in masters:
-            master.resume()
+        resume(masters)
         await asyncio.sleep(3)
 
 

@@ -5,7 +5,6 @@ import itertools
 import logging
 import random
 import re
-from typing import Any
 
 import pytest
 from redis.asyncio import Sentinel
@@ -14,8 +13,9 @@ from redlock_aio import Answer, Lease, LockNotAcquiredError, Redlock, Retry, Vot
 from redlock_aio._protocol.confirmation import ASK_INTERVAL, CONFIRMED_FOR
 from redlock_aio._rules import timing
 from redlock_aio._transport.connection import Connection
-from redlock_aio.testing import FakeMaster, VirtualTimeLoop, cancelled_at
+from redlock_aio.testing import FakeMaster, cancelled_at
 
+from .kit import hang, in_coroutine, kill, loop, now, slow
 from .sentinels import FakeSentinel, FakeService, Wire, replicate
 
 MAX_TTL = 2_000
@@ -24,16 +24,6 @@ SOON = 0.1
 """Seconds in which everything is done that does not have to wait."""
 
 pytestmark = [pytest.mark.promise("S1")]
-
-
-def now() -> float:
-    return asyncio.get_running_loop().time()
-
-
-def loop() -> VirtualTimeLoop:
-    running = asyncio.get_running_loop()
-    assert isinstance(running, VirtualTimeLoop)
-    return running
 
 
 class Site:
@@ -128,8 +118,7 @@ async def test_it_votes_again_at_once_when_it_is_confirmed_again(
     caplog.set_level(logging.INFO, logger="redlock_aio")
     async with manager(site.service()) as redlock:
         connection = redlock._opener.session().links[0]._connection
-        for sentinel in site.sentinels:
-            sentinel.kill()
+        kill(site.sentinels)
         await asyncio.sleep(60)
         assert (await attempt(redlock)).answer is Answer.QUARANTINED
         back = now()
@@ -221,8 +210,7 @@ async def test_the_clock_is_read_when_a_command_is_sent(site: Site, how: str) ->
     """A program that was away for longer than the bound sends no attempt before it asked."""
     async with manager(site.service()) as redlock:
         await attempt(redlock)
-        for sentinel in site.sentinels:
-            sentinel.hang()
+        hang(site.sentinels)
         getattr(loop(), how)(CONFIRMED_FOR + 0.01)
         assert (await attempt(redlock)).answer is Answer.QUARANTINED
         assert site.old.keys == {}
@@ -230,8 +218,7 @@ async def test_the_clock_is_read_when_a_command_is_sent(site: Site, how: str) ->
 
 async def test_an_answer_counts_from_when_it_was_asked_for(site: Site) -> None:
     """It may be about any instant of the time that it took."""
-    for sentinel in site.sentinels:
-        sentinel.latency = 0.7
+    slow(site.sentinels, 0.7)
     redlock = manager(site.service(), master_timeout=500)
     async with redlock:
         await voting_at(redlock)
@@ -245,8 +232,7 @@ async def test_an_answer_counts_from_when_it_was_asked_for(site: Site) -> None:
 
 async def test_a_grant_that_was_asked_for_in_time_counts_when_it_comes_late(site: Site) -> None:
     async with manager(site.service(), master_timeout=500) as redlock:
-        for sentinel in site.sentinels:
-            sentinel.hang()
+        hang(site.sentinels)
         confirmed_until = redlock._opener.session().links[0]._route._connection.confirmed_until  # type: ignore[attr-defined]
         await asyncio.sleep(confirmed_until - 0.1 - now())
         site.old.hang()
@@ -262,8 +248,7 @@ async def test_a_grant_that_was_asked_for_in_time_counts_when_it_comes_late(site
 async def test_an_extension_by_a_master_that_is_not_confirmed_does_not_count(site: Site) -> None:
     async with manager(site.service()) as redlock:
         lease = await redlock.lock("r", ttl=2_000, auto_extend=True).acquire()
-        for sentinel in site.sentinels:
-            sentinel.kill()
+        kill(site.sentinels)
         killed = now()
         await lease.lost.wait()
         assert now() <= killed + CONFIRMED_FOR + 2
@@ -273,8 +258,7 @@ async def test_an_extension_by_a_master_that_is_not_confirmed_does_not_count(sit
 async def test_a_release_reaches_a_master_that_is_not_confirmed(site: Site) -> None:
     async with manager(site.service()) as redlock:
         lease = await redlock.lock("r", ttl=2_000, auto_extend=False).acquire()
-        for sentinel in site.sentinels:
-            sentinel.kill()
+        kill(site.sentinels)
         loop().stall(1.9)
         await asyncio.sleep(0)
         assert site.old.keys
@@ -459,16 +443,11 @@ async def test_masters_of_one_name_behind_different_sentinels_differ() -> None:
         Redlock([sites[0].master_for("mymaster") for _ in range(3)])
 
 
-async def _whole(step: Any) -> Any:
-    # Since Python 3.12 a task wants a coroutine, no other awaitable.
-    return await step
-
-
 async def test_everything_ends_wherever_the_first_use_is_cancelled(site: Site) -> None:
     for nth in range(1, 100):
         redlock = manager(site.service())
         step = cancelled_at(nth, redlock.lock("r", ttl=1_000).acquire())
-        task = asyncio.create_task(_whole(step))
+        task = asyncio.create_task(in_coroutine(step))
         await asyncio.wait([task])
         await redlock.aclose()
         if not task.cancelled():

@@ -4,7 +4,6 @@ import asyncio
 import gc
 import logging
 import random
-from collections.abc import Awaitable
 from typing import Any
 
 import pytest
@@ -19,6 +18,8 @@ from redlock_aio._protocol import declaration
 from redlock_aio._rules import membership, timing
 from redlock_aio._transport.declarations import LIVES, PATIENCE
 from redlock_aio.testing import FakeMaster, VirtualTimeLoop, cancelled_at
+
+from .kit import in_coroutine, now
 
 pytestmark = [pytest.mark.promise("S1")]
 
@@ -66,10 +67,6 @@ def program(masters: Any, **options: Any) -> Redlock:
     return Redlock(masters, max_ttl=MAX_TTL, **options)
 
 
-def now() -> float:
-    return asyncio.get_running_loop().time()
-
-
 async def answers(redlock: Redlock) -> str:
     """Return the first letter of each master's answer to one attempt."""
     try:
@@ -97,11 +94,6 @@ def refusal(redlock: Redlock) -> str:
     guard = session.links[0]._sentry
     assert guard is not None
     return guard._guard.declarations.refusal
-
-
-async def whole(steps: Awaitable[None]) -> None:
-    """Await *steps*: tasks need real coroutines since Python 3.12."""
-    await steps
 
 
 async def until_it_works(redlock: Redlock) -> None:
@@ -643,7 +635,7 @@ async def test_opening_and_closing_can_be_cancelled_anywhere(
                     async with redlock:
                         await asyncio.sleep(0.005)
 
-                task = asyncio.create_task(whole(cancelled_at(nth, use(), when=when)))
+                task = asyncio.create_task(in_coroutine(cancelled_at(nth, use(), when=when)))
                 await asyncio.wait([task])
                 if not task.cancelled():
                     break

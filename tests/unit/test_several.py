@@ -2,7 +2,6 @@
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -18,24 +17,21 @@ from redlock_aio import (
 from redlock_aio._protocol.scripts import ACQUIRE_ALL
 from redlock_aio.testing import FakeMaster
 
-from .meddling import fence, ran
-from .several import KIND, KINDS, LATENCY, Kind, check_nothing_stays, got, locks, now
+from .kit import (
+    KIND,
+    KINDS,
+    LATENCY,
+    Kind,
+    delete,
+    fence,
+    got,
+    locks,
+    now,
+    ran,
+    restart,
+)
 
-
-@pytest.fixture
-async def other(masters: list[FakeMaster]) -> AsyncIterator[Redlock]:
-    """Another program."""
-    async with Redlock(masters, restart_guard="off") as other:
-        yield other
-
-
-@pytest.fixture(autouse=True)
-async def nothing_stays(
-    redlock: Redlock, other: Redlock, masters: list[FakeMaster]
-) -> AsyncIterator[None]:
-    yield
-    await check_nothing_stays([redlock, other], masters)
-
+pytestmark = pytest.mark.usefixtures("nothing_stays")
 
 # All or none.
 
@@ -117,8 +113,7 @@ async def test_the_error_tells_of_the_one_that_is_held_for_longest(
     with pytest.raises(LockNotAcquiredError) as caught:
         await redlock.lock("a", "b", "c", wait=0, **kind).acquire()
     assert caught.value.retry_after is None
-    for master in masters:
-        master.delete("c")
+    delete(masters, "c")
     await asyncio.sleep(0.8)
 
 
@@ -233,8 +228,7 @@ async def test_a_majority_that_fails_is_told(
         await redlock.lock("b", "a", wait=100, **kind).acquire()
     await asyncio.sleep(0.1)
     assert not locks(masters[3:])
-    for master in masters[:3] if how == "kill" else ():
-        master.restart()
+    restart(masters[:3] if how == "kill" else ())
     await asyncio.sleep(1.2)
 
 

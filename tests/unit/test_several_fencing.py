@@ -2,7 +2,6 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
 
 import pytest
 
@@ -11,18 +10,10 @@ from redlock_aio._engine.hold.held_lease import OVERTAKEN
 from redlock_aio._protocol.scripts import ACQUIRE_ALL, ENQUEUE, RAISE
 from redlock_aio.testing import FakeMaster
 
-from .meddling import before, count_up, fence, ran
-from .several import LATENCY, locks, now
+from .kit import LATENCY, before, count_up, fence, kill, locks, now, ran
 
 pytestmark = pytest.mark.promise("S7")
 FAIR = pytest.mark.parametrize("fair", [False, True])
-
-
-@pytest.fixture
-async def other(masters: list[FakeMaster]) -> AsyncIterator[Redlock]:
-    """Another program."""
-    async with Redlock(masters, restart_guard="off") as other:
-        yield other
 
 
 def counters(masters: list[FakeMaster], name: str) -> list[int]:
@@ -142,8 +133,7 @@ async def test_masters_whose_counters_others_have_raised_count_after_the_next_ex
                 master.delete(name)
         await lease.extend()
         await asyncio.sleep(0.01)
-        for master in masters[3:]:
-            master.kill()
+        kill(masters[3:])
         await lease.extend()
         assert all(master.keys[name] == lease.token for master in masters[:3] for name in "ab")
 

@@ -3,7 +3,6 @@
 import asyncio
 import itertools
 import random
-from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 
 import hiredis
@@ -19,23 +18,9 @@ from redlock_aio._protocol import commands
 from redlock_aio._rules.fair_ticket import LIVES
 from redlock_aio.testing import FakeMaster
 
-from .several import KIND, KINDS, LATENCY, Kind, check_nothing_stays, got, now
+from .kit import KIND, KINDS, LATENCY, Kind, delete, got, now, slow
 
-
-@pytest.fixture
-async def other(masters: list[FakeMaster]) -> AsyncIterator[Redlock]:
-    """Another program."""
-    async with Redlock(masters, restart_guard="off") as other:
-        yield other
-
-
-@pytest.fixture(autouse=True)
-async def nothing_stays(
-    redlock: Redlock, other: Redlock, masters: list[FakeMaster]
-) -> AsyncIterator[None]:
-    yield
-    await check_nothing_stays([redlock, other], masters)
-
+pytestmark = pytest.mark.usefixtures("nothing_stays")
 
 SETS = [("a", "b"), ("b",), ("b", "c")]
 
@@ -92,8 +77,7 @@ async def test_the_last_that_a_stranger_deletes_wakes(
         await asyncio.sleep(0.9)
         assert not waiter.done()
         deleted = now()
-        for master in masters:
-            master.delete(name)
+        delete(masters, name)
     assert await waiter - deleted == pytest.approx(2 * LATENCY, abs=2 * LATENCY)
 
 
@@ -107,8 +91,7 @@ async def test_an_attempt_of_the_same_process_that_comes_to_nothing_wakes_who_me
     async with redlock.lock("x", **kind):
         pass
     masters[2].set("b", "theirs", ttl=4)
-    for master in masters[3:]:
-        master.latency = 0.02
+    slow(masters[3:], 0.02)
     if how == "lost":
         masters[3].set("b", "theirs")
         masters[4].set("b", "theirs", ttl=30)

@@ -8,7 +8,7 @@ import pytest
 from redlock_aio import MasterStatistics, Redlock, Statistics
 from redlock_aio.testing import FakeMaster
 
-from .several import KIND, Kind
+from .kit import KIND, Kind
 
 
 def idle(masters: list[FakeMaster]) -> Statistics:

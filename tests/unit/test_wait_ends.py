@@ -1,18 +1,14 @@
 """When a wait ends, what may still happen in its last moments, and what its error says."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
-from redlock_aio import Lease, LockNotAcquiredError, QuorumUnavailableError, Redlock, Retry
+from redlock_aio import Lease, LockNotAcquiredError, QuorumUnavailableError, Redlock
 from redlock_aio.testing import FakeMaster
 
-from .watching import now
-
-LATENCY = 0.001
-NEVER = Retry(min_delay=3_600_000, max_delay=3_600_000)
+from .kit import KIND, LATENCY, NEVER, hang, now, resume, slow
 
 
 class BusyMaster(FakeMaster):
@@ -29,12 +25,6 @@ class BusyMaster(FakeMaster):
         arrives = max(now() + self.latency / 2, self._busy_until)
         self._busy_until = arrives + commands * self._takes
         asyncio.get_running_loop().call_later(self._busy_until - now(), self._arrive)
-
-
-@pytest.fixture
-async def other(masters: list[FakeMaster]) -> AsyncIterator[Redlock]:
-    async with Redlock(masters, restart_guard="off") as other:
-        yield other
 
 
 async def refused(redlock: Redlock, wait: int, **options: Any) -> tuple[LockNotAcquiredError, int]:
@@ -96,14 +86,12 @@ async def test_a_wait_ends_when_it_says_though_the_master_time_out_is_longer(
     masters: list[FakeMaster], wait: int
 ) -> None:
     async with Redlock(masters, master_timeout=5_000) as redlock:
-        for master in masters[:3]:
-            master.hang()
+        hang(masters[:3])
         tasks = [refused(redlock, wait), refused(redlock, wait), refused(redlock, wait, fair=True)]
         for error, took in await asyncio.gather(*tasks):
             assert type(error) is QuorumUnavailableError
             assert wait <= took <= wait + 51
-        for master in masters:
-            master.resume()
+        resume(masters)
         await asyncio.sleep(2)
 
 
@@ -126,8 +114,7 @@ async def test_a_turn_that_comes_while_the_last_attempt_is_underway_is_used(
     redlock: Redlock, masters: list[FakeMaster]
 ) -> None:
     """The attempt comes before the release on three masters, after it on two."""
-    for master in masters[:3]:
-        master.latency = 0.01
+    slow(masters[:3], 0.01)
     lease = await redlock.lock("r").acquire()
     waiter = asyncio.create_task(redlock.lock("r", wait=1_000, retry=NEVER).acquire())
     await asyncio.sleep(0.9505)
@@ -147,12 +134,7 @@ async def test_those_who_gave_up_leave_no_turn_behind(redlock: Redlock, other: R
     assert redlock._opener.session().masters.line(redlock.lock("r").key).idle
 
 
-KINDS = pytest.mark.parametrize(
-    "kind", [{}, {"fencing": True}, {"fair": True}, {"fair": True, "fencing": True}], ids=str
-)
-
-
-@KINDS
+@KIND
 @pytest.mark.parametrize("wait", [1, 2, 5, 10])
 @pytest.mark.parametrize("latency", [0.001, 0.005, 0.02])
 async def test_a_short_wait_is_enough_for_a_lock_that_is_free(
@@ -163,7 +145,7 @@ async def test_a_short_wait_is_enough_for_a_lock_that_is_free(
         assert lease.valid
 
 
-@KINDS
+@KIND
 @pytest.mark.parametrize("wait", [1, 2, 5, 10, 30, 100])
 @pytest.mark.parametrize("latency", [0.001, 0.005, 0.02, 0.045])
 async def test_a_short_wait_for_a_held_lock_is_no_outage(
@@ -201,11 +183,9 @@ async def test_a_hung_minority_does_not_hold_up_a_refusal(
     redlock: Redlock, other: Redlock, masters: list[FakeMaster]
 ) -> None:
     async with other.lock("r"):
-        for master in masters[:2]:
-            master.hang()
+        hang(masters[:2])
         error, took = await refused(redlock, 0)
         assert error.holder is not None
         assert took <= 5
-        for master in masters:
-            master.resume()
+        resume(masters)
         await asyncio.sleep(1)

@@ -1,49 +1,37 @@
 """Waiting in order, in virtual time."""
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import hiredis
 import pytest
 
 from redlock_aio import LockNotAcquiredError, QuorumUnavailableError, Redlock, RedlockError
 from redlock_aio._engine.wait.fair_queue import IDLE
-from redlock_aio._protocol import commands, declaration, scripts
-from redlock_aio._protocol.commands import MARKER
+from redlock_aio._protocol import commands, scripts
 from redlock_aio._rules.fair_ticket import HEARTBEAT, LIVES
 from redlock_aio.testing import FakeMaster
 
-LATENCY = 0.001
+from .kit import (
+    LATENCY,
+    delete,
+    got_fair,
+    hang,
+    kill,
+    now,
+    occupy,
+    remaining_keys,
+    resume,
+    runs_of,
+    values,
+)
+
 QUEUE, LIVE = commands.queue_keys(b"r")
 
 pytestmark = pytest.mark.promise("S8")
 
 
-def now() -> float:
-    return asyncio.get_running_loop().time()
-
-
-@pytest.fixture
-async def other(masters: list[FakeMaster]) -> AsyncIterator[Redlock]:
-    """Another program."""
-    async with Redlock(masters, restart_guard="off") as other:
-        yield other
-
-
-async def got(redlock: Redlock, *, ttl: int = 10_000, hold: float = 0.0) -> float:
-    """Return when the lock was had."""
-    async with redlock.lock("r", fair=True, ttl=ttl):
-        had = now()
-        await asyncio.sleep(hold)
-        return had
-
-
-def commands_of(master: FakeMaster, script: scripts.Script) -> list[list[bytes]]:
-    return [said for said in master.commands if said[:2] == [b"EVALSHA", script.sha]]
-
-
 def asked(master: FakeMaster) -> list[list[bytes]]:
-    return commands_of(master, scripts.ENQUEUE)
+    return runs_of(master, scripts.ENQUEUE)
 
 
 def queued(master: FakeMaster) -> list[bytes]:
@@ -52,22 +40,16 @@ def queued(master: FakeMaster) -> list[bytes]:
     return sorted(value, key=lambda member: value[member])
 
 
-def left(masters: list[FakeMaster]) -> list[bytes]:
-    """All keys of locks, the queues too."""
-    keys = [(key, until) for master in masters for key, (_, until) in master._keys.items()]
-    return [key for key, until in keys if now() < until and key not in (MARKER, declaration.KEY)]
-
-
 async def test_alone_it_is_one_round_and_leaves_nothing(
     redlock: Redlock, masters: list[FakeMaster]
 ) -> None:
-    await got(redlock)  # once in half a minute the masters are asked for the time
+    await got_fair(redlock)  # once in half a minute the masters are asked for the time
     began = now()
     async with redlock.lock("r", fair=True) as lease:
         assert now() - began == pytest.approx(LATENCY)
-        assert [master.keys["r"] for master in masters] == [lease.token] * 5
+        assert values(masters) == [lease.token] * 5
         assert [str(vote).split(": ")[1] for vote in lease.votes] == ["granted"] * 5
-    assert not left(masters)
+    assert not remaining_keys(masters)
     assert not [said for said in masters[0].commands if said[0] == b"SUBSCRIBE"]
 
 
@@ -80,7 +62,7 @@ async def test_programs_are_served_as_they_came(redlock: Redlock, other: Redlock
             await asyncio.sleep(0.005)
 
     async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(got(redlock, hold=0.1))
+        tasks.create_task(got_fair(redlock, hold=0.1))
         for number in range(20):
             await asyncio.sleep(0.003)
             tasks.create_task(work(number))
@@ -93,7 +75,7 @@ async def test_only_the_next_is_woken(
     holder = await redlock.lock("r", fair=True).acquire()
     waiters = []
     for manager in (other, redlock, other, redlock):
-        waiters.append(asyncio.create_task(got(manager, hold=0.1)))
+        waiters.append(asyncio.create_task(got_fair(manager, hold=0.1)))
         await asyncio.sleep(0.01)
     await asyncio.sleep(0.2)
     before = len(asked(masters[0]))
@@ -105,7 +87,7 @@ async def test_only_the_next_is_woken(
 
 async def test_a_release_wakes_the_next_in_two_latencies(redlock: Redlock, other: Redlock) -> None:
     holder = await redlock.lock("r", fair=True).acquire()
-    waiter = asyncio.create_task(got(other))
+    waiter = asyncio.create_task(got_fair(other))
     await asyncio.sleep(0.25)  # far from a heartbeat
     released = now()
     await holder.release()
@@ -120,16 +102,14 @@ async def test_the_next_is_woken_by_holders_who_know_nothing_of_the_queue(
     if who in {"plain", "other plain"}:
         lease = await (redlock if who == "plain" else other).lock("r").acquire()
     else:
-        for master in masters:
-            master.set("r", "theirs", ttl=250 if who == "expiry" else None)
-    waiter = asyncio.create_task(got(redlock))
+        occupy(masters, ttl=250 if who == "expiry" else None)
+    waiter = asyncio.create_task(got_fair(redlock))
     await asyncio.sleep(0.24)
     went = now()
     if lease is not None:
         await lease.release()
     elif who == "foreign":
-        for master in masters[1:4]:
-            master.delete("r")
+        delete(masters[1:4])
     assert await waiter - went < 0.015
 
 
@@ -140,7 +120,7 @@ async def test_a_dead_waiter_is_waited_for_no_longer_than_it_is_registered(
     for master in masters:
         assert enqueue(master, b"theirs/1", place=1)[0] == BEHIND_OR_NEXT
     died = now()
-    waiter = asyncio.create_task(got(redlock))
+    waiter = asyncio.create_task(got_fair(redlock))
     await asyncio.sleep(0.1)
     await holder.release()
     assert LIVES / 1000 <= await waiter - died <= LIVES / 1000 + HEARTBEAT + 0.01
@@ -153,7 +133,7 @@ async def test_a_dead_holder_is_waited_for_until_its_ttl_and_a_heartbeat(
     for master in masters:
         assert enqueue(master, b"theirs/1", place=1, ttl=ttl)[0] == 0
     died = now()
-    assert ttl / 1000 <= await got(redlock) - died <= ttl / 1000 + HEARTBEAT + 0.01
+    assert ttl / 1000 <= await got_fair(redlock) - died <= ttl / 1000 + HEARTBEAT + 0.01
 
 
 @pytest.mark.promise("S1")
@@ -161,22 +141,22 @@ async def test_who_gets_a_minority_gives_it_back_and_keeps_its_place(
     redlock: Redlock, other: Redlock, masters: list[FakeMaster]
 ) -> None:
     """Two at once, whose requests reach the masters in different orders: one of them yields."""
-    await asyncio.gather(got(redlock), got(other))  # the time is known
+    await asyncio.gather(got_fair(redlock), got_fair(other))  # the time is known
     for master in masters:
         master.commands.clear()
     for number in range(5):
         # Each reaches two of them at once, and the others later.
         for manager, slow in ((redlock, (0, 1, 2)), (other, (2, 3, 4))):
             delay(manager, number, 0.004 if number in slow else 0.0)
-    first = asyncio.create_task(got(redlock, hold=0.05))
+    first = asyncio.create_task(got_fair(redlock, hold=0.05))
     await asyncio.sleep(0.0001)
-    second = asyncio.create_task(got(other))
+    second = asyncio.create_task(got_fair(other))
     times = await asyncio.gather(first, second)
     assert times[0] + 0.05 <= times[1] or times[1] < times[0]
     for number in range(5):
         delay(redlock, number, 0.0)
         delay(other, number, 0.0)
-    leaves = [said for master in masters for said in commands_of(master, scripts.LEAVE)]
+    leaves = [said for master in masters for said in runs_of(master, scripts.LEAVE)]
     back = {(said[7], said[6]) for said in leaves if said[8] == b"stay"}
     gone = {(said[7], said[6]) for said in leaves if said[8] == b"go"}
     assert back, "nobody had to yield"
@@ -205,7 +185,7 @@ def delay(redlock: Redlock, number: int, seconds: float) -> None:
 async def test_a_queue_that_is_full_refuses_at_once(masters: list[FakeMaster]) -> None:
     async with Redlock(masters, max_waiters=3, restart_guard="off") as redlock:
         holder = await redlock.lock("r", fair=True).acquire()
-        waiters = [asyncio.create_task(got(redlock)) for _ in range(2)]
+        waiters = [asyncio.create_task(got_fair(redlock)) for _ in range(2)]
         await asyncio.sleep(0.1)
         began = now()
         with pytest.raises(LockNotAcquiredError, match="its queue is full") as caught:
@@ -214,7 +194,7 @@ async def test_a_queue_that_is_full_refuses_at_once(masters: list[FakeMaster]) -
         assert now() - began < 0.01
         await holder.release()
         await asyncio.gather(*waiters)
-    assert not left(masters)
+    assert not remaining_keys(masters)
 
 
 @pytest.mark.parametrize("few", [0, -1, True])
@@ -247,36 +227,34 @@ async def test_who_gives_up_says_why_and_leaves_the_queues(
     await asyncio.sleep(0.01)
     assert [len(queued(master)) for master in masters] == [1] * 5
     await holder.release()
-    assert not left(masters)
+    assert not remaining_keys(masters)
 
 
 async def test_too_few_masters_is_told(redlock: Redlock, masters: list[FakeMaster]) -> None:
-    for master in masters[:3]:
-        master.hang()
+    hang(masters[:3])
     began = now()
     with pytest.raises(QuorumUnavailableError, match="timed out"):
         await redlock.lock("r", fair=True, wait=0).acquire()
     assert now() - began < 0.15
     with pytest.raises(QuorumUnavailableError):
         await redlock.lock("r", fair=True, wait=200).acquire()
-    for master in masters:
-        master.resume()
+    resume(masters)
     await asyncio.sleep(0.1)
-    assert not left(masters)
+    assert not remaining_keys(masters)
 
 
 @pytest.mark.promise("S6")
 async def test_a_hung_or_dead_minority_costs_nothing(
     redlock: Redlock, other: Redlock, masters: list[FakeMaster]
 ) -> None:
-    await got(redlock)
-    await got(other)
+    await got_fair(redlock)
+    await got_fair(other)
     masters[0].hang()
     masters[1].kill()
     began = now()
     holder = await redlock.lock("r", fair=True).acquire()
     assert now() - began == pytest.approx(LATENCY)
-    waiter = asyncio.create_task(got(other))
+    waiter = asyncio.create_task(got_fair(other))
     await asyncio.sleep(0.3)
     released = now()
     await holder.release()
@@ -293,21 +271,20 @@ async def test_masters_that_are_far_from_each_other_do_not_make_anybody_yield_in
         Redlock(masters, restart_guard="off") as redlock,
         Redlock(masters, restart_guard="off") as other,
     ):
-        await got(redlock)
-        await got(other)
-        for master in masters[1 : 1 + dead]:
-            master.kill()
+        await got_fair(redlock)
+        await got_fair(other)
+        kill(masters[1 : 1 + dead])
         holder = await redlock.lock("r", fair=True).acquire()
         waiters = []
         for number in range(6):
-            waiters.append(asyncio.create_task(got((redlock, other)[number % 2])))
+            waiters.append(asyncio.create_task(got_fair((redlock, other)[number % 2])))
             await asyncio.sleep(0.05)
         for master in masters:
             master.commands.clear()
         await holder.release()
         times = await asyncio.gather(*waiters)
         assert list(times) == sorted(times)
-        left = [said for master in masters for said in commands_of(master, scripts.LEAVE)]
+        left = [said for master in masters for said in runs_of(master, scripts.LEAVE)]
         assert [said[8] for said in left] == [b"go"] * len(left)
 
 
@@ -316,9 +293,9 @@ async def test_who_comes_next_after_one_who_left_hears_of_it(
 ) -> None:
     """The lock is held by somebody who knows nothing of the queue."""
     holder = await other.lock("r").acquire()
-    first = asyncio.create_task(got(redlock))
+    first = asyncio.create_task(got_fair(redlock))
     await asyncio.sleep(0.03)
-    second = asyncio.create_task(got(other))
+    second = asyncio.create_task(got_fair(other))
     await asyncio.sleep(0.03)
     first.cancel()
     await asyncio.sleep(0.03)
@@ -335,7 +312,7 @@ async def test_queues_do_not_outlive_who_stands_in_them(
         for master in masters:
             enqueue(master, b"theirs/1", place=1)
         await asyncio.sleep(LIVES / 1000 + 0.2)
-        assert left(masters) == [b"r"] * 5
+        assert remaining_keys(masters) == [b"r"] * 5
 
 
 @pytest.mark.parametrize("how", ["restart", "flush", "cut", "forget"])
@@ -343,7 +320,7 @@ async def test_waiters_stand_in_line_again_where_they_were_forgotten(
     redlock: Redlock, other: Redlock, masters: list[FakeMaster], how: str
 ) -> None:
     holder = await redlock.lock("r").acquire()
-    waiters = [asyncio.create_task(got(manager)) for manager in (other, redlock)]
+    waiters = [asyncio.create_task(got_fair(manager)) for manager in (other, redlock)]
     await asyncio.sleep(0.1)
     for master in masters[:3] if how == "cut" else masters[:2]:
         if how == "forget":
@@ -364,7 +341,7 @@ async def test_a_call_that_is_lost_costs_a_heartbeat(
     redlock: Redlock, other: Redlock, masters: list[FakeMaster]
 ) -> None:
     holder = await redlock.lock("r", fair=True).acquire()
-    waiter = asyncio.create_task(got(other))
+    waiter = asyncio.create_task(got_fair(other))
     await asyncio.sleep(0.1)
     for manager in (redlock, other):
         for master in manager._opener.session().links:
@@ -373,7 +350,7 @@ async def test_a_call_that_is_lost_costs_a_heartbeat(
     released = now()
     await holder.release()
     assert 0.1 < await waiter - released <= HEARTBEAT + 0.01
-    assert not left(masters)
+    assert not remaining_keys(masters)
 
 
 async def test_nobody_listens_when_nobody_waits(
@@ -381,7 +358,7 @@ async def test_nobody_listens_when_nobody_waits(
 ) -> None:
     for _ in range(2):
         holder = await redlock.lock("r", fair=True).acquire()
-        waiter = asyncio.create_task(got(other))
+        waiter = asyncio.create_task(got_fair(other))
         await asyncio.sleep(0.1)
         assert listening(masters) == 5
         await holder.release()
@@ -404,25 +381,25 @@ async def test_who_may_not_listen_finds_out_by_asking(masters: list[FakeMaster])
         Redlock(masters, restart_guard="off") as other,
     ):
         holder = await redlock.lock("r", fair=True).acquire()
-        waiter = asyncio.create_task(got(other))
+        waiter = asyncio.create_task(got_fair(other))
         await asyncio.sleep(0.1)
         released = now()
         await holder.release()
         assert await waiter - released <= HEARTBEAT + 0.01
         await asyncio.sleep(2 * IDLE)
         assert "5 up" in repr(other)
-    assert not left(masters)
+    assert not remaining_keys(masters)
 
 
 async def test_clocks_that_go_wrong_do_not_keep_it_out(masters: list[FakeMaster]) -> None:
     for number, master in enumerate(masters):
         master.clock_offset = 1000.0 * number
     async with Redlock(masters, restart_guard="off") as redlock:
-        await got(redlock)
+        await got_fair(redlock)
         for master in masters[:3]:
             master.clock_offset += 100  # all later than what was asked is allowed to be
-        assert await got(redlock) - now() < 2 * HEARTBEAT
-    assert not left(masters)
+        assert await got_fair(redlock) - now() < 2 * HEARTBEAT
+    assert not remaining_keys(masters)
 
 
 async def test_what_comes_too_late_is_not_granted(
@@ -430,7 +407,7 @@ async def test_what_comes_too_late_is_not_granted(
 ) -> None:
     masters[0].execute([b"SCRIPT", b"LOAD", scripts.ENQUEUE.text])
     assert enqueue(masters[0], b"theirs/1", place=1, not_after=1)[0] == 4
-    assert not left(masters)
+    assert not remaining_keys(masters)
 
 
 async def test_plain_and_fair_exclude_each_other(redlock: Redlock, other: Redlock) -> None:

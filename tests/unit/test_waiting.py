@@ -1,7 +1,6 @@
 """Waking, standing in line, and the holder who is told, in virtual time."""
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import pytest
 
@@ -20,26 +19,7 @@ from redlock_aio._engine.masters import IDLE_LINES
 from redlock_aio._protocol.scripts import LOOK
 from redlock_aio.testing import FakeMaster
 
-LATENCY = 0.001
-NEVER = Retry(min_delay=3_600_000, max_delay=3_600_000)
-"""Nobody who waits with it tries again by itself: only being woken explains that."""
-
-
-def now() -> float:
-    return asyncio.get_running_loop().time()
-
-
-@pytest.fixture
-async def other(masters: list[FakeMaster]) -> AsyncIterator[Redlock]:
-    """Another program."""
-    async with Redlock(masters, restart_guard="off") as other:
-        yield other
-
-
-async def got(redlock: Redlock, name: str = "r", **options: object) -> float:
-    """Return when the lock was had."""
-    async with redlock.lock(name, retry=NEVER, **options):  # type: ignore[arg-type]
-        return now()
+from .kit import LATENCY, NEVER, delete, got, kill, now, occupy, resume
 
 
 @pytest.mark.promise("S9")
@@ -57,8 +37,7 @@ async def test_a_release_wakes_a_waiter_of_another_program(
 
 @pytest.mark.promise("S9")
 async def test_the_end_of_a_ttl_wakes_a_waiter(redlock: Redlock, masters: list[FakeMaster]) -> None:
-    for master in masters[:3]:
-        master.set("r", "theirs", ttl=500)
+    occupy(masters[:3], ttl=500)
     expires = now() + 0.5
     assert await got(redlock) - expires == pytest.approx(2 * LATENCY, abs=LATENCY)
 
@@ -68,12 +47,10 @@ async def test_the_end_of_a_ttl_wakes_a_waiter(redlock: Redlock, masters: list[F
 async def test_a_waiter_wakes_however_the_key_goes(
     redlock: Redlock, masters: list[FakeMaster], how: str
 ) -> None:
-    for master in masters:
-        master.set("r", "theirs")
+    occupy(masters)
     waiter = asyncio.create_task(got(redlock))
     await asyncio.sleep(1)
-    for master in masters[:2]:
-        master.delete("r")
+    delete(masters[:2])
     await asyncio.sleep(1)
     assert not waiter.done()  # a minority is not enough
     went = now()
@@ -90,8 +67,7 @@ async def test_a_waiter_wakes_however_the_key_goes(
 async def test_a_master_that_comes_back_wakes_who_could_not_have_a_majority(
     redlock: Redlock, masters: list[FakeMaster]
 ) -> None:
-    for master in masters[:3]:
-        master.kill()
+    kill(masters[:3])
     waiter = asyncio.create_task(got(redlock))
     await asyncio.sleep(5)
     assert not waiter.done()
@@ -109,8 +85,7 @@ async def test_an_answer_that_comes_late_still_says_who_stands_in_the_way(
             master.set("r", "theirs", ttl=400)
         waiter = asyncio.create_task(got(redlock))
         await asyncio.sleep(0.3)
-        for master in masters:
-            master.resume()
+        resume(masters)
         assert await waiter == pytest.approx(0.4, abs=0.05)
 
 
@@ -122,8 +97,7 @@ async def test_a_waiter_whom_nothing_wakes_tries_again(masters: list[FakeMaster]
         lock = redlock.lock("r", retry=Retry(min_delay=20, max_delay=20))
         waiter = asyncio.create_task(lock.acquire())
         await asyncio.sleep(1)
-        for master in masters:
-            master.delete("r")
+        delete(masters)
         went = now()
         lease = await waiter
         assert 0 < now() - went < 0.03
@@ -198,8 +172,7 @@ async def test_a_silent_master_does_not_lengthen_retry_after(
             assert caught.value.retry_after is not None
             passed = 110 if silent else 10  # the attempt, and the wait for who holds it
             assert retry_after - passed <= caught.value.retry_after <= retry_after
-        for master in masters:
-            master.resume()
+        resume(masters)
         await asyncio.sleep(0.1)
 
 
@@ -275,8 +248,7 @@ async def test_a_turn_that_comes_to_somebody_who_is_cancelled_is_passed_on(
 
 
 async def test_one_attempt_is_made_out_of_turn(redlock: Redlock, masters: list[FakeMaster]) -> None:
-    for master in masters:
-        master.set("r", "theirs")
+    occupy(masters)
     waiter = asyncio.create_task(got(redlock))
     await asyncio.sleep(0.1)
     began = now()

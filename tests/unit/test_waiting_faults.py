@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-from collections.abc import AsyncIterator
 
 import pytest
 
@@ -15,21 +14,7 @@ from redlock_aio._protocol.primitives import Key
 from redlock_aio._rules.fair_ticket import LIVES
 from redlock_aio.testing import FakeMaster, VirtualTimeLoop
 
-NEVER = Retry(min_delay=3_600_000, max_delay=3_600_000)
-
-
-def now() -> float:
-    return asyncio.get_running_loop().time()
-
-
-@pytest.fixture
-async def other(masters: list[FakeMaster]) -> AsyncIterator[Redlock]:
-    async with Redlock(masters, restart_guard="off") as other:
-        yield other
-
-
-def left(masters: list[FakeMaster]) -> list[bytes]:
-    return [key for master in masters for key, (_, until) in master._keys.items() if now() < until]
+from .kit import NEVER, delete, hang, now, occupy, remaining_keys, resume
 
 
 @pytest.mark.parametrize("number", range(20))
@@ -49,13 +34,11 @@ async def test_spreading_attempts_does_not_use_up_the_wait(
 async def test_masters_that_are_away_are_no_split_vote(
     redlock: Redlock, masters: list[FakeMaster]
 ) -> None:
-    for master in masters[:3]:
-        master.hang()
+    hang(masters[:3])
     with pytest.raises(QuorumUnavailableError):
         await redlock.lock("r", wait=500).acquire()
     assert redlock._opener.session().masters.line(Key(b"r")).spread == 0
-    for master in masters:
-        master.resume()
+    resume(masters)
     await asyncio.sleep(2)
 
 
@@ -100,8 +83,7 @@ async def test_failed_attempts_are_freed_at_once(redlock: Redlock, other: Redloc
 
 
 async def test_closing_wakes_who_waits_for_a_foreign_holder(masters: list[FakeMaster]) -> None:
-    for master in masters:
-        master.set("r", "theirs")
+    occupy(masters)
     redlock = Redlock(masters)
     waiting = [
         asyncio.create_task(redlock.lock("r", retry=NEVER).acquire()),
@@ -122,8 +104,7 @@ async def test_two_leases_out_of_turn_wake_who_waits(
     first = await redlock.lock("r").acquire()
     waiter = asyncio.create_task(redlock.lock("r", retry=NEVER).acquire())
     await asyncio.sleep(0.01)
-    for master in masters:
-        master.delete("r")
+    delete(masters)
     second = await redlock.lock("r").try_acquire()
     assert second is not None
     await first.lost.wait()
@@ -158,15 +139,13 @@ async def test_a_master_is_given_up_though_a_heartbeat_comes_before_its_time_out
     async with Redlock(masters[:3], master_timeout=1_500, restart_guard="off") as redlock:
         async with redlock.lock("r", fair=True):
             pass
-        for master in masters[:2]:
-            master.hang()
+        hang(masters[:2])
         began = now()
         assert await redlock.lock("r", fair=True, ttl=1_000).try_acquire() is None
         assert now() - began < 3.5
-        for master in masters:
-            master.resume()
+        resume(masters)
         await asyncio.sleep(LIVES / 1000)
-        assert not left(masters)
+        assert not remaining_keys(masters)
 
 
 async def test_answers_that_take_longer_than_a_heartbeat_still_count() -> None:
@@ -216,7 +195,7 @@ async def test_a_time_that_is_read_late_is_not_believed(
         assert old is not None
         assert new == pytest.approx(old, abs=0.002)
     await redlock.aclose()
-    assert not left(masters)
+    assert not remaining_keys(masters)
 
 
 async def test_one_attempt_survives_that_all_clocks_were_thought_to_be_behind(
@@ -237,8 +216,7 @@ async def test_a_grant_of_a_master_that_went_away_does_not_count(
     redlock: Redlock, other: Redlock, masters: list[FakeMaster]
 ) -> None:
     """It may come back empty, and grant the lock to somebody else, before we hear of it."""
-    for master in masters[2:]:
-        master.set("r", "theirs")
+    occupy(masters[2:])
     waiter = asyncio.create_task(redlock.lock("r", fair=True, retry=NEVER).acquire())
     await asyncio.sleep(0.1)
     assert all(masters[number].keys["r"] for number in range(2))
@@ -254,8 +232,7 @@ async def test_a_grant_of_a_master_that_went_away_does_not_count(
     assert thief.valid
     assert not waiter.done()
     await thief.release()
-    for master in masters:
-        master.delete("r")
+    delete(masters)
     await (await waiter).release()
 
 

@@ -8,6 +8,8 @@ from redlock_aio import LockLostError, LockNotHeldError, Redlock
 from redlock_aio._protocol.scripts import EXTEND
 from redlock_aio.testing import FakeMaster
 
+from .kit import delete, hang, keys, restart, resume, slow
+
 pytestmark = pytest.mark.promise("S4")
 
 
@@ -83,8 +85,7 @@ async def test_a_restarted_minority_and_a_short_outage_are_survived(
             master.cut()
             master.hang()
         await asyncio.sleep(1)
-        for master in masters:
-            master.resume()
+        resume(masters)
         await asyncio.sleep(3)
         assert lease.remaining > 1500
         assert [len(master.keys) for master in masters] == [1, 1, 1, 1, 1]
@@ -94,8 +95,7 @@ async def test_masters_that_restarted_empty_are_a_loss_at_the_next_extension(
     redlock: Redlock, masters: list[FakeMaster]
 ) -> None:
     async with redlock.lock("r", ttl=3000, on_lost="flag") as lease:
-        for master in masters[:3]:
-            master.restart()
+        restart(masters[:3])
         await lease.lost.wait()
         assert asyncio.get_running_loop().time() < 1.5
 
@@ -108,23 +108,21 @@ async def test_a_key_that_expired_is_not_set_again(
 
     with pytest.raises(LockLostError):
         await lease.extend()
-    assert [master.keys for master in masters] == [{}] * 5
+    assert keys(masters) == [{}] * 5
 
 
 async def test_an_extension_that_is_executed_late_does_not_revive(
     redlock: Redlock, masters: list[FakeMaster]
 ) -> None:
     lease = await redlock.lock("r", ttl=1000, auto_extend=False).acquire()
-    for master in masters:
-        master.hang()
+    hang(masters)
     extending = asyncio.create_task(lease.extend())
     await asyncio.sleep(0.99)
-    for master in masters:
-        master.resume()
+    resume(masters)
     with pytest.raises(LockLostError):
         await extending
     await asyncio.sleep(0.1)
-    assert [master.keys for master in masters] == [{}] * 5
+    assert keys(masters) == [{}] * 5
 
 
 async def test_an_explicit_extension_sets_the_new_ttl(
@@ -143,8 +141,7 @@ async def test_a_shorter_extension_is_believed_from_the_moment_it_is_sent(
     redlock: Redlock, masters: list[FakeMaster]
 ) -> None:
     async with redlock.lock("r", ttl=10_000, on_lost="flag") as lease:
-        for master in masters[:3]:
-            master.hang()
+        hang(masters[:3])
         extending = asyncio.create_task(lease.extend(500))
         await asyncio.sleep(0)
         assert lease.remaining <= 493
@@ -157,12 +154,10 @@ async def test_an_extension_is_repeated_until_it_holds(
     redlock: Redlock, masters: list[FakeMaster]
 ) -> None:
     async with redlock.lock("r", ttl=3000, auto_extend=False) as lease:
-        for master in masters:
-            master.hang()
+        hang(masters)
         extending = asyncio.create_task(lease.extend())
         await asyncio.sleep(1)
-        for master in masters:
-            master.resume()
+        resume(masters)
         await extending
         assert lease.remaining > 2500
 
@@ -176,8 +171,7 @@ async def test_extensions_of_two_tasks_at_once_both_end(redlock: Redlock) -> Non
 async def test_tasks_that_extend_all_the_time_do_not_starve_each_other(
     redlock: Redlock, masters: list[FakeMaster]
 ) -> None:
-    for master in masters:
-        master.latency = 0.02
+    slow(masters, 0.02)
     async with redlock.lock("r", ttl=1000, auto_extend=False) as lease:
 
         async def extend(after: float) -> None:
@@ -193,8 +187,7 @@ async def test_an_extension_tells_a_loss_as_soon_as_it_is_known(
     redlock: Redlock, masters: list[FakeMaster]
 ) -> None:
     lease = await redlock.lock("r", ttl=60_000, auto_extend=False).acquire()
-    for master in masters[:3]:
-        master.delete("r")
+    delete(masters[:3])
     began = asyncio.get_running_loop().time()
     with pytest.raises(LockLostError):
         await lease.extend()
@@ -242,7 +235,7 @@ async def test_max_hold_ends_a_lease_for_good(redlock: Redlock, masters: list[Fa
             await asyncio.sleep(9)
     assert asyncio.get_running_loop().time() - began == pytest.approx(2.5, abs=0.01)
     await asyncio.sleep(0.1)
-    assert [master.keys for master in masters] == [{}] * 5
+    assert keys(masters) == [{}] * 5
 
 
 @pytest.mark.promise("S6")
@@ -255,7 +248,7 @@ async def test_thousands_of_leases_are_kept_in_batches(masters: list[FakeMaster]
         assert all(lease.remaining > 500 for lease in leases)
         assert "1500 leases" in repr(redlock)
         await asyncio.gather(*(lease.release() for lease in leases))
-        assert [master.keys for master in masters] == [{}] * 5
+        assert keys(masters) == [{}] * 5
 
 
 async def test_what_has_ended_does_not_pile_up(redlock: Redlock) -> None:

@@ -1,0 +1,115 @@
+"""Uses of locks, and their cancellation at each await."""
+
+import asyncio
+import itertools
+from collections.abc import Callable, Coroutine
+from typing import Any, Literal
+
+from redlock_aio import Redlock
+from redlock_aio.testing import FakeMaster, cancelled_at
+
+from .kit import hang, in_coroutine, occupy, remaining_keys, settle
+
+When = Literal["waiting", "answered"]
+"""Cancel while the reply is awaited, or when it has come and the task has not run since."""
+
+Use = Callable[[Redlock], Coroutine[Any, Any, None]]
+
+
+async def with_block(redlock: Redlock) -> None:
+    async with redlock.lock("r"):
+        await asyncio.sleep(0.01)
+
+
+async def acquire_and_release(redlock: Redlock) -> None:
+    lease = await redlock.lock("r").acquire()
+    try:
+        await lease.extend()
+    finally:
+        await lease.release()
+
+
+async def try_acquire(redlock: Redlock) -> None:
+    lease = await redlock.lock("r").try_acquire()
+    if lease is not None:
+        async with lease:
+            await asyncio.sleep(0.01)
+
+
+async def wait_for_a_holder(redlock: Redlock) -> None:
+    async with redlock.lock("theirs"):
+        pass
+
+
+async def in_a_queue(redlock: Redlock) -> None:
+    async with redlock.lock("r", fair=True):
+        await asyncio.sleep(0.01)
+
+
+async def wait_in_a_queue(redlock: Redlock) -> None:
+    async with redlock.lock("theirs", fair=True):
+        pass
+
+
+async def several_at_once(redlock: Redlock) -> None:
+    async with redlock.lock("r", "s", "t"):
+        await asyncio.sleep(0.01)
+
+
+async def several_with_a_token(redlock: Redlock) -> None:
+    async with redlock.lock("r", "s", fencing=True) as lease:
+        await lease.extend()
+
+
+async def wait_for_one_of_several(redlock: Redlock) -> None:
+    async with redlock.lock("r", "theirs", fencing=True):
+        pass
+
+
+async def wait_in_queues_for_one_of_several(redlock: Redlock) -> None:
+    async with redlock.lock("theirs", "r", fair=True):
+        await asyncio.sleep(0.01)
+
+
+async def fail_in_the_body(redlock: Redlock) -> None:
+    try:
+        async with redlock.lock("r"):
+            await asyncio.sleep(0.01)
+            raise KeyError
+    except KeyError:
+        pass
+
+
+USES: list[Use] = [
+    with_block,
+    acquire_and_release,
+    try_acquire,
+    wait_for_a_holder,
+    in_a_queue,
+    wait_in_a_queue,
+    several_at_once,
+    several_with_a_token,
+    wait_for_one_of_several,
+    wait_in_queues_for_one_of_several,
+    fail_in_the_body,
+]
+
+
+async def every_place(
+    masters: list[FakeMaster],
+    when: When,
+    hung: int,
+    use: Callable[[], Coroutine[Any, Any, None]],
+) -> None:
+    """Cancel *use* at each of its awaits in turn; check that no key stays, whichever it was."""
+    for place in itertools.count(1):
+        hang(masters[:hung])
+        occupy(masters, "theirs", ttl=30)
+        task = asyncio.create_task(in_coroutine(cancelled_at(place, use(), when=when)))
+        await asyncio.wait([task])
+        await settle(masters, 2)
+        assert not remaining_keys(masters, counters=False), f"suspension {place}"
+        if not task.cancelled():
+            assert task.exception() is None
+            assert place > 1
+            return

@@ -1,0 +1,228 @@
+"""What unit tests share: kinds of locks, virtual time, faults of masters, and what masters hold."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+import pytest
+
+from redlock_aio import Lease, Redlock, Retry
+from redlock_aio._protocol import declaration
+from redlock_aio._protocol.commands import MARKER
+from redlock_aio._protocol.primitives import Counter
+from redlock_aio._protocol.scripts import Script
+from redlock_aio.testing import FakeMaster, VirtualTimeLoop
+from redlock_aio.testing._fake_pushes import PushReceiver
+
+T = TypeVar("T")
+Kind = dict[str, Any]
+
+LATENCY = 0.001
+"""The round trip to a fake master, in seconds."""
+
+NEVER = Retry(min_delay=3_600_000, max_delay=3_600_000)
+"""Retries that come too late for any test: a waiter with it acquires only if it is woken."""
+
+KINDS: list[Kind] = [{}, {"fencing": True}, {"fair": True}, {"fair": True, "fencing": True}]
+NAMES_OF_KINDS = ["plain", "fenced", "fair", "fair and fenced"]
+KIND = pytest.mark.parametrize("kind", KINDS, ids=NAMES_OF_KINDS)
+KEYS = pytest.mark.parametrize("names", [("r",), ("q", "r")], ids=["one key", "two keys"])
+
+KINDS_AND_KEYS = pytest.mark.parametrize(
+    ("names", "options"),
+    [(names, kind) for names in [("r",), ("q", "r")] for kind in KINDS],
+    ids=[f"{kind}, {keys}" for keys in ["one key", "two keys"] for kind in NAMES_OF_KINDS],
+)
+"""Each kind of lock, on one key and on two."""
+
+
+# Time and tasks
+
+
+def loop() -> VirtualTimeLoop:
+    """Return the running loop."""
+    running = asyncio.get_running_loop()
+    assert isinstance(running, VirtualTimeLoop)
+    return running
+
+
+def now() -> float:
+    """Return the running loop's time, in seconds."""
+    return asyncio.get_running_loop().time()
+
+
+async def in_coroutine(awaitable: Awaitable[T]) -> T:
+    """Await *awaitable*: a task needs a coroutine, which `cancelled_at` does not return."""
+    return await awaitable
+
+
+# Faults of masters
+
+
+def hang(masters: Iterable[FakeMaster]) -> None:
+    """Make *masters* answer nothing until they resume."""
+    for master in masters:
+        master.hang()
+
+
+def resume(masters: Iterable[FakeMaster]) -> None:
+    """End the hanging of *masters*; they execute what has arrived meanwhile."""
+    for master in masters:
+        master.resume()
+
+
+def kill(masters: Iterable[FakeMaster]) -> None:
+    """Stop *masters*: connections to them break and cannot be made."""
+    for master in masters:
+        master.kill()
+
+
+def restart(masters: Iterable[FakeMaster]) -> None:
+    """Restart *masters* without their keys."""
+    for master in masters:
+        master.restart()
+
+
+def slow(masters: Iterable[FakeMaster], latency: float) -> None:
+    """Give *masters* a round trip of *latency* seconds."""
+    for master in masters:
+        master.latency = latency
+
+
+async def settle(masters: Iterable[FakeMaster], seconds: float = 3) -> None:
+    """Resume *masters* and wait until they have executed what was sent to them."""
+    resume(masters)
+    await asyncio.sleep(seconds)
+
+
+# What others do to the keys of locks
+
+
+def occupy(masters: Iterable[FakeMaster], name: str = "r", ttl: int | None = None) -> None:
+    """Lock *name* on *masters* for another client, for *ttl* ms or until the key is deleted."""
+    for master in masters:
+        master.set(name, "theirs", ttl)
+
+
+def delete(masters: Iterable[FakeMaster], name: str = "r") -> None:
+    """Delete the key *name* on *masters*."""
+    for master in masters:
+        master.delete(name)
+
+
+def before(master: FakeMaster, script: Script, act: Callable[[], object]) -> None:
+    """Call *act* each time before *master* runs *script*."""
+    execute = master.execute
+
+    def acting(command: list[bytes], listener: PushReceiver | None = None) -> object:
+        if script.sha in command:
+            act()
+        return execute(command, listener)
+
+    # The instance is changed, not the class.
+    vars(master)["execute"] = acting
+
+
+# What masters hold and were asked
+
+
+def keys(masters: Iterable[FakeMaster]) -> list[dict[str, str]]:
+    """Return the locks and counters of each master; queues are left out."""
+    return [master.keys for master in masters]
+
+
+def locks(masters: Iterable[FakeMaster]) -> dict[str, str]:
+    """Return the locks that any master has, by key."""
+    found = {key: value for master in masters for key, value in master.keys.items()}
+    return {key: value for key, value in found.items() if not key.startswith("redlock_aio:")}
+
+
+def locks_of_each(masters: Iterable[FakeMaster]) -> list[dict[str, str]]:
+    """Return the locks of each master, by key."""
+    return [locks([master]) for master in masters]
+
+
+def values(masters: Iterable[FakeMaster], name: str = "r") -> list[str | None]:
+    """Return the value of the key *name* on each master."""
+    return [master.keys.get(name) for master in masters]
+
+
+def has_lock(masters: Iterable[FakeMaster], lease: Lease) -> list[bool]:
+    """Return for each master whether its key `r` holds the token of *lease*."""
+    return [value == lease.token for value in values(masters)]
+
+
+def remaining_keys(masters: Iterable[FakeMaster], *, counters: bool = True) -> list[bytes]:
+    """Return all keys that acquisitions have left, queues too, and fencing counters if wanted."""
+    permanent = [MARKER, declaration.KEY] + ([] if counters else [b"redlock_aio:fence:"])
+    found = [(key, until) for master in masters for key, (_, until) in master._keys.items()]
+    return [key for key, until in found if now() < until and not key.startswith(tuple(permanent))]
+
+
+def runs_of(master: FakeMaster, script: Script) -> list[list[bytes]]:
+    """Return the commands that asked *master* to run *script*."""
+    return [command for command in master.commands if command[:2] == [b"EVALSHA", script.sha]]
+
+
+def ran(master: FakeMaster, script: Script) -> int:
+    """Return how often *master* was asked to run *script*."""
+    return sum(script.sha in command for command in master.commands)
+
+
+# What clients do
+
+
+async def got(redlock: Redlock, *names: str, hold: float = 0.0, **options: Any) -> float:
+    """Acquire the lock, hold it for *hold* seconds, and return when it was acquired."""
+    async with redlock.lock(*(names or ("r",)), **{"retry": NEVER} | options):
+        acquired = now()
+        if hold:
+            await asyncio.sleep(hold)
+        return acquired
+
+
+async def got_fair(redlock: Redlock, *, ttl: int = 10_000, hold: float = 0.0) -> float:
+    """Acquire the fair lock on `r` with the manager's retries; otherwise as `got`."""
+    return await got(redlock, fair=True, retry=None, ttl=ttl, hold=hold)
+
+
+async def check_nothing_stays(managers: Iterable[Redlock], masters: Sequence[FakeMaster]) -> None:
+    """Check that no lock is left but those of other clients, and that nobody waits."""
+    await settle(masters, 0.2)
+    assert not [value for value in locks(masters).values() if "their" not in value]
+    for manager in managers:
+        assert all(line.idle for line in manager._opener.session().masters.lines.values())
+
+
+# Fencing counters
+
+LEAD = 2**53
+"""A lead with which any proposal of a token is accepted."""
+
+
+def fence(name: str = "r") -> str:
+    """Return the key of the counter of a resource."""
+    return Counter((name.encode(),), LEAD).keys[0].decode()
+
+
+def counter(master: FakeMaster, name: str = "r") -> int:
+    """Return the value of a counter, without the mark of a holder that has lifted it."""
+    return int(master.keys[fence(name)].partition(".")[0])
+
+
+def count_up(master: FakeMaster, by: int = 1, name: str = "r") -> int:
+    """Raise a counter as a grant to another client does; return its new value."""
+    value = counter(master, name) + by
+    master.set(fence(name), f"{value:016}")
+    return value
+
+
+def had_it(masters: Sequence[FakeMaster], name: str = "r") -> int:
+    """Raise the counters of free masters as a lock that another client had; return its token."""
+    free = [master for master in masters if name not in master.keys]
+    if 2 * len(free) <= len(masters):
+        return 0
+    token = max(counter(master, name) for master in free) + 1
+    for master in free:
+        master.set(fence(name), f"{token:016}")
+    return token
