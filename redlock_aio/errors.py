@@ -60,12 +60,12 @@ class LockNotAcquiredError(RedlockError):
         retry_after: int | None = None,
     ) -> None:
         self.resources: tuple[str, ...] = tuple(resources)
-        self.attempts = attempts
-        self.elapsed = elapsed
+        self.attempts: int = attempts
+        self.elapsed: int = elapsed
         self.votes: tuple[Vote, ...] = tuple(votes)
-        self.holder = holder
-        self.retry_after = retry_after
-        self.hint = ""
+        self.holder: Holder | None = holder
+        self.retry_after: int | None = retry_after
+        self.hint: str = ""
         super().__init__(self.resources, attempts, elapsed, self.votes, holder, retry_after)
 
     def __str__(self) -> str:
@@ -121,7 +121,7 @@ class LockLostError(RedlockError):
 
     def __init__(self, resources: Sequence[str], reason: str) -> None:
         self.resources: tuple[str, ...] = tuple(resources)
-        self.reason = reason
+        self.reason: str = reason
         super().__init__(self.resources, reason)
 
     def __str__(self) -> str:
@@ -140,7 +140,7 @@ class LockNotHeldError(RedlockError):
 
     def __init__(self, resources: Sequence[str], reason: str) -> None:
         self.resources: tuple[str, ...] = tuple(resources)
-        self.reason = reason
+        self.reason: str = reason
         super().__init__(self.resources, reason)
 
     def __str__(self) -> str:

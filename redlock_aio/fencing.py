@@ -6,8 +6,8 @@ higher than the tokens of all earlier leases of that lock. The storage accepts a
 write only if its token is not lower than the highest one seen so far, and stores
 the token *in one step with the write*:
 
-    holder with token 1 ── is stopped ────────────────────── wakes up ── writes: refused
-    holder with token 2 ──────────── writes: 2 is stored
+    token 1 ── is stopped ─────────────────── wakes up ── writes: refused
+    token 2 ────────────── writes: 2 is stored
 
 The same token is accepted again, because a holder may write often. Tokens can be
 compared only if they are of the same resource: one fence, one lock. A fence refuses
@@ -17,7 +17,7 @@ a lock.
 **Redis and Valkey**: `RedisFence`.
 
 **SQL** needs no more than a column ``fence BIGINT NOT NULL DEFAULT 0``. For
-PostgreSQL, and SQLite 3.24 or newer::
+PostgreSQL, and SQLite 3.24 or newer:
 
     UPDATE account SET balance = :balance, fence = :token
     WHERE id = :id AND fence <= :token
@@ -85,9 +85,9 @@ class StaleTokenError(RedlockError):
     """
 
     def __init__(self, name: str, token: int, highest: int | None = None) -> None:
-        self.name = name
-        self.token = token
-        self.highest = highest
+        self.name: str = name
+        self.token: int = token
+        self.highest: int | None = highest
         super().__init__(name, token, highest)
 
     def __str__(self) -> str:

@@ -17,7 +17,24 @@ from typing import ClassVar
 
 
 class Answer(enum.Enum):
-    """The answer of one master in one round."""
+    """
+    The answer of one master in one round.
+
+    Attributes:
+        GRANTED: It has set, extended or released the key as requested.
+
+        HELD: Another holder has the lock there.
+
+        FREE: Nobody has the lock there; for extensions, releases and `Redlock.inspect`.
+
+        TIMED_OUT: It has not answered within the master time-out.
+
+        UNREACHABLE: There is no connection to it.
+
+        ERROR: It has answered with an error, see `Vote.detail`.
+
+        QUARANTINED: It may have forgotten locks, so its vote does not count yet.
+    """
 
     GRANTED = "granted"
     HELD = "held by another"

@@ -2,7 +2,7 @@
 What a mistake of a user leads to, and what the error says about it.
 
 One table: what is written, which error comes, and words that must be in it. The page
-`docs/how-to/mistakes.md` shows the same rows to users.
+`docs/troubleshooting.md` shows the same rows to users.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from redlock_aio import (
 )
 from redlock_aio.testing import FakeMaster, VirtualTimeLoop
 
-PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "mistakes.md"
+PAGE = Path(__file__).parents[2] / "docs" / "troubleshooting.md"
 
 # What is written, and what comes of it. Each runs as the body of an async function.
 MISTAKES: list[tuple[str, type[Exception], str]] = [

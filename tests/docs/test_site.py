@@ -1,0 +1,210 @@
+"""The pages of docs/: all of them can be reached, and no link leads nowhere. Nothing is built."""
+
+import asyncio
+import importlib
+import importlib.util
+import inspect
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from redis.asyncio import Redis
+
+import redlock_aio
+import redlock_aio.events
+import redlock_aio.fencing
+import redlock_aio.testing
+from redlock_aio import Redlock, Retry
+from redlock_aio._protocol import commands, declaration
+from redlock_aio._rules import fair_ticket, fencing
+from redlock_aio.testing import EmbeddedMaster
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = {path.relative_to(DOCS).as_posix(): path for path in sorted(DOCS.rglob("*.md"))}
+BY_NAME = pytest.mark.parametrize("name", PAGES)
+DOCUMENTED = (
+    *(redlock_aio, redlock_aio.errors, redlock_aio.events),
+    *(redlock_aio.fencing, redlock_aio.testing),
+)
+
+
+def module_of_docs(name: str) -> ModuleType:
+    """Import a program of docs/, which is no package."""
+    spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def prose(name: str) -> str:
+    """Return a page without its blocks of code."""
+    return re.sub(r"^```.*?^```$", "", PAGES[name].read_text(), flags=re.MULTILINE | re.DOTALL)
+
+
+def anchors(name: str) -> set[str]:
+    """Return the anchors of the headings of a page, as mkdocs makes them."""
+    found = set()
+    for heading in re.findall(r"^#+ (.*)$", prose(name), re.MULTILINE):
+        text, _, own = heading.partition(" {#")
+        plain = re.sub(r"[^\w\s-]", "", re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", text)).strip()
+        found.add(own.rstrip("}") or re.sub(r"[-\s]+", "-", plain.lower()))
+    return found
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    nav = (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")[2].partition("\n\n")[0]
+    listed = re.findall(r"^ +- [^:]+: (\S+\.md)$", nav, re.MULTILINE)
+    assert sorted(listed) == sorted(PAGES)
+    assert len(listed) > 15
+
+
+@BY_NAME
+def test_every_link_to_a_page_leads_somewhere(name: str) -> None:
+    for target in re.findall(r"\]\((?!https?:|mailto:)([^)\s]+)\)", prose(name)):
+        path, _, anchor = target.partition("#")
+        whole = (PAGES[name].parent / path).resolve() if path else PAGES[name]
+        assert whole.is_file(), target
+        assert whole.is_relative_to(DOCS), f"{target} is not part of the site"
+        if anchor:
+            assert anchor in anchors(whole.relative_to(DOCS).as_posix()), target
+
+
+@BY_NAME
+def test_every_link_to_the_api_names_what_there_is(name: str) -> None:
+    for target in re.findall(r"\]\[(redlock_aio[\w.]*)\]", prose(name)):
+        assert resolved(target) is not None, target
+
+
+@BY_NAME
+def test_every_file_that_a_page_includes_or_names_is_there(name: str) -> None:
+    text = PAGES[name].read_text()
+    named = re.findall(r'--8<-- "([^":]+)', text)
+    named += re.findall(r"`((?:docs|examples|tests|benchmarks)/[\w./-]*)`", text)
+    if name != "changelog.md":
+        assert [path for path in named if not (ROOT / path).exists()] == []
+
+
+def resolved(name: str) -> object:
+    """Return the object with a dotted name."""
+    module, _, attributes = name.rpartition(".")
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError:
+        return getattr(resolved(module), attributes)
+
+
+def test_every_public_name_has_its_place_in_the_reference() -> None:
+    shown = set()
+    for path in PAGES.values():
+        for whole, options in re.findall(
+            r"^::: (\S+)\n((?:    .*\n)*)", path.read_text(), re.MULTILINE
+        ):
+            members = re.search(r" members: \[(.*)\]", options)
+            thing = resolved(whole)
+            if inspect.ismodule(thing):
+                listed = members[1].split(", ") if members else list(thing.__all__)
+                shown |= {f"{whole}.{member}" for member in listed}
+            elif members:
+                for member in members[1].split(", "):
+                    assert hasattr(thing, member), f"{whole}.{member}"
+            shown.add(whole)
+    shown |= {f"redlock_aio.errors.{error}" for error in redlock_aio.errors.__all__}
+    shown.add("redlock_aio.events.Event")  # a union, described by hand
+    for module in DOCUMENTED:
+        for name in module.__all__:
+            assert f"{module.__name__}.{name}" in shown
+
+
+def test_every_method_of_a_manager_has_its_place_in_the_reference() -> None:
+    members = re.search(r" members: \[(.*)\]", PAGES["reference/redlock.md"].read_text())
+    assert members
+    public = {name for name, _ in inspect.getmembers(Redlock) if not name.startswith("_")}
+    assert set(members[1].split(", ")) == public
+
+
+@pytest.mark.parametrize(
+    ("name", "function"),
+    [
+        ("redlock_aio.Redlock", Redlock),
+        ("redlock_aio.Redlock.lock", Redlock.lock),
+        ("redlock_aio.Retry", Retry),
+    ],
+)
+def test_the_option_tables_have_a_row_for_each_option(name: str, function: object) -> None:
+    assert f"<!-- options: {name} -->" in PAGES["reference/options.md"].read_text()
+    table = module_of_docs("hooks").options_table(name).splitlines()[2:]
+    rows = [re.split(r"(?<!\\)\|", line.strip("|")) for line in table]
+    assert callable(function)
+    parameters = inspect.signature(function).parameters
+    options = [name for name, it in parameters.items() if it.default is not it.empty]
+    assert [row[0].strip(" `") for row in rows] == options
+    for option, _, default, meaning in rows:
+        value = eval(default.strip(" `"), {"Retry": Retry})
+        assert value == parameters[option.strip(" `")].default
+        assert len(meaning.split()) > 2, option
+
+
+def keys_page() -> dict[str, tuple[str, str]]:
+    """Return the type and the ttl of each key that the page lists, by the key's name."""
+    lines = [line for line in prose("reference/keys.md").splitlines() if line.startswith("| ")]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    return {
+        name.partition(" ")[0].strip("`*"): (kind, ttl)
+        for name, kind, _, _, ttl in rows
+        if name not in ("key", "---")
+    }
+
+
+@pytest.mark.integration
+async def test_the_keys_on_a_master_are_those_of_the_page(masters: list[EmbeddedMaster]) -> None:
+    """One fenced and fair lock, and one who waits for it, make every kind of key."""
+    urls = [master.url for master in masters]
+    seen: dict[str, tuple[str, int]] = {}
+    async with Redlock(urls) as redlock, Redis.from_url(urls[0], decode_responses=True) as client:
+        async with redlock.lock("invoice:42", fair=True, fencing=True) as lease:
+            fence = redlock_aio.fencing.RedisFence(client, "invoice:42")
+            await fence.write(token=lease.fencing_token)
+            other = redlock.lock("invoice:42", fair=True, fencing=True)
+            waiter = asyncio.create_task(other.acquire())
+            while not (await redlock.inspect("invoice:42")).waiters:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            for key in await client.keys("*"):
+                kind, left = str(await client.type(key)), await client.pttl(key)
+                seen[str(key)] = (kind.replace("zset", "sorted set"), left)
+        await (await waiter).release()
+    told = keys_page()
+    longest = {
+        "key": 10_000,
+        "redlock_aio:fence:{key}": fencing.KEPT,
+        "redlock_aio:queue:{key}": fair_ticket.LIVES + 100,
+        "redlock_aio:live:{key}": fair_ticket.LIVES + 100,
+        "redlock_aio:masters:": 93_000,
+    }
+    assert len(seen) == len(told)
+    for key, (kind, left) in seen.items():
+        name = key.replace("{invoice:42}", "{key}").replace("invoice:42", "key")
+        name = name.replace("seen:{key}", "seen:{name}")
+        assert told[name][0] == kind, key
+        if name in longest:
+            assert 0 < left <= longest[name] + 1_000, key
+        else:
+            assert (left, told[name][1]) == (-1, "none"), key
+    assert told["redlock_aio:fence:{key}"][1].startswith(f"{fencing.KEPT // 86_400_000} days")
+    assert f"{(fair_ticket.LIVES + 100) / 1000} s" in told["redlock_aio:queue:{key}"][1]
+
+
+def test_every_name_that_the_library_reserves_is_on_the_page_of_keys() -> None:
+    page = prose("reference/keys.md")
+    told = set(re.findall(r"redlock_aio:[a-z]+", page))
+    own = set()
+    for path in (ROOT / "redlock_aio").rglob("*"):
+        if path.suffix in {".py", ".lua"}:
+            own |= set(re.findall(r"""b["'](redlock_aio:[a-z]+)""", path.read_text()))
+    assert {name.decode().rstrip(":") for name in (commands.MARKER, commands.CHANNEL)} <= own
+    assert declaration.KEY.decode().rstrip(":") in own
+    assert own | {"redlock_aio:seen"} == told
