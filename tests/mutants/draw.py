@@ -1,0 +1,301 @@
+"""
+Draws mutants at random: small changes of operators, constants and statements.
+
+How many mutants a file gets follows from its lines, which of them from a fixed seed. In
+one file the kinds of changes take turns, and no line is changed twice.
+"""
+
+import ast
+import random
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeAlias
+
+from lupa import lua51
+
+from .table import PACKAGE, Function, Mutant, functions, offsets
+
+PLACES = ("_rules", "_protocol", "_engine", "_transport")
+SEED = 11
+TOTAL = 230
+LEAST = {"_rules/": 2, ".lua": 2}
+"""How many mutants a file with such a path gets at least; 1 without a row here."""
+
+SKIPPED = (Function, ast.ClassDef, ast.JoinedStr, ast.Raise, ast.Assert)
+"""What is not changed in a function: texts for people, and functions with a name of their own."""
+
+SILENT = {"__repr__", "__str__"}
+"""Functions that are not changed: they only serve people."""
+
+COMPARISONS: dict[type[ast.cmpop], tuple[str, str]] = {
+    ast.Lt: ("<", "<="),
+    ast.LtE: ("<=", "<"),
+    ast.Gt: (">", ">="),
+    ast.GtE: (">=", ">"),
+    ast.Eq: ("==", "!="),
+    ast.NotEq: ("!=", "=="),
+    ast.Is: ("is", "is not"),
+    ast.IsNot: ("is not", "is"),
+    ast.In: ("in", "not in"),
+    ast.NotIn: ("not in", "in"),
+}
+
+
+@dataclass(frozen=True)
+class Change:
+    """One possible change: *new* takes the place of the characters from *begin* to *end*."""
+
+    kind: str
+    begin: int
+    end: int
+    new: str
+    inside: str = ""
+
+
+class Finder(ast.NodeVisitor):
+    """
+    Finds the changes that are possible in one function.
+
+    Args:
+        text: The text of the file.
+
+        inside: The qualified name of the function.
+    """
+
+    def __init__(self, text: str, inside: str) -> None:
+        self.found: list[Change] = []
+        self._text = text
+        self._inside = inside
+        self._begins = offsets(text)
+        self._lines = text.splitlines()
+
+    def _at(self, line: int, column: int) -> int:
+        before = self._lines[line - 1].encode()[:column]  # columns are counted in bytes
+        return self._begins[line - 1] + len(before.decode())
+
+    def _span(self, node: ast.expr | ast.stmt) -> tuple[int, int]:
+        assert node.end_lineno is not None
+        assert node.end_col_offset is not None
+        begin = self._at(node.lineno, node.col_offset)
+        return begin, self._at(node.end_lineno, node.end_col_offset)
+
+    def _add(self, kind: str, node: ast.expr | ast.stmt, new: str) -> None:
+        self.found.append(Change(kind, *self._span(node), new, self._inside))
+
+    def _between(self, kind: str, left: ast.expr, right: ast.expr, swap: tuple[str, str]) -> None:
+        """Swap the operator that stands between two operands."""
+        begin, end = self._span(left)[1], self._span(right)[0]
+        found = re.search(rf"(?<!\w){re.escape(swap[0])}(?!\w)", self._text[begin:end])
+        if found is not None and "#" not in self._text[begin:end]:
+            at = begin + found.start()
+            self.found.append(Change(kind, at, at + len(swap[0]), swap[1], self._inside))
+
+    def visit(self, node: ast.AST) -> None:
+        """Find the changes of *node*, unless it is one of `SKIPPED`."""
+        if not isinstance(node, SKIPPED):
+            super().visit(node)
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
+        """Change the value, not the type."""
+        if node.value is not None:
+            self.visit(node.value)
+
+    def visit_Compare(self, node: ast.Compare) -> None:
+        """Swap the operator."""
+        operands = (node.left, *node.comparators)
+        for left, operator, right in zip(operands[:-1], node.ops, node.comparators, strict=True):
+            self._between("comparison", left, right, COMPARISONS[type(operator)])
+        self.generic_visit(node)
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> None:
+        """Swap `and` and `or`."""
+        swap = ("and", "or") if isinstance(node.op, ast.And) else ("or", "and")
+        for left, right in zip(node.values[:-1], node.values[1:], strict=True):
+            self._between("and/or", left, right, swap)
+        self.generic_visit(node)
+
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> None:
+        """Drop `not`."""
+        if isinstance(node.op, ast.Not):
+            begin, _ = self._span(node)
+            operand, _ = self._span(node.operand)
+            text = self._text[begin:operand].removeprefix("not ")
+            self.found.append(Change("not", begin, operand, text, self._inside))
+        self.generic_visit(node)
+
+    def visit_BinOp(self, node: ast.BinOp) -> None:
+        """Swap + and -."""
+        if isinstance(node.op, ast.Add | ast.Sub):
+            swap = ("+", "-") if isinstance(node.op, ast.Add) else ("-", "+")
+            if not any(isinstance(n, ast.JoinedStr | ast.List | ast.Tuple) for n in ast.walk(node)):
+                self._between("+/-", node.left, node.right, swap)
+        self.generic_visit(node)
+
+    def visit_Call(self, node: ast.Call) -> None:
+        """Swap min and max."""
+        if isinstance(node.func, ast.Name) and node.func.id in {"min", "max"}:
+            self._add("min/max", node.func, "max" if node.func.id == "min" else "min")
+        self.generic_visit(node)
+
+    def visit_Constant(self, node: ast.Constant) -> None:
+        """Change an integer."""
+        if type(node.value) is int:
+            self._add("constant", node, f"{_other(node.value)}")
+
+    def visit_Return(self, node: ast.Return) -> None:
+        """Return nothing."""
+        value = node.value
+        if value is not None and not (isinstance(value, ast.Constant) and value.value is None):
+            self._add("return", value, "None")
+            self.generic_visit(node)
+
+    def visit_Expr(self, node: ast.Expr) -> None:
+        """Drop a call."""
+        call = node.value.value if isinstance(node.value, ast.Await) else node.value
+        if isinstance(call, ast.Call):
+            self._add("call", node, "pass")
+        self.generic_visit(node)
+
+    def visit_If(self, node: ast.If) -> None:
+        """Take one branch always."""
+        self._add("if", node.test, "True")
+        self._add("if", node.test, "False")
+        self.generic_visit(node)
+
+
+def _other(number: int) -> int:
+    """Return the next integer, or twice a large one, where 1 more hardly makes a difference."""
+    return number + 1 if number < 100 else 2 * number
+
+
+def python_changes(text: str) -> Iterator[Change]:
+    """Yield the changes that are possible in the functions of a module."""
+    for name, node in functions(ast.parse(text)):
+        if isinstance(node, Function) and node.name not in SILENT:
+            finder = Finder(text, name)
+            for statement in node.body:
+                finder.visit(statement)
+            yield from finder.found
+
+
+LUA_TOKENS = [
+    ("comparison", r"(?<= )(<=|<|>=|>|==|~=)(?= )", {
+        "<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "~=", "~=": "==",
+    }),
+    ("and/or", r"\b(and|or)\b", {"and": "or", "or": "and"}),
+    ("not", r"\b(not )", {"not ": ""}),
+    ("+/-", r"(?<= )([+-])(?= )", {"+": "-", "-": "+"}),
+    ("min/max", r"(?<=math\.)(min|max)\b", {"min": "max", "max": "min"}),
+    ("call", r"^ *(redis\.p?call\(.*\))$", None),
+    ("return", r"^ *return (.+?)(?: --.*)?$", "nil"),
+    ("if", r"\bif (.+) then$", "true"),
+    ("if", r"\bif (.+) then$", "false"),
+]  # fmt: skip
+"""The kind, the pattern, and what its group becomes: by a table, or always the same."""
+
+NUMBER = re.compile(r"(?<![\w.\"%\[])(\d+)(?![\w.\"\]])")
+
+
+def lua_changes(text: str) -> Iterator[Change]:
+    """Yield the changes that are possible in a script."""
+    begins = offsets(text)
+    for begin, line in zip(begins, text.splitlines(), strict=False):
+        code = line.partition("--")[0].rstrip()
+        for kind, pattern, becomes in LUA_TOKENS:
+            for match in re.finditer(pattern, code):
+                old = match[1]
+                new = becomes[old] if isinstance(becomes, dict) else becomes or ""
+                yield Change(kind, begin + match.start(1), begin + match.end(1), new)
+        for match in NUMBER.finditer(code):
+            new = f"{_other(int(match[0]))}"
+            yield Change("constant", begin + match.start(), begin + match.end(), new)
+
+
+def is_valid_lua(text: str) -> bool:
+    """Return whether *text* compiles."""
+    try:
+        lua51.LuaRuntime().compile(text)
+    except lua51.LuaError:
+        return False
+    return True
+
+
+def is_valid_python(text: str) -> bool:
+    """Return whether *text* compiles."""
+    try:
+        compile(text, "", "exec")
+    except SyntaxError:
+        return False
+    return True
+
+
+Language: TypeAlias = tuple[Callable[[str], Iterator[Change]], Callable[[str], bool]]
+LANGUAGES: dict[str, Language] = {
+    ".py": (python_changes, is_valid_python),
+    ".lua": (lua_changes, is_valid_lua),
+}
+
+
+def draw(root: Path, *, seed: int = SEED, total: int = TOTAL) -> list[Mutant]:
+    """
+    Return about *total* mutants of the package under *root*.
+
+    Args:
+        seed: With the path of a file, it decides which of its changes are drawn.
+    """
+    files = sorted(
+        path
+        for place in PLACES
+        for path in (root / PACKAGE / place).rglob("*")
+        if path.suffix in LANGUAGES and path.read_text()
+    )
+    lines = {path: len(path.read_text().splitlines()) for path in files}
+    mutants = []
+    for path in files:
+        name = path.relative_to(root).as_posix()
+        least = max([count for part, count in LEAST.items() if part in name], default=1)
+        count = max(least, round(total * lines[path] / sum(lines.values())))
+        mutants += _drawn(name, path.read_text(), count, random.Random(f"{seed} {name}"))
+    return mutants
+
+
+def _drawn(file: str, text: str, count: int, chance: random.Random) -> list[Mutant]:
+    """Return *count* mutants of one file, or as many as there are."""
+    find, is_valid = LANGUAGES[Path(file).suffix]
+    kinds = defaultdict(list)
+    for change in find(text):
+        kinds[change.kind].append(change)
+    turns = sorted(kinds)
+    chance.shuffle(turns)
+    for kind in turns:
+        chance.shuffle(kinds[kind])
+    chosen: dict[int, Change] = {}
+    while len(chosen) < count and any(kinds.values()):
+        for kind in turns:
+            if kinds[kind] and len(chosen) < count:
+                change = kinds[kind].pop()
+                line = text.count("\n", 0, change.begin)
+                mutated = text[: change.begin] + change.new + text[change.end :]
+                if line not in chosen and is_valid(mutated):
+                    chosen[line] = change
+    stem = file.removeprefix(f"{PACKAGE}/").removesuffix(".py").replace("/", ".")
+    return [
+        _mutant(f"{stem}-{number}", file, text, chosen[line])
+        for number, line in enumerate(sorted(chosen), 1)
+    ]
+
+
+def _mutant(name: str, file: str, text: str, change: Change) -> Mutant:
+    """Return *change* as a mutant that replaces whole lines, which can be found again."""
+    begin = text.rfind("\n", 0, change.begin) + 1
+    begin += len(text[begin:]) - len(text[begin:].lstrip(" "))
+    end = text.find("\n", change.end)
+    old = text[begin:end].rstrip()
+    new = text[begin : change.begin] + change.new + text[change.end : end].rstrip()
+    mutant = Mutant(id=name, file=file, inside=change.inside, old=old, new=new.rstrip())
+    while mutant.span(text)[0] < begin:
+        mutant = replace(mutant, nth=mutant.nth + 1)
+    return mutant

@@ -1,0 +1,145 @@
+"""
+The table of mutants: what is changed, and where.
+
+A mutant is a replacement of text inside one function. It is found by the function's name
+and the text, not by a line number, so the same mutants can be applied after other lines,
+and the tests, have changed.
+"""
+
+import ast
+import json
+import tomllib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, fields
+from hashlib import sha1
+from pathlib import Path
+from typing import TypeAlias
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = "redlock_aio"
+HERE = Path(__file__).parent
+DRAWN, PLANTED = HERE / "drawn.toml", HERE / "planted.toml"
+
+Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+class StaleError(Exception):
+    """The text that a mutant replaces is not there any more."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mutant:
+    """
+    One defect to put into the package.
+
+    Attributes:
+        id: Its name.
+
+        file: The file, from the root of the repository.
+
+        inside: The qualified name of the function or class; empty for the whole file.
+
+        old: The text that is replaced.
+
+        new: The text in its place.
+
+        nth: Which occurrence of *old* is replaced, counted from 0.
+
+        defect: The defect in words; empty for a drawn mutant.
+
+        promise: The promise that it breaks, S1 to S10, if it is one of these.
+
+        equivalent: Why no test can fail by it; empty if one should.
+    """
+
+    id: str
+    file: str
+    inside: str = ""
+    old: str
+    new: str
+    nth: int = 0
+    defect: str = ""
+    promise: str = ""
+    equivalent: str = ""
+
+    @property
+    def digest(self) -> str:
+        """A short hash that changes with the replacement."""
+        what = repr((self.file, self.inside, self.old, self.new, self.nth))
+        return sha1(what.encode(), usedforsecurity=False).hexdigest()[:10]
+
+    def span(self, text: str) -> tuple[int, int]:
+        """
+        Return the begin and end of the replaced part in the *text* of the file.
+
+        Raises:
+            StaleError: It is not there.
+        """
+        begin, end = _span(text, self.inside) if self.inside else (0, len(text))
+        begin -= 1
+        for _ in range(self.nth + 1):
+            begin = text.find(self.old, begin + 1, end)
+            if begin < 0:
+                raise StaleError(f"{self.id}: {self.old!r} is not in {self.inside or self.file}")
+        return begin, begin + len(self.old)
+
+    def apply(self, text: str) -> str:
+        """Return the *text* of the file with the defect."""
+        begin, end = self.span(text)
+        return text[:begin] + self.new + text[end:]
+
+    def lines(self, text: str) -> range:
+        """Return the numbers of the lines that are replaced."""
+        begin, end = self.span(text)
+        return range(text.count("\n", 0, begin) + 1, text.count("\n", 0, end) + 2)
+
+
+def functions(
+    node: ast.AST, path: tuple[str, ...] = ()
+) -> Iterator[tuple[str, Function | ast.ClassDef]]:
+    """Yield the qualified name and the node of each function and class below *node*."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, Function | ast.ClassDef):
+            name = (*path, child.name)
+            yield ".".join(name), child
+            yield from functions(child, name)
+        else:
+            yield from functions(child, path)
+
+
+def offsets(text: str) -> list[int]:
+    """Return at which character each line of *text* begins."""
+    begins = [0]
+    for line in text.splitlines(keepends=True):
+        begins.append(begins[-1] + len(line))
+    return begins
+
+
+def _span(text: str, name: str) -> tuple[int, int]:
+    """Return the begin and end of a function or class in *text*."""
+    begins = offsets(text)
+    for found, node in functions(ast.parse(text)):
+        if found == name:
+            assert node.end_lineno is not None
+            return begins[node.lineno - 1], begins[node.end_lineno]
+    raise StaleError(f"there is no {name}")
+
+
+def read(path: Path) -> list[Mutant]:
+    """Return the mutants of one table; none if there is no such file."""
+    if not path.exists():
+        return []
+    return [Mutant(**row) for row in tomllib.loads(path.read_text()).get("mutant", [])]
+
+
+def write(path: Path, head: str, mutants: Iterable[Mutant]) -> None:
+    """Write a table with *head* as its comment."""
+    parts = ["".join(f"# {line}".rstrip() + "\n" for line in head.splitlines())]
+    for mutant in mutants:
+        rows = [
+            (field.name, getattr(mutant, field.name), field.default) for field in fields(mutant)
+        ]
+        # A JSON string of ASCII is a string of TOML too.
+        lines = [f"{name} = {json.dumps(value)}" for name, value, usual in rows if value != usual]
+        parts.append("[[mutant]]\n" + "\n".join(lines) + "\n")
+    path.write_text("\n".join(parts))
