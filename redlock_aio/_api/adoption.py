@@ -28,8 +28,8 @@ from redlock_aio._engine.acquire.adopt import Adoption, AdoptionRound
 from redlock_aio._engine.emitter import milliseconds
 from redlock_aio._engine.hold import reentrancy
 from redlock_aio._engine.hold.held_lease import HeldLease
-from redlock_aio._engine.hold.watchdog import Watchdog
 from redlock_aio._engine.options import OnLost
+from redlock_aio._engine.session import Session
 from redlock_aio._protocol import lease_export
 from redlock_aio._protocol.lease_export import Handed
 from redlock_aio._protocol.primitives import Key, Keys
@@ -112,12 +112,12 @@ class Adopting:
         fleet = session.masters
         began = fleet.clock()
         counter = key.counter(session.clock_lead) if handed.fence else None
-        adoption = Adoption(fleet, key, handed, counter, session.drift_factor, fleet.stamp + packed)
+        adoption = Adoption(session, key, handed, counter, fleet.stamp + packed)
         try:
             if not session.ready:
                 await session.get_ready(handed.ttl)
             won = await adoption.win()
-            hold = _hold(adoption, won, session.watchdog, at_most, renewed=auto_extend)
+            hold = _hold(adoption, won, session, at_most, renewed=auto_extend)
         except BaseException:
             # A cancellation too: masters may have given the lock the new value, which only
             # this call knows.
@@ -127,7 +127,7 @@ class Adopting:
         adoption.release_old(session.max_ttl)
         if owner is not None:
             hold.owner = owner
-            reentrancy.notify_owner_waiters(fleet, hold)
+            reentrancy.notify_owner_waiters(session.local_queues, hold)
         lease = Lease(session.watchdog, hold, hold.task, fleet.clock(), on_lost)
         if (emitter := session.emitter) is not None:
             waited = milliseconds(fleet.clock() - began)
@@ -148,13 +148,13 @@ def _key(resources: Resources, handed: Handed) -> Key | Keys:
 def _hold(
     adoption: Adoption,
     won: AdoptionRound,
-    watchdog: Watchdog,
+    session: Session,
     max_hold: int | None,
     *,
     renewed: bool,
 ) -> HeldLease:
     """
-    Return the adopted lease, added to *watchdog*.
+    Return the adopted lease, added to the watchdog.
 
     Args:
         max_hold: In ms from now; ``None`` for the rest of the exporter's.
@@ -162,19 +162,19 @@ def _hold(
     Raises:
         LockLostError: It has been held for as long as *max_hold* allows.
     """
-    handed, fleet = adoption.handed, watchdog.fleet
+    handed, fleet = adoption.handed, session.masters
     now = fleet.clock()
     if handed.max_hold is not None:
         left = timing.remaining(adoption.since + handed.max_hold / 1000, now)
         if not left:
             raise LockLostError(handed.resources, HELD_TOO_LONG)
         max_hold = left if max_hold is None else min(left, max_hold)
-    line = fleet.line(won.key)
+    line = session.local_queues.of(won.key)
     hold = HeldLease(won, handed.resources, line, now, adoption.factor, renewed)
     if max_hold is not None:
         hold.limit(now + max_hold / 1000)
     hold.task = reentrancy.task_ref(asyncio.current_task(fleet.loop))
     hold.keep_until = adoption.since + handed.keep / 1000 if handed.keep else 0.0
-    watchdog.add(hold, now)
+    session.watchdog.add(hold, now)
     line.set_holder(hold)
     return hold

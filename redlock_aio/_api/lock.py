@@ -89,7 +89,7 @@ class Lock(LockSpec, NotALease):
 
     async def _obtain(self, *, entering: bool) -> Lease:
         session = self._opener.session()
-        fleet = session.masters
+        fleet, queues = session.masters, session.local_queues
         began, wait = fleet.clock(), self.options.wait
         if not session.ready:
             await session.get_ready(wait)
@@ -97,25 +97,25 @@ class Lock(LockSpec, NotALease):
             acquisition = Acquisition(self, session, wait, began)
             # A single resource without a holder in this process can't be shared.
             if acquisition.line.holder is not None or not self.key.can_free:
-                hold = self._shared(fleet, waits=True)
+                hold = self._shared(session, waits=True)
                 if hold is not None:
                     return self._share(session, hold, entering=entering)
             run = acquisition.run()
             try:
                 won = await (
-                    run if self.owner is None else reentrancy.unless_shared(fleet, self, run)
+                    run if self.owner is None else reentrancy.unless_shared(queues, self, run)
                 )
             except LockNotAcquiredError as error:
-                reentrancy.add_hint(fleet, self, error)
+                reentrancy.add_hint(fleet, queues, self, error)
                 raise
             if won is not None:
                 return self._lease(acquisition, won, entering=entering)
 
-    def _shared(self, fleet: MasterSet, *, waits: bool) -> HeldLease | None:
+    def _shared(self, session: Session, *, waits: bool) -> HeldLease | None:
         """Return the lease of this task or owner that can be shared, or ``None``."""
         if isinstance(self.key, Keys):
-            self._check_slots(fleet, self.key)
-        return reentrancy.find_shared(fleet, self, waits=waits)
+            self._check_slots(session.masters, self.key)
+        return reentrancy.find_shared(session.masters, session.local_queues, self, waits=waits)
 
     def _check_slots(self, fleet: MasterSet, keys: Keys) -> None:
         """Raise `RedlockError` if a master is a Cluster that keeps *keys* in different slots."""
@@ -163,7 +163,7 @@ class Lock(LockSpec, NotALease):
             await session.get_ready(0)
         fleet = session.masters
         may_share = self.options.reentrant or not self.key.can_free
-        if may_share and (hold := self._shared(fleet, waits=False)) is not None:
+        if may_share and (hold := self._shared(session, waits=False)) is not None:
             return self._share(session, hold, entering=False)
         acquisition = Acquisition(self, session, 0, fleet.clock())
         try:
@@ -188,7 +188,7 @@ class Lock(LockSpec, NotALease):
         fleet = session.masters
         now = fleet.clock()
         # Without a turn the local queue may have become idle, and have been dropped.
-        line = acquisition.line if has_turn else fleet.line(self.key)
+        line = acquisition.line if has_turn else session.local_queues.of(self.key)
         watchdog = session.watchdog
         hold = HeldLease(won, self.resources, line, now, session.drift_factor, options.auto_extend)
         if options.max_hold is not None:
@@ -203,7 +203,7 @@ class Lock(LockSpec, NotALease):
             line.set_holder(hold)
         if self.owner is not None:
             hold.owner = self.owner
-            reentrancy.notify_owner_waiters(fleet, hold)
+            reentrancy.notify_owner_waiters(session.local_queues, hold)
         lease = Lease(watchdog, hold, hold.task, now, options.on_lost, entered=entering)
         if entering:
             self._entered[lease] = hold.task

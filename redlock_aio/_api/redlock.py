@@ -340,8 +340,7 @@ class Redlock(Adopting, Decorating):
             key of this call stays.
         """
         key, session = self._resources.key(resource), await self._opener.ready_session()
-        masters, watchdog = session.masters, session.watchdog
-        return await Eviction(masters, watchdog, resource, key, session.max_ttl).run()
+        return await Eviction(session, resource, key).run()
 
     def statistics(self) -> Statistics:
         """

@@ -14,11 +14,9 @@ from os import urandom
 
 from redlock_aio._engine.emitter import Emitter
 from redlock_aio._engine.links import Link, clock_of
-from redlock_aio._engine.local_queue import JointQueue, LocalQueue
 from redlock_aio._engine.outages import Outages
 from redlock_aio._engine.round import Release, Round
 from redlock_aio._protocol import commands, replies, request
-from redlock_aio._protocol.primitives import Key, Keys
 from redlock_aio._protocol.request import NoReply, Trust
 from redlock_aio._rules.clock_offsets import Clocks
 from redlock_aio._rules.quorum import GRANTED, Answer
@@ -35,9 +33,6 @@ value is for masters that have just been too slow.
 
 STALLED = 0.01
 """Seconds by which a timer is late if the event loop was blocked in between."""
-
-IDLE_LINES = 256
-"""The number of lines at which idle ones are dropped for the first time."""
 
 
 class LivenessProbe(Round):
@@ -77,9 +72,9 @@ class MasterSet:
     """
 
     __slots__ = (
-        "_asked", "_caching", "_most_lines", "_probe_at", "_probed_at", "_timer", "_tokens",
-        "_underway", "_why_closed", "can_free", "clock", "clocks", "closed", "emitter", "lines",
-        "links", "loop", "outages", "owner_waiters", "stamp", "trips",
+        "_asked", "_caching", "_probe_at", "_probed_at", "_timer", "_tokens", "_underway",
+        "_why_closed", "can_free", "clock", "clocks", "closed", "emitter", "links", "loop",
+        "outages", "stamp", "trips",
     )  # fmt: skip
 
     def __init__(
@@ -101,10 +96,6 @@ class MasterSet:
         """Whether every master that is up has the DELIFEQ command for releases."""
         self.closed: bool = False
         self._why_closed = ""
-        self.lines: dict[bytes | Keys, LocalQueue] = {}
-        """The local queue of each key that is in use, or was lately."""
-        self.owner_waiters: dict[Callable[[object], None], None] = {}
-        """Callbacks of waiting tasks with an owner; called with each lease acquired by an owner."""
         self.stamp: bytes = stamp
         """The suffix of each token, which identifies this manager."""
         self.loop: asyncio.AbstractEventLoop = loop
@@ -117,7 +108,6 @@ class MasterSet:
         self._probed_at = loop.time()  # connecting to a master measures its round trip, too
         self._probe_at = self._probed_at + PROBE_EVERY
         self._tokens: list[bytes] = []
-        self._most_lines = IDLE_LINES
 
     def __repr__(self) -> str:
         return f"<MasterSet of {len(self.links)}, {self.underway} rounds underway>"
@@ -127,11 +117,6 @@ class MasterSet:
         """How many rounds are incomplete: some master has not answered, and has not timed out."""
         batches = [self._asked, *(batch for _, batch in self._underway)]
         return sum(not round.complete for batch in batches for round in batch)
-
-    @property
-    def waiters(self) -> int:
-        """How many tasks of this process wait for a lock."""
-        return len({waiter for line in self.lines.values() for waiter in line.waiters})
 
     @property
     def master_timeout(self) -> int:
@@ -189,45 +174,10 @@ class MasterSet:
         self.send(self._caching)
         self.send(round, at_most)
 
-    def line(self, key: Key | Keys) -> LocalQueue:
-        """Return the local queue of *key*, made on first use."""
-        lines = self.lines
-        line = lines.get(key)
-        if line is None:
-            if len(lines) >= self._most_lines:
-                self.lines = lines = {k: line for k, line in lines.items() if not line.idle}
-                self._most_lines = 2 * len(lines) + IDLE_LINES
-            lines[key] = line = (
-                JointQueue(key, self.line) if isinstance(key, Keys) else LocalQueue()
-            )
-        return line
-
-    def heard(self, master: int, push: object) -> None:
-        """Called with a *push* of *master*: notify the lines of the keys that changed, or all."""
-        changed = replies.changed(push)
-        if changed is None:
+    def on_push(self, push: object) -> None:
+        """Called with each push of a master: one that was just reached may lack DELIFEQ."""
+        if replies.changed(push) is None:
             self.can_free = all(link.can_free for link in self.links)
-            for line in list(self.lines.values()):
-                line.changed(master)
-            return
-        for key in changed:
-            if key in self.lines:
-                self.lines[key].changed(master)
-
-    def freed(self, key: Key | Keys, master: int | None = None) -> None:
-        """
-        Notify the waiters of this process that grants without a lease are being released.
-
-        No master pushes that: the connection that changes a key gets no push (NOLOOP).
-
-        Args:
-            master: The master that has executed the release; if left out, the release was
-                sent to all of them.
-        """
-        for each in key.each:
-            line = self.lines.get(each)
-            if line is not None:
-                line.notify_released(master)
 
     def flush(self) -> None:
         """Send the rounds of this turn of the loop now."""
@@ -306,8 +256,6 @@ class MasterSet:
         if not self.closed:
             self._why_closed = why
         self.closed = True
-        for line in self.lines.values():
-            line.notify_released()
         self.flush()
         for _, batch in self._underway:
             for round in batch:

@@ -19,6 +19,7 @@ from redlock_aio._engine.masters import MasterSet
 from redlock_aio._engine.origin import Origin
 from redlock_aio._engine.readiness import readiness
 from redlock_aio._engine.wait.fair_queue import FairQueue
+from redlock_aio._engine.wait.local_queue import LocalQueues
 from redlock_aio._protocol import declaration
 from redlock_aio._rules import lock_value, timing
 from redlock_aio._rules.fencing import LEAD_SHARE
@@ -81,6 +82,8 @@ class Session:
 
         masters: Sends rounds to all masters, and knows those that are underway.
 
+        local_queues: The tasks of this process that want a lock, by key.
+
         fair_queue: The waiters of this session in the masters' queues.
 
         watchdog: The watchdog of all leases.
@@ -93,8 +96,8 @@ class Session:
     """
 
     __slots__ = (
-        "clock_lead", "drift_factor", "emitter", "fair_queue", "links", "loop", "masters",
-        "max_ttl", "max_waiters", "origin", "ready", "watchdog",
+        "clock_lead", "drift_factor", "emitter", "fair_queue", "links", "local_queues", "loop",
+        "masters", "max_ttl", "max_waiters", "origin", "ready", "watchdog",
     )  # fmt: skip
 
     def __init__(
@@ -131,7 +134,8 @@ class Session:
         self.masters: MasterSet = MasterSet(
             self.links, loop, trips=trips, stamp=stamp, emitter=emitter
         )
-        self.fair_queue: FairQueue = FairQueue(self.masters)
+        self.local_queues: LocalQueues = LocalQueues()
+        self.fair_queue: FairQueue = FairQueue(self.masters, self.local_queues)
         self.watchdog: Watchdog = Watchdog(self.masters, max_ttl=settings.max_ttl)
 
     def __repr__(self) -> str:
@@ -158,9 +162,10 @@ class Session:
         )
 
     def _on_push(self, master: int, push: object) -> None:
-        # Masters get this method before `self.masters` is set; they call it only later.
-        self.fair_queue.heard(master, push)
-        self.masters.heard(master, push)
+        # Masters get this method before the queues are made; they call it only later.
+        self.fair_queue.on_push(master, push)
+        self.masters.on_push(push)
+        self.local_queues.on_push(master, push)
 
     async def get_ready(self, wait: int | None) -> None:
         """
@@ -211,6 +216,7 @@ class Session:
             self.ready = False
             self.fair_queue.close()
             self.masters.close(CANCELLED)
+            self.local_queues.close()
 
     def statistics(self) -> Statistics:
         """Return the state of the session at this moment."""
@@ -223,7 +229,7 @@ class Session:
             ),
             rounds=self.masters.underway,
             leases=self.watchdog.held,
-            waiters=self.masters.waiters,
+            waiters=self.local_queues.waiters,
         )
 
     def abandon(self) -> None:
@@ -243,6 +249,7 @@ class Session:
         self.watchdog.close()
         self.fair_queue.close()
         masters.close()
+        self.local_queues.close()
         try:
             # Attempts that were underway have ended. Their tasks resume in the loop's next turn
             # and ask for releases, which this flush sends.

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import redis
 
 from redlock_aio import Lease, Redlock, Retry
-from redlock_aio._engine.local_queue import LocalQueue
+from redlock_aio._engine.wait.local_queue import LocalQueue
 from redlock_aio._engine.wait.wakeup import Watch
 from redlock_aio._protocol.primitives import Key
 
@@ -117,7 +117,7 @@ def detail(redlock: Redlock, number: int) -> str:
 
 def line(redlock: Redlock, name: str = "r") -> LocalQueue:
     """Return who wants *name* in a manager that has been used."""
-    return redlock._opener.session().masters.line(Key(name.encode()))
+    return redlock._opener.session().local_queues.of(Key(name.encode()))
 
 
 def listens(redlock: Redlock, name: str = "r") -> bool:

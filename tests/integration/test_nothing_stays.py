@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from redlock_aio import Redlock
-from redlock_aio._engine.masters import IDLE_LINES
+from redlock_aio._engine.wait.local_queue import IDLE_LINES
 
 from .helpers import RealMaster, call, connected, own_keys, until
 
@@ -38,9 +38,9 @@ async def test_contended_locks_leave_nothing(masters: list[RealMaster], keys: in
             session = manager._opener.session()
             await until(lambda links=session.links: not any(each.pending for each in links))  # type: ignore[misc]
             await until(lambda links=session.links: not any(each.debts for each in links))  # type: ignore[misc]
-            assert len(session.masters.lines) == keys
-            assert all(line.idle for line in session.masters.lines.values())
-            assert not any(line._queue for line in session.masters.lines.values())
+            assert len(session.local_queues.by_key) == keys
+            assert all(line.idle for line in session.local_queues.by_key.values())
+            assert not any(line._queue for line in session.local_queues.by_key.values())
             assert session.watchdog.held == 0
             assert len(manager._opener.session().watchdog._heap) <= 256
 
@@ -50,4 +50,4 @@ async def test_names_that_are_used_once_are_forgotten(redlock: Redlock) -> None:
     for number in range(5 * IDLE_LINES):
         async with redlock.lock(f"r{number}", fair=number % 5 == 0):
             pass
-        assert len(redlock._opener.session().masters.lines) <= 2 * IDLE_LINES
+        assert len(redlock._opener.session().local_queues.by_key) <= 2 * IDLE_LINES

@@ -191,7 +191,7 @@ async def check_nothing_stays(managers: Iterable[Redlock], masters: Sequence[Fak
     await settle(masters, 0.2)
     assert not [value for value in locks(masters).values() if "their" not in value]
     for manager in managers:
-        assert all(line.idle for line in manager._opener.session().masters.lines.values())
+        assert all(line.idle for line in manager._opener.session().local_queues.by_key.values())
 
 
 # Fencing counters

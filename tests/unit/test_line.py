@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from redlock_aio._engine.local_queue import (
+from redlock_aio._engine.wait.local_queue import (
     ALONE,
     LONGEST_SPREAD,
     LONGEST_TENURE,

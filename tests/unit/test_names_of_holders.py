@@ -214,7 +214,7 @@ async def test_the_token_is_in_no_text(
             told.append(error)
 
     def everything(*leases: Lease) -> str:
-        line = redlock._opener.session().masters.lines
+        line = redlock._opener.session().local_queues.by_key
         engine = (
             redlock,
             redlock._opener.session().masters,

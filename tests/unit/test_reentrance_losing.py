@@ -305,4 +305,4 @@ async def test_nothing_stays_wherever_it_is_cancelled(
 ) -> None:
     await every_place(masters, when, hung, lambda: use(redlock))
     assert "0 leases" in repr(redlock)
-    assert not redlock._opener.session().masters.owner_waiters
+    assert not redlock._opener.session().local_queues.owner_waiters

@@ -78,7 +78,7 @@ async def test_tasks_of_one_owner_that_come_together_share_it_too(
             group.create_task(work(*names))
         group.create_task(work("a", fair=True))
         group.create_task(work("b", wait=900))
-    assert not redlock._opener.session().masters.owner_waiters
+    assert not redlock._opener.session().local_queues.owner_waiters
     await settled(masters)
 
 
@@ -97,7 +97,7 @@ async def test_who_waits_for_others_hears_that_its_owner_has_it(
     for lease in leases:
         await lease.release()
     await (await stranger).release()
-    assert not redlock._opener.session().masters.owner_waiters
+    assert not redlock._opener.session().local_queues.owner_waiters
     await settled(masters)
 
 

@@ -186,7 +186,9 @@ async def test_opposite_orders_are_the_same(redlock: Redlock, other: Redlock, ki
     async with asyncio.timeout(30):
         await asyncio.gather(*(work(m, n) for m in (redlock, other) for n in ("ab", "ba")))
     assert turns == {"ab": 40, "ba": 40}
-    assert all(len(manager._opener.session().masters.lines) == 3 for manager in (redlock, other))
+    assert all(
+        len(manager._opener.session().local_queues.by_key) == 3 for manager in (redlock, other)
+    )
 
 
 # Masters that fail.

@@ -13,7 +13,7 @@ from redlock_aio import (
     Redlock,
     RedlockError,
 )
-from redlock_aio._engine.masters import IDLE_LINES
+from redlock_aio._engine.wait.local_queue import IDLE_LINES
 from redlock_aio._protocol import commands
 from redlock_aio._rules.fair_ticket import LIVES
 from redlock_aio.testing import FakeMaster
@@ -135,7 +135,7 @@ async def test_lines_are_forgotten_and_those_in_use_are_not(redlock: Redlock, ki
         for number in range(3 * IDLE_LINES):
             async with redlock.lock(f"r{number}", f"s{number}"):
                 pass
-        lines = redlock._opener.session().masters.lines
+        lines = redlock._opener.session().local_queues.by_key
         assert len(lines) <= 2 * IDLE_LINES
         assert {b"a", b"b", b"c"} <= lines.keys()
         assert [line for line in lines.values() if not line.idle]

@@ -367,7 +367,7 @@ class Simulation:
             self.check_nothing_is_left_of(redlock)
 
     def check_nothing_is_left_of(self, redlock: Redlock) -> None:
-        up, lines = len(self.masters), redlock._opener.session().masters.lines
+        up, lines = len(self.masters), redlock._opener.session().local_queues.by_key
         self.must(all(line.idle for line in lines.values()), "somebody stands in line", lines)
         says = [
             re.sub(", master_timeout .* ms", "", repr(redlock)),

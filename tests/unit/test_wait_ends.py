@@ -121,7 +121,7 @@ async def test_a_turn_that_comes_while_the_last_attempt_is_underway_is_used(
     await lease.release()
     won = await waiter
     assert won.valid
-    assert not redlock._opener.session().masters.line(redlock.lock("r").key).contending
+    assert not redlock._opener.session().local_queues.of(redlock.lock("r").key).contending
     await won.release()
 
 
@@ -131,7 +131,7 @@ async def test_those_who_gave_up_leave_no_turn_behind(redlock: Redlock, other: R
     await lease.release()
     async with redlock.lock("r", wait=100):
         pass
-    assert redlock._opener.session().masters.line(redlock.lock("r").key).idle
+    assert redlock._opener.session().local_queues.of(redlock.lock("r").key).idle
 
 
 @KIND

@@ -14,8 +14,7 @@ from redlock_aio import (
     Retry,
 )
 from redlock_aio._engine.hold.watchdog import CHECK_AFTER
-from redlock_aio._engine.local_queue import ALONE, LONGEST_TENURE, TENURE
-from redlock_aio._engine.masters import IDLE_LINES
+from redlock_aio._engine.wait.local_queue import ALONE, IDLE_LINES, LONGEST_TENURE, TENURE
 from redlock_aio._protocol.scripts import LOOK
 from redlock_aio.testing import FakeMaster
 
@@ -221,7 +220,7 @@ async def test_who_leaves_the_line_leaves_no_gap(redlock: Redlock) -> None:
             await second
         assert caught.value.attempts == 1  # out of turn, to say why
         assert caught.value.holder is not None
-        line = redlock._opener.session().masters.lines[b"r"]
+        line = redlock._opener.session().local_queues.by_key[b"r"]
         assert line._queue is not None
         await asyncio.sleep(0)
         assert len(line._queue) == 2
@@ -369,8 +368,8 @@ async def test_lines_in_which_nobody_stands_are_forgotten(redlock: Redlock) -> N
         for number in range(3 * IDLE_LINES):
             async with redlock.lock(f"r{number}"):
                 pass
-        assert len(redlock._opener.session().masters.lines) <= 2 * IDLE_LINES
-        assert b"kept" in redlock._opener.session().masters.lines
+        assert len(redlock._opener.session().local_queues.by_key) <= 2 * IDLE_LINES
+        assert b"kept" in redlock._opener.session().local_queues.by_key
 
 
 # A holder hears that its key is gone.

@@ -7,8 +7,7 @@ import pytest
 
 from redlock_aio import LockNotAcquiredError, QuorumUnavailableError, Redlock, RedlockError, Retry
 from redlock_aio._engine.attempt import Attempt
-from redlock_aio._engine.local_queue import LONGEST_SPREAD
-from redlock_aio._engine.masters import IDLE_LINES
+from redlock_aio._engine.wait.local_queue import IDLE_LINES, LONGEST_SPREAD
 from redlock_aio._protocol import commands, replies
 from redlock_aio._protocol.primitives import Key
 from redlock_aio._rules.fair_ticket import LIVES
@@ -23,7 +22,7 @@ async def test_spreading_attempts_does_not_use_up_the_wait(
 ) -> None:
     """Else the last attempt has no time, and a held lock looks like masters that are away."""
     async with other.lock("r"):
-        redlock._opener.session().masters.line(Key(b"r")).spread = LONGEST_SPREAD
+        redlock._opener.session().local_queues.of(Key(b"r")).spread = LONGEST_SPREAD
         began = now()
         with pytest.raises(LockNotAcquiredError) as caught:
             await redlock.lock("r", wait=100 + number).acquire()
@@ -37,7 +36,7 @@ async def test_masters_that_are_away_are_no_split_vote(
     hang(masters[:3])
     with pytest.raises(QuorumUnavailableError):
         await redlock.lock("r", wait=500).acquire()
-    assert redlock._opener.session().masters.line(Key(b"r")).spread == 0
+    assert redlock._opener.session().local_queues.of(Key(b"r")).spread == 0
     resume(masters)
     await asyncio.sleep(2)
 
@@ -123,9 +122,9 @@ async def test_a_line_is_not_forgotten_while_somebody_asks_for_the_time(
     task = asyncio.create_task(redlock.lock("r", fair=True).acquire())
     await asyncio.sleep(0)
     for number in range(2 * IDLE_LINES):
-        redlock._opener.session().masters.line(Key(b"%d" % number))
+        redlock._opener.session().local_queues.of(Key(b"%d" % number))
     lease = await task
-    assert redlock._opener.session().masters.lines[b"r"].holder is lease._hold
+    assert redlock._opener.session().local_queues.by_key[b"r"].holder is lease._hold
     await lease.release()
 
 
@@ -283,4 +282,4 @@ async def test_what_is_said_unasked_and_makes_no_sense_changes_nothing(
     redlock: Redlock, push: object
 ) -> None:
     async with redlock.lock("r"), redlock.lock("q", fair=True):
-        redlock._opener.session().masters.heard(0, push)
+        redlock._opener.session()._on_push(0, push)

@@ -19,10 +19,10 @@ import random
 from redlock_aio._engine.acquire import fair_acquisition
 from redlock_aio._engine.attempt import Attempt, FencedAttempt, take_back
 from redlock_aio._engine.clock_sync import know_the_time
-from redlock_aio._engine.local_queue import LocalQueue
 from redlock_aio._engine.options import LockSpec
 from redlock_aio._engine.refusals import refusal
 from redlock_aio._engine.session import Session
+from redlock_aio._engine.wait.local_queue import LocalQueue
 from redlock_aio._engine.wait.wakeup import Watch, is_cut_short
 from redlock_aio._engine.wait_budget import WaitBudget
 from redlock_aio._rules import timing
@@ -61,14 +61,14 @@ class Acquisition:
     def __init__(self, lock: LockSpec, session: Session, wait: int | None, began: float) -> None:
         self._lock = lock
         self.session = session
-        self._fleet = fleet = session.masters
+        self._fleet = session.masters
         self._wait = wait
         self._began = self._asking_since = began
         self._made_budget: WaitBudget | None = None
         self._watch: Watch | None = None  # of the last attempt, if that has failed
         self.attempts = 0
         self.has_turn = False
-        self.line: LocalQueue = fleet.line(lock.key)
+        self.line: LocalQueue = session.local_queues.of(lock.key)
 
     def __repr__(self) -> str:
         return f"<Acquisition of {self._lock!r}, {self.attempts} attempts>"
@@ -166,7 +166,7 @@ class Acquisition:
             await know_the_time(fleet, self._answer_limit())
             # While this task waited, the idle line may have been dropped, and another task may
             # have a new line for the same key. With two lines both tasks would have the turn.
-            self.line = fleet.line(self._lock.key)
+            self.line = self.session.local_queues.of(self._lock.key)
 
     # The turn among the tasks of this process.
 
@@ -277,7 +277,7 @@ class Acquisition:
             # Waiters of this process are notified here, because no master pushes a change to
             # the connection that made it (NOLOOP).
             take_back(fleet, round, ttl)
-            fleet.freed(key)
+            self.session.local_queues.notify_released(key)
             raise
         if round.verdict is WON and not fleet.closed:
             # The clock is read after the task has resumed, however long that took: an attempt
@@ -289,7 +289,7 @@ class Acquisition:
         if round.is_curable and not is_repeated:
             take_back(fleet, round, ttl)
             return await self._attempt(at_most, is_repeated=True)
-        self._watch = watch = Watch(fleet, round)
+        self._watch = watch = Watch(fleet, self.session.local_queues, round)
         (fleet.send if self._wait == 0 else fleet.send_and_watch)(watch)
         return round
 

@@ -16,6 +16,8 @@ from redlock_aio._engine.clock import boot_of
 from redlock_aio._engine.hold.held_lease import KEY_GONE, OVERTAKEN
 from redlock_aio._engine.masters import MasterSet
 from redlock_aio._engine.round import Round
+from redlock_aio._engine.session import Session
+from redlock_aio._engine.wait.local_queue import LocalQueue
 from redlock_aio._protocol import commands, lease_export
 from redlock_aio._protocol.lease_export import Handed
 from redlock_aio._protocol.primitives import Counter, Key, Keys
@@ -139,15 +141,14 @@ class Pause:
         if not self._over.done():
             self._over.set_result(None)
 
-    async def wait(self, fleet: MasterSet, key: Key | Keys, seconds: float) -> None:
+    async def wait(self, line: LocalQueue, seconds: float) -> None:
         """
         Wait for *seconds*, or until the manager is closed.
 
         Cancellation:
             There is nothing to undo.
         """
-        line = fleet.line(key)
-        timer = fleet.loop.call_later(seconds, self.on_local_release)
+        timer = self._over.get_loop().call_later(seconds, self.on_local_release)
         line.subscribe(self, mine=False)
         try:
             await self._over
@@ -161,7 +162,7 @@ class Adoption:
     The adoption of one lease.
 
     Args:
-        fleet: The masters.
+        session: The masters and the settings of the manager.
 
         key: The key or keys of the lock.
 
@@ -169,25 +170,23 @@ class Adoption:
 
         counter: The commands for its fencing token; ``None`` without one.
 
-        factor: The drift factor.
-
         stamp: The suffix of the new value, which identifies the new holder.
     """
 
     def __init__(
         self,
-        fleet: MasterSet,
+        session: Session,
         key: Key | Keys,
         handed: Handed,
         counter: Counter | None,
-        factor: float,
         stamp: bytes,
     ) -> None:
         self.handed = handed
-        self._fleet = fleet
+        self._fleet = fleet = session.masters
+        self._local_queues = session.local_queues
         self._key = key
         self._counter = counter
-        self.factor = factor
+        self.factor = session.drift_factor
         """The drift factor."""
         self._stamp = stamp
         self._last: AdoptionRound | None = None
@@ -243,7 +242,7 @@ class Adoption:
             left = self._ends - self._pause / 2 - fleet.clock()
             if left <= 0:
                 raise self._lost(TOO_FEW)
-            await Pause(fleet.loop).wait(fleet, self._key, min(self._pause, left))
+            await Pause(fleet.loop).wait(self._local_queues.of(self._key), min(self._pause, left))
 
     def _lost(self, why: str) -> LockLostError:
         if self._last is not None:

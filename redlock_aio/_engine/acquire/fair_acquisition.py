@@ -2,11 +2,11 @@
 
 import math
 
-from redlock_aio._engine.local_queue import LocalQueue
 from redlock_aio._engine.options import LockSpec
 from redlock_aio._engine.session import Session
 from redlock_aio._engine.wait.fair_claim import FairClaim, Wanted
 from redlock_aio._engine.wait.fair_waiter import FairWaiter
+from redlock_aio._engine.wait.local_queue import LocalQueue
 from redlock_aio._engine.wait_budget import WaitBudget
 from redlock_aio._rules.fair_ticket import ASKED
 from redlock_aio._rules.quorum import NOT_YET, is_final

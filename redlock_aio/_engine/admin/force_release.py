@@ -26,11 +26,13 @@ import asyncio
 from collections.abc import Mapping, Sequence
 
 from redlock_aio._engine.admin.inspect import Inspection, hear, unavailable
-from redlock_aio._engine.hold.watchdog import CHECK_AFTER, CHECK_INTERVAL, Watchdog
+from redlock_aio._engine.hold.watchdog import CHECK_AFTER, CHECK_INTERVAL
 from redlock_aio._engine.masters import MasterSet
 from redlock_aio._engine.round import Release, Round
+from redlock_aio._engine.session import Session
 from redlock_aio._protocol import commands, lock_state, replies, revocation
 from redlock_aio._protocol.lock_state import Told
+from redlock_aio._protocol.primitives import Key
 from redlock_aio._protocol.request import NoReply
 from redlock_aio._protocol.revocation import BY_FORCE
 from redlock_aio._rules.quorum import GRANTED, OPEN, WON, Answer, Vote, majority
@@ -71,19 +73,20 @@ class Eviction:
     One forced release.
 
     Args:
+        session: The masters; its *max_ttl* is the longest that a holder may have asked for.
+
         resource: The name of the lock in errors.
 
-        max_ttl: The longest ttl in ms that a holder may have given the key.
+        key: The key of the lock.
     """
 
-    def __init__(
-        self, fleet: MasterSet, watchdog: Watchdog, resource: str, key: bytes, max_ttl: int
-    ) -> None:
-        self._fleet = fleet
-        self._watchdog = watchdog
+    def __init__(self, session: Session, resource: str, key: Key) -> None:
+        self._fleet = fleet = session.masters
+        self._watchdog = session.watchdog
+        self._local_queues = session.local_queues
         self._resource = resource
         self._key = key
-        self._max_ttl = max_ttl
+        self._max_ttl = session.max_ttl
         self._began = fleet.clock()
         self._instead = revocation.revocation(fleet.token())
         self._grace = revocation.grace(CHECK_AFTER, CHECK_INTERVAL, fleet.master_timeout)
@@ -182,8 +185,7 @@ class Eviction:
             elif (silence := link.send(freed.payload, (freed,))) is not None:
                 freed.not_sent(number, silence)
         fleet.loop.call_later(fleet.master_timeout / 1000, freed.expire)
-        if self._key in fleet.lines:
-            fleet.lines[self._key].notify_released()
+        self._local_queues.notify_released(self._key)
         await self._settle(freed)
 
     async def _settle(self, round: Clearing) -> None:

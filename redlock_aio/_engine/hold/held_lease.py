@@ -16,8 +16,8 @@ from anyio import CancelScope
 
 from redlock_aio._engine.attempt import Attempt
 from redlock_aio._engine.emitter import Emitter, milliseconds
-from redlock_aio._engine.local_queue import LocalQueue
 from redlock_aio._engine.round import Round
+from redlock_aio._engine.wait.local_queue import LocalQueue
 from redlock_aio._protocol.lease_export import Handed
 from redlock_aio._rules import lock_value, timing
 from redlock_aio._rules.lease_state import HELD, LOST, RELEASED, LeaseState

@@ -15,6 +15,7 @@ from typing import TypeVar
 from redlock_aio._engine.hold.held_lease import HeldLease, Sharer
 from redlock_aio._engine.masters import MasterSet
 from redlock_aio._engine.options import LockSpec
+from redlock_aio._engine.wait.local_queue import LocalQueues
 from redlock_aio._rules import membership
 from redlock_aio.errors import LockNotAcquiredError, RedlockError
 
@@ -26,7 +27,9 @@ def task_ref(task: asyncio.Task[object] | None) -> Sharer:
     return None if task is None else weakref.ref(task)
 
 
-def find_shared(fleet: MasterSet, lock: LockSpec, *, waits: bool) -> HeldLease | None:
+def find_shared(
+    fleet: MasterSet, queues: LocalQueues, lock: LockSpec, *, waits: bool
+) -> HeldLease | None:
     """
     Return the lease that this task or *owner* holds on all the lock's keys, or ``None``.
 
@@ -47,8 +50,7 @@ def find_shared(fleet: MasterSet, lock: LockSpec, *, waits: bool) -> HeldLease |
     )
     holds: dict[HeldLease, None] = {}
     for key in lock.key.each:
-        line = fleet.lines.get(key)
-        hold = None if line is None else line.holder
+        hold = queues.holder(key)
         if isinstance(hold, HeldLease) and hold.valid(now):
             holds[hold] = None
     for hold in holds:
@@ -67,7 +69,7 @@ def find_shared(fleet: MasterSet, lock: LockSpec, *, waits: bool) -> HeldLease |
 
 
 async def unless_shared(
-    fleet: MasterSet, lock: LockSpec, asking: Coroutine[object, object, T]
+    queues: LocalQueues, lock: LockSpec, asking: Coroutine[object, object, T]
 ) -> T | None:
     """
     Await *asking*; ``None`` if another task of the same owner has acquired the lock meanwhile.
@@ -81,7 +83,7 @@ async def unless_shared(
         Passed on to *asking*. A cancellation by the program wins, also if it comes in the
         same turn of the loop as the one by this function.
     """
-    task = asyncio.current_task(fleet.loop)
+    task = asyncio.current_task()
     before = 0 if task is None else task.cancelling()
     shared = False
 
@@ -92,7 +94,7 @@ async def unless_shared(
             shared = True
             task.cancel("others of the same owner have it")
 
-    fleet.owner_waiters[on_acquired] = None
+    queues.owner_waiters[on_acquired] = None
     try:
         return await asking
     except asyncio.CancelledError:
@@ -101,12 +103,12 @@ async def unless_shared(
             raise
         return None
     finally:
-        del fleet.owner_waiters[on_acquired]
+        del queues.owner_waiters[on_acquired]
 
 
-def notify_owner_waiters(fleet: MasterSet, hold: HeldLease) -> None:
+def notify_owner_waiters(queues: LocalQueues, hold: HeldLease) -> None:
     """Notify the waiting tasks that an owner has acquired *hold*."""
-    for on_acquired in list(fleet.owner_waiters):
+    for on_acquired in list(queues.owner_waiters):
         on_acquired(hold)
 
 
@@ -125,7 +127,7 @@ def _lasts(hold: HeldLease) -> bool:
     return guards or (hold.renewed and hold.ends == math.inf)
 
 
-def add_hint(fleet: MasterSet, lock: LockSpec, error: BaseException) -> None:
+def add_hint(fleet: MasterSet, queues: LocalQueues, lock: LockSpec, error: BaseException) -> None:
     """Set the hint of *error* if this task holds the lock itself, or an operator has to act."""
     if not isinstance(error, LockNotAcquiredError):
         return
@@ -140,8 +142,7 @@ def add_hint(fleet: MasterSet, lock: LockSpec, error: BaseException) -> None:
         error.hint = membership.ADVICE
         return
     for key in lock.key.each:
-        line = fleet.lines.get(key)
-        hold = None if line is None else line.holder
+        hold = queues.holder(key)
         if isinstance(hold, HeldLease) and hold.valid(now) and hold.is_of(task):
             error.hint = f"this task itself holds {_names(hold.resources)}; {_how(hold, lock)}"
 

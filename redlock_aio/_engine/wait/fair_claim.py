@@ -97,9 +97,7 @@ class FairClaim(Attempt):
 
     def send_release(self, ttl: int, *, stay: bool) -> None:
         """
-        Release the lock on all masters that may have granted it, and notify local waiters.
-
-        Nothing is awaited.
+        Release the lock on all masters that may have granted it; nothing is awaited.
 
         Args:
             ttl: For how many ms a master may keep the key, or the place, without the release.
@@ -107,7 +105,6 @@ class FairClaim(Attempt):
             stay: Whether the place in the queues is kept.
         """
         self._fleet.release(self.give_back() if stay else self.release(), ttl, self)
-        self._fleet.freed(self.key)
 
     def question(
         self, master: int, now: float, counters: list[int], *, place: int, most: int

@@ -201,7 +201,12 @@ class Inquiry(abc.ABC):
         """
         given, self.claim = self.claim, self.claim.with_new_token(self.member)
         self.ticket.give_back()
-        given.send_release(self._wanted.ttl, stay=True)
+        self._release(given, self._wanted.ttl, stay=True)
+
+    def _release(self, claim: FairClaim, ttl: int, *, stay: bool) -> None:
+        """Send the release of *claim*, see there, and notify the waiters of this process."""
+        claim.send_release(ttl, stay=stay)
+        self.queues.local_queues.notify_released(claim.key)
 
     def _start_over(self) -> None:
         """Start anew under a member name that no master has seen yet."""

@@ -12,6 +12,7 @@ from secrets import token_hex
 from typing import NamedTuple
 
 from redlock_aio._engine.masters import MasterSet
+from redlock_aio._engine.wait.local_queue import LocalQueues
 from redlock_aio._protocol import commands, replies
 from redlock_aio._protocol.request import Subscription
 
@@ -36,10 +37,13 @@ class FairQueue:
 
     Args:
         fleet: The masters.
+
+        local_queues: The local queues, whose tasks are notified when a waiter gives back grants.
     """
 
-    def __init__(self, fleet: MasterSet) -> None:
+    def __init__(self, fleet: MasterSet, local_queues: LocalQueues) -> None:
         self.fleet = fleet
+        self.local_queues = local_queues
         self.client: bytes = token_hex(8).encode()
         self.waiters: dict[bytes, Callbacks] = {}
         self._members = 0
@@ -98,7 +102,7 @@ class FairQueue:
             for master in range(len(self.fleet.links)):
                 self._subscribe(master, begins=False)
 
-    def heard(self, master: int, push: object) -> None:
+    def on_push(self, master: int, push: object) -> None:
         """Notify the waiter that a *push* names, or all when *master* went down or came back."""
         back, gone = push == replies.EVERYTHING_CHANGED, push == replies.GONE
         if back or gone:

@@ -23,11 +23,11 @@ import asyncio
 import math
 import random
 
-from redlock_aio._engine.local_queue import LocalQueue
 from redlock_aio._engine.refusals import refusal
 from redlock_aio._engine.wait.fair_claim import CALLS_LAST, Wanted
 from redlock_aio._engine.wait.fair_inquiry import Inquiry
 from redlock_aio._engine.wait.fair_queue import FairQueue
+from redlock_aio._engine.wait.local_queue import LocalQueue
 from redlock_aio._rules import fair_ticket
 from redlock_aio._rules.fair_ticket import ASIDE, ASKED, AWAITED, GRANTED, NEXT, UNASKED
 
@@ -182,7 +182,7 @@ class FairWaiter(Inquiry):
         # The new name comes first: the release notifies the waiters of this process, also this
         # one, which may ask at once. Under the old name its request would follow the request
         # to leave, and enter the old name in the queue again.
-        left.send_release(max(self._wanted.ttl, fair_ticket.LIVES), stay=False)
+        self._release(left, max(self._wanted.ttl, fair_ticket.LIVES), stay=False)
         self.ask_all(again=True)
 
     def _enter_again(self) -> None:
@@ -315,7 +315,7 @@ class FairWaiter(Inquiry):
     def leave(self) -> None:
         """Release all grants, and leave the queues of all masters."""
         self._end()
-        self.claim.send_release(max(self._wanted.ttl, fair_ticket.LIVES), stay=False)
+        self._release(self.claim, max(self._wanted.ttl, fair_ticket.LIVES), stay=False)
 
     def _end(self) -> None:
         self._over = True

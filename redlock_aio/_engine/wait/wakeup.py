@@ -13,6 +13,7 @@ import math
 from redlock_aio._engine.attempt import EXPIRY_SLACK, Attempt
 from redlock_aio._engine.masters import MasterSet
 from redlock_aio._engine.round import Release
+from redlock_aio._engine.wait.local_queue import LocalQueues
 from redlock_aio._protocol import replies
 from redlock_aio._protocol.request import Trust
 from redlock_aio._rules.blockers import Blockers
@@ -27,12 +28,12 @@ class Watch(Release):
     when a majority may be free.
     """
 
-    __slots__ = ("_bell", "_clock", "_fleet", "_key", "_loop", "view")
+    __slots__ = ("_bell", "_clock", "_key", "_local_queues", "_loop", "view")
     trust = Trust.FULL
 
-    def __init__(self, fleet: MasterSet, attempt: Attempt) -> None:
+    def __init__(self, fleet: MasterSet, local_queues: LocalQueues, attempt: Attempt) -> None:
         super().__init__(fleet.links, attempt.release(), attempt.ttl, attempt)
-        self._fleet = fleet
+        self._local_queues = local_queues
         self._key = attempt.key
         self._clock = fleet.clock
         self._loop = fleet.loop
@@ -65,7 +66,7 @@ class Watch(Release):
         # process. They are not notified if the master refused the attempt for another reason
         # than a holder: that would repeat this attempt at once, again and again.
         if reply == GRANTED and not self._was_refused(master):
-            self._fleet.freed(self._key, master)
+            self._local_queues.notify_released(self._key, master)
 
     def _was_refused(self, master: int) -> bool:
         """Whether a master refused, but not for a holder; a free key there then proves nothing."""

@@ -13,6 +13,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
+from redlock_aio._protocol import replies
 from redlock_aio._protocol.primitives import Counter, Key, Keys
 
 TENURE = 0.02
@@ -35,6 +36,9 @@ YIELD_TIME = 0.0005
 
 STEADY = 0.75
 """The factor by which the spread shrinks after each failed attempt that is not split."""
+
+IDLE_LINES = 256
+"""The number of lines at which idle ones are dropped for the first time."""
 
 LONGEST_SPREAD = 0.1
 """The greatest spread of attempts in seconds."""
@@ -312,3 +316,77 @@ class JointQueue(LocalQueue):
         super().unsubscribe(party)
         for key in self._keys:
             self._find(key).unsubscribe(party)
+
+
+class LocalQueues:
+    """
+    The local queues of one session, and the pushes of the masters for them.
+
+    Attributes:
+        by_key: The local queue of each key that is in use, or was lately.
+
+        owner_waiters: Callbacks of waiting tasks with an owner; called with each lease that
+            an owner has acquired.
+    """
+
+    __slots__ = ("_most_lines", "by_key", "owner_waiters")
+
+    def __init__(self) -> None:
+        self.by_key: dict[bytes | Keys, LocalQueue] = {}
+        self.owner_waiters: dict[Callable[[object], None], None] = {}
+        self._most_lines = IDLE_LINES
+
+    def __repr__(self) -> str:
+        return f"<LocalQueues of {len(self.by_key)} keys, {self.waiters} wait>"
+
+    @property
+    def waiters(self) -> int:
+        """How many tasks of this process wait for a lock."""
+        return len({waiter for line in self.by_key.values() for waiter in line.waiters})
+
+    def of(self, key: Key | Keys) -> LocalQueue:
+        """Return the local queue of *key*, made on first use."""
+        lines = self.by_key
+        line = lines.get(key)
+        if line is None:
+            if len(lines) >= self._most_lines:
+                self.by_key = lines = {k: line for k, line in lines.items() if not line.idle}
+                self._most_lines = 2 * len(lines) + IDLE_LINES
+            lines[key] = line = JointQueue(key, self.of) if isinstance(key, Keys) else LocalQueue()
+        return line
+
+    def holder(self, key: Key) -> Party | None:
+        """Return the lease of this process on *key*, or ``None``."""
+        line = self.by_key.get(key)
+        return None if line is None else line.holder
+
+    def on_push(self, master: int, push: object) -> None:
+        """Called with a *push* of *master*: notify the lines of the keys that changed, or all."""
+        changed = replies.changed(push)
+        if changed is None:
+            for line in list(self.by_key.values()):
+                line.changed(master)
+            return
+        for key in changed:
+            if key in self.by_key:
+                self.by_key[key].changed(master)
+
+    def notify_released(self, key: Key | Keys, master: int | None = None) -> None:
+        """
+        Notify the waiters of this process that grants without a lease are being released.
+
+        No master pushes that: the connection that changes a key gets no push (NOLOOP).
+
+        Args:
+            master: The master that has executed the release; if left out, the release was
+                sent to all of them.
+        """
+        for each in key.each:
+            line = self.by_key.get(each)
+            if line is not None:
+                line.notify_released(master)
+
+    def close(self) -> None:
+        """Wake all waiting tasks, which then find the session closed."""
+        for line in self.by_key.values():
+            line.notify_released()
