@@ -10,6 +10,12 @@ are matched to them in that order. The laws of this file:
   release that follows an unanswered acquisition is safe only for this reason.
 - No command is sent again, with one exception: a release that did not run,
   because the master has forgotten its script or lacks its command.
+
+      send(a)  send(b)  send(c)
+         │        │        │
+         └────────┴────────┴───►  a b c  ──►  master
+                                                │
+      c.reply  b.reply  a.reply ◄── in order ───┘        pushes come between replies
 """
 
 import asyncio
@@ -188,6 +194,7 @@ class Connection(asyncio.Protocol):
         if len(pending) + len(askers) > MAX_PENDING and not all(map(self._must_be_sent, askers)):
             self.overdue()
             return request.OVERRUN
+        # One step, without an await between: the order of `_pending` is the order on the wire.
         pending.extend(askers)
         transport.write(payload)
         return None
@@ -222,6 +229,8 @@ class Connection(asyncio.Protocol):
             elif reply.__class__ is _Error:
                 self._take_error(reply)
             else:
+                # This may run the code of a lock, which may send more, or end this connection.
+                # In the second case `_pending` is empty now, and the check above ends the loop.
                 pending.popleft().answered(number, reply)
             try:
                 reply = gets()
@@ -231,6 +240,8 @@ class Connection(asyncio.Protocol):
             self.condemn(f"it sent a reply of more than {MAX_UNPARSED} bytes")
 
     def _take_push(self, push: object) -> None:
+        # SUBSCRIBE has no reply of its own: the server confirms it by a push, at the place of
+        # the reply. Any other push may come before the reply to any command.
         pending = self._pending
         if not replies.is_confirmation(push):
             self._on_push(self._number, push)
@@ -261,12 +272,16 @@ class Connection(asyncio.Protocol):
         server may forget them again. An extension is not sent again: it would run after
         a later extension, and could undo its effect.
         """
+        # After SCRIPT FLUSH or a failover every command underway gets NOSCRIPT. The first of
+        # them sends the scripts; the others find that load underway and wait behind it.
         if self._loaded is None or self._loaded.done():
             loads = [Question(script.load, self._loop) for script in scripts.SCRIPTS]
             self._loaded = loads[-1].reply
             self.send(b"".join([load.payload for load in loads]), loads)
         if not asker.debt_ttl or isinstance(asker, Repetition):
             return False
+        # The repetition runs later than the release was sent. That is safe: it deletes only
+        # the value of its own token, and no acquisition uses a token twice.
         # A release also reads the holder's key; a waiter needs that read to be tracked.
         caching = Question(commands.CACHING, self._loop)
         again = Repetition(
@@ -295,6 +310,9 @@ class Connection(asyncio.Protocol):
             self._watch = self._loop.call_later(self._condemn_after, self._judge, self._received)
 
     def _judge(self, received: int) -> None:
+        # A slow master is not a dead one: any data since the timer was set, even the reply to
+        # another command, proves that it answers. Ending its connection would lose the replies
+        # to all commands behind the overdue one.
         self._watch = None
         if not self._pending:
             return
@@ -372,6 +390,8 @@ class Connection(asyncio.Protocol):
         if self._watch is not None:
             self._watch.cancel()
             self._watch = None
+        # First the master is down, then its askers learn of it. In the other order a task that
+        # tries again at once would send on this connection, or count on this master's vote.
         unanswered = list(self._pending)
         self._pending.clear()
         self._on_lost(reason)
