@@ -43,6 +43,11 @@ __all__ = (
     "Vote",
 )
 
+# Tracebacks, reprs and pickles name the public classes as users import them.
+for _name in __all__:
+    globals()[_name].__module__ = __name__
+del _name
+
 
 def __getattr__(name: str) -> str:
     if name == "__version__":

@@ -2,9 +2,12 @@
 
 import ast
 import inspect
+import pickle
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import get_origin
 
 import pytest
 
@@ -13,6 +16,7 @@ import redlock_aio.errors
 import redlock_aio.events
 import redlock_aio.fencing
 import redlock_aio.testing
+from redlock_aio import Answer, LockLostError, Vote
 
 API = Path(__file__).parent / "typing" / "api.py"
 PUBLIC: list[ModuleType] = [
@@ -58,6 +62,27 @@ def test_every_public_name_explains_itself(name: str, thing: object) -> None:
         if inspect.iscoroutinefunction(function):
             said = inspect.getdoc(function) or ""
             assert "Cancellation:" in said, f"{name}.{attribute}"
+
+
+@pytest.mark.parametrize(("name", "thing"), list(things()))
+def test_public_classes_are_called_as_users_import_them(name: str, thing: object) -> None:
+    if inspect.isclass(thing) and not get_origin(thing):
+        module, _, own = name.rpartition(".")
+        public = "redlock_aio" if own in redlock_aio.__all__ else module
+        assert f"{thing.__module__}.{thing.__qualname__}" == f"{public}.{own}"
+        assert pickle.loads(pickle.dumps(thing)) is thing
+
+
+def test_values_and_errors_are_pickled_under_public_names() -> None:
+    vote = Vote("a", Answer.HELD, "by b")
+    lost = LockLostError(("r",), "it expired")
+    for value in (vote, lost):
+        packed = pickle.dumps(value, protocol=0)
+        assert b"redlock_aio._" not in packed
+        assert repr(pickle.loads(packed)) == repr(value)
+    assert traceback.format_exception_only(lost) == [
+        "redlock_aio.LockLostError: 'r' lost: it expired\n"
+    ]
 
 
 def test_the_version_is_the_distribution_s() -> None:

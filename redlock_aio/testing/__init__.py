@@ -28,3 +28,8 @@ __all__ = (
     "embedded_masters",
     "server_binary",
 )
+
+# Tracebacks, reprs and pickles name the names above as users import them.
+for _name in __all__:
+    globals()[_name].__module__ = __name__
+del _name
