@@ -3,14 +3,18 @@ What all tests share, and which of them run by default.
 
 ``python -m pytest`` runs a short form of everything, in under three minutes on two cores.
 ``python -m pytest --full`` runs everything: the second kind of server, chaos, long proofs
-and many seeds. What `full` marks runs there only; a module that repeats something reads how
-often from ``REDLOCK_AIO_FULL``, which this option sets.
+and many seeds. What `full` marks runs there only. Of a test marked `seeds` the first seeds run
+without it, of a product of parameters marked `spread` some cases. A module that repeats
+something itself reads how often from ``REDLOCK_AIO_FULL``, which this option sets.
 """
 
 import gc
+import itertools
 import os
 import signal
+from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -37,13 +41,61 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("full" if config.getoption("--full") else "short")
 
 
+def wants_everything(config: pytest.Config) -> bool:
+    """Return whether nothing is left out: in the full run, and where single tests are named."""
+    return config.getoption("--full") or any("::" in argument for argument in config.args)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Give a test its seeds."""
+    for marker in metafunc.definition.iter_markers("seeds"):
+        number = marker.kwargs["full"] if wants_everything(metafunc.config) else marker.args[0]
+        metafunc.parametrize("seed", range(number))
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what belongs to the full run, but not where single tests are named."""
-    if config.getoption("--full") or any("::" in argument for argument in config.args):
+    """Leave out what belongs to the full run."""
+    if wants_everything(config):
         return
-    left = [item for item in items if item.get_closest_marker("full")]
-    config.hook.pytest_deselected(items=left)
-    items[:] = [item for item in items if not item.get_closest_marker("full")]
+    left = {item for item in items if item.get_closest_marker("full")}
+    products: dict[str, list[pytest.Function]] = {}
+    for item in items:
+        if item not in left and isinstance(item, pytest.Function) and hasattr(item, "callspec"):
+            products.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for cases in products.values():
+        if marker := cases[0].get_closest_marker("spread"):
+            # The cases of a product share the objects of each parameter.
+            values = [
+                {name: id(value) for name, value in case.callspec.params.items()} for case in cases
+            ]
+            kept = spread(values, *marker.args)
+            left |= {case for number, case in enumerate(cases) if number not in kept}
+    config.hook.pytest_deselected(items=[item for item in items if item in left])
+    items[:] = [item for item in items if item not in left]
+
+
+def spread(cases: list[dict[str, int]], strength: int) -> set[int]:
+    """
+    Return the numbers of few *cases* that have together what all have of *strength* values.
+
+    With 1 each value of each parameter occurs, with 2 each pair of values of two parameters.
+    """
+    has = [set(itertools.combinations(case.items(), min(strength, len(case)))) for case in cases]
+    missing = set[Any]().union(*has)
+    used: Counter[tuple[str, int]] = Counter()
+    kept: set[int] = set()
+    while missing:
+        # Of those with the most news the one whose values have been taken least often.
+        best = max(
+            range(len(cases)),
+            key=lambda number: (
+                len(has[number] & missing), -sum(used[value] for value in cases[number].items())
+            ),
+        )  # fmt: skip
+        kept.add(best)
+        missing -= has[best]
+        used.update(cases[best].items())
+    return kept
 
 
 @pytest.fixture(scope="module", autouse=True)

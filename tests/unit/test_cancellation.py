@@ -14,6 +14,7 @@ from .kit import hang, keys, resume
 pytestmark = [pytest.mark.promise("S3")]
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("when", ["waiting", "answered"])
 @pytest.mark.parametrize("hung", range(3))
 @pytest.mark.parametrize("use", USES)

@@ -78,7 +78,7 @@ class Program:
             await asyncio.sleep(random.uniform(0, 0.2))
 
 
-@pytest.mark.parametrize("size", [3, 5])
+@pytest.mark.parametrize("size", [3, pytest.param(5, marks=pytest.mark.full)])
 @pytest.mark.parametrize("uptime", [0.0, 1e6])
 async def test_a_master_is_replaced_in_two_steps_under_held_and_contended_locks(
     masters: list[FakeMaster], size: int, uptime: float
@@ -114,7 +114,7 @@ async def test_a_master_is_replaced_in_two_steps_under_held_and_contended_locks(
         await program.stop()
 
 
-@pytest.mark.parametrize("size", [3, 5])
+@pytest.mark.parametrize("size", [3, pytest.param(5, marks=pytest.mark.full)])
 async def test_a_swap_in_one_step_is_refused_until_the_last_old_program_has_ended(
     masters: list[FakeMaster], size: int
 ) -> None:

@@ -47,6 +47,7 @@ CASES: dict[str, tuple[int, int, list[tuple[int, ...]]]] = {
 }
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("ttl", [500, 60_000])
 @pytest.mark.parametrize("when", ["before it waits", "while it waits"])
 @pytest.mark.parametrize("case", CASES)

@@ -328,7 +328,7 @@ TestInOrder = InOrder.TestCase
 TestInOrder.settings = settings(stateful_step_count=30, deadline=None)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.seeds(20, full=40)
 def test_two_never_have_it_and_somebody_always_gets_on(seed: int) -> None:
     """The same machine, in long runs with more going on than hypothesis finds."""
     chance = random.Random(seed)

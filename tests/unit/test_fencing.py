@@ -96,7 +96,7 @@ async def test_among_many_who_contend_one_round_is_enough_most_often(
     tokens: list[int] = []
 
     async def use(redlock: Redlock, share: float) -> None:
-        for _ in range(20):
+        for _ in range(10):
             lock = redlock.lock("r", ttl=1000, fencing=True, fair=random.random() < share)
             async with lock as lease:
                 tokens.append(lease.fencing_token)
@@ -106,7 +106,7 @@ async def test_among_many_who_contend_one_round_is_enough_most_often(
         users = [await stack.enter_async_context(Redlock(masters)) for _ in range(10)]
         both = zip(users, shares * 10, strict=False)
         await asyncio.gather(*(use(redlock, share) for redlock, share in both))
-    assert len(tokens) == 200
+    assert len(tokens) == 100
     assert tokens == sorted(set(tokens))
     assert max(ran(master, RAISE) for master in masters) < len(tokens) * twice
 
@@ -160,10 +160,10 @@ async def test_the_masters_are_asked_for_their_time_now_and_then(
     await asyncio.sleep(3600)
     assert await took() == pytest.approx(0.001)
     assert asked() == 3
-    for _ in range(3600):
+    for _ in range(600):
         await took()
         await asyncio.sleep(1)
-    assert 3 + 120 <= asked() <= 3 + 130
+    assert 3 + 20 <= asked() <= 3 + 30
 
 
 async def test_what_the_masters_say_of_their_time_is_used_though_nobody_waited_for_it(

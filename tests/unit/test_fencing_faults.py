@@ -134,6 +134,7 @@ async def test_a_lock_that_is_gone_when_its_counters_are_raised_is_not_won(
         assert values(masters) == [None] * 5
 
 
+@pytest.mark.spread(1)
 @BOTH
 @pytest.mark.parametrize("at", range(1, 60, 2))
 async def test_a_token_is_not_lower_than_that_of_others_in_a_long_pause(
@@ -283,6 +284,7 @@ async def test_a_master_that_gets_a_request_late_does_not_grant_it(
 # Cancellations.
 
 
+@pytest.mark.spread(2)
 @pytest.mark.promise("S3")
 @BOTH
 @pytest.mark.parametrize("when", ["waiting", "answered"])

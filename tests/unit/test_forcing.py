@@ -587,6 +587,7 @@ async def serve(rival: Holder, holder: Holder, masters: list[FakeMaster]) -> boo
     return revoked
 
 
+@pytest.mark.spread(2)
 @pytest.mark.promise("S3")
 @pytest.mark.parametrize("when", ["waiting", "answered"])
 @pytest.mark.parametrize("hung", range(4))
@@ -687,7 +688,7 @@ class Story:
 
 
 @pytest.mark.promise("S1")
-@pytest.mark.parametrize("seed", range(150))
+@pytest.mark.seeds(40, full=150)
 async def test_no_two_are_inside_at_once(seed: int) -> None:
     story = Story(seed)
     await story.tell()

@@ -77,6 +77,7 @@ async def gets_in(masters: list[FakeMaster], name: str = "r") -> bool:
 # A new set of masters.
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("managers", [1, 2, 3])
 @pytest.mark.parametrize("slower", [0, 0.002])
 @pytest.mark.parametrize("apart", [0, 0.0005, 0.001, 0.0015, 0.002, 0.003, 0.01, 0.02, 0.04])

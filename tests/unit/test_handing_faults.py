@@ -96,6 +96,7 @@ async def test_what_is_over_is_refused_at_once(
     assert locks_of_each(masters) == [{}] * 5  # nobody waits for what nobody holds
 
 
+@pytest.mark.spread(1)
 @pytest.mark.promise("S4")
 @pytest.mark.parametrize("gone", range(2**5))
 @KIND

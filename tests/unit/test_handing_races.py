@@ -236,7 +236,7 @@ class World:
 
 
 @pytest.mark.promise("S1")
-@pytest.mark.parametrize("seed", range(150))
+@pytest.mark.seeds(40, full=150)
 async def test_nobody_believes_beside_another(seed: int) -> None:
     chance = random.Random(seed)
     random.seed(seed)
@@ -287,6 +287,7 @@ def handing_over(redlock: Redlock, there: Redlock, names: Any, kind: Any) -> Any
     return use
 
 
+@pytest.mark.spread(2)
 @pytest.mark.promise("S3")
 @pytest.mark.parametrize("when", ["waiting", "answered"])
 @pytest.mark.parametrize("hung", range(3))

@@ -77,6 +77,7 @@ async def test_when_the_time_is_over_it_is_released_as_ever(
         assert keys(masters) == [{}] * 5
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("fair", [False, True])
 @pytest.mark.parametrize("here", [False, True])
 @pytest.mark.parametrize("holder", OPTIONS, ids=str)
@@ -134,6 +135,7 @@ async def test_a_fair_queue_does_not_stall_beyond_it(
     assert not remaining_keys(masters, counters=False)
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("held", range(3_000, 4_200, 100))
 @pytest.mark.parametrize("here", [False, True])
 async def test_a_fair_waiter_hears_when_it_ends_though_its_holder_was_long_taken_off_the_queue(

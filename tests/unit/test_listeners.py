@@ -99,6 +99,7 @@ KINDS: list[type[Event]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("error", [ValueError, asyncio.CancelledError, RecursionError])
 @pytest.mark.parametrize("kind", [*KINDS, object])
 def test_a_listener_that_fails_changes_nothing(

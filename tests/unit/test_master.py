@@ -248,13 +248,13 @@ async def test_debts_are_bounded_and_an_operator_is_told_what_stays(
         )
 
 
-async def test_thousands_of_debts_leave_in_one_write(
+async def test_hundreds_of_debts_leave_in_one_write(
     redlock: Redlock, masters: list[FakeMaster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    leases = [await redlock.lock(f"r{i}", ttl=60_000).acquire() for i in range(2_000)]
+    leases = [await redlock.lock(f"r{i}", ttl=60_000).acquire() for i in range(500)]
     masters[0].cut()
     await asyncio.gather(*(lease.release() for lease in leases))
-    assert "2000 debts" in repr(redlock._opener.session().links[0])
+    assert "500 debts" in repr(redlock._opener.session().links[0])
     writes: list[int] = []
     receive = FakeMaster.receive
 

@@ -28,6 +28,7 @@ async def refused(redlock: Redlock, *names: str, **options: Any) -> LockNotAcqui
     return caught.value
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("names", [("r",), ("r", "s")])
 @pytest.mark.parametrize("mine", OPTIONS, ids=str)
 @pytest.mark.parametrize("theirs", [{}, {"fair": True}, {"wait": 100}], ids=str)

@@ -121,7 +121,7 @@ async def test_many_resources_and_waits_that_come_and_go_do_not_flood_the_log(
     hang(masters[:3])
     for turn in range(5):
         async with contextlib.AsyncExitStack() as stack:
-            for number in range(30):
+            for number in range(10):
                 await stack.enter_async_context(waiting(redlock, f"r{number}"))
             await asyncio.sleep(AGAIN / 10)
             if turn == 2:  # it ends, and begins again: those who have met it say so once
@@ -195,6 +195,7 @@ def fill(masters: list[FakeMaster]) -> None:
 CAUSES = pytest.mark.parametrize("cause", [take_permissions, move, fill], ids=lambda c: c.__name__)
 
 
+@pytest.mark.spread(2)
 @WAYS
 @CAUSES
 @pytest.mark.parametrize("wait", [None, 60_000])

@@ -296,6 +296,7 @@ async def with_kin(redlock: Redlock) -> None:
             await asyncio.sleep(0.01)
 
 
+@pytest.mark.spread(2)
 @pytest.mark.promise("S3")
 @pytest.mark.parametrize("when", ["waiting", "answered"])
 @pytest.mark.parametrize("hung", range(3))

@@ -195,6 +195,7 @@ async def test_an_extension_without_a_majority_sets_nothing(
         assert all("r" not in master.keys for master in masters)
 
 
+@pytest.mark.spread(2)
 @BOTH
 @pytest.mark.promise("S3")
 @pytest.mark.parametrize("late", [0.001, 0.01, 0.04])

@@ -314,7 +314,7 @@ async def test_a_set_may_be_named_by_other_addresses(m: dict[str, FakeMaster]) -
             await asyncio.sleep(LASTS / 3)
 
 
-@pytest.mark.parametrize("restarts", [1, 6])
+@pytest.mark.parametrize("restarts", [2, pytest.param(6, marks=pytest.mark.full)])
 async def test_restarts_and_programs_that_notice_them_late_are_no_other_set(
     m: dict[str, FakeMaster], restarts: int
 ) -> None:
@@ -556,7 +556,7 @@ async def test_a_mistaken_program_that_tries_again_for_minutes_hinders_nobody(
 ) -> None:
     right = program(of(m, "abc"))
     async with right, program(of(m, "bcd")) as wrong:
-        await asyncio.sleep(300)
+        await asyncio.sleep(120)
         assert not await works(wrong)
         assert declared(m["b"]) == ["abc"]
         await right.aclose()

@@ -144,6 +144,7 @@ def test_each_name_must_make_sense(redlock: Redlock, wrong: tuple[Any, ...]) -> 
 # Who excludes whom, and who waits for whom.
 
 
+@pytest.mark.spread(2)
 @pytest.mark.promise("S1")
 @pytest.mark.parametrize("first", KINDS)
 @pytest.mark.parametrize("second", KINDS)
@@ -272,6 +273,7 @@ async def test_a_key_that_became_no_string_does_not_keep_the_others(
 # What happens to a lease.
 
 
+@pytest.mark.spread(2)
 @KIND
 @pytest.mark.promise("S2")
 @pytest.mark.parametrize("name", "abc")

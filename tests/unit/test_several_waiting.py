@@ -25,6 +25,7 @@ pytestmark = pytest.mark.usefixtures("nothing_stays")
 SETS = [("a", "b"), ("b",), ("b", "c")]
 
 
+@pytest.mark.spread(2)
 @KIND
 @pytest.mark.promise("S9")
 @pytest.mark.parametrize("same", [True, False], ids=["same", "other"])
@@ -132,7 +133,7 @@ async def test_lines_are_forgotten_and_those_in_use_are_not(redlock: Redlock, ki
     async with redlock.lock("a", "b", **kind):
         waiter = asyncio.create_task(got(redlock, "b", "c", **kind))
         guest = asyncio.create_task(got(redlock, "b", **kind))
-        for number in range(3 * IDLE_LINES):
+        for number in range(IDLE_LINES + 50):
             async with redlock.lock(f"r{number}", f"s{number}"):
                 pass
         lines = redlock._opener.session().local_queues.by_key
@@ -185,7 +186,7 @@ async def test_whoever_comes_later_does_not_overtake_on_any_resource(
 
 
 @pytest.mark.promise("S8")
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.seeds(2, full=5)
 async def test_each_queue_is_in_order(redlock: Redlock, other: Redlock, seed: int) -> None:
     """Random sets, of several programs: on each resource they are served as they came."""
     chance = random.Random(seed)

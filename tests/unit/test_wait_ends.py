@@ -134,6 +134,7 @@ async def test_those_who_gave_up_leave_no_turn_behind(redlock: Redlock, other: R
     assert redlock._opener.session().local_queues.of(redlock.lock("r").key).idle
 
 
+@pytest.mark.spread(2)
 @KIND
 @pytest.mark.parametrize("wait", [1, 2, 5, 10])
 @pytest.mark.parametrize("latency", [0.001, 0.005, 0.02])
@@ -145,6 +146,7 @@ async def test_a_short_wait_is_enough_for_a_lock_that_is_free(
         assert lease.valid
 
 
+@pytest.mark.spread(2)
 @KIND
 @pytest.mark.parametrize("wait", [1, 2, 5, 10, 30, 100])
 @pytest.mark.parametrize("latency", [0.001, 0.005, 0.02, 0.045])

@@ -451,6 +451,7 @@ def enqueue(
     return said
 
 
+@pytest.mark.spread(1)
 @pytest.mark.promise("S2")
 @pytest.mark.parametrize("fencing", [False, True])
 @pytest.mark.parametrize("turns", range(1, 25))
