@@ -39,6 +39,9 @@ WARM = (
 STALL, STALL_FACTOR = 30.0, 5
 """After how many seconds a test hangs, and how many times its usual time is added to that."""
 
+FIRST_FILES, FIRST_TESTS = 6, 100
+"""From how many files a first child runs tests, and how many; a second child runs the others."""
+
 MEMORY = 4 * 2**30
 """How many bytes of addresses a child may have."""
 
@@ -139,16 +142,28 @@ def _child(folder: Path, file: str, text: str, tests: Sequence[str]) -> None:
 
 
 class _Trial:
-    """One child that runs, for one mutant."""
+    """
+    One child that runs, for one mutant.
 
-    def __init__(self, mutant: Mutant | None, text: str, tests: list[str], reach: Reach) -> None:
+    Args:
+        before: The result of the first of the tests, if they have passed already.
+    """
+
+    def __init__(
+        self, mutant: Mutant | None, tests: Sequence[str], reach: Reach, before: Result | None
+    ) -> None:
         self.mutant = mutant
-        self._tests = tests
+        self.rest: Sequence[str] = []
+        """The tests to run if these do not fail."""
+        if mutant is not None and before is None:
+            tests, self.rest = _first(tests)
+        self._before = before
         self._seconds = reach.seconds
         self._folder = Path(tempfile.mkdtemp(prefix="mutant-"))
         self._began = self._stirred = time.monotonic()
         self._size = 0
         file = mutant.file if mutant else ""
+        text = mutant.apply((ROOT / file).read_text()) if mutant else ""
         self.process: ForkProcess = get_context("fork").Process(
             target=_child, args=(self._folder, file, text, tests)
         )
@@ -188,7 +203,27 @@ class _Trial:
         shutil.rmtree(self._folder, ignore_errors=True)
         name, digest = (self.mutant.id, self.mutant.digest) if self.mutant else ("", "")
         count = sum(word == "began" for word, _ in log)
+        if self._before is not None:
+            seconds = round(seconds + self._before.seconds, 1)
+            count += self._before.tests
         return Result(name, digest, status, killer, seconds, count)
+
+
+def _first(tests: Sequence[str]) -> tuple[list[str], list[str]]:
+    """
+    Split *tests*: those from a few files, which most often are enough, come before the others.
+
+    To collect all files takes longer than most mutants live.
+    """
+    files: dict[str, None] = {}
+    first: list[str] = []
+    rest: list[str] = []
+    for test in tests:
+        file = test.partition("::")[0]
+        if len(files) < FIRST_FILES:
+            files[file] = None
+        (first if file in files and len(first) < FIRST_TESTS else rest).append(test)
+    return first, rest
 
 
 def trials(
@@ -220,7 +255,12 @@ def trials(
             for sentinel, trial in list(running.items()):
                 if (hangs := sentinel not in ended and trial.hangs()) or sentinel in ended:
                     del running[sentinel]
-                    yield trial.end(hangs=hangs)
+                    result = trial.end(hangs=hangs)
+                    if result.status == SURVIVES and trial.rest:
+                        more = _Trial(trial.mutant, trial.rest, reach, result)
+                        running[more.process.sentinel] = more
+                    else:
+                        yield result
     finally:
         for trial in running.values():
             trial.end(hangs=True)  # they are in sessions of their own, which Ctrl-C does not reach
@@ -229,15 +269,14 @@ def trials(
 def _begin(mutant: Mutant | None, reach: Reach, budget: float) -> _Trial | Result:
     """Start a child for *mutant*, or return the result if there is nothing to run."""
     if mutant is None:
-        return _Trial(None, "", reach.ranked(list(reach.seconds)), reach)
+        return _Trial(None, reach.ranked(list(reach.seconds)), reach, None)
     try:
-        text = mutant.apply((ROOT / mutant.file).read_text())
         tests = reach.tests(mutant, budget)
     except (StaleError, FileNotFoundError):
         return Result(mutant.id, mutant.digest, STALE)
     if not tests:
         return Result(mutant.id, mutant.digest, UNREACHED)
-    return _Trial(mutant, text, tests, reach)
+    return _Trial(mutant, tests, reach, None)
 
 
 def load(path: Path) -> dict[str, Result]:
