@@ -8,6 +8,7 @@ import re
 import sys
 from pathlib import Path
 from types import ModuleType
+from xml.etree import ElementTree as ET
 
 import pytest
 from redis.asyncio import Redis
@@ -208,3 +209,34 @@ def test_every_name_that_the_library_reserves_is_on_the_page_of_keys() -> None:
     assert {name.decode().rstrip(":") for name in (commands.MARKER, commands.CHANNEL)} <= own
     assert declaration.KEY.decode().rstrip(":") in own
     assert own | {"redlock_aio:seen"} == told
+
+
+def test_the_pictures_are_those_that_the_script_draws() -> None:
+    drawn = {f"{it.name}.svg": it.svg() for it in module_of_docs("pictures").pictures()}
+    kept = {path.name: path.read_text() for path in (DOCS / "pictures").iterdir()}
+    assert kept == drawn, "run python docs/pictures.py"
+
+
+def test_the_pictures_are_well_formed_and_load_nothing() -> None:
+    for path in (DOCS / "pictures").iterdir():
+        text = path.read_text()
+        root = ET.fromstring(text)
+        assert root.find("{http://www.w3.org/2000/svg}desc") is not None
+        assert re.findall(r"https?://(?!www\.w3\.org/2000/svg)|<script|@import|\burl\(", text) == []
+
+
+def test_every_picture_is_on_a_page() -> None:
+    shown = re.findall(r'--8<-- "docs/pictures/([^"]+)"', "".join(pages()))
+    assert sorted(shown) == sorted(path.name for path in (DOCS / "pictures").iterdir())
+
+
+def test_pages_and_pictures_have_the_same_colours() -> None:
+    drawing, css = module_of_docs("pictures"), (DOCS / "extra.css").read_text()
+    for scheme, colours in (("default", drawing.LIGHT), ("slate", drawing.DARK)):
+        block = css.partition(f'[data-md-color-scheme="{scheme}"] svg.picture {{')[2]
+        assert dict(re.findall(r"--([\w-]+): (#\w+);", block.partition("}")[0])) == colours
+
+
+def pages() -> list[str]:
+    """Return the texts of all pages."""
+    return [path.read_text() for path in PAGES.values()]
