@@ -3,10 +3,11 @@
 import asyncio
 import gc
 import random
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
+from pytest_asyncio import is_async_test
 
 from redlock_aio import Redlock
 from redlock_aio.testing import FakeMaster, VirtualTimeLoop
@@ -64,13 +65,24 @@ def diary() -> Diary:
 
 
 @pytest.fixture(autouse=True)
-async def nothing_is_left() -> AsyncIterator[None]:
+def nothing_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
     """No task outlives a test, and nothing is reported to the loop's exception handler."""
     random.seed(0)  # the delays between attempts are the same in each run
+    gc.freeze()  # what there is before the test is not searched after it
+    if is_async_test(request.node):
+        request.getfixturevalue("nothing_is_left_in_the_loop")
+        yield
+    else:  # it needs no loop
+        yield
+        gc.collect()
+
+
+@pytest.fixture
+async def nothing_is_left_in_the_loop() -> AsyncIterator[None]:
     reported: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
     before = asyncio.all_tasks()
     yield
-    gc.collect()
+    gc.collect()  # a task or future that failed and was asked by nobody reports that now
     assert not asyncio.all_tasks() - before - {asyncio.current_task()}
     assert not reported
