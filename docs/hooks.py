@@ -18,7 +18,8 @@ NOT_FOR_USERS = {"self", "unknown", "masters", "resources"}
 
 def on_page_markdown(markdown: str, **_: object) -> str:
     """Fill the option tables of a page."""
-    return OPTIONS.sub(lambda found: options_table(found[1]), markdown)
+    begin, end = '<div class="names" markdown>\n\n', "\n\n</div>"
+    return OPTIONS.sub(lambda found: begin + options_table(found[1]) + end, markdown)
 
 
 def on_post_page(output: str, page: Any, **_: object) -> str:

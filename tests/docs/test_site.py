@@ -85,6 +85,7 @@ def test_every_link_to_the_api_names_what_there_is(name: str) -> None:
 def test_every_file_that_a_page_includes_or_names_is_there(name: str) -> None:
     text = PAGES[name].read_text()
     named = re.findall(r'--8<-- "([^":]+)', text)
+    assert len(named) == len(re.findall(r"^\W*8\W*<", text, re.MULTILINE)), "a broken marker"
     named += re.findall(r"`((?:docs|examples|tests|benchmarks)/[\w./-]*)`", text)
     if name != "changelog.md":
         assert [path for path in named if not (ROOT / path).exists()] == []
