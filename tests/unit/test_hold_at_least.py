@@ -30,6 +30,7 @@ async def run(redlock: Redlock, *names: str, keep: Any, **options: Any) -> float
     return at
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 @pytest.mark.parametrize("keep", [50, 5_000, 70_000, timedelta(days=1)])
 async def test_it_is_kept_from_its_acquisition_on_to_the_ms(

@@ -217,6 +217,7 @@ async def test_what_no_waiting_mends_is_raised_at_once(
     assert str(back) == str(refused.value)
 
 
+@pytest.mark.spread(1)
 @WAYS
 @CAUSES
 async def test_a_minority_that_refuses_for_good_ends_no_wait(
