@@ -6,9 +6,9 @@ from typing import Any, TypeVar
 
 import pytest
 
-from redlock_aio import Lease, Redlock, Retry
+from redlock_aio import Lease, LockNotAcquiredError, Redlock, Retry, Vote
 from redlock_aio._protocol import declaration
-from redlock_aio._protocol.commands import MARKER
+from redlock_aio._protocol.commands import MARKER, queue_keys
 from redlock_aio._protocol.primitives import Counter
 from redlock_aio._protocol.scripts import Script
 from redlock_aio.testing import FakeMaster, VirtualTimeLoop
@@ -159,6 +159,19 @@ def remaining_keys(masters: Iterable[FakeMaster], *, counters: bool = True) -> l
     return [key for key, until in found if now() < until and not key.startswith(tuple(permanent))]
 
 
+def queued(master: FakeMaster) -> list[bytes]:
+    """Return the members of the fair queue of `r`, in order."""
+    queue, _ = queue_keys(b"r")
+    value = master._keys.get(queue, ({}, 0))[0]
+    assert isinstance(value, dict)
+    return sorted(value, key=lambda member: value[member])
+
+
+def commands_received(masters: Iterable[FakeMaster]) -> list[int]:
+    """Return how many commands each master has received."""
+    return [len(master.commands) for master in masters]
+
+
 def runs_of(master: FakeMaster, script: Script) -> list[list[bytes]]:
     """Return the commands that asked *master* to run *script*."""
     return [command for command in master.commands if command[:2] == [b"EVALSHA", script.sha]]
@@ -184,6 +197,42 @@ async def got(redlock: Redlock, *names: str, hold: float = 0.0, **options: Any) 
 async def got_fair(redlock: Redlock, *, ttl: int = 10_000, hold: float = 0.0) -> float:
     """Acquire the fair lock on `r` with the manager's retries; otherwise as `got`."""
     return await got(redlock, fair=True, retry=None, ttl=ttl, hold=hold)
+
+
+async def refused(redlock: Redlock, *names: str, **options: Any) -> LockNotAcquiredError:
+    """Return the error of an acquisition that fails; it does not wait unless told to."""
+    with pytest.raises(LockNotAcquiredError) as caught:
+        await redlock.lock(*(names or ("r",)), **{"wait": 0} | options).acquire()
+    return caught.value
+
+
+async def gets_lock(redlock: Redlock, name: str = "r") -> bool:
+    """Return whether the lock can be acquired now; it is released again."""
+    lease = await redlock.lock(name, wait=0, ttl=500).try_acquire()
+    if lease is not None:
+        await lease.release()
+    return lease is not None
+
+
+async def votes(redlock: Redlock, name: str = "probe") -> tuple[Vote, ...]:
+    """Return all votes of one attempt; the lock is released again."""
+    try:
+        async with redlock.lock(name, wait=0, ttl=500) as lease:
+            await asyncio.sleep(0.02)  # the votes of slower masters come
+            return lease.votes
+    except LockNotAcquiredError as error:
+        return error.votes
+
+
+async def answers(redlock: Redlock, name: str = "probe") -> str:
+    """Return the first letter of each master's answer to one attempt."""
+    return "".join(vote.answer.name[0] for vote in await votes(redlock, name))
+
+
+async def check_no_keys(masters: Sequence[FakeMaster]) -> None:
+    """Check that no master has a lock or a counter after a while."""
+    await settle(masters, 1)
+    assert keys(masters) == [{}] * len(masters)
 
 
 async def check_nothing_stays(managers: Iterable[Redlock], masters: Sequence[FakeMaster]) -> None:

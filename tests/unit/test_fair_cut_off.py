@@ -10,9 +10,8 @@ from redlock_aio._protocol import scripts
 from redlock_aio._rules.fair_ticket import HEARTBEAT, LIVES
 from redlock_aio.testing import FakeMaster
 
-from .kit import before, got_fair, hang, kill, now, remaining_keys, resume, runs_of, values
+from .kit import before, got_fair, hang, kill, now, queued, remaining_keys, resume, runs_of, values
 from .links import BusyLink, Link, links_to
-from .test_waiter import queued
 
 BOUND = LIVES / 1000 + HEARTBEAT + 0.05
 """Seconds for which somebody may be held up who reaches a majority."""

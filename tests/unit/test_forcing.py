@@ -5,7 +5,6 @@ import contextlib
 import functools
 import itertools
 import random
-from typing import Literal
 
 import pytest
 
@@ -24,6 +23,7 @@ from redlock_aio._protocol import commands, scripts
 from redlock_aio._protocol.revocation import BY_FORCE, STAMP
 from redlock_aio.testing import FakeMaster, cancelled_at
 
+from .cancelling import When
 from .kit import (
     LATENCY,
     before,
@@ -42,7 +42,6 @@ from .kit import (
 TIMEOUT = 0.05
 GRACE = 0.1 + 0.02 + 2 * TIMEOUT
 LIVES = GRACE + 2 * TIMEOUT
-When = Literal["waiting", "answered"]
 
 
 def queues(masters: list[FakeMaster]) -> list[bytes]:

@@ -69,8 +69,8 @@ def lose_what_is_on_its_way(redlock: Redlock, masters: list[FakeMaster], *number
             inbox.remove(sent)
 
 
-def slow(link: Master, seconds: float) -> None:
-    """Let what is said to a master take so long on its way."""
+def delay_requests(link: Master, seconds: float) -> None:
+    """Make each request to a master arrive *seconds* later."""
     connection = link._connection
     assert connection is not None
     real = connection.send
@@ -191,7 +191,7 @@ async def test_a_fair_waiter_adds_up_no_grants_from_before_and_after(
             await stack.enter_async_context(Redlock(masters, restart_guard="off")) for _ in range(3)
         ]
         for link in (*waiter._opener.session().links[1:3], rival._opener.session().links[0]):
-            slow(link, 0.005)
+            delay_requests(link, 0.005)
         room.send(waiter, "waiter", fair=True)
         await asyncio.sleep(1.2)
         room.send(rival, "rival")
@@ -210,7 +210,7 @@ async def test_what_has_not_confirmed_a_revocation_is_not_freed_early(
     """Two masters hang when they are to hear of it, and run all of it at once afterwards."""
     occupy(masters[:3], ttl=3_600_000)
     for link in redlock._opener.session().links[1:3]:
-        slow(link, 0.02)
+        delay_requests(link, 0.02)
     room.send(redlock, "waiter", fair=True)
     await asyncio.sleep(0.3)
     room.send(rival, "rival", retry=Retry(min_delay=1, max_delay=5))

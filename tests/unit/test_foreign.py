@@ -3,17 +3,18 @@
 import asyncio
 import contextlib
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
-from redlock_aio import Answer, LockNotAcquiredError, Redlock, RedlockError
+from redlock_aio import Answer, Redlock, RedlockError
 from redlock_aio._protocol.scripts import ENQUEUE
 from redlock_aio.testing import FakeMaster
 
+from .kit import refused
+
 NOT_A_LOCK = "WRONGTYPE the key holds a zset, not a lock"
 
-KINDS = pytest.mark.parametrize(
+WAYS = pytest.mark.parametrize(
     ("names", "options"),
     [
         (("r",), {}),
@@ -40,14 +41,7 @@ def attempts(master: FakeMaster) -> int:
     return sum(command[:1] == [b"SET"] or command[:2] in grants for command in master.commands)
 
 
-async def refused(redlock: Redlock, *names: str, **options: Any) -> LockNotAcquiredError:
-    """Return why the lock is not to be had."""
-    with pytest.raises(LockNotAcquiredError) as caught:
-        await redlock.lock(*names, **options).acquire()
-    return caught.value
-
-
-@KINDS
+@WAYS
 async def test_the_vote_names_the_type_of_the_key(
     redlock: Redlock, masters: list[FakeMaster], names: tuple[str, ...], options: dict[str, bool]
 ) -> None:
@@ -60,7 +54,7 @@ async def test_the_vote_names_the_type_of_the_key(
     assert all(master._keys.keys() <= {b"r", b"redlock_aio:marker"} for master in masters)
 
 
-@KINDS
+@WAYS
 async def test_a_key_of_another_type_is_not_asked_for_again_and_again(
     redlock: Redlock, masters: list[FakeMaster], names: tuple[str, ...], options: dict[str, bool]
 ) -> None:

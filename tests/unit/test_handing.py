@@ -29,6 +29,7 @@ from .kit import (
     fence,
     locks_of_each,
     loop,
+    now,
     ran,
     settle,
 )
@@ -47,10 +48,10 @@ async def test_the_lock_stays_locked_from_hand_to_hand(
     exported = lease.export()
     assert all(master.keys[name] == old for master in masters for name in names)
     await asyncio.sleep(2)
-    began = loop().time()
+    began = now()
     adopted = await there.adopt(exported)
 
-    assert loop().time() - began == pytest.approx(LATENCY)
+    assert now() - began == pytest.approx(LATENCY)
     assert (adopted.resources, adopted.ttl) == (names, 5_000)
     assert adopted.validity == adopted.remaining == 5_000 - 1 - 52
     assert adopted.token != old
@@ -196,10 +197,10 @@ async def test_the_next_in_a_queue_gets_it_at_once(
             adopted = await there.adopt(lease.export())
             await asyncio.sleep(0.1 + pause)
             assert not waiter.done()
-            began = loop().time()
+            began = now()
             await adopted.release()
             next_one = await waiter
-            assert loop().time() - began < 0.004
+            assert now() - began < 0.004
             await next_one.release()
 
 
@@ -256,7 +257,7 @@ async def test_max_hold_goes_on(
     redlock: Redlock, there: Redlock, first: int | None, second: int | None, lasts: float
 ) -> None:
     """What remains of the exporter's, the way taken off, or the adopter's if that ends before."""
-    began = loop().time()
+    began = now()
     lease = await redlock.lock("r", ttl=3_000, max_hold=first).acquire()
     exported = lease.export()
     await asyncio.sleep(0.5)
@@ -264,7 +265,7 @@ async def test_max_hold_goes_on(
     with pytest.raises(LockLostError, match="for as long as max_hold allows"):
         async with await there.adopt(exported, max_hold=until):
             await asyncio.sleep(9)
-    assert loop().time() - began == pytest.approx(lasts, abs=0.01)
+    assert now() - began == pytest.approx(lasts, abs=0.01)
 
 
 async def test_hold_at_least_goes_on(

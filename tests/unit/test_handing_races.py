@@ -24,6 +24,7 @@ from .kit import (
     hang,
     locks_of_each,
     loop,
+    now,
     ran,
     settle,
     slow,
@@ -67,10 +68,10 @@ async def test_whoever_is_second_leaves_the_first_alone(
     hang(masters[3:])
     lease = await there.adopt(exported)
     for call in (there.adopt, redlock.adopt):
-        began = loop().time()
+        began = now()
         with pytest.raises(LockLostError, match="or somebody else has adopted it"):
             await call(exported)
-        assert loop().time() - began < 0.002
+        assert now() - began < 0.002
     assert lease.valid
     await lease.extend()
     await settle(masters, 0.5)
@@ -123,7 +124,7 @@ async def test_an_answer_to_an_earlier_round_says_nothing_of_a_later_time(
 ) -> None:
     """Three say yes late to the first round: nothing is believed from the second one on."""
     exported = (await redlock.lock("r", ttl=1_000).acquire()).export()
-    began = loop().time()
+    began = now()
     slow(masters[2:], 0.080)  # the round waits for 50 ms
     lease = asyncio.create_task(there.adopt(exported))
     await asyncio.sleep(0.130)
@@ -132,7 +133,7 @@ async def test_an_answer_to_an_earlier_round_says_nothing_of_a_later_time(
     rounds = ran(masters[0], ADOPT)
     assert rounds >= 2
     asked = began + (rounds - 1) * 0.1
-    assert adopted.remaining <= (asked - loop().time()) * 1000 + 1_000 - 12 + 1
+    assert adopted.remaining <= (asked - now()) * 1000 + 1_000 - 12 + 1
     await adopted.release()
     await settle(masters, 0.5)
     assert locks_of_each(masters) == [{}] * 5
@@ -158,7 +159,7 @@ class World:
         assert len(valid) <= 1, (valid, self.history)
 
     def holds(self, who: str, lease: Lease) -> None:
-        self.history.append((loop().time(), who))
+        self.history.append((now(), who))
         self.believers[who] = lease
         self.check()
         if "fencing" in self.options:
@@ -166,8 +167,8 @@ class World:
             assert self.tokens == sorted(self.tokens), self.history
 
     async def spend(self, most: float) -> None:
-        ends = loop().time() + self.chance.uniform(0, most)
-        while loop().time() < ends:
+        ends = now() + self.chance.uniform(0, most)
+        while now() < ends:
             self.check()
             await asyncio.sleep(0.003)
 

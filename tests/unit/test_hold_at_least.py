@@ -9,7 +9,7 @@ import pytest
 from redlock_aio import LockLostError, LockNotAcquiredError, LockNotHeldError, Redlock
 from redlock_aio.testing import FakeMaster
 
-from .kit import KINDS, LATENCY, delete, hang, keys, loop, remaining_keys, resume, slow, values
+from .kit import KINDS, LATENCY, delete, hang, keys, now, remaining_keys, resume, slow, values
 
 OPTIONS = [*KINDS, {"auto_extend": False}, {"metadata": {"job": "x"}}]
 
@@ -21,7 +21,7 @@ def pttls(masters: list[FakeMaster], name: str = "r") -> list[int]:
 async def run(redlock: Redlock, *names: str, keep: Any, **options: Any) -> float:
     """Hold a lock for 10 ms; return when it was acquired."""
     async with redlock.lock(*(names or ("r",)), hold_at_least=keep, **options) as lease:
-        at = loop().time()
+        at = now()
         await asyncio.sleep(0.01)
         token = lease.token
     assert not lease.valid
@@ -40,10 +40,10 @@ async def test_it_is_kept_from_its_acquisition_on_to_the_ms(
     acquired_at = await run(redlock, keep=keep, **options)
     seconds = keep / timedelta(seconds=1) if isinstance(keep, timedelta) else keep / 1000
     ends = acquired_at + seconds
-    assert loop().time() == pytest.approx(acquired_at + 0.01 + LATENCY)
-    left_ms = (ends - loop().time()) * 1000
+    assert now() == pytest.approx(acquired_at + 0.01 + LATENCY)
+    left_ms = (ends - now()) * 1000
     assert pttls(masters) == [pytest.approx(left_ms + 0.5, abs=1.6)] * 5
-    await asyncio.sleep(ends - loop().time() - 0.001)
+    await asyncio.sleep(ends - now() - 0.001)
     assert all(master.keys["r"] for master in masters)
     assert "0 leases" in repr(redlock)
     await asyncio.sleep(0.003)
@@ -59,8 +59,8 @@ async def test_it_counts_from_when_the_lock_was_had(
     """Not from when it was asked for; and not from when it was released."""
     slow(masters, 0.04)
     acquired_at = await run(redlock, keep=1000)
-    assert loop().time() == pytest.approx(acquired_at + 0.05)
-    ends = [loop().time() + ttl / 1000 for ttl in pttls(masters)]
+    assert now() == pytest.approx(acquired_at + 0.05)
+    ends = [now() + ttl / 1000 for ttl in pttls(masters)]
     assert ends == [pytest.approx(acquired_at + 1 + 0.02, abs=0.0015)] * 5  # heard after 20 ms
 
 
@@ -91,11 +91,11 @@ async def test_who_waits_gets_it_when_that_is_over_and_not_before(
 
         async def wait() -> None:
             async with waits.lock("r", fair=fair):
-                got.append(loop().time())
+                got.append(now())
 
         lock = redlock.lock("r", hold_at_least=700, **holder)
         async with lock:
-            ends = loop().time() + 0.7
+            ends = now() + 0.7
             tasks = [asyncio.create_task(wait()) for _ in range(2)]
             await asyncio.sleep(0.1)
         late = asyncio.create_task(wait())
@@ -118,10 +118,10 @@ async def test_a_fair_queue_does_not_stall_beyond_it(
         async def work(name: str) -> None:
             async with other.lock("r", fair=True):
                 order.append(name)
-                got.append(loop().time())
+                got.append(now())
 
         async with redlock.lock("r", fair=True, hold_at_least=keep):
-            ends = loop().time() + keep / 1000
+            ends = now() + keep / 1000
             tasks = [asyncio.create_task(work("first"))]
             await asyncio.sleep(0.05)
             tasks.append(asyncio.create_task(work("second")))
@@ -148,10 +148,10 @@ async def test_a_fair_waiter_hears_when_it_ends_though_its_holder_was_long_taken
 
         async def work(waits: Redlock) -> None:
             async with waits.lock("r", fair=True):
-                got.append(loop().time())
+                got.append(now())
 
         async with redlock.lock("r", fair=True, hold_at_least=held + 200):
-            ends = loop().time() + (held + 200) / 1000
+            ends = now() + (held + 200) / 1000
             tasks = [asyncio.create_task(work(redlock if here else other))]
             await asyncio.sleep(0.37)
             tasks.append(asyncio.create_task(work(other)))
@@ -202,8 +202,8 @@ async def test_a_hung_minority_does_not_matter(redlock: Redlock, masters: list[F
     async with redlock.lock("r", hold_at_least=5_000):
         masters[1].hang()
         await asyncio.sleep(0.01)
-        began = loop().time()
-    assert loop().time() - began == pytest.approx(LATENCY)
+        began = now()
+    assert now() - began == pytest.approx(LATENCY)
     await asyncio.sleep(3)
     resume(masters)
     with pytest.raises(LockNotAcquiredError):
@@ -220,8 +220,8 @@ async def test_without_a_majority_it_ends_with_its_ttl(
 ) -> None:
     async with redlock.lock("r", ttl=1000, hold_at_least=5_000):
         hang(masters[:3])
-        began = loop().time()
-    assert loop().time() - began == pytest.approx(0.05)
+        began = now()
+    assert now() - began == pytest.approx(0.05)
     await asyncio.sleep(1)
     resume(masters)
     await asyncio.sleep(0.2)
@@ -268,9 +268,9 @@ async def test_it_outlives_its_manager(masters: list[FakeMaster]) -> None:
     await task
     assert all(4_900 < ttl <= 5_001 for ttl in pttls(masters))
     async with Redlock(masters) as redlock:
-        began = loop().time()
+        began = now()
         async with redlock.lock("r"):
-            assert loop().time() - began == pytest.approx(5, abs=0.1)
+            assert now() - began == pytest.approx(5, abs=0.1)
 
 
 async def test_nobody_takes_again_what_is_only_kept(redlock: Redlock) -> None:
@@ -282,7 +282,7 @@ async def test_nobody_takes_again_what_is_only_kept(redlock: Redlock) -> None:
         await redlock.lock("r", reentrant=True, owner="x", wait=0).acquire()
     async with lock as lease:  # it waits, and is not told that it waits for itself
         assert lease.hold_count == 1
-        assert 0.49 < loop().time() < 0.6
+        assert 0.49 < now() < 0.6
 
 
 @pytest.mark.parametrize(
@@ -293,12 +293,12 @@ async def test_of_those_who_share_it_the_last_instant_counts(
     redlock: Redlock, masters: list[FakeMaster], first: int, second: int, kept: int
 ) -> None:
     async with redlock.lock("r", hold_at_least=first):
-        began = loop().time()
+        began = now()
         await asyncio.sleep(0.1)
         async with redlock.lock("r", reentrant=True, hold_at_least=second):
             await asyncio.sleep(0.1)
         assert all(ttl > 9_000 for ttl in pttls(masters))  # it is still held
-    ends = [loop().time() + ttl / 1000 for ttl in pttls(masters)]
+    ends = [now() + ttl / 1000 for ttl in pttls(masters)]
     assert ends == [pytest.approx(began + kept / 1000, abs=0.002)] * 5
 
 
@@ -308,14 +308,14 @@ async def test_several_are_kept_together(
 ) -> None:
     acquired_at = await run(redlock, "a", "b", keep=2_000, **options)
     assert all(
-        pttl == pytest.approx(2_000 - (loop().time() - acquired_at) * 1000, abs=2)
+        pttl == pytest.approx(2_000 - (now() - acquired_at) * 1000, abs=2)
         for name in "ab"
         for pttl in pttls(masters, name)
     )
     assert await redlock.lock("a").try_acquire() is None
     for fair in (False, True):
         async with redlock.lock("b", fair=fair):
-            assert acquired_at + 2 <= loop().time() < acquired_at + 2.05
+            assert acquired_at + 2 <= now() < acquired_at + 2.05
     await asyncio.sleep(4)
     assert [m.keys for m in masters if "a" in m.keys or "b" in m.keys] == []
 
@@ -326,7 +326,7 @@ async def test_a_fencing_token_after_it_is_higher(redlock: Redlock) -> None:
         pass
     async with lock as second:
         assert second.fencing_token > first.fencing_token
-        assert loop().time() >= 0.5
+        assert now() >= 0.5
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from redlock_aio.testing import FakeMaster, VirtualTimeLoop
 RESTARTED = "it restarted 0 s ago and may have forgotten locks"
 
 
-async def votes(redlock: Redlock) -> list[tuple[Answer, str]]:
+async def answers_with_details(redlock: Redlock) -> list[tuple[Answer, str]]:
     lock = redlock.lock("probe", wait=0)
     try:
         async with lock as lease:
@@ -29,23 +29,23 @@ async def test_a_dead_master_votes_at_once_and_comes_back(
 ) -> None:
     masters[0].kill()
     await asyncio.sleep(5)
-    assert (await votes(redlock))[0] == (Answer.UNREACHABLE, "connection refused")
+    assert (await answers_with_details(redlock))[0] == (Answer.UNREACHABLE, "connection refused")
 
     masters[0].restart()
     await asyncio.sleep(module.LONGEST_DELAY + 0.01)
-    assert (await votes(redlock))[0] == (Answer.GRANTED, "")
+    assert (await answers_with_details(redlock))[0] == (Answer.GRANTED, "")
 
 
 async def test_a_hung_master_is_given_up_and_comes_back(
     redlock: Redlock, masters: list[FakeMaster]
 ) -> None:
     masters[0].hang()
-    assert (await votes(redlock))[0][0] is Answer.TIMED_OUT
+    assert (await answers_with_details(redlock))[0][0] is Answer.TIMED_OUT
     await asyncio.sleep(2)
-    assert (await votes(redlock))[0][0] is Answer.UNREACHABLE
+    assert (await answers_with_details(redlock))[0][0] is Answer.UNREACHABLE
     masters[0].resume()
     await asyncio.sleep(2)
-    assert (await votes(redlock))[0] == (Answer.GRANTED, "")
+    assert (await answers_with_details(redlock))[0] == (Answer.GRANTED, "")
 
 
 async def test_dialling_slows_down_and_never_stops(
@@ -273,7 +273,7 @@ async def test_hundreds_of_debts_leave_in_one_write(
 async def test_two_names_of_one_server_have_one_vote(masters: list[FakeMaster]) -> None:
     masters[1].run_id = masters[0].run_id
     async with Redlock(masters[:2]) as redlock:
-        said = await votes(redlock)
+        said = await answers_with_details(redlock)
         assert sorted(answer.value for answer, _ in said) == ["error", "timed out"] or (
             Answer.ERROR in [answer for answer, _ in said]
         )
@@ -283,7 +283,10 @@ async def test_two_names_of_one_server_have_one_vote(masters: list[FakeMaster]) 
 async def test_a_replica_has_no_vote(masters: list[FakeMaster]) -> None:
     masters[2].role = "slave"
     async with Redlock(masters) as redlock:
-        assert (await votes(redlock))[2] == (Answer.ERROR, "not a master but a slave")
+        assert (await answers_with_details(redlock))[2] == (
+            Answer.ERROR,
+            "not a master but a slave",
+        )
 
 
 async def test_a_master_that_became_a_replica_loses_its_vote(
@@ -291,9 +294,9 @@ async def test_a_master_that_became_a_replica_loses_its_vote(
 ) -> None:
     masters[2].error = "READONLY You can't write against a read only replica."
     masters[2].role = "slave"
-    await votes(redlock)
+    await answers_with_details(redlock)
     await asyncio.sleep(1)
-    assert (await votes(redlock))[2] == (Answer.ERROR, "not a master but a slave")
+    assert (await answers_with_details(redlock))[2] == (Answer.ERROR, "not a master but a slave")
 
 
 async def test_a_server_that_may_evict_is_warned_of_once(

@@ -5,11 +5,11 @@ import logging
 
 import pytest
 
-from redlock_aio import LockNotAcquiredError, Redlock
+from redlock_aio import Redlock
 from redlock_aio._rules import timing
 from redlock_aio.testing import FakeMaster
 
-from .kit import now, restart
+from .kit import answers, gets_lock, now, restart
 from .links import Link
 
 pytestmark = [pytest.mark.promise("S1")]
@@ -19,24 +19,6 @@ LONG, SHORT = 20_000, 1_000
 
 def lasts(max_ttl: int) -> float:
     return timing.forgetting(max_ttl, factor=timing.DRIFT_FACTOR)
-
-
-async def answers(redlock: Redlock) -> str:
-    """Return the first letter of each master's answer to one attempt."""
-    try:
-        lease = await redlock.lock("probe", wait=0, ttl=500).acquire()
-    except LockNotAcquiredError as error:
-        return "".join(vote.answer.name[0] for vote in error.votes)
-    await asyncio.sleep(0.01)
-    await lease.release()
-    return "".join(vote.answer.name[0] for vote in lease.votes)
-
-
-async def gets_in(redlock: Redlock) -> bool:
-    lease = await redlock.lock("r", wait=0, ttl=500).try_acquire()
-    if lease is not None:
-        await lease.release()
-    return lease is not None
 
 
 @pytest.fixture(autouse=True)
@@ -69,11 +51,11 @@ async def test_a_program_with_a_short_max_ttl_waits_for_the_leases_of_one_with_a
         restarted = now()
         async with short:
             while lease.valid:
-                assert not await gets_in(short)
+                assert not await gets_lock(short)
                 await asyncio.sleep(0.25)
             assert now() > restarted + lasts(SHORT)
             await asyncio.sleep(restarted + lasts(LONG) + 1.1 - now())
-            assert await gets_in(short)
+            assert await gets_lock(short)
 
 
 async def test_it_is_said_once_that_the_longer_one_counts(
@@ -142,9 +124,9 @@ async def test_a_restarted_master_that_votes_by_the_short_one_loses_its_vote_in_
         await asyncio.sleep(lasts(SHORT) + 1)
         free.latency = keeps.latency = slower / 1000
         async with Redlock(masters, max_ttl=SHORT) as newcomer:
-            assert not await gets_in(newcomer)
+            assert not await gets_lock(newcomer)
             await asyncio.sleep(0.5)
-            assert not await gets_in(newcomer)
+            assert not await gets_lock(newcomer)
         assert lease.valid
         for link in links:
             link.mend()

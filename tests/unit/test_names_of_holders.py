@@ -11,21 +11,15 @@ from typing import Any
 
 import pytest
 
-from redlock_aio import Holder, Lease, LockNotAcquiredError, LockNotHeldError, Redlock, Retry
+from redlock_aio import Holder, Lease, LockNotHeldError, Redlock, Retry
 from redlock_aio._engine.session import this_process
 from redlock_aio.testing import FakeMaster
 
-from .kit import KINDS, values
+from .kit import KINDS, refused, values
 
 NAME = "web-1.example:4242"
 METADATA: dict[str, object] = {"job": "nightly", "töken": [1, None, {"a": True}], "n": 1.5}
 OPTIONS = [*KINDS, {"reentrant": True}]
-
-
-async def refused(redlock: Redlock, *names: str, **options: Any) -> LockNotAcquiredError:
-    with pytest.raises(LockNotAcquiredError) as caught:
-        await redlock.lock(*names, **{"wait": 0, **options}).acquire()
-    return caught.value
 
 
 @pytest.mark.spread(2)

@@ -19,20 +19,7 @@ from redlock_aio import (
 from redlock_aio._engine.hold.held_lease import HeldLease
 from redlock_aio.testing import FakeMaster
 
-from .kit import LATENCY, delete, keys, loop, resume
-
-
-def asked(masters: list[FakeMaster]) -> list[int]:
-    """How many commands each master has got."""
-    return [len(master.commands) for master in masters]
-
-
-async def settled(masters: list[FakeMaster]) -> None:
-    """No key stays."""
-    resume(masters)
-    await asyncio.sleep(1)
-    assert keys(masters) == [{}] * 5
-
+from .kit import LATENCY, check_no_keys, commands_received, delete, keys, now
 
 # What it costs.
 
@@ -44,14 +31,14 @@ async def test_what_is_held_is_taken_again_without_a_command(
 ) -> None:
     async with redlock.lock("r", **first) as outer:
         await asyncio.sleep(0.01)
-        before, began = asked(masters), loop().time()
+        before, began = commands_received(masters), now()
         async with redlock.lock("r", reentrant=True, **again) as inner:
             assert inner is not outer
             assert (inner.token, inner.resources) == (outer.token, ("r",))
             assert (inner.hold_count, outer.hold_count) == (2, 2)
-        assert (loop().time(), asked(masters)) == (began, before)
+        assert (now(), commands_received(masters)) == (began, before)
         assert (inner.hold_count, outer.hold_count) == (0, 1)
-    await settled(masters)
+    await check_no_keys(masters)
 
 
 async def test_a_hundred_times_nested_sends_nothing(
@@ -61,15 +48,15 @@ async def test_a_hundred_times_nested_sends_nothing(
     async with contextlib.AsyncExitStack() as stack:
         await stack.enter_async_context(lock)
         await asyncio.sleep(0.01)
-        before, began = asked(masters), loop().time()
+        before, began = commands_received(masters), now()
         for count in range(2, 102):
             lease = await stack.enter_async_context(lock)
             assert lease.hold_count == count
-        assert (loop().time(), asked(masters)) == (began, before)
+        assert (now(), commands_received(masters)) == (began, before)
         await asyncio.sleep(0.01)
-        assert asked(masters) == before
+        assert commands_received(masters) == before
     assert not lock._entered
-    await settled(masters)
+    await check_no_keys(masters)
 
 
 async def test_a_recursive_function_takes_its_lock_again(redlock: Redlock) -> None:
@@ -87,12 +74,12 @@ async def test_with_fencing_the_time_is_not_asked_for(
     async with lock as outer:
         redlock._opener.session().masters.clocks.due_at = 0.0
         await asyncio.sleep(0.01)
-        before = asked(masters)
+        before = commands_received(masters)
         tried = await lock.try_acquire()
         assert tried is not None
         async with lock as inner, tried:
             assert inner.fencing_token == tried.fencing_token == outer.fencing_token
-            assert asked(masters) == before
+            assert commands_received(masters) == before
 
 
 async def test_what_the_first_did_not_ask_for_the_second_does_not_get(redlock: Redlock) -> None:
@@ -118,9 +105,9 @@ async def test_the_last_release_releases_in_whatever_order(
     leases = [await lock.acquire() for _ in range(3)]
     for left, number in zip((2, 1, 0), order, strict=True):
         assert all(len(held) == 1 for held in keys(masters))
-        began = loop().time()
+        began = now()
         await leases[number].release()
-        assert loop().time() == began + (0 if left else LATENCY)
+        assert now() == began + (0 if left else LATENCY)
         assert [lease.hold_count for lease in leases if lease.valid] == [left] * left
     assert keys(masters) == [{}] * 5
 
@@ -149,7 +136,7 @@ async def test_a_share_that_was_released_is_over_for_itself_only(
     inner.ensure_valid()
     assert all(held == {"r": inner.token} for held in keys(masters))
     await inner.release()
-    await settled(masters)
+    await check_no_keys(masters)
 
 
 async def test_a_release_inside_the_body_ends_one_share_and_its_guard(
@@ -246,9 +233,9 @@ async def test_a_task_that_dies_does_not_leave_its_leases_held(redlock: Redlock)
         gc.collect()
     assert died() is None
     assert not holds.pop().is_of(None)  # whoever is outside of tasks is not that one
-    began = loop().time()
+    began = now()
     async with redlock.lock("r"):
-        assert loop().time() - began < 1.1
+        assert now() - began < 1.1
 
 
 # Who may.

@@ -12,7 +12,7 @@ from redlock_aio.testing import FakeMaster
 
 from .kit import delete, occupy
 
-NEVER = (
+WOULD_NEVER_COME = (
     "'r' would never come: this task itself holds 'r'; reentrant=True takes it again, and if"
     " another task is to release it, give a wait"
 )
@@ -38,7 +38,7 @@ async def test_whoever_waits_for_itself_is_told_at_once(
         await asyncio.sleep(0.01)
         before = [len(master.commands) for master in masters]
         for _ in range(2):
-            with pytest.raises(RedlockError, match=re.escape(NEVER)) as caught:
+            with pytest.raises(RedlockError, match=re.escape(WOULD_NEVER_COME)) as caught:
                 async with redlock.lock("r", **options):
                     pytest.fail("it got it")
             assert type(caught.value) is RedlockError

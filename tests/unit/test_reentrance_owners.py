@@ -10,7 +10,7 @@ import pytest
 from redlock_aio import LockNotAcquiredError, Redlock
 from redlock_aio.testing import FakeMaster
 
-from .test_reentrance import asked, settled
+from .kit import check_no_keys, commands_received
 
 
 class Same:
@@ -40,10 +40,10 @@ async def test_tasks_of_one_owner_share_it(
             return int(lease.hold_count)
 
     async with lock(owner()) as lease:
-        before = asked(masters)
+        before = commands_received(masters)
         children = [asyncio.create_task(child(owner())) for _ in range(2)]
         assert await asyncio.gather(*children) == [3, 2]
-        assert asked(masters) == before
+        assert commands_received(masters) == before
         assert lease.hold_count == 1
         with pytest.raises(LockNotAcquiredError):
             await asyncio.create_task(child("another"))
@@ -52,7 +52,7 @@ async def test_tasks_of_one_owner_share_it(
         with pytest.raises(LockNotAcquiredError):
             await child("another")
         assert await child(None) == 2  # the very task that has it
-    await settled(masters)
+    await check_no_keys(masters)
 
 
 async def test_an_owner_does_not_share_what_a_task_has(redlock: Redlock) -> None:
@@ -79,7 +79,7 @@ async def test_tasks_of_one_owner_that_come_together_share_it_too(
         group.create_task(work("a", fair=True))
         group.create_task(work("b", wait=900))
     assert not redlock._opener.session().local_queues.owner_waiters
-    await settled(masters)
+    await check_no_keys(masters)
 
 
 @pytest.mark.parametrize("fair", [False, True])
@@ -98,7 +98,7 @@ async def test_who_waits_for_others_hears_that_its_owner_has_it(
         await lease.release()
     await (await stranger).release()
     assert not redlock._opener.session().local_queues.owner_waiters
-    await settled(masters)
+    await check_no_keys(masters)
 
 
 async def test_who_has_left_has_nothing_though_others_of_its_owner_have(redlock: Redlock) -> None:

@@ -10,7 +10,6 @@ import pytest
 
 from redlock_aio import (
     Lease,
-    LockNotAcquiredError,
     QuorumUnavailableError,
     Redlock,
 )
@@ -19,7 +18,7 @@ from redlock_aio._rules import membership, timing
 from redlock_aio._transport.declarations import LIVES, PATIENCE
 from redlock_aio.testing import FakeMaster, VirtualTimeLoop, cancelled_at
 
-from .kit import in_coroutine, now
+from .kit import answers, in_coroutine, now
 
 pytestmark = [pytest.mark.promise("S1")]
 
@@ -65,17 +64,6 @@ def of(m: dict[str, FakeMaster], letters: str) -> list[FakeMaster]:
 
 def program(masters: Any, **options: Any) -> Redlock:
     return Redlock(masters, max_ttl=MAX_TTL, **options)
-
-
-async def answers(redlock: Redlock) -> str:
-    """Return the first letter of each master's answer to one attempt."""
-    try:
-        lease = await redlock.lock("probe", wait=0, ttl=500).acquire()
-    except LockNotAcquiredError as error:
-        return "".join(vote.answer.name[0] for vote in error.votes)
-    await asyncio.sleep(0.02)
-    await lease.release()
-    return "".join(vote.answer.name[0] for vote in lease.votes)
 
 
 async def works(redlock: Redlock) -> bool:

@@ -8,7 +8,7 @@ import pytest
 from redlock_aio import Lease, LockNotAcquiredError, QuorumUnavailableError, Redlock
 from redlock_aio.testing import FakeMaster
 
-from .kit import KIND, LATENCY, NEVER, hang, now, resume, slow
+from .kit import KIND, LATENCY, NEVER, hang, now, refused, resume, slow
 
 
 class BusyMaster(FakeMaster):
@@ -27,19 +27,20 @@ class BusyMaster(FakeMaster):
         asyncio.get_running_loop().call_later(self._busy_until - now(), self._arrive)
 
 
-async def refused(redlock: Redlock, wait: int, **options: Any) -> tuple[LockNotAcquiredError, int]:
+async def refused_after(
+    redlock: Redlock, wait: int, **options: Any
+) -> tuple[LockNotAcquiredError, int]:
     """Return the error of an acquisition that fails, and after how many ms it came."""
     began = now()
-    with pytest.raises(LockNotAcquiredError) as caught:
-        await redlock.lock("r", wait=wait, **options).acquire()
-    return caught.value, round((now() - began) * 1000)
+    error = await refused(redlock, wait=wait, **options)
+    return error, round((now() - began) * 1000)
 
 
 async def test_tasks_that_give_up_together_all_learn_who_holds_the_lock() -> None:
     masters = [BusyMaster() for _ in range(5)]
     async with Redlock(masters) as redlock, Redlock(masters) as other:
         lease = await other.lock("r", ttl=60_000).acquire()
-        tasks = [asyncio.create_task(refused(redlock, 300)) for _ in range(40)]
+        tasks = [asyncio.create_task(refused_after(redlock, 300)) for _ in range(40)]
         for error, _ in await asyncio.gather(*tasks):
             assert type(error) is LockNotAcquiredError
             assert error.holder is not None
@@ -55,7 +56,11 @@ async def test_a_wait_ends_when_it_says(
     redlock: Redlock, other: Redlock, whose: str, wait: int
 ) -> None:
     lease = await (other if whose == "other" else redlock).lock("r").acquire()
-    waiting = [refused(redlock, wait), refused(redlock, wait), refused(redlock, wait, retry=NEVER)]
+    waiting = [
+        refused_after(redlock, wait),
+        refused_after(redlock, wait),
+        refused_after(redlock, wait, retry=NEVER),
+    ]
     for error, took in await asyncio.gather(*waiting):
         assert type(error) is LockNotAcquiredError
         assert error.holder is not None
@@ -73,7 +78,7 @@ async def test_a_wait_ends_when_it_says_though_masters_are_away(
 ) -> None:
     for master in masters[:3]:
         getattr(master, how)()
-    error, took = await refused(redlock, wait)
+    error, took = await refused_after(redlock, wait)
     assert type(error) is QuorumUnavailableError
     assert wait <= took <= max(wait, 50) + 1
     for master in masters[:3]:
@@ -87,7 +92,11 @@ async def test_a_wait_ends_when_it_says_though_the_master_time_out_is_longer(
 ) -> None:
     async with Redlock(masters, master_timeout=5_000) as redlock:
         hang(masters[:3])
-        tasks = [refused(redlock, wait), refused(redlock, wait), refused(redlock, wait, fair=True)]
+        tasks = [
+            refused_after(redlock, wait),
+            refused_after(redlock, wait),
+            refused_after(redlock, wait, fair=True),
+        ]
         for error, took in await asyncio.gather(*tasks):
             assert type(error) is QuorumUnavailableError
             assert wait <= took <= wait + 51
@@ -127,7 +136,7 @@ async def test_a_turn_that_comes_while_the_last_attempt_is_underway_is_used(
 
 async def test_those_who_gave_up_leave_no_turn_behind(redlock: Redlock, other: Redlock) -> None:
     lease = await other.lock("r").acquire()
-    await asyncio.gather(*(refused(redlock, 100) for _ in range(3)))
+    await asyncio.gather(*(refused_after(redlock, 100) for _ in range(3)))
     await lease.release()
     async with redlock.lock("r", wait=100):
         pass
@@ -157,7 +166,7 @@ async def test_a_short_wait_for_a_held_lock_is_no_outage(
     async with Redlock(masters) as redlock, Redlock(masters) as other:
         for holder in (redlock, other):
             async with holder.lock("r", **kind) as lease:
-                waiting = [refused(redlock, wait, **kind) for _ in range(9)]
+                waiting = [refused_after(redlock, wait, **kind) for _ in range(9)]
                 for error, _ in await asyncio.gather(*waiting):
                     assert type(error) is LockNotAcquiredError
                     assert error.holder is not None
@@ -168,7 +177,7 @@ async def test_an_attempt_that_is_cut_short_does_not_hide_who_holds_the_lock() -
     masters = [FakeMaster(latency=0.02) for _ in range(3)]
     async with Redlock(masters) as redlock, Redlock(masters) as other:
         first = await other.lock("r").acquire()
-        waiter = asyncio.create_task(refused(redlock, 100, retry=NEVER))
+        waiter = asyncio.create_task(refused_after(redlock, 100, retry=NEVER))
         await asyncio.sleep(0.07)
         for master in masters:  # it is told at 0.08, and an answer would come at 0.1
             master.set("r", "another")
@@ -186,7 +195,7 @@ async def test_a_hung_minority_does_not_hold_up_a_refusal(
 ) -> None:
     async with other.lock("r"):
         hang(masters[:2])
-        error, took = await refused(redlock, 0)
+        error, took = await refused_after(redlock, 0)
         assert error.holder is not None
         assert took <= 5
         resume(masters)

@@ -19,6 +19,7 @@ from .kit import (
     kill,
     now,
     occupy,
+    queued,
     remaining_keys,
     resume,
     runs_of,
@@ -32,12 +33,6 @@ pytestmark = pytest.mark.promise("S8")
 
 def asked(master: FakeMaster) -> list[list[bytes]]:
     return runs_of(master, scripts.ENQUEUE)
-
-
-def queued(master: FakeMaster) -> list[bytes]:
-    value = master._keys.get(QUEUE, ({}, 0))[0]
-    assert isinstance(value, dict)
-    return sorted(value, key=lambda member: value[member])
 
 
 async def test_alone_it_is_one_round_and_leaves_nothing(
