@@ -6,10 +6,13 @@ from them. A message names every master and its vote, and never a password or a
 token.
 """
 
+import math
 from collections.abc import Sequence
 
+from redlock_aio._rules import lock_value, timing
+from redlock_aio._rules.blockers import Blockers
 from redlock_aio._rules.lock_value import Holder
-from redlock_aio._rules.quorum import Answer, Vote, is_final, majority
+from redlock_aio._rules.quorum import Answer, Vote, is_contended, is_final, majority
 
 __all__ = (
     "LockLostError",
@@ -145,6 +148,40 @@ class LockNotHeldError(RedlockError):
 
     def __str__(self) -> str:
         return f"{_names(self.resources)} not held: {self.reason}"
+
+
+def refusal(
+    resources: tuple[str, ...],
+    votes: tuple[Vote, ...],
+    view: Blockers | None,
+    *,
+    attempts: int,
+    began: float,
+    now: float,
+) -> LockNotAcquiredError:
+    """Return the error that explains by *votes* and *view* why a lock was not acquired."""
+    holder = retry_after = None
+    if view is not None:
+        votes = view.explain(votes, now)
+        holder = lock_value.holder(view.holder) if view.holder is not None else None
+        retry_at = view.retry_at(votes)
+        if retry_at < math.inf:
+            retry_after = timing.remaining(retry_at, now)
+    kind = LockNotAcquiredError if is_contended(votes) else QuorumUnavailableError
+    return kind(
+        resources,
+        attempts=attempts,
+        elapsed=int((now - began) * 1000 + 0.5),
+        votes=votes,
+        holder=holder,
+        retry_after=retry_after,
+    )
+
+
+def unavailable(resource: str, votes: Sequence[Vote], took: float) -> QuorumUnavailableError:
+    """Return the error for too few answers, after *took* seconds, without any attempt."""
+    elapsed = int(took * 1000 + 0.5)
+    return QuorumUnavailableError([resource], attempts=0, elapsed=elapsed, votes=votes)
 
 
 def _names(resources: Sequence[str]) -> str:

@@ -1,41 +1,9 @@
-"""The errors of acquisitions that failed, which name the vote of every master."""
-
-import math
+"""Single attempts that failed: which of them are errors, and not only a ``None``."""
 
 from redlock_aio._engine.attempt import Attempt
 from redlock_aio._protocol import request
-from redlock_aio._rules import lock_value, timing
-from redlock_aio._rules.blockers import Blockers
 from redlock_aio._rules.quorum import Vote, is_contended
-from redlock_aio.errors import LockNotAcquiredError, QuorumUnavailableError
-
-
-def refusal(
-    resources: tuple[str, ...],
-    votes: tuple[Vote, ...],
-    view: Blockers | None,
-    *,
-    attempts: int,
-    began: float,
-    now: float,
-) -> LockNotAcquiredError:
-    """Return the error that explains by *votes* and *view* why a lock was not acquired."""
-    holder = retry_after = None
-    if view is not None:
-        votes = view.explain(votes, now)
-        holder = lock_value.holder(view.holder) if view.holder is not None else None
-        retry_at = view.retry_at(votes)
-        if retry_at < math.inf:
-            retry_after = timing.remaining(retry_at, now)
-    kind = LockNotAcquiredError if is_contended(votes) else QuorumUnavailableError
-    return kind(
-        resources,
-        attempts=attempts,
-        elapsed=int((now - began) * 1000 + 0.5),
-        votes=votes,
-        holder=holder,
-        retry_after=retry_after,
-    )
+from redlock_aio.errors import LockNotAcquiredError, refusal
 
 
 def is_overload(votes: tuple[Vote, ...]) -> bool:

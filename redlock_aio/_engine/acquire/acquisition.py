@@ -20,7 +20,6 @@ from redlock_aio._engine.acquire import fair_acquisition
 from redlock_aio._engine.attempt import Attempt, FencedAttempt, take_back
 from redlock_aio._engine.clock_sync import know_the_time
 from redlock_aio._engine.options import LockSpec
-from redlock_aio._engine.refusals import refusal
 from redlock_aio._engine.session import Session
 from redlock_aio._engine.wait.local_queue import LocalQueue
 from redlock_aio._engine.wait.wakeup import Watch, is_cut_short
@@ -28,12 +27,14 @@ from redlock_aio._engine.wait_budget import WaitBudget
 from redlock_aio._rules import timing
 from redlock_aio._rules.quorum import SPLIT, WON, is_contended, is_final, majority
 from redlock_aio._rules.retry import SHORTEST_PAUSE, Pace
-from redlock_aio.errors import LockNotAcquiredError
+from redlock_aio.errors import LockNotAcquiredError, refusal
 
 
 class Acquisition:
     """
     One acquisition of a lock: its place in the local queue, its attempts and its waits.
+
+    One subject: one call from its first request to its lease or error; the steps share its budget.
 
     Args:
         lock: The resources to lock, and the options.

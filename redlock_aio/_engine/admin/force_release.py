@@ -25,7 +25,7 @@ Releasing a lock that another client holds.
 import asyncio
 from collections.abc import Mapping, Sequence
 
-from redlock_aio._engine.admin.inspect import Inspection, hear, unavailable
+from redlock_aio._engine.admin.inspect import Inspection, hear
 from redlock_aio._engine.hold.watchdog import CHECK_AFTER, CHECK_INTERVAL
 from redlock_aio._engine.masters import MasterSet
 from redlock_aio._engine.round import Release, Round
@@ -36,7 +36,7 @@ from redlock_aio._protocol.primitives import Key
 from redlock_aio._protocol.request import NoReply
 from redlock_aio._protocol.revocation import BY_FORCE
 from redlock_aio._rules.quorum import GRANTED, OPEN, WON, Answer, Vote, majority
-from redlock_aio.errors import QuorumUnavailableError, RedlockError
+from redlock_aio.errors import QuorumUnavailableError, RedlockError, unavailable
 
 UNCONFIRMED = NoReply(Answer.TIMED_OUT, "it has not confirmed that the lock is revoked")
 

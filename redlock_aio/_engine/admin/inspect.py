@@ -14,7 +14,7 @@ from redlock_aio._protocol import commands, lock_state, replies
 from redlock_aio._protocol.lock_state import LockState, Said
 from redlock_aio._protocol.request import NoReply, Trust
 from redlock_aio._rules.quorum import NOT_YET, Answer, Vote
-from redlock_aio.errors import QuorumUnavailableError
+from redlock_aio.errors import unavailable
 
 
 class Query(Round):
@@ -168,9 +168,3 @@ async def is_locked(fleet: MasterSet, resource: str, key: bytes) -> bool:
     if asked.held is None:
         raise unavailable(resource, asked.votes(), fleet.clock() - began)
     return asked.held
-
-
-def unavailable(resource: str, votes: Sequence[Vote], took: float) -> QuorumUnavailableError:
-    """Return the error for too few answers, after *took* seconds."""
-    elapsed = int(took * 1000 + 0.5)
-    return QuorumUnavailableError([resource], attempts=0, elapsed=elapsed, votes=votes)

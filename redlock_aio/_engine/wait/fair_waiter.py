@@ -23,18 +23,20 @@ import asyncio
 import math
 import random
 
-from redlock_aio._engine.refusals import refusal
 from redlock_aio._engine.wait.fair_claim import CALLS_LAST, Wanted
 from redlock_aio._engine.wait.fair_inquiry import Inquiry
 from redlock_aio._engine.wait.fair_queue import FairQueue
 from redlock_aio._engine.wait.local_queue import LocalQueue
 from redlock_aio._rules import fair_ticket
 from redlock_aio._rules.fair_ticket import ASIDE, ASKED, AWAITED, GRANTED, NEXT, UNASKED
+from redlock_aio.errors import refusal
 
 
 class FairWaiter(Inquiry):
     """
     One task that waits in the queues.
+
+    One subject: what one waiter does after each reply, push or timer.
 
     Args:
         queues: The fair queues of all masters, shared by the waiters of this process.
