@@ -41,6 +41,7 @@ MAKES_LINKS = {"_engine.readiness", "_engine.session"}
 # What users could have written themselves uses what users see.
 ONLY_PUBLIC = {"demo", "fencing", "testing._embedded"}
 MOST_LINES, MOST_IN_A_FUNCTION = 400, 40
+MOST_METHODS = 15  # of a class that does not say what its one subject is
 IMPLEMENTED_BY = {
     "Asker": ["Request", "Round"],
     "Dialler": ["Address", "FakeMaster"],
@@ -146,3 +147,16 @@ def test_protocols_have_several_implementations() -> None:
     for protocol, names in IMPLEMENTED_BY.items():
         assert set(names) <= set(classes), protocol
         assert len(names) != 1, f"{protocol} has one implementation: take the class itself"
+
+
+@pytest.mark.parametrize(("name", "path"), list(modules()))
+def test_a_large_class_names_its_one_subject(name: str, path: Path) -> None:
+    module = ast.parse(path.read_text())
+    for node in ast.walk(module):
+        if isinstance(node, ast.ClassDef):
+            methods = [
+                n for n in node.body if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)
+            ]
+            described = f"{ast.get_docstring(node)} {ast.get_docstring(module)}"
+            large = len(methods) > MOST_METHODS
+            assert not large or "One subject: " in described, f"{name}: cut {node.name} in two"

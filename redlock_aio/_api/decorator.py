@@ -12,13 +12,12 @@ import asyncio
 import functools
 import inspect
 import random
-import re
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import timedelta
-from string import Formatter
-from typing import Any, Literal, ParamSpec, Self, TypedDict, TypeVar, Unpack, overload
+from typing import Any, Literal, ParamSpec, TypedDict, TypeVar, Unpack, overload
 
 from redlock_aio._api.lock import Lock
+from redlock_aio._api.templates import Names, Template
 from redlock_aio._engine.options import OnLost
 from redlock_aio._rules.retry import Retry
 from redlock_aio._rules.validation import of_type
@@ -155,7 +154,7 @@ class _Decorator:
     def __init__(
         self,
         lock: Callable[..., Lock],
-        templates: Sequence["Template"],
+        templates: Sequence[Template],
         options: Mapping[str, object],
         skip: bool,
     ) -> None:
@@ -177,137 +176,6 @@ class _Decorator:
         raise TypeError(
             "locked() makes a decorator, which is no answer; use 'await redlock.is_locked(name)'"
         )
-
-
-class Template:
-    """A name with fields, as for `str.format`."""
-
-    __slots__ = ("_roots", "_text")
-
-    def __init__(self, text: str) -> None:
-        self._text = of_type(text, str, name="template")
-        try:
-            self._roots = _roots(text)
-        except ValueError as error:
-            raise self._broken(error) from None
-
-    def __repr__(self) -> str:
-        return repr(self._text)
-
-    def _broken(self, error: ValueError) -> ValueError:
-        return ValueError(f"template {self!r} is broken: {error}")
-
-    @property
-    def fixed(self) -> bool:
-        """Whether the name has no fields, and so is the same for all calls."""
-        return not self._roots
-
-    def check(self, parameters: Iterable[str], called: str) -> None:
-        """Raise a `ValueError` if a function with these parameters can't fill it."""
-        for root in self._roots:
-            if root not in parameters:
-                raise ValueError(
-                    f"template {self!r} has a field {root!r}, which is no parameter of"
-                    f" {called}({', '.join(parameters)})"
-                )
-        try:
-            # Formatting finds mistakes behind the roots: here with arguments that have every
-            # attribute and item, instead of at the first call.
-            self.filled(dict.fromkeys(self._roots, _Anything()))
-        except ValueError as error:
-            raise self._broken(error) from None
-
-    def filled(self, arguments: Mapping[str, object]) -> str:
-        return self._text.format_map(arguments)
-
-
-def _roots(text: str) -> list[str]:
-    """Return the first name in each field of a template, which must be a parameter."""
-    roots = []
-    for _, field, spec, _ in Formatter().parse(text):
-        if field is not None:
-            if "{" in (spec or ""):
-                raise ValueError(f"the field {field!r} has another one within")
-            roots.append(re.split(r"[.\[]", field, maxsplit=1)[0])
-    return roots
-
-
-class _Anything:
-    """An argument that has every attribute and item, and takes any format."""
-
-    def __getattribute__(self, name: str) -> Self:
-        return self
-
-    def __getitem__(self, key: object) -> Self:
-        return self
-
-    def __format__(self, spec: str) -> str:
-        return ""
-
-
-class Names:
-    """The names that a function's calls lock: templates, filled from the arguments."""
-
-    __slots__ = (
-        "_by_name", "_called", "_defaults", "_positional", "_required", "_signature", "_templates",
-    )  # fmt: skip
-
-    def __init__(self, function: Callable[..., object], templates: Sequence[Template]) -> None:
-        self._called = getattr(function, "__qualname__", repr(function))
-        self._signature = inspect.signature(function)
-        self._templates = templates
-        parameters = self._signature.parameters
-        for template in templates:
-            template.check(parameters, self._called)
-        kinds = {name: parameter.kind for name, parameter in parameters.items()}
-        self._positional = [name for name, kind in kinds.items() if kind <= _EITHER]
-        self._by_name = {name for name, kind in kinds.items() if kind in (_EITHER, _KEYWORD)}
-        # The values of arguments that a call leaves out.
-        self._defaults: dict[str, object] = {
-            name: _LEFT_OUT.get(parameter.kind, parameter.default)
-            for name, parameter in parameters.items()
-        }
-        self._required = {
-            name for name, left_out in self._defaults.items() if left_out is inspect.Parameter.empty
-        }
-
-    def of(self, args: tuple[object, ...], kwargs: dict[str, object]) -> list[str]:
-        """Return the names that a call with these arguments locks."""
-        arguments = self._arguments(args, kwargs)
-        names = []
-        for template in self._templates:
-            try:
-                names.append(template.filled(arguments))
-            except Exception as error:
-                error.add_note(f"while the template {template!r} of {self._called}() was filled")
-                raise
-        return names
-
-    def _arguments(self, args: tuple[object, ...], kwargs: dict[str, object]) -> dict[str, object]:
-        """Return all arguments of a call by their parameters' names."""
-        # `Signature.bind` costs a tenth of a lock. It is left out for calls that obviously
-        # fit; for all others it decides, and makes the error.
-        given = dict(zip(self._positional, args))  # noqa: B905 - counted below, at half the price
-        if kwargs:
-            given |= kwargs
-        if (
-            len(given) < len(args) + len(kwargs)  # too many, or one twice
-            or not self._required.issubset(given)
-            or not self._by_name.issuperset(kwargs)
-        ):
-            try:
-                given = self._signature.bind(*args, **kwargs).arguments
-            except TypeError as error:
-                raise TypeError(f"{self._called}(): {error}") from None
-        return self._defaults | given
-
-
-_EITHER = inspect.Parameter.POSITIONAL_OR_KEYWORD
-_KEYWORD = inspect.Parameter.KEYWORD_ONLY
-_LEFT_OUT: dict[object, object] = {
-    inspect.Parameter.VAR_POSITIONAL: (),
-    inspect.Parameter.VAR_KEYWORD: {},
-}
 
 
 def _checked(

@@ -4,11 +4,11 @@ One acquisition of a lock, as users see it.
     acquired ── body runs ──┬─ it ends ────► release sent ──► majority ──► done
                             └─ lease lost ─► it is cancelled ─► LockLostError
 
-The lease can be lost between any two steps of the body, by the timer of the watchdog or
-by a reply. If that is before the release is sent, or if the replies to it show a loss, the
-block ends with a `LockLostError`.
+The lease can be lost between any two steps of the body, by the watchdog's timer or a reply.
+If that is before the release is sent, or if its replies show a loss, the block ends with a
+`LockLostError`. This is the only file in which a cancellation is turned into an error.
 
-This is the only file in which a cancellation is turned into an error.
+One subject: what a user reads and does with one share of a lease.
 """
 
 import asyncio

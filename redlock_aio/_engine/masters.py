@@ -58,6 +58,8 @@ class MasterSet:
     """
     All masters of one session, and the rounds that are underway.
 
+    One subject: rounds on their way, from the batch of a loop turn to its time-out.
+
     All rounds sent in one turn of the loop leave together, in one write to each master, in
     the order in which they were sent.
 

@@ -91,6 +91,8 @@ class Ticket:
     """
     One waiter's standing with each of *masters*.
 
+    One subject: the replies of all masters to one waiter, and what they amount to.
+
     Args:
         masters: How many there are.
     """

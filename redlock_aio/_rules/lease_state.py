@@ -65,6 +65,8 @@ class LeaseState:
     """
     The life of one lease.
 
+    One subject: the states of one lease, with a method for each transition.
+
     Args:
         now: The present instant, after a majority was counted.
 

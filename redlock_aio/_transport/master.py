@@ -77,6 +77,8 @@ class Master:
     """
     One master, for as long as its manager is open.
 
+    One subject: one master up, down and back; what it may have forgotten is in `Sentry`.
+
     Args:
         number: The number of the master.
 

@@ -51,6 +51,8 @@ class Sentry:
     """
     Watches the marker and run_id of one master, and quarantines it after a restart or flush.
 
+    One subject: the marker of one master, and the vote that follows from it.
+
     Args:
         guard: The state that all sentries share.
 

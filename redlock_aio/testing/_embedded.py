@@ -1,4 +1,8 @@
-"""Real servers on this machine that tests start, pause, kill and restart."""
+"""
+Real servers on this machine that tests start, pause, kill and restart.
+
+One subject: the process of one server, and the ways in which it can fail.
+"""
 
 import contextlib
 import importlib.util

@@ -19,6 +19,8 @@ class KeyCommands:
     """
     The part of a master that executes commands about keys and scripts.
 
+    One subject: the commands about keys and scripts; one method for each.
+
     Args:
         data: Its keys.
     """

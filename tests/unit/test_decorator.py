@@ -19,7 +19,8 @@ from redlock_aio import (
     Redlock,
     Retry,
 )
-from redlock_aio._api.decorator import Decorating, LockArguments, Names, Template
+from redlock_aio._api.decorator import Decorating, LockArguments
+from redlock_aio._api.templates import Names, Template
 from redlock_aio.testing import FakeMaster
 
 from .cancelling import When, every_place

@@ -37,6 +37,8 @@ class HeldLease(LeaseState):
     """
     One lease as the engine keeps it.
 
+    One subject: one lease, which its shares, its bodies and its events all read.
+
     Args:
         attempt: The attempt that has won it, with its token, key and fencing token.
 

@@ -60,6 +60,8 @@ class Watchdog:
     """
     Extends leases, and ends those that are lost.
 
+    One subject: one heap of instants decides when each lease is extended, checked or lost.
+
     Args:
         fleet: The masters.
 

@@ -28,6 +28,8 @@ class Inquiry(abc.ABC):
     """
     The requests of one waiter to all masters.
 
+    One subject: requests and replies of one waiter; what follows from them is in `FairWaiter`.
+
     Args:
         queues: The fair queues of all masters, shared by the waiters of this process.
 

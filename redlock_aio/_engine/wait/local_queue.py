@@ -67,6 +67,8 @@ class LocalQueue:
     """
     The holder of a resource in this process, the task that has the turn, and those that wait.
 
+    One subject: who of this process goes next; each method is one event of that.
+
     Attributes:
         contending: Whether a task has the turn and no lease yet.
 
