@@ -43,7 +43,7 @@ ONLY_PUBLIC = {"demo", "fencing", "testing._embedded"}
 MOST_LINES, MOST_IN_A_FUNCTION = 400, 40
 MOST_METHODS = 15  # of a class that does not say what its one subject is
 IMPLEMENTED_BY = {
-    "Asker": ["Request", "Round"],
+    "Sender": ["Request", "Round"],
     "Dialler": ["Address", "FakeMaster"],
     "Link": ["Master", "Link"],  # the second one is in the tests
     "Listener": [],  # users write them

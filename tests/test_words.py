@@ -15,10 +15,18 @@ ATTITUDES = re.compile(r"\s*(Hear|Note|Take|Let|Tell|Learn|Leave|Have|Hand|Do as
 """Words that a docstring does not begin with: they describe an attitude, not an effect."""
 
 FORMER = (
-    "Fleet", "Hold", "Claim", "Line", "JointLine", "Lifetime", "Queues", "Silence", "ToldWatchdog",
-    "View", "Waiter", "boots", "handing", "nudge", "oversight", "queueing", "telling", "told",
+    "Asker", "Claim", "Clearing", "Counter", "Eviction", "Exported", "Fleet", "Freeing", "Handed",
+    "Hold", "JointLine", "Key", "Keys", "Lifetime", "Line", "Queues", "Said", "Silence", "Told",
+    "ToldWatchdog", "Trust", "View", "Waiter", "Wanted", "boots", "handing", "nudge", "oversight",
+    "queueing", "telling", "told",
 )  # fmt: skip
 """Names of classes and modules that had other names than the field gives them."""
+
+FORMER_WORDS = (
+    "answered", "asker", "courtesy", "doubt", "fleet", "hear", "hear_out", "heard", "kin", "meet",
+    "met", "nudge", "owe", "paid", "ring", "said", "silence", "stand", "told", "trust",
+)  # fmt: skip
+"""Names of functions, parameters, attributes and variables that the field does not use so."""
 
 
 def defined() -> Iterator[tuple[str, str, ast.AST]]:
@@ -51,6 +59,22 @@ def test_no_former_name_comes_back() -> None:
     names = {name for _, name, node in defined() if isinstance(node, ast.ClassDef)}
     names |= {path.stem for path in MODULES.values()}
     assert names.isdisjoint(FORMER)
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_no_former_word_comes_back(module: str) -> None:
+    names = set()
+    for node in ast.walk(ast.parse(MODULES[module].read_text())):
+        match node:
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                names.add(node.name)
+            case ast.arg():
+                names.add(node.arg)
+            case ast.Attribute():
+                names.add(node.attr)
+            case ast.Name():
+                names.add(node.id)
+    assert {name.lstrip("_") for name in names}.isdisjoint(FORMER_WORDS)
 
 
 @pytest.mark.parametrize("module", MODULES)

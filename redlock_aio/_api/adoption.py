@@ -31,8 +31,8 @@ from redlock_aio._engine.hold.held_lease import HeldLease
 from redlock_aio._engine.options import OnLost
 from redlock_aio._engine.session import Session
 from redlock_aio._protocol import lease_export
-from redlock_aio._protocol.lease_export import Handed
-from redlock_aio._protocol.primitives import Key, Keys
+from redlock_aio._protocol.lease_export import ExportedLease
+from redlock_aio._protocol.primitives import JointMutex, Mutex
 from redlock_aio._protocol.resources import Resources
 from redlock_aio._rules import lock_value, timing
 from redlock_aio._rules.lease_state import HELD_TOO_LONG
@@ -109,10 +109,10 @@ class Adopting:
         at_most = None if max_hold is None else timing.milliseconds(max_hold, name="max_hold")
         packed = handed.metadata if metadata is None else lock_value.packed(metadata)
         session = self._opener.session()
-        fleet = session.masters
-        began = fleet.clock()
+        masters = session.masters
+        began = masters.clock()
         counter = key.counter(session.clock_lead) if handed.fence else None
-        adoption = Adoption(session, key, handed, counter, fleet.stamp + packed)
+        adoption = Adoption(session, key, handed, counter, masters.stamp + packed)
         try:
             if not session.ready:
                 await session.get_ready(handed.ttl)
@@ -128,15 +128,15 @@ class Adopting:
         if owner is not None:
             hold.owner = owner
             reentrancy.notify_owner_waiters(session.local_queues, hold)
-        lease = Lease(session.watchdog, hold, hold.task, fleet.clock(), on_lost)
+        lease = Lease(session.watchdog, hold, hold.task, masters.clock(), on_lost)
         if (emitter := session.emitter) is not None:
-            waited = milliseconds(fleet.clock() - began)
+            waited = milliseconds(masters.clock() - began)
             fence = handed.fence or None
             emitter.emit_soon(Acquired(lease.resources, lease.fingerprint, waited, fence))
         return lease
 
 
-def _key(resources: Resources, handed: Handed) -> Key | Keys:
+def _key(resources: Resources, handed: ExportedLease) -> Mutex | JointMutex:
     """Return the key of the lease that was handed over, with the prefix of this manager."""
     try:
         return resources.keys(handed.resources)
@@ -162,19 +162,19 @@ def _hold(
     Raises:
         LockLostError: It has been held for as long as *max_hold* allows.
     """
-    handed, fleet = adoption.handed, session.masters
-    now = fleet.clock()
+    handed, masters = adoption.handed, session.masters
+    now = masters.clock()
     if handed.max_hold is not None:
         left = timing.remaining(adoption.since + handed.max_hold / 1000, now)
         if not left:
             raise LockLostError(handed.resources, HELD_TOO_LONG)
         max_hold = left if max_hold is None else min(left, max_hold)
-    line = session.local_queues.of(won.key)
-    hold = HeldLease(won, handed.resources, line, now, adoption.factor, renewed)
+    queue = session.local_queues.of(won.key)
+    hold = HeldLease(won, handed.resources, queue, now, adoption.factor, renewed)
     if max_hold is not None:
         hold.limit(now + max_hold / 1000)
-    hold.task = reentrancy.task_ref(asyncio.current_task(fleet.loop))
+    hold.task = reentrancy.task_ref(asyncio.current_task(masters.loop))
     hold.keep_until = adoption.since + handed.keep / 1000 if handed.keep else 0.0
     session.watchdog.add(hold, now)
-    line.set_holder(hold)
+    queue.set_holder(hold)
     return hold

@@ -44,7 +44,7 @@ def refuse(hold: HeldLease, origin: Origin, error: BaseException | None = None) 
 def exit_scope(
     hold: HeldLease,
     scope: CancelScope,
-    fleet: MasterSet,
+    masters: MasterSet,
     kind: type[BaseException] | None,
     error: BaseException | None,
     trace: TracebackType | None,
@@ -62,7 +62,7 @@ def exit_scope(
     try:
         return None if scope.__exit__(kind, error, trace) else error
     except BaseException as rest:
-        stray = _left_elsewhere(hold, scope, fleet)
+        stray = _left_elsewhere(hold, scope, masters)
         if stray is None:
             hold.add_note(rest)  # the rest of a group that held the cancellation too
             raise
@@ -72,9 +72,9 @@ def exit_scope(
         return error
 
 
-def _left_elsewhere(hold: HeldLease, scope: CancelScope, fleet: MasterSet) -> RedlockError | None:
+def _left_elsewhere(hold: HeldLease, scope: CancelScope, masters: MasterSet) -> RedlockError | None:
     """Return the error if the guarded block was entered by another task than the present one."""
-    if not _stop_cancelling_another(scope, asyncio.current_task(fleet.loop)):
+    if not _stop_cancelling_another(scope, asyncio.current_task(masters.loop)):
         return None
     hold.notify_lost()  # the bodies around this one, if it was lost
     if hold.state is LOST:

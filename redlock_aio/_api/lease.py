@@ -84,7 +84,7 @@ class Lease:
             warnings.warn(f"{self!r} {why}", ResourceWarning, stacklevel=2, source=self)
 
     def _now(self) -> float:
-        return self._watchdog.fleet.clock()
+        return self._watchdog.masters.clock()
 
     def _state(self) -> str:
         if self._released:
@@ -235,7 +235,7 @@ class Lease:
             The lock is released all the same, only the wait ends. The call can
             be repeated.
         """
-        emitter = self._watchdog.fleet.emitter
+        emitter = self._watchdog.masters.emitter
         if emitter is None or self._released or not self._watchdog.origin.is_here():
             await self._release()
         else:
@@ -258,7 +258,7 @@ class Lease:
         release = hold.released
         try:
             if release is not None and release.verdict is OPEN:
-                await self._watchdog.fleet.wait_for(release)
+                await self._watchdog.masters.wait_for(release)
         except asyncio.CancelledError:
             self._released = False
             raise
@@ -285,7 +285,7 @@ class Lease:
         check_here(self._hold, self._watchdog.origin)
         self.ensure_valid()
         hold, watchdog = self._hold, self._watchdog
-        handed = hold.handover(self._now(), boot_of(watchdog.fleet.loop))
+        handed = hold.handover(self._now(), boot_of(watchdog.masters.loop))
         watchdog.hand_over(hold)
         self._released = True
         return lease_export.exported(handed)
@@ -307,7 +307,7 @@ class Lease:
         check_here(self._hold, self._watchdog.origin)
         self.ensure_valid()
         hold = self._hold
-        task = reentrancy.task_ref(asyncio.current_task(self._watchdog.fleet.loop))
+        task = reentrancy.task_ref(asyncio.current_task(self._watchdog.masters.loop))
         if task is not self._task:  # another task acquired it, and passed it on to this one
             hold.add_share(task)
             hold.remove_share(self._task)
@@ -355,7 +355,7 @@ class Lease:
         """
         if not self._watchdog.origin.is_here():
             refuse(self._hold, self._watchdog.origin, error)
-        emitter = self._watchdog.fleet.emitter
+        emitter = self._watchdog.masters.emitter
         if emitter is None or self._released:
             return self._exit(kind, error, trace)  # type: ignore[return-value]  # see above
         leave = functools.partial(self._exit, kind, error, trace)
@@ -386,12 +386,12 @@ class Lease:
         if hold.state is HELD and not was_over:
             self._released = released_here = self._watchdog.leave(hold, self._task)
         if scope is not None:
-            error = exit_scope(hold, scope, self._watchdog.fleet, kind, error, trace)
+            error = exit_scope(hold, scope, self._watchdog.masters, kind, error, trace)
         # A body that failed does not wait: its release is sent before all later commands.
         if released_here and error is None:
             release = hold.released
             if release is not None and release.verdict is OPEN:
-                await self._watchdog.fleet.wait_for(release)
+                await self._watchdog.masters.wait_for(release)
             hold.apply_release()
         if hold.state is LOST and not was_over:
             hold.notify_lost()

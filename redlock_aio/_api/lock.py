@@ -18,7 +18,7 @@ from redlock_aio._engine.masters import MasterSet
 from redlock_aio._engine.options import LockOptions, LockSpec
 from redlock_aio._engine.session import Session
 from redlock_aio._protocol.commands import hash_tag
-from redlock_aio._protocol.primitives import Key, Keys
+from redlock_aio._protocol.primitives import JointMutex, Mutex
 from redlock_aio._rules.mistakes import NotALease
 from redlock_aio.errors import LockNotAcquiredError, RedlockError
 
@@ -39,7 +39,7 @@ class Lock(LockSpec, NotALease):
         self,
         opener: Opener,
         resources: tuple[str, ...],
-        key: Key | Keys,
+        key: Mutex | JointMutex,
         options: LockOptions,
         owner: object,
         metadata: bytes,
@@ -89,14 +89,14 @@ class Lock(LockSpec, NotALease):
 
     async def _obtain(self, *, entering: bool) -> Lease:
         session = self._opener.session()
-        fleet, queues = session.masters, session.local_queues
-        began, wait = fleet.clock(), self.options.wait
+        masters, queues = session.masters, session.local_queues
+        began, wait = masters.clock(), self.options.wait
         if not session.ready:
             await session.get_ready(wait)
         while True:
             acquisition = Acquisition(self, session, wait, began)
             # A single resource without a holder in this process can't be shared.
-            if acquisition.line.holder is not None or not self.key.can_free:
+            if acquisition.queue.holder is not None or not self.key.can_free:
                 hold = self._shared(session, waits=True)
                 if hold is not None:
                     return self._share(session, hold, entering=entering)
@@ -106,20 +106,20 @@ class Lock(LockSpec, NotALease):
                     run if self.owner is None else reentrancy.unless_shared(queues, self, run)
                 )
             except LockNotAcquiredError as error:
-                reentrancy.add_hint(fleet, queues, self, error)
+                reentrancy.add_hint(masters, queues, self, error)
                 raise
             if won is not None:
                 return self._lease(acquisition, won, entering=entering)
 
     def _shared(self, session: Session, *, waits: bool) -> HeldLease | None:
         """Return the lease of this task or owner that can be shared, or ``None``."""
-        if isinstance(self.key, Keys):
+        if isinstance(self.key, JointMutex):
             self._check_slots(session.masters, self.key)
         return reentrancy.find_shared(session.masters, session.local_queues, self, waits=waits)
 
-    def _check_slots(self, fleet: MasterSet, keys: Keys) -> None:
+    def _check_slots(self, masters: MasterSet, keys: JointMutex) -> None:
         """Raise `RedlockError` if a master is a Cluster that keeps *keys* in different slots."""
-        if not any(link.clustered for link in fleet.links) or len(set(map(hash_tag, keys))) == 1:
+        if not any(link.clustered for link in masters.links) or len(set(map(hash_tag, keys))) == 1:
             return
         raise RedlockError(
             f"{', '.join(map(repr, self.resources))} can't be locked together: a master"
@@ -161,11 +161,11 @@ class Lock(LockSpec, NotALease):
         session = self._opener.session()
         if not session.ready:
             await session.get_ready(0)
-        fleet = session.masters
+        masters = session.masters
         may_share = self.options.reentrant or not self.key.can_free
         if may_share and (hold := self._shared(session, waits=False)) is not None:
             return self._share(session, hold, entering=False)
-        acquisition = Acquisition(self, session, 0, fleet.clock())
+        acquisition = Acquisition(self, session, 0, masters.clock())
         try:
             tried = await acquisition.try_once()
         except LockNotAcquiredError as error:
@@ -185,22 +185,22 @@ class Lock(LockSpec, NotALease):
 
     def _lease(self, acquisition: Acquisition, won: Attempt, *, entering: bool) -> Lease:
         session, has_turn, options = acquisition.session, acquisition.has_turn, self.options
-        fleet = session.masters
-        now = fleet.clock()
+        masters = session.masters
+        now = masters.clock()
         # Without a turn the local queue may have become idle, and have been dropped.
-        line = acquisition.line if has_turn else session.local_queues.of(self.key)
+        queue = acquisition.queue if has_turn else session.local_queues.of(self.key)
         watchdog = session.watchdog
-        hold = HeldLease(won, self.resources, line, now, session.drift_factor, options.auto_extend)
+        hold = HeldLease(won, self.resources, queue, now, session.drift_factor, options.auto_extend)
         if options.max_hold is not None:
             hold.limit(now + options.max_hold / 1000)
-        hold.task = reentrancy.task_ref(asyncio.current_task(fleet.loop))
+        hold.task = reentrancy.task_ref(asyncio.current_task(masters.loop))
         if options.hold_at_least:
             hold.keep_until = now + options.hold_at_least / 1000
         watchdog.add(hold, now)
         if has_turn:
-            line.on_acquired(hold, won.began, now)
+            queue.on_acquired(hold, won.began, now)
         else:
-            line.set_holder(hold)
+            queue.set_holder(hold)
         if self.owner is not None:
             hold.owner = self.owner
             reentrancy.notify_owner_waiters(session.local_queues, hold)

@@ -12,7 +12,7 @@ from redlock_aio._api.decorator import Decorating
 from redlock_aio._api.lock import Lock
 from redlock_aio._api.opener import Opener
 from redlock_aio._engine.admin import inspect
-from redlock_aio._engine.admin.force_release import Eviction
+from redlock_aio._engine.admin.force_release import ForcedRelease
 from redlock_aio._engine.emitter import Emitter
 from redlock_aio._engine.options import GivenOptions, OnLost, OptionsCache
 from redlock_aio._engine.session import RestartGuard, Settings
@@ -340,7 +340,7 @@ class Redlock(Adopting, Decorating):
             key of this call stays.
         """
         key, session = self._resources.key(resource), await self._opener.ready_session()
-        return await Eviction(session, resource, key).run()
+        return await ForcedRelease(session, resource, key).run()
 
     def statistics(self) -> Statistics:
         """

@@ -10,8 +10,8 @@ from typing import ClassVar
 from redlock_aio._engine.masters import MasterSet
 from redlock_aio._engine.round import Release, Round
 from redlock_aio._protocol import commands, replies
-from redlock_aio._protocol.primitives import Counter, Key, Keys
-from redlock_aio._protocol.request import NoReply, Request, Trust
+from redlock_aio._protocol.primitives import FencingCounter, JointMutex, Mutex
+from redlock_aio._protocol.request import NoReply, QuarantineRule, Request
 from redlock_aio._rules import fencing
 from redlock_aio._rules.quorum import GRANTED, LOST, NOT_YET, OPEN, SPLIT, WON, Answer
 
@@ -31,31 +31,31 @@ class Attempt(Round):
     """
 
     __slots__ = ("began", "counter", "fence", "key", "stamp", "token", "ttl", "until")
-    trust = Trust.NONE
+    in_quarantine = QuarantineRule.REFUSE
 
     def __init__(
         self,
-        fleet: MasterSet,
-        key: Key | Keys,
+        masters: MasterSet,
+        key: Mutex | JointMutex,
         ttl: int,
         stamp: bytes = b"",
-        counter: Counter | None = None,
+        counter: FencingCounter | None = None,
     ) -> None:
-        self.counter: Counter | None = counter
+        self.counter: FencingCounter | None = counter
         """The commands for a fencing token; ``None`` without fencing."""
         self.fence: int = 0
         """The fencing token; 0 until there is one."""
-        self.key: Key | Keys = key
+        self.key: Mutex | JointMutex = key
         self.ttl: int = ttl
         self.stamp: bytes = stamp
-        self.token: bytes = fleet.token() + stamp
+        self.token: bytes = masters.token() + stamp
         """The value that the masters keep: a random part, then *stamp*, which names the holder."""
         self.until: float = 0.0
         """The end of the validity; 0 if the lock was not won, or won too late."""
-        Round.__init__(self, fleet.links, self._request(fleet))
-        self.began: float = fleet.clock()
+        Round.__init__(self, masters.links, self._request(masters))
+        self.began: float = masters.clock()
 
-    def _request(self, _fleet: MasterSet) -> bytes:
+    def _request(self, _masters: MasterSet) -> bytes:
         return self.key.acquire(self.token, self.ttl)
 
     @property
@@ -64,7 +64,7 @@ class Attempt(Round):
         forgotten = sum(map(replies.has_no_script, self.replies))
         return self.verdict is LOST and self.granted + forgotten >= self.won_at
 
-    async def agree(self, fleet: MasterSet, at_most: float | None) -> None:
+    async def agree(self, masters: MasterSet, at_most: float | None) -> None:
         """
         Make the masters that granted the lock agree on a fencing token, if they differ.
 
@@ -104,7 +104,8 @@ class Attempt(Round):
         Return the command that sets the lock again for *ttl* ms, where its key is gone.
 
         Args:
-            ceiling: The value to which a majority has lifted its counters; see `Counter.lift`.
+            ceiling: The value to which a majority has lifted its counters; see
+                `FencingCounter.lift`.
         """
         if self.counter is None:
             return self.key.restore(self.token, ttl)
@@ -137,23 +138,28 @@ def _count(self: "FencedAttempt | Raising", master: int, reply: object, /) -> No
 class FencedAttempt(Attempt):
     """An attempt that is won when a majority grants the lock and the same fencing token."""
 
-    __slots__ = ("_counter", "_curable", "_fleet", "counters", "proposal")
+    __slots__ = ("_counter", "_curable", "_masters", "counters", "proposal")
 
     def __init__(
-        self, fleet: MasterSet, counter: Counter, key: Key | Keys, ttl: int, stamp: bytes = b""
+        self,
+        masters: MasterSet,
+        counter: FencingCounter,
+        key: Mutex | JointMutex,
+        ttl: int,
+        stamp: bytes = b"",
     ) -> None:
         self.counters: list[int] = []
         self._curable = 0
         self._counter = counter
-        self._fleet = fleet
-        Attempt.__init__(self, fleet, key, ttl, stamp, counter)
+        self._masters = masters
+        Attempt.__init__(self, masters, key, ttl, stamp, counter)
 
-    answered = _count
+    on_reply = _count
 
-    def _request(self, fleet: MasterSet) -> bytes:
-        clocks = fleet.clocks
-        self.proposal = proposal = clocks.new_time(fleet.clock())
-        patience = max(2 * TOO_LATE, fleet.master_timeout / 500) + clocks.spread
+    def _request(self, masters: MasterSet) -> bytes:
+        clocks = masters.clocks
+        self.proposal = proposal = clocks.new_time(masters.clock())
+        patience = max(2 * TOO_LATE, masters.master_timeout / 500) + clocks.spread
         return self._counter.acquire(self.token, self.ttl, proposal, int(patience * 1_000_000))
 
     @property
@@ -161,9 +167,9 @@ class FencedAttempt(Attempt):
         """Whether only NOSCRIPT replies or refusals by a master's clock prevented a majority."""
         return self.verdict is LOST and self.granted + self._curable >= self.won_at
 
-    async def agree(self, fleet: MasterSet, at_most: float | None) -> None:
+    async def agree(self, masters: MasterSet, at_most: float | None) -> None:
         """Make the masters agree on the fencing token; see `Attempt.agree`."""
-        self.fence = await agree(fleet, self._counter, self.token, self.counters, at_most)
+        self.fence = await agree(masters, self._counter, self.token, self.counters, at_most)
         if self.fence:
             self.verdict = WON
 
@@ -174,8 +180,8 @@ class FencedAttempt(Attempt):
             self._curable += replies.has_no_script(reply)
             return reply
         self._curable += 1
-        now = self._fleet.clock()
-        self._fleet.clocks.learn(master, time, self.began, now)
+        now = self._masters.clock()
+        self._masters.clocks.learn(master, time, self.began, now)
         ahead = (time - self.proposal) / 1_000_000
         ahead -= min(max(ahead, 0.0), now - self.began)
         if abs(ahead) < TOO_LATE:
@@ -189,34 +195,36 @@ class Raising(Round):
 
     __slots__ = ("counters", "fence", "proposal")
 
-    def __init__(self, fleet: MasterSet, counter: Counter, token: bytes, value: int) -> None:
+    def __init__(
+        self, masters: MasterSet, counter: FencingCounter, token: bytes, value: int
+    ) -> None:
         self.counters: list[int] = []
         self.fence = 0
         self.proposal = value
-        super().__init__(fleet.links, counter.raise_to(value, token))
+        super().__init__(masters.links, counter.raise_to(value, token))
 
-    answered = _count
+    on_reply = _count
 
     def read(self, _master: int, reply: object) -> object:
         """Return *reply*, which is a refusal, as it is counted."""
         return reply
 
 
-class Freeing(Release):
+class NativeRelease(Release):
     """
     The release of a lock by a command of the server (``DELIFEQ``), which few servers have.
 
     The reply says less than that of the script, but the command takes a third of its time.
     """
 
-    __slots__ = ("_attempt", "_fleet")
+    __slots__ = ("_attempt", "_masters")
 
     yes: ClassVar[object] = 1
 
-    def __init__(self, fleet: MasterSet, attempt: Attempt, ttl: int) -> None:
-        Release.__init__(self, fleet.links, attempt.key.free(attempt.token), ttl, attempt)
+    def __init__(self, masters: MasterSet, attempt: Attempt, ttl: int) -> None:
+        Release.__init__(self, masters.links, attempt.key.free(attempt.token), ttl, attempt)
         self._attempt = attempt
-        self._fleet = fleet
+        self._masters = masters
 
     @property
     def debt(self) -> bytes:
@@ -230,23 +238,23 @@ class Freeing(Release):
         Also stop using the command until that master has been asked for it on a new
         connection: otherwise each release would cost another round trip.
         """
-        self._links[master].can_free = self._fleet.can_free = False
+        self._links[master].can_free = self._masters.can_free = False
         return Request(
             self.debt,
             self._by_script,
             debt_ttl=self.debt_ttl,
             needless=self.needless,
-            trust=self.trust,
+            in_quarantine=self.in_quarantine,
         )
 
     def _by_script(self, master: int, reply: object) -> None:
         """Count the reply to the script like one to the command."""
-        self.answered(master, Freeing.yes if reply == GRANTED else reply)
+        self.on_reply(master, NativeRelease.yes if reply == GRANTED else reply)
 
 
 async def agree(
-    fleet: MasterSet,
-    counter: Counter,
+    masters: MasterSet,
+    counter: FencingCounter,
     token: bytes,
     counters: list[int],
     at_most: float | None = None,
@@ -265,18 +273,18 @@ async def agree(
         Counters may stay raised, which only skips numbers.
     """
     for _ in range(fencing.MOST_RAISES):
-        raising = Raising(fleet, counter, token, max(counters))
-        await fleet.ask(raising, at_most)
+        raising = Raising(masters, counter, token, max(counters))
+        await masters.ask(raising, at_most)
         if raising.verdict is not SPLIT:
             return raising.fence
         counters = raising.counters
     return 0
 
 
-def take_back(fleet: MasterSet, attempt: Attempt, ttl: int) -> Release:
+def take_back(masters: MasterSet, attempt: Attempt, ttl: int) -> Release:
     """Release *attempt*, whose key may live *ttl* ms, on all masters; nothing is awaited."""
-    if fleet.can_free and attempt.can_free:
-        freeing = Freeing(fleet, attempt, ttl)
-        fleet.send(freeing)
+    if masters.can_free and attempt.can_free:
+        freeing = NativeRelease(masters, attempt, ttl)
+        masters.send(freeing)
         return freeing
-    return fleet.release(attempt.release(), ttl, attempt)
+    return masters.release(attempt.release(), ttl, attempt)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from redlock_aio._protocol.request import Asker, NoReply
+from redlock_aio._protocol.request import NoReply, Sender
 
 
 class Link(Protocol):
@@ -24,9 +24,9 @@ class Link(Protocol):
     @property
     def received(self) -> int: ...
     @property
-    def send(self) -> Callable[[bytes, Sequence[Asker]], NoReply | None]: ...
+    def send(self) -> Callable[[bytes, Sequence[Sender]], NoReply | None]: ...
     def overdue(self) -> NoReply: ...
-    def owe(self, payload: bytes, ttl: int) -> None: ...
+    def add_debt(self, payload: bytes, ttl: int) -> None: ...
 
 
 def clock_of(loop: asyncio.AbstractEventLoop) -> Callable[[], float]:

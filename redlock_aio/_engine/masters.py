@@ -17,7 +17,7 @@ from redlock_aio._engine.links import Link, clock_of
 from redlock_aio._engine.outages import Outages
 from redlock_aio._engine.round import Release, Round
 from redlock_aio._protocol import commands, replies, request
-from redlock_aio._protocol.request import NoReply, Trust
+from redlock_aio._protocol.request import NoReply, QuarantineRule
 from redlock_aio._rules.clock_offsets import Clocks
 from redlock_aio._rules.quorum import GRANTED, Answer
 from redlock_aio._rules.roundtrips import RoundTrips
@@ -39,19 +39,19 @@ class LivenessProbe(Round):
     """A PING to all masters that measures their round trips."""
 
     __slots__ = ("_loop", "_sent", "_trips")
-    trust = Trust.FULL
+    in_quarantine = QuarantineRule.COUNT
 
-    def __init__(self, fleet: "MasterSet", now: float) -> None:
-        super().__init__(fleet.links, commands.PING)
-        self._loop = fleet.loop
+    def __init__(self, masters: "MasterSet", now: float) -> None:
+        super().__init__(masters.links, commands.PING)
+        self._loop = masters.loop
         self._sent = now
-        self._trips = fleet.trips
+        self._trips = masters.trips
 
-    def answered(self, master: int, reply: object, /) -> None:
+    def on_reply(self, master: int, reply: object, /) -> None:
         """Measure the round trip by any reply, also by an error or a late reply."""
         if reply.__class__ is not NoReply:
             self._trips.learn(master, (self._loop.time() - self._sent) * 1000)
-        super().answered(master, reply)
+        super().on_reply(master, reply)
 
 
 class MasterSet:
@@ -103,7 +103,7 @@ class MasterSet:
         self.loop: asyncio.AbstractEventLoop = loop
         self._caching = Round(links, commands.CACHING)
         for number in range(len(links)):
-            self._caching.answered(number, GRANTED)  # its replies are not needed: it is complete
+            self._caching.on_reply(number, GRANTED)  # its replies are not needed: it is complete
         self._asked: list[Round] = []
         self._underway: deque[tuple[float, list[Round]]] = deque()
         self._timer: asyncio.TimerHandle | None = None
@@ -195,9 +195,9 @@ class MasterSet:
             asked.insert(0, LivenessProbe(self, now))
         payload = asked[0].payload if len(asked) == 1 else b"".join([r.payload for r in asked])
         for number, link in enumerate(self.links):
-            silence = link.send(payload, asked)
-            if silence is not None:
-                self._not_sent(number, silence, asked)
+            no_reply = link.send(payload, asked)
+            if no_reply is not None:
+                self._not_sent(number, no_reply, asked)
         underway = self._underway
         while underway and self._is_complete(underway[0][1]):
             underway.popleft()
@@ -206,10 +206,10 @@ class MasterSet:
         if self._timer is None:
             self._timer = self.loop.call_at(expires_at, self._expire)
 
-    def _not_sent(self, number: int, silence: NoReply, asked: list[Round]) -> None:
-        if silence is not request.OVERRUN and silence.answer is not Answer.QUARANTINED:
+    def _not_sent(self, number: int, no_reply: NoReply, asked: list[Round]) -> None:
+        if no_reply is not request.OVERRUN and no_reply.answer is not Answer.QUARANTINED:
             for round in asked:
-                round.not_sent(number, silence)
+                round.not_sent(number, no_reply)
             return
         # The master is up, but overloaded or quarantined. It gets each round by itself: some
         # pass, and releases do.

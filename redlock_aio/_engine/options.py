@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Literal, NamedTuple
 
-from redlock_aio._protocol.primitives import Key, Keys
+from redlock_aio._protocol.primitives import JointMutex, Mutex
 from redlock_aio._rules import timing
 from redlock_aio._rules.retry import Retry
 from redlock_aio._rules.validation import of_type, one_of
@@ -64,7 +64,7 @@ class LockSpec:
     __slots__ = ("key", "metadata", "options", "owner", "resources")
 
     resources: tuple[str, ...]
-    key: Key | Keys
+    key: Mutex | JointMutex
     options: LockOptions
     owner: object
     metadata: bytes

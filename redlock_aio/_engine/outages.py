@@ -45,8 +45,12 @@ class Outages:
     def __repr__(self) -> str:
         return f"<Outages, {len(self._logged)} reasons>"
 
-    def note(
-        self, resources: Sequence[str], votes: Sequence[Vote], missing: Collection[int], met: bool
+    def record(
+        self,
+        resources: Sequence[str],
+        votes: Sequence[Vote],
+        missing: Collection[int],
+        in_outage: bool,
     ) -> bool:
         """
         Log the *votes* of a waiting acquisition if they lack a majority for a new reason.
@@ -54,7 +58,7 @@ class Outages:
         Args:
             missing: The numbers of the masters that may still answer; they count as answers.
 
-            met: The previous result of this method for the same acquisition.
+            in_outage: The previous result of this method for the same acquisition.
 
         Returns:
             Whether a majority can't be reached.
@@ -62,7 +66,7 @@ class Outages:
         kinds = tuple("" if i in missing else _kind(vote) for i, vote in enumerate(votes))
         answers = sum(vote.answer in _ANSWERS or i in missing for i, vote in enumerate(votes))
         if answers >= majority(len(votes)):
-            if met:
+            if in_outage:
                 self.over()
             return False
         now = self._clock()
@@ -74,8 +78,8 @@ class Outages:
             self._logged = {**fresh, kinds: now}
             self._since = now if self._since is None else self._since
             names = ", ".join(map(repr, resources))
-            said = "; ".join(map(str, votes))
-            _log.warning("%s: waiting for a majority of the masters (%s)", names, said)
+            listed = "; ".join(map(str, votes))
+            _log.warning("%s: waiting for a majority of the masters (%s)", names, listed)
         return True
 
     def over(self) -> None:

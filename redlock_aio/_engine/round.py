@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from redlock_aio._engine.links import Link
 from redlock_aio._protocol import replies
-from redlock_aio._protocol.request import NoReply, Trust
+from redlock_aio._protocol.request import NoReply, QuarantineRule
 from redlock_aio._rules.quorum import Tally, Vote
 
 
@@ -30,7 +30,7 @@ class Round(Tally):
     """
 
     __slots__ = ("_links", "debt_ttl", "payload", "unsent", "waiter")
-    trust = Trust.MUTED
+    in_quarantine = QuarantineRule.COUNT_REFUSALS
 
     def __init__(self, links: Sequence[Link], payload: bytes) -> None:
         # Not `super()`: four classes deep it costs as much as the rest, for each release.
@@ -46,10 +46,10 @@ class Round(Tally):
         """A bit for each master that does not need the request; see `Release`."""
         return 0
 
-    def not_sent(self, master: int, silence: NoReply) -> None:
-        """Count *silence* as the reply of a master to which the request could not be sent."""
+    def not_sent(self, master: int, no_reply: NoReply) -> None:
+        """Count *no_reply* as the reply of a master to which the request could not be sent."""
         self.unsent |= 1 << master
-        self.answered(master, silence)
+        self.on_reply(master, no_reply)
 
     def settled(self) -> None:
         """Called when the verdict is known; wakes the task that awaits the round."""
@@ -59,14 +59,14 @@ class Round(Tally):
     def expire(self) -> None:
         """Count the masters that have not answered as timed out."""
         for number in self.missing:
-            self.answered(number, self._links[number].overdue())
+            self.on_reply(number, self._links[number].overdue())
 
     def votes(self) -> tuple[Vote, ...]:
         """Return the vote of each master so far."""
-        said = [replies.read(reply) for reply in self.replies]
+        read = [replies.read(reply) for reply in self.replies]
         return tuple(
-            Vote(link.name, silence.answer, silence.detail, permanent=silence.permanent)
-            for link, silence in zip(self._links, said, strict=True)
+            Vote(link.name, no_reply.answer, no_reply.detail, permanent=no_reply.permanent)
+            for link, no_reply in zip(self._links, read, strict=True)
         )
 
     def refused_by_a_majority(self, never: int = 0) -> bool:
@@ -94,7 +94,7 @@ class Release(Round):
     """
 
     __slots__ = ("_asked",)
-    trust = Trust.IF_FOUND
+    in_quarantine = QuarantineRule.COUNT_IF_FOUND
 
     def __init__(self, links: Sequence[Link], payload: bytes, ttl: int, asked: Round) -> None:
         Round.__init__(self, links, payload)
@@ -111,19 +111,19 @@ class Release(Round):
         """A bit for each master without the key, because the request was never sent to it."""
         return self._asked.unsent
 
-    def not_sent(self, master: int, silence: NoReply) -> None:
+    def not_sent(self, master: int, no_reply: NoReply) -> None:
         """Count the master, and add a debt if it may have the key."""
-        super().not_sent(master, silence)
-        if not replies.is_unsettled(silence):  # otherwise `declined` has added the debt
-            self._owe(master)
+        super().not_sent(master, no_reply)
+        if not replies.is_unsettled(no_reply):  # otherwise `declined` has added the debt
+            self._add_debt(master)
 
     def declined(self, master: int, reply: object) -> None:
         """Add a debt after an error, or if the connection ended before the reply."""
         if replies.is_unsettled(reply):
-            self._owe(master)
+            self._add_debt(master)
 
     late = declined  # a late reply is not counted, but the key is still on the master
 
-    def _owe(self, master: int) -> None:
+    def _add_debt(self, master: int) -> None:
         if not self.needless >> master & 1:
-            self._links[master].owe(self.debt, self.debt_ttl)
+            self._links[master].add_debt(self.debt, self.debt_ttl)

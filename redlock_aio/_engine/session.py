@@ -207,7 +207,7 @@ class Session:
         finally:
             watchdog.close(TASKS_CANCELLED)
             masters.flush()
-            if drained := master.heard():
+            if drained := master.drained():
                 await asyncio.wait([drained], timeout=patience)
 
     def _refuse(self) -> None:
@@ -255,7 +255,7 @@ class Session:
             # and ask for releases, which this flush sends.
             await asyncio.sleep(0)
             masters.flush()
-            if drained := [answer for link in self.links if (answer := link.heard())]:
+            if drained := [answer for link in self.links if (answer := link.drained())]:
                 await asyncio.wait(drained, timeout=masters.master_timeout / 1000)
         finally:
             for link in self.links:
@@ -279,9 +279,9 @@ def address_of(dialler: AnyDialler) -> str:
     return dialler.service if isinstance(dialler, ServiceDialler) else str(dialler)
 
 
-def log_state(good: bool, said: str) -> None:
+def log_state(good: bool, text: str) -> None:
     """Log what a master reports, as a warning unless it is *good* news."""
-    _log.log(logging.INFO if good else logging.WARNING, "%s", said)
+    _log.log(logging.INFO if good else logging.WARNING, "%s", text)
 
 
 def _ignore(_vote: Vote) -> None:

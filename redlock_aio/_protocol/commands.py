@@ -145,7 +145,7 @@ def enqueue(
         keys: The keys of the locks, those of `queue_keys`, and with *fence* those of
             the counters.
 
-        fence: The arguments for a fencing token, see `primitives.Counter.proposed`.
+        fence: The arguments for a fencing token, see `primitives.FencingCounter.proposed`.
     """
     member, *numbers = entry
     head = (b"EVALSHA", ENQUEUE.sha, b"%d" % len(keys), *keys, token, b"%d" % ttl, member)
@@ -153,7 +153,12 @@ def enqueue(
 
 
 def leave(
-    keys: tuple[bytes, ...], token: bytes, member: bytes, *, stay: bool, keep: bool = False
+    keys: tuple[bytes, ...],
+    token: bytes,
+    member: bytes,
+    *,
+    keep_place: bool,
+    keep_key: bool = False,
 ) -> bytes:
     """
     Return the command that releases the lock if it is *token*'s, and wakes the next member.
@@ -161,9 +166,9 @@ def leave(
     Args:
         keys: The keys of the locks, and those of `queue_keys`.
 
-        stay: Whether *member* keeps its place in the queue.
+        keep_place: Whether *member* keeps its place in the queue.
 
-        keep: Whether the member leaves the queue, but the lock stays until its ttl ends.
+        keep_key: Whether the member leaves the queue, but the lock stays until its ttl ends.
     """
-    how = b"kept" if keep else b"stay" if stay else b"go"
+    how = b"kept" if keep_key else b"stay" if keep_place else b"go"
     return pack(b"EVALSHA", LEAVE.sha, b"%d" % len(keys), *keys, token, member, how, CHANNEL)

@@ -145,8 +145,8 @@ def _facts(details: object) -> Mapping[object, object]:
     return details if isinstance(details, dict) else {}
 
 
-def _number(said: object) -> int | None:
-    digits = said if isinstance(said, bytes) else b""
+def _number(value: object) -> int | None:
+    digits = value if isinstance(value, bytes) else b""
     return int(digits) if digits.isdigit() and len(digits) < 20 else None
 
 
@@ -164,10 +164,10 @@ class Confirmation:
         self._needed = majority(len(self._names))
 
     def __repr__(self) -> str:
-        said = ", ".join(str(a.configuration or a.reason) for a in self._answers)
-        return f"<Confirmation {said}>"
+        answers = ", ".join(str(a.configuration or a.reason) for a in self._answers)
+        return f"<Confirmation {answers}>"
 
-    def answered(self, number: int, answer: SentinelAnswer) -> None:
+    def on_answer(self, number: int, answer: SentinelAnswer) -> None:
         """Replace the last answer of the Sentinel with this *number*."""
         self._answers[number] = answer
 
@@ -206,8 +206,8 @@ class Confirmation:
         ]
         count, total = len(self._names) - len(missing), len(self._names)
         what = "the master" if configuration is None else str(configuration)
-        said = f": {', '.join(missing)}" if missing else ""
-        return f"{count} of {total} Sentinels confirm {what}, {self._needed} must{said}"
+        text = f": {', '.join(missing)}" if missing else ""
+        return f"{count} of {total} Sentinels confirm {what}, {self._needed} must{text}"
 
     @staticmethod
     def _why_not(answer: SentinelAnswer, now: float) -> str:

@@ -24,7 +24,7 @@ from hashlib import sha256
 from typing import Self
 
 from redlock_aio._protocol.commands import NEVER
-from redlock_aio._protocol.primitives import Counter, Key, Keys
+from redlock_aio._protocol.primitives import FencingCounter, JointMutex, Mutex
 from redlock_aio._protocol.scripts import ADOPT, pack
 from redlock_aio._rules import lock_value, timing
 from redlock_aio._rules.fencing import KEPT
@@ -46,15 +46,15 @@ _MEMBER = re.compile(rb"[0-9a-f]{1,32}/[0-9]{1,16}")
 _BOOT = re.compile(r"(?:[0-9a-f]{16})?")
 
 
-class Exported(str):
+class LeaseText(str):
     """The text of a lease; its repr hides the text, JSON and pickle treat it as a plain `str`."""
 
     __slots__ = ("_names",)
     _names: str
 
-    def __new__(cls, said: str, resources: Sequence[str]) -> Self:
-        """Create the text *said* of the lease on *resources*."""
-        made = super().__new__(cls, said)
+    def __new__(cls, text: str, resources: Sequence[str]) -> Self:
+        """Create *text*, the text of the lease on *resources*."""
+        made = super().__new__(cls, text)
         made._names = ", ".join(map(repr, resources))
         return made
 
@@ -66,7 +66,7 @@ class Exported(str):
 
 
 @dataclass(frozen=True, slots=True)
-class Handed:
+class ExportedLease:
     """
     The facts of a lease that go from one process to another.
 
@@ -124,9 +124,9 @@ def boot(machine: str) -> str:
     return sha256(b"redlock_aio:" + machine.encode()).hexdigest()[:16]
 
 
-def exported(handed: Handed) -> Exported:
+def exported(handed: ExportedLease) -> LeaseText:
     """Return the text that `imported` reads."""
-    said: dict[str, object] = {
+    value: dict[str, object] = {
         "v": VERSION,
         "r": handed.resources,
         "t": handed.value.decode(),
@@ -139,12 +139,12 @@ def exported(handed: Handed) -> Exported:
         "k": handed.keep,
     }
     if handed.max_hold is not None:
-        said["h"] = handed.max_hold
-    plain = json.dumps(said, ensure_ascii=False, separators=(",", ":")).encode()
-    return Exported(base64.urlsafe_b64encode(plain).decode().rstrip("="), handed.resources)
+        value["h"] = handed.max_hold
+    plain = json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+    return LeaseText(base64.urlsafe_b64encode(plain).decode().rstrip("="), handed.resources)
 
 
-def imported(exported: str) -> Handed:
+def imported(exported: str) -> ExportedLease:
     """
     Parse the text that `exported` has written.
 
@@ -161,65 +161,65 @@ def imported(exported: str) -> Handed:
     return read
 
 
-def _read(exported: str) -> tuple[Handed | None, str]:
+def _read(exported: str) -> tuple[ExportedLease | None, str]:
     """Return the facts in a text, or ``None`` and the text of the error."""
     if len(exported) > LONGEST or _ALPHABET.fullmatch(exported) is None:
         return None, DAMAGED
     try:
-        said = json.loads(base64.urlsafe_b64decode(exported + "=" * (-len(exported) % 4)).decode())
-        version = said["v"] if isinstance(said, dict) else None
+        value = json.loads(base64.urlsafe_b64decode(exported + "=" * (-len(exported) % 4)).decode())
+        version = value["v"] if isinstance(value, dict) else None
         if version.__class__ is int and version != VERSION:
             return None, OTHER_VERSION
-        return (_handed(said), "") if version == VERSION else (None, DAMAGED)
+        return (_handed(value), "") if version == VERSION else (None, DAMAGED)
     except (KeyError, TypeError, ValueError, RecursionError):
         return None, DAMAGED
 
 
-def _handed(said: Mapping[str, object]) -> Handed:
+def _handed(fields: Mapping[str, object]) -> ExportedLease:
     """Return the facts in a decoded text; `_read` catches the errors of this function."""
-    names = said["r"]
+    names = fields["r"]
     if not isinstance(names, list) or not 1 <= len(names) <= MOST_RESOURCES:
         raise ValueError
     for name in names:
         text(name, name="resource")
     if len(set(names)) < len(names):
         raise ValueError
-    at = said["a"]
+    at = fields["a"]
     if isinstance(at, bool) or not isinstance(at, int | float) or not abs(at) <= LAST:
         raise ValueError
-    member, run = _text(said["m"]), _text(said["b"])
+    member, run = _text(fields["m"]), _text(fields["b"])
     if (member and _MEMBER.fullmatch(member.encode()) is None) or _BOOT.fullmatch(run) is None:
         raise ValueError
-    ends = said.get("h")
-    return Handed(
+    ends = fields.get("h")
+    return ExportedLease(
         resources=tuple(names),
-        value=_value(_text(said["t"])),
-        ttl=_number(said["l"], 1, timing.LONGEST),
+        value=_value(_text(fields["t"])),
+        ttl=_number(fields["l"], 1, timing.LONGEST),
         at=float(at),
-        left=_number(said["n"], 0, timing.LONGEST),
+        left=_number(fields["n"], 0, timing.LONGEST),
         boot=run,
-        fence=_number(said["f"], 0, NEVER - 1),
+        fence=_number(fields["f"], 0, NEVER - 1),
         member=member.encode(),
         max_hold=None if ends is None else _number(ends, 0, timing.LONGEST),
-        keep=_number(said["k"], 0, timing.LONGEST),
+        keep=_number(fields["k"], 0, timing.LONGEST),
     )
 
 
-def _number(said: object, least: int, most: int) -> int:
-    if not isinstance(said, int) or isinstance(said, bool) or not least <= said <= most:
+def _number(value: object, least: int, most: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
         raise ValueError
-    return said
+    return value
 
 
-def _text(said: object) -> str:
-    if not isinstance(said, str):
+def _text(value: object) -> str:
+    if not isinstance(value, str):
         raise TypeError
-    return said
+    return value
 
 
-def _value(said: str) -> bytes:
+def _value(given: str) -> bytes:
     """Return the value of a lock if this library can have written it; see `lock_value`."""
-    value = said.encode()
+    value = given.encode()
     ours = lock_value.TOKEN.match(value)
     if ours is None or len(value) > lock_value.LONGEST:
         raise ValueError
@@ -230,7 +230,9 @@ def _value(said: str) -> bytes:
     return value
 
 
-def adoption(key: Key | Keys, counter: Counter | None, handed: Handed, value: bytes) -> bytes:
+def adoption(
+    key: Mutex | JointMutex, counter: FencingCounter | None, handed: ExportedLease, value: bytes
+) -> bytes:
     """
     Return the command that gives the lock a new *value*, where it has that or the old one.
 
@@ -241,7 +243,7 @@ def adoption(key: Key | Keys, counter: Counter | None, handed: Handed, value: by
         counter: The counter of its fencing token, if it has one.
     """
     names = key.each if counter is None else (*key.each, *counter.keys)
-    said = [handed.value, value, b"%d" % handed.ttl]
+    arguments = [handed.value, value, b"%d" % handed.ttl]
     if counter is not None:
-        said += [b"%016d" % handed.fence, b"%d" % KEPT, b"%d" % counter.lead]
-    return pack(b"EVALSHA", ADOPT.sha, b"%d" % len(names), *names, *said)
+        arguments += [b"%016d" % handed.fence, b"%d" % KEPT, b"%d" % counter.lead]
+    return pack(b"EVALSHA", ADOPT.sha, b"%d" % len(names), *names, *arguments)

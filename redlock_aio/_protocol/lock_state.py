@@ -58,11 +58,11 @@ class MasterView:
     waiters: int = 0
 
     def __str__(self) -> str:
-        said = str(self.vote)
+        text = str(self.vote)
         if self.holder is None:
-            return _harmless(said)
+            return _harmless(text)
         if self.answer is Answer.QUARANTINED:
-            return _harmless(f"{said}; has it for {self.holder}, which does not count")
+            return _harmless(f"{text}; has it for {self.holder}, which does not count")
         return _harmless(f"{self.master}: held by {self.holder}, {_left(self.remaining)}")
 
     @property
@@ -151,20 +151,20 @@ class LockState:
             more.append(f"fencing counter {self.fencing_counter}")
         if self.holder is not None:
             on = self._kept.count(self.holder.fingerprint)
-            said = f"is held by {self.holder} on {on} of {len(self.views)} masters"
+            text = f"is held by {self.holder} on {on} of {len(self.views)} masters"
             more.insert(0, _left(self.remaining))
             if self.holder.metadata:
                 more.append(json.dumps(self.holder.metadata, ensure_ascii=False))
         elif not self.certain:
-            said = "may be held: too few masters have answered to tell"
+            text = "may be held: too few masters have answered to tell"
         elif self.split:
-            said = "is held by nobody: the votes are split"
+            text = "is held by nobody: the votes are split"
         else:
-            said = "is held by a minority only" if self._kept else "is held by nobody"
-        return _harmless(", ".join([said, *more]))
+            text = "is held by a minority only" if self._kept else "is held by nobody"
+        return _harmless(", ".join([text, *more]))
 
 
-class Told(NamedTuple):
+class KeyState(NamedTuple):
     """
     The reply of a master to `inspect`, parsed.
 
@@ -180,7 +180,7 @@ class Told(NamedTuple):
     waiters: int
 
 
-class Said(NamedTuple):
+class MasterReply(NamedTuple):
     """
     The reply of one master, and its standing.
 
@@ -198,11 +198,11 @@ class Said(NamedTuple):
 
 def inspect(key: bytes) -> bytes:
     """Return the command that reads the lock *key*, its counter and its queue."""
-    keys = (key, *primitives.Counter((key,), 0).keys, *queue_keys(key))
+    keys = (key, *primitives.FencingCounter((key,), 0).keys, *queue_keys(key))
     return pack(b"EVALSHA", INSPECT.sha, b"4", *keys)
 
 
-def read(reply: object) -> Told | None:
+def read(reply: object) -> KeyState | None:
     """Parse the reply to `inspect`; ``None`` if it is malformed."""
     if not isinstance(reply, list) or len(reply) != 4:
         return None
@@ -211,7 +211,7 @@ def read(reply: object) -> Told | None:
         return None
     digits = counter.partition(fencing.MARK)[0] if isinstance(counter, bytes) else b""
     count = int(digits) if is_number(digits) else None
-    return Told(value, left if left >= 0 else ENDLESS, count or None, max(waiters, 0))
+    return KeyState(value, left if left >= 0 else ENDLESS, count or None, max(waiters, 0))
 
 
 def objection(reply: object) -> str:
@@ -224,12 +224,12 @@ def objection(reply: object) -> str:
     """
     if replies.is_of_another_type(reply):
         return replies.read(reply).detail.removeprefix("WRONGTYPE ")
-    told = read(reply)
-    if told is None or told.value is None:
+    state = read(reply)
+    if state is None or state.value is None:
         return ""
-    if len(told.value) > lock_value.LONGEST:
+    if len(state.value) > lock_value.LONGEST:
         return f"the key holds more than {lock_value.LONGEST:,} bytes, which no lock does"
-    if told.left == ENDLESS and not lock_value.TOKEN.match(told.value):
+    if state.left == ENDLESS and not lock_value.TOKEN.match(state.value):
         return "the key has no ttl, and every lock has one"
     return ""
 
@@ -254,36 +254,36 @@ def is_kept(kept: Sequence[Hashable], unknown: int, masters: int) -> bool | None
     return None if most + unknown >= majority(masters) else False
 
 
-def view(said: Said) -> MasterView:
+def view(of_master: MasterReply) -> MasterView:
     """Return the state of the lock on one master, without its token."""
-    told = read(said.reply)
-    if told is None:
-        reply = said.reply
+    state = read(of_master.reply)
+    if state is None:
+        reply = of_master.reply
         if not (isinstance(reply, NoReply | Exception) or reply is NOT_YET):
             reply = Exception(f"an answer that makes no sense: a {type(reply).__name__}")
-        silence = replies.read(reply)
-        return MasterView(said.master, silence.answer, silence.detail)
-    answer = Answer.FREE if told.value is None else Answer.HELD
-    ends = told.value is not None and told.left < ENDLESS
+        no_reply = replies.read(reply)
+        return MasterView(of_master.master, no_reply.answer, no_reply.detail)
+    answer = Answer.FREE if state.value is None else Answer.HELD
+    ends = state.value is not None and state.left < ENDLESS
     return MasterView(
-        said.master,
-        Answer.QUARANTINED if said.quarantine else answer,
-        said.quarantine,
-        None if told.value is None else lock_value.holder(told.value),
-        max(told.left - said.age, 0) if ends else None,
-        told.counter,
-        told.waiters,
+        of_master.master,
+        Answer.QUARANTINED if of_master.quarantine else answer,
+        of_master.quarantine,
+        None if state.value is None else lock_value.holder(state.value),
+        max(state.left - of_master.age, 0) if ends else None,
+        state.counter,
+        state.waiters,
     )
 
 
-def lock_state(resource: str, said: Sequence[Said]) -> LockState:
+def lock_state(resource: str, replies: Sequence[MasterReply]) -> LockState:
     """Return the state of *resource*, from the replies of all masters."""
-    views = tuple(map(view, said))
+    views = tuple(map(view, replies))
     kept: dict[bytes, list[MasterView]] = {}
-    for one, its in zip(said, views, strict=True):
-        told = read(one.reply)
-        if its.counts and told is not None and told.value is not None:
-            kept.setdefault(told.value, []).append(its)
+    for one, its in zip(replies, views, strict=True):
+        state = read(one.reply)
+        if its.counts and state is not None and state.value is not None:
+            kept.setdefault(state.value, []).append(its)
     needed = majority(len(views))
     holder = next((those for those in kept.values() if len(those) >= needed), None)
     return LockState(

@@ -25,7 +25,7 @@ from redlock_aio._protocol.scripts import (
 from redlock_aio._rules.fencing import KEPT, SHORTEST_LEAD
 
 
-class Counter:
+class FencingCounter:
     """
     The commands about the fencing counter of one resource, or of several.
 
@@ -126,20 +126,20 @@ _ACQUIRE = (
     b"%b$%d\r\n%b\r\n$%d\r\n%b\r\n$16\r\n%016d\r\n$16\r\n%016d\r\n$16\r\n%016d\r\n$9\r\n%b\r\n"
 )
 
-Setting: TypeAlias = "Callable[[Key, bytes, int], bytes]"
+Setting: TypeAlias = "Callable[[Mutex, bytes, int], bytes]"
 """A function that packs the command that sets a key to a token for a ttl in ms."""
 
-FreeCommand: TypeAlias = "Callable[[Key, bytes], bytes]"
+FreeCommand: TypeAlias = "Callable[[Mutex, bytes], bytes]"
 """A function that packs the command that deletes a key if its value is a token."""
 
 
 class _Locked:
-    """The common base of `Key` and `Keys`."""
+    """The common base of `Mutex` and `JointMutex`."""
 
     __slots__ = ()
 
     @property
-    def each(self) -> tuple["Key", ...]:
+    def each(self) -> tuple["Mutex", ...]:
         """Every single key of it."""
         raise NotImplementedError
 
@@ -155,12 +155,12 @@ class _Locked:
         """Return whether the *reply* to `look` proves that no key exists."""
         return reply == [None] * len(self.each)
 
-    def counter(self, lead: int) -> Counter:
-        """Return the counter of the fencing tokens; *lead* as in `Counter`."""
-        return Counter(self.each, lead)
+    def counter(self, lead: int) -> FencingCounter:
+        """Return the counter of the fencing tokens; *lead* as in `FencingCounter`."""
+        return FencingCounter(self.each, lead)
 
 
-class Key(bytes, _Locked):
+class Mutex(bytes, _Locked):
     """One key; its commands are packed in `commands`."""
 
     __slots__ = ()
@@ -174,19 +174,19 @@ class Key(bytes, _Locked):
     restore: ClassVar[Setting] = commands.acquire
 
     @property
-    def each(self) -> tuple["Key", ...]:
+    def each(self) -> tuple["Mutex", ...]:
         """Every single key of it."""
         return (self,)
 
 
-class Keys(tuple[Key, ...], _Locked):
+class JointMutex(tuple[Mutex, ...], _Locked):
     """Several keys that are locked together, in sorted order, however the caller orders them."""
 
     __slots__ = ()
     can_free: ClassVar[bool] = False
 
     @property
-    def each(self) -> tuple[Key, ...]:
+    def each(self) -> tuple[Mutex, ...]:
         """Every single key of it."""
         return self
 

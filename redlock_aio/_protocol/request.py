@@ -17,19 +17,19 @@ class NoReply:
     permanent: bool = False
 
 
-class Trust(enum.Enum):
-    """How a command is treated at a quarantined master, which may have forgotten locks."""
+class QuarantineRule(enum.Enum):
+    """What happens to a command for a quarantined master, which may have forgotten locks."""
 
-    FULL = "it is executed and answered as ever"
-    IF_FOUND = "it is executed; that nothing was there to be freed means nothing"
-    MUTED = "it is executed, but of the answers only a refusal by others counts"
-    NONE = "it is not sent"
+    COUNT = "it is sent, and its reply counts"
+    COUNT_IF_FOUND = "it is sent; a reply of 0 (no key) does not count: the key may be lost"
+    COUNT_REFUSALS = "it is sent; only a refusal counts: another client's value is there"
+    REFUSE = "it is not sent"
 
 
-class Asker(Protocol):
+class Sender(Protocol):
     """The sender of a command, which gets the replies: a `Request`, or a `Round` of the engine."""
 
-    trust: Trust
+    in_quarantine: QuarantineRule
     payload: bytes
     debt_ttl: int
     """For a release: for how many ms its key may live, and its debt is kept so long; else 0."""
@@ -38,7 +38,7 @@ class Asker(Protocol):
     def needless(self) -> int:
         """For a release: a bit for each master that never got the key; 0 otherwise."""
 
-    def answered(self, master: int, reply: object, /) -> None:
+    def on_reply(self, master: int, reply: object, /) -> None:
         """Called with the reply of the master with this number; a `NoReply` if none will come."""
 
 
@@ -67,10 +67,10 @@ class Request:
 
         needless: For a release: a bit for each master that can't have the key.
 
-        trust: How the command is treated at a quarantined master.
+        in_quarantine: How the command is treated at a quarantined master.
     """
 
-    __slots__ = ("answered", "debt_ttl", "needless", "payload", "trust")
+    __slots__ = ("debt_ttl", "in_quarantine", "needless", "on_reply", "payload")
 
     def __init__(
         self,
@@ -79,13 +79,13 @@ class Request:
         *,
         debt_ttl: int = 0,
         needless: int = 0,
-        trust: Trust = Trust.FULL,
+        in_quarantine: QuarantineRule = QuarantineRule.COUNT,
     ) -> None:
         self.payload: bytes = payload
-        self.answered: Callable[[int, object], None] = on_reply
+        self.on_reply: Callable[[int, object], None] = on_reply
         self.debt_ttl: int = debt_ttl
         self.needless: int = needless
-        self.trust: Trust = trust
+        self.in_quarantine: QuarantineRule = in_quarantine
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {len(self.payload)} bytes>"

@@ -1,6 +1,6 @@
 """The resources that users name, and their keys on the masters."""
 
-from redlock_aio._protocol.primitives import Key, Keys
+from redlock_aio._protocol.primitives import JointMutex, Mutex
 from redlock_aio._rules.validation import MOST_RESOURCES, text
 
 RESERVED = b"redlock_aio:"
@@ -27,9 +27,9 @@ class Resources:
 
     def __init__(self, prefix: str) -> None:
         self.prefix = b"" if prefix == "" else text(prefix, name="key_prefix")
-        self.known: dict[str, Key] = {}
+        self.known: dict[str, Mutex] = {}
 
-    def key(self, resource: str) -> Key:
+    def key(self, resource: str) -> Mutex:
         """
         Return the key of one *resource*.
 
@@ -40,7 +40,7 @@ class Resources:
             kind = type(resource).__name__
             raise TypeError(f"resource must be a str, not a {kind}: write lock(*names) for several")
         name = text(resource, name="resource")
-        key = Key(self.prefix + name)
+        key = Mutex(self.prefix + name)
         if key.startswith(RESERVED):
             raise ValueError(
                 f"resource must not make a key that starts with {RESERVED.decode()!r}: such keys"
@@ -51,7 +51,7 @@ class Resources:
         self.known[resource] = key
         return key
 
-    def keys(self, resources: tuple[str, ...]) -> Key | Keys:
+    def keys(self, resources: tuple[str, ...]) -> Mutex | JointMutex:
         """
         Return the key of one resource, or the keys of several that are locked together.
 
@@ -61,10 +61,10 @@ class Resources:
         if len(resources) == 1:
             return self.key(resources[0])
         if not 1 < len(resources) <= MOST_RESOURCES:
-            said = f"at most {MOST_RESOURCES} resources" if resources else "at least one resource"
-            raise TypeError(f"lock() wants {said}, not {len(resources)}")
+            wanted = f"at most {MOST_RESOURCES} resources" if resources else "at least one resource"
+            raise TypeError(f"lock() wants {wanted}, not {len(resources)}")
         keys = [self.key(resource) for resource in resources]
         if len(set(keys)) < len(keys):
             twice = next(name for name in resources if resources.count(name) > 1)
             raise ValueError(f"resources must differ: {twice!r} is named twice")
-        return Keys(sorted(keys))
+        return JointMutex(sorted(keys))

@@ -62,18 +62,18 @@ class Blockers:
         Args:
             votes: The vote of each master; one that can't grant a lock does not count.
         """
-        answered = [
+        replied = [
             value is not None or until < math.inf
             for value, until in zip(self._values, self._free_from, strict=True)
         ]
         needed = majority(len(votes))
-        if sum(answered) < needed:
+        if sum(replied) < needed:
             return math.inf
         held = [until for until in self._free_from if until > 0]
         shortest = min(held, default=0.0)
         instants = [
-            until if said or vote.answer not in TAKING_PART else shortest
-            for until, said, vote in zip(self._free_from, answered, votes, strict=True)
+            until if counts or vote.answer not in TAKING_PART else shortest
+            for until, counts, vote in zip(self._free_from, replied, votes, strict=True)
         ]
         return sorted(instants)[needed - 1]
 

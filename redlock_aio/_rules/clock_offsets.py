@@ -61,9 +61,11 @@ class Clocks:
         if at_least > at_most:  # its clock has been set
             at_least, at_most = least, most
         self._known[master], self._least[master], self._most[master] = now, at_least, at_most
-        told = [ahead for ahead in map(self.offset, range(len(self._known))) if ahead is not None]
-        self._ahead = median(told)
-        self.spread = max(told) - self._ahead
+        offsets = [
+            ahead for ahead in map(self.offset, range(len(self._known))) if ahead is not None
+        ]
+        self._ahead = median(offsets)
+        self.spread = max(offsets) - self._ahead
 
     def ask_later(self, now: float) -> None:
         """Schedule the next round of TIME after a majority replied; double the interval."""

@@ -122,7 +122,7 @@ class Ticket:
         self._asked[master] = now
         return self._numbers[master]
 
-    def answered(
+    def on_reply(
         self,
         master: int,
         number: int,

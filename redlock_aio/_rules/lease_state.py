@@ -80,17 +80,8 @@ class LeaseState:
     """
 
     __slots__ = (
-        "_epoch",
-        "_promised",
-        "deadline",
-        "due",
-        "ends",
-        "factor",
-        "longest_ttl",
-        "reason",
-        "renewed",
-        "state",
-        "ttl",
+        "_epoch", "_promised", "deadline", "due", "ends", "factor", "longest_ttl", "reason",
+        "renewed", "state", "ttl",
     )  # fmt: skip
 
     def __init__(self, now: float, deadline: float, ttl: int, factor: float, renewed: bool) -> None:

@@ -64,22 +64,22 @@ def packed(metadata: object) -> bytes:
     if wrong := [type(key).__name__ for key in metadata if not isinstance(key, str)]:
         raise TypeError(f"metadata must have str keys, not a {wrong[0]}")
     try:
-        said = json.dumps(
+        data = json.dumps(
             dict(metadata), allow_nan=False, ensure_ascii=False, separators=(",", ":")
         ).encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"metadata must be what JSON can say: {error}") from None
-    if len(said) > MOST_METADATA:
-        raise ValueError(f"metadata must have at most {MOST_METADATA} bytes, not {len(said)}")
-    return said
+    if len(data) > MOST_METADATA:
+        raise ValueError(f"metadata must have at most {MOST_METADATA} bytes, not {len(data)}")
+    return data
 
 
 def named(name: str) -> bytes:
     """Return the part of a value after the token: the *name* of a manager, checked."""
-    said = text(name, name="name")
+    data = text(name, name="name")
     if "{" in name or not name.isprintable():
         raise ValueError("name must have printable characters, and no '{'")
-    return b"@" + said
+    return b"@" + data
 
 
 def fingerprint(value: bytes) -> str:
@@ -101,8 +101,8 @@ def holder(value: bytes) -> Holder:
     name, brace, rest = value[ours.end() :].partition(b"{")
     try:
         metadata = json.loads(brace + rest) if brace else {}
-        said = name.decode()
+        text = name.decode()
     except (ValueError, RecursionError):
         return Holder(who)
     # The name is shown in logs and on terminals, and any program may have written it.
-    return Holder(who, said, metadata) if said.isprintable() else Holder(who)
+    return Holder(who, text, metadata) if text.isprintable() else Holder(who)

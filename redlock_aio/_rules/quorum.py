@@ -87,8 +87,8 @@ class Vote:
     permanent: bool = field(default=False, repr=False, compare=False, kw_only=True)
 
     def __str__(self) -> str:
-        said = f"{self.master}: {self.answer.value}"
-        return f"{said}, {self.detail}" if self.detail else said
+        text = f"{self.master}: {self.answer.value}"
+        return f"{text}, {self.detail}" if self.detail else text
 
 
 def majority(masters: int) -> int:
@@ -133,7 +133,7 @@ class Tally:
         score = f"{self.granted}:{self.against} of {len(self.replies)}"
         return f"<{type(self).__name__} {score}, {self.verdict.name}>"
 
-    def answered(self, master: int, reply: object, /) -> None:
+    def on_reply(self, master: int, reply: object, /) -> None:
         """
         Count the *reply* of the master with this number.
 
@@ -203,5 +203,5 @@ def is_final(votes: Iterable[Vote]) -> bool:
 def is_contended(votes: Iterable[Vote]) -> bool:
     """Return whether a majority answered GRANTED or HELD, so that others held the lock."""
     votes = tuple(votes)
-    answered = sum(vote.answer in (Answer.GRANTED, Answer.HELD) for vote in votes)
-    return answered >= majority(len(votes))
+    on_reply = sum(vote.answer in (Answer.GRANTED, Answer.HELD) for vote in votes)
+    return on_reply >= majority(len(votes))

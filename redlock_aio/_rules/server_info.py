@@ -35,20 +35,20 @@ class ServerInfo:
     def parse(cls, text: bytes) -> "ServerInfo":
         """Parse the reply to ``INFO``."""
         lines = text.decode("utf-8", "replace").splitlines()
-        said = dict(line.split(":", 1) for line in lines if ":" in line)
-        policy = said.get("maxmemory_policy", "noeviction")
-        limited = said.get("maxmemory", "0") != "0"
-        appends = said.get("aof_enabled")
+        fields = dict(line.split(":", 1) for line in lines if ":" in line)
+        policy = fields.get("maxmemory_policy", "noeviction")
+        limited = fields.get("maxmemory", "0") != "0"
+        appends = fields.get("aof_enabled")
         return cls(
-            version=said.get("redis_version", "unknown"),
-            run_id=said.get("run_id", ""),
-            role=said.get("role", "unknown"),
+            version=fields.get("redis_version", "unknown"),
+            run_id=fields.get("run_id", ""),
+            role=fields.get("role", "unknown"),
             evicts=policy if limited and policy != "noeviction" else "",
-            uptime=_number(said.get("uptime_in_seconds", "")),
-            time=_number(said.get("server_time_usec", "")),
-            promoted=bool(said.get("master_replid2", "").strip("0")),
+            uptime=_number(fields.get("uptime_in_seconds", "")),
+            time=_number(fields.get("server_time_usec", "")),
+            promoted=bool(fields.get("master_replid2", "").strip("0")),
             appends=None if appends is None else appends != "0",
-            clustered=said.get("cluster_enabled") == "1",
+            clustered=fields.get("cluster_enabled") == "1",
         )
 
     def in_epoch(self, epoch: int) -> "ServerInfo":

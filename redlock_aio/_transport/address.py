@@ -339,7 +339,7 @@ def _from_url(url: str, *, name: str) -> Address:
     try:
         return Address(ConnectionPool.from_url(url), None)
     except Exception as error:  # noqa: BLE001 - TypeError, ValueError, RedisError, as an option has it
-        said = _WRONG_OPTION.search(str(error))
+        found = _WRONG_OPTION.search(str(error))
     # Raised outside the `except`: the error of redis-py may hold a password, and must not
     # become the context of this one.
-    raise ValueError(f"{name} {urls.wrong_option(url, said and (said[1] or said[2]))}")
+    raise ValueError(f"{name} {urls.wrong_option(url, found and (found[1] or found[2]))}")

@@ -30,7 +30,7 @@ from collections.abc import Callable, Sequence
 import hiredis
 
 from redlock_aio._protocol import commands, replies, request, scripts
-from redlock_aio._protocol.request import Asker, NoReply, Request, Subscription, Trust
+from redlock_aio._protocol.request import NoReply, QuarantineRule, Request, Sender, Subscription
 from redlock_aio._rules import display
 from redlock_aio._rules.quorum import Answer
 
@@ -63,7 +63,7 @@ class Question:
     """A command of the transport itself, such as ``INFO``; await its *reply*."""
 
     __slots__ = ("debt_ttl", "payload", "reply")
-    trust = Trust.FULL
+    in_quarantine = QuarantineRule.COUNT
     needless = 0
 
     def __init__(self, payload: bytes, loop: asyncio.AbstractEventLoop) -> None:
@@ -71,7 +71,7 @@ class Question:
         self.debt_ttl = 0
         self.reply: asyncio.Future[object] = loop.create_future()
 
-    def answered(self, _master: int, reply: object, /) -> None:
+    def on_reply(self, _master: int, reply: object, /) -> None:
         """Set the result of *reply*, unless the waiting task was cancelled."""
         if not self.reply.done():
             self.reply.set_result(reply)
@@ -142,7 +142,7 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._keep: object = None
         self._reader = hiredis.Reader(notEnoughData=_NOT_ENOUGH)
-        self._pending: deque[Asker] = deque()
+        self._pending: deque[Sender] = deque()
         self._received = 0
         self._unparsed = 0
         self._watch: asyncio.TimerHandle | None = None
@@ -178,34 +178,34 @@ class Connection(asyncio.Protocol):
         transport.set_protocol(self)
         _open.add(self)
 
-    def send(self, payload: bytes, askers: Sequence[Asker], /) -> NoReply | None:
+    def send(self, payload: bytes, senders: Sequence[Sender], /) -> NoReply | None:
         """
         Send commands behind all earlier ones; return a `NoReply` if they were not sent.
 
         Args:
             payload: The packed commands, joined.
 
-            askers: The objects that get the replies, one for each command.
+            senders: The objects that get the replies, one for each command.
         """
         transport = self._transport
         if transport is None:
             return NoReply(Answer.UNREACHABLE, self.reason)
         pending = self._pending
-        if len(pending) + len(askers) > MAX_PENDING and not all(map(self._must_be_sent, askers)):
+        if len(pending) + len(senders) > MAX_PENDING and not all(map(self._must_be_sent, senders)):
             self.overdue()
             return request.OVERRUN
         # One step, without an await between: the order of `_pending` is the order on the wire.
-        pending.extend(askers)
+        pending.extend(senders)
         transport.write(payload)
         return None
 
-    def _must_be_sent(self, asker: Asker) -> bool:
+    def _must_be_sent(self, sender: Sender) -> bool:
         # Questions are few, and such releases no more than the commands that were sent
         # before. A release of a command that was not sent (*needless*) would add one for
         # each lock that the other masters grant while this master hangs.
-        if asker.debt_ttl:
-            return not asker.needless >> self._number & 1
-        return isinstance(asker, Question)
+        if sender.debt_ttl:
+            return not sender.needless >> self._number & 1
+        return isinstance(sender, Question)
 
     def data_received(self, data: bytes) -> None:
         """Pass the replies in *data* on to their askers, in order."""
@@ -231,7 +231,7 @@ class Connection(asyncio.Protocol):
             else:
                 # This may run the code of a lock, which may send more, or end this connection.
                 # In the second case `_pending` is empty now, and the check above ends the loop.
-                pending.popleft().answered(number, reply)
+                pending.popleft().on_reply(number, reply)
             try:
                 reply = gets()
             except _NONSENSE as error:
@@ -246,27 +246,27 @@ class Connection(asyncio.Protocol):
         if not replies.is_confirmation(push):
             self._on_push(self._number, push)
         elif pending and isinstance(pending[0], Subscription):
-            pending.popleft().answered(self._number, push)
+            pending.popleft().on_reply(self._number, push)
 
     def _mad(self, error: Exception) -> object:
         self.condemn(f"it does not speak the protocol: {display.harmless(str(error))}")
         return _NOT_ENOUGH
 
     def _take_error(self, reply: Exception) -> None:
-        asker = self._pending.popleft()
+        sender = self._pending.popleft()
         code = str(reply).partition(" ")[0]
-        if code == "NOSCRIPT" and self._try_again(asker):
+        if code == "NOSCRIPT" and self._try_again(sender):
             return
-        if replies.lacks_command(reply) and self._send_instead(asker):
+        if replies.lacks_command(reply) and self._send_instead(sender):
             return
-        asker.answered(self._number, reply)
+        sender.on_reply(self._number, reply)
         if code in ("READONLY", "NOAUTH"):
             # It is a replica now, or has lost the login: connect and examine it again.
             self.condemn(display.harmless(str(reply)))
 
-    def _try_again(self, asker: Asker) -> bool:
+    def _try_again(self, sender: Sender) -> bool:
         """
-        Load the scripts after NOSCRIPT; return True if *asker* will still be answered.
+        Load the scripts after NOSCRIPT; return True if *sender* will still be answered.
 
         A release has not run, and is sent again behind the scripts, but only once: the
         server may forget them again. An extension is not sent again: it would run after
@@ -278,20 +278,20 @@ class Connection(asyncio.Protocol):
             loads = [Question(script.load, self._loop) for script in scripts.SCRIPTS]
             self._loaded = loads[-1].reply
             self.send(b"".join([load.payload for load in loads]), loads)
-        if not asker.debt_ttl or isinstance(asker, Repetition):
+        if not sender.debt_ttl or isinstance(sender, Repetition):
             return False
         # The repetition runs later than the release was sent. That is safe: it deletes only
         # the value of its own token, and no acquisition uses a token twice.
         # A release also reads the holder's key; a waiter needs that read to be tracked.
         caching = Question(commands.CACHING, self._loop)
         again = Repetition(
-            asker.payload, asker.answered, debt_ttl=asker.debt_ttl, needless=asker.needless
+            sender.payload, sender.on_reply, debt_ttl=sender.debt_ttl, needless=sender.needless
         )
         return self.send(caching.payload + again.payload, [caching, again]) is None
 
-    def _send_instead(self, asker: Asker) -> bool:
-        """Send the alternative of *asker*'s command; return True if *asker* will be answered."""
-        instead: Callable[[int], Asker] | None = getattr(asker, "instead", None)
+    def _send_instead(self, sender: Sender) -> bool:
+        """Send the alternative of *sender*'s command; return True if *sender* will be answered."""
+        instead: Callable[[int], Sender] | None = getattr(sender, "instead", None)
         if instead is None:
             return False
         other = instead(self._number)
@@ -395,6 +395,6 @@ class Connection(asyncio.Protocol):
         unanswered = list(self._pending)
         self._pending.clear()
         self._on_lost(reason)
-        silence = NoReply(Answer.UNREACHABLE, reason)
-        for asker in unanswered:
-            asker.answered(self._number, silence)
+        no_reply = NoReply(Answer.UNREACHABLE, reason)
+        for sender in unanswered:
+            sender.on_reply(self._number, no_reply)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from redlock_aio._protocol import replies
-from redlock_aio._protocol.request import Asker, NoReply, Trust
+from redlock_aio._protocol.request import NoReply, QuarantineRule, Sender
 
 MAX_DEBTS = 50_000
 """
@@ -21,7 +21,7 @@ A master that hangs leaves at most one debt for each command that may be unanswe
 (`MAX_PENDING`), and one for each lease that was held then.
 """
 
-Send: TypeAlias = Callable[[bytes, Sequence[Asker]], NoReply | None]
+Send: TypeAlias = Callable[[bytes, Sequence[Sender]], NoReply | None]
 
 DEBT_INTERVAL = 0.2
 """After how many seconds a release that a live connection has not confirmed is repeated."""
@@ -31,7 +31,7 @@ class Debt:
     """One release that a master has not confirmed."""
 
     __slots__ = ("_debts", "debt_ttl", "payload", "underway", "until")
-    trust = Trust.FULL
+    in_quarantine = QuarantineRule.COUNT
     needless = 0
 
     def __init__(self, debts: "Debts", payload: bytes, ttl: int) -> None:
@@ -42,11 +42,11 @@ class Debt:
         self.until: float | None = None
         """When the key has expired on the master; ``None`` without a connection."""
 
-    def answered(self, _number: int, reply: object, /) -> None:
+    def on_reply(self, _number: int, reply: object, /) -> None:
         """Forget the debt if *reply* proves that the value is gone from this master."""
         self.underway = False
         if replies.is_settled(reply):
-            self._debts.paid(self)
+            self._debts.settle_debt(self)
 
 
 class Debts:
@@ -80,7 +80,7 @@ class Debts:
     def __len__(self) -> int:
         return len(self._owed)
 
-    def owe(self, payload: bytes, ttl: int) -> None:
+    def add_debt(self, payload: bytes, ttl: int) -> None:
         """Repeat the release *payload* until it is confirmed, or its key has lived *ttl* ms."""
         debt = Debt(self, payload, ttl)
         self._owed.pop(payload, None)
@@ -97,7 +97,7 @@ class Debts:
             debt.until = self._loop.time() + ttl / 1000
             self._collect_later()
 
-    def paid(self, debt: Debt) -> None:
+    def settle_debt(self, debt: Debt) -> None:
         """Forget a release that the master has confirmed."""
         if self._owed.get(debt.payload) is debt:
             del self._owed[debt.payload]

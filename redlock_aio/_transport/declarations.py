@@ -59,10 +59,10 @@ class Declaration(Question):
         super().__init__(payload, loop)
         self._on_reply = on_reply
 
-    def answered(self, master: int, reply: object, /) -> None:
+    def on_reply(self, master: int, reply: object, /) -> None:
         """Judge *reply*, then pass it on to the waiting task."""
         self._on_reply(master, reply)
-        super().answered(master, reply)
+        super().on_reply(master, reply)
 
 
 class Declarations:
@@ -220,7 +220,7 @@ class Declarations:
         question = Declaration(command, asyncio.get_running_loop(), self._take)
         refused = connection.send(command, [question])
         if refused is not None:
-            question.answered(number, refused)
+            question.on_reply(number, refused)
         connection.overdue()
         return question
 

@@ -12,7 +12,7 @@ from redis.exceptions import (
 )
 
 from redlock_aio._protocol import commands, replies
-from redlock_aio._protocol.request import Asker, NoReply, Request, Trust
+from redlock_aio._protocol.request import NoReply, QuarantineRule, Request, Sender
 from redlock_aio._rules import display
 from redlock_aio._rules.marker import Marker, milliseconds
 from redlock_aio._rules.quorum import Answer
@@ -25,7 +25,7 @@ class MasterError(Exception):
     """A server was reached and must not vote; the text says why."""
 
 
-def info_of(said: object) -> ServerInfo:
+def info_of(reply: object) -> ServerInfo:
     """
     Parse the reply to ``INFO``.
 
@@ -34,19 +34,19 @@ def info_of(said: object) -> ServerInfo:
 
         MasterError: The reply is an error or malformed, or the server must not vote.
     """
-    if isinstance(said, NoReply):
-        raise ConnectionError(said.detail)
-    if isinstance(said, Exception):
-        raise MasterError(str(said))
-    if not isinstance(said, bytes):
-        raise MasterError(f"INFO is answered with a {type(said).__name__}")
-    info = ServerInfo.parse(said)
+    if isinstance(reply, NoReply):
+        raise ConnectionError(reply.detail)
+    if isinstance(reply, Exception):
+        raise MasterError(str(reply))
+    if not isinstance(reply, bytes):
+        raise MasterError(f"INFO is answered with a {type(reply).__name__}")
+    info = ServerInfo.parse(reply)
     if info.objection:
         raise MasterError(info.objection)
     return info
 
 
-def marker_of(said: object) -> Marker | None:
+def marker_of(reply: object) -> Marker | None:
     """
     Return the marker in the reply to `commands.LOOK`, ``None`` if the master has none.
 
@@ -55,19 +55,19 @@ def marker_of(said: object) -> Marker | None:
 
         MasterError: The reply is an error.
     """
-    if isinstance(said, NoReply):
-        raise ConnectionError(said.detail)
-    if isinstance(said, Exception):
-        if str(said).startswith("NOPERM"):
-            raise forbidden(said)
-        raise MasterError(str(said))
-    return read_marker(said)
+    if isinstance(reply, NoReply):
+        raise ConnectionError(reply.detail)
+    if isinstance(reply, Exception):
+        if str(reply).startswith("NOPERM"):
+            raise forbidden(reply)
+        raise MasterError(str(reply))
+    return read_marker(reply)
 
 
-def read_marker(said: object) -> Marker | None:
+def read_marker(reply: object) -> Marker | None:
     """Return the marker in a reply; ``None`` for any other reply."""
     # The reply of GETRANGE for a missing key is an empty string.
-    return Marker.parse(said if isinstance(said, bytes) and said else None)
+    return Marker.parse(reply if isinstance(reply, bytes) and reply else None)
 
 
 def carried(marker: M, outlives: float) -> M:
@@ -102,24 +102,28 @@ def forbidden(error: Exception) -> MasterError:
     )
 
 
-def muted(asker: Asker, silence: NoReply) -> Request:
+def muted(sender: Sender, no_reply: NoReply) -> Request:
     """
-    Wrap the request of *asker* for a quarantined master: most replies count as *silence*.
+    Wrap the request of *sender* for a quarantined master: most replies count as *no_reply*.
 
     A grant of such a master, and a missing key there, prove nothing: it may have forgotten
     locks. A reply that another client has the lock counts all the same: it can only end a
     lease, or refuse one. An asker that recognises such replies has a method
     ``is_refusal(reply)``.
     """
-    trust = asker.trust
-    is_refusal: Callable[[object], bool] = getattr(asker, "is_refusal", _never)
+    in_quarantine = sender.in_quarantine
+    is_refusal: Callable[[object], bool] = getattr(sender, "is_refusal", _never)
 
     def on_reply(master: int, reply: object) -> None:
-        counts = reply != 0 if trust is Trust.IF_FOUND else is_refusal(reply)
-        asker.answered(master, reply if counts else silence)
+        counts = reply != 0 if in_quarantine is QuarantineRule.COUNT_IF_FOUND else is_refusal(reply)
+        sender.on_reply(master, reply if counts else no_reply)
 
     return Request(
-        asker.payload, on_reply, debt_ttl=asker.debt_ttl, needless=asker.needless, trust=trust
+        sender.payload,
+        on_reply,
+        debt_ttl=sender.debt_ttl,
+        needless=sender.needless,
+        in_quarantine=in_quarantine,
     )
 
 
@@ -128,20 +132,22 @@ def _never(_reply: object) -> bool:
 
 
 def mute(
-    send: Callable[[bytes, Sequence[Asker]], NoReply | None],
+    send: Callable[[bytes, Sequence[Sender]], NoReply | None],
     payload: bytes,
-    askers: Sequence[Asker],
-    silence: NoReply,
+    senders: Sequence[Sender],
+    no_reply: NoReply,
 ) -> NoReply | None:
     """
-    Send commands to a master without a vote; return *silence* if one must not be sent there.
+    Send commands to a master without a vote; return *no_reply* if one must not be sent there.
 
     Args:
-        silence: The vote of the master, with the reason.
+        no_reply: The vote of the master, with the reason.
     """
-    if any(asker.trust is Trust.NONE for asker in askers):
-        return silence
-    return send(payload, [a if a.trust is Trust.FULL else muted(a, silence) for a in askers])
+    if any(sender.in_quarantine is QuarantineRule.REFUSE for sender in senders):
+        return no_reply
+    count = QuarantineRule.COUNT
+    wrapped = [s if s.in_quarantine is count else muted(s, no_reply) for s in senders]
+    return send(payload, wrapped)
 
 
 def why(error: Exception, secrets: tuple[str, ...], patience: float) -> NoReply:
@@ -160,8 +166,8 @@ def why(error: Exception, secrets: tuple[str, ...], patience: float) -> NoReply:
         text = f"it must be Redis {replies.OLDEST_SERVER} or newer, or any Valkey: {text}"
     elif isinstance(error, AuthenticationError):
         text = f"authentication failed: {text}"
-    said = isinstance(error, MasterError | ResponseError | AuthenticationError | AuthorizationError)
-    if not said:
+    from_server = MasterError | ResponseError | AuthenticationError | AuthorizationError
+    if not isinstance(error, from_server):
         return NoReply(Answer.UNREACHABLE, text + hint)
     if isinstance(error, AuthenticationError):
         # A password that was given stays wrong. Without one it is missing, or comes from a

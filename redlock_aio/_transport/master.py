@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
 from redlock_aio._protocol import commands, replies, request, scripts
-from redlock_aio._protocol.request import Asker, NoReply
+from redlock_aio._protocol.request import NoReply, Sender
 from redlock_aio._rules.quarantine import MEMBER
 from redlock_aio._rules.quorum import Answer, Vote
 from redlock_aio._rules.roundtrips import RoundTrips
@@ -39,7 +39,7 @@ FIRST_DELAY, LONGEST_DELAY = 0.02, 0.5
 TASK_NAME = "redlock_aio "
 """How the name of a master's task begins."""
 
-UNTOLD = "it does not let us be told of changes (client|tracking), so a flush is seen late"
+NO_TRACKING = "it does not let us be told of changes (client|tracking), so a flush is seen late"
 
 
 class MasterContext(NamedTuple):
@@ -92,7 +92,7 @@ class Master:
         self._context = context
         self._on_push = on_push = context.on_push
         self._tell = tell = context.tell
-        self._told = NoReply(Answer.GRANTED)
+        self._reported = NoReply(Answer.GRANTED)
         judged = self._judged
         self._route = route = route_to(dialler, context.clock, changed=judged, tell=tell)
         self._sentry: Sentry | None = None
@@ -103,7 +103,7 @@ class Master:
         self._dial_timeout = self._patience
         self._loop = asyncio.get_running_loop()
         self._connection: Connection | None = None
-        self._silence = NoReply(Answer.UNREACHABLE, "connecting")
+        self._no_reply = NoReply(Answer.UNREACHABLE, "connecting")
         self._run_id = ""
         self._cautioned = ""
         self.can_free = True
@@ -113,14 +113,14 @@ class Master:
         self.debts = Debts(
             self._loop,
             overdue=self.overdue,
-            warn=lambda said: tell(False, f"{self.name}: {said}"),
+            warn=lambda text: tell(False, f"{self.name}: {text}"),
         )
         self._closing = False
         self.reached: asyncio.Future[None] = self._loop.create_future()
         """Done as soon as it is known whether the master is up."""
         self.tried: asyncio.Future[None] = self._loop.create_future()
         """Done as soon as it is known whether the master votes."""
-        self.send: Callable[[bytes, Sequence[Asker]], NoReply | None] = self._refuse
+        self.send: Callable[[bytes, Sequence[Sender]], NoReply | None] = self._refuse
         """Send commands behind all earlier ones; return a `NoReply` if they were not sent."""
         self._task = self._loop.create_task(self._serve(), name=f"{TASK_NAME}{self.name}")
         self._task.add_done_callback(lambda _task: self._ended(context.never_began))
@@ -131,7 +131,7 @@ class Master:
     @property
     def reason(self) -> str:
         """Why the master has no vote, empty if it has one."""
-        return self.quarantine if self.up else self._silence.detail
+        return self.quarantine if self.up else self._no_reply.detail
 
     @property
     def _patience(self) -> float:
@@ -163,8 +163,8 @@ class Master:
         """How often the present connection has received data; it rises while the master answers."""
         return self._connection.received if self._connection is not None else 0
 
-    def _refuse(self, _payload: bytes, _askers: Sequence[Asker], /) -> NoReply:
-        return self._silence
+    def _refuse(self, _payload: bytes, _askers: Sequence[Sender], /) -> NoReply:
+        return self._no_reply
 
     def overdue(self) -> NoReply:
         """Called when a reply is overdue: watch the connection, and return the vote instead."""
@@ -173,9 +173,9 @@ class Master:
         slow = self._trips.too_slow(self._number)
         return NoReply(Answer.TIMED_OUT, slow) if slow else request.TIMED_OUT
 
-    def owe(self, payload: bytes, ttl: int) -> None:
+    def add_debt(self, payload: bytes, ttl: int) -> None:
         """Repeat the release *payload* until confirmed; its key may live *ttl* ms. See `Debts`."""
-        self.debts.owe(payload, ttl)
+        self.debts.add_debt(payload, ttl)
 
     async def _serve(self) -> None:
         """Keep the master connected until cancelled."""
@@ -223,7 +223,7 @@ class Master:
             else:
                 failures = 0
                 if not task.cancelling():
-                    await (down if self._sentry is None else self._sentry.stay(down))
+                    await (down if self._sentry is None else self._sentry.monitor(down))
                 self._is_known()  # it does not vote now
             if self._sentry is not None and self._sentry.at_once:
                 self._sentry.at_once = False
@@ -250,7 +250,7 @@ class Master:
             self._number,
             self._loop,
             condemn_after=self._patience,
-            on_push=self._on_push if self._sentry is None else self._sentry.heard,
+            on_push=self._on_push if self._sentry is None else self._sentry.on_push,
             on_lost=lost,
         )
         connection.adopt(transport, keep)
@@ -305,7 +305,7 @@ class Master:
         wishes = [Question(wish, self._loop) for wish in (commands.TRACKING, commands.CAN_FREE)]
         if self._sentry is not None:
             wishes += [Question(wish, self._loop) for wish in self._sentry.questions]
-            self._sentry.meet(connection)
+            self._sentry.attach(connection)
         sent, every = self._loop.time(), [*questions, *wishes]
         connection.send(b"".join([question.payload for question in every]), every)
         await questions[0].reply
@@ -328,7 +328,7 @@ class Master:
         cautions = [
             info.caution,
             info.forgets if self._context.vouched else "",
-            UNTOLD if untold else "",
+            NO_TRACKING if untold else "",
         ]
         caution = "; ".join(filter(None, cautions))
         if caution and caution != self._cautioned:
@@ -337,27 +337,27 @@ class Master:
         if self._sentry is not None:
             await self._sentry.examine(connection, info, [await w.reply for w in wishes[2:]])
 
-    def _report(self, silence: NoReply) -> None:
+    def _report(self, no_reply: NoReply) -> None:
         """Report that the master is up or down, unless that was reported last."""
-        if silence != self._told:
-            self._told = silence
-            good = silence.answer is Answer.GRANTED
-            vote = Vote(self.name, silence.answer, silence.detail)
+        if no_reply != self._reported:
+            self._reported = no_reply
+            good = no_reply.answer is Answer.GRANTED
+            vote = Vote(self.name, no_reply.answer, no_reply.detail)
             self._tell(good, f"{self.name}: connected again" if good else str(vote))
             if not good:  # whether one that is up votes is not known yet
                 self._context.on_state(vote)
 
-    def _step_down(self, silence: NoReply) -> None:
+    def _step_down(self, no_reply: NoReply) -> None:
         if self._connection is not None:
             self._on_push(self._number, replies.GONE)
         self._connection = None
         self._trips.forget(self._number)
         self.send = self._refuse
-        self._silence = silence
+        self._no_reply = no_reply
         if self._sentry is not None:
             self._sentry.gone()
         if not self._closing and (self._sentry is None or not self._sentry.at_once):
-            self._report(silence)
+            self._report(no_reply)
         if self._context.neighbours.get(self._run_id) is self:
             del self._context.neighbours[self._run_id]
 
@@ -366,7 +366,7 @@ class Master:
             self._step_down(NoReply(Answer.UNREACHABLE, reason))
         self.debts.lost()
 
-    def heard(self) -> asyncio.Future[object] | None:
+    def drained(self) -> asyncio.Future[object] | None:
         """Send PING, whose reply follows those to all earlier commands; ``None`` if not sent."""
         question = Question(commands.PING, self._loop)
         return question.reply if self.send(question.payload, [question]) is None else None

@@ -85,9 +85,9 @@ class Guard:
         for sentry, marker, (marked, _) in zip(sentries, found, replies, strict=True):
             if new and marker is not None and sentry.state is UNDECIDED:
                 if marker.lasts < milliseconds(state.lasts):
-                    sentry.doubt()  # a program with a shorter quarantine has marked it
+                    sentry.recheck_soon()  # a program with a shorter quarantine has marked it
                 else:
-                    sentry.stand(Verdict(MEMBER), marker)
+                    sentry.set_verdict(Verdict(MEMBER), marker)
             elif not new and marked == GRANTED:
                 sentry.ask_for(quarantine.not_new(sentry.info, sentry.lasts, certain=True))
-                sentry.doubt()  # masters do not push a client's own changes to it
+                sentry.recheck_soon()  # masters do not push a client's own changes to it

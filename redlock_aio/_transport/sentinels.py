@@ -25,7 +25,7 @@ from typing import Any
 
 from redlock_aio._protocol import confirmation
 from redlock_aio._protocol.confirmation import Configuration, Confirmation
-from redlock_aio._protocol.request import Asker, NoReply, Subscription
+from redlock_aio._protocol.request import NoReply, Sender, Subscription
 from redlock_aio._rules.quorum import Answer
 from redlock_aio._rules.server_info import ServerInfo
 from redlock_aio._transport.address import AnyDialler, Dialler, ServiceDialler
@@ -62,12 +62,12 @@ class ConfirmedConnection(Connection):
         self.configuration = configuration
         self.confirmed_until = -math.inf
 
-    def send(self, payload: bytes, askers: Sequence[Asker], /) -> NoReply | None:
+    def send(self, payload: bytes, senders: Sequence[Sender], /) -> NoReply | None:
         """As `Connection.send` while confirmed; otherwise as for a master without a vote."""
         sentinels = self._sentinels
         if sentinels.clock() <= self.confirmed_until:
-            return super().send(payload, askers)
-        return mute(super().send, payload, askers, sentinels.silence)
+            return super().send(payload, senders)
+        return mute(super().send, payload, senders, sentinels.no_reply)
 
 
 class Route:
@@ -162,9 +162,9 @@ class Sentinels(Route):
         self._connection: ConfirmedConnection | None = None
         self._dialled: Configuration | None = None
         self._is_confirmed = False
-        self._silence: NoReply | None = None
+        self._no_reply: NoReply | None = None
         self._asked: asyncio.Future[None] = self._loop.create_future()
-        self._answered: asyncio.Future[None] = self._loop.create_future()
+        self._next_answer: asyncio.Future[None] = self._loop.create_future()
         self._tasks = [
             self._loop.create_task(self._ask(number, each), name=f"redlock_aio {each}")
             for number, each in enumerate(dialler.sentinels)
@@ -183,11 +183,11 @@ class Sentinels(Route):
         return self._confirmation.describe(connection.configuration, now)
 
     @property
-    def silence(self) -> NoReply:
+    def no_reply(self) -> NoReply:
         """The vote of a server that is not confirmed."""
-        if self._silence is None:  # cached until the next answer
-            self._silence = NoReply(Answer.QUARANTINED, self.detail)
-        return self._silence
+        if self._no_reply is None:  # cached until the next answer
+            self._no_reply = NoReply(Answer.QUARANTINED, self.detail)
+        return self._no_reply
 
     def identified(self, info: ServerInfo) -> ServerInfo:
         """Return *info* with the configuration epoch in which the server was dialled."""
@@ -210,7 +210,7 @@ class Sentinels(Route):
             left = ends - self._loop.time()
             if left <= 0:
                 raise ConnectionError(self._confirmation.describe(None, self.clock()))
-            await asyncio.wait([self._answered], timeout=left)
+            await asyncio.wait([self._next_answer], timeout=left)
         self._dialled = found
         return await self._service.dial_to(found.host, found.port)
 
@@ -278,7 +278,7 @@ class Sentinels(Route):
         for reply in replies:
             if isinstance(reply, NoReply):
                 raise ConnectionError(reply.detail)
-        self._confirmation.answered(number, confirmation.read_answer(replies, asked_at))
+        self._confirmation.on_answer(number, confirmation.read_answer(replies, asked_at))
         self._conclude()
 
     def _pushed(self, _number: int, push: object) -> None:
@@ -289,9 +289,9 @@ class Sentinels(Route):
 
     def _conclude(self) -> None:
         """Re-evaluate after an answer or a time-out: wake dials, mute or end the connection."""
-        self._answered.set_result(None)
-        self._answered = self._loop.create_future()
-        self._silence = None
+        self._next_answer.set_result(None)
+        self._next_answer = self._loop.create_future()
+        self._no_reply = None
         caution = self._confirmation.caution
         if caution and caution != self._cautioned:
             self._tell(False, f"{self._service}: {caution}")

@@ -18,7 +18,7 @@ import random
 from collections.abc import Awaitable, Callable, Sequence
 
 from redlock_aio._protocol import commands, replies
-from redlock_aio._protocol.request import Asker, NoReply
+from redlock_aio._protocol.request import NoReply, Sender
 from redlock_aio._rules import display, quarantine
 from redlock_aio._rules.marker import Marker, milliseconds
 from redlock_aio._rules.quarantine import MEMBER, QUARANTINED, UNDECIDED, Verdict
@@ -94,8 +94,8 @@ class Sentry:
         self._outlives = route.outlives
         self._connection: Connection | None = None
         self._wake: asyncio.Future[None] | None = None
-        self._doubt = False
-        self._stood = 0
+        self._recheck = False
+        self._verdicts = 0
         self._rereads = 0
         self._until = 0.0
         self._started = 0.0
@@ -103,8 +103,8 @@ class Sentry:
         self._reason = quarantine.Reason.NONE
         self.objection = ""
         """Why `Declarations` refuse the vote of a member, empty if they do not."""
-        self._silence = NoReply(Answer.QUARANTINED)
-        self._said_at = -math.inf
+        self._no_reply = NoReply(Answer.QUARANTINED)
+        self._described_at = -math.inf
         self.info: ServerInfo
         self._peer = Peer(lambda: self.is_old, self.outlasted, self.refuse)
         guard.peers.append(self._peer)
@@ -147,18 +147,18 @@ class Sentry:
         """For how many more seconds the master has no vote."""
         return self._until - self._guard.clock()
 
-    def send(self, payload: bytes, askers: Sequence[Asker], /) -> NoReply | None:
+    def send(self, payload: bytes, senders: Sequence[Sender], /) -> NoReply | None:
         """Send what a master without a vote may get; return a `NoReply` if nothing is sent."""
         now = self._guard.clock()
-        if now > self._said_at + SAME_WORDS:
-            self._said_at = now
-            self._silence = NoReply(Answer.QUARANTINED, self.detail)
-        connection, silence = self._connection, self._silence
-        return silence if connection is None else mute(connection.send, payload, askers, silence)
+        if now > self._described_at + SAME_WORDS:
+            self._described_at = now
+            self._no_reply = NoReply(Answer.QUARANTINED, self.detail)
+        connection, no_reply = self._connection, self._no_reply
+        return no_reply if connection is None else mute(connection.send, payload, senders, no_reply)
 
     # Examination of the server and its marker.
 
-    def meet(self, connection: Connection) -> None:
+    def attach(self, connection: Connection) -> None:
         """Use *connection* from now on, so that no push is missed before the marker is read."""
         self._connection = connection
 
@@ -197,14 +197,14 @@ class Sentry:
             declared = sets.join(number, info, connection, replies[0])
             await self._judge(self._identified(info), marker)
             await sets.joined(number, connection, declared)  # no vote before
-            if self._doubt:  # the marker was changed while the set was declared
-                self._doubt = False
+            if self._recheck:  # the marker was changed while the set was declared
+                self._recheck = False
                 await self._look()
         except BaseException:
             self.gone()
             raise
 
-    async def stay(self, down: asyncio.Future[None]) -> None:
+    async def monitor(self, down: asyncio.Future[None]) -> None:
         """
         Examine the master again and again until its connection is *down*.
 
@@ -227,10 +227,10 @@ class Sentry:
     async def _rest(self, down: asyncio.Future[None]) -> None:
         """Wait until the next examination is due or doubt arises, or the connection is *down*."""
         wait = self._pause()
-        if not self._doubt:
+        if not self._recheck:
             self._wake = wake = asyncio.get_running_loop().create_future()
             await asyncio.wait([down, wake], timeout=wait, return_when="FIRST_COMPLETED")
-        self._doubt = False
+        self._recheck = False
 
     def _pause(self) -> float:
         """Return after how many seconds to look again; settle if quick rereads have not helped."""
@@ -246,7 +246,7 @@ class Sentry:
         connection = self._connection
         if connection is None:
             return
-        stood = self._stood
+        verdicts = self._verdicts
         await self._guard.declarations.look(self._number, connection)
         loop = asyncio.get_running_loop()
         packed = (commands.INFO, commands.CACHING, commands.LOOK)
@@ -257,7 +257,7 @@ class Sentry:
         found = carried(marker_of(await marker.reply), self._outlives)
         if self._connection is not connection:
             return
-        if stood != self._stood or (self.state is UNDECIDED and self._guard.founding):
+        if verdicts != self._verdicts or (self.state is UNDECIDED and self._guard.founding):
             return  # a new set was, or is being, founded: this program may have written the marker
         if self.state is MEMBER:
             verdict = self._verdict(now, found)
@@ -297,7 +297,7 @@ class Sentry:
             verdict = self._verdict(info, marker)
             if isinstance(marked, Exception) and verdict.state is MEMBER:
                 must_carry(marker, self.lasts, marked)
-        self.stand(verdict, marker)
+        self.set_verdict(verdict, marker)
 
     def ask_for(self, verdict: Verdict) -> tuple[Question, Question] | None:
         """Write the marker of *verdict* and read it back; ``None`` if it has none to write."""
@@ -318,11 +318,11 @@ class Sentry:
             guard.seen[number], self.info, marker, verdict, guard.clock()
         )
 
-    def stand(self, verdict: Verdict, marker: Marker | None) -> None:
+    def set_verdict(self, verdict: Verdict, marker: Marker | None) -> None:
         """Set the state and the end of the quarantine by *verdict*, for which *marker* was read."""
         self._remember(verdict, marker)
         before, self.state = self.state, verdict.state
-        self._stood += 1
+        self._verdicts += 1
         self._until = self._guard.clock() + verdict.seconds
         objection = self._guard.declarations.objection(self._number)
         self.objection = objection if verdict.state is MEMBER else ""
@@ -331,7 +331,7 @@ class Sentry:
             self._until = self._guard.clock() + random.uniform(*REFUSED)  # noqa: S311 - no secret
         self._reason = verdict.reason
         self._forgot_at = self._guard.clock() - quarantine.since_forgot(self.info, marker)
-        self._said_at = -math.inf
+        self._described_at = -math.inf
         if verdict.state is not UNDECIDED:
             self.settled = True
         if before is not self.state:
@@ -346,21 +346,21 @@ class Sentry:
         """
         if self.state is MEMBER and self._guard.clock() < self._forgot_at + self.lasts:
             self._again("it may have forgotten locks of a program with a longer max_ttl")
-        self.doubt()
+        self.recheck_soon()
 
-    def heard(self, number: int, push: object) -> None:
+    def on_push(self, number: int, push: object) -> None:
         """Called with each push: a flush ends the connection, a changed marker is examined."""
         changed = replies.changed(push)
         if changed is None:
             self._again("its keys were flushed")
             return
         if commands.MARKER in changed:
-            self.doubt()
+            self.recheck_soon()
         self._on_push(number, push)
 
-    def doubt(self) -> None:
+    def recheck_soon(self) -> None:
         """Examine the marker soon."""
-        self._doubt = True
+        self._recheck = True
         if self._wake is not None and not self._wake.done():
             self._wake.set_result(None)
 
@@ -368,7 +368,7 @@ class Sentry:
         """End the vote of the master, and of replies underway; called for every master."""
         if self.state is MEMBER:
             self._again(self._guard.declarations.refusal)
-        self.doubt()  # the next look withdraws the declared set there
+        self.recheck_soon()  # the next look withdraws the declared set there
 
     def _again(self, reason: str) -> None:
         """End the connection, so that no reply underway counts, and dial again at once."""

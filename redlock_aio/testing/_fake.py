@@ -201,14 +201,14 @@ class FakeMaster(Commands):
             return  # `cut` has dropped it
         transport, data = self._inbox.popleft()
         transport.reader.feed(data)
-        said = bytearray()
+        replies = bytearray()
         self._serves = transport
         while (command := transport.reader.gets()) is not _NOT_ENOUGH:
-            said += encode(self.execute(command, transport.listener))
-            said += self._behind
+            replies += encode(self.execute(command, transport.listener))
+            replies += self._behind
             self._behind.clear()
         self._serves = None
-        self._say(transport, bytes(said))
+        self._say(transport, bytes(replies))
 
     def push(self, transport: _FakeTransport, push: Push) -> None:
         """Send a push over a connection, behind the reply to the command that caused it."""

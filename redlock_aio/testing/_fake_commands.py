@@ -140,7 +140,7 @@ class Commands(KeyCommands):
         return Status(b"PONG")
 
     def _do_info(self) -> object:
-        said = {
+        fields = {
             "redis_version": "7.0.0",
             "run_id": self.run_id,
             "role": self.role,
@@ -149,7 +149,7 @@ class Commands(KeyCommands):
             "master_replid2": ("1" if self.replica_before else "0") * 40,
             "aof_enabled": 0,
         }
-        return "".join(f"{key}:{value}\r\n" for key, value in said.items()).encode()
+        return "".join(f"{key}:{value}\r\n" for key, value in fields.items()).encode()
 
     def _clock(self) -> int:
         """Return the time on its clock, in microseconds."""

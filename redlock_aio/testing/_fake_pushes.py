@@ -22,11 +22,11 @@ class PushReceiver:
     One connection as the target of pushes.
 
     Args:
-        hear: Called with each push.
+        on_push: Called with each push.
     """
 
-    def __init__(self, hear: Callable[[Push], None]) -> None:
-        self.hear = hear
+    def __init__(self, on_push: Callable[[Push], None]) -> None:
+        self.on_push = on_push
         self.tracking = False
         self.caching = False
         self.channels: dict[bytes, None] = {}
@@ -88,7 +88,7 @@ class Pushes:
         self._unwatch(key)
         for listener in self._remembered.pop(key, ()):
             if listener is not self.speaker:
-                listener.hear(Push([b"invalidate", [key]]))
+                listener.on_push(Push([b"invalidate", [key]]))
 
     def flushed(self) -> None:
         """Push to all connections with tracking, the speaker too, that all keys are gone."""
@@ -96,7 +96,7 @@ class Pushes:
             self._unwatch(key)
         self._remembered.clear()
         for listener in list(self._tracking):
-            listener.hear(Push([b"invalidate", None]))
+            listener.on_push(Push([b"invalidate", None]))
 
     def subscribe(self, channel: bytes) -> Push:
         """Subscribe the speaker to *channel*; return the confirmation."""
@@ -119,7 +119,7 @@ class Pushes:
         """Push *message* to all subscribers of *channel*; return their number."""
         listeners = self._subscribed.get(channel, {})
         for listener in listeners:
-            listener.hear(Push([b"message", channel, message]))
+            listener.on_push(Push([b"message", channel, message]))
         return len(listeners)
 
     def forget(self, listener: PushReceiver) -> None:

@@ -12,7 +12,7 @@ import redis
 from redlock_aio import Lease, Redlock, Retry
 from redlock_aio._engine.wait.local_queue import LocalQueue
 from redlock_aio._engine.wait.wakeup import Watch
-from redlock_aio._protocol.primitives import Key
+from redlock_aio._protocol.primitives import Mutex
 
 TIMEOUT = 1_500
 """
@@ -112,12 +112,12 @@ def up(redlock: Redlock) -> int:
 def detail(redlock: Redlock, number: int) -> str:
     """Return why one master has no vote."""
     master = redlock._opener.session().links[number]
-    return "" if master.up else f"{master._silence.answer.name} {master._silence.detail}"
+    return "" if master.up else f"{master._no_reply.answer.name} {master._no_reply.detail}"
 
 
 def line(redlock: Redlock, name: str = "r") -> LocalQueue:
     """Return who wants *name* in a manager that has been used."""
-    return redlock._opener.session().local_queues.of(Key(name.encode()))
+    return redlock._opener.session().local_queues.of(Mutex(name.encode()))
 
 
 def listens(redlock: Redlock, name: str = "r") -> bool:
@@ -147,7 +147,7 @@ def own_keys(masters: Iterable[RealMaster]) -> list[str]:
 async def heard(redlock: Redlock) -> None:
     """Wait until the masters have answered all that was sent so far."""
     redlock._opener.session().masters.flush()
-    answers = [answer for master in redlock._opener.session().links if (answer := master.heard())]
+    answers = [answer for master in redlock._opener.session().links if (answer := master.drained())]
     async with asyncio.timeout(5):
         await asyncio.gather(*answers)
 

@@ -13,7 +13,7 @@ import redis
 from redlock_aio import Answer, Holder, LockNotAcquiredError, QuorumUnavailableError, Redlock
 from redlock_aio._engine.attempt import agree
 from redlock_aio._engine.hold.restoration import Restoration
-from redlock_aio._protocol.primitives import Counter
+from redlock_aio._protocol.primitives import FencingCounter
 from redlock_aio.testing import EmbeddedMaster
 
 from .helpers import TIMEOUT, call, gone, listens, own_keys, put, queued, until, up, waiting
@@ -109,7 +109,7 @@ async def everything_works(url: str, master: EmbeddedMaster, patience: float = S
                 return False
         if not gone([master], "app:r"):
             return False
-        heard = redlock._opener.session().links[0].heard()
+        heard = redlock._opener.session().links[0].drained()
         return heard is not None and not isinstance(await heard, Exception)
     except QuorumUnavailableError:
         return False
@@ -254,7 +254,7 @@ async def fencing_works(url: str, master: EmbeddedMaster) -> bool:
         async with redlock.lock("app:r", ttl=5_000, wait=0) as lease:
             agreed = await agree(
                 redlock._opener.session().masters,
-                Counter((b"app:r",), 0),
+                FencingCounter((b"app:r",), 0),
                 lease.token.encode(),
                 [lease.fencing_token],
             )

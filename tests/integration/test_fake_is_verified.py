@@ -19,8 +19,8 @@ import redis
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from redlock_aio._protocol import commands, lock_state, revocation, scripts
-from redlock_aio._protocol.lease_export import Handed, adoption
-from redlock_aio._protocol.primitives import Counter, Key, Keys
+from redlock_aio._protocol.lease_export import ExportedLease, adoption
+from redlock_aio._protocol.primitives import FencingCounter, JointMutex, Mutex
 from redlock_aio._protocol.scripts import pack
 from redlock_aio._rules.server_info import ServerInfo
 from redlock_aio.testing import EmbeddedMaster, FakeMaster
@@ -37,7 +37,7 @@ STRINGS = [b"r", b'it\'s {x} "y"', "ключ🔒".encode(), b"\\n", b"%s%n", b"x
 LOCKS = STRINGS[:2]
 QUEUES = commands.queue_keys(*LOCKS)[:2]
 LIVES = commands.queue_keys(*LOCKS)[2:]
-COUNTERS = Counter(LOCKS, 0).keys
+COUNTERS = FencingCounter(LOCKS, 0).keys
 KEYS = [*STRINGS, *QUEUES, *LIVES, *COUNTERS]
 
 TOKENS = [b"a" * 40, b"b" * 40]
@@ -246,7 +246,7 @@ any_command = st.one_of(
     command(b"TIME"),
     command(b"NONSENSE"),
     # As a client sends them.
-    st.builds(Key.acquire, strings.map(Key), tokens, ttls),
+    st.builds(Mutex.acquire, strings.map(Mutex), tokens, ttls),
     st.builds(pack, st.just(b"SET"), keys, tokens, st.just(b"NX")),
     st.builds(pack, st.just(b"SET"), keys, st.just(b"x" * 5_000)),
     st.builds(pack, st.sampled_from([b"GET", b"PTTL", b"DEL", b"TYPE"]), keys),
@@ -335,7 +335,13 @@ def queued(keys: tuple[bytes, ...]) -> tuple[bytes, ...]:
 
 
 def enqueue(
-    counter: Counter, keys: tuple[bytes, ...], *, fenced: bool, at: int, proposal: int, **how: int
+    counter: FencingCounter,
+    keys: tuple[bytes, ...],
+    *,
+    fenced: bool,
+    at: int,
+    proposal: int,
+    **how: int,
 ) -> bytes:
     token, member, ttl = TOKENS[how["token"]], MEMBERS[how["member"]], how["ttl"]
     return commands.enqueue(
@@ -347,16 +353,16 @@ def enqueue(
     )  # fmt: skip
 
 
-def handed(value: bytes, ttl: int, fence: int) -> Handed:
-    return Handed(("r",), value, ttl, 0.0, ttl, "", fence)
+def handed(value: bytes, ttl: int, fence: int) -> ExportedLease:
+    return ExportedLease(("r",), value, ttl, 0.0, ttl, "", fence)
 
 
 @st.composite
 def requests(draw: st.DrawFn) -> bytes:
     """Build one request about one lock or two, as the library makes them."""
     names = draw(st.sampled_from([(LOCKS[0],), (LOCKS[1],), tuple(LOCKS)]))
-    lock = Key(names[0]) if len(names) == 1 else Keys(map(Key, names))
-    counter = Counter(names, draw(st.sampled_from([ANY_LEAD] * 9 + [7_000_000])))
+    lock = Mutex(names[0]) if len(names) == 1 else JointMutex(map(Mutex, names))
+    counter = FencingCounter(names, draw(st.sampled_from([ANY_LEAD] * 9 + [7_000_000])))
     token, other, ttl = draw(tokens), draw(tokens), draw(ttls)
     number, ceiling = draw(numbers), draw(numbers)
     at = draw(st.sampled_from([AT_ANY_TIME] * 6 + [AT_NO_TIME]))
@@ -380,7 +386,11 @@ def requests(draw: st.DrawFn) -> bytes:
             most=draw(st.integers(1, 4)),
         ),
         "leave": lambda: commands.leave(
-            queued(names), token, draw(members), stay=draw(st.booleans()), keep=draw(st.booleans())
+            queued(names),
+            token,
+            draw(members),
+            keep_place=draw(st.booleans()),
+            keep_key=draw(st.booleans()),
         ),
         "inspect": lambda: lock_state.inspect(names[0]),
         "revoke": lambda: revocation.revoke(names[0], token, other, ttl),

@@ -10,7 +10,7 @@ import pytest
 
 from redlock_aio._protocol import commands, scripts
 from redlock_aio._protocol.commands import CACHING, TRACKING
-from redlock_aio._protocol.primitives import Counter
+from redlock_aio._protocol.primitives import FencingCounter
 from redlock_aio._protocol.scripts import pack
 from redlock_aio.testing import EmbeddedMaster, FakeMaster
 
@@ -59,15 +59,15 @@ def enqueue(token: bytes, member: bytes, *, most: int = 9, lives: int = LONG) ->
     )
 
 
-def leave(token: bytes, member: bytes, *, stay: bool = False) -> bytes:
-    return commands.leave(KEYS, token, member, stay=stay)
+def leave(token: bytes, member: bytes, *, keep_place: bool = False) -> bytes:
+    return commands.leave(KEYS, token, member, keep_place=keep_place)
 
 
 LOOK = CACHING + commands.look(b"k")
 EXTEND = commands.extend(b"k", TOKEN, LONG)
 MINE = commands.acquire(b"k", TOKEN, LONG)
 THEIRS = commands.acquire(b"k", OTHERS, LONG)
-COUNTER = Counter((b"k",), 2**53)
+COUNTER = FencingCounter((b"k",), 2**53)
 FENCE = 2**51
 MY_FENCED = COUNTER.acquire(TOKEN, LONG, FENCE, 2**52)
 COUNT = pack(b"SET", COUNTER.keys[0], b"7")

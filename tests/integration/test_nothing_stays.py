@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from redlock_aio import Redlock
-from redlock_aio._engine.wait.local_queue import IDLE_LINES
+from redlock_aio._engine.wait.local_queue import IDLE_QUEUES
 
 from .helpers import RealMaster, call, connected, own_keys, until
 
@@ -47,7 +47,7 @@ async def test_contended_locks_leave_nothing(masters: list[RealMaster], keys: in
 
 async def test_names_that_are_used_once_are_forgotten(redlock: Redlock) -> None:
     """48: who wanted them is remembered for some of them, however many there are."""
-    for number in range(5 * IDLE_LINES):
+    for number in range(5 * IDLE_QUEUES):
         async with redlock.lock(f"r{number}", fair=number % 5 == 0):
             pass
-        assert len(redlock._opener.session().local_queues.by_key) <= 2 * IDLE_LINES
+        assert len(redlock._opener.session().local_queues.by_key) <= 2 * IDLE_QUEUES

@@ -144,7 +144,7 @@ class Waiting:
         if replies:
             ticket = self._ticket(columns, w)
             number, said = replies[0]
-            ticket.answered(i, number, STANDINGS[said])
+            ticket.on_reply(i, number, STANDINGS[said])
             label = f"hears {STANDINGS[said].name} to question {number}"
             yield from self._considers(state, i, w, ticket, replies[1:], label)
 
@@ -268,7 +268,7 @@ def _left(
 ) -> tuple[int, tuple[int, ...]]:
     master = _master(holder, queue)
     member = b"%d" % _name(w, claim)
-    master.run(words(commands.leave(KEYS, _claim(w, claim), member, stay=stays)))
+    master.run(words(commands.leave(KEYS, _claim(w, claim), member, keep_place=stays)))
     return _kept(master)
 
 

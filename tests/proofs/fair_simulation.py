@@ -67,7 +67,7 @@ class Waiter:
         def answer(_master: int, reply: object) -> None:
             said = replies.queued(reply)
             standing = FAILED if said is None else said.standing
-            if not self.over and self.ticket.answered(master, number, standing):
+            if not self.over and self.ticket.on_reply(master, number, standing):
                 self._consider()
 
         client.send_to(master, words(payload), answer)
@@ -90,7 +90,7 @@ class Waiter:
             if not self.won.done():
                 self.won.set_result(None)
         elif self.ticket.must_yield or self._is_stale():
-            self.give_back(stay=True)
+            self.give_back(keep_place=True)
             self.ticket.give_back()
             self.token = self.client.token()
             self.yields += 1
@@ -98,9 +98,9 @@ class Waiter:
     def _is_stale(self) -> bool:
         return self.ticket.stale_at(FRESH + MASTER_TIMEOUT / 1000) <= self.client.clock()
 
-    def give_back(self, *, stay: bool) -> None:
+    def give_back(self, *, keep_place: bool) -> None:
         """Let others have the lock."""
-        payload = commands.leave(KEYS, self.token, self.member, stay=stay)
+        payload = commands.leave(KEYS, self.token, self.member, keep_place=keep_place)
         for master in range(len(self.client.links)):
             self.client.send_to(master, words(payload), lambda _master, _reply: None)
 
@@ -133,5 +133,5 @@ class FairClient(Client):
             world.report(Lease(self, world.highest + 1, floor, life))
             await self.sleep(min(world.often(weather.work), until - self.clock()))
             life.release(self.clock())
-            waiter.give_back(stay=False)
+            waiter.give_back(keep_place=False)
             await self.sleep(world.often(weather.think))

@@ -12,7 +12,7 @@ import itertools
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-from redlock_aio._protocol.primitives import Counter
+from redlock_aio._protocol.primitives import FencingCounter
 from redlock_aio._rules.quorum import GRANTED, majority
 
 from .masters import Keys, words
@@ -37,7 +37,7 @@ Side = tuple[int, int]
 Column = tuple[tuple[int, ...], tuple[int, ...], tuple[Side, ...]]
 """One master: who has each lock, what the counters say, its sides."""
 
-Extend = Callable[[Counter, bytes, int, int], bytes]
+Extend = Callable[[FencingCounter, bytes, int, int], bytes]
 
 Said = tuple[int, tuple[int, ...], tuple[int, ...]]
 """What a master answers, 0 for no; who has the locks then, and what the counters say."""
@@ -188,18 +188,18 @@ def _said(
     counters: tuple[int, ...],
     a: int,
     number: int,
-    extend: Extend = Counter.extend,
+    extend: Extend = FencingCounter.extend,
 ) -> Said:
     """Run a shipped script on one master."""
     master = Keys(NOW / 1_000_000)
     data = master.data
-    every = [Counter((name,), LEAD).keys[0] for name in NAMES]
+    every = [FencingCounter((name,), LEAD).keys[0] for name in NAMES]
     for name, key, holder, value in zip(NAMES, every, holders, counters, strict=True):
         if holder != NOBODY:
             data.set(name, b"%d" % holder, TTL)
         if value:
             data.set(key, b"%016d" % value)
-    counter, token = Counter([NAMES[n] for n in wanted], LEAD), b"%d" % a
+    counter, token = FencingCounter([NAMES[n] for n in wanted], LEAD), b"%d" % a
     payload = {
         "acquire": lambda: counter.acquire(token, TTL, number, LATE),
         "raise": lambda: counter.raise_to(number, token),

@@ -30,7 +30,7 @@ import itertools
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-from redlock_aio._protocol.primitives import Counter
+from redlock_aio._protocol.primitives import FencingCounter
 from redlock_aio._rules import fencing
 from redlock_aio._rules.quorum import GRANTED, majority
 
@@ -79,7 +79,7 @@ TTL = 1000
 NOW = 10**15
 """What every master's clock says: nothing comes too early or too late here."""
 
-COUNTER = Counter((b"r",), lead=3 * NOW)
+COUNTER = FencingCounter((b"r",), lead=3 * NOW)
 LATE = 3 * NOW
 
 T = TypeVar("T")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from redlock_aio._protocol import commands
-from redlock_aio._protocol.primitives import Counter
+from redlock_aio._protocol.primitives import FencingCounter
 from redlock_aio._rules import fencing
 from redlock_aio._rules.fair_ticket import UNASKED, Standing, Ticket
 
@@ -42,8 +42,8 @@ class Rules:
 
     agreed: Callable[[Sequence[int], int], int] = fencing.agreed
     heard: Callable[[int, int], int] = lambda said, _asked: said
-    extend: Callable[[Counter, bytes, int, int], bytes] = Counter.extend
-    lift: Callable[[Counter, bytes, int, int], bytes] = Counter.lift
+    extend: Callable[[FencingCounter, bytes, int, int], bytes] = FencingCounter.extend
+    lift: Callable[[FencingCounter, bytes, int, int], bytes] = FencingCounter.lift
     lifts_a_majority: bool = True
     ticket: type[Ticket] = Ticket
     stays_away: bool = True
@@ -55,11 +55,11 @@ def _at_least(counters: Sequence[int], needed: int) -> int:
     return sorted(counters)[-needed] if len(counters) >= needed else 0
 
 
-def _value_only(_counter: Counter, token: bytes, ttl: int, _fence: int) -> bytes:
+def _value_only(_counter: FencingCounter, token: bytes, ttl: int, _fence: int) -> bytes:
     return commands.extend(b"r", token, ttl)
 
 
-def _lifts_any(counter: Counter, token: bytes, fence: int, ceiling: int) -> bytes:
+def _lifts_any(counter: FencingCounter, token: bytes, fence: int, ceiling: int) -> bytes:
     return counter.restore(token, 1, fence, ceiling)
 
 
@@ -68,7 +68,7 @@ class CountsAfterYield(Ticket):
 
     __slots__ = ()
 
-    def answered(
+    def on_reply(
         self,
         master: int,
         number: int,  # noqa: ARG002 - that is the defect
@@ -76,7 +76,7 @@ class CountsAfterYield(Ticket):
         counter: int = 0,
         done: float = 0.0,
     ) -> bool:
-        return super().answered(master, self._numbers[master], standing, counter, done)
+        return super().on_reply(master, self._numbers[master], standing, counter, done)
 
 
 class CountsAfterLeaving(Ticket):

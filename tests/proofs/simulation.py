@@ -23,7 +23,7 @@ from redlock_aio._engine.links import Link
 from redlock_aio._engine.masters import MasterSet
 from redlock_aio._engine.round import Round
 from redlock_aio._protocol import scripts
-from redlock_aio._protocol.primitives import Counter, Key
+from redlock_aio._protocol.primitives import FencingCounter, Mutex
 from redlock_aio._protocol.request import TIMED_OUT, NoReply
 from redlock_aio._rules import retry, timing
 from redlock_aio._rules.clock_offsets import Clocks
@@ -37,7 +37,7 @@ from .weather import FACTOR, Weather
 
 EPOCH = 1_700_000_000
 MASTER_TIMEOUT = 50
-KEY = Key(b"r")
+KEY = Mutex(b"r")
 
 
 class Bell:
@@ -80,7 +80,7 @@ class Master:
         self._rate = 1 + chance.uniform(-1, 1) * 1e-4
         if weather.ahead:
             counter = b"%d" % ((EPOCH + weather.ahead) * 1_000_000)
-            self.keys.data.set(Counter((KEY,), 0).keys[0], counter)
+            self.keys.data.set(FencingCounter((KEY,), 0).keys[0], counter)
 
     def clock(self) -> float:
         """Return what time it has, in seconds since some day."""
@@ -231,7 +231,7 @@ class Client:
         self.links: Sequence[Master] = world.masters
         self.loop = self
         self.master_timeout = MASTER_TIMEOUT
-        self.counter = Counter((KEY,), int(world.weather.absence * LEAD_SHARE * 1_000_000))
+        self.counter = FencingCounter((KEY,), int(world.weather.absence * LEAD_SHARE * 1_000_000))
         self.clocks = Clocks(len(self.links), float(EPOCH))
         self._rate = 1 + world.chance.uniform(-1, 1) * 1e-4
         self._error = world.chance.uniform(-1, 1) * world.weather.error
@@ -263,7 +263,7 @@ class Client:
     def send(self, round: Round, at_most: float | None = None) -> None:
         """Send *round* to all masters."""
         command = words(round.payload)
-        answer: Callable[[int, object], None] = round.answered
+        answer: Callable[[int, object], None] = round.on_reply
         if isinstance(round, Raising):
             asked, heard = int(command[6]), self.world.rules.heard
             counted = answer
@@ -301,11 +301,11 @@ class Client:
         misses = 0
         while True:
             floor = world.highest
-            fleet = cast(MasterSet, self)
-            attempt = FencedAttempt(fleet, self.counter, KEY, ttl)
+            master_set = cast(MasterSet, self)
+            attempt = FencedAttempt(master_set, self.counter, KEY, ttl)
             await self.ask(attempt)
             if split := attempt.verdict is SPLIT:
-                await attempt.agree(fleet, None)
+                await attempt.agree(master_set, None)
             until = timing.deadline(attempt.began, ttl, factor=FACTOR)
             if attempt.verdict is WON and self.clock() < until:
                 misses = 0
@@ -360,14 +360,14 @@ class Client:
     def restore(self, attempt: FencedAttempt, master: int, ttl: int, ceiling: int = 0) -> None:
         """Set a lock again on one master, and lift the counters if that does not suffice."""
 
-        def answered(_master: int, reply: object) -> None:
+        def on_reply(_master: int, reply: object) -> None:
             if isinstance(reply, int) and reply > 0 and not ceiling:
                 payload = self.world.rules.lift(self.counter, attempt.token, attempt.fence, reply)
                 then = functools.partial(self.restore, attempt, master, ttl, reply)
                 self.send(Lifting(cast(Sequence[Link], self.links), payload, then))
 
         again = words(attempt.restoration(ttl, ceiling))
-        self.world.later(self.links[master].receive, again, answered)
+        self.world.later(self.links[master].receive, again, on_reply)
 
 
 class Lifting(Round):
@@ -390,4 +390,4 @@ class Renewal(Round):
 
     __slots__ = ()
 
-    answered = Tally.answered
+    on_reply = Tally.on_reply

@@ -9,7 +9,7 @@ import pytest
 from redlock_aio import Lease, LockNotAcquiredError, Redlock, Retry, Vote
 from redlock_aio._protocol import declaration
 from redlock_aio._protocol.commands import MARKER, queue_keys
-from redlock_aio._protocol.primitives import Counter
+from redlock_aio._protocol.primitives import FencingCounter
 from redlock_aio._protocol.scripts import Script
 from redlock_aio.testing import FakeMaster, VirtualTimeLoop
 from redlock_aio.testing._fake_pushes import PushReceiver
@@ -251,7 +251,7 @@ LEAD = 2**53
 
 def fence(name: str = "r") -> str:
     """Return the key of the counter of a resource."""
-    return Counter((name.encode(),), LEAD).keys[0].decode()
+    return FencingCounter((name.encode(),), LEAD).keys[0].decode()
 
 
 def counter(master: FakeMaster, name: str = "r") -> int:

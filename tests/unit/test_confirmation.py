@@ -29,7 +29,7 @@ def confirmation(
     for number, (configuration, asked_at) in enumerate(answers):
         sentinel = ids[number] if ids else ""
         answer = SentinelAnswer(configuration, "", sentinel, len(answers), asked_at)
-        made.answered(number, answer)
+        made.on_answer(number, answer)
     return made
 
 
@@ -62,11 +62,11 @@ def test_it_lasts_as_long_as_the_answers_of_a_majority(
 
 def test_a_new_answer_takes_the_place_of_the_last_one() -> None:
     known = confirmation([(OLD, 1), (OLD, 1), (OLD, 1)])
-    known.answered(0, SentinelAnswer(NEW, "", "", 3, 2))
+    known.on_answer(0, SentinelAnswer(NEW, "", "", 3, 2))
     assert known.current(2) == OLD
-    known.answered(1, SentinelAnswer(None, "knows no master of that name", "", 3, 2))
+    known.on_answer(1, SentinelAnswer(None, "knows no master of that name", "", 3, 2))
     assert known.current(2) is None
-    known.answered(1, SentinelAnswer(NEW, "", "", 3, 2))
+    known.on_answer(1, SentinelAnswer(NEW, "", "", 3, 2))
     assert known.current(2) == NEW
 
 
@@ -182,7 +182,7 @@ def test_no_server_is_confirmed_longer_than_the_bound_after_a_later_one(sentinel
                 arrived, client, which, heard = entry
                 if arrived <= now:
                     underway.remove(entry)
-                    clients[client].answered(which, heard)
+                    clients[client].on_answer(which, heard)
             for client_knows in clients:
                 current = client_knows.current(now)
                 if current is None:

@@ -41,7 +41,7 @@ class Transport(asyncio.Transport):
 class Asking:
     """Remembers its replies."""
 
-    trust = request.Trust.FULL
+    in_quarantine = request.QuarantineRule.COUNT
 
     def __init__(
         self, payload: bytes = commands.PING, debt_ttl: int = 0, needless: int = 0
@@ -51,7 +51,7 @@ class Asking:
         self.debt_ttl = debt_ttl
         self.replies: list[object] = []
 
-    def answered(self, master: int, reply: object, /) -> None:
+    def on_reply(self, master: int, reply: object, /) -> None:
         assert master == 3
         self.replies.append(reply)
 
@@ -80,28 +80,28 @@ async def connection(transport: Transport, lost: list[str]) -> Connection:
 
 
 def send(connection: Connection, number: int) -> list[Asking]:
-    askers = [Asking() for _ in range(number)]
-    for asker in askers:
-        assert connection.send(asker.payload, [asker]) is None
-    return askers
+    senders = [Asking() for _ in range(number)]
+    for sender in senders:
+        assert connection.send(sender.payload, [sender]) is None
+    return senders
 
 
 async def test_replies_reach_their_askers_in_order(connection: Connection) -> None:
-    askers = send(connection, 4)
+    senders = send(connection, 4)
     data = b"+OK\r\n_\r\n:1\r\n-ERR no\r\n"
     for i in range(len(data)):  # however it is cut into pieces
         connection.data_received(data[i : i + 1])
 
-    assert [asker.replies[0] for asker in askers[:3]] == [b"OK", None, 1]
-    assert str(askers[3].replies[0]) == "ERR no"
+    assert [sender.replies[0] for sender in senders[:3]] == [b"OK", None, 1]
+    assert str(senders[3].replies[0]) == "ERR no"
     assert connection.pending == 0
 
 
 async def test_a_push_is_nobody_s_reply(connection: Connection) -> None:
-    (asker,) = send(connection, 1)
+    (sender,) = send(connection, 1)
     connection.data_received(b">2\r\n+invalidate\r\n_\r\n+PONG\r\n")
 
-    assert asker.replies == [b"PONG"]
+    assert sender.replies == [b"PONG"]
 
 
 @pytest.mark.promise("S3")
@@ -193,10 +193,10 @@ async def test_a_mad_server_is_condemned(
 async def test_a_server_that_changed_its_mind_is_asked_anew(
     connection: Connection, transport: Transport, code: str
 ) -> None:
-    (asker,) = send(connection, 1)
+    (sender,) = send(connection, 1)
     connection.data_received(f"-{code}\r\n".encode())
 
-    assert str(asker.replies[0]) == code
+    assert str(sender.replies[0]) == code
     assert transport.ended == "aborted"
 
 
@@ -207,12 +207,12 @@ async def test_the_reply_to_a_subscription_is_what_the_server_says_unasked(
     before, behind, last = (Asking(commands.look(b"k%d" % i)) for i in range(3))
     begins = Subscription(commands.subscription(b"c", begins=True))
     ends = Subscription(commands.subscription(b"c", begins=False))
-    asked: list[request.Asker] = [before, begins, behind, ends, last]
-    connection.send(b"".join(asker.payload for asker in asked), asked)
+    asked: list[request.Sender] = [before, begins, behind, ends, last]
+    connection.send(b"".join(sender.payload for sender in asked), asked)
     subscribed = b">3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n"
     connection.data_received(subscribed)  # nobody's: it is not its turn
     connection.data_received(b":1\r\n" + subscribed + b":2\r\n-NOPERM no\r\n:3\r\n")
-    assert [asker.replies for asker in (before, behind, last)] == [[1], [2], [3]]
+    assert [sender.replies for sender in (before, behind, last)] == [[1], [2], [3]]
     assert connection.pending == 0
     connection.data_received(subscribed)
     assert not connection.reason
@@ -225,39 +225,39 @@ LOADED = b"$1\r\nx\r\n" * len(SCRIPTS)
 async def test_a_release_whose_script_is_forgotten_is_sent_again_behind_the_scripts(
     connection: Connection, transport: Transport
 ) -> None:
-    askers = [Asking(commands.release(b"r", b"t%d" % i), debt_ttl=9) for i in range(3)]
-    for asker in askers:
-        connection.send(asker.payload, [asker])
+    senders = [Asking(commands.release(b"r", b"t%d" % i), debt_ttl=9) for i in range(3)]
+    for sender in senders:
+        connection.send(sender.payload, [sender])
     connection.data_received(NOSCRIPT * 3)
 
     loads = b"".join(script.load for script in SCRIPTS)
     # Whoever waits for a change would not hear of it without the command before.
-    again = b"".join(commands.CACHING + asker.payload for asker in askers)
+    again = b"".join(commands.CACHING + sender.payload for sender in senders)
     assert b"".join(transport.writes[3:]) == loads + again
     connection.data_received(LOADED + b"+OK\r\n:1\r\n+OK\r\n:0\r\n+OK\r\n:1\r\n")
-    assert [asker.replies for asker in askers] == [[1], [0], [1]]
+    assert [sender.replies for sender in senders] == [[1], [0], [1]]
 
 
 async def test_a_script_that_is_forgotten_again_and_again_is_an_error(
     connection: Connection,
 ) -> None:
-    asker = Asking(commands.release(b"r", b"t"), debt_ttl=9)
-    connection.send(asker.payload, [asker])
+    sender = Asking(commands.release(b"r", b"t"), debt_ttl=9)
+    connection.send(sender.payload, [sender])
     connection.data_received(NOSCRIPT)
     connection.data_received(LOADED + b"+OK\r\n" + NOSCRIPT)
 
-    assert [str(reply) for reply in asker.replies] == ["NOSCRIPT No matching script."]
-    assert RELEASE.sha in asker.payload
+    assert [str(reply) for reply in sender.replies] == ["NOSCRIPT No matching script."]
+    assert RELEASE.sha in sender.payload
 
 
 async def test_an_extension_whose_script_is_forgotten_is_not_sent_again(
     connection: Connection, transport: Transport
 ) -> None:
-    asker = Asking(commands.extend(b"r", b"t", 5))
-    connection.send(asker.payload, [asker])
+    sender = Asking(commands.extend(b"r", b"t", 5))
+    connection.send(sender.payload, [sender])
     connection.data_received(NOSCRIPT)
 
-    assert [str(reply) for reply in asker.replies] == ["NOSCRIPT No matching script."]
+    assert [str(reply) for reply in sender.replies] == ["NOSCRIPT No matching script."]
     assert transport.writes[1] == b"".join(script.load for script in SCRIPTS)
 
 

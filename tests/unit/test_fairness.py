@@ -27,7 +27,7 @@ def ticket(*answers: Standing, at: float = 0.0) -> Ticket:
     for master, standing in enumerate(answers):
         number = new.ask(master, at)
         if standing is not ASKED:
-            new.answered(master, number, standing)
+            new.on_reply(master, number, standing)
     return new
 
 
@@ -35,9 +35,9 @@ def test_a_majority_of_grants_wins_for_as_long_as_the_oldest_of_it_lasts() -> No
     waiter = Ticket(5)
     for master, sent in enumerate((3.0, 1.0, 2.0)):
         assert waiter.until(TTL, factor=0.01) == 0.0
-        waiter.answered(master, waiter.ask(master, sent), GRANTED)
+        waiter.on_reply(master, waiter.ask(master, sent), GRANTED)
     assert waiter.until(TTL, factor=0.01) == pytest.approx(1.0 + 1 - DRIFT)
-    waiter.answered(3, waiter.ask(3, 2.5), GRANTED)  # now a later majority has it
+    waiter.on_reply(3, waiter.ask(3, 2.5), GRANTED)  # now a later majority has it
     assert waiter.until(TTL, factor=0.01) == pytest.approx(2.0 + 1 - DRIFT)
 
 
@@ -45,7 +45,7 @@ def test_a_majority_of_grants_wins_for_as_long_as_the_oldest_of_it_lasts() -> No
 def test_a_grant_counts_from_the_question_that_was_answered_not_from_the_last_one() -> None:
     waiter = Ticket(1)
     first = waiter.ask(0, 1.0)
-    waiter.answered(0, first, GRANTED)
+    waiter.on_reply(0, first, GRANTED)
     waiter.ask(0, 1.9)  # a renewal, whose answer is still away
 
     assert waiter.until(TTL, factor=0.01) == pytest.approx(1.0 + 1 - DRIFT)
@@ -56,14 +56,14 @@ def test_a_grant_counts_from_the_question_that_was_answered_not_from_the_last_on
 def test_what_was_asked_before_giving_back_does_not_count_after_it() -> None:
     waiter = ticket(GRANTED, GRANTED, BEHIND, BEHIND, ASKED)
     late = waiter.ask(4, 0.0)
-    waiter.answered(3, waiter.ask(3, 0.0), BEHIND)
+    waiter.on_reply(3, waiter.ask(3, 0.0), BEHIND)
     assert not waiter.must_yield
-    waiter.answered(4, late, BEHIND)
+    waiter.on_reply(4, late, BEHIND)
     assert waiter.must_yield
     renewal = waiter.ask(0, 0.1)
     waiter.give_back()
 
-    assert not waiter.answered(0, renewal, GRANTED)
+    assert not waiter.on_reply(0, renewal, GRANTED)
     assert waiter.until(TTL, factor=0.01) == 0.0
     assert waiter.standings == [UNASKED, UNASKED, BEHIND, BEHIND, BEHIND]
     assert not waiter.must_yield
@@ -73,8 +73,8 @@ def test_an_answer_to_an_older_question_does_not_count() -> None:
     waiter = Ticket(3)
     old = waiter.ask(0, 0.0)
     new = waiter.ask(0, 0.1)
-    assert not waiter.answered(0, old, GRANTED)
-    assert waiter.answered(0, new, BEHIND)
+    assert not waiter.on_reply(0, old, GRANTED)
+    assert waiter.on_reply(0, new, BEHIND)
     assert waiter.standings[0] is BEHIND
 
 
@@ -109,7 +109,7 @@ def test_a_master_that_may_have_forgotten_has_granted_nothing() -> None:
     waiter.forget(0)
     waiter.forget(1)
     assert waiter.until(TTL, factor=0.01) == 0.0
-    assert not waiter.answered(0, renewal, GRANTED)
+    assert not waiter.on_reply(0, renewal, GRANTED)
 
 
 # A few masters and waiters, with messages that travel in order on each way; the
@@ -227,7 +227,7 @@ class Queues(RuleBasedStateMachine):
     def hear(self, master: int, place: int) -> None:
         number, said = self.answers[master, place].popleft()
         waiter = self.waiting.get(place)
-        if waiter is not None and waiter.ticket.answered(master, number, said):
+        if waiter is not None and waiter.ticket.on_reply(master, number, said):
             self.consider(waiter)
 
     @rule(chance=st.randoms(use_true_random=False), steps=st.integers(1, 30))
@@ -360,12 +360,12 @@ def test_a_counter_is_what_the_last_grant_said_while_it_lasts() -> None:
         return ticket.counters(now, TTL, factor=0.01)
 
     for master, counter in ((0, 9), (1, 7)):
-        assert ticket.answered(master, ticket.ask(master, 1.0), GRANTED, counter)
+        assert ticket.on_reply(master, ticket.ask(master, 1.0), GRANTED, counter)
     assert counters() == [9, 7]
     assert counters(1.0 + 1 - DRIFT) == []
     ticket.forget(0)
     assert counters() == [7]
-    assert ticket.answered(0, ticket.ask(0, 1.2), GRANTED, 5)
+    assert ticket.on_reply(0, ticket.ask(0, 1.2), GRANTED, 5)
     assert counters() == [5, 7]
     assert counters(2.1) == [5]
     ticket.give_back()

@@ -10,7 +10,7 @@ from hypothesis import given, strategies as st
 
 from redlock_aio import Redlock, RedlockError
 from redlock_aio._protocol.commands import NEVER, TIME
-from redlock_aio._protocol.primitives import Counter
+from redlock_aio._protocol.primitives import FencingCounter
 from redlock_aio._protocol.replies import queued, time
 from redlock_aio._protocol.scripts import ACQUIRE, ENQUEUE, EXTEND, RAISE
 from redlock_aio._rules import fencing
@@ -52,9 +52,9 @@ def test_a_time_that_a_script_can_not_count_with_is_none() -> None:
 
 
 def test_a_counter_belongs_to_its_resource_and_lies_in_its_slot() -> None:
-    assert Counter((b"r",), LEAD).keys[0] == b"redlock_aio:fence:{r}"
-    assert Counter((b"{a}b",), LEAD).keys[0] == b"redlock_aio:fence:={a}b"
-    assert "fence:{r}" in repr(Counter((b"r",), LEAD))
+    assert FencingCounter((b"r",), LEAD).keys[0] == b"redlock_aio:fence:{r}"
+    assert FencingCounter((b"{a}b",), LEAD).keys[0] == b"redlock_aio:fence:={a}b"
+    assert "fence:{r}" in repr(FencingCounter((b"r",), LEAD))
 
 
 @pytest.mark.parametrize("fair", [False, True])

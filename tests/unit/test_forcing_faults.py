@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 import pytest
 
 from redlock_aio import LockLostError, Redlock, Retry
-from redlock_aio._protocol.request import Asker
+from redlock_aio._protocol.request import Sender
 from redlock_aio._transport.connection import Connection
 from redlock_aio._transport.master import Master
 from redlock_aio._transport.sentinels import Route
@@ -75,8 +75,8 @@ def delay_requests(link: Master, seconds: float) -> None:
     assert connection is not None
     real = connection.send
 
-    def send(payload: bytes, askers: Sequence[Asker]) -> None:
-        asyncio.get_running_loop().call_later(seconds, real, payload, list(askers))
+    def send(payload: bytes, senders: Sequence[Sender]) -> None:
+        asyncio.get_running_loop().call_later(seconds, real, payload, list(senders))
 
     link.send = send
 

@@ -20,7 +20,7 @@ from redlock_aio._protocol.lease_export import (
     LAST,
     LONGEST,
     OTHER_VERSION,
-    Handed,
+    ExportedLease,
     exported,
     imported,
 )
@@ -34,7 +34,9 @@ from .kit import ran
 
 TOKEN = b"q83vASNFZ4mrze8BI0VniavN7wEj"
 VALUE = TOKEN + b'@web-1:4242{"job":"x"}'
-HANDED = Handed(("r",), VALUE, 10_000, 12.5, 9_000, "0123456789abcdef", 7, b"ab/1", 5_000, 300)
+HANDED = ExportedLease(
+    ("r",), VALUE, 10_000, 12.5, 9_000, "0123456789abcdef", 7, b"ab/1", 5_000, 300
+)
 
 names = st.text(min_size=1, max_size=100).filter(
     lambda name: (
@@ -45,7 +47,7 @@ names = st.text(min_size=1, max_size=100).filter(
 )
 times = st.integers(min_value=0, max_value=LONGEST_TIME)
 any_lease = st.builds(
-    Handed,
+    ExportedLease,
     resources=st.lists(names, min_size=1, max_size=3, unique=True).map(tuple),
     value=names.map(lambda name: TOKEN + b"@" + name.replace("{", "(").encode()) | st.just(VALUE),
     ttl=st.integers(min_value=1, max_value=LONGEST_TIME),
@@ -72,7 +74,7 @@ def fields() -> dict[str, Any]:
 
 
 @given(handed=any_lease)
-def test_what_is_read_is_what_was_written(handed: Handed) -> None:
+def test_what_is_read_is_what_was_written(handed: ExportedLease) -> None:
     text = exported(handed)
     assert imported(text) == handed
     assert imported(str(text)) == handed
@@ -82,7 +84,7 @@ def test_the_longest_that_can_be_is_read() -> None:
     names = tuple(f"{number:03}" + '"' * (LONGEST_RESOURCE - 3) for number in range(MOST_RESOURCES))
     metadata = lock_value.packed({"a": '"' * ((lock_value.MOST_METADATA - 8) // 2)})
     value = TOKEN + b"@" + b'"' * LONGEST_RESOURCE + metadata
-    handed = Handed(
+    handed = ExportedLease(
         names, value, LONGEST_TIME, LAST / 3, LONGEST_TIME, "f" * 16, NEVER - 1,
         b"f" * 32 + b"/" + b"9" * 16, LONGEST_TIME, LONGEST_TIME,
     )  # fmt: skip
@@ -98,7 +100,7 @@ def test_it_is_not_shown_by_accident_and_travels_as_a_text() -> None:
     for shown in (f"{text!r}", f"{[text]}", str({"a": text}), str((text,)), repr(HANDED)):
         assert plain not in shown
         assert TOKEN.decode() not in shown
-    assert repr(exported(Handed(("r", "it's"), VALUE, 1, 0.0, 1, ""))) == (
+    assert repr(exported(ExportedLease(("r", "it's"), VALUE, 1, 0.0, 1, ""))) == (
         "<exported lease of 'r', \"it's\">"
     )
     assert f"{text}" == "".join(text) == plain
@@ -227,7 +229,7 @@ async def test_a_mistake_in_the_call_costs_nothing(
             await other.adopt(text)
     async with Redlock(masters) as other:
         with pytest.raises(ValueError, match="ttl must be at least 50 ms"):
-            await other.adopt(exported(Handed(("s",), VALUE, 4, 0.0, 4, "")))
+            await other.adopt(exported(ExportedLease(("s",), VALUE, 4, 0.0, 4, "")))
     with pytest.raises(RedlockError, match="is closed"):
         await other.adopt(text)
     assert not any(ran(master, ADOPT) for master in masters)
@@ -296,7 +298,7 @@ def test_whose_clock_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
         assert clock.boot_of(loop) == ""
     clock._boot.cache_clear()
     assert clock.boot_of(loop) == here
-    unknown = Handed(("r",), VALUE, 1, 0.0, 1, "")
+    unknown = ExportedLease(("r",), VALUE, 1, 0.0, 1, "")
     assert not unknown.on("")
     assert HANDED.on(HANDED.boot)
     assert not HANDED.on("fedcba9876543210")

@@ -8,7 +8,7 @@ from hypothesis import given, strategies as st
 
 from redlock_aio import Answer, Holder, LockState, MasterView
 from redlock_aio._protocol import request
-from redlock_aio._protocol.lock_state import Said, is_kept, lock_state, read, remaining, view
+from redlock_aio._protocol.lock_state import MasterReply, is_kept, lock_state, read, remaining, view
 from redlock_aio._protocol.request import NoReply
 from redlock_aio._rules import lock_value
 from redlock_aio._rules.lock_value import named
@@ -33,8 +33,10 @@ FREE = says(None)
 
 
 def state(*replies: object, out: tuple[int, ...] = (), age: int = 0) -> LockState:
-    said = [Said(f"m{i}", reply, age, OUT if i in out else "") for i, reply in enumerate(replies)]
-    return lock_state("r", said)
+    given = [
+        MasterReply(f"m{i}", reply, age, OUT if i in out else "") for i, reply in enumerate(replies)
+    ]
+    return lock_state("r", given)
 
 
 def fingerprint(value: bytes) -> str:
@@ -214,7 +216,7 @@ def test_what_makes_no_sense_is_an_error_that_holds_no_secret(reply: object) -> 
     ],
 )
 def test_a_view_is_one_line(reply: object, said: str) -> None:
-    assert str(view(Said("m0", reply))) == said
+    assert str(view(MasterReply("m0", reply))) == said
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from hypothesis import given, strategies as st
 
 from redlock_aio import Answer
 from redlock_aio._protocol import commands, replies, scripts
-from redlock_aio._protocol.primitives import Key, Keys
+from redlock_aio._protocol.primitives import JointMutex, Mutex
 from redlock_aio._protocol.request import NoReply
 from redlock_aio._protocol.scripts import EXTEND, RELEASE
 from redlock_aio._rules import display, lock_value
@@ -116,7 +116,7 @@ def test_a_script_cuts_the_value_that_it_returns(script: scripts.Script) -> None
 
 def test_an_empty_value_is_no_free_lock() -> None:
     """A stranger may lock with an empty value."""
-    key, keys = Key(b"r"), Keys([Key(b"q"), Key(b"r")])
+    key, keys = Mutex(b"r"), JointMutex([Mutex(b"q"), Mutex(b"r")])
     assert key.is_free([None])
     assert not key.is_free([b""])
     assert keys.is_free([None, None])

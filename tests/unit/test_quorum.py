@@ -35,7 +35,7 @@ def counted(ballot: list[bool]) -> list[Outcome]:
     tally = Told(len(ballot))
     verdicts = []
     for master, granted in enumerate(ballot):
-        tally.answered(master, b"OK" if granted else "no")
+        tally.on_reply(master, b"OK" if granted else "no")
         verdicts.append(tally.verdict)
         assert tally.settlements == ([] if tally.verdict is OPEN else [tally.verdict])
     assert tally.complete
@@ -70,8 +70,8 @@ def test_any_two_majorities_share_a_master() -> None:
 
 def test_a_second_reply_of_one_master_changes_nothing() -> None:
     tally = Told(3)
-    tally.answered(0, "no")
-    tally.answered(0, b"OK")
+    tally.on_reply(0, "no")
+    tally.on_reply(0, b"OK")
 
     assert tally.granted == 0
     assert tally.replies == ["no", NOT_YET, NOT_YET]
@@ -81,7 +81,7 @@ def test_a_second_reply_of_one_master_changes_nothing() -> None:
 
 def test_a_tally_tells_its_score() -> None:
     tally = Tally(3)
-    tally.answered(1, b"OK")
+    tally.on_reply(1, b"OK")
 
     assert repr(tally) == "<Tally 1:0 of 3, OPEN>"
 

@@ -9,7 +9,7 @@ import pytest
 from redlock_aio import LockLostError, Redlock
 from redlock_aio._engine.hold.held_lease import KEY_GONE, OVERTAKEN
 from redlock_aio._protocol import replies
-from redlock_aio._protocol.primitives import Key, Keys
+from redlock_aio._protocol.primitives import JointMutex, Mutex
 from redlock_aio._protocol.scripts import SCRIPTS
 from redlock_aio._rules import timing
 from redlock_aio._rules.quorum import GRANTED, Answer
@@ -173,7 +173,7 @@ async def test_an_extension_tells_a_missing_key_from_the_key_of_another() -> Non
     def ask(packed: bytes) -> object:
         return master.execute(packed.split(b"\r\n")[2::2])
 
-    one, two = Key(b"a"), Keys((Key(b"a"), Key(b"b")))
+    one, two = Mutex(b"a"), JointMutex((Mutex(b"a"), Mutex(b"b")))
     asked: list[Callable[[], object]] = [
         lambda: ask(one.extend(b"t", 1000)),
         lambda: ask(one.counter(0).extend(b"t", 1000, 5)),

@@ -10,7 +10,7 @@ from redlock_aio._engine.links import clock_of
 from redlock_aio._engine.masters import MasterSet
 from redlock_aio._engine.round import Round
 from redlock_aio._protocol import request
-from redlock_aio._protocol.request import TIMED_OUT, Asker, NoReply
+from redlock_aio._protocol.request import TIMED_OUT, NoReply, Sender
 from redlock_aio._rules.quorum import LOST, OPEN, WON
 from redlock_aio._rules.roundtrips import RoundTrips
 from redlock_aio.testing import VirtualTimeLoop
@@ -25,15 +25,15 @@ class Link:
         self.name = name
         self.down = False
         self.writes: list[bytes] = []
-        self.askers: list[Asker] = []
+        self.senders: list[Sender] = []
         self.owed: list[tuple[bytes, int]] = []
         self.late = 0
 
-    def send(self, payload: bytes, askers: Sequence[Asker], /) -> NoReply | None:
+    def send(self, payload: bytes, senders: Sequence[Sender], /) -> NoReply | None:
         if self.down:
             return DOWN
         self.writes.append(payload)
-        self.askers.extend(askers)
+        self.senders.extend(senders)
         return None
 
     can_free = False
@@ -45,7 +45,7 @@ class Link:
         self.late += 1
         return TIMED_OUT
 
-    def owe(self, payload: bytes, ttl: int) -> None:
+    def add_debt(self, payload: bytes, ttl: int) -> None:
         self.owed.append((payload, ttl))
 
 
@@ -55,33 +55,35 @@ async def links() -> list[Link]:
 
 
 @pytest.fixture
-async def fleet(links: list[Link]) -> MasterSet:
+async def master_set(links: list[Link]) -> MasterSet:
     return MasterSet(links, asyncio.get_running_loop(), trips=RoundTrips(3, 50))
 
 
-def ask(fleet: MasterSet, payload: bytes, at_most: float | None = None) -> Round:
-    round = Round(fleet.links, payload)
-    fleet.send(round, at_most)
+def ask(master_set: MasterSet, payload: bytes, at_most: float | None = None) -> Round:
+    round = Round(master_set.links, payload)
+    master_set.send(round, at_most)
     return round
 
 
 async def test_what_is_asked_in_one_turn_leaves_in_one_write(
-    fleet: MasterSet, links: list[Link]
+    master_set: MasterSet, links: list[Link]
 ) -> None:
-    rounds = [ask(fleet, b"a"), ask(fleet, b"b")]
-    rounds.append(fleet.release(b"c", 9, rounds[0]))
+    rounds = [ask(master_set, b"a"), ask(master_set, b"b")]
+    rounds.append(master_set.release(b"c", 9, rounds[0]))
     assert links[0].writes == []
     await asyncio.sleep(0)
     assert [link.writes for link in links] == [[b"abc"]] * 3
-    assert links[0].askers == rounds
-    ask(fleet, b"d")
+    assert links[0].senders == rounds
+    ask(master_set, b"d")
     await asyncio.sleep(0)
     assert [link.writes for link in links] == [[b"abc", b"d"]] * 3
 
 
-async def test_a_master_that_is_down_votes_at_once(fleet: MasterSet, links: list[Link]) -> None:
+async def test_a_master_that_is_down_votes_at_once(
+    master_set: MasterSet, links: list[Link]
+) -> None:
     links[0].down = links[1].down = True
-    round = ask(fleet, b"a")
+    round = ask(master_set, b"a")
     await asyncio.sleep(0)
     assert round.verdict is LOST
     assert round.unsent == 0b011
@@ -89,35 +91,35 @@ async def test_a_master_that_is_down_votes_at_once(fleet: MasterSet, links: list
 
 
 async def test_who_does_not_answer_is_counted_as_timed_out(
-    fleet: MasterSet, links: list[Link]
+    master_set: MasterSet, links: list[Link]
 ) -> None:
-    round = ask(fleet, b"a")
+    round = ask(master_set, b"a")
     await asyncio.sleep(0.049)
-    round.answered(1, b"OK")
+    round.on_reply(1, b"OK")
     assert round.verdict is OPEN
     await asyncio.sleep(0.002)
     assert round.verdict is LOST
     assert round.replies == [TIMED_OUT, b"OK", TIMED_OUT]
     assert [link.late for link in links] == [1, 0, 1]
-    round.answered(0, b"OK")
+    round.on_reply(0, b"OK")
     assert round.verdict is LOST
 
 
 async def test_stragglers_of_a_settled_round_are_heard_until_the_time_out(
-    fleet: MasterSet, links: list[Link]
+    master_set: MasterSet, links: list[Link]
 ) -> None:
-    round = ask(fleet, b"a")
+    round = ask(master_set, b"a")
     await asyncio.sleep(0)
-    round.answered(0, b"OK")
-    round.answered(1, b"OK")
+    round.on_reply(0, b"OK")
+    round.on_reply(1, b"OK")
     assert round.verdict is WON
     await asyncio.sleep(0.1)
     assert round.complete
     assert links[2].late == 1
 
 
-async def test_a_shorter_time_out_is_kept(fleet: MasterSet) -> None:
-    short, usual = ask(fleet, b"a", at_most=10), ask(fleet, b"b", at_most=70)
+async def test_a_shorter_time_out_is_kept(master_set: MasterSet) -> None:
+    short, usual = ask(master_set, b"a", at_most=10), ask(master_set, b"b", at_most=70)
     await asyncio.sleep(0.011)
     assert (short.verdict, usual.verdict) == (LOST, OPEN)
     await asyncio.sleep(0.04)
@@ -125,47 +127,47 @@ async def test_a_shorter_time_out_is_kept(fleet: MasterSet) -> None:
 
 
 async def test_a_release_that_can_not_be_sent_is_owed_by_who_may_have_the_key(
-    fleet: MasterSet, links: list[Link]
+    master_set: MasterSet, links: list[Link]
 ) -> None:
     links[0].down = True
-    asked = ask(fleet, b"a")
+    asked = ask(master_set, b"a")
     await asyncio.sleep(0)
     links[1].down = True
-    release = fleet.release(b"r", 1234, asked)
+    release = master_set.release(b"r", 1234, asked)
     await asyncio.sleep(0)
     assert [link.owed for link in links] == [[], [(b"r", 1234)], []]
     assert links[2].writes == [b"a", b"r"]
-    release.answered(2, RuntimeError("BUSY"))
+    release.on_reply(2, RuntimeError("BUSY"))
     assert links[2].owed == [(b"r", 1234)]
 
 
 async def test_what_does_not_fit_is_not_sent_but_for_releases(
-    fleet: MasterSet, links: list[Link], monkeypatch: pytest.MonkeyPatch
+    master_set: MasterSet, links: list[Link], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def send(_payload: bytes, askers: Sequence[Asker], /) -> NoReply | None:
-        if len(askers) > 1 or (len(links[0].askers) >= 2 and not askers[0].debt_ttl):
+    def send(_payload: bytes, senders: Sequence[Sender], /) -> NoReply | None:
+        if len(senders) > 1 or (len(links[0].senders) >= 2 and not senders[0].debt_ttl):
             return request.OVERRUN
-        links[0].askers.extend(askers)
+        links[0].senders.extend(senders)
         return None
 
     monkeypatch.setattr(links[0], "send", send)
-    rounds = [ask(fleet, b"a"), ask(fleet, b"b"), ask(fleet, b"c")]
-    release = fleet.release(b"r", 9, rounds[0])
+    rounds = [ask(master_set, b"a"), ask(master_set, b"b"), ask(master_set, b"c")]
+    release = master_set.release(b"r", 9, rounds[0])
     await asyncio.sleep(0)
-    assert links[0].askers == [rounds[0], rounds[1], release]
+    assert links[0].senders == [rounds[0], rounds[1], release]
     assert rounds[2].replies[0] is request.OVERRUN
     assert not links[0].owed
-    assert links[1].askers == [*rounds, release]
+    assert links[1].senders == [*rounds, release]
 
 
-async def test_closing_sends_what_was_asked(fleet: MasterSet, links: list[Link]) -> None:
-    ask(fleet, b"a")
-    fleet.close()
+async def test_closing_sends_what_was_asked(master_set: MasterSet, links: list[Link]) -> None:
+    ask(master_set, b"a")
+    master_set.close()
     assert links[0].writes == [b"a"]
-    assert fleet.closed
+    assert master_set.closed
     await asyncio.sleep(0)
     assert links[0].writes == [b"a"]
-    assert repr(fleet) == "<MasterSet of 3, 0 rounds underway>"
+    assert repr(master_set) == "<MasterSet of 3, 0 rounds underway>"
 
 
 async def test_a_loop_that_makes_its_own_time_is_asked_for_it() -> None:
@@ -183,6 +185,6 @@ def test_the_clock_counts_the_time_of_a_suspended_machine_where_it_can() -> None
 
 def test_what_makes_no_sense_is_a_vote() -> None:
     round = Round([Link("m")], b"")
-    round.answered(0, [b"?"])
+    round.on_reply(0, [b"?"])
     assert str(round.votes()[0]) == "m: error, an answer that makes no sense: a list"
     assert round.votes()[0].answer is Answer.ERROR

@@ -13,7 +13,7 @@ from redlock_aio import (
     Redlock,
     RedlockError,
 )
-from redlock_aio._engine.wait.local_queue import IDLE_LINES
+from redlock_aio._engine.wait.local_queue import IDLE_QUEUES
 from redlock_aio._protocol import commands
 from redlock_aio._rules.fair_ticket import LIVES
 from redlock_aio.testing import FakeMaster
@@ -133,11 +133,11 @@ async def test_lines_are_forgotten_and_those_in_use_are_not(redlock: Redlock, ki
     async with redlock.lock("a", "b", **kind):
         waiter = asyncio.create_task(got(redlock, "b", "c", **kind))
         guest = asyncio.create_task(got(redlock, "b", **kind))
-        for number in range(IDLE_LINES + 50):
+        for number in range(IDLE_QUEUES + 50):
             async with redlock.lock(f"r{number}", f"s{number}"):
                 pass
         lines = redlock._opener.session().local_queues.by_key
-        assert len(lines) <= 2 * IDLE_LINES
+        assert len(lines) <= 2 * IDLE_QUEUES
         assert {b"a", b"b", b"c"} <= lines.keys()
         assert [line for line in lines.values() if not line.idle]
     await asyncio.wait_for(asyncio.gather(waiter, guest), 1)

@@ -14,7 +14,7 @@ from redlock_aio import (
     Retry,
 )
 from redlock_aio._engine.hold.watchdog import CHECK_AFTER
-from redlock_aio._engine.wait.local_queue import ALONE, IDLE_LINES, LONGEST_TENURE, TENURE
+from redlock_aio._engine.wait.local_queue import ALONE, IDLE_QUEUES, LONGEST_TENURE, TENURE
 from redlock_aio._protocol.scripts import LOOK
 from redlock_aio.testing import FakeMaster
 
@@ -365,10 +365,10 @@ async def test_nobody_is_waited_for_who_does_not_come(redlock: Redlock) -> None:
 
 async def test_lines_in_which_nobody_stands_are_forgotten(redlock: Redlock) -> None:
     async with redlock.lock("kept"):
-        for number in range(2 * IDLE_LINES + 50):
+        for number in range(2 * IDLE_QUEUES + 50):
             async with redlock.lock(f"r{number}"):
                 pass
-        assert len(redlock._opener.session().local_queues.by_key) <= 2 * IDLE_LINES
+        assert len(redlock._opener.session().local_queues.by_key) <= 2 * IDLE_QUEUES
         assert b"kept" in redlock._opener.session().local_queues.by_key
 
 

@@ -7,9 +7,9 @@ import pytest
 
 from redlock_aio import LockNotAcquiredError, QuorumUnavailableError, Redlock, RedlockError, Retry
 from redlock_aio._engine.attempt import Attempt
-from redlock_aio._engine.wait.local_queue import IDLE_LINES, LONGEST_SPREAD
+from redlock_aio._engine.wait.local_queue import IDLE_QUEUES, LONGEST_SPREAD
 from redlock_aio._protocol import commands, replies
-from redlock_aio._protocol.primitives import Key
+from redlock_aio._protocol.primitives import Mutex
 from redlock_aio._rules.fair_ticket import LIVES
 from redlock_aio.testing import FakeMaster, VirtualTimeLoop
 
@@ -22,7 +22,7 @@ async def test_spreading_attempts_does_not_use_up_the_wait(
 ) -> None:
     """Else the last attempt has no time, and a held lock looks like masters that are away."""
     async with other.lock("r"):
-        redlock._opener.session().local_queues.of(Key(b"r")).spread = LONGEST_SPREAD
+        redlock._opener.session().local_queues.of(Mutex(b"r")).spread = LONGEST_SPREAD
         began = now()
         with pytest.raises(LockNotAcquiredError) as caught:
             await redlock.lock("r", wait=100 + number).acquire()
@@ -36,7 +36,7 @@ async def test_masters_that_are_away_are_no_split_vote(
     hang(masters[:3])
     with pytest.raises(QuorumUnavailableError):
         await redlock.lock("r", wait=500).acquire()
-    assert redlock._opener.session().local_queues.of(Key(b"r")).spread == 0
+    assert redlock._opener.session().local_queues.of(Mutex(b"r")).spread == 0
     resume(masters)
     await asyncio.sleep(2)
 
@@ -121,8 +121,8 @@ async def test_a_line_is_not_forgotten_while_somebody_asks_for_the_time(
 ) -> None:
     task = asyncio.create_task(redlock.lock("r", fair=True).acquire())
     await asyncio.sleep(0)
-    for number in range(2 * IDLE_LINES):
-        redlock._opener.session().local_queues.of(Key(b"%d" % number))
+    for number in range(2 * IDLE_QUEUES):
+        redlock._opener.session().local_queues.of(Mutex(b"%d" % number))
     lease = await task
     assert redlock._opener.session().local_queues.by_key[b"r"].holder is lease._hold
     await lease.release()
@@ -181,15 +181,15 @@ async def test_a_time_that_is_read_late_is_not_believed(
     assert isinstance(loop, VirtualTimeLoop)
     async with redlock.lock("r", fair=True):
         pass
-    fleet = redlock._opener.session().masters
-    before = [fleet.clocks.offset(number) for number in range(5)]
+    master_set = redlock._opener.session().masters
+    before = [master_set.clocks.offset(number) for number in range(5)]
     loop.call_later(0.0004, loop.stall, stalled)  # between a question and its answer
     began = now()
     lease = await redlock.lock("r", fair=True).acquire()
     # What comes too late is asked again at once, by the time that the answer has told.
     assert now() - began < stalled + 0.01
     await lease.release()
-    after = [fleet.clocks.offset(number) for number in range(5)]
+    after = [master_set.clocks.offset(number) for number in range(5)]
     for old, new in zip(before, after, strict=True):
         assert old is not None
         assert new == pytest.approx(old, abs=0.002)

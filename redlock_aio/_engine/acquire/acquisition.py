@@ -51,25 +51,25 @@ class Acquisition:
         has_turn: Whether it has the turn in its local queue. A won lease or
             `LocalQueue.give_up` ends the turn.
 
-        line: The local queue of the resource.
+        queue: The local queue of the resource.
     """
 
     __slots__ = (
-        "_asking_since", "_began", "_fleet", "_lock", "_made_budget", "_wait", "_watch", "attempts",
-        "has_turn", "line", "session",
+        "_asking_since", "_began", "_lock", "_made_budget", "_masters", "_wait", "_watch",
+        "attempts", "has_turn", "queue", "session",
     )  # fmt: skip
 
     def __init__(self, lock: LockSpec, session: Session, wait: int | None, began: float) -> None:
         self._lock = lock
         self.session = session
-        self._fleet = session.masters
+        self._masters = session.masters
         self._wait = wait
         self._began = self._asking_since = began
         self._made_budget: WaitBudget | None = None
         self._watch: Watch | None = None  # of the last attempt, if that has failed
         self.attempts = 0
         self.has_turn = False
-        self.line: LocalQueue = session.local_queues.of(lock.key)
+        self.queue: LocalQueue = session.local_queues.of(lock.key)
 
     def __repr__(self) -> str:
         return f"<Acquisition of {self._lock!r}, {self.attempts} attempts>"
@@ -79,7 +79,7 @@ class Acquisition:
         """The budget, made on first use: an acquisition that is won at once needs none."""
         budget = self._made_budget
         if budget is None:
-            self._made_budget = budget = WaitBudget(self._fleet.clock, self._wait, self._began)
+            self._made_budget = budget = WaitBudget(self._masters.clock, self._wait, self._began)
         return budget
 
     async def run(self) -> Attempt:
@@ -100,20 +100,20 @@ class Acquisition:
             No key stays on any master that can be reached, and no place in a queue.
         """
         options, began, wait = self._lock.options, self._began, self._wait
-        if (options.fair or options.fencing) and began >= self._fleet.clocks.due_at:
+        if (options.fair or options.fencing) and began >= self._masters.clocks.due_at:
             await self._know_the_time()
-        line = self.line
+        queue = self.queue
         if options.fair:
-            return await fair_acquisition.acquire(self._lock, self.session, self._budget, self.line)
+            return await fair_acquisition.acquire(self._lock, self.session, self._budget, queue)
         tried = None
-        if line.take_turn():
+        if queue.take_turn():
             self.has_turn = True
         elif wait != 0 and options.retry.attempts is None:
             tried = await self._wait_for_turn()
         try:
             if tried is not None and (tried.until or not self.has_turn):
                 last = tried
-            elif tried is None and self.has_turn and line.open_at > began:
+            elif tried is None and self.has_turn and queue.open_at > began:
                 last = await self._yield_and_attempt()
             else:
                 last = await self._attempt(self._answer_limit() if wait else None)
@@ -121,7 +121,7 @@ class Acquisition:
                 last = await self._persist(last)
         except BaseException:
             if self.has_turn:
-                line.give_up()
+                queue.give_up()
             raise
         return last
 
@@ -141,18 +141,18 @@ class Acquisition:
             As for `run`.
         """
         options = self._lock.options
-        if (options.fair or options.fencing) and self._began >= self._fleet.clocks.due_at:
+        if (options.fair or options.fencing) and self._began >= self._masters.clocks.due_at:
             await self._know_the_time()
-        line = self.line
+        queue = self.queue
         if options.fair:
-            return await fair_acquisition.acquire(self._lock, self.session, self._budget, self.line)
-        self.has_turn = line.take_turn()
+            return await fair_acquisition.acquire(self._lock, self.session, self._budget, queue)
+        self.has_turn = queue.take_turn()
         tried = None
         try:
             tried = await self._attempt(None)
         finally:
             if self.has_turn and (tried is None or not tried.until):
-                line.give_up()
+                queue.give_up()
         return tried
 
     async def _know_the_time(self) -> None:
@@ -162,42 +162,42 @@ class Acquisition:
         Cancellation:
             Replies that arrive later are still used.
         """
-        fleet = self._fleet
-        if not fleet.closed:
-            await know_the_time(fleet, self._answer_limit())
-            # While this task waited, the idle line may have been dropped, and another task may
-            # have a new line for the same key. With two lines both tasks would have the turn.
-            self.line = self.session.local_queues.of(self._lock.key)
+        masters = self._masters
+        if not masters.closed:
+            await know_the_time(masters, self._answer_limit())
+            # While this task waited, the idle queue may have been dropped, and another task may
+            # have a new queue for the same key. With two queues both tasks would have the turn.
+            self.queue = self.session.local_queues.of(self._lock.key)
 
     # The turn among the tasks of this process.
 
     async def _wait_for_turn(self) -> Attempt | None:
         """
-        Wait for a turn in the line, for as long as the budget allows.
+        Wait for a turn in the queue, for as long as the budget allows.
 
         Shortly before the end of the budget one attempt is made out of turn, so that the error
-        can name the holder. The place in the line is kept meanwhile: a turn that comes in the
+        can name the holder. The place in the queue is kept meanwhile: a turn that comes in the
         last moment is used.
 
         Returns:
             The attempt that was made out of turn, if there was one.
 
         Cancellation:
-            The turn is passed on to the next in line.
+            The turn is passed on to the next in the queue.
         """
-        fleet, line, budget = self._fleet, self.line, self._budget
-        place: asyncio.Future[bool] = fleet.loop.create_future()
-        line.join(place)
+        masters, queue, budget = self._masters, self.queue, self._budget
+        place: asyncio.Future[bool] = masters.loop.create_future()
+        queue.join(place)
         tried, has_come = None, False
         self._emit_waiting()
         try:
             if budget.wait is None:
                 await place
             else:
-                last_attempt = budget.until_last_attempt(fleet.master_timeout) or 0
+                last_attempt = budget.until_last_attempt(masters.master_timeout) or 0
                 await asyncio.wait([place], timeout=last_attempt / 1000)
                 if not place.done():
-                    self._asking_since = fleet.clock()
+                    self._asking_since = masters.clock()
                     tried = await self._attempt(self._answer_limit())
                     if not tried.until:
                         await asyncio.wait([place], timeout=max(budget.left(), 0) / 1000)
@@ -208,10 +208,10 @@ class Acquisition:
                 has_come = has_come and not budget.is_over
         finally:
             # A cancellation may come after the place is done and before this task runs. The task
-            # has the turn then, and the line stands still if the turn is not passed on.
+            # has the turn then, and the queue stands still if the turn is not passed on.
             if not has_come:
-                line.leave(place)
-        self._asking_since = fleet.clock()
+                queue.leave(place)
+        self._asking_since = masters.clock()
         self.has_turn = has_come
         return tried
 
@@ -222,14 +222,14 @@ class Acquisition:
         Cancellation:
             The attempt did not happen.
         """
-        fleet, line, budget = self._fleet, self.line, self._budget
-        delay = line.yield_delay(fleet.clock()) if budget.wait != 0 else 0.0
+        masters, queue, budget = self._masters, self.queue, self._budget
+        delay = queue.yield_delay(masters.clock()) if budget.wait != 0 else 0.0
         if not delay:
             return await self._attempt(self._answer_limit())
-        last_attempt = budget.until_last_attempt(fleet.master_timeout) or 0
+        last_attempt = budget.until_last_attempt(masters.master_timeout) or 0
         await asyncio.sleep(min(delay, last_attempt / 1000))
         attempt = await self._attempt(self._answer_limit())
-        line.on_yield_result(by_others=not attempt.until)
+        queue.on_yield_result(by_others=not attempt.until)
         return attempt
 
     # Attempts.
@@ -244,8 +244,8 @@ class Acquisition:
         limit = self._budget.attempt_limit()
         if limit is None:
             return None
-        fleet = self._fleet
-        return max(limit, fleet.trips.at_least - (fleet.clock() - self._asking_since) * 1000)
+        masters = self._masters
+        return max(limit, masters.trips.at_least - (masters.clock() - self._asking_since) * 1000)
 
     async def _attempt(self, at_most: float | None, *, is_repeated: bool = False) -> Attempt:
         """
@@ -259,46 +259,46 @@ class Acquisition:
         Cancellation:
             The attempt did not happen: its release follows on every master that it was sent to.
         """
-        fleet, lock = self._fleet, self._lock
-        if fleet.closed:
-            fleet.check_open()
+        masters, lock = self._masters, self._lock
+        if masters.closed:
+            masters.check_open()
         key, ttl = lock.key, lock.options.ttl
         if not is_repeated:
             self.attempts += 1
         if lock.options.fencing:
             round = self._fenced_attempt()
         else:
-            round = Attempt(fleet, key, ttl, fleet.stamp + lock.metadata)
+            round = Attempt(masters, key, ttl, masters.stamp + lock.metadata)
         try:
-            await fleet.ask(round, at_most)
+            await masters.ask(round, at_most)
             if round.verdict is SPLIT:
-                await round.agree(fleet, at_most)
+                await round.agree(masters, at_most)
         except BaseException:
             # The release follows the request on each connection and cannot arrive before it.
             # Waiters of this process are notified here, because no master pushes a change to
             # the connection that made it (NOLOOP).
-            take_back(fleet, round, ttl)
+            take_back(masters, round, ttl)
             self.session.local_queues.notify_released(key)
             raise
-        if round.verdict is WON and not fleet.closed:
+        if round.verdict is WON and not masters.closed:
             # The clock is read after the task has resumed, however long that took: an attempt
             # whose validity is over by then has failed.
             until = timing.deadline(round.began, ttl, factor=self.session.drift_factor)
-            if fleet.clock() < until:
+            if masters.clock() < until:
                 round.until = until
                 return round
         if round.is_curable and not is_repeated:
-            take_back(fleet, round, ttl)
+            take_back(masters, round, ttl)
             return await self._attempt(at_most, is_repeated=True)
-        self._watch = watch = Watch(fleet, self.session.local_queues, round)
-        (fleet.send if self._wait == 0 else fleet.send_and_watch)(watch)
+        self._watch = watch = Watch(masters, self.session.local_queues, round)
+        (masters.send if self._wait == 0 else masters.send_and_watch)(watch)
         return round
 
     def _fenced_attempt(self) -> Attempt:
-        fleet, lock = self._fleet, self._lock
-        counter = self.line.counter_of(lock.key, self.session.clock_lead)
-        stamp = fleet.stamp + lock.metadata
-        return FencedAttempt(fleet, counter, lock.key, lock.options.ttl, stamp)
+        masters, lock = self._masters, self._lock
+        counter = self.queue.counter_of(lock.key, self.session.clock_lead)
+        stamp = masters.stamp + lock.metadata
+        return FencedAttempt(masters, counter, lock.key, lock.options.ttl, stamp)
 
     async def _persist(self, failed: Attempt) -> Attempt:
         """
@@ -311,31 +311,32 @@ class Acquisition:
         Cancellation:
             As for `run`.
         """
-        fleet, budget, retry = self._fleet, self._budget, self._lock.options.retry
+        masters, budget, retry = self._masters, self._budget, self._lock.options.retry
         known, at_most = (failed, self._watch), None
-        pace, met = Pace(), False
+        pace, in_outage = Pace(), False
         while not failed.until:
             watch, self._watch = self._watch, None
-            if not is_cut_short(failed, at_most, fleet.master_timeout):
+            if not is_cut_short(failed, at_most, masters.master_timeout):
                 known = failed, watch
-            last_attempt = budget.until_last_attempt(fleet.master_timeout)
+            last_attempt = budget.until_last_attempt(masters.master_timeout)
             pause = retry.delay(self.attempts, random.random())  # noqa: S311 - no secret
             delay = budget.left() if last_attempt is None else min(pause, last_attempt)
             enough = delay <= SHORTEST_PAUSE or self.attempts == retry.attempts
             if watch is None or enough or is_final(failed.votes()):
                 raise await self._refusal(*known)
-            took = fleet.clock() - failed.began
+            took = masters.clock() - failed.began
             may_be_free = await self._wait_until_free(watch, delay / 1000)
             votes = watch.view.explain(failed.votes(), 0.0)
             if (last_attempt is None and not may_be_free) or is_final(votes):
                 raise await self._refusal(*known)
-            met = fleet.outages.note(self._lock.resources, votes, failed.missing, met)
-            self.line.adapt_jitter(watch.is_split, took)
+            missing, names = failed.missing, self._lock.resources
+            in_outage = masters.outages.record(names, votes, missing, in_outage)
+            self.queue.adapt_jitter(watch.is_split, took)
             await self._hold_back(pace)
             at_most = budget.attempt_limit()
             failed = await self._attempt(at_most)
-        if met:
-            fleet.outages.over()
+        if in_outage:
+            masters.outages.over()
         return failed
 
     async def _wait_until_free(self, watch: Watch, seconds: float) -> bool:
@@ -345,12 +346,12 @@ class Acquisition:
         Cancellation:
             There is nothing to undo.
         """
-        self.line.subscribe(watch, mine=self.has_turn)
+        self.queue.subscribe(watch, mine=self.has_turn)
         self._emit_waiting()
         try:
             return await watch.wait(seconds)
         finally:
-            self.line.unsubscribe(watch)
+            self.queue.unsubscribe(watch)
 
     async def _hold_back(self, pace: Pace) -> None:
         """
@@ -359,13 +360,13 @@ class Acquisition:
         Cancellation:
             There is nothing to undo.
         """
-        fleet, budget = self._fleet, self._budget
-        nap = pace.pause(fleet.clock()) * 1000
-        if self.line.spread:
+        masters, budget = self._masters, self._budget
+        nap = pace.pause(masters.clock()) * 1000
+        if self.queue.spread:
             # One release wakes all waiters. If all asked at once, they would split the votes
             # as before; with a random delay one of them comes first on all masters.
-            jitter = self.line.spread * 1000 * random.random()  # noqa: S311 - no secret
-            last_attempt = budget.until_last_attempt(fleet.master_timeout) or 0
+            jitter = self.queue.spread * 1000 * random.random()  # noqa: S311 - no secret
+            last_attempt = budget.until_last_attempt(masters.master_timeout) or 0
             nap = max(nap, min(jitter, last_attempt))
         if nap:
             await asyncio.sleep(min(nap, max(budget.left(), 0)) / 1000)
@@ -377,23 +378,23 @@ class Acquisition:
         Cancellation:
             There is nothing to undo.
         """
-        fleet = self._fleet
+        masters = self._masters
         contended = is_contended(failed.votes())
         if watch is not None and (contended or not failed.complete):
             # Most masters that have not answered are only a little later, and the error should
             # name their votes. Only the error's text depends on this wait.
-            needed = majority(len(fleet.links)) if contended else 0
-            await watch.hear_out(max(fleet.clock() - failed.began, 0.001), needed)
+            needed = majority(len(masters.links)) if contended else 0
+            await watch.wait_for_stragglers(max(masters.clock() - failed.began, 0.001), needed)
         return refusal(
             self._lock.resources,
             failed.votes(),
             None if watch is None else watch.view,
             attempts=self.attempts,
             began=self._began,
-            now=fleet.clock(),
+            now=masters.clock(),
         )
 
     def _emit_waiting(self) -> None:
         """Emit `Waiting` for the running task, once per acquisition."""
-        if self._fleet.emitter is not None:
-            self._fleet.emitter.on_waiting()
+        if self._masters.emitter is not None:
+            self._masters.emitter.on_waiting()

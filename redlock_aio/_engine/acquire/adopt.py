@@ -19,9 +19,9 @@ from redlock_aio._engine.round import Round
 from redlock_aio._engine.session import Session
 from redlock_aio._engine.wait.local_queue import LocalQueue
 from redlock_aio._protocol import commands, lease_export
-from redlock_aio._protocol.lease_export import Handed
-from redlock_aio._protocol.primitives import Counter, Key, Keys
-from redlock_aio._protocol.request import NoReply, Trust
+from redlock_aio._protocol.lease_export import ExportedLease
+from redlock_aio._protocol.primitives import FencingCounter, JointMutex, Mutex
+from redlock_aio._protocol.request import NoReply, QuarantineRule
 from redlock_aio._rules import timing
 from redlock_aio._rules.lease_state import retry_pause
 from redlock_aio._rules.quorum import WON, Answer, Vote
@@ -45,24 +45,24 @@ class AdoptionRound(Attempt):
     """
 
     __slots__ = ("_handed", "_never_sent", "_value")
-    trust = Trust.MUTED
+    in_quarantine = QuarantineRule.COUNT_REFUSALS
 
     def __init__(
         self,
-        fleet: MasterSet,
-        key: Key | Keys,
-        handed: Handed,
+        masters: MasterSet,
+        key: Mutex | JointMutex,
+        handed: ExportedLease,
         stamp: bytes,
-        counter: Counter | None,
+        counter: FencingCounter | None,
         before: "AdoptionRound | None",
     ) -> None:
         self._handed = handed
         self._value = b"" if before is None else before.token
         self._never_sent = -1 if before is None else before.unsent
-        super().__init__(fleet, key, handed.ttl, stamp, counter)
+        super().__init__(masters, key, handed.ttl, stamp, counter)
         self.fence = handed.fence
 
-    def _request(self, _fleet: MasterSet) -> bytes:
+    def _request(self, _masters: MasterSet) -> bytes:
         self.token = self._value or self.token
         return lease_export.adoption(self.key, self.counter, self._handed, self.token)
 
@@ -70,9 +70,9 @@ class AdoptionRound(Attempt):
         """Return whether *reply* proves that another client has held the lock since."""
         return isinstance(reply, int) and reply > 0
 
-    def not_sent(self, master: int, silence: NoReply) -> None:
-        """Count *silence*; the master stays marked as unsent only if no round was sent to it."""
-        super().not_sent(master, silence)
+    def not_sent(self, master: int, no_reply: NoReply) -> None:
+        """Count *no_reply*; the master stays marked as unsent only if no round was sent to it."""
+        super().not_sent(master, no_reply)
         self.unsent &= self._never_sent
 
     @property
@@ -94,7 +94,7 @@ class AdoptionRound(Attempt):
         if not self.member:
             return b""
         names = (*self.key.each, *commands.queue_keys(*self.key.each))
-        return commands.leave(names, self.token, self.member, stay=False, keep=True)
+        return commands.leave(names, self.token, self.member, keep_place=False, keep_key=True)
 
     def why_refused(self) -> str:
         """Return the reason for the refusals, as the error text gives it."""
@@ -117,12 +117,12 @@ def _vote(vote: Vote, reply: object) -> Vote:
     return vote
 
 
-def release_of(key: Key | Keys, member: bytes, value: bytes) -> bytes:
+def release_of(key: Mutex | JointMutex, member: bytes, value: bytes) -> bytes:
     """Return the command that releases the lock if it has *value*, and leaves the queue."""
     if not member:
         return key.release(value)
     names = (*key.each, *commands.queue_keys(*key.each))
-    return commands.leave(names, value, member, stay=False)
+    return commands.leave(names, value, member, keep_place=False)
 
 
 class Pause:
@@ -141,7 +141,7 @@ class Pause:
         if not self._over.done():
             self._over.set_result(None)
 
-    async def wait(self, line: LocalQueue, seconds: float) -> None:
+    async def wait(self, queue: LocalQueue, seconds: float) -> None:
         """
         Wait for *seconds*, or until the manager is closed.
 
@@ -149,11 +149,11 @@ class Pause:
             There is nothing to undo.
         """
         timer = self._over.get_loop().call_later(seconds, self.on_local_release)
-        line.subscribe(self, mine=False)
+        queue.subscribe(self, mine=False)
         try:
             await self._over
         finally:
-            line.unsubscribe(self)
+            queue.unsubscribe(self)
             timer.cancel()
 
 
@@ -176,13 +176,13 @@ class Adoption:
     def __init__(
         self,
         session: Session,
-        key: Key | Keys,
-        handed: Handed,
-        counter: Counter | None,
+        key: Mutex | JointMutex,
+        handed: ExportedLease,
+        counter: FencingCounter | None,
         stamp: bytes,
     ) -> None:
         self.handed = handed
-        self._fleet = fleet = session.masters
+        self._masters = masters = session.masters
         self._local_queues = session.local_queues
         self._key = key
         self._counter = counter
@@ -190,8 +190,8 @@ class Adoption:
         """The drift factor."""
         self._stamp = stamp
         self._last: AdoptionRound | None = None
-        began = fleet.clock()
-        same_clock = handed.on(boot_of(fleet.loop))
+        began = masters.clock()
+        same_clock = handed.on(boot_of(masters.loop))
         self.since = handed.at if same_clock else began
         """The instant from which the remaining times of the lease count."""
         # The exporter's deadline, if the export was made in this boot of this machine. The
@@ -199,7 +199,7 @@ class Adoption:
         self._deadline = handed.at + handed.left / 1000 if same_clock else math.inf
         # Without an extension no key lives longer, wherever the export was made.
         self._ends = min(began + handed.ttl / 1000, self._deadline)
-        self._pause = retry_pause(handed.ttl, fleet.master_timeout)
+        self._pause = retry_pause(handed.ttl, masters.master_timeout)
 
     def __repr__(self) -> str:
         return f"<Adoption of {', '.join(map(repr, self.handed.resources))}, {self._last!r}>"
@@ -216,33 +216,33 @@ class Adoption:
         Cancellation:
             Some masters may have given the lock the new value; see `abandon`.
         """
-        fleet = self._fleet
+        masters = self._masters
         while True:
-            fleet.check_open()
-            now = fleet.clock()
+            masters.check_open()
+            now = masters.clock()
             if now >= self._ends:
                 raise self._lost(OVER_BEFORE if self._last is None else TOO_FEW)
             self._last = last = AdoptionRound(
-                fleet, self._key, self.handed, self._stamp, self._counter, self._last
+                masters, self._key, self.handed, self._stamp, self._counter, self._last
             )
-            await fleet.ask(last, (self._ends - now) * 1000)
-            if fleet.closed:
+            await masters.ask(last, (self._ends - now) * 1000)
+            if masters.closed:
                 continue  # `check_open` raises, so `abandon` is sent before the connections end
             if last.verdict is WON:
                 # The clock is read after the task has resumed, however long that took. The
                 # exporter's deadline counts as well: a lease whose validity is over is never
                 # revived, not even if a majority of the masters still has its key.
                 until = timing.deadline(last.began, last.ttl, factor=self.factor)
-                if fleet.clock() < min(until, self._deadline):
+                if masters.clock() < min(until, self._deadline):
                     last.until = until
                     return last
             elif last.refused_by_a_majority():
                 raise self._lost(last.why_refused())
             # A round that is cut short wins nothing, and its votes say nothing about the masters.
-            left = self._ends - self._pause / 2 - fleet.clock()
+            left = self._ends - self._pause / 2 - masters.clock()
             if left <= 0:
                 raise self._lost(TOO_FEW)
-            await Pause(fleet.loop).wait(self._local_queues.of(self._key), min(self._pause, left))
+            await Pause(masters.loop).wait(self._local_queues.of(self._key), min(self._pause, left))
 
     def _lost(self, why: str) -> LockLostError:
         if self._last is not None:
@@ -258,7 +258,7 @@ class Adoption:
         release of the old value follows, for the masters that no round has reached.
         """
         if self._last is not None:
-            self._fleet.release(self._last.release(), self.handed.ttl, self._last)
+            self._masters.release(self._last.release(), self.handed.ttl, self._last)
         self._release_old(self.handed.member, max_ttl)
 
     def release_old(self, max_ttl: int) -> None:
@@ -273,5 +273,5 @@ class Adoption:
 
     def _release_old(self, member: bytes, max_ttl: int) -> None:
         # The value may be on every master, also on those that no round has reached.
-        everywhere = Round(self._fleet.links, b"")
-        self._fleet.release(release_of(self._key, member, self.handed.value), max_ttl, everywhere)
+        everywhere = Round(self._masters.links, b"")
+        self._masters.release(release_of(self._key, member, self.handed.value), max_ttl, everywhere)

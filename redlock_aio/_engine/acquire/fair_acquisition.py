@@ -4,7 +4,7 @@ import math
 
 from redlock_aio._engine.options import LockSpec
 from redlock_aio._engine.session import Session
-from redlock_aio._engine.wait.fair_claim import FairClaim, Wanted
+from redlock_aio._engine.wait.fair_claim import FairClaim, FairOptions
 from redlock_aio._engine.wait.fair_waiter import FairWaiter
 from redlock_aio._engine.wait.local_queue import LocalQueue
 from redlock_aio._engine.wait_budget import WaitBudget
@@ -19,13 +19,13 @@ LOOK_INTERVAL = 1.0
 
 
 async def acquire(
-    lock: LockSpec, session: Session, budget: WaitBudget, line: LocalQueue
+    lock: LockSpec, session: Session, budget: WaitBudget, queue: LocalQueue
 ) -> FairClaim:
     """
     Wait in the queues of the masters until *lock* is acquired.
 
     Args:
-        line: The local queue of the resource.
+        queue: The local queue of the resource.
 
     Raises:
         LockNotAcquiredError: Others held it to the end, or too many wait.
@@ -37,22 +37,22 @@ async def acquire(
     Cancellation:
         The acquisition did not happen: no key stays, and no place in a queue.
     """
-    fleet = session.masters
-    fleet.check_open()
+    masters = session.masters
+    masters.check_open()
     ends = budget.began + budget.wait / 1000 - TIMER_SLACK if budget.wait else math.inf
-    met, look = False, fleet.master_timeout / 1000
-    waiter = _waiter(lock, session, budget, line)
+    in_outage, look = False, masters.master_timeout / 1000
+    waiter = _waiter(lock, session, budget, queue)
     try:
         waiter.begin()
         while True:
-            await waiter.wait(min(ends - fleet.clock(), look))
+            await waiter.wait(min(ends - masters.clock(), look))
             if await waiter.win():
-                if met:
-                    fleet.outages.over()
+                if in_outage:
+                    masters.outages.over()
                 return waiter.claim
-            over = fleet.clock() >= ends
-            unheard = waiter.ticket.count(ASKED) > len(fleet.links) - waiter.ticket.needed
-            least = budget.began + fleet.trips.at_least / 1000 - TIMER_SLACK
+            over = masters.clock() >= ends
+            unheard = waiter.ticket.count(ASKED) > len(masters.links) - waiter.ticket.needed
+            least = budget.began + masters.trips.at_least / 1000 - TIMER_SLACK
             if over and unheard and ends < least:
                 # The wait was too short for an answer. Wait for one as with a wait of 0:
                 # masters without time to answer must not be reported as unreachable.
@@ -63,7 +63,10 @@ async def acquire(
             votes = waiter.claim.votes()
             waiter.check(lock.resources, budget.began, over=over or is_final(votes))
             missing = [i for i, reply in enumerate(waiter.replies) if reply is NOT_YET]
-            met, look = fleet.outages.note(lock.resources, votes, missing, met), LOOK_INTERVAL
+            in_outage, look = (
+                masters.outages.record(lock.resources, votes, missing, in_outage),
+                LOOK_INTERVAL,
+            )
     except BaseException:
         # A majority may have granted the lock while this task was being cancelled. The release
         # deletes those grants and wakes the next waiter. It follows every request of this
@@ -72,14 +75,14 @@ async def acquire(
         raise
 
 
-def _waiter(lock: LockSpec, session: Session, budget: WaitBudget, line: LocalQueue) -> FairWaiter:
-    fleet = session.masters
-    wanted = Wanted(
+def _waiter(lock: LockSpec, session: Session, budget: WaitBudget, queue: LocalQueue) -> FairWaiter:
+    masters = session.masters
+    wanted = FairOptions(
         lock.key,
         lock.options.ttl,
-        fleet.stamp + lock.metadata,
-        line.counter_of(lock.key, session.clock_lead) if lock.options.fencing else None,
+        masters.stamp + lock.metadata,
+        queue.counter_of(lock.key, session.clock_lead) if lock.options.fencing else None,
         session.drift_factor,
         session.max_waiters,
     )
-    return FairWaiter(session.fair_queue, line, wanted, patient=budget.wait != 0)
+    return FairWaiter(session.fair_queue, queue, wanted, patient=budget.wait != 0)

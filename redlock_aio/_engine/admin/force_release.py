@@ -25,14 +25,14 @@ Releasing a lock that another client holds.
 import asyncio
 from collections.abc import Mapping, Sequence
 
-from redlock_aio._engine.admin.inspect import Inspection, hear
+from redlock_aio._engine.admin.inspect import Inspection, ask_all
 from redlock_aio._engine.hold.watchdog import CHECK_AFTER, CHECK_INTERVAL
 from redlock_aio._engine.masters import MasterSet
 from redlock_aio._engine.round import Release, Round
 from redlock_aio._engine.session import Session
 from redlock_aio._protocol import commands, lock_state, replies, revocation
-from redlock_aio._protocol.lock_state import Told
-from redlock_aio._protocol.primitives import Key
+from redlock_aio._protocol.lock_state import KeyState
+from redlock_aio._protocol.primitives import Mutex
 from redlock_aio._protocol.request import NoReply
 from redlock_aio._protocol.revocation import BY_FORCE
 from redlock_aio._rules.quorum import GRANTED, OPEN, WON, Answer, Vote, majority
@@ -41,23 +41,23 @@ from redlock_aio.errors import QuorumUnavailableError, RedlockError, unavailable
 UNCONFIRMED = NoReply(Answer.TIMED_OUT, "it has not confirmed that the lock is revoked")
 
 
-class Clearing(Release):
+class ClearingRelease(Release):
     """A release that counts as granted where the value is gone afterwards, for any reason."""
 
     __slots__ = ("found",)
 
-    def __init__(self, fleet: MasterSet, payload: bytes, ttl: int, asked: Round) -> None:
-        super().__init__(fleet.links, payload, ttl, asked)
+    def __init__(self, masters: MasterSet, payload: bytes, ttl: int, asked: Round) -> None:
+        super().__init__(masters.links, payload, ttl, asked)
         self.found = False
         """Whether any master had the value."""
 
-    def answered(self, master: int, reply: object, /) -> None:
+    def on_reply(self, master: int, reply: object, /) -> None:
         """Count a reply as a grant if it proves that the value is no longer on the master."""
         self.found = self.found or reply == GRANTED
-        super().answered(master, GRANTED if replies.is_settled(reply) else reply)
+        super().on_reply(master, GRANTED if replies.is_settled(reply) else reply)
 
 
-class Revocation(Clearing):
+class Revocation(ClearingRelease):
     """The request to replace a value by a revocation."""
 
     __slots__ = ()
@@ -68,7 +68,7 @@ class Revocation(Clearing):
         return 0
 
 
-class Eviction:
+class ForcedRelease:
     """
     One forced release.
 
@@ -80,16 +80,16 @@ class Eviction:
         key: The key of the lock.
     """
 
-    def __init__(self, session: Session, resource: str, key: Key) -> None:
-        self._fleet = fleet = session.masters
+    def __init__(self, session: Session, resource: str, key: Mutex) -> None:
+        self._masters = masters = session.masters
         self._watchdog = session.watchdog
         self._local_queues = session.local_queues
         self._resource = resource
         self._key = key
         self._max_ttl = session.max_ttl
-        self._began = fleet.clock()
-        self._instead = revocation.revocation(fleet.token())
-        self._grace = revocation.grace(CHECK_AFTER, CHECK_INTERVAL, fleet.master_timeout)
+        self._began = masters.clock()
+        self._instead = revocation.revocation(masters.token())
+        self._grace = revocation.grace(CHECK_AFTER, CHECK_INTERVAL, masters.master_timeout)
 
     def __repr__(self) -> str:
         return f"<Eviction from {self._resource!r}>"
@@ -101,7 +101,7 @@ class Eviction:
 
         Only an explicit release wakes the fair queue; an expiry does not.
         """
-        return self._grace + 2 * self._fleet.master_timeout
+        return self._grace + 2 * self._masters.master_timeout
 
     async def run(self) -> bool:
         """
@@ -120,8 +120,8 @@ class Eviction:
             If a revocation was sent already, the lock is released nevertheless: the
             revocation expires by itself.
         """
-        asked = Inspection(self._fleet, self._key)
-        await hear(self._fleet, asked)
+        asked = Inspection(self._masters, self._key)
+        await ask_all(self._masters, asked)
         states = [lock_state.read(reply) for reply in asked.replies]
         objections = [lock_state.objection(reply) for reply in asked.replies]
         locks = [None if why else state for state, why in zip(states, objections, strict=True)]
@@ -133,7 +133,7 @@ class Eviction:
             quarantined = zip(states, asked.quarantines, strict=True)
             known = sum(state is not None and not why for state, why in quarantined)
             if known < majority(len(states)):
-                views = lock_state.lock_state(self._resource, asked.said()).views
+                views = lock_state.lock_state(self._resource, asked.master_replies()).views
                 raise self._unavailable([view.vote for view in views])
             return False
         revoked = await self._revoke(values, asked)
@@ -146,10 +146,10 @@ class Eviction:
 
     async def _revoke(self, values: Mapping[bytes, int], asked: Inspection) -> list[Revocation]:
         """Replace *values* by a revocation; each value is mapped to the ms that it may live."""
-        fleet = self._fleet
+        masters = self._masters
         revoked = [
             Revocation(
-                fleet,
+                masters,
                 revocation.revoke(self._key, value, self._instead, self._lives),
                 ttl,
                 asked,
@@ -157,7 +157,7 @@ class Eviction:
             for value, ttl in values.items()
         ]
         for round in revoked:
-            fleet.send(round)
+            masters.send(round)
         try:
             for round in revoked:
                 await self._settle(round)
@@ -172,31 +172,31 @@ class Eviction:
     async def _free(self, revoked: Sequence[Revocation]) -> None:
         """Release the revocations, which wakes the fair queues, and notify local waiters."""
         keys = (self._key, *commands.queue_keys(self._key))
-        free = commands.leave(keys, self._instead, revocation.NO_MEMBER, stay=True)
-        freed = Clearing(self._fleet, free, self._lives, revoked[0])
-        fleet = self._fleet
-        fleet.flush()
-        for number, link in enumerate(fleet.links):
+        free = commands.leave(keys, self._instead, revocation.NO_MEMBER, keep_place=True)
+        freed = ClearingRelease(self._masters, free, self._lives, revoked[0])
+        masters = self._masters
+        masters.flush()
+        for number, link in enumerate(masters.links):
             # A master that has not confirmed the revocation may execute it late, or as a debt.
             # A release behind it would cut the grace short there: the revocation must last
             # from its arrival until it expires.
             if any(round.replies[number] != GRANTED for round in revoked):
                 Round.not_sent(freed, number, UNCONFIRMED)
-            elif (silence := link.send(freed.payload, (freed,))) is not None:
-                freed.not_sent(number, silence)
-        fleet.loop.call_later(fleet.master_timeout / 1000, freed.expire)
+            elif (no_reply := link.send(freed.payload, (freed,))) is not None:
+                freed.not_sent(number, no_reply)
+        masters.loop.call_later(masters.master_timeout / 1000, freed.expire)
         self._local_queues.notify_released(self._key)
         await self._settle(freed)
 
-    async def _settle(self, round: Clearing) -> None:
+    async def _settle(self, round: ClearingRelease) -> None:
         if round.verdict is OPEN:
-            await self._fleet.wait_for(round)
-        self._fleet.check_open()
+            await self._masters.wait_for(round)
+        self._masters.check_open()
         if round.verdict is not WON:
             raise self._unavailable(round.votes())
 
     def _no_lock(self, objections: Sequence[str]) -> RedlockError:
-        names = (link.name for link in self._fleet.links)
+        names = (link.name for link in self._masters.links)
         why = "; ".join(f"{n}: {why}" for n, why in zip(names, objections, strict=True) if why)
         return RedlockError(
             f"{self._resource!r} is not a lock, and was not released ({why});"
@@ -204,10 +204,10 @@ class Eviction:
         )
 
     def _unavailable(self, votes: Sequence[Vote]) -> QuorumUnavailableError:
-        return unavailable(self._resource, votes, self._fleet.clock() - self._began)
+        return unavailable(self._resource, votes, self._masters.clock() - self._began)
 
 
-def _longest(states: Sequence[Told | None], max_ttl: int) -> dict[bytes, int]:
+def _longest(states: Sequence[KeyState | None], max_ttl: int) -> dict[bytes, int]:
     """
     Return the values that masters keep, each with the longest ms that it may still live.
 

@@ -18,7 +18,7 @@ from redlock_aio._engine.attempt import Attempt
 from redlock_aio._engine.emitter import Emitter, milliseconds
 from redlock_aio._engine.round import Round
 from redlock_aio._engine.wait.local_queue import LocalQueue
-from redlock_aio._protocol.lease_export import Handed
+from redlock_aio._protocol.lease_export import ExportedLease
 from redlock_aio._rules import lock_value, timing
 from redlock_aio._rules.lease_state import HELD, LOST, RELEASED, LeaseState
 from redlock_aio._rules.quorum import WON
@@ -44,7 +44,7 @@ class HeldLease(LeaseState):
 
         resources: The names that are locked, as the user gave them.
 
-        line: The local queue of the key.
+        queue: The local queue of the key.
 
         now: The present instant, after a majority was counted.
 
@@ -55,15 +55,15 @@ class HeldLease(LeaseState):
 
     __slots__ = (
         "_lost", "at", "attempt", "check_at", "checked_at", "count", "guarded", "held_for",
-        "held_since", "inner", "keep_until", "line", "on_recheck", "others", "owner",
-        "pending_ttl", "released", "requested_ttl", "resources", "scope", "task",
+        "held_since", "inner", "keep_until", "on_recheck", "others", "owner", "pending_ttl",
+        "queue", "released", "requested_ttl", "resources", "scope", "task",
     )  # fmt: skip
 
     def __init__(
         self,
         attempt: Attempt,
         resources: tuple[str, ...],
-        line: LocalQueue,
+        queue: LocalQueue,
         now: float,
         factor: float,
         renewed: bool,
@@ -96,7 +96,7 @@ class HeldLease(LeaseState):
         self.held_since: float = now
         self.held_for: float | None = None
         """For how many seconds it was held, from a release until that is emitted."""
-        self.line: LocalQueue = line
+        self.queue: LocalQueue = queue
         self.at: float = 0.0
         """When the watchdog attends to it next."""
         self.check_at: float = math.inf
@@ -115,7 +115,7 @@ class HeldLease(LeaseState):
             self.notify_lost()
         return self._lost
 
-    def handover(self, now: float, boot: str) -> Handed:
+    def handover(self, now: float, boot: str) -> ExportedLease:
         """
         Return the values that another process needs to go on with the lease.
 
@@ -129,7 +129,7 @@ class HeldLease(LeaseState):
             names = ", ".join(map(repr, self.resources))
             raise RedlockError(f"{names} can't be handed over: {self.count} leases share the lock")
         attempt = self.attempt
-        return Handed(
+        return ExportedLease(
             self.resources,
             attempt.token,
             self.ttl,

@@ -28,7 +28,7 @@ def task_ref(task: asyncio.Task[object] | None) -> Sharer:
 
 
 def find_shared(
-    fleet: MasterSet, queues: LocalQueues, lock: LockSpec, *, waits: bool
+    masters: MasterSet, queues: LocalQueues, lock: LockSpec, *, waits: bool
 ) -> HeldLease | None:
     """
     Return the lease that this task or *owner* holds on all the lock's keys, or ``None``.
@@ -41,7 +41,7 @@ def find_shared(
             wait for itself for ever; or it holds the lock without a fencing token, and
             wants one.
     """
-    now, task = fleet.clock(), asyncio.current_task(fleet.loop)
+    now, task = masters.clock(), asyncio.current_task(masters.loop)
     # A fair wait does not count attempts.
     for_ever = (
         waits
@@ -127,11 +127,11 @@ def _lasts(hold: HeldLease) -> bool:
     return guards or (hold.renewed and hold.ends == math.inf)
 
 
-def add_hint(fleet: MasterSet, queues: LocalQueues, lock: LockSpec, error: BaseException) -> None:
+def add_hint(masters: MasterSet, queues: LocalQueues, lock: LockSpec, error: BaseException) -> None:
     """Set the hint of *error* if this task holds the lock itself, or an operator has to act."""
     if not isinstance(error, LockNotAcquiredError):
         return
-    now, task = fleet.clock(), asyncio.current_task(fleet.loop)
+    now, task = masters.clock(), asyncio.current_task(masters.loop)
     if any(vote.detail.startswith("NOPERM") for vote in error.votes):
         keys = ", ".join(repr(key.decode(errors="replace")) for key in lock.key.each)
         error.hint = (

@@ -31,9 +31,9 @@ class KeyCheck(Round):
     __slots__ = ("_on_lost", "hold", "why")
 
     def __init__(
-        self, fleet: MasterSet, hold: HeldLease, on_lost: Callable[[HeldLease, str], None]
+        self, masters: MasterSet, hold: HeldLease, on_lost: Callable[[HeldLease, str], None]
     ) -> None:
-        super().__init__(fleet.links, hold.attempt.key.look())
+        super().__init__(masters.links, hold.attempt.key.look())
         self._on_lost = on_lost
         self.hold = hold
         self.why = KEY_GONE
@@ -45,7 +45,7 @@ class KeyCheck(Round):
         foreign = any(isinstance(value, bytes) and value != ours for value in values)
         return foreign or replies.is_of_another_type(reply)
 
-    def answered(self, master: int, reply: object, /) -> None:
+    def on_reply(self, master: int, reply: object, /) -> None:
         """Count the lease's own value as a grant, any other value or none as a refusal."""
         ours = self.hold.attempt
         if (values := replies.looked(reply, len(ours.key.each))) is not None:
@@ -58,7 +58,7 @@ class KeyCheck(Round):
             # The master has read nothing, so it will not push changes either. Check again,
             # behind the scripts that are on their way.
             self.hold.recheck_soon()
-        super().answered(master, reply)
+        super().on_reply(master, reply)
 
     def _revoked(self, master: int) -> None:
         """
@@ -89,18 +89,18 @@ class Renewal(Round):
         on_result: Called with this round when its verdict is final.
     """
 
-    __slots__ = ("_fleet", "_on_result", "began", "epoch", "hold", "ttl")
+    __slots__ = ("_masters", "_on_result", "began", "epoch", "hold", "ttl")
 
     def __init__(
         self,
-        fleet: MasterSet,
+        masters: MasterSet,
         hold: HeldLease,
         ttl: int,
         now: float,
         on_result: "Callable[[Renewal], object]",
     ) -> None:
-        super().__init__(fleet.links, hold.attempt.extension(ttl))
-        self._fleet = fleet
+        super().__init__(masters.links, hold.attempt.extension(ttl))
+        self._masters = masters
         self._on_result = on_result
         self.hold: HeldLease = hold
         self.ttl: int = ttl
@@ -136,7 +136,7 @@ class Renewal(Round):
     def _restore(self, master: int) -> None:
         # The reply of a quarantined master does not tell whether it has the key: no repetition.
         tries = REPEATS if self.replies[master].__class__ is int else 0
-        Restoration(self._fleet, self.hold, tries=tries).send_to(master)
+        Restoration(self._masters, self.hold, tries=tries).send_to(master)
 
     def why_refused(self) -> str:
         """Return the reason that the refusals give."""

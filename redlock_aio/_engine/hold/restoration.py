@@ -20,7 +20,7 @@ from redlock_aio._engine.masters import MasterSet
 from redlock_aio._engine.round import Round
 from redlock_aio._protocol import replies
 from redlock_aio._protocol.commands import NEVER
-from redlock_aio._protocol.primitives import Counter
+from redlock_aio._protocol.primitives import FencingCounter
 from redlock_aio._protocol.request import Request
 from redlock_aio._rules.quorum import WON
 
@@ -43,22 +43,24 @@ class Restoration:
         tries: How often it is repeated if another client has the key there.
     """
 
-    __slots__ = ("_ceiling", "_fleet", "_hold", "_tries")
+    __slots__ = ("_ceiling", "_hold", "_masters", "_tries")
 
-    def __init__(self, fleet: MasterSet, hold: HeldLease, ceiling: int = 0, tries: int = 0) -> None:
-        self._fleet = fleet
+    def __init__(
+        self, masters: MasterSet, hold: HeldLease, ceiling: int = 0, tries: int = 0
+    ) -> None:
+        self._masters = masters
         self._hold = hold
         self._ceiling = ceiling
         self._tries = tries
 
     def send_to(self, master: int) -> None:
         """Send it to *master*, unless the lease is over."""
-        fleet, hold = self._fleet, self._hold
-        if not hold.valid(fleet.clock()):
+        masters, hold = self._masters, self._hold
+        if not hold.valid(masters.clock()):
             return
-        fleet.flush()  # behind all that was asked before
+        masters.flush()  # behind all that was asked before
         request = Request(hold.attempt.restoration(hold.ttl, self._ceiling), self._on_reply)
-        if fleet.links[master].send(request.payload, (request,)) is None:
+        if masters.links[master].send(request.payload, (request,)) is None:
             hold.attempt.unsent &= ~(1 << master)
 
     def _on_reply(self, master: int, reply: object) -> None:
@@ -75,12 +77,12 @@ class Restoration:
         """
         if isinstance(reply, int) and reply > 0:
             if not self._ceiling:
-                lift(self._fleet, self._hold, master, reply)
+                lift(self._masters, self._hold, master, reply)
         elif self._tries and (reply is None or isinstance(reply, int)):
             self._tries -= 1
             # At random, so that it is not in step with the retries of other clients.
             delay = REPEAT_AFTER * (0.5 + random.random())  # noqa: S311 - no secret
-            self._fleet.loop.call_later(delay, self.send_to, master)
+            self._masters.loop.call_later(delay, self.send_to, master)
 
 
 class Lifting(Round):
@@ -94,11 +96,16 @@ class Lifting(Round):
     __slots__ = ("_on_won",)
 
     def __init__(
-        self, fleet: MasterSet, hold: HeldLease, counter: Counter, master: int, ceiling: int
+        self,
+        masters: MasterSet,
+        hold: HeldLease,
+        counter: FencingCounter,
+        master: int,
+        ceiling: int,
     ) -> None:
         attempt = hold.attempt
-        super().__init__(fleet.links, counter.lift(attempt.token, attempt.fence, ceiling))
-        self._on_won = functools.partial(Restoration(fleet, hold, ceiling).send_to, master)
+        super().__init__(masters.links, counter.lift(attempt.token, attempt.fence, ceiling))
+        self._on_won = functools.partial(Restoration(masters, hold, ceiling).send_to, master)
 
     def settled(self) -> None:
         """With a majority, make the other master count again; else the next extension retries."""
@@ -107,7 +114,7 @@ class Lifting(Round):
         super().settled()
 
 
-def lift(fleet: MasterSet, hold: HeldLease, master: int, ceiling: int) -> None:
+def lift(masters: MasterSet, hold: HeldLease, master: int, ceiling: int) -> None:
     """
     Lift the counters of a majority to *ceiling*, so that *master* can count again.
 
@@ -115,8 +122,8 @@ def lift(fleet: MasterSet, hold: HeldLease, master: int, ceiling: int) -> None:
     fencing token. Without this only the other masters would count until the lease ends.
     """
     counter = hold.attempt.counter
-    if counter is not None and ceiling < NEVER and hold.valid(fleet.clock()):
-        fleet.send(Lifting(fleet, hold, counter, master, ceiling))
+    if counter is not None and ceiling < NEVER and hold.valid(masters.clock()):
+        masters.send(Lifting(masters, hold, counter, master, ceiling))
 
 
 class Leaving(Round):
@@ -138,11 +145,11 @@ class Keeping(Leaving):
         left: For how many ms the key is kept.
     """
 
-    __slots__ = ("_attempt", "_fleet", "_lives", "_until")
+    __slots__ = ("_attempt", "_lives", "_masters", "_until")
 
-    def __init__(self, fleet: MasterSet, hold: HeldLease, left: int) -> None:
-        super().__init__(fleet.links, hold.attempt.extension(left))
-        self._fleet = fleet
+    def __init__(self, masters: MasterSet, hold: HeldLease, left: int) -> None:
+        super().__init__(masters.links, hold.attempt.extension(left))
+        self._masters = masters
         self._attempt = hold.attempt
         self._until = hold.keep_until
         self._lives = max(hold.longest_ttl, left)
@@ -157,9 +164,9 @@ class Keeping(Leaving):
         super().declined(master, reply)
         never_sent = self._attempt.unsent >> master & 1
         if not never_sent and not isinstance(reply, int | Exception):
-            left = max(self._until - self._fleet.clock(), 0.0)
-            self._fleet.loop.call_later(left, self._release, master)
+            left = max(self._until - self._masters.clock(), 0.0)
+            self._masters.loop.call_later(left, self._release, master)
 
     def _release(self, master: int) -> None:
-        if not self._fleet.closed:
-            self._links[master].owe(self._attempt.release(), self._lives)
+        if not self._masters.closed:
+            self._links[master].add_debt(self._attempt.release(), self._lives)

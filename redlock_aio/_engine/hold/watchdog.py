@@ -63,19 +63,19 @@ class Watchdog:
     One subject: one heap of instants decides when each lease is extended, checked or lost.
 
     Args:
-        fleet: The masters.
+        masters: The masters.
 
         max_ttl: The longest ttl in ms to which a lease may be extended.
     """
 
     __slots__ = (
-        "_armed_for", "_heap", "_held", "_on_recheck", "_order", "_stalled", "_timer", "fleet",
+        "_armed_for", "_heap", "_held", "_on_recheck", "_order", "_stalled", "_timer", "masters",
         "max_ttl", "origin", "scope",
     )  # fmt: skip
 
-    def __init__(self, fleet: MasterSet, *, max_ttl: int) -> None:
-        self.fleet: MasterSet = fleet
-        self.origin: Origin = Origin(fleet.loop)
+    def __init__(self, masters: MasterSet, *, max_ttl: int) -> None:
+        self.masters: MasterSet = masters
+        self.origin: Origin = Origin(masters.loop)
         self.max_ttl: int = max_ttl
         self._heap: list[tuple[float, int, HeldLease]] = []
         self._held = 0
@@ -112,7 +112,7 @@ class Watchdog:
         Several calls in a short time, one for each master that pushes the change, lead to one
         check; another one follows if the key is changed again after that was sent.
         """
-        now = self.fleet.clock()
+        now = self.masters.clock()
         if hold.state is HELD and hold.check_at > now + CHECK_INTERVAL:
             hold.check_at = max(now, hold.checked_at + CHECK_INTERVAL)
             self._push(hold, now)
@@ -140,12 +140,12 @@ class Watchdog:
         if self._heap:
             delay = min(max(self._heap[0][0] - now, 0.0), LONGEST_SLEEP)
             self._armed_for = now + delay
-            self._timer = self.fleet.loop.call_later(delay, self._tick)
+            self._timer = self.masters.loop.call_later(delay, self._tick)
 
     def _tick(self) -> None:
         """Attend to the leases that are due."""
         self._timer = None
-        now = self.fleet.clock()
+        now = self.masters.clock()
         if now - self._armed_for >= STALL:
             self._stalled = (self._armed_for, now)
         self._armed_for = -math.inf  # no `_push` in the loop below arms the timer; the end does
@@ -173,8 +173,8 @@ class Watchdog:
             hold.check_at = math.inf
             hold.checked_at = now
             self._push(hold, now)
-            self.fleet.send_and_watch(KeyCheck(self.fleet, hold, self.lose))
-        elif hold.renewed and not self.fleet.closed:
+            self.masters.send_and_watch(KeyCheck(self.masters, hold, self.lose))
+        elif hold.renewed and not self.masters.closed:
             self.renew(hold, max(hold.ttl, hold.pending_ttl), now)
         else:  # not extended, or dropped without a release: it ends at its deadline
             hold.schedule_retry(now)
@@ -189,9 +189,9 @@ class Watchdog:
         latest, because an extension that is granted after it revives nothing.
         """
         hold.requested_ttl = ttl
-        renewal = Renewal(self.fleet, hold, ttl, now, self.apply_result)
+        renewal = Renewal(self.masters, hold, ttl, now, self.apply_result)
         self._push(hold, now)
-        self.fleet.send_and_watch(renewal, (hold.deadline - now) * 1000)
+        self.masters.send_and_watch(renewal, (hold.deadline - now) * 1000)
         return renewal
 
     def apply_result(self, renewal: Renewal) -> bool:
@@ -205,7 +205,7 @@ class Watchdog:
         which the masters, which obeyed the later one, keep the key.
         """
         hold = renewal.hold
-        now = self.fleet.clock()
+        now = self.masters.clock()
         if hold.state is not HELD:
             return False
         deadline = hold.deadline
@@ -213,7 +213,7 @@ class Watchdog:
             hold.schedule_renewal(now, random.random())  # noqa: S311 - no secret
             self._push(hold, now)
             renewal.restore_missing()
-            if (emitter := self.fleet.emitter) is not None:
+            if (emitter := self.masters.emitter) is not None:
                 emitter.emit_soon(hold.extended_event(renewal.ttl, timing.remaining(deadline, now)))
             return True
         if renewal.refused_by_a_majority(hold.attempt.unsent):
@@ -236,24 +236,24 @@ class Watchdog:
             The lease is extended, or it stands as it was.
         """
         while True:
-            now = self.fleet.clock()
+            now = self.masters.clock()
             if hold.expired(now):
                 self.lose(hold, self.why_expired(hold, now))
             if hold.state is RELEASED:
                 raise LockNotHeldError(hold.resources, hold.why_released())
             if hold.state is not HELD:
                 raise LockLostError(hold.resources, hold.reason)
-            self.fleet.check_open()
+            self.masters.check_open()
             renewal = self.renew(hold, ttl, now)
             if renewal.verdict is OPEN:
-                await self.fleet.wait_for(renewal)
-            if renewal.verdict is WON and hold.valid(self.fleet.clock()):
+                await self.masters.wait_for(renewal)
+            if renewal.verdict is WON and hold.valid(self.masters.clock()):
                 return
             if hold.state is not HELD:
                 continue  # to say how it ended
             # A task waits for it, so it is repeated sooner than by the watchdog.
-            pause = retry_pause(hold.ttl, self.fleet.master_timeout)
-            await asyncio.sleep(max(min(pause, hold.deadline - self.fleet.clock()), 0))
+            pause = retry_pause(hold.ttl, self.masters.master_timeout)
+            await asyncio.sleep(max(min(pause, hold.deadline - self.masters.clock()), 0))
 
     def why_expired(self, hold: HeldLease, now: float) -> str:
         """Return why the deadline of *hold* has passed, and whether the loop had stalled then."""
@@ -272,10 +272,10 @@ class Watchdog:
         """
         if hold.state is HELD:
             hold.lose(reason)
-            self._end(hold, self.fleet.clock())
+            self._end(hold, self.masters.clock())
             hold.notify_lost()
-            if (emitter := self.fleet.emitter) is not None:
-                emitter.emit_soon(hold.end_event(self.fleet.clock() - hold.held_since))
+            if (emitter := self.masters.emitter) is not None:
+                emitter.emit_soon(hold.end_event(self.masters.clock() - hold.held_since))
 
     def lose_tokens(self, tokens: Collection[bytes], reason: str) -> None:
         """Lose each lease whose token is one of *tokens*."""
@@ -291,7 +291,7 @@ class Watchdog:
             Whether it was still valid. If not, it is lost.
         """
         if hold.state is HELD:
-            now = self.fleet.clock()
+            now = self.masters.clock()
             hold.held_for = now - hold.held_since
             kept = hold.release(now)
             if not kept:
@@ -310,7 +310,7 @@ class Watchdog:
 
         An extension that this needs is sent and not awaited.
         """
-        now = self.fleet.clock()
+        now = self.masters.clock()
         hold.add_share(task)
         if at_least:
             hold.keep_until = max(hold.keep_until, now + at_least / 1000)
@@ -327,7 +327,7 @@ class Watchdog:
 
     def leave(self, hold: HeldLease, task: Sharer) -> bool:
         """End the share of *task* in *hold*, or release it if that is the last; see `release`."""
-        if hold.count <= 1 or not hold.valid(self.fleet.clock()):
+        if hold.count <= 1 or not hold.valid(self.masters.clock()):
             return self.release(hold)
         hold.remove_share(task)
         return True
@@ -342,31 +342,31 @@ class Watchdog:
         normal end the release, which follows on the same connection, deletes the value.
         Here a release of the old value follows when its ttl is over.
         """
-        fleet = self.fleet
-        held = fleet.clock() - hold.held_since
+        masters = self.masters
+        held = masters.clock() - hold.held_since
         hold.hand_over()
         self._held -= 1
-        hold.line.on_lease_ended(hold, fleet.clock())
-        if fleet.emitter is not None:
-            fleet.emitter.emit_soon(hold.end_event(held))
-        fleet.loop.call_later(hold.longest_ttl / 1000, self._release_old, hold)
+        hold.queue.on_lease_ended(hold, masters.clock())
+        if masters.emitter is not None:
+            masters.emitter.emit_soon(hold.end_event(held))
+        masters.loop.call_later(hold.longest_ttl / 1000, self._release_old, hold)
 
     def _release_old(self, hold: HeldLease) -> None:
-        if not self.fleet.closed:
-            take_back(self.fleet, hold.attempt, hold.longest_ttl)
+        if not self.masters.closed:
+            take_back(self.masters, hold.attempt, hold.longest_ttl)
 
     def _end(self, hold: HeldLease, now: float) -> None:
         self._held -= 1
         if hold.keep_until > now and hold.state is RELEASED:
             left = math.ceil((hold.keep_until - now) * 1000)
-            hold.released = keeping = Keeping(self.fleet, hold, left)
-            self.fleet.send(keeping)
+            hold.released = keeping = Keeping(self.masters, hold, left)
+            self.masters.send(keeping)
             if leaving := hold.attempt.only_leave():
                 # The next waiter of the fair queue is woken, and asks when the key expires.
-                self.fleet.send(Leaving(self.fleet.links, leaving))
+                self.masters.send(Leaving(self.masters.links, leaving))
         else:
-            hold.released = take_back(self.fleet, hold.attempt, hold.longest_ttl)
-        hold.line.on_lease_ended(hold, now)
+            hold.released = take_back(self.masters, hold.attempt, hold.longest_ttl)
+        hold.queue.on_lease_ended(hold, now)
 
     def is_awaited(self) -> bool:
         """Return whether a task that was cancelled, and has not ended yet, holds a lease."""

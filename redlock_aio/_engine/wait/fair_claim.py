@@ -6,7 +6,7 @@ from typing import NamedTuple
 from redlock_aio._engine.attempt import TOO_LATE, Attempt, agree
 from redlock_aio._engine.masters import MasterSet
 from redlock_aio._protocol import commands
-from redlock_aio._protocol.primitives import Counter, Key, Keys
+from redlock_aio._protocol.primitives import FencingCounter, JointMutex, Mutex
 from redlock_aio._protocol.request import NoReply
 from redlock_aio._rules import fair_ticket, fencing
 from redlock_aio._rules.fair_ticket import ASIDE, BEHIND, FAILED, FULL, GRANTED, NEXT
@@ -26,15 +26,15 @@ MEANS = {
 """The vote that each reply to a request of a waiter stands for."""
 
 
-class Wanted(NamedTuple):
+class FairOptions(NamedTuple):
     """The lock and the options of a fair acquisition; the same under each of its tokens."""
 
-    key: Key | Keys
+    key: Mutex | JointMutex
     ttl: int
     """In milliseconds."""
     stamp: bytes
     """The suffix of the token, which identifies the holder."""
-    counter: Counter | None
+    counter: FencingCounter | None
     """The commands for a fencing token; ``None`` without fencing."""
     factor: float
     """The drift factor."""
@@ -56,22 +56,22 @@ class FairClaim(Attempt):
         member: The name of the waiter in the queues.
     """
 
-    __slots__ = ("_fleet", "_keys", "_member", "_proposal", "_proposed_at", "_wanted")
+    __slots__ = ("_keys", "_masters", "_member", "_proposal", "_proposed_at", "_wanted")
 
-    def __init__(self, fleet: MasterSet, wanted: Wanted, member: bytes) -> None:
-        self._fleet = fleet
+    def __init__(self, masters: MasterSet, wanted: FairOptions, member: bytes) -> None:
+        self._masters = masters
         self._wanted = wanted
         self._proposal = 0
         self._proposed_at = -math.inf
         key = wanted.key
-        super().__init__(fleet, key, wanted.ttl, wanted.stamp, wanted.counter)
+        super().__init__(masters, key, wanted.ttl, wanted.stamp, wanted.counter)
         self._keys = (*key.each, *commands.queue_keys(*key.each))
         self._member = member
-        self.unsent = (1 << len(fleet.links)) - 1
+        self.unsent = (1 << len(masters.links)) - 1
 
     def with_new_token(self, member: bytes) -> "FairClaim":
         """Return the claim that follows this one after its grants were given back."""
-        return FairClaim(self._fleet, self._wanted, member)
+        return FairClaim(self._masters, self._wanted, member)
 
     @property
     def member(self) -> bytes:
@@ -85,26 +85,26 @@ class FairClaim(Attempt):
 
     def release(self) -> bytes:
         """Return the command that releases the lock and leaves the queue."""
-        return commands.leave(self._keys, self.token, self._member, stay=False)
+        return commands.leave(self._keys, self.token, self._member, keep_place=False)
 
     def only_leave(self) -> bytes:
         """Return the command that leaves the queue and keeps the lock."""
-        return commands.leave(self._keys, self.token, self._member, stay=False, keep=True)
+        return commands.leave(self._keys, self.token, self._member, keep_place=False, keep_key=True)
 
     def give_back(self) -> bytes:
         """Return the command that releases the lock and keeps the place in the queue."""
-        return commands.leave(self._keys, self.token, self._member, stay=True)
+        return commands.leave(self._keys, self.token, self._member, keep_place=True)
 
-    def send_release(self, ttl: int, *, stay: bool) -> None:
+    def send_release(self, ttl: int, *, keep_place: bool) -> None:
         """
         Release the lock on all masters that may have granted it; nothing is awaited.
 
         Args:
             ttl: For how many ms a master may keep the key, or the place, without the release.
 
-            stay: Whether the place in the queues is kept.
+            keep_place: Whether the place in the queues is kept.
         """
-        self._fleet.release(self.give_back() if stay else self.release(), ttl, self)
+        self._masters.release(self.give_back() if keep_place else self.release(), ttl, self)
 
     def question(
         self, master: int, now: float, counters: list[int], *, place: int, most: int
@@ -119,7 +119,7 @@ class FairClaim(Attempt):
 
             most: The greatest number of waiters; with 0 no queue is entered.
         """
-        offset = self._fleet.clocks.offset(master)
+        offset = self._masters.clocks.offset(master)
         late = commands.NEVER if offset is None else int((now + offset + TOO_LATE) * 1_000_000)
         return commands.enqueue(
             self._keys if self.counter is None else (*self._keys, *self.counter.keys),
@@ -141,7 +141,7 @@ class FairClaim(Attempt):
         if self.counter is None:
             return ()
         if now > self._proposed_at + CALLS_LAST:
-            time = self._fleet.clocks.new_time(now)
+            time = self._masters.clocks.new_time(now)
             # With the value that the first masters granted all agree without another round.
             # But the other masters may refuse a value that is far from their time.
             known = max(counters, default=0)
@@ -166,5 +166,5 @@ class FairClaim(Attempt):
         if self.counter is not None and len(counters) >= needed:
             self.fence = fencing.agreed(counters, needed)
             if not self.fence:
-                self.fence = await agree(self._fleet, self.counter, self.token, counters)
+                self.fence = await agree(self._masters, self.counter, self.token, counters)
         return self.fence > 0

@@ -11,10 +11,10 @@ import functools
 import math
 
 from redlock_aio._engine.attempt import EXPIRY_SLACK, TOO_LATE
-from redlock_aio._engine.wait.fair_claim import MEANS, FairClaim, Wanted
+from redlock_aio._engine.wait.fair_claim import MEANS, FairClaim, FairOptions
 from redlock_aio._engine.wait.fair_queue import Callbacks, FairQueue
 from redlock_aio._protocol import commands, replies
-from redlock_aio._protocol.request import Request, Trust
+from redlock_aio._protocol.request import QuarantineRule, Request
 from redlock_aio._rules import fair_ticket
 from redlock_aio._rules.blockers import Blockers
 from redlock_aio._rules.fair_ticket import ASIDE, ASKED, FAILED, FULL, NEXT, SILENT, Ticket
@@ -38,14 +38,14 @@ class Inquiry(abc.ABC):
         patient: Whether it waits if the lock can't be acquired at once.
     """
 
-    def __init__(self, queues: FairQueue, wanted: Wanted, *, patient: bool) -> None:
-        masters = len(queues.fleet.links)
+    def __init__(self, queues: FairQueue, wanted: FairOptions, *, patient: bool) -> None:
+        masters = len(queues.masters.links)
         self.queues = queues
-        self.fleet = queues.fleet
-        callbacks = Callbacks(self.called, self.forgotten, self.ring)
+        self.masters = queues.masters
+        callbacks = Callbacks(self.called, self.forgotten, self.on_wakeup)
         self.member, self.place = queues.enter(callbacks)
         self.ticket = Ticket(masters)
-        self.claim = FairClaim(self.fleet, wanted, self.member)
+        self.claim = FairClaim(self.masters, wanted, self.member)
         self.patient = patient
         """Whether it waits if the lock can't be acquired at once."""
         self.replies: list[object] = [NOT_YET] * masters
@@ -84,27 +84,29 @@ class Inquiry(abc.ABC):
         """Called when *master* may have forgotten this waiter."""
 
     @abc.abstractmethod
-    def ring(self) -> None:
+    def on_wakeup(self) -> None:
         """Wake the waiting task, which then checks whether the lock is acquired."""
 
     @property
     def _fresh_for(self) -> float:
         """Seconds after its request was sent for which a grant may count for a majority."""
-        return fair_ticket.FRESH + self.fleet.master_timeout / 1000
+        return fair_ticket.FRESH + self.masters.master_timeout / 1000
 
     def _ask(self, master: int) -> None:
-        self.fleet.flush()  # everything asked before goes first
-        now = self.fleet.clock()
+        self.masters.flush()  # everything asked before goes first
+        now = self.masters.clock()
         number = self.ticket.ask(master, now)
         most = 0 if self._aside else self._wanted.most
         payload = self.claim.question(master, now, self._counters(), place=self.place, most=most)
-        link = self.fleet.links[master]
-        self._due[master] = now + self.fleet.master_timeout / 1000
+        link = self.masters.links[master]
+        self._due[master] = now + self.masters.master_timeout / 1000
         self._received[master] = link.received
         on_answer = functools.partial(self.on_answer, number, now)
-        silence = link.send(payload, (Request(payload, on_answer, trust=Trust.NONE),))
-        if silence is not None:
-            self._apply(master, number, now, silence)
+        no_reply = link.send(
+            payload, (Request(payload, on_answer, in_quarantine=QuarantineRule.REFUSE),)
+        )
+        if no_reply is not None:
+            self._apply(master, number, now, no_reply)
             return
         self._unanswered[master] += 1
         if not self._aside:
@@ -120,8 +122,8 @@ class Inquiry(abc.ABC):
         other grants, and wait for the next heartbeat (seen with 300 busy tasks). After
         `TOO_LATE` the master refuses the request in any case.
         """
-        link = self.fleet.links[master]
-        silence = link.overdue()
+        link = self.masters.links[master]
+        no_reply = link.overdue()
         if self.ticket.standings[master] is not ASKED:
             return
         if (
@@ -129,10 +131,10 @@ class Inquiry(abc.ABC):
             and now < self.ticket.asked_at(master) + TOO_LATE
         ):
             self._received[master] = link.received
-            self._due[master] = now + self.fleet.master_timeout / 1000
+            self._due[master] = now + self.masters.master_timeout / 1000
         else:
             self.ticket.standings[master] = SILENT
-            self.replies[master] = silence
+            self.replies[master] = no_reply
 
     def _apply(self, master: int, number: int, sent: float, reply: object) -> None:
         """Apply the reply of *master* to request *number*, which was sent at *sent*."""
@@ -140,11 +142,11 @@ class Inquiry(abc.ABC):
         standing = FAILED if answer is None else answer.standing
         counter, done = 0, 0.0
         if answer is not None:
-            self.fleet.clocks.learn(master, answer.now, sent, self.fleet.clock())
-            counter, done = answer.counter, self.fleet.clocks.latest(master, answer.now)
+            self.masters.clocks.learn(master, answer.now, sent, self.masters.clock())
+            counter, done = answer.counter, self.masters.clocks.latest(master, answer.now)
         if self._aside and standing is FULL:  # a limit of 0 waiters makes every queue full
             standing = ASIDE
-        if not self.ticket.answered(master, number, standing, counter, done):
+        if not self.ticket.on_reply(master, number, standing, counter, done):
             # The reply is void: since its request was sent, this waiter has given back all
             # grants, and that release follows the request on the same connection. The master
             # was slow and replies again now. It is asked at once, because the next heartbeat
@@ -154,8 +156,8 @@ class Inquiry(abc.ABC):
             return
         self._due[master] = math.inf
         if answer is None:
-            self.replies[master] = silence = replies.read(reply)
-            if "NOSCRIPT" in silence.detail and self._repeats[master] < MOST_REPEATS:
+            self.replies[master] = no_reply = replies.read(reply)
+            if "NOSCRIPT" in no_reply.detail and self._repeats[master] < MOST_REPEATS:
                 self._repeats[master] += 1
                 self._ask(master)  # follows the scripts, which the connection sends again
             return
@@ -169,7 +171,7 @@ class Inquiry(abc.ABC):
         if answer.holder is None:
             self._view.may_be_free(master)
             return
-        ends = self.fleet.clock() + answer.left
+        ends = self.masters.clock() + answer.left
         self._view.held(master, answer.holder, ends)
         if standing is NEXT:
             self._watch(master, ends + EXPIRY_SLACK)
@@ -186,8 +188,8 @@ class Inquiry(abc.ABC):
         self._due[master] = ends
         caching = Request(commands.CACHING)
         look = Request(self.claim.key.look(), self._on_look)
-        self.fleet.flush()
-        self.fleet.links[master].send(caching.payload + look.payload, (caching, look))
+        self.masters.flush()
+        self.masters.links[master].send(caching.payload + look.payload, (caching, look))
 
     def _on_look(self, master: int, reply: object) -> None:
         if self.claim.key.is_free(reply):
@@ -203,11 +205,11 @@ class Inquiry(abc.ABC):
         """
         given, self.claim = self.claim, self.claim.with_new_token(self.member)
         self.ticket.give_back()
-        self._release(given, self._wanted.ttl, stay=True)
+        self._release(given, self._wanted.ttl, keep_place=True)
 
-    def _release(self, claim: FairClaim, ttl: int, *, stay: bool) -> None:
+    def _release(self, claim: FairClaim, ttl: int, *, keep_place: bool) -> None:
         """Send the release of *claim*, see there, and notify the waiters of this process."""
-        claim.send_release(ttl, stay=stay)
+        claim.send_release(ttl, keep_place=keep_place)
         self.queues.local_queues.notify_released(claim.key)
 
     def _start_over(self) -> None:
@@ -216,7 +218,7 @@ class Inquiry(abc.ABC):
         # yet still has the old name in its queue, at the old place.
         self.member, self.place = self.queues.enter_again(self.member)
         self.claim = self.claim.with_new_token(self.member)
-        self._never_asked = (1 << len(self.fleet.links)) - 1
+        self._never_asked = (1 << len(self.masters.links)) - 1
         self.ticket.start_over()
 
     def _until(self) -> float:
@@ -227,4 +229,4 @@ class Inquiry(abc.ABC):
     def _counters(self) -> list[int]:
         """Return the counters of the masters whose grants are still valid."""
         wanted = self._wanted
-        return self.ticket.counters(self.fleet.clock(), wanted.ttl, factor=wanted.factor)
+        return self.ticket.counters(self.masters.clock(), wanted.ttl, factor=wanted.factor)

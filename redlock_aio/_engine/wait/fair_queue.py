@@ -27,7 +27,7 @@ class Callbacks(NamedTuple):
     """Called with the number of a master that pushes that it is the waiter's turn there."""
     forgotten: Callable[[int], None]
     """Called with the number of a master that may have forgotten the waiter."""
-    ring: Callable[[], None]
+    on_wakeup: Callable[[], None]
     """Called to wake the waiting task, which then checks the outcome."""
 
 
@@ -36,13 +36,13 @@ class FairQueue:
     The waiters of one session in the queues of all masters, and their wake-ups.
 
     Args:
-        fleet: The masters.
+        masters: The masters.
 
         local_queues: The local queues, whose tasks are notified when a waiter gives back grants.
     """
 
-    def __init__(self, fleet: MasterSet, local_queues: LocalQueues) -> None:
-        self.fleet = fleet
+    def __init__(self, masters: MasterSet, local_queues: LocalQueues) -> None:
+        self.masters = masters
         self.local_queues = local_queues
         self.client: bytes = token_hex(8).encode()
         self.waiters: dict[bytes, Callbacks] = {}
@@ -63,7 +63,7 @@ class FairQueue:
         self._members += 1
         member = b"%b/%d" % (self.client, self._members)
         self.waiters[member] = callbacks
-        return member, self.fleet.clocks.new_time(self.fleet.clock())
+        return member, self.masters.clocks.new_time(self.masters.clock())
 
     # Being woken.
 
@@ -75,15 +75,15 @@ class FairQueue:
         if self._listening:
             return False
         self._listening = True
-        self.fleet.flush()
-        for master in range(len(self.fleet.links)):
+        self.masters.flush()
+        for master in range(len(self.masters.links)):
             self._subscribe(master, begins=True)
         return True
 
     def _subscribe(self, master: int, *, begins: bool) -> None:
         # A master that refuses the subscription wakes no waiter; heartbeats ask it instead.
         request = Subscription(commands.subscription(self.client, begins=begins))
-        self.fleet.links[master].send(request.payload, (request,))
+        self.masters.links[master].send(request.payload, (request,))
 
     def enter_again(self, member: bytes) -> tuple[bytes, int]:
         """Replace the waiter *member* by one with a new name and place, as `enter` does."""
@@ -93,13 +93,13 @@ class FairQueue:
         """Remove a waiter; `IDLE` seconds after the last one, unsubscribe from wake-ups."""
         del self.waiters[member]
         if self._listening and not self.waiters and self._idle is None:
-            self._idle = self.fleet.loop.call_later(IDLE, self._listen_no_more)
+            self._idle = self.masters.loop.call_later(IDLE, self._listen_no_more)
 
     def _listen_no_more(self) -> None:
         self._idle = None
         if not self.waiters:
             self._listening = False
-            for master in range(len(self.fleet.links)):
+            for master in range(len(self.masters.links)):
                 self._subscribe(master, begins=False)
 
     def on_push(self, master: int, push: object) -> None:
@@ -121,4 +121,4 @@ class FairQueue:
         if self._idle is not None:
             self._idle.cancel()
         for waiter in self.waiters.values():
-            waiter.ring()
+            waiter.on_wakeup()

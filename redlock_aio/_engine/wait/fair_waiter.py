@@ -23,7 +23,7 @@ import asyncio
 import math
 import random
 
-from redlock_aio._engine.wait.fair_claim import CALLS_LAST, Wanted
+from redlock_aio._engine.wait.fair_claim import CALLS_LAST, FairOptions
 from redlock_aio._engine.wait.fair_inquiry import Inquiry
 from redlock_aio._engine.wait.fair_queue import FairQueue
 from redlock_aio._engine.wait.local_queue import LocalQueue
@@ -41,7 +41,7 @@ class FairWaiter(Inquiry):
     Args:
         queues: The fair queues of all masters, shared by the waiters of this process.
 
-        line: The local queue of the resource.
+        queue: The local queue of the resource.
 
         wanted: The lock, and the options of the acquisition.
 
@@ -49,10 +49,10 @@ class FairWaiter(Inquiry):
     """
 
     def __init__(
-        self, queues: FairQueue, line: LocalQueue, wanted: Wanted, *, patient: bool
+        self, queues: FairQueue, queue: LocalQueue, wanted: FairOptions, *, patient: bool
     ) -> None:
         super().__init__(queues, wanted, patient=patient)
-        self._line = line
+        self._queue = queue
         self._beats = 0
         self._task = asyncio.current_task()
         self._beat_at = math.inf
@@ -60,7 +60,7 @@ class FairWaiter(Inquiry):
         self._timer: asyncio.TimerHandle | None = None
         self._bell: asyncio.Future[None] | None = None
         self._over = False
-        self._began = self._unreached_since = self.fleet.clock()
+        self._began = self._unreached_since = self.masters.clock()
         # When the grace for late replies ends: None before it begins, infinite after it.
         self._stragglers_until: float | None = None
 
@@ -68,7 +68,7 @@ class FairWaiter(Inquiry):
 
     def begin(self) -> None:
         """Enter the queues of all masters."""
-        self._line.subscribe(self, mine=False)
+        self._queue.subscribe(self, mine=False)
         self.ask_all()
 
     def ask_all(self, *, again: bool = False) -> None:
@@ -79,7 +79,7 @@ class FairWaiter(Inquiry):
             again: Whether to ask also masters that have not replied to the last request yet.
         """
         self._beats += 1
-        now = self.fleet.clock()
+        now = self.masters.clock()
         self._beat_at = now + fair_ticket.HEARTBEAT * random.uniform(0.9, 1)  # noqa: S311
         if self.ticket.reached >= self._unreached_since:
             self._unreached_since = now
@@ -106,8 +106,8 @@ class FairWaiter(Inquiry):
             if self._timer is not None:
                 self._timer.cancel()
             self._armed_for = due
-            delay = max(due - self.fleet.clock(), 0.0)
-            self._timer = self.fleet.loop.call_later(delay, self._tick)
+            delay = max(due - self.masters.clock(), 0.0)
+            self._timer = self.masters.loop.call_later(delay, self._tick)
 
     @property
     def _leaves_at(self) -> float:
@@ -119,7 +119,7 @@ class FairWaiter(Inquiry):
     def _tick(self) -> None:
         """Called by the timer: count silent masters, ask where a key expired, send heartbeats."""
         self._armed_for = math.inf
-        now = self.fleet.clock()
+        now = self.masters.clock()
         for master, due in enumerate(self._due):
             if due > now:
                 continue
@@ -153,8 +153,8 @@ class FairWaiter(Inquiry):
         ticket = self.ticket
         if self._over:
             return
-        if self._until_when() > self.fleet.clock() or ticket.refused:
-            self.ring()
+        if self._until_when() > self.masters.clock() or ticket.refused:
+            self.on_wakeup()
             return
         if self._aside:
             if ticket.count(ASIDE) >= ticket.needed:
@@ -164,9 +164,9 @@ class FairWaiter(Inquiry):
         if self._has_failed:
             self._wait_for_stragglers()  # `leave` gives back all grants then
             return
-        if lost and self.fleet.emitter is not None:
-            self.fleet.emitter.on_waiting(self._task)
-        if ticket.must_yield or ticket.stale_at(self._fresh_for) <= self.fleet.clock():
+        if lost and self.masters.emitter is not None:
+            self.masters.emitter.on_waiting(self._task)
+        if ticket.must_yield or ticket.stale_at(self._fresh_for) <= self.masters.clock():
             self._give_back()
         if lost and self.queues.listen():
             # A master may have published the wake-up before it executed the subscription. No
@@ -179,17 +179,17 @@ class FairWaiter(Inquiry):
         left = self.claim
         left.unsent &= self._never_asked
         self._aside = True
-        self._unreached_since = self.fleet.clock()
+        self._unreached_since = self.masters.clock()
         self._start_over()
         # The new name comes first: the release notifies the waiters of this process, also this
         # one, which may ask at once. Under the old name its request would follow the request
         # to leave, and enter the old name in the queue again.
-        self._release(left, max(self._wanted.ttl, fair_ticket.LIVES), stay=False)
+        self._release(left, max(self._wanted.ttl, fair_ticket.LIVES), keep_place=False)
         self.ask_all(again=True)
 
     def _enter_again(self) -> None:
         self._aside = False
-        self._unreached_since = self.fleet.clock()
+        self._unreached_since = self.masters.clock()
         self._start_over()
         self.ask_all(again=True)
 
@@ -206,10 +206,10 @@ class FairWaiter(Inquiry):
         long as the waiter has existed by then, and at least 1 ms.
         """
         if self._stragglers_until is None:
-            now = self.fleet.clock()
+            now = self.masters.clock()
             self._stragglers_until = now + max(now - self._began, 0.001)
         if ASKED not in self.ticket.standings or self._stragglers_until == math.inf:
-            self.ring()
+            self.on_wakeup()
 
     def called(self, master: int) -> None:
         """
@@ -223,7 +223,7 @@ class FairWaiter(Inquiry):
         self.ticket.called()
         if self.ticket.standings[master] is GRANTED:
             self._give_back()  # the grant was revoked there: see revoke.lua
-        soon = self.fleet.clock() + CALLS_LAST
+        soon = self.masters.clock() + CALLS_LAST
         for number, standing in enumerate(self.ticket.standings):
             if standing in (AWAITED, UNASKED):  # its wake-up is due, or a new request to it
                 self._due[number] = min(self._due[number], soon)
@@ -238,9 +238,9 @@ class FairWaiter(Inquiry):
 
     def on_local_release(self) -> None:
         """Called when a lease of this process was released, or when the manager is closed."""
-        if self.fleet.closed:
+        if self.masters.closed:
             return
-        for master in range(len(self.fleet.links)):
+        for master in range(len(self.masters.links)):
             self.changed(master)
 
     def forgotten(self, master: int) -> None:
@@ -252,7 +252,7 @@ class FairWaiter(Inquiry):
 
     # The end.
 
-    def ring(self) -> None:
+    def on_wakeup(self) -> None:
         """Wake the waiting task, which then checks whether the lock is acquired."""
         if self._bell is not None and not self._bell.done():
             self._bell.set_result(None)
@@ -264,11 +264,11 @@ class FairWaiter(Inquiry):
         Cancellation:
             The place in the queues is kept; `leave` gives it up.
         """
-        self._bell = bell = self.fleet.loop.create_future()
+        self._bell = bell = self.masters.loop.create_future()
         self._reevaluate()
         timer = None
         if seconds is not None:
-            timer = self.fleet.loop.call_later(max(seconds, 0.0), self.ring)
+            timer = self.masters.loop.call_later(max(seconds, 0.0), self.on_wakeup)
         try:
             await bell
         finally:
@@ -284,9 +284,9 @@ class FairWaiter(Inquiry):
         Cancellation:
             The place in the queues is kept; `leave` gives it up.
         """
-        ticket, claim, fleet = self.ticket, self.claim, self.fleet
+        ticket, claim, masters = self.ticket, self.claim, self.masters
         until = self._until_when()
-        if until <= fleet.clock():
+        if until <= masters.clock():
             return False
         if claim.counter is not None:
             # The fencing token belongs to the grants of *claim*. While the masters agree on
@@ -296,11 +296,11 @@ class FairWaiter(Inquiry):
             agreed = await claim.settle_on(self._counters(), ticket.needed)
             if claim is not self.claim:
                 return False
-            if not agreed or until <= fleet.clock():
+            if not agreed or until <= masters.clock():
                 self._give_back()
                 self.ask_all()
                 return False
-        if fleet.closed:  # nothing would extend it, or notify its holder of a loss
+        if masters.closed:  # nothing would extend it, or notify its holder of a loss
             return False
         claim.until = until
         self._end()
@@ -317,7 +317,7 @@ class FairWaiter(Inquiry):
     def leave(self) -> None:
         """Release all grants, and leave the queues of all masters."""
         self._end()
-        self._release(self.claim, max(self._wanted.ttl, fair_ticket.LIVES), stay=False)
+        self._release(self.claim, max(self._wanted.ttl, fair_ticket.LIVES), keep_place=False)
 
     def _end(self) -> None:
         self._over = True
@@ -325,12 +325,12 @@ class FairWaiter(Inquiry):
         self.claim.replies = list(self.replies)
         if self._timer is not None:
             self._timer.cancel()
-        self._line.unsubscribe(self)
+        self._queue.unsubscribe(self)
         self.queues.left(self.member)
 
     def check(self, resources: tuple[str, ...], began: float, *, over: bool) -> None:
         """Raise the error that says why the lock was not acquired, if the wait has ended."""
-        self.fleet.check_open()
+        self.masters.check_open()
         if not (over or self.ticket.refused or self._has_failed):
             return
         self.claim.replies = list(self.replies)
@@ -340,5 +340,5 @@ class FairWaiter(Inquiry):
             self._view,
             attempts=self._beats,
             began=began,
-            now=self.fleet.clock(),
+            now=self.masters.clock(),
         )

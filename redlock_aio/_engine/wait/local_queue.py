@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from redlock_aio._protocol import replies
-from redlock_aio._protocol.primitives import Counter, Key, Keys
+from redlock_aio._protocol.primitives import FencingCounter, JointMutex, Mutex
 
 TENURE = 0.02
 """Seconds for which a process may pass the lock from task to task before others may try."""
@@ -37,8 +37,8 @@ YIELD_TIME = 0.0005
 STEADY = 0.75
 """The factor by which the spread shrinks after each failed attempt that is not split."""
 
-IDLE_LINES = 256
-"""The number of lines at which idle ones are dropped for the first time."""
+IDLE_QUEUES = 256
+"""The number of queues at which idle ones are dropped for the first time."""
 
 LONGEST_SPREAD = 0.1
 """The greatest spread of attempts in seconds."""
@@ -98,7 +98,7 @@ class LocalQueue:
 
     def __init__(self) -> None:
         self.contending: bool = False
-        self.counter: Counter | None = None
+        self.counter: FencingCounter | None = None
         self.holder: Party | None = None
         self.watcher: Party | None = None
         self.guests: dict[Party, None] | None = None
@@ -123,17 +123,17 @@ class LocalQueue:
 
     @property
     def idle(self) -> bool:
-        """Whether no task or lease of this process uses the line."""
+        """Whether no task or lease of this process uses the queue."""
         return not (self.taken or self.guests)
 
     @property
     def waiters(self) -> list[object]:
-        """One object for each task that waits here; a joint line and its lines share the object."""
+        """One object for each task that waits here; a joint queue shares it with its queues."""
         watching = [] if self.watcher is None else [self.watcher]
         return [*(self._queue or ()), *watching, *(self.guests or ())]
 
-    def counter_of(self, key: Key | Keys, lead: int) -> Counter:
-        """Return the commands for the fencing tokens of *key*; *lead* as in `Counter`."""
+    def counter_of(self, key: Mutex | JointMutex, lead: int) -> FencingCounter:
+        """Return the commands for the fencing tokens of *key*; *lead* as in `FencingCounter`."""
         if self.counter is None:
             self.counter = key.counter(lead)
         return self.counter
@@ -278,25 +278,25 @@ class JointQueue(LocalQueue):
     """
     The local queue of several resources that are locked together.
 
-    The line of each single resource reports its changes to the waiters of this line. A lease
-    is the holder here and in each of those lines. A task that waits here takes no turn
+    The queue of each single resource reports its changes to the waiters of this queue. A lease
+    is the holder here and in each of those queues. A task that waits here takes no turn
     there: no task waits for one turn while it has another.
 
     Args:
         keys: The keys of the resources.
 
-        find: Returns the line of a single key.
+        find: Returns the queue of a single key.
     """
 
     __slots__ = ("_find", "_keys")
 
-    def __init__(self, keys: Keys, find: Callable[[Key], LocalQueue]) -> None:
+    def __init__(self, keys: JointMutex, find: Callable[[Mutex], LocalQueue]) -> None:
         super().__init__()
         self._keys = keys
         self._find = find
 
     def set_holder(self, holder: Party) -> None:
-        """Set the lease that has the lock, here and in the line of each key."""
+        """Set the lease that has the lock, here and in the queue of each key."""
         super().set_holder(holder)
         for key in self._keys:
             self._find(key).set_holder(holder)
@@ -331,12 +331,12 @@ class LocalQueues:
             an owner has acquired.
     """
 
-    __slots__ = ("_most_lines", "by_key", "owner_waiters")
+    __slots__ = ("_most_queues", "by_key", "owner_waiters")
 
     def __init__(self) -> None:
-        self.by_key: dict[bytes | Keys, LocalQueue] = {}
+        self.by_key: dict[bytes | JointMutex, LocalQueue] = {}
         self.owner_waiters: dict[Callable[[object], None], None] = {}
-        self._most_lines = IDLE_LINES
+        self._most_queues = IDLE_QUEUES
 
     def __repr__(self) -> str:
         return f"<LocalQueues of {len(self.by_key)} keys, {self.waiters} wait>"
@@ -344,36 +344,38 @@ class LocalQueues:
     @property
     def waiters(self) -> int:
         """How many tasks of this process wait for a lock."""
-        return len({waiter for line in self.by_key.values() for waiter in line.waiters})
+        return len({waiter for queue in self.by_key.values() for waiter in queue.waiters})
 
-    def of(self, key: Key | Keys) -> LocalQueue:
+    def of(self, key: Mutex | JointMutex) -> LocalQueue:
         """Return the local queue of *key*, made on first use."""
-        lines = self.by_key
-        line = lines.get(key)
-        if line is None:
-            if len(lines) >= self._most_lines:
-                self.by_key = lines = {k: line for k, line in lines.items() if not line.idle}
-                self._most_lines = 2 * len(lines) + IDLE_LINES
-            lines[key] = line = JointQueue(key, self.of) if isinstance(key, Keys) else LocalQueue()
-        return line
+        queues = self.by_key
+        queue = queues.get(key)
+        if queue is None:
+            if len(queues) >= self._most_queues:
+                self.by_key = queues = {k: queue for k, queue in queues.items() if not queue.idle}
+                self._most_queues = 2 * len(queues) + IDLE_QUEUES
+            queues[key] = queue = (
+                JointQueue(key, self.of) if isinstance(key, JointMutex) else LocalQueue()
+            )
+        return queue
 
-    def holder(self, key: Key) -> Party | None:
+    def holder(self, key: Mutex) -> Party | None:
         """Return the lease of this process on *key*, or ``None``."""
-        line = self.by_key.get(key)
-        return None if line is None else line.holder
+        queue = self.by_key.get(key)
+        return None if queue is None else queue.holder
 
     def on_push(self, master: int, push: object) -> None:
-        """Called with a *push* of *master*: notify the lines of the keys that changed, or all."""
+        """Called with a *push* of *master*: notify the queues of the keys that changed, or all."""
         changed = replies.changed(push)
         if changed is None:
-            for line in list(self.by_key.values()):
-                line.changed(master)
+            for queue in list(self.by_key.values()):
+                queue.changed(master)
             return
         for key in changed:
             if key in self.by_key:
                 self.by_key[key].changed(master)
 
-    def notify_released(self, key: Key | Keys, master: int | None = None) -> None:
+    def notify_released(self, key: Mutex | JointMutex, master: int | None = None) -> None:
         """
         Notify the waiters of this process that grants without a lease are being released.
 
@@ -384,11 +386,11 @@ class LocalQueues:
                 sent to all of them.
         """
         for each in key.each:
-            line = self.by_key.get(each)
-            if line is not None:
-                line.notify_released(master)
+            queue = self.by_key.get(each)
+            if queue is not None:
+                queue.notify_released(master)
 
     def close(self) -> None:
         """Wake all waiting tasks, which then find the session closed."""
-        for line in self.by_key.values():
-            line.notify_released()
+        for queue in self.by_key.values():
+            queue.notify_released()

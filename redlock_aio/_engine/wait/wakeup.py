@@ -15,7 +15,7 @@ from redlock_aio._engine.masters import MasterSet
 from redlock_aio._engine.round import Release
 from redlock_aio._engine.wait.local_queue import LocalQueues
 from redlock_aio._protocol import replies
-from redlock_aio._protocol.request import Trust
+from redlock_aio._protocol.request import QuarantineRule
 from redlock_aio._rules.blockers import Blockers
 from redlock_aio._rules.quorum import GRANTED, NOT_YET, TAKING_PART, Answer, is_contended, majority
 
@@ -29,15 +29,15 @@ class Watch(Release):
     """
 
     __slots__ = ("_bell", "_clock", "_key", "_local_queues", "_loop", "view")
-    trust = Trust.FULL
+    in_quarantine = QuarantineRule.COUNT
 
-    def __init__(self, fleet: MasterSet, local_queues: LocalQueues, attempt: Attempt) -> None:
-        super().__init__(fleet.links, attempt.release(), attempt.ttl, attempt)
+    def __init__(self, masters: MasterSet, local_queues: LocalQueues, attempt: Attempt) -> None:
+        super().__init__(masters.links, attempt.release(), attempt.ttl, attempt)
         self._local_queues = local_queues
         self._key = attempt.key
-        self._clock = fleet.clock
-        self._loop = fleet.loop
-        self.view: Blockers = Blockers(len(fleet.links))
+        self._clock = masters.clock
+        self._loop = masters.loop
+        self.view: Blockers = Blockers(len(masters.links))
         self._bell: asyncio.Future[None] | None = None
 
     @property
@@ -48,7 +48,7 @@ class Watch(Release):
             return False
         return is_contended(self.view.explain(self._asked.votes(), 0.0))
 
-    def answered(self, master: int, reply: object, /) -> None:
+    def on_reply(self, master: int, reply: object, /) -> None:
         """Record the state of the key in *reply*, also if it comes too late to be counted."""
         held = replies.held(reply)
         if held is not None:
@@ -60,8 +60,8 @@ class Watch(Release):
             self.view.can_not_be(master, replies.read(reply).detail)
         elif replies.is_settled(reply) and not self._was_refused(master):
             self.view.may_be_free(master)
-        super().answered(master, reply)
-        self._ring()
+        super().on_reply(master, reply)
+        self._wake_task()
         # OK: the failed attempt had the key here, where it blocked other waiters of this
         # process. They are not notified if the master refused the attempt for another reason
         # than a holder: that would repeat this attempt at once, again and again.
@@ -70,22 +70,22 @@ class Watch(Release):
 
     def _was_refused(self, master: int) -> bool:
         """Whether a master refused, but not for a holder; a free key there then proves nothing."""
-        said = replies.read(self._asked.replies[master]).answer
-        return said in {Answer.ERROR, Answer.QUARANTINED}
+        answer = replies.read(self._asked.replies[master]).answer
+        return answer in {Answer.ERROR, Answer.QUARANTINED}
 
     def changed(self, master: int) -> None:
         """Called when the key was changed on *master*; ignored until the release is answered."""
         if self.replies[master] is not NOT_YET:
             self.view.may_be_free(master)
-            self._ring()
+            self._wake_task()
 
     def on_local_release(self) -> None:
         """Called when this process releases a lease or an attempt, or closes the session."""
         for master in range(len(self.replies)):
             self.view.may_be_free(master)
-        self._ring()
+        self._wake_task()
 
-    def _ring(self) -> None:
+    def _wake_task(self) -> None:
         if self._bell is not None and not self._bell.done():
             self._bell.set_result(None)
 
@@ -109,7 +109,7 @@ class Watch(Release):
             await self._listen(left)
         return self.view.free_from + EXPIRY_SLACK <= self._clock()
 
-    async def hear_out(self, seconds: float, needed: int) -> None:
+    async def wait_for_stragglers(self, seconds: float, needed: int) -> None:
         """
         Wait until all masters have answered, for at most *seconds* after *needed* have.
 
@@ -127,7 +127,7 @@ class Watch(Release):
 
     async def _listen(self, seconds: float) -> None:
         self._bell = bell = self._loop.create_future()
-        timer = self._loop.call_later(seconds, self._ring) if seconds < math.inf else None
+        timer = self._loop.call_later(seconds, self._wake_task) if seconds < math.inf else None
         try:
             await bell
         finally:
