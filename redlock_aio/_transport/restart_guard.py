@@ -75,6 +75,10 @@ class Guard:
             replies = [(await mark.reply, await get.reply) for mark, get in filter(None, asked)]
         finally:
             state.founding = False
+        # Another program may know one of these servers from before, and mark it as rejoining
+        # while this one marks all of them as new. Its marker is left (NX), or replaces this
+        # program's. Hence the markers are judged after all were written: one that rejoins
+        # shows that the set is not new, and the markers written here are replaced below.
         found = [read_marker(reply) for _, reply in replies]
         for marker in found:
             state.learn(0.0 if marker is None else marker.lasts / 1000)

@@ -194,6 +194,8 @@ class Sentry:
             marker = carried(marker_of(replies[-1]), self._outlives)
             self.unmarked = marker is None
             sets, number = self._guard.declarations, self._number
+            # The marker was read before the set is declared. Another program may change it in
+            # between; that push reaches `on_push`, because `attach` came before the read.
             declared = sets.join(number, info, connection, replies[0])
             await self._judge(self._identified(info), marker)
             await sets.joined(number, connection, declared)  # no vote before
@@ -225,7 +227,7 @@ class Sentry:
                     self._connection.condemn(display.harmless(str(error)))
 
     async def _rest(self, down: asyncio.Future[None]) -> None:
-        """Wait until the next examination is due or doubt arises, or the connection is *down*."""
+        """Wait until the next examination is due or requested, or the connection is *down*."""
         wait = self._pause()
         if not self._recheck:
             self._wake = wake = asyncio.get_running_loop().create_future()
@@ -256,10 +258,12 @@ class Sentry:
         now = self._identified(info_of(await info.reply))
         found = carried(marker_of(await marker.reply), self._outlives)
         if self._connection is not connection:
-            return
+            return  # the replies are of a former server; `examine` has judged the present one
         if verdicts != self._verdicts or (self.state is UNDECIDED and self._guard.founding):
             return  # a new set was, or is being, founded: this program may have written the marker
         if self.state is MEMBER:
+            # The server may have lost its keys and granted a lock of somebody else since. That
+            # reply may be underway now: only the end of the connection keeps it from counting.
             verdict = self._verdict(now, found)
             if verdict.state is not MEMBER:
                 ago, left = now.uptime or 0, verdict.seconds
@@ -282,6 +286,9 @@ class Sentry:
         self.info = info
         self._started = self._guard.clock() - (info.uptime or 0)
         verdict = self._verdict(info, marker)
+        # Two programs may judge the same restart at the same time, and one may know more: a
+        # longer quarantine, or the server from before. Each writes, reads back, and judges again
+        # by the marker that it finds, until that equals its own or says at least as much.
         for _ in range(WRITES):
             self._remember(verdict, marker)
             asked = self.ask_for(verdict)
