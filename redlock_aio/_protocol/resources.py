@@ -44,7 +44,7 @@ class Resources:
         if key.startswith(RESERVED):
             raise ValueError(
                 f"resource must not make a key that starts with {RESERVED.decode()!r}: such keys"
-                " are our own"
+                " belong to this library"
             )
         if len(self.known) >= MOST_NAMES:
             self.known.clear()

@@ -46,13 +46,13 @@ class Standing(enum.Enum):
     UNASKED = "not asked yet"
     ASKED = "asked"
     GRANTED = "granted"
-    NEXT = "held, and we are next"
+    NEXT = "held, and this waiter is next"
     BEHIND = "others come first"
-    AWAITED = "others came first, and we are called elsewhere"
+    AWAITED = "others came first, and the wake-up comes from another master"
     FULL = "its queue is full"
     FAILED = "no answer that helps"
     SILENT = "no answer in time"
-    ASIDE = "it answers, and we stand in no queue"
+    ASIDE = "it answers, and has no place for this waiter"
 
 
 UNASKED, ASKED, GRANTED, NEXT = Standing.UNASKED, Standing.ASKED, Standing.GRANTED, Standing.NEXT

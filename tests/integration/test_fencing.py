@@ -257,7 +257,7 @@ async def test_counters_beyond_the_token_on_a_majority_are_a_loss(
         call(master, "INCR", FENCE)
     await lease.extend()
     call(masters[2], "INCR", FENCE)
-    with pytest.raises(LockLostError, match="somebody else has had the lock"):
+    with pytest.raises(LockLostError, match="another client has acquired the lock"):
         await lease.extend()
 
 

@@ -26,7 +26,7 @@ from redlock_aio.errors import LockLostError, RedlockError
 from redlock_aio.events import Extended, Lost, Released
 
 KEY_GONE = "a majority of the masters no longer has its key"
-OVERTAKEN = "somebody else has had the lock on a majority of the masters since"
+OVERTAKEN = "another client has acquired the lock on a majority of the masters since"
 
 
 Sharer: TypeAlias = "weakref.ref[asyncio.Task[object]] | None"

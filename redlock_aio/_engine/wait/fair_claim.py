@@ -17,7 +17,7 @@ CALLS_LAST = 0.01
 
 MEANS = {
     GRANTED: NoReply(Answer.GRANTED),
-    NEXT: NoReply(Answer.HELD, "we are next"),
+    NEXT: NoReply(Answer.HELD, "this waiter is next"),
     BEHIND: NoReply(Answer.HELD, "others come first"),
     FULL: NoReply(Answer.HELD, "its queue is full"),
     FAILED: NoReply(Answer.ERROR, "it got the request too late"),
