@@ -9,11 +9,13 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from aiohttp.test_utils import TestServer
 
 import redlock_aio
 import redlock_aio.events
@@ -33,6 +35,7 @@ SAYS = {
         r"ada has 50\n"
         r"cleaned up; the second call returned None\n"
     ),
+    "aiohttp_service.py": "",
     "fastapi_service.py": "",
     "fenced_writes.py": (
         r"sent, with token (?P<first>\d+)\n"
@@ -41,6 +44,7 @@ SAYS = {
         r"SQL: 'fenced:42' not written: token (?P=first) is stale, a higher one has been seen\n"
         r"Redis says: cancelled\nSQL says: cancelled\n"
     ),
+    "first_lock.py": r"nobody else sends invoice 42 meanwhile, in any process on any host\n",
     "hand_over.py": (
         r"202 sales is being made, with token (?P<token>\d+)\n"
         r"409 sales is being made already\n"
@@ -165,12 +169,9 @@ def module_at(path: Path) -> Any:
     return module
 
 
-@pytest.fixture
-async def service(
-    masters: list[EmbeddedMaster], root: Path, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[httpx.AsyncClient]:
-    monkeypatch.setenv("REDLOCK_MASTERS", ",".join(master.url for master in masters))
-    module = module_at(root / "examples" / "fastapi_service.py")
+@asynccontextmanager
+async def fastapi_service(path: Path) -> AsyncIterator[httpx.AsyncClient]:
+    module = module_at(path)
     transport = httpx.ASGITransport(module.app)
     async with (
         module.app.router.lifespan_context(module.app),
@@ -178,6 +179,28 @@ async def service(
     ):
         yield client
     assert repr(module.redlock) == "<Redlock 3 masters, closed>"
+
+
+@asynccontextmanager
+async def aiohttp_service(path: Path) -> AsyncIterator[httpx.AsyncClient]:
+    module = module_at(path)
+    app = module.make_app()
+    async with TestServer(app) as server, httpx.AsyncClient() as client:
+        client.base_url = httpx.URL(str(server.make_url("")))
+        yield client
+    assert repr(app[module.REDLOCK]) == "<Redlock 3 masters, closed>"
+
+
+@pytest.fixture(params=[fastapi_service, aiohttp_service], ids=["fastapi", "aiohttp"])
+async def service(
+    request: pytest.FixtureRequest,
+    masters: list[EmbeddedMaster],
+    root: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> AsyncIterator[httpx.AsyncClient]:
+    monkeypatch.setenv("REDLOCK_MASTERS", ",".join(master.url for master in masters))
+    async with request.param(root / "examples" / f"{request.param.__name__}.py") as client:
+        yield client
 
 
 async def test_the_service_works_on_one_request_at_a_time(service: httpx.AsyncClient) -> None:
@@ -208,28 +231,42 @@ async def test_the_service_is_unavailable_without_a_majority(
     assert "socket" not in answer.text, "masters are nobody's business"
 
 
+@pytest.mark.parametrize(
+    ("command", "up", "end"),
+    [
+        (
+            ("uvicorn", "fastapi_service:app", "--ws", "none", "--uds"),
+            b"Uvicorn running",
+            b"Application shutdown complete",
+        ),
+        (("aiohttp.web", "aiohttp_service:make_app", "--path"), b"Running on", b""),
+    ],
+    ids=["fastapi", "aiohttp"],
+)
 async def test_the_service_runs_as_its_docstring_says(
-    environment: dict[str, str], root: Path
+    environment: dict[str, str], root: Path, command: tuple[str, ...], up: bytes, end: bytes
 ) -> None:
+    module, app, *options = command
     with tempfile.TemporaryDirectory() as folder:
         server = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-W", "error", "-m", "uvicorn", "fastapi_service:app"),
-            *("--ws", "none", "--uds", f"{folder}/http"),
+            *(sys.executable, "-W", "error", "-u", "-m", module),
+            *([app, *options, f"{folder}/http"] if end else [*options, f"{folder}/http", app]),
             env=environment,
             cwd=root / "examples",
-            stderr=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
         )
-        assert server.stderr is not None
+        assert server.stdout is not None
         try:
-            log = await server.stderr.readuntil(b"Uvicorn running")
+            log = await server.stdout.readuntil(up)
             transport = httpx.AsyncHTTPTransport(uds=f"{folder}/http")
             async with httpx.AsyncClient(transport=transport, base_url="http://x") as client:
                 assert (await client.post("/invoices/42/send")).json() == {"sent": 42}
             server.send_signal(signal.SIGTERM)
-            log += await server.stderr.read()
+            log += await server.stdout.read()
         finally:
             if server.returncode is None:
                 server.kill()
             await server.wait()
-        assert b"Application shutdown complete" in log, log.decode()
+        assert end in log, log.decode()
         assert b"Traceback" not in log

@@ -1,0 +1,53 @@
+"""
+One lock manager for a web service with aiohttp: python -m aiohttp.web aiohttp_service:make_app
+
+`Redlock` is opened when the app starts, and closed when it ends.
+A `LockLostError` is not handled: the work may be half done, so it is a 500.
+"""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+from aiohttp import web
+
+from redlock_aio import LockNotAcquiredError, QuorumUnavailableError, Redlock
+
+MASTERS = os.environ.get("REDLOCK_MASTERS", "redis://localhost:6379").split(",")
+REDLOCK = web.AppKey("redlock", Redlock)
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+async def connect(app: web.Application) -> AsyncIterator[None]:
+    async with Redlock(MASTERS, key_prefix="billing:") as app[REDLOCK]:
+        yield
+
+
+@web.middleware
+async def lock_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
+    try:
+        return await handler(request)
+    except QuorumUnavailableError:  # a LockNotAcquiredError too, so it comes first
+        # The error's text names the masters: for your log, not for your callers.
+        detail = {"detail": "locks are not available"}
+        return web.json_response(detail, status=503, headers={"Retry-After": "5"})
+    except LockNotAcquiredError as error:
+        detail = {"detail": f"{error.resources[0]} is being worked on"}
+        return web.json_response(detail, status=409, headers={"Retry-After": "1"})
+
+
+async def send(request: web.Request) -> web.Response:
+    invoice_id = int(request.match_info["invoice_id"])
+    redlock = request.app[REDLOCK]
+    async with redlock.lock(f"invoice:{invoice_id}", ttl=5_000, wait=1_000) as lease:
+        await asyncio.sleep(0.1)  # your work
+        lease.ensure_valid()
+    return web.json_response({"sent": invoice_id})
+
+
+def make_app(_argv: list[str] | None = None) -> web.Application:
+    app = web.Application(middlewares=[lock_errors])
+    app.cleanup_ctx.append(connect)
+    app.router.add_post(r"/invoices/{invoice_id:\d+}/send", send)
+    return app
