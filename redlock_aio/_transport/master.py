@@ -39,7 +39,7 @@ FIRST_DELAY, LONGEST_DELAY = 0.02, 0.5
 TASK_NAME = "redlock_aio "
 """How the name of a master's task begins."""
 
-NO_TRACKING = "it forbids client tracking (client|tracking), so a flush is noticed late"
+NO_TRACKING = "it forbids client tracking (client|tracking), so a flush is seen late"
 
 
 class MasterContext(NamedTuple):
