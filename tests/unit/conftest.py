@@ -30,7 +30,7 @@ async def masters() -> list[FakeMaster]:
 
 @pytest.fixture
 async def redlock(masters: list[FakeMaster]) -> AsyncIterator[Redlock]:
-    """A manager that votes with masters at once that have restarted; test_guard has others."""
+    """A manager that votes with masters at once that have restarted; test_quarantine has others."""
     async with Redlock(masters, restart_guard="off") as redlock:
         yield redlock
 

@@ -1,4 +1,4 @@
-"""May this master have forgotten locks? The rules as tables."""
+"""The restart guard's rules as tables: which masters may have forgotten locks."""
 
 import math
 
@@ -48,9 +48,9 @@ def new_member(ago: float) -> Marker:
 
 
 def judge(
-    said: ServerInfo, marker: Marker | None, seen: Seen = NOTHING, *, strict: bool = False
+    server: ServerInfo, marker: Marker | None, seen: Seen = NOTHING, *, strict: bool = False
 ) -> Verdict:
-    return quarantine.judge(said, marker, seen, NOW, lasts=LASTS, strict=strict)
+    return quarantine.judge(server, marker, seen, NOW, lasts=LASTS, strict=strict)
 
 
 MINUTE_AGO = CLOCK - 60_000_000
@@ -64,14 +64,14 @@ SERVED = Seen(ME, NOW - 1, rejoining(99).at, NOW - 0.01, Reason.FLUSHED)
 
 
 @pytest.mark.parametrize(
-    ("said", "marker", "seen", "state", "seconds", "reason"),
+    ("server", "marker", "seen", "state", "seconds", "reason"),
     [
-        # Another server was here within the time, whatever it says of itself.
+        # Another server was here within the time, whatever its uptime.
         (OLD, None, ANOTHER_BEFORE, QUARANTINED, 60, Reason.RESTARTED),
         (OLD, member(), ANOTHER_BEFORE, QUARANTINED, 60, Reason.RESTARTED),
         (OLD, member(), LONG_AGO, MEMBER, 0, Reason.NONE),
         (OLD, None, LONG_AGO, MEMBER, 0, Reason.NONE),
-        # The marker was here and has gone, or was written by who knew of none.
+        # The marker has gone, or was written by a program that had not seen it.
         (OLD, None, THERE_BEFORE, QUARANTINED, 60, Reason.FLUSHED),
         (OLD, member(OTHER), THERE_BEFORE, QUARANTINED, 60, Reason.FLUSHED),
         (OLD, new_member(-4), THERE_BEFORE, QUARANTINED, 56, Reason.FLUSHED),
@@ -99,7 +99,7 @@ SERVED = Seen(ME, NOW - 1, rejoining(99).at, NOW - 0.01, Reason.FLUSHED)
         (OLD, rejoining(0), NOTHING, MEMBER, 0, Reason.NONE),
         (info(99, time=None), rejoining(0), NOTHING, QUARANTINED, 60, Reason.MARKED),
         (OLD, Marker(ME, rejoining=True, at=0), NOTHING, QUARANTINED, 60, Reason.MARKED),
-        # What we have begun to wait for ourselves, we wait for to the end and no longer.
+        # A quarantine that this process has begun lasts to its end and no longer.
         (OLD, rejoining(99), OUT, QUARANTINED, 7, Reason.FLUSHED),
         (info(0), rejoining(99), SERVED, MEMBER, 0, Reason.NONE),
         (YOUNG, None, Seen(ME, NOW - 1, None, NOW + 55, Reason.FLUSHED), QUARANTINED, 55,
@@ -120,22 +120,22 @@ SERVED = Seen(ME, NOW - 1, rejoining(99).at, NOW - 0.01, Reason.FLUSHED)
         (YOUNG, None, NOTHING, UNDECIDED, 50, Reason.UNPROVEN),
     ],
 )  # fmt: skip
-def test_who_votes(
-    said: ServerInfo,
+def test_the_standing_of_a_master(
+    server: ServerInfo,
     marker: Marker | None,
     seen: Seen,
     state: MasterStatus,
     seconds: float,
     reason: Reason,
 ) -> None:
-    verdict = judge(said, marker, seen)
+    verdict = judge(server, marker, seen)
 
     assert (verdict.state, verdict.reason) == (state, reason)
     assert verdict.seconds == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize(
-    ("said", "marker", "seen", "written", "careful"),
+    ("server", "marker", "seen", "written", "careful"),
     [
         (OLD, None, ANOTHER_BEFORE, rejoining(60), False),
         (OLD, new_member(-4), THERE_BEFORE, rejoining(56), False),
@@ -145,12 +145,12 @@ def test_who_votes(
         (YOUNG, rejoining(1), NOTHING, None, False),
         (OLD, rejoining(0), NOTHING, member(at=CLOCK, since=MINUTE_AGO), False),
         (YOUNG, member(OTHER), NOTHING, rejoining(50), False),
-        # The number stays, so that two who write it at once write the same.
+        # The number stays, so that two programs that write at once write the same.
         (OLD, member(OTHER), NOTHING, member(since=MINUTE_AGO), False),
         (OLD, None, NOTHING, member(at=CLOCK, since=MINUTE_AGO), True),
         (info(60, time=None), None, NOTHING, member(at=0), True),
         (info(-1, time=None), None, NOTHING, Marker(ME, rejoining=True, at=0, lasts=60_000), False),
-        # By a shorter quarantine than ours, or before that was written down.
+        # Of a program with a shorter quarantine, or of a version that did not write it.
         (OLD, member(lasts=2), NOTHING, member(), False),
         (OLD, member(lasts=0), NOTHING, member(), False),
         (OLD, member(lasts=99), NOTHING, None, False),
@@ -158,21 +158,21 @@ def test_who_votes(
         (OLD, member(lasts=2, since=CLOCK - 9_000_000), NOTHING, rejoining(51), False),
         (OLD, rejoining(1, lasts=2), NOTHING, rejoining(59), False),
         (OLD, Marker(ME, rejoining=True, at=CLOCK + 9_000_000), NOTHING, rejoining(9), False),
-        # Somebody has overwritten what we know.
+        # Another program has overwritten the marker.
         (OLD, member(at=4), Seen(ME, NOW - 1, 5, NOW + 7, Reason.FLUSHED), rejoining(7), False),
         (OLD, member(at=5), Seen(ME, NOW - 1, 5, NOW + 7, Reason.FLUSHED), None, False),
         (YOUNG, None, NOTHING, None, False),
     ],
 )
-def test_what_is_written(
-    said: ServerInfo, marker: Marker | None, seen: Seen, written: Marker | None, careful: bool
+def test_the_marker_that_is_written(
+    server: ServerInfo, marker: Marker | None, seen: Seen, written: Marker | None, careful: bool
 ) -> None:
-    verdict = judge(said, marker, seen)
+    verdict = judge(server, marker, seen)
 
     assert (verdict.write, verdict.careful) == (written, careful)
 
 
-def test_a_strict_guard_takes_no_young_master_for_a_new_one() -> None:
+def test_a_strict_guard_quarantines_young_masters() -> None:
     verdict = judge(YOUNG, None, strict=True)
 
     assert verdict == Verdict(QUARANTINED, 50, Reason.RESTARTED, rejoining(50), careful=True)
@@ -193,7 +193,7 @@ memories = st.builds(
 
 
 @given(uptimes, st.sampled_from([None, CLOCK]), markers, memories, st.booleans(), st.booleans())
-def test_nobody_is_kept_out_for_longer_than_a_forgotten_lease_may_live(
+def test_no_quarantine_is_longer_than_a_forgotten_lease_may_live(
     uptime: int | None,
     time: int | None,
     marker: Marker | None,
@@ -201,15 +201,15 @@ def test_nobody_is_kept_out_for_longer_than_a_forgotten_lease_may_live(
     promoted: bool,
     strict: bool,
 ) -> None:
-    said = info(uptime, time=time, promoted=promoted)
-    verdict = judge(said, marker, seen, strict=strict)
+    server = info(uptime, time=time, promoted=promoted)
+    verdict = judge(server, marker, seen, strict=strict)
 
     assert 0 <= verdict.seconds <= LASTS
     assert (verdict.seconds == 0) == (verdict.state is MEMBER)
-    # Whoever looks again at what was written comes to the same.
-    kept = quarantine.remember(seen, said, marker, verdict, NOW)
+    # Another look at the marker that was written comes to the same.
+    kept = quarantine.remember(seen, server, marker, verdict, NOW)
     if verdict.write is not None:
-        again = judge(said, verdict.write, kept, strict=strict)
+        again = judge(server, verdict.write, kept, strict=strict)
         assert again.state is verdict.state
         assert again.write is None
         assert again.seconds >= verdict.seconds - 1e-6
@@ -224,22 +224,21 @@ HUGE = b" ".join([ME.encode(), b"member 5 60000 5", b"x" * MOST_BYTES])
 
 
 @pytest.mark.parametrize("value", [b"", b"member", b"\xff\xfe", b"a b c d", b"x" * 99, HUGE])
-def test_what_is_no_marker_is_nobodys(value: bytes) -> None:
+def test_a_malformed_marker_belongs_to_no_server(value: bytes) -> None:
     assert Marker.parse(value) == Marker("", rejoining=False, at=0)
     assert judge(YOUNG, Marker.parse(value)).state is QUARANTINED
 
 
-def test_a_marker_without_a_number_is_one() -> None:
+def test_a_marker_without_all_numbers_is_parsed() -> None:
     assert Marker.parse(None) is None
     assert Marker.parse(ME.encode() + b" member") == member(at=0, lasts=0)
     assert Marker.parse(f"{ME} member 5 {10**10} -1 more".encode()) == member(lasts=0)
     assert Marker.parse(ME.encode() + b" rejoining soon") == Marker(ME, rejoining=True, at=0)
 
 
-def test_why_and_how_long_is_told_in_whole_seconds() -> None:
-    told = quarantine.describe(Reason.RESTARTED, ago=12.9, left=48.1)
-
-    assert told == "it restarted 12 s ago and may have forgotten locks; it votes again in 49 s"
+def test_the_reason_and_the_time_left_are_in_whole_seconds() -> None:
+    text = quarantine.describe(Reason.RESTARTED, ago=12.9, left=48.1)
+    assert text == "it restarted 12 s ago and may have forgotten locks; it votes again in 49 s"
 
 
 @pytest.mark.parametrize(
@@ -256,7 +255,7 @@ def test_why_and_how_long_is_told_in_whole_seconds() -> None:
         ("", {"uptime": None, "time": None, "promoted": False, "appends": None}),
     ],
 )
-def test_what_a_server_says_of_itself(line: str, expected: dict[str, object]) -> None:
-    said = ServerInfo.parse(f"run_id:x\r\n{line}\r\n".encode())
+def test_the_facts_in_info(line: str, expected: dict[str, object]) -> None:
+    server = ServerInfo.parse(f"run_id:x\r\n{line}\r\n".encode())
 
-    assert {name: getattr(said, name) for name in expected} == expected
+    assert {name: getattr(server, name) for name in expected} == expected

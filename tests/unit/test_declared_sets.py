@@ -1,0 +1,577 @@
+"""Programs with different sets of masters: one whose set conflicts with another's is refused."""
+
+import asyncio
+import gc
+import logging
+import random
+from collections.abc import AsyncIterator
+from typing import Any, Literal
+
+import pytest
+
+from redlock_aio import QuorumUnavailableError, Redlock
+from redlock_aio._protocol import declaration
+from redlock_aio._rules import membership, timing
+from redlock_aio._transport.declarations import LIVES, PATIENCE
+from redlock_aio.testing import FakeMaster, VirtualTimeLoop, cancelled_at
+
+from .kit import answers, in_coroutine, now
+
+MAX_TTL = 4_000
+LASTS = timing.forgetting(MAX_TTL, factor=timing.DRIFT_FACTOR)
+"""The length of a quarantine in seconds."""
+OVER = LASTS * LIVES + 1.3
+"""Seconds after which a program that was refused votes, when the others have ended."""
+LONG_UP = 99_999
+"""The uptime in seconds of a server that was unreachable, but has not restarted."""
+
+pytestmark = [pytest.mark.promise("S1")]
+
+
+class Address:
+    """A fake master under another address, which takes *delay* seconds to connect."""
+
+    secrets = ()
+
+    def __init__(self, master: FakeMaster, address: str, delay: float = 0.0) -> None:
+        self._master = master
+        self._address = address
+        self.delay = delay
+
+    def __str__(self) -> str:
+        return self._address
+
+    async def dial(self) -> tuple[asyncio.Transport, object]:
+        await asyncio.sleep(self.delay)
+        return await self._master.dial()
+
+
+@pytest.fixture
+async def m() -> dict[str, FakeMaster]:
+    """Masters by their names."""
+    return {name: FakeMaster(name) for name in "abcdefg"}
+
+
+@pytest.fixture
+async def right(m: dict[str, FakeMaster]) -> AsyncIterator[Redlock]:
+    """A program with the masters a, b, c."""
+    async with program(of(m, "abc")) as right:
+        yield right
+
+
+@pytest.fixture(autouse=True)
+def everything_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "redlock_aio")
+
+
+def of(m: dict[str, FakeMaster], letters: str) -> list[FakeMaster]:
+    return [m[letter] for letter in letters]
+
+
+def program(masters: Any, **options: Any) -> Redlock:
+    return Redlock(masters, max_ttl=MAX_TTL, **options)
+
+
+async def works(redlock: Redlock) -> bool:
+    """Return whether a lock can be acquired soon; others may have it for a moment."""
+    try:
+        async with redlock.lock("works", wait=400, ttl=500):
+            return True
+    except QuorumUnavailableError:
+        return False
+
+
+async def until_it_works(redlock: Redlock) -> None:
+    for _ in range(1_000):
+        if await works(redlock):
+            return
+        await asyncio.sleep(0.02)
+    pytest.fail("it never gets a lock")
+
+
+def is_refused(redlock: Redlock) -> bool:
+    return any(membership.is_refusal(master.reason) for master in redlock.statistics().masters)
+
+
+def declared(master: FakeMaster, *, known: bool = False) -> list[str]:
+    """Return the sets declared on a master, if wanted only those of which all servers are known."""
+    value, _ = master._data.find(declaration.KEY)
+    assert value is None or isinstance(value, bytes)
+    found = [membership.parse(line.split(b" ", 3)[3]) for line in (value or b"").splitlines()]
+    sets = [masters for masters in found if masters is not None]
+    return [
+        "".join(place.address for place in masters)
+        for masters in sets
+        if not known or all(place.run_ids for place in masters)
+    ]
+
+
+# Which programs are refused.
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("abc", "abd"),
+        ("abc", "a"),
+        ("a", "abc"),
+        ("abc", "abcde"),
+        ("abcde", "abc"),
+        ("abc", "cde"),
+    ],
+)
+async def test_a_set_that_may_have_its_own_majority_is_refused(
+    m: dict[str, FakeMaster], first: str, second: str
+) -> None:
+    async with program(of(m, first)) as right, program(of(m, second)) as wrong:
+        await asyncio.sleep(2)
+        assert not await works(wrong)
+        assert await answers(wrong) == "Q" * len(second)
+        assert await answers(right) == "G" * len(first)
+        assert not any(second in declared(master) for master in of(m, first))
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "options"),
+    [
+        ("abc", "ab", {}),
+        ("abcd", "abc", {}),
+        ("abc", "defg", {}),
+        ("abc", "abd", {"key_prefix": "app:"}),
+        ("abc", "abd", {"restart_guard": "off"}),
+    ],
+)
+async def test_other_programs_are_not_refused(
+    m: dict[str, FakeMaster], first: str, second: str, options: dict[str, Any]
+) -> None:
+    """Majorities meet, no master or no key is shared, or the guard is off."""
+    async with program(of(m, first)) as one, program(of(m, second), **options) as other:
+        for _ in range(5):
+            assert await answers(one) == "G" * len(first)
+            assert await answers(other) == "G" * len(second)
+            await asyncio.sleep(LASTS / 3)
+
+
+async def test_without_a_guard_no_set_is_declared(m: dict[str, FakeMaster]) -> None:
+    async with program(of(m, "abc"), restart_guard="off") as redlock:
+        assert await answers(redlock) == "GGG"
+    assert not any(declared(master) for master in m.values())
+
+
+@pytest.mark.usefixtures("right")
+async def test_a_refusal_names_both_sets_and_what_to_do(
+    m: dict[str, FakeMaster], caplog: pytest.LogCaptureFixture
+) -> None:
+    async with program(of(m, "abd")) as wrong:
+        await asyncio.sleep(0.1)
+        with pytest.raises(QuorumUnavailableError) as refused:
+            await wrong.lock("r", wait=0).acquire()
+        reason = (
+            "programs with the masters a, b, c use these locks, this one names a, b, d, and has"
+            " no vote until 8 s after the last of them ended"
+        )
+        assert [vote.detail for vote in refused.value.votes] == [reason] * 3
+        assert refused.value.hint == membership.ADVICE
+        assert "key_prefix" in str(refused.value)
+        await asyncio.sleep(60)
+        logged = [text for text in caplog.messages if reason in text]
+        assert logged == [f"{reason}; {membership.ADVICE}"], "once, not at each look"
+
+
+async def test_a_refused_program_votes_when_the_others_leases_are_over(
+    m: dict[str, FakeMaster], caplog: pytest.LogCaptureFixture
+) -> None:
+    right = program(of(m, "abc"))
+    async with right, program(of(m, "abd")) as wrong:
+        assert not await works(wrong)
+        await asyncio.sleep(20)
+        assert not await works(wrong)
+        lease = await right.lock("r", ttl=MAX_TTL, auto_extend=False).acquire()
+        assert lease.valid
+        ended = now()
+        await right.aclose()
+        await until_it_works(wrong)
+        assert ended + LASTS <= now() <= ended + OVER
+        await asyncio.sleep(1.3)
+        assert await answers(wrong) == "GGG"
+        assert sum("votes again" in text for text in caplog.messages) == 3
+
+
+@pytest.mark.parametrize("fair", [True, False])
+async def test_a_waiter_waits_on_while_its_program_is_refused(
+    m: dict[str, FakeMaster], right: Redlock, *, fair: bool
+) -> None:
+    async with program(of(m, "abd")) as wrong:
+        waiter = asyncio.create_task(wrong.lock("r", fair=fair, ttl=1000).acquire())
+        await asyncio.sleep(30)
+        assert not waiter.done()
+        await right.aclose()
+        await asyncio.sleep(OVER)
+        assert waiter.result().valid
+        await waiter.result().release()
+
+
+# Two programs that begin at the same time.
+
+
+@pytest.mark.parametrize("latency", ["equal", "near", "far", "mixed"])
+@pytest.mark.parametrize("apart", [0, 0.0004, 0.001, 0.0016, 0.002, 0.003, 0.005, 0.01])
+async def test_of_two_programs_that_begin_together_never_do_both_vote(
+    m: dict[str, FakeMaster], apart: float, latency: str
+) -> None:
+    """Neither finds the other's set when it looks; each has its own majority of the masters."""
+    holders: list[str] = []
+    both = 0
+
+    async def use(letters: str, delay: float) -> None:
+        nonlocal both
+        await asyncio.sleep(delay)
+        async with program(of(m, letters)) as redlock:
+            while now() < 0.3:
+                lease = await redlock.lock("r", wait=0, ttl=1000, on_lost="flag").try_acquire()
+                if lease is None:
+                    await asyncio.sleep(0.001)
+                    continue
+                both += bool(holders)
+                holders.append(letters)
+                await asyncio.sleep(0.003)
+                holders.remove(letters)
+                await lease.release()
+                await asyncio.sleep(0.004)
+
+    async def attempts(letters: str, delay: float) -> None:
+        while now() < 0.3:
+            try:
+                await use(letters, delay)
+            except QuorumUnavailableError:
+                await asyncio.sleep(0.005)
+            delay = 0
+
+    if latency != "equal":
+        for name in "abcde":
+            near = name in {"near": "ab", "far": "cd", "mixed": "ac"}[latency]
+            m[name].latency = 0.0005 if near else 0.006
+    await asyncio.gather(attempts("abc", 0), attempts("abd", apart))
+    assert both == 0
+
+
+async def test_two_programs_that_refuse_each_other_do_not_do_so_for_long(
+    m: dict[str, FakeMaster],
+) -> None:
+    m["a"].latency, m["b"].latency = 0.001, 0.006
+    async with (
+        program([m["a"], Address(m["b"], "b", 0.01), m["c"]]) as one,
+        program([Address(m["a"], "a", 0.01), m["b"], m["d"]]) as other,
+    ):
+        for _ in range(60):
+            await asyncio.sleep(0.1)
+            if await works(one) or await works(other):
+                break
+        assert now() < 6
+        assert await works(one) != await works(other)
+
+
+# One set under several addresses, and restarts of its servers.
+
+
+async def test_a_set_may_be_named_by_other_addresses(m: dict[str, FakeMaster]) -> None:
+    elsewhere = [Address(m[name], f"10.0.0.1:{name}") for name in "abcde"]
+    async with program(of(m, "abcde")) as one, program(elsewhere) as other:
+        for _ in range(5):
+            assert await answers(one) == await answers(other) == "GGGGG"
+            await asyncio.sleep(LASTS / 3)
+
+
+@pytest.mark.parametrize("restarts", [2, pytest.param(6, marks=pytest.mark.full)])
+async def test_restarts_that_some_programs_notice_late_make_no_other_set(
+    m: dict[str, FakeMaster], restarts: int
+) -> None:
+    """Some programs use other addresses and connect slowly, and new ones start all the time."""
+    names = "abc"
+    programs: list[Redlock] = []
+    slow: list[Address] = []
+    for number in range(6):
+        elsewhere = [Address(m[name], f"10.0.0.1:{name}") for name in names]
+        slow += elsewhere
+        masters = of(m, names) if number % 2 else elsewhere
+        programs.append(await program(masters).__aenter__())
+    await asyncio.sleep(LASTS + 1)
+    for each in slow:
+        each.delay = random.uniform(0, 0.9)
+    for number in range(restarts):
+        m[names[number % 3]].restart()
+        for later in range(4):
+            await asyncio.sleep(random.uniform(0, LASTS / 2))
+            programs.append(await program(of(m, names)).__aenter__())
+            for redlock in programs:
+                assert not is_refused(redlock), (number, later)
+                assert await works(redlock)
+        await asyncio.sleep(LASTS)
+    for redlock in programs:
+        await redlock.aclose()
+
+
+async def test_a_restart_and_other_addresses_make_no_other_set(
+    m: dict[str, FakeMaster], right: Redlock
+) -> None:
+    """The program with the former addresses has ended, and can't declare that they are the same."""
+    assert await works(right)
+    await right.aclose()
+    await asyncio.sleep(1)
+    m["c"].restart()
+    async with program([Address(m[name], f"ip-{name}") for name in "abc"]) as newcomer:
+        assert await answers(newcomer) == "GGQ"
+        await asyncio.sleep(OVER)
+        assert await answers(newcomer) == "GGG"
+
+
+async def test_a_replacement_under_the_old_address_is_no_other_set(
+    m: dict[str, FakeMaster], right: Redlock
+) -> None:
+    await asyncio.sleep(LASTS)
+    m["c"].kill()
+    async with program([m["a"], m["b"], Address(FakeMaster("new"), "c")]) as other:
+        for _ in range(4):
+            assert await works(right)
+            assert await works(other)
+            await asyncio.sleep(LASTS / 3)
+
+
+async def test_a_swap_for_a_server_that_has_just_started_is_refused_before_that_votes(
+    m: dict[str, FakeMaster], right: Redlock
+) -> None:
+    """Until then both of the others are needed, which no other program can have meanwhile."""
+    assert await works(right)
+    m["d"].restart()
+    async with program(of(m, "abd")) as wrong:
+        assert await answers(wrong) == "GGQ"
+        until = now() + OVER
+        while now() < until:
+            assert (await answers(wrong)).count("G") < 3
+            assert await works(right) or not is_refused(wrong)
+            await asyncio.sleep(0.05)
+        assert is_refused(wrong)
+        assert await works(right)
+
+
+# Masters that forget.
+
+
+@pytest.mark.parametrize("fault", ["restart", "flush"])
+@pytest.mark.parametrize("forgetful", ["a", "abcd"])
+async def test_an_old_set_stays_the_older_one_on_masters_that_have_forgotten_it(
+    m: dict[str, FakeMaster], right: Redlock, forgetful: str, fault: str
+) -> None:
+    async with program(of(m, "abd")) as wrong:
+        await asyncio.sleep(LASTS + 3)
+        for master in of(m, forgetful):
+            getattr(master, fault)()
+        for _ in range(20):
+            await asyncio.sleep(0.5)
+            assert not is_refused(right)
+            assert not await works(wrong)
+        assert await answers(right) == "GGG"
+
+
+async def test_a_newcomer_that_reaches_a_flushed_master_first_is_refused_all_the_same(
+    m: dict[str, FakeMaster],
+) -> None:
+    """It declares its set there before the program with the old one is connected again."""
+    a = Address(m["a"], "a")
+    async with program([a, m["b"], m["c"]]) as right:
+        await asyncio.sleep(LASTS + 3)
+        a.delay = 0.1
+        m["a"].flush()
+        await asyncio.sleep(0.01)
+        assert not declared(m["a"])
+        async with program([m["a"], Address(m["b"], "b", 0.3), m["d"]]) as wrong:
+            assert declared(m["a"])
+            for _ in range(150):
+                await asyncio.sleep(0.01)
+                assert not is_refused(right), "its set is the older one there, too"
+            for _ in range(20):
+                assert not is_refused(right)
+                assert not await works(wrong)
+                await asyncio.sleep(0.5)
+            assert await answers(right) == "GGG"
+
+
+async def test_a_server_that_forgets_its_scripts_is_asked_again(
+    m: dict[str, FakeMaster], right: Redlock
+) -> None:
+    for _ in range(3):
+        for master in m.values():
+            master.execute([b"SCRIPT", b"FLUSH"])
+        await asyncio.sleep(LASTS)
+    async with program(of(m, "abd")) as wrong:
+        assert not await works(wrong)
+    assert await answers(right) == "GGG"
+
+
+# Masters that are away or hang.
+
+
+async def test_a_master_that_comes_up_later_makes_the_refusal(m: dict[str, FakeMaster]) -> None:
+    """While its server is not known, only the masters in common vote."""
+    m["d"].kill()
+    async with program(of(m, "abd")) as wrong:
+        await asyncio.sleep(LASTS + 2)
+        async with program(of(m, "abc")) as right:
+            await asyncio.sleep(1)
+            assert await answers(wrong) == "GGU"
+            assert await answers(right) == "GGG"
+            lost = await wrong.lock("q", ttl=1000, on_lost="flag").acquire()
+            await asyncio.sleep(2)
+            assert lost.valid
+            m["d"].restart(uptime=LONG_UP)
+            held = await right.lock("r", ttl=1000, on_lost="flag").acquire()
+            m["a"].latency = 0.02
+            m["b"].latency = 0.03
+            for _ in range(600):
+                assert await wrong.lock("r", wait=0, ttl=1000).try_acquire() is None
+                assert "G" not in (await answers(wrong))[2]
+                await asyncio.sleep(0.01)
+            assert not lost.valid, "as in any outage"
+            assert held.valid
+            await held.release()
+            assert await answers(wrong) == "QQQ"
+            assert await answers(right) == "GGG"
+
+
+async def test_a_master_that_comes_up_waits_for_the_replies_of_the_others(
+    m: dict[str, FakeMaster],
+) -> None:
+    """They have a set that was declared there after they were looked at last."""
+    m["d"].kill()
+    async with program(of(m, "abd")) as wrong:
+        await asyncio.sleep(LASTS / 4 + 0.05)
+        async with program(of(m, "abc")):
+            m["a"].latency = m["b"].latency = 0.3
+            m["d"].restart(uptime=LONG_UP)
+            for _ in range(1_000):
+                assert not wrong.statistics().masters[2].votes
+                await asyncio.sleep(0.005)
+            assert is_refused(wrong)
+
+
+@pytest.mark.usefixtures("right")
+async def test_a_set_that_is_refused_at_first_sight_is_never_declared(
+    m: dict[str, FakeMaster],
+) -> None:
+    """Except the part of it that is known at first, which conflicts with no set."""
+    async with program(of(m, "ab")):
+        await asyncio.sleep(0.1)
+        ends = now() + 4
+        async with program(of(m, "abd")):
+            while now() < ends:
+                for letter in "abd":
+                    assert "abd" not in declared(m[letter], known=True)
+                await asyncio.sleep(0.001)
+
+
+async def test_of_two_sets_that_were_cut_off_from_their_common_majority_one_is_refused(
+    m: dict[str, FakeMaster],
+) -> None:
+    """Neither can know of the other before both reach it."""
+    m["a"].kill()
+    async with program(of(m, "abc")) as one, program(of(m, "ade")) as other:
+        await asyncio.sleep(1)
+        assert await works(one)
+        assert await works(other)
+        m["a"].restart()
+        await asyncio.sleep(LASTS)
+        assert await works(one) != await works(other)
+
+
+@pytest.mark.promise("S6")
+async def test_a_hung_master_does_not_hold_up_the_vote_of_another_for_long(
+    m: dict[str, FakeMaster],
+) -> None:
+    m["c"].kill()
+    async with program(of(m, "abc")) as redlock:
+        assert now() < 0.2, "one that is down holds up nobody"
+        assert await works(redlock)
+        await asyncio.sleep(LASTS)
+        m["c"].restart(uptime=LONG_UP)
+        m["b"].hang()
+        began = now()
+        await until_it_works(redlock)
+        # It may have been about to be dialled, and the dial waits for half a second.
+        assert now() < began + 0.5 + PATIENCE + 0.5
+        m["b"].resume()
+
+
+# Other faults.
+
+
+async def test_a_mistaken_program_that_retries_for_minutes_hinders_no_other(
+    m: dict[str, FakeMaster], right: Redlock
+) -> None:
+    async with program(of(m, "bcd")) as wrong:
+        await asyncio.sleep(120)
+        assert not await works(wrong)
+        assert declared(m["b"]) == ["abc"]
+        await right.aclose()
+        async with program(of(m, "ab")) as step:
+            assert await works(step)
+            for _ in range(3):
+                async with program(of(m, "abc")) as newcomer:
+                    assert await works(newcomer)
+
+
+async def test_a_server_that_is_out_of_memory_keeps_its_vote(
+    m: dict[str, FakeMaster], right: Redlock
+) -> None:
+    async with right.lock("r", ttl=1000) as lease:
+        m["a"].error = "OOM command not allowed when used memory > 'maxmemory'."
+        await asyncio.sleep(3 * LASTS)
+        m["a"].error = ""
+        assert lease.valid
+    assert await answers(right) == "GGG"
+
+
+async def test_foreign_values_under_the_key_are_ignored(m: dict[str, FakeMaster]) -> None:
+    for master in m.values():
+        master._data.set(declaration.KEY, b"1 1700000000000 99999999 [[]]\nnonsense")
+    m["a"].delete(declaration.KEY.decode())
+    m["a"]._data.zadd(declaration.KEY, 1.0, b"x")
+    async with program(of(m, "abc")) as right, program(of(m, "abd")) as wrong:
+        assert await answers(right) == "GGG"
+        assert not await works(wrong)
+
+
+@pytest.mark.parametrize("when", ["waiting", "answered"])
+async def test_opening_and_closing_can_be_cancelled_anywhere(
+    m: dict[str, FakeMaster], right: Redlock, when: Literal["waiting", "answered"]
+) -> None:
+    async def use(letters: str) -> None:
+        async with program(of(m, letters)):
+            await asyncio.sleep(0.005)
+
+    m["b"].latency = 0.004
+    await asyncio.sleep(1)
+    for letters in ("abc", "abd"):
+        for nth in range(1, 200):
+            step = cancelled_at(nth, use(letters), when=when)
+            task = asyncio.create_task(in_coroutine(step))
+            await asyncio.wait([task])
+            if not task.cancelled():
+                break
+        else:
+            pytest.fail("it never runs to its end")
+    assert await answers(right) == "GGG"
+
+
+def test_a_manager_declares_its_set_again_in_the_next_event_loop() -> None:
+    redlock = None
+
+    async def use() -> None:
+        nonlocal redlock
+        redlock = redlock or program([FakeMaster("a")])
+        async with redlock.lock("r", ttl=500):
+            pass
+
+    for _ in range(2):
+        with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+            runner.run(use())
+        gc.collect()

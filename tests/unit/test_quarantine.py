@@ -1,0 +1,379 @@
+"""Masters that restart or are flushed: none votes while a lease that it forgot may be valid."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from redlock_aio import Answer, QuorumUnavailableError, Redlock
+from redlock_aio._protocol.commands import MARKER
+from redlock_aio._rules import timing
+from redlock_aio.testing import FakeMaster
+from redlock_aio.testing._fake_lua import Error
+from redlock_aio.testing._fake_pushes import PushReceiver
+
+from .kit import answers, gets_lock, now, restart, votes
+
+MAX_TTL = 10_000
+LASTS = timing.forgetting(MAX_TTL, factor=timing.DRIFT_FACTOR)
+"""The length of a quarantine in seconds."""
+
+pytestmark = [pytest.mark.promise("S1")]
+
+
+def guarded(masters: list[FakeMaster], **options: Any) -> Redlock:
+    return Redlock(masters, max_ttl=MAX_TTL, **options)
+
+
+@pytest.fixture
+async def redlock(masters: list[FakeMaster]) -> AsyncIterator[Redlock]:
+    async with guarded(masters) as redlock:
+        yield redlock
+
+
+@pytest.fixture
+async def young(masters: list[FakeMaster]) -> list[FakeMaster]:
+    """Five masters that have just been started for the first time."""
+    for master in masters:
+        master.uptime = 0
+    return masters
+
+
+def states(masters: list[FakeMaster]) -> list[str]:
+    return [(master.marker or "- none").split()[1] for master in masters]
+
+
+async def newcomer_gets_lock(masters: list[FakeMaster]) -> bool:
+    """Return whether a program that has just started gets the lock at once."""
+    async with guarded(masters) as newcomer:
+        return await gets_lock(newcomer)
+
+
+def meddle(
+    master: FakeMaster, verb: bytes, act: Callable[[], object], *, after: bool = False
+) -> None:
+    """Call *act* before or after *verb* accesses the marker; its result replaces the reply."""
+    execute = master.execute
+
+    def meddled(command: list[bytes], listener: PushReceiver | None = None) -> object:
+        if command[:2] != [verb, MARKER]:
+            return execute(command, listener)
+        reply = execute(command, listener) if after else None
+        return act() or reply or execute(command, listener)
+
+    vars(master)["execute"] = meddled
+
+
+# A new set of masters.
+
+
+@pytest.mark.spread(2)
+@pytest.mark.parametrize("managers", [1, 3])
+@pytest.mark.parametrize("slower", [0, 0.002])
+@pytest.mark.parametrize("apart", [0, 0.0005, 0.001, 0.0015, 0.002, 0.003, 0.01, 0.02, 0.04])
+async def test_a_new_set_is_usable_at_once_also_while_others_mark_it(
+    young: list[FakeMaster], managers: int, apart: float, slower: float
+) -> None:
+    for number, master in enumerate(young):
+        master.latency += number * slower
+
+    async def first_use(number: int) -> None:
+        await asyncio.sleep(number * apart)
+        redlock = guarded(young, master_timeout=15)
+        async with redlock, redlock.lock(f"r{number}", wait=0):
+            pass
+
+    await asyncio.gather(*(first_use(number) for number in range(managers)))
+    assert now() < 0.3
+    assert states(young) == ["member"] * 5
+
+
+async def test_a_new_set_may_have_a_server_that_has_been_up_for_long(
+    young: list[FakeMaster],
+) -> None:
+    young[2].uptime = 1e6
+    async with guarded(young) as redlock, redlock.lock("r", wait=0):
+        assert now() < 2
+
+
+async def test_a_strict_guard_makes_no_exception_for_a_new_set(young: list[FakeMaster]) -> None:
+    async with guarded(young, restart_guard="strict") as redlock:
+        assert await answers(redlock) == "Q" * 5
+        assert states(young) == ["rejoining"] * 5
+        await asyncio.sleep(LASTS + 0.01)
+        assert await answers(redlock) == "G" * 5
+
+
+@pytest.mark.parametrize("comes", [True, False], ids=["it comes up", "it stays away"])
+async def test_a_new_set_waits_for_a_missing_master_until_the_others_are_old(
+    young: list[FakeMaster], *, comes: bool
+) -> None:
+    young[4].kill()
+    async with guarded(young) as redlock:
+        assert await answers(redlock) == "QQQQU"
+        await asyncio.sleep(1)
+        assert states(young[:4]) == ["none"] * 4
+        if comes:
+            young[4].restart()
+            await asyncio.sleep(1)
+            assert await answers(redlock) == "G" * 5
+        else:
+            await asyncio.sleep(LASTS - 2)
+            assert await answers(redlock) == "QQQQU"
+            await asyncio.sleep(2)
+            assert await answers(redlock) == "GGGGU"
+
+
+async def test_a_set_is_not_new_if_one_master_is_rejoining(young: list[FakeMaster]) -> None:
+    """Another program marks one as rejoining while this one marks all as members."""
+    meddle(young[3], b"SET", lambda: mark(young[3], "rejoining", 10**18))
+    async with guarded(young) as redlock:
+        assert await answers(redlock) == "Q" * 5
+        assert states(young) == ["rejoining"] * 5
+
+
+@pytest.mark.promise("S6")
+@pytest.mark.parametrize("fault", ["full", "hung"])
+async def test_one_of_a_new_set_that_can_not_be_marked_does_not_hold_up_the_others(
+    young: list[FakeMaster], fault: str
+) -> None:
+    full = Error("OOM command not allowed when used memory > 'maxmemory'.")
+    meddle(young[0], b"SET", young[0].hang if fault == "hung" else lambda: full)
+    async with guarded(young) as redlock:
+        async with redlock.lock("r"):
+            assert now() < 5
+        assert states(young)[1:] == ["member"] * 4
+        del vars(young[0])["execute"]
+        young[0].resume()
+        await asyncio.sleep(LASTS + 1)
+        assert await answers(redlock) == "G" * 5
+
+
+async def test_a_master_that_hangs_during_its_examination_is_dialled_again(
+    masters: list[FakeMaster],
+) -> None:
+    meddle(masters[0], b"GETRANGE", masters[0].hang)
+    async with guarded(masters) as redlock:
+        assert await answers(redlock) == "UGGGG"
+        await asyncio.sleep(3)
+        del vars(masters[0])["execute"]
+        masters[0].resume()
+        await asyncio.sleep(2)
+        assert await answers(redlock) == "G" * 5
+
+
+# Restarts.
+
+
+@pytest.mark.promise("S4")
+async def test_a_majority_that_restarted_empty_grants_nothing_before_the_deadline(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    """The lease is neither ended nor extended by masters that have forgotten it."""
+    lease = await redlock.lock("r", ttl=MAX_TTL).acquire()
+    deadline = now() + lease.remaining / 1000
+    restart(masters[:3])
+    restarted = now()
+    while now() < deadline - 0.5:
+        await asyncio.sleep(0.5)
+        assert not await newcomer_gets_lock(masters)
+        assert lease.valid
+        assert not lease.lost.is_set()
+    await asyncio.sleep(1)
+    assert lease.lost.is_set()
+    async with guarded(masters) as newcomer:
+        assert (await votes(newcomer))[0].answer is Answer.QUARANTINED
+        await asyncio.sleep(restarted + LASTS + 1.1 - now())
+        assert await answers(newcomer, "r") == "G" * 5
+        assert await answers(redlock, "r") == "G" * 5
+
+
+def mark(master: FakeMaster, state: str, at: int, run_id: str = "") -> None:
+    master.set(MARKER.decode(), f"{run_id or master.run_id} {state} {at}")
+
+
+def flush_and_mark(master: FakeMaster) -> None:
+    """Flush it; a newcomer that never saw the marker writes one before this program does."""
+    master.flush()
+    mark(master, "member", int(master._clock()))
+
+
+def flush_after_reading(master: FakeMaster) -> None:
+    """Flush it between the examination's read of the marker and the next command."""
+    once = [master.flush]
+    meddle(master, b"GETRANGE", lambda: once.pop()() if once else None, after=True)
+    master.cut()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda master: master.restart(uptime=10**6),
+        lambda master: mark(master, "rejoining", 10 * int(master._clock())),
+        flush_and_mark,
+        flush_after_reading,
+    ],
+    ids=["restart", "marked by another program", "flush and mark", "flush after reading"],
+)
+async def test_a_member_that_may_have_forgotten_locks_loses_its_vote(
+    redlock: Redlock, masters: list[FakeMaster], change: Callable[[FakeMaster], None]
+) -> None:
+    change(masters[0])
+    await asyncio.sleep(0.6)
+    assert await answers(redlock) == "QGGGG"
+    assert states(masters) == ["rejoining"] + ["member"] * 4
+    async with guarded(masters) as newcomer:
+        assert await answers(newcomer) == "QGGGG"
+    await asyncio.sleep(LASTS)
+    assert await answers(redlock) == "G" * 5
+
+
+@pytest.mark.parametrize("marked", [False, True], ids=["no marker", "another server's marker"])
+@pytest.mark.parametrize(
+    ("uptime", "replica", "quarantined"),
+    [(3, False, True), (3, True, True), (10 * LASTS, True, True), (10 * LASTS, False, False)],
+)
+async def test_a_newcomer_quarantines_restarted_and_promoted_servers_once(
+    masters: list[FakeMaster], uptime: float, *, marked: bool, replica: bool, quarantined: bool
+) -> None:
+    """A promoted one may have been out of step: without the locks, and without the marker."""
+    assert await newcomer_gets_lock(masters)
+    masters[1].restart(uptime=uptime)
+    masters[1].replica_before = replica
+    if marked:
+        mark(masters[1], "member", 1, "f" * 40)
+    async with guarded(masters) as redlock:
+        if quarantined:
+            await asyncio.sleep(0.6)
+            assert await answers(redlock) == "GQGGG"
+            assert states(masters)[1] == "rejoining"
+            await asyncio.sleep(LASTS - (0 if replica else uptime) - 1.6)
+            assert await answers(redlock) == "GQGGG"
+            await asyncio.sleep(2)
+        assert await answers(redlock) == "G" * 5
+    assert states(masters) == ["member"] * 5
+    assert await newcomer_gets_lock(masters)
+
+
+@pytest.mark.usefixtures("redlock")
+async def test_masters_that_restart_one_after_the_other_are_no_new_set(
+    masters: list[FakeMaster],
+) -> None:
+    for master in masters:
+        master.restart()
+        await asyncio.sleep(0.6)
+    assert states(masters) == ["rejoining"] * 5
+    assert not await newcomer_gets_lock(masters)
+    await asyncio.sleep(LASTS - 3.5)
+    assert not await newcomer_gets_lock(masters)
+    await asyncio.sleep(4.5)
+    assert await newcomer_gets_lock(masters)
+
+
+async def test_markers_and_servers_are_remembered_while_the_manager_is_closed(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    await asyncio.sleep(LASTS / 4 - 0.2)
+    await redlock.aclose()
+    await asyncio.sleep(LASTS - 1)
+    masters[0].restart(uptime=10**6)
+    masters[1].flush()
+    await redlock.__aenter__()
+    assert await answers(redlock) == "QQGGG"
+
+
+@pytest.mark.parametrize("fault", ["restart", "cut"])
+async def test_a_restart_in_quarantine_begins_another_and_a_cut_does_not(
+    redlock: Redlock, masters: list[FakeMaster], fault: str
+) -> None:
+    masters[0].restart()
+    await asyncio.sleep(LASTS - 1)
+    getattr(masters[0], fault)()
+    masters[1].cut()
+    await asyncio.sleep(0.6)
+    assert await answers(redlock) == "QGGGG"
+    await asyncio.sleep(1)
+    assert await answers(redlock) == ("QGGGG" if fault == "restart" else "GGGGG")
+    await asyncio.sleep(LASTS - 0.5)
+    assert await answers(redlock) == "G" * 5
+
+
+# Flushes.
+
+
+@pytest.mark.parametrize("flushed", [1, 3, 5])
+async def test_a_flush_ends_the_vote_of_masters_and_no_lease(
+    redlock: Redlock, masters: list[FakeMaster], flushed: int
+) -> None:
+    lease = await redlock.lock("r", ttl=MAX_TTL, auto_extend=False).acquire()
+    await asyncio.sleep(0.5)  # its key is tracked
+    for master in masters[:flushed]:
+        master.flush()
+    await asyncio.sleep(0.05)
+    assert states(masters) == ["rejoining"] * flushed + ["member"] * (5 - flushed)
+    for _ in range(8):
+        assert lease.valid
+        assert not await newcomer_gets_lock(masters)
+        await asyncio.sleep(1)
+    await lease.release()
+    await asyncio.sleep(LASTS)
+    assert await answers(redlock, "r") == "G" * 5
+
+
+async def test_a_flush_of_another_database_costs_no_vote(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    async with redlock.lock("r"):
+        for master in masters:
+            master._pushes.flushed()
+        await asyncio.sleep(0.01)
+        assert await answers(redlock) == "G" * 5
+
+
+async def test_no_reply_counts_that_was_underway_at_a_flush(masters: list[FakeMaster]) -> None:
+    async with guarded(masters[:1]) as redlock:
+        task = asyncio.create_task(redlock.lock("r", wait=0).acquire())
+        await asyncio.sleep(0)
+        masters[0].flush()  # pushed before the reply: the lock may be among what is forgotten
+        with pytest.raises(QuorumUnavailableError) as caught:
+            await task
+        assert str(caught.value.votes[0]) == "m0: unreachable, its keys were flushed"
+
+
+@pytest.mark.parametrize("ago", [LASTS / 2, 9 * LASTS])
+async def test_a_flush_while_a_program_was_away_costs_it_no_more_than_its_quarantine(
+    masters: list[FakeMaster], ago: float
+) -> None:
+    """A manager that comes back must not keep all programs from locks for an old flush."""
+    async with guarded(masters) as away:
+        assert await answers(away) == "G" * 5
+    await asyncio.sleep(9 * LASTS)
+    for master in masters:
+        master.flush()
+    flushed = now()
+    async with guarded(masters):
+        pass  # it has not seen the old markers, and writes new ones
+    await asyncio.sleep(flushed + ago - now())
+    async with away:
+        left = flushed + LASTS - now()
+        assert await answers(away) == ("Q" if left > 0 else "G") * 5
+        await asyncio.sleep(max(left, 0) + 0.1)
+        assert await answers(away) == "G" * 5
+    assert states(masters) == ["member"] * 5
+
+
+@pytest.mark.parametrize("change", ["flushed", "restarted behind a proxy"])
+async def test_without_pushes_the_marker_is_read_periodically_and_that_is_logged(
+    masters: list[FakeMaster], caplog: pytest.LogCaptureFixture, change: str
+) -> None:
+    for master in masters:
+        master.forbid.add("CLIENT")
+    async with guarded(masters) as redlock:
+        assert caplog.text.count("a flush is seen late") == 5
+        if change == "flushed":
+            masters[0].flush()
+        else:
+            masters[0].run_id = "9" * 40
+        await asyncio.sleep(LASTS / 4 + 0.1)
+        assert await answers(redlock) == "QGGGG"

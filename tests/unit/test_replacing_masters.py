@@ -1,0 +1,150 @@
+"""A master is replaced as docs/how-to says, while programs hold locks and contend for them."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+
+import pytest
+
+from redlock_aio import Lease, QuorumUnavailableError, Redlock
+from redlock_aio._rules import timing
+from redlock_aio._transport.declarations import LIVES
+from redlock_aio.testing import FakeMaster
+
+from .kit import now
+
+MAX_TTL = 5_000
+LASTS = timing.forgetting(MAX_TTL, factor=timing.DRIFT_FACTOR)
+"""The length of a quarantine in seconds."""
+SIZES = pytest.mark.parametrize("size", [3, pytest.param(5, marks=pytest.mark.full)])
+
+pytestmark = [pytest.mark.promise("S1")]
+
+
+class Program:
+    """
+    One of several programs, which is restarted with another list of masters.
+
+    It works under a lock for which all contend, and counts how often it has had it.
+    """
+
+    def __init__(self, inside: list["Program"]) -> None:
+        self.worked = 0
+        self.redlock: Redlock
+        self._inside = inside
+        self._task: asyncio.Task[None] | None = None
+
+    async def restart(self, masters: list[FakeMaster]) -> None:
+        await self.stop()
+        self.redlock = Redlock(masters, max_ttl=MAX_TTL, fencing=True)
+        await self.redlock.__aenter__()
+        self._task = asyncio.create_task(self._work(self.redlock))
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+            assert self._task.cancelled(), self._task.exception()
+            await self.redlock.aclose()
+
+    async def _work(self, redlock: Redlock) -> None:
+        while True:
+            async with redlock.lock("busy", ttl=1000) as lease:
+                self._inside.append(self)
+                assert self._inside == [self], "two hold it"
+                try:
+                    await asyncio.sleep(0.02)
+                    lease.ensure_valid()
+                finally:
+                    self._inside.remove(self)
+                self.worked += 1
+            await asyncio.sleep(random.uniform(0, 0.2))
+
+
+@pytest.fixture
+async def programs() -> AsyncIterator[list[Program]]:
+    """Three programs that have not been started."""
+    inside: list[Program] = []
+    programs = [Program(inside) for _ in range(3)]
+    yield programs
+    for program in programs:
+        await program.stop()
+
+
+async def who_works(programs: list[Program], seconds: float = 2) -> list[bool]:
+    """Return for each program whether it gets the lock within some time."""
+    before = [program.worked for program in programs]
+    await asyncio.sleep(seconds)
+    return [program.worked > count for program, count in zip(programs, before, strict=True)]
+
+
+@SIZES
+@pytest.mark.parametrize("uptime", [0.0, 1e6])
+async def test_a_master_is_replaced_in_two_steps_under_held_and_contended_locks(
+    masters: list[FakeMaster], programs: list[Program], size: int, uptime: float
+) -> None:
+    """It is removed from all programs, one after the other; then the new one is added to all."""
+    old, fresh = masters[:size], FakeMaster("fresh")
+    fresh.uptime = uptime
+    for program in programs:
+        await program.restart(old)
+    await asyncio.sleep(2 * LASTS)
+    *others, holder = programs
+    for step in (old[:-1], [*old[:-1], fresh]):
+        held: Lease = await holder.redlock.lock("held", ttl=2000, on_lost="flag").acquire()
+        for program in others:
+            await program.restart(step)
+            assert await who_works([program]) == [True], "it gets the lock as the others do"
+            newcomer = program.redlock.lock("held", wait=0, ttl=500)
+            assert await newcomer.try_acquire() is None
+            assert held.valid, "extended all the time, while the others changed"
+        await held.release()
+        await holder.restart(step)
+        assert await who_works([holder]) == [True]
+        await asyncio.sleep(LIVES * LASTS + 1)  # until the leases by the old list are over
+    async with programs[0].redlock.lock("probe", ttl=1000) as lease:
+        await asyncio.sleep(0.05)
+        assert [vote.answer.name for vote in lease.votes] == ["GRANTED"] * size
+
+
+@SIZES
+async def test_a_swap_in_one_step_is_refused_until_the_last_old_program_has_ended(
+    masters: list[FakeMaster], programs: list[Program], size: int
+) -> None:
+    """The error names both lists, and the old programs work on."""
+    old, new = masters[:size], [*masters[: size - 1], FakeMaster("fresh")]
+    for program in programs:
+        await program.restart(old)
+    await asyncio.sleep(2 * LASTS)
+    for number, program in enumerate(programs, 1):
+        await program.restart(new)
+        await asyncio.sleep(LASTS)
+        if number < len(programs):
+            with pytest.raises(QuorumUnavailableError) as refused:
+                await program.redlock.lock("busy", wait=0).acquire()
+            for named in (old, new):
+                assert ", ".join(sorted(map(str, named))) in str(refused.value)
+            refused_ones = [False] * number
+            assert await who_works(programs) == refused_ones + [True] * (len(programs) - number)
+    await asyncio.sleep(LIVES * LASTS)
+    assert all(await who_works(programs))
+
+
+async def test_the_next_step_may_follow_at_once_and_waits_by_itself(
+    masters: list[FakeMaster], programs: list[Program]
+) -> None:
+    """Programs with the list of the step before acquire locks all the time."""
+    old = masters[:3]
+    for program in programs:
+        await program.restart(old)
+    await asyncio.sleep(LASTS)
+    for program in programs:
+        await program.restart(old[:-1])
+    ended = now()
+    first, *others = programs
+    await first.restart([*old[:-1], FakeMaster("fresh")])
+    before = first.worked
+    while first.worked == before:
+        assert all(await who_works(others, 0.5))
+        assert now() < ended + LIVES * LASTS + 3
+    assert now() > ended + LASTS
