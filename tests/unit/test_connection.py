@@ -1,4 +1,4 @@
-"""One connection, its order and its end, against a transport in memory."""
+"""One connection, the order of its replies and its end, against a transport in memory."""
 
 import asyncio
 import os
@@ -12,9 +12,16 @@ from redlock_aio._protocol.scripts import RELEASE, SCRIPTS
 from redlock_aio._transport import connection as module
 from redlock_aio._transport.connection import MAX_UNPARSED, Connection, Question
 
+NUMBER = 3
+"""The number of the master."""
+
+NOSCRIPT = b"-NOSCRIPT No matching script.\r\n"
+LOADS = b"".join(script.load for script in SCRIPTS)
+LOADED = b"$1\r\nx\r\n" * len(SCRIPTS)
+
 
 class Transport(asyncio.Transport):
-    """Keeps what is written."""
+    """Records what is written."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,8 +45,8 @@ class Transport(asyncio.Transport):
         self.ended = "aborted"
 
 
-class Asking:
-    """Remembers its replies."""
+class Request:
+    """A sender that records its replies."""
 
     in_quarantine = request.QuarantineRule.COUNT
 
@@ -52,7 +59,7 @@ class Asking:
         self.replies: list[object] = []
 
     def on_reply(self, master: int, reply: object, /) -> None:
-        assert master == 3
+        assert master == NUMBER
         self.replies.append(reply)
 
 
@@ -69,7 +76,7 @@ async def lost() -> list[str]:
 @pytest.fixture
 async def connection(transport: Transport, lost: list[str]) -> Connection:
     made = Connection(
-        3,
+        NUMBER,
         asyncio.get_running_loop(),
         condemn_after=1.0,
         on_push=lambda *_: None,
@@ -79,82 +86,31 @@ async def connection(transport: Transport, lost: list[str]) -> Connection:
     return made
 
 
-def send(connection: Connection, number: int) -> list[Asking]:
-    senders = [Asking() for _ in range(number)]
-    for sender in senders:
+def send(connection: Connection, senders: int) -> list[Request]:
+    made = [Request() for _ in range(senders)]
+    for sender in made:
         assert connection.send(sender.payload, [sender]) is None
-    return senders
+    return made
 
 
-async def test_replies_reach_their_askers_in_order(connection: Connection) -> None:
+# Replies.
+
+
+async def test_replies_reach_their_senders_in_order(connection: Connection) -> None:
+    """However they are cut into pieces, and with pushes in between."""
     senders = send(connection, 4)
-    data = b"+OK\r\n_\r\n:1\r\n-ERR no\r\n"
-    for i in range(len(data)):  # however it is cut into pieces
+    data = b"+OK\r\n_\r\n>2\r\n+invalidate\r\n_\r\n:1\r\n-ERR no\r\n"
+    for i in range(len(data)):
         connection.data_received(data[i : i + 1])
-
     assert [sender.replies[0] for sender in senders[:3]] == [b"OK", None, 1]
     assert str(senders[3].replies[0]) == "ERR no"
     assert connection.pending == 0
 
 
-async def test_a_push_is_nobody_s_reply(connection: Connection) -> None:
-    (sender,) = send(connection, 1)
-    connection.data_received(b">2\r\n+invalidate\r\n_\r\n+PONG\r\n")
-
-    assert sender.replies == [b"PONG"]
-
-
-@pytest.mark.promise("S3")
-async def test_the_end_tells_everybody_who_was_not_answered(
-    connection: Connection, lost: list[str]
-) -> None:
-    first, second = send(connection, 2)
-    connection.data_received(b"+PONG\r\n")
-    connection.connection_lost(ConnectionResetError("reset by peer"))
-    connection.connection_lost(None)
-
-    assert lost == ["reset by peer"]
-    assert first.replies == [b"PONG"]
-    assert second.replies == [NoReply(Answer.UNREACHABLE, "reset by peer")]
-    refused = connection.send(commands.PING, [Asking()])
-    assert refused == NoReply(Answer.UNREACHABLE, "reset by peer")
-    assert repr(connection) == "<Connection 3, 0 pending, ended: reset by peer>"
-
-
-async def test_a_silent_connection_is_condemned(
-    connection: Connection, transport: Transport, lost: list[str]
-) -> None:
-    send(connection, 1)
-    connection.overdue()
-    connection.overdue()
-    await asyncio.sleep(0.99)
-    assert not lost
-    await asyncio.sleep(0.02)
-    assert transport.ended == "aborted"
-    assert lost[0] == "silent for 1000 ms"
-
-
-async def test_a_slow_connection_is_not_condemned(connection: Connection, lost: list[str]) -> None:
-    send(connection, 9)
-    for _ in range(8):
-        connection.overdue()
-        await asyncio.sleep(0.9)
-        connection.data_received(b"+PONG\r\n")
-    assert not lost
-
-
-async def test_an_idle_connection_is_not_condemned(connection: Connection, lost: list[str]) -> None:
-    send(connection, 1)
-    connection.overdue()
-    connection.data_received(b"+PONG\r\n")
-    await asyncio.sleep(5)
-    assert not lost
-
-
 async def test_a_reply_of_two_megabytes_ends_nothing(
     connection: Connection, transport: Transport
 ) -> None:
-    """Nothing that we ask for is that large, and it is no reason to lose all locks."""
+    """No reply to a command of this library is that large, but it is no reason to lose locks."""
     first, second = send(connection, 2)
     value = b"x" * (2 << 20)
     data = b"$%d\r\n%b\r\n+OK\r\n" % (len(value), value)
@@ -168,49 +124,37 @@ async def test_a_reply_of_two_megabytes_ends_nothing(
     ("data", "reason"),
     [
         (b"!garbage\r\n", "does not speak the protocol"),
-        (b"HTTP/1.1 400 Bad Request\r\n", "does not speak the protocol"),
         (b"%1\r\n*1\r\n:1\r\n:1\r\n", "does not speak the protocol"),
         (b"+OK\r\n%1\r\n*1\r\n:1\r\n:1\r\n", "does not speak the protocol"),
         (b"+OK\r\n+OK\r\n", "nobody asked for"),
         (b"$99999999\r\n" + b"x" * (MAX_UNPARSED + 1), f"more than {MAX_UNPARSED} bytes"),
+        (b"-READONLY You can't write\r\n", "READONLY You can't write"),
+        (b"-NOAUTH Authentication required.\r\n", "NOAUTH Authentication required."),
     ],
+    ids=lambda value: value.decode("ascii")[:20] if isinstance(value, bytes) else "",
 )
-async def test_a_mad_server_is_condemned(
-    connection: Connection,
-    transport: Transport,
-    lost: list[str],
-    data: bytes,
-    reason: str,
-) -> None:
-    send(connection, 1)
-    connection.data_received(data)
-
-    assert transport.ended == "aborted"
-    assert reason in lost[0]
-
-
-@pytest.mark.parametrize("code", ["READONLY You can't write", "NOAUTH Authentication required."])
-async def test_a_server_that_changed_its_mind_is_asked_anew(
-    connection: Connection, transport: Transport, code: str
+async def test_a_server_that_must_not_be_used_is_condemned(
+    connection: Connection, transport: Transport, lost: list[str], data: bytes, reason: str
 ) -> None:
     (sender,) = send(connection, 1)
-    connection.data_received(f"-{code}\r\n".encode())
-
-    assert str(sender.replies[0]) == code
+    connection.data_received(data)
     assert transport.ended == "aborted"
+    assert reason in lost[0]
+    (reply,) = sender.replies
+    assert isinstance(reply, NoReply | bytes) or str(reply) == reason
 
 
-async def test_the_reply_to_a_subscription_is_what_the_server_says_unasked(
+async def test_the_confirmation_of_a_subscription_takes_the_place_of_its_reply(
     connection: Connection,
 ) -> None:
-    """Or an error; either way the replies behind it come to those who asked for them."""
-    before, behind, last = (Asking(commands.look(b"k%d" % i)) for i in range(3))
+    """Or an error does; either way the replies behind it reach their own senders."""
+    before, behind, last = (Request(commands.look(b"k%d" % i)) for i in range(3))
     begins = Subscription(commands.subscription(b"c", begins=True))
     ends = Subscription(commands.subscription(b"c", begins=False))
     asked: list[request.Sender] = [before, begins, behind, ends, last]
     connection.send(b"".join(sender.payload for sender in asked), asked)
     subscribed = b">3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n"
-    connection.data_received(subscribed)  # nobody's: it is not its turn
+    connection.data_received(subscribed)  # it is not its turn
     connection.data_received(b":1\r\n" + subscribed + b":2\r\n-NOPERM no\r\n:3\r\n")
     assert [sender.replies for sender in (before, behind, last)] == [[1], [2], [3]]
     assert connection.pending == 0
@@ -218,22 +162,19 @@ async def test_the_reply_to_a_subscription_is_what_the_server_says_unasked(
     assert not connection.reason
 
 
-NOSCRIPT = b"-NOSCRIPT No matching script.\r\n"
-LOADED = b"$1\r\nx\r\n" * len(SCRIPTS)
+# Scripts that a server has forgotten.
 
 
-async def test_a_release_whose_script_is_forgotten_is_sent_again_behind_the_scripts(
+async def test_releases_whose_script_is_forgotten_are_sent_again_behind_the_scripts(
     connection: Connection, transport: Transport
 ) -> None:
-    senders = [Asking(commands.release(b"r", b"t%d" % i), debt_ttl=9) for i in range(3)]
+    senders = [Request(commands.release(b"r", b"t%d" % i), debt_ttl=9) for i in range(3)]
     for sender in senders:
         connection.send(sender.payload, [sender])
     connection.data_received(NOSCRIPT * 3)
-
-    loads = b"".join(script.load for script in SCRIPTS)
-    # Whoever waits for a change would not hear of it without the command before.
+    # Without the command before it a waiter would not be notified of a change.
     again = b"".join(commands.CACHING + sender.payload for sender in senders)
-    assert b"".join(transport.writes[3:]) == loads + again
+    assert b"".join(transport.writes[3:]) == LOADS + again
     connection.data_received(LOADED + b"+OK\r\n:1\r\n+OK\r\n:0\r\n+OK\r\n:1\r\n")
     assert [sender.replies for sender in senders] == [[1], [0], [1]]
 
@@ -241,11 +182,10 @@ async def test_a_release_whose_script_is_forgotten_is_sent_again_behind_the_scri
 async def test_a_script_that_is_forgotten_again_and_again_is_an_error(
     connection: Connection,
 ) -> None:
-    sender = Asking(commands.release(b"r", b"t"), debt_ttl=9)
+    sender = Request(commands.release(b"r", b"t"), debt_ttl=9)
     connection.send(sender.payload, [sender])
     connection.data_received(NOSCRIPT)
     connection.data_received(LOADED + b"+OK\r\n" + NOSCRIPT)
-
     assert [str(reply) for reply in sender.replies] == ["NOSCRIPT No matching script."]
     assert RELEASE.sha in sender.payload
 
@@ -253,24 +193,69 @@ async def test_a_script_that_is_forgotten_again_and_again_is_an_error(
 async def test_an_extension_whose_script_is_forgotten_is_not_sent_again(
     connection: Connection, transport: Transport
 ) -> None:
-    sender = Asking(commands.extend(b"r", b"t", 5))
+    sender = Request(commands.extend(b"r", b"t", 5))
     connection.send(sender.payload, [sender])
     connection.data_received(NOSCRIPT)
-
     assert [str(reply) for reply in sender.replies] == ["NOSCRIPT No matching script."]
-    assert transport.writes[1] == b"".join(script.load for script in SCRIPTS)
+    assert transport.writes[1] == LOADS
+
+
+# The end.
 
 
 @pytest.mark.promise("S3")
-async def test_more_than_can_be_answered_is_not_taken_but_for_releases(
+async def test_the_end_reaches_all_senders_without_a_reply(
+    connection: Connection, lost: list[str]
+) -> None:
+    first, second = send(connection, 2)
+    connection.data_received(b"+PONG\r\n")
+    connection.connection_lost(ConnectionResetError("reset by peer"))
+    connection.connection_lost(None)
+    assert lost == ["reset by peer"]
+    assert first.replies == [b"PONG"]
+    unreachable = NoReply(Answer.UNREACHABLE, "reset by peer")
+    assert second.replies == [unreachable]
+    assert connection.send(commands.PING, [Request()]) == unreachable
+    assert repr(connection) == "<Connection 3, 0 pending, ended: reset by peer>"
+
+
+async def test_a_connection_is_condemned_when_it_is_silent_after_the_last_data(
+    connection: Connection, transport: Transport, lost: list[str]
+) -> None:
+    send(connection, 2)
+    connection.overdue()
+    connection.overdue()
+    await asyncio.sleep(0.5)
+    connection.data_received(b"+PONG\r\n")
+    await asyncio.sleep(1.4)
+    assert not lost
+    await asyncio.sleep(0.2)
+    assert transport.ended == "aborted"
+    assert lost == ["silent for 1000 ms"]
+
+
+async def test_a_slow_or_idle_connection_is_not_condemned(
+    connection: Connection, lost: list[str]
+) -> None:
+    send(connection, 9)
+    for _ in range(9):
+        connection.overdue()
+        await asyncio.sleep(0.9)
+        connection.data_received(b"+PONG\r\n")
+    await asyncio.sleep(5)
+    assert not lost
+
+
+@pytest.mark.promise("S3")
+async def test_more_than_can_be_answered_is_refused_except_releases(
     connection: Connection, transport: Transport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "MAX_PENDING", 5)
     send(connection, 5)
-    assert connection.send(commands.PING, [Asking()]) is request.OVERRUN
-    release, never_needed = Asking(debt_ttl=5), Asking(debt_ttl=5, needless=1 << 3)
-    assert connection.send(commands.PING, [never_needed]) is request.OVERRUN
-    assert connection.send(commands.PING * 2, [release, never_needed]) is request.OVERRUN
+    assert connection.send(commands.PING, [Request()]) is request.OVERRUN
+    release, needless = Request(debt_ttl=5), Request(debt_ttl=5, needless=1 << NUMBER)
+    assert connection.send(commands.PING, [needless]) is request.OVERRUN
+    assert connection.send(commands.PING * 2, [release, needless]) is request.OVERRUN
     assert connection.send(commands.PING, [release]) is None
     loop = asyncio.get_running_loop()
     assert connection.send(commands.PING, [Question(commands.PING, loop)]) is None
@@ -278,21 +263,8 @@ async def test_more_than_can_be_answered_is_not_taken_but_for_releases(
     assert transport.ended == "aborted"  # it was silent, too
 
 
-async def test_a_connection_that_stops_after_an_answer_is_condemned(
-    connection: Connection, lost: list[str]
-) -> None:
-    send(connection, 2)
-    connection.overdue()
-    await asyncio.sleep(0.5)
-    connection.data_received(b"+PONG\r\n")
-    await asyncio.sleep(1.4)
-    assert not lost
-    await asyncio.sleep(0.2)
-    assert lost
-
-
 @pytest.mark.promise("S1")
-async def test_a_forked_child_says_nothing_to_the_parent_s_masters(
+async def test_a_forked_child_sends_nothing_to_its_parents_masters(
     connection: Connection, transport: Transport, lost: list[str]
 ) -> None:
     send(connection, 1)
@@ -300,26 +272,25 @@ async def test_a_forked_child_says_nothing_to_the_parent_s_masters(
     if not child:
         code = 1
         try:
-            refused = connection.send(commands.PING, [Asking()])
+            refused = connection.send(commands.PING, [Request()])
             connection.close()
             connection.condemn("")
-            said = (len(transport.writes), transport.ended, len(lost))
-            code = 0 if refused is not None and said == (1, "", 0) else 2
+            done = (len(transport.writes), transport.ended, len(lost))
+            code = 0 if refused is not None and done == (1, "", 0) else 2
         finally:
             os._exit(code)
     _, status = os.waitpid(child, 0)  # noqa: ASYNC222 - it ends at once
     assert os.waitstatus_to_exitcode(status) == 0
-    assert connection.send(commands.PING, [Asking()]) is None
+    assert connection.send(commands.PING, [Request()]) is None
 
 
 @pytest.mark.parametrize(("buffered", "ended"), [(0, "closed"), (9, "aborted")])
-async def test_closing_waits_for_nobody_who_takes_nothing(
+async def test_closing_does_not_wait_for_a_server_that_reads_nothing(
     connection: Connection, transport: Transport, buffered: int, ended: str
 ) -> None:
     send(connection, 1)
     transport.buffered = buffered
     connection.close()
     connection.close()
-
     assert transport.ended == ended
     assert transport.writes == [commands.PING]

@@ -1,4 +1,4 @@
-"""One master's history: up, down, back, and what it owes us."""
+"""One master: up, down and back, and its debts: the releases that it has not confirmed."""
 
 import asyncio
 import contextlib
@@ -7,45 +7,44 @@ from typing import Any
 
 import pytest
 
-from redlock_aio import Answer, QuorumUnavailableError, Redlock
+from redlock_aio import Answer, QuorumUnavailableError, Redlock, Vote
 from redlock_aio._transport import connection as connection_module, debts, master as module
 from redlock_aio.testing import FakeMaster, VirtualTimeLoop
 
-RESTARTED = "it restarted 0 s ago and may have forgotten locks"
+from .kit import votes
+
+BUSY = "BUSY Redis is busy running a script"
 
 
-async def answers_with_details(redlock: Redlock) -> list[tuple[Answer, str]]:
-    lock = redlock.lock("probe", wait=0)
-    try:
-        async with lock as lease:
-            await asyncio.sleep(0.1)
-            return [(vote.answer, vote.detail) for vote in lease.votes]
-    except QuorumUnavailableError as error:
-        return [(vote.answer, vote.detail) for vote in error.votes]
+def owed(redlock: Redlock) -> int:
+    """Return the number of debts of the first master."""
+    return redlock.statistics().masters[0].debts
 
 
-async def test_a_dead_master_votes_at_once_and_comes_back(
-    redlock: Redlock, masters: list[FakeMaster]
+# Up and down.
+
+
+@pytest.mark.parametrize(
+    ("fault", "repair", "first", "reason"),
+    [
+        ("kill", "restart", Answer.UNREACHABLE, "connection refused"),
+        ("hang", "resume", Answer.TIMED_OUT, "no connection in"),
+    ],
+)
+async def test_a_master_that_is_away_votes_at_once_and_comes_back(
+    redlock: Redlock, masters: list[FakeMaster], fault: str, repair: str, first: Answer, reason: str
 ) -> None:
-    masters[0].kill()
+    getattr(masters[0], fault)()
+    async with redlock.lock("r") as lease:
+        await asyncio.sleep(0.1)
+        assert lease.votes[0].answer is first
     await asyncio.sleep(5)
-    assert (await answers_with_details(redlock))[0] == (Answer.UNREACHABLE, "connection refused")
-
-    masters[0].restart()
-    await asyncio.sleep(module.LONGEST_DELAY + 0.01)
-    assert (await answers_with_details(redlock))[0] == (Answer.GRANTED, "")
-
-
-async def test_a_hung_master_is_given_up_and_comes_back(
-    redlock: Redlock, masters: list[FakeMaster]
-) -> None:
-    masters[0].hang()
-    assert (await answers_with_details(redlock))[0][0] is Answer.TIMED_OUT
-    await asyncio.sleep(2)
-    assert (await answers_with_details(redlock))[0][0] is Answer.UNREACHABLE
-    masters[0].resume()
-    await asyncio.sleep(2)
-    assert (await answers_with_details(redlock))[0] == (Answer.GRANTED, "")
+    vote = (await votes(redlock))[0]
+    assert vote.answer is Answer.UNREACHABLE
+    assert vote.detail.startswith(reason)
+    getattr(masters[0], repair)()
+    await asyncio.sleep(module.LONGEST_DELAY + 0.1)
+    assert (await votes(redlock))[0] == Vote("m0", Answer.GRANTED)
 
 
 async def test_dialling_slows_down_and_never_stops(
@@ -69,290 +68,74 @@ async def test_dialling_slows_down_and_never_stops(
     assert "4 up" in repr(redlock)
 
 
-@pytest.mark.promise("S3")
-@pytest.mark.parametrize("fault", ["cut", "hang"])
-async def test_a_release_that_was_not_confirmed_is_repeated(
-    redlock: Redlock, masters: list[FakeMaster], fault: str
-) -> None:
-    lease = await redlock.lock("r", ttl=60_000).acquire()
-    if fault == "hang":
-        masters[0].hang()
-    await asyncio.gather(lease.release(), asyncio.sleep(0))
-    if fault == "cut":
-        masters[0].set("r", lease.token, ttl=60_000)
-        lease = await redlock.lock("other").acquire()
-        masters[0].cut()
-        await lease.release()
-    await asyncio.sleep(30)
-    masters[0].resume()
-    await asyncio.sleep(2)
-    assert set(masters[0].keys) <= {"r"}
-    assert "other" not in masters[0].keys
-    assert (fault == "hang") == (masters[0].keys == {})
-
-
-@pytest.mark.promise("S3")
-async def test_a_set_that_is_executed_late_does_not_outlive_its_release(
-    redlock: Redlock, masters: list[FakeMaster]
-) -> None:
-    masters[0].hang()
-    async with redlock.lock("r", ttl=60_000):
-        pass
-    await asyncio.sleep(30)  # the connection is given up; its SET lies in the server's buffer
-    masters[0].resume()
-    assert [command[0] for command in masters[0].commands[-2:]] == [b"SET", b"DELIFEQ"]
-    await asyncio.sleep(1)
-    assert masters[0].keys == {}
-    assert "0 debts" in repr(redlock._opener.session().links[0])
-
-
-@pytest.mark.promise("S3")
-async def test_a_release_that_is_answered_with_an_error_is_repeated(
-    redlock: Redlock, masters: list[FakeMaster]
-) -> None:
-    lease = await redlock.lock("r", ttl=60_000).acquire()
-    masters[0].error = "BUSY Redis is busy running a script"
-    await lease.release()
-    await asyncio.sleep(1)
-    assert list(masters[0].keys) == ["r"]
-    masters[0].error = ""
-    await asyncio.sleep(0.3)
-    assert masters[0].keys == {}
-
-
-@pytest.mark.promise("S3")
-async def test_a_release_that_is_answered_late_with_an_error_is_repeated(
-    redlock: Redlock, masters: list[FakeMaster]
-) -> None:
-    lease = await redlock.lock("r", ttl=60_000).acquire()
-    masters[0].hang()
-    await lease.release()
-    await asyncio.sleep(0.2)
-    masters[0].error = "BUSY Redis is busy running a script"
-    masters[0].resume()
-    await asyncio.sleep(0.1)
-    masters[0].error = ""
-    await asyncio.sleep(0.3)
-    assert masters[0].keys == {}
-    assert "0 debts" in repr(redlock._opener.session().links[0])
-
-
-async def test_a_release_is_repeated_as_often_after_many_reconnections_as_before(
-    redlock: Redlock, masters: list[FakeMaster]
-) -> None:
-    lease = await redlock.lock("r", ttl=60_000).acquire()
-    masters[0].error = "BUSY Redis is busy running a script"
-    await lease.release()
-    for _ in range(20):
-        await asyncio.sleep(0.03)
-        masters[0].cut()
-    await asyncio.sleep(1)
-    masters[0].commands.clear()
-    await asyncio.sleep(10)
-    releases = [command for command in masters[0].commands if command[0] == b"EVALSHA"]
-    assert len(releases) == pytest.approx(10 / debts.DEBT_INTERVAL, abs=2)
-
-
-async def test_a_debt_is_forgotten_when_its_key_has_ended_by_itself(
-    redlock: Redlock, masters: list[FakeMaster]
-) -> None:
-    lease = await redlock.lock("r", ttl=1000).acquire()
-    masters[0].error = "NOPERM this user has no permissions"
-    await lease.release()
-    await asyncio.sleep(0.5)
-    assert "1 debts" in repr(redlock._opener.session().links[0])
-    await asyncio.sleep(1)
-    assert "0 debts" in repr(redlock._opener.session().links[0])
-
-
-async def test_a_debt_of_a_master_that_is_away_is_not_forgotten(
-    redlock: Redlock, masters: list[FakeMaster]
-) -> None:
-    lease = await redlock.lock("r", ttl=1000).acquire()
-    masters[0].hang()
-    await lease.release()
-    await asyncio.sleep(3600)
-    assert "1 debts" in repr(redlock._opener.session().links[0])
-    masters[0].resume()
-    await asyncio.sleep(2)
-    assert "0 debts" in repr(redlock._opener.session().links[0])
-
-
-@pytest.mark.parametrize("keep", [0, 500])
-async def test_what_a_master_never_heard_it_does_not_owe(
-    redlock: Redlock, masters: list[FakeMaster], keep: int
-) -> None:
-    masters[0].kill()
-    await asyncio.sleep(1)
-    async with redlock.lock("r", hold_at_least=keep):
-        pass
-    await asyncio.sleep(keep / 1000)
-    assert "0 debts" in repr(redlock._opener.session().links[0])
-
-
-@pytest.mark.promise("S3")
-@pytest.mark.parametrize("kind", ["plain", "fencing", "fair"])
-async def test_a_release_is_neither_sent_nor_owed_where_its_set_never_left(
-    redlock: Redlock,
-    masters: list[FakeMaster],
-    monkeypatch: pytest.MonkeyPatch,
-    kind: str,
-) -> None:
-    """Debts of commands that were refused would push out those of keys that are there."""
-    limit = 30
-    monkeypatch.setattr(connection_module, "MAX_PENDING", limit)
-    monkeypatch.setattr(debts, "MAX_DEBTS", limit)
-    held = [await redlock.lock(f"held{i}", ttl=60_000).acquire() for i in range(10)]
-    hung = redlock._opener.session().links[0]
-    masters[0].hang()
-    for i in range(40):
-        lock = redlock.lock(f"r{i}", ttl=60_000, fencing=kind == "fencing", fair=kind == "fair")
-        async with lock:
-            pass
-        if i == 10:
-            for lease in held:
-                await lease.release()
-    # All but the releases of the ten leases stay below the bound.
-    assert limit <= hung.pending <= limit + 10
-    await asyncio.sleep(2)
-    assert not hung.up
-    assert 10 <= len(hung.debts) <= limit
-    masters[0].resume()
-    await asyncio.sleep(1)
-    assert masters[0].keys == {}
-    assert "0 debts" in repr(hung)
-
-
-async def test_debts_are_bounded_and_an_operator_is_told_what_stays(
-    redlock: Redlock,
-    masters: list[FakeMaster],
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    monkeypatch.setattr(debts, "MAX_DEBTS", 10)
-    for _ in range(2):
-        caplog.clear()
-        leases = [await redlock.lock(f"r{i}", ttl=60_000).acquire() for i in range(20)]
-        masters[0].hang()
-        for lease in leases:
-            await lease.release()
-        await asyncio.sleep(2)
-        assert "10 debts" in repr(redlock._opener.session().links[0])
-        masters[0].resume()
-        await asyncio.sleep(1)
-        assert "0 debts" in repr(redlock._opener.session().links[0])
-        (said,) = (r.getMessage() for r in caplog.records if "releases" in r.getMessage())
-        assert said == (
-            "m0: it has not confirmed 10 releases, and more follow; the keys of the oldest stay"
-            " there for their ttl"
-        )
-
-
-async def test_hundreds_of_debts_leave_in_one_write(
-    redlock: Redlock, masters: list[FakeMaster], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    leases = [await redlock.lock(f"r{i}", ttl=60_000).acquire() for i in range(500)]
-    masters[0].cut()
-    await asyncio.gather(*(lease.release() for lease in leases))
-    assert "500 debts" in repr(redlock._opener.session().links[0])
-    writes: list[int] = []
-    receive = FakeMaster.receive
-
-    def counted(master: FakeMaster, transport: Any, data: bytes) -> None:
-        if master is masters[0]:
-            writes.append(len(data))
-        receive(master, transport, data)
-
-    monkeypatch.setattr(FakeMaster, "receive", counted)
-    await asyncio.sleep(1)
-    assert "0 debts" in repr(redlock._opener.session().links[0])
-    assert masters[0].keys == {}
-    assert len(writes) < 10
-
-
 async def test_two_names_of_one_server_have_one_vote(masters: list[FakeMaster]) -> None:
     masters[1].run_id = masters[0].run_id
     async with Redlock(masters[:2]) as redlock:
-        said = await answers_with_details(redlock)
-        assert sorted(answer.value for answer, _ in said) == ["error", "timed out"] or (
-            Answer.ERROR in [answer for answer, _ in said]
-        )
-        assert any("the same server as m" in detail for _, detail in said)
+        details = [vote.detail for vote in await votes(redlock) if vote.answer is Answer.ERROR]
+    assert len(details) == 1
+    assert details[0].startswith("the same server as m")
 
 
-async def test_a_replica_has_no_vote(masters: list[FakeMaster]) -> None:
-    masters[2].role = "slave"
-    async with Redlock(masters) as redlock:
-        assert (await answers_with_details(redlock))[2] == (
-            Answer.ERROR,
-            "not a master but a slave",
-        )
-
-
-async def test_a_master_that_became_a_replica_loses_its_vote(
-    redlock: Redlock, masters: list[FakeMaster]
+@pytest.mark.parametrize("before", [True, False])
+async def test_a_replica_has_no_vote_also_if_it_was_the_master(
+    masters: list[FakeMaster], *, before: bool
 ) -> None:
-    masters[2].error = "READONLY You can't write against a read only replica."
-    masters[2].role = "slave"
-    await answers_with_details(redlock)
-    await asyncio.sleep(1)
-    assert (await answers_with_details(redlock))[2] == (Answer.ERROR, "not a master but a slave")
+    masters[2].role = "master" if before else "slave"
+    async with Redlock(masters) as redlock:
+        if before:
+            masters[2].error = "READONLY You can't write against a read only replica."
+            masters[2].role = "slave"
+            await votes(redlock)
+            await asyncio.sleep(1)
+        assert (await votes(redlock))[2] == Vote("m2", Answer.ERROR, "not a master but a slave")
 
 
-async def test_a_server_that_may_evict_is_warned_of_once(
+async def test_a_server_that_may_evict_keys_is_warned_of_once(
     masters: list[FakeMaster], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(
-        FakeMaster,
-        "_do_info",
-        lambda _: b"role:master\r\nrun_id:x\r\nmaxmemory:9\r\nmaxmemory_policy:allkeys-lru\r\n",
-    )
-    with caplog.at_level(logging.WARNING, "redlock_aio"):
-        async with Redlock(masters[:1]):
-            masters[0].cut()
-            await asyncio.sleep(1)
-    said = [record.getMessage() for record in caplog.records if "maxm" in record.getMessage()]
-    assert len(said) == 1
-    assert said[0].startswith("m0: its maxmemory-policy allkeys-lru may drop locks")
+    info = b"role:master\r\nrun_id:x\r\nmaxmemory:9\r\nmaxmemory_policy:allkeys-lru\r\n"
+    monkeypatch.setattr(FakeMaster, "_do_info", lambda _: info)
+    async with Redlock(masters[:1]):
+        masters[0].cut()
+        await asyncio.sleep(1)
+    assert caplog.text.count("m0: its maxmemory-policy allkeys-lru may drop locks") == 1
 
 
-async def test_an_operator_is_told_once_that_a_master_is_away_and_when_it_is_back(
+async def test_the_log_tells_once_that_a_master_is_away_and_when_it_is_back(
     masters: list[FakeMaster], caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level(logging.INFO, "redlock_aio"):
-        async with Redlock(masters):
-            assert not caplog.records
-            masters[1].kill()
-            await asyncio.sleep(60)
-            masters[1].restart()
-            await asyncio.sleep(70)
+    caplog.set_level(logging.INFO, "redlock_aio")
+    async with Redlock(masters):
+        assert not caplog.records
+        masters[1].kill()
+        await asyncio.sleep(60)
+        masters[1].restart()
+        await asyncio.sleep(70)
+    restarted = "quarantined, it restarted 0 s ago and may have forgotten locks"
     assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
         ("WARNING", "m1: unreachable, connection reset by peer"),
         ("WARNING", "m1: unreachable, connection refused"),
         ("INFO", "m1: connected again"),
-        (
-            "WARNING",
-            f"m1: quarantined, {RESTARTED}; it votes again in 62 s",
-        ),
+        ("WARNING", f"m1: {restarted}; it votes again in 62 s"),
         ("INFO", "m1: votes again"),
     ]
 
 
-async def test_an_operator_is_told_once_of_a_server_that_is_not_accepted(
+async def test_the_log_tells_once_that_a_server_is_not_accepted(
     masters: list[FakeMaster], caplog: pytest.LogCaptureFixture
 ) -> None:
     async with Redlock(masters, restart_guard="off"):
         masters[1].role = "slave"
         masters[1].cut()
         await asyncio.sleep(60)
-    assert [record.getMessage() for record in caplog.records] == [
+    assert caplog.messages == [
         "m1: unreachable, connection reset by peer",
         "m1: error, not a master but a slave",
     ]
 
 
 @pytest.mark.parametrize("close", [True, False])
-def test_a_cancellation_that_is_lost_while_dialling_ends_it_all_the_same(
+def test_a_cancellation_that_is_lost_in_a_dial_ends_the_task_all_the_same(
     monkeypatch: pytest.MonkeyPatch, *, close: bool
 ) -> None:
     dial = FakeMaster.dial
@@ -374,7 +157,7 @@ def test_a_cancellation_that_is_lost_while_dialling_ends_it_all_the_same(
         runner.run(main())
 
 
-async def test_a_fake_that_dies_while_it_hangs_lets_nobody_in() -> None:
+async def test_a_fake_that_is_killed_while_it_hangs_refuses_connections() -> None:
     master = FakeMaster()
     master.hang()
     dialling = asyncio.create_task(master.dial())
@@ -382,3 +165,186 @@ async def test_a_fake_that_dies_while_it_hangs_lets_nobody_in() -> None:
     master.kill()
     with pytest.raises(ConnectionRefusedError):
         await dialling
+
+
+# Debts.
+
+
+@pytest.mark.promise("S3")
+@pytest.mark.parametrize("fault", ["hang", "cut"])
+async def test_a_release_that_is_not_confirmed_is_repeated(
+    redlock: Redlock, masters: list[FakeMaster], fault: str
+) -> None:
+    lease = await redlock.lock("r", ttl=60_000).acquire()
+    getattr(masters[0], fault)()
+    await lease.release()
+    assert masters[0].keys
+    assert owed(redlock) == (fault == "cut")
+    await asyncio.sleep(30)
+    masters[0].resume()
+    await asyncio.sleep(2)
+    assert masters[0].keys == {}
+    assert owed(redlock) == 0
+
+
+@pytest.mark.promise("S3")
+async def test_a_set_that_is_executed_late_does_not_outlive_its_release(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    masters[0].hang()
+    async with redlock.lock("r", ttl=60_000):
+        pass
+    await asyncio.sleep(30)  # the connection is given up; its SET is in the server's buffer
+    masters[0].resume()
+    assert [command[0] for command in masters[0].commands[-2:]] == [b"SET", b"DELIFEQ"]
+    await asyncio.sleep(1)
+    assert masters[0].keys == {}
+    assert owed(redlock) == 0
+
+
+@pytest.mark.promise("S3")
+@pytest.mark.parametrize("late", [False, True])
+async def test_a_release_that_is_answered_with_an_error_is_repeated(
+    redlock: Redlock, masters: list[FakeMaster], *, late: bool
+) -> None:
+    lease = await redlock.lock("r", ttl=60_000).acquire()
+    if late:
+        masters[0].hang()
+    else:
+        masters[0].error = BUSY
+    await lease.release()
+    await asyncio.sleep(0.2)
+    masters[0].error = BUSY
+    masters[0].resume()
+    await asyncio.sleep(0.1)
+    assert list(masters[0].keys) == ["r"]
+    masters[0].error = ""
+    await asyncio.sleep(0.3)
+    assert masters[0].keys == {}
+    assert owed(redlock) == 0
+
+
+async def test_many_reconnections_do_not_change_how_often_a_release_is_repeated(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    lease = await redlock.lock("r", ttl=60_000).acquire()
+    masters[0].error = BUSY
+    await lease.release()
+    for _ in range(20):
+        await asyncio.sleep(0.03)
+        masters[0].cut()
+    await asyncio.sleep(1)
+    masters[0].commands.clear()
+    await asyncio.sleep(10)
+    releases = [command for command in masters[0].commands if command[0] == b"EVALSHA"]
+    assert len(releases) == pytest.approx(10 / debts.DEBT_INTERVAL, abs=2)
+
+
+@pytest.mark.parametrize("away", [False, True])
+async def test_a_debt_is_forgotten_when_its_key_has_expired_on_a_connected_master(
+    redlock: Redlock, masters: list[FakeMaster], *, away: bool
+) -> None:
+    """While the master is away its SET may not have been executed yet."""
+    lease = await redlock.lock("r", ttl=1000).acquire()
+    if away:
+        masters[0].hang()
+    masters[0].error = "NOPERM this user has no permissions"
+    await lease.release()
+    await asyncio.sleep(0.5)
+    assert owed(redlock) == 1 or away
+    await asyncio.sleep(600 if away else 1)
+    assert owed(redlock) == away
+    masters[0].error = ""
+    masters[0].resume()
+    await asyncio.sleep(2)
+    assert owed(redlock) == 0
+
+
+@pytest.mark.parametrize("keep", [0, 500])
+async def test_a_master_that_never_received_the_set_owes_no_release(
+    redlock: Redlock, masters: list[FakeMaster], keep: int
+) -> None:
+    masters[0].kill()
+    await asyncio.sleep(1)
+    async with redlock.lock("r", hold_at_least=keep):
+        pass
+    await asyncio.sleep(keep / 1000)
+    assert owed(redlock) == 0
+
+
+@pytest.mark.promise("S3")
+@pytest.mark.parametrize("kind", [{}, {"fencing": True}, {"fair": True}], ids=str)
+async def test_a_release_is_neither_sent_nor_owed_where_its_set_was_not_sent(
+    redlock: Redlock,
+    masters: list[FakeMaster],
+    monkeypatch: pytest.MonkeyPatch,
+    kind: dict[str, Any],
+) -> None:
+    """Debts of commands that were refused would push out those of keys that are there."""
+    limit = 30
+    monkeypatch.setattr(connection_module, "MAX_PENDING", limit)
+    monkeypatch.setattr(debts, "MAX_DEBTS", limit)
+    held = [await redlock.lock(f"held{i}", ttl=60_000).acquire() for i in range(10)]
+    masters[0].hang()
+    for i in range(40):
+        async with redlock.lock(f"r{i}", ttl=60_000, **kind):
+            pass
+        if i == 10:
+            for lease in held:
+                await lease.release()
+    # All but the releases of the ten leases stay below the bound.
+    assert limit <= redlock.statistics().masters[0].pending <= limit + 10
+    await asyncio.sleep(2)
+    assert not redlock.statistics().masters[0].up
+    assert 10 <= owed(redlock) <= limit
+    masters[0].resume()
+    await asyncio.sleep(1)
+    assert masters[0].keys == {}
+    assert owed(redlock) == 0
+
+
+async def test_debts_are_bounded_and_the_log_tells_which_keys_stay(
+    redlock: Redlock,
+    masters: list[FakeMaster],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(debts, "MAX_DEBTS", 10)
+    for _ in range(2):
+        caplog.clear()
+        leases = [await redlock.lock(f"r{i}", ttl=60_000).acquire() for i in range(20)]
+        masters[0].hang()
+        for lease in leases:
+            await lease.release()
+        await asyncio.sleep(2)
+        assert owed(redlock) == 10
+        masters[0].resume()
+        await asyncio.sleep(1)
+        assert owed(redlock) == 0
+        (text,) = (text for text in caplog.messages if "releases" in text)
+        assert text == (
+            "m0: it has not confirmed 10 releases, and more follow; the keys of the oldest stay"
+            " there for their ttl"
+        )
+
+
+async def test_hundreds_of_debts_leave_in_one_write(
+    redlock: Redlock, masters: list[FakeMaster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leases = [await redlock.lock(f"r{i}", ttl=60_000).acquire() for i in range(200)]
+    masters[0].cut()
+    await asyncio.gather(*(lease.release() for lease in leases))
+    assert owed(redlock) == len(leases)
+    writes: list[int] = []
+    receive = FakeMaster.receive
+
+    def counted(master: FakeMaster, transport: Any, data: bytes) -> None:
+        if master is masters[0]:
+            writes.append(len(data))
+        receive(master, transport, data)
+
+    monkeypatch.setattr(FakeMaster, "receive", counted)
+    await asyncio.sleep(1)
+    assert owed(redlock) == 0
+    assert masters[0].keys == {}
+    assert len(writes) < 10
