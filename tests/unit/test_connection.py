@@ -107,16 +107,17 @@ async def test_replies_reach_their_senders_in_order(connection: Connection) -> N
     assert connection.pending == 0
 
 
-async def test_a_reply_of_two_megabytes_ends_nothing(
-    connection: Connection, transport: Transport
+async def test_large_replies_end_nothing_below_the_bound_for_one(
+    connection: Connection, transport: Transport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No reply to a command of this library is that large, but it is no reason to lose locks."""
-    first, second = send(connection, 2)
     value = b"x" * (2 << 20)
-    data = b"$%d\r\n%b\r\n+OK\r\n" % (len(value), value)
+    monkeypatch.setattr(module, "MAX_UNPARSED", len(value) + 100)
+    senders = send(connection, 3)
+    data = b"$%d\r\n%b\r\n" % (len(value), value) * 2 + b"+OK\r\n"
     for start in range(0, len(data), 1 << 16):
         connection.data_received(data[start : start + (1 << 16)])
-    assert (first.replies, second.replies) == ([value], [b"OK"])
+    assert [sender.replies for sender in senders] == [[value], [value], [b"OK"]]
     assert not transport.ended
 
 

@@ -1,4 +1,4 @@
-"""Which sets of masters exclude each other, and which of two in conflict is refused."""
+"""Which sets of masters conflict, and which of two sets in conflict is refused."""
 
 import itertools
 import math
@@ -39,45 +39,40 @@ def declared(masters: Masters, age: int) -> Declared:
     return Declared(write(masters), masters, age)
 
 
-ABC, ABD = known("abc"), known("abd")
+ABC, ABD, IP_ABC = known("abc"), known("abd"), known("abc", named="ip-")
+
+
+# Conflicts.
 
 
 @pytest.mark.parametrize(
-    "theirs",
+    ("theirs", "expected"),
     [
-        known("abc"),
-        known("ab"),
-        known("abcd"),
-        known("abc", named="10.0.0."),
-        known("ab") + unknown("x"),
-        known("a") + unknown("xy"),
-        unknown("xyz"),
-        unknown("wxyz"),
-        (Place("a", ("another",)), *known("bc")),
-        (Place("x", ("run-a", "run-a2")), *known("bc", named="ip-")),
+        (known("abc"), False),
+        (known("ab"), False),
+        (known("abcd"), False),
+        (IP_ABC, False),
+        (known("ab") + unknown("x"), False),
+        (known("a") + unknown("xy"), False),
+        (unknown("xyz"), False),
+        (unknown("wxyz"), False),
+        ((Place("a", ("another",)), *known("bc")), False),
+        ((Place("x", ("run-a", "run-a2")), *known("bc", named="ip-")), False),
+        (known("abd"), True),
+        (known("a"), True),
+        (known("abcde"), True),
+        (known("ade"), True),
+        (known("def"), True),
+        (known("ad") + unknown("x"), True),
+        (known("ab") + unknown("xyz"), True),
+        ((Place("x", ("another",)), *known("bc")), True),
     ],
 )
-def test_these_exclude_each_other(theirs: Masters) -> None:
-    assert not conflicts(ABC, theirs)
-    assert not conflicts(theirs, ABC)
-
-
-@pytest.mark.parametrize(
-    "theirs",
-    [
-        known("abd"),
-        known("a"),
-        known("abcde"),
-        known("ade"),
-        known("def"),
-        known("ad") + unknown("x"),
-        known("ab") + unknown("xyz"),
-        (Place("x", ("another",)), *known("bc")),
-    ],
-)
-def test_these_do_not(theirs: Masters) -> None:
-    assert conflicts(ABC, theirs)
-    assert conflicts(theirs, ABC)
+def test_sets_whose_majorities_may_miss_each_other_conflict(
+    theirs: Masters, *, expected: bool
+) -> None:
+    assert conflicts(ABC, theirs) is expected
+    assert conflicts(theirs, ABC) is expected
 
 
 def settings_of(size: int) -> Iterator[tuple[Masters, Masters]]:
@@ -90,15 +85,10 @@ def settings_of(size: int) -> Iterator[tuple[Masters, Masters]]:
     ways = [way for way in itertools.product(["", "known", "unknown"], repeat=2) if any(way)]
     for total in range(1, 2 * size + 1):
         for kinds in itertools.combinations_with_replacement(ways, total):
-            if max(sum(bool(kind[i]) for kind in kinds) for i in (0, 1)) > size:
-                continue
-            if min(sum(bool(kind[i]) for kind in kinds) for i in (0, 1)) < 1:
-                continue
-            for named in ("", "ip-"):
-                yield (
-                    _places(kinds, 0, ""),
-                    _places(kinds, 1, named),
-                )
+            sizes = [sum(bool(kind[side]) for kind in kinds) for side in (0, 1)]
+            if min(sizes) >= 1 and max(sizes) <= size:
+                for named in ("", "ip-"):
+                    yield _places(kinds, 0, ""), _places(kinds, 1, named)
 
 
 def _places(kinds: tuple[tuple[str, ...], ...], side: int, named: str) -> Masters:
@@ -112,12 +102,10 @@ def _places(kinds: tuple[tuple[str, ...], ...], side: int, named: str) -> Master
 def may_miss(ours: Masters, theirs: Masters) -> bool:
     """Return whether two majorities of servers that are known share none."""
     x, y = ({place.run_ids[0] for place in masters if place.run_ids} for masters in (ours, theirs))
-    needs, their_needs = majority(len(ours)), majority(len(theirs))
-    # The one takes first what the other can't use.
-    for shared in range(len(x & y) + 1):
-        if len(x - y) + shared >= needs and len(y - x) + len(x & y) - shared >= their_needs:
-            return True
-    return False
+    needed = majority(len(theirs))
+    return any(
+        len(y.difference(one)) >= needed for one in itertools.combinations(x, majority(len(ours)))
+    )
 
 
 def test_majorities_overlap_without_a_conflict() -> None:
@@ -133,18 +121,7 @@ def test_majorities_overlap_without_a_conflict() -> None:
     assert missed > 300, "and these would have been two holders"
 
 
-def test_the_enumeration_itself_sees_majorities_that_miss_each_other() -> None:
-    for ours, theirs in settings_of(3):
-        x, y = ([p.run_ids[0] for p in masters if p.run_ids] for masters in (ours, theirs))
-        slowly = any(
-            set(one).isdisjoint(other)
-            for one in itertools.combinations(x, majority(len(ours)))
-            for other in itertools.combinations(y, majority(len(theirs)))
-        )
-        assert slowly == may_miss(ours, theirs), (ours, theirs)
-
-
-def test_a_set_is_never_in_conflict_with_what_it_was_or_becomes() -> None:
+def test_a_set_never_conflicts_with_its_own_past_and_future() -> None:
     """Servers that are found, lost and found again at the same addresses change nothing."""
     for before, after in itertools.product(itertools.product(["", "1", "2"], repeat=3), repeat=2):
         one, other = (
@@ -168,104 +145,104 @@ def test_a_few_servers_are_remembered_at_each_place() -> None:
 
 def test_only_sets_of_known_servers_are_equal() -> None:
     assert is_equal(ABC, known("cab", named="ip-"))
-    assert not is_equal(ABC, known("ab") + unknown("c"))
-    assert not is_equal(known("ab") + unknown("c"), ABC)
-    assert not is_equal(ABC, known("abcd"))
-    assert not is_equal(ABC, ABD)
+    for other in (known("ab") + unknown("c"), known("abcd"), ABD):
+        assert not is_equal(ABC, other)
+        assert not is_equal(other, ABC)
 
 
-def test_a_set_has_the_age_of_its_equals_anywhere() -> None:
-    found = [[declared(ABC, 5), declared(known("abc", named="ip-"), 7)], [declared(ABD, 9)]]
+# Ages.
+
+
+def test_a_set_has_the_age_of_its_equals_on_any_master() -> None:
+    found = [[declared(ABC, 5), declared(IP_ABC, 7)], [declared(ABD, 9)]]
     assert age_of(ABC, found, 4) == age_of(ABC, found, 7) == 7
     assert age_of(ABC, found, 8) == 0, "it is younger than what counts"
     assert age_of(known("ab") + unknown("c"), found, 4) == 0
     assert age_of(known("ab"), found, 4) == 0
 
 
-def test_the_younger_of_two_sets_is_refused() -> None:
-    assert older(ABC, [[declared(ABC, 5), declared(ABD, 4)]], 9) is None
-    assert older(ABD, [[declared(ABC, 5), declared(ABD, 4)]], 9) == declared(ABC, 5)
-    assert older(ABC, [[declared(known("abcd"), 9)], [declared(known("ab"), 9)]], 9) is None
+YOUNGER = [[declared(ABC, 5), declared(ABD, 4)]]
+MIXED = [[declared(ABC, 4), declared(ABD, 5)], [declared(ABC, 5), declared(ABD, 4)]]
+FORGOTTEN = [[declared(ABD, 3)], [declared(ABC, 50)]]
+BEFORE = known("ab") + unknown("d")
+"""A set that is changed into a conflict when its last server becomes known."""
 
 
-def test_one_master_is_enough_to_be_refused() -> None:
-    """Ages on two masters are not comparable: each of the two was the first somewhere."""
-    found = [[declared(ABC, 4), declared(ABD, 5)], [declared(ABC, 5), declared(ABD, 4)]]
-    assert older(ABC, found, 9) == declared(ABD, 5)
-    assert older(ABD, found, 9) == declared(ABC, 5)
+@pytest.mark.parametrize(
+    ("ours", "found", "expected"),
+    [
+        (ABC, YOUNGER, None),
+        (ABD, YOUNGER, declared(ABC, 5)),
+        (ABC, [[declared(known("abcd"), 9)], [declared(known("ab"), 9)]], None),
+        # One master is enough: ages on two masters are not comparable.
+        (ABC, MIXED, declared(ABD, 5)),
+        (ABD, MIXED, declared(ABC, 5)),
+        # A set that is not declared yet is younger than all others.
+        (ABC, [[declared(ABD, 0)]], declared(ABD, 0)),
+        # An old set stays the older one where it was forgotten.
+        (ABC, FORGOTTEN, None),
+        (IP_ABC, FORGOTTEN, None),
+        (ABD, FORGOTTEN, declared(ABC, 50)),
+        # It was in use for longer, but other programs do not know yet which server that is.
+        (BEFORE, [[declared(BEFORE, 9_000), declared(ABC, 10)]], None),
+        (ABD, [[declared(BEFORE, 9_000), declared(ABC, 10)]], declared(ABC, 10)),
+    ],
+)
+def test_the_younger_of_two_sets_in_conflict_is_refused(
+    ours: Masters, found: list[list[Declared]], expected: Declared | None
+) -> None:
+    assert older(ours, found, 9) == expected
 
 
-def test_who_has_not_declared_its_set_is_younger_than_everybody() -> None:
-    assert older(ABC, [[declared(ABD, 0)]], 9) == declared(ABD, 0)
-
-
-def test_an_old_set_wins_where_it_was_forgotten() -> None:
-    found = [[declared(ABD, 3)], [declared(ABC, 50)]]
-    assert older(ABC, found, 9) is None
-    assert older(known("abc", named="ip-"), found, 9) is None
-    assert older(ABD, found, 9) == declared(ABC, 50)
-
-
-def test_a_third_program_tells_that_two_servers_were_one_master() -> None:
+def test_a_third_programs_set_proves_that_two_servers_were_one_master() -> None:
     """It has seen the master before and after a restart; the others know one address each."""
-    new, late = (*known("ab"), Place("c", ("c2",))), known("abc", named="ip-")
-    third = (*known("ab"), Place("c", ("run-c", "c2")))
-    assert conflicts(new, late)
-    assert older(new, [[declared(late, 50)]], 9) is not None
-    assert older(new, [[declared(late, 50), declared(third, 50)]], 9) is None
-    assert older(new, [[declared(late, 50)], [declared(third, 50)]], 9) is None
-    other = (*known("ab"), Place("d", ("run-d",)))
-    assert older(other, [[declared(late, 50), declared(third, 50)]], 9) is not None
+    new = (*known("ab"), Place("c", ("c2",)))
+    third = declared((*known("ab"), Place("c", ("run-c", "c2"))), 50)
+    late = declared(IP_ABC, 50)
+    assert conflicts(new, IP_ABC)
+    assert older(new, [[late]], 9) is not None
+    assert older(new, [[late, third]], 9) is None
+    assert older(new, [[late], [third]], 9) is None
+    assert older(ABD, [[late, third]], 9) is not None
 
 
-def test_a_server_that_started_after_a_set_was_declared_may_be_any_master_of_it() -> None:
-    """It may have restarted under another address when nobody was there to say so."""
-    late = known("abc", named="ip-")
-    for started, conflict in (
-        (math.inf, False),
-        (100.5, False),
-        (99.5, False),
-        (98.9, True),
-        (-math.inf, True),
-    ):
-        new = (*known("ab"), Place("c", ("c2",), started))
-        assert conflicts(new, late, 100.0) is conflict
-        found = [[declared(late, 50)._replace(at=100.0)]]
-        assert (older(new, found, 9) is not None) is conflict
+@pytest.mark.parametrize(
+    ("started", "conflict"),
+    [(math.inf, False), (100.5, False), (99.5, False), (98.9, True), (-math.inf, True)],
+)
+def test_a_server_that_started_after_a_declaration_may_be_any_master_of_it(
+    started: float, *, conflict: bool
+) -> None:
+    """It may have restarted under another address after the programs of that set had ended."""
+    new = (*known("ab"), Place("c", ("c2",), started))
+    assert conflicts(new, IP_ABC, 100.0) is conflict
+    assert (older(new, [[declared(IP_ABC, 50)._replace(at=100.0)]], 9) is not None) is conflict
     assert conflicts((Place("x", ("1",), 101.0), Place("y", ("2",))), known("abc"), 100.0)
 
 
-def test_the_set_that_is_changed_into_a_conflict_gives_way() -> None:
-    """It was in use for longer, but the others do not know yet which server that is."""
-    before = known("ab") + unknown("d")
-    found = [[declared(before, 9_000), declared(ABC, 10)]]
-    assert older(before, found, 9) is None
-    assert older(ABD, found, 9) == declared(ABC, 10)
+# The text of a set.
 
 
-addresses = st.text(min_size=1, max_size=10)
 places = st.builds(
     Place,
-    addresses,
+    st.text(min_size=1, max_size=10),
     st.lists(st.text("0123456789abcdef"), max_size=4).map(tuple),
     started=st.just(-math.inf),
 )
 sets = st.lists(places, min_size=1, max_size=5).map(tuple)
 
 
-@given(masters=sets)
-def test_a_set_is_read_as_it_was_written(masters: Masters) -> None:
-    text = write(masters)
+@given(ours=sets, theirs=sets)
+def test_any_sets_are_parsed_as_written_and_compared_alike_from_both_sides(
+    ours: Masters, theirs: Masters
+) -> None:
+    text = write(ours)
     assert b"\n" not in text
     back = parse(text)
     assert back is not None
-    assert sorted(back) == sorted(masters)
+    assert sorted(back) == sorted(ours)
     assert write(back) == text
-    assert write(tuple(reversed(masters))) == text
-
-
-@given(ours=sets, theirs=sets)
-def test_both_sides_come_to_the_same(ours: Masters, theirs: Masters) -> None:
+    assert write(tuple(reversed(ours))) == text
     assert conflicts(ours, theirs) == conflicts(theirs, ours)
     assert is_equal(ours, theirs) == is_equal(theirs, ours)
     assert not (is_equal(ours, theirs) and conflicts(ours, theirs))
@@ -275,28 +252,28 @@ def test_both_sides_come_to_the_same(ours: Masters, theirs: Masters) -> None:
 @pytest.mark.parametrize(
     "text",
     [b"", b"{}", b"[]", b"[[]]", b"[[1]]", b'["a"]', b'[["a",null]]', b"\xff", b"[" * 99_999, 5],
+    ids=range(10),
 )
-def test_what_is_no_set_is_ignored(text: object) -> None:
+def test_a_malformed_set_is_ignored(text: object) -> None:
     assert parse(text) is None
     assert read([text, [5, 0], write(ABC), [6, 500]], 2.0) == [declared(ABC, 6)._replace(at=1.5)]
 
 
 @pytest.mark.parametrize("reply", [None, 5, b"OK", [b"a"], Exception("NOSCRIPT")])
-def test_a_reply_that_makes_no_sense_says_nothing(reply: object) -> None:
+def test_a_malformed_reply_is_none(reply: object) -> None:
     assert read(reply, 0.0) is None
 
 
-def test_an_age_that_makes_no_sense_is_ignored() -> None:
-    nonsense = [b"5", True, [5], [5, 5, 5], [5, b"5"], [True, 5]]
-    assert read([part for times in nonsense for part in (write(ABC), times)], 0.0) == []
+@pytest.mark.parametrize("times", [b"5", True, [5], [5, 5, 5], [5, b"5"], [True, 5]])
+def test_a_set_with_a_malformed_age_is_ignored(times: object) -> None:
+    assert read([write(ABC), times], 0.0) == []
 
 
 def test_a_refusal_names_both_sets_on_one_line() -> None:
-    said = membership.describe(ABC, known("ab\n"), lasts=61.6)
-    assert said == (
+    text = membership.describe(ABC, known("ab\n"), lasts=61.6)
+    assert text == (
         "programs with the masters ?, a, b use these locks, this one names a, b, c, and has no"
         " vote until 62 s after the last of them ended"
     )
-    assert membership.is_refusal(said)
-    long = membership.describe(ABC, known("x" * 50, named="y" * 60), lasts=1)
-    assert len(long) < 500
+    assert membership.is_refusal(text)
+    assert len(membership.describe(ABC, known("x" * 50, named="y" * 60), lasts=1)) < 500

@@ -1,4 +1,4 @@
-"""Rounds: what leaves when, in what order, and what is waited for."""
+"""Rounds: when requests leave, in which order, and for which replies a round waits."""
 
 import asyncio
 from collections.abc import Sequence
@@ -19,7 +19,12 @@ DOWN = NoReply(Answer.UNREACHABLE, "down")
 
 
 class Link:
-    """A master that keeps what it is told."""
+    """A master that records its requests."""
+
+    can_free = False
+    clustered = False
+    quarantine = ""
+    received = 0
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -35,11 +40,6 @@ class Link:
         self.writes.append(payload)
         self.senders.extend(senders)
         return None
-
-    can_free = False
-    clustered = False
-    quarantine = ""
-    received = 0
 
     def overdue(self) -> NoReply:
         self.late += 1
@@ -65,7 +65,7 @@ def ask(master_set: MasterSet, payload: bytes, at_most: float | None = None) -> 
     return round
 
 
-async def test_what_is_asked_in_one_turn_leaves_in_one_write(
+async def test_rounds_of_one_turn_leave_in_one_write(
     master_set: MasterSet, links: list[Link]
 ) -> None:
     rounds = [ask(master_set, b"a"), ask(master_set, b"b")]
@@ -90,7 +90,7 @@ async def test_a_master_that_is_down_votes_at_once(
     assert [vote.answer for vote in round.votes()[:2]] == [Answer.UNREACHABLE] * 2
 
 
-async def test_who_does_not_answer_is_counted_as_timed_out(
+async def test_a_master_that_does_not_reply_is_counted_as_timed_out(
     master_set: MasterSet, links: list[Link]
 ) -> None:
     round = ask(master_set, b"a")
@@ -105,7 +105,7 @@ async def test_who_does_not_answer_is_counted_as_timed_out(
     assert round.verdict is LOST
 
 
-async def test_stragglers_of_a_settled_round_are_heard_until_the_time_out(
+async def test_a_settled_round_takes_replies_until_the_time_out(
     master_set: MasterSet, links: list[Link]
 ) -> None:
     round = ask(master_set, b"a")
@@ -118,7 +118,7 @@ async def test_stragglers_of_a_settled_round_are_heard_until_the_time_out(
     assert links[2].late == 1
 
 
-async def test_a_shorter_time_out_is_kept(master_set: MasterSet) -> None:
+async def test_a_round_may_have_a_shorter_time_out(master_set: MasterSet) -> None:
     short, usual = ask(master_set, b"a", at_most=10), ask(master_set, b"b", at_most=70)
     await asyncio.sleep(0.011)
     assert (short.verdict, usual.verdict) == (LOST, OPEN)
@@ -126,7 +126,7 @@ async def test_a_shorter_time_out_is_kept(master_set: MasterSet) -> None:
     assert usual.verdict is LOST
 
 
-async def test_a_release_that_can_not_be_sent_is_owed_by_who_may_have_the_key(
+async def test_a_release_that_was_not_sent_is_owed_where_the_key_may_be(
     master_set: MasterSet, links: list[Link]
 ) -> None:
     links[0].down = True
@@ -141,7 +141,7 @@ async def test_a_release_that_can_not_be_sent_is_owed_by_who_may_have_the_key(
     assert links[2].owed == [(b"r", 1234)]
 
 
-async def test_what_does_not_fit_is_not_sent_but_for_releases(
+async def test_beyond_the_bound_only_releases_are_sent(
     master_set: MasterSet, links: list[Link], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def send(_payload: bytes, senders: Sequence[Sender], /) -> NoReply | None:
@@ -160,7 +160,9 @@ async def test_what_does_not_fit_is_not_sent_but_for_releases(
     assert links[1].senders == [*rounds, release]
 
 
-async def test_closing_sends_what_was_asked(master_set: MasterSet, links: list[Link]) -> None:
+async def test_closing_sends_the_rounds_of_this_turn(
+    master_set: MasterSet, links: list[Link]
+) -> None:
     ask(master_set, b"a")
     master_set.close()
     assert links[0].writes == [b"a"]
@@ -170,20 +172,20 @@ async def test_closing_sends_what_was_asked(master_set: MasterSet, links: list[L
     assert repr(master_set) == "<MasterSet of 3, 0 rounds underway>"
 
 
-async def test_a_loop_that_makes_its_own_time_is_asked_for_it() -> None:
+async def test_leases_live_by_the_clock_of_a_loop_that_has_one() -> None:
     loop = asyncio.get_running_loop()
     assert isinstance(loop, VirtualTimeLoop)
     loop.suspend(5)
     assert clock_of(loop)() == loop.time() + 5
 
 
-def test_the_clock_counts_the_time_of_a_suspended_machine_where_it_can() -> None:
+def test_leases_live_by_the_clock_of_the_machine_otherwise() -> None:
     clock = clock_of(object())  # type: ignore[arg-type]
     first = clock()
     assert clock() >= first
 
 
-def test_what_makes_no_sense_is_a_vote() -> None:
+def test_a_malformed_reply_is_a_vote() -> None:
     round = Round([Link("m")], b"")
     round.on_reply(0, [b"?"])
     assert str(round.votes()[0]) == "m: error, an answer that makes no sense: a list"

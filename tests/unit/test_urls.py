@@ -1,4 +1,4 @@
-"""A URL says what its author meant, or is refused; a refusal repeats nothing of it."""
+"""An ambiguous URL is refused, and no text that a user can see repeats a password."""
 
 import re
 import traceback
@@ -31,7 +31,7 @@ URLS = {
 SOURCES = [
     path.read_text()
     for path in Path(redlock_aio.__file__).parent.rglob("*.py")
-    if {"_rules", "_transport"} & set(path.parts) or path.name in ("manager.py", "opening.py")
+    if {"_rules", "_transport"} & set(path.parts) or path.name in ("redlock.py", "opener.py")
 ]
 
 
@@ -64,13 +64,13 @@ def pieces(password: str, url: str) -> set[str]:
 @pytest.mark.parametrize("url", list(URLS.values()), ids=list(URLS))
 @settings(deadline=None)
 @given(PASSWORDS)
-def test_no_piece_of_a_password_is_shown_however_it_is_written(url: str, password: str) -> None:
-    said, address = shown(url.format(password))
+def test_no_piece_of_a_password_is_shown_wherever_it_is_in_the_url(url: str, password: str) -> None:
+    text, address = shown(url.format(password))
     if address is not None and url == URLS["alone"]:
         return  # "redis://:Q@XZJ" names the host XZJ, whatever was meant
     for piece in pieces(password, url):
-        assert piece not in said
-        assert piece.lower() not in said
+        assert piece not in text
+        assert piece.lower() not in text
     if address is None or url == URLS["user"]:
         return
     # What is accepted is understood: the whole password, and nothing else, is the password.
@@ -110,10 +110,10 @@ def test_no_piece_of_a_password_is_shown_however_it_is_written(url: str, passwor
         "redis://host,ZqxKJ",
     ],
 )
-def test_what_can_be_a_slip_of_the_pen_is_refused_without_repeating_it(url: str) -> None:
-    said, address = shown(url)
+def test_an_ambiguous_url_is_refused_without_repeating_it(url: str) -> None:
+    text, address = shown(url)
     assert address is None
-    assert not re.search("Zq|KJ|XV|ord@", said, re.IGNORECASE)
+    assert not re.search("Zq|KJ|XV|ord@", text, re.IGNORECASE)
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_what_can_be_a_slip_of_the_pen_is_refused_without_repeating_it(url: str)
         ("redis://[::1]", None, "[::1]:6379"),
     ],
 )
-def test_what_has_one_meaning_is_accepted(url: str, password: str | None, name: str) -> None:
+def test_a_url_with_one_meaning_is_accepted(url: str, password: str | None, name: str) -> None:
     _, address = shown(url)
     assert address is not None
     assert address._kwargs.get("password") == password
