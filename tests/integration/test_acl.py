@@ -1,16 +1,16 @@
-"""The fewest permissions with which everything works, found by leaving one out at a time."""
+"""The fewest permissions with which each feature works, found by leaving one out at a time."""
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
 
-from redlock_aio import Answer, Holder, LockNotAcquiredError, QuorumUnavailableError, Redlock
+from redlock_aio import Answer, Holder, LockNotAcquiredError, QuorumUnavailableError, Redlock, Vote
 from redlock_aio._engine.attempt import agree
 from redlock_aio._engine.hold.restoration import Restoration
 from redlock_aio._protocol.primitives import FencingCounter
@@ -26,35 +26,30 @@ NEEDED = (
     "ping", "client|tracking", "client|caching",
 )  # fmt: skip
 """
-What a user of the server's access list has to be allowed, and nothing else:
-
-    ACL SETUSER redlock on >PASSWORD resetkeys ~KEYS resetchannels ~redlock_aio:marker
-        ~redlock_aio:masters:* -@all +evalsha +script|load +get +getrange +set +del +pexpire
-        +pttl +time +info +ping +client|tracking +client|caching
+Commands that a user of the server's access list needs for plain locks, with the keys of `GUARD`.
 
 HELLO and AUTH need no permission. SELECT is needed for another database than 0.
 """
 
 WISHED = ("client|tracking", "client|caching")
-"""Without these it works as well; who waits is not woken and tries again."""
+"""Without these, locks work as well; a waiter is not notified and tries again."""
 
 FAIR = (
     "publish", "subscribe", "unsubscribe", "zadd", "zrem", "zscore", "zcard", "zrange",
     "zrangebyscore",
 )  # fmt: skip
-"""
-What is needed for ``fair=True`` besides, and:
-
-    ~redlock_aio:* &redlock_aio:wake:*
-"""
+"""Commands that ``fair=True`` needs besides, with the keys and channels of `OWN`."""
 
 GUARD = ("~redlock_aio:marker", "~redlock_aio:masters:*")
-"""What the restart guard needs; `OWN` allows it too."""
+"""Keys of the restart guard; `OWN` allows them too."""
 
 OWN = ("~redlock_aio:*", "&redlock_aio:wake:*")
 
 COUNTERS = ("~redlock_aio:fence:*",)
-"""The keys of the counters, which are needed for ``fencing=True`` besides."""
+"""Keys of the counters, which ``fencing=True`` needs besides."""
+
+SHORT, LONG = 0.5, 5.0
+"""Seconds for what needs a permission that is missing, and for what a busy machine must do."""
 
 
 @pytest.fixture(scope="module")
@@ -76,62 +71,81 @@ def allowed(master: EmbeddedMaster, *commands: str, own: tuple[str, ...] = GUARD
     call(master, "ACL", "DELUSER", "app")
 
 
-SHORT, LONG = 0.5, 5.0
-"""Seconds for what needs a permission that is missing, and for what a busy machine must do."""
+def check_refused(master: EmbeddedMaster) -> None:
+    """Check that nothing was tried that is not allowed, but for what is tried once."""
+    refused = {entry["object"] for entry in map(as_dict, call(master, "ACL", "LOG"))}
+    assert refused <= {"client|setinfo", "delifeq"}
 
 
-async def everything_works(url: str, master: EmbeddedMaster, patience: float = SHORT) -> bool:
-    """Acquire, extend, forget the scripts, release, fail and close; return whether all went."""
-    redlock = Redlock([url], master_timeout=TIMEOUT)
+def as_dict(entry: object) -> dict[str, str]:
+    """Read an entry of ``ACL LOG`` in either protocol."""
+    if isinstance(entry, dict):
+        return {str(key): str(value) for key, value in entry.items()}
+    assert isinstance(entry, list)
+    return dict(zip(map(str, entry[::2]), map(str, entry[1::2]), strict=True))
+
+
+async def works(
+    url: str,
+    master: EmbeddedMaster,
+    patience: float = SHORT,
+    names: tuple[str, ...] = ("app:r",),
+    *,
+    fencing: bool = False,
+) -> bool:
+    """Acquire, restore, extend, fail to acquire and release; return whether all worked."""
+    redlock = Redlock([url], master_timeout=TIMEOUT, fencing=fencing)
     try:
-        async with redlock.lock("app:r", ttl=5_000, wait=0) as lease:
+        async with redlock.lock(*names, ttl=5_000, wait=0) as lease:
+            session = redlock._opener.session()
+            if fencing:
+                counter = FencingCounter([name.encode() for name in names], 0)
+                token = [lease.fencing_token]
+                if [await agree(session.masters, counter, lease.token.encode(), token)] != token:
+                    return False
+            call(master, "DEL", names[-1])
+            Restoration(session.masters, lease._hold).send_to(0)
+            await until(lambda: call(master, "GET", names[-1]) == lease.token, within=patience)
             call(master, "SCRIPT", "FLUSH")
-            renewal = None
+            votes: list[Vote] = []
             for _ in range(2):  # the first finds its script forgotten and is not repeated
-                renewal = redlock._opener.session().watchdog.renew(
-                    lease._hold, 60_000, redlock._opener.session().masters.clock()
-                )
+                renewal = session.watchdog.renew(lease._hold, 60_000, session.masters.clock())
                 await until(lambda round=renewal: round.complete)  # type: ignore[misc]
-            if renewal is None or renewal.votes()[0].answer is not Answer.GRANTED:
+                votes += renewal.votes()
+            if votes[-1].answer is not Answer.GRANTED:
                 return False
             holders: list[Holder | None] = []
 
-            async def told() -> bool:
+            async def names_the_holder() -> bool:
                 with pytest.raises(LockNotAcquiredError) as refused:
-                    await redlock.lock("app:r", wait=0).acquire()
+                    await redlock.lock(*names, wait=0).acquire()
                 holders.append(refused.value.holder)
                 return holders[-1] is not None
 
-            with contextlib.suppress(AssertionError):  # a late answer is not heard out
-                await until(told, within=patience)
-            last = holders[-1]
-            if last is None or last.fingerprint != lease.fingerprint:
+            # A late answer does not count.
+            await until(names_the_holder, within=patience)
+            if holders[-1] is None or holders[-1].fingerprint != lease.fingerprint:
                 return False
-        if not gone([master], "app:r"):
+        drained = session.links[0].drained()
+        if drained is None or isinstance(await drained, Exception):
             return False
-        heard = redlock._opener.session().links[0].drained()
-        return heard is not None and not isinstance(await heard, Exception)
-    except QuorumUnavailableError:
+        return all(gone([master], name) for name in names)
+    except (AssertionError, QuorumUnavailableError):
         return False
     finally:
         await redlock.aclose()
 
 
-async def wakes(url: str, master: EmbeddedMaster, patience: float) -> bool:
-    """Return whether who waits is woken by a stranger's DEL."""
-    put([master], "app:r", 60_000)
-    async with (
-        Redlock([url], master_timeout=TIMEOUT) as redlock,
-        waiting(redlock, "app:r") as waiter,
-    ):
-        await until(lambda: listens(redlock, "app:r"))
-        call(master, "DEL", "app:r")
-        await asyncio.wait([waiter], timeout=patience)
-        return waiter.done()
+async def several_works(url: str, master: EmbeddedMaster, patience: float) -> bool:
+    return await works(url, master, patience, names=("app:a", "app:b"))
+
+
+async def fenced_works(url: str, master: EmbeddedMaster, patience: float = SHORT) -> bool:
+    return await works(url, master, patience, fencing=True)
 
 
 async def fair_works(url: str, master: EmbeddedMaster, patience: float = SHORT) -> bool:
-    """Wait behind a stranger and another waiter, give up, be served; return whether all went."""
+    """Wait behind a stranger and another waiter, give up, acquire; return whether all worked."""
     put([master], "app:r", 60_000)
     redlock = Redlock([url], master_timeout=TIMEOUT)
     try:
@@ -160,184 +174,91 @@ async def fair_works(url: str, master: EmbeddedMaster, patience: float = SHORT) 
         await redlock.aclose()
 
 
+async def admin_works(url: str, master: EmbeddedMaster, patience: float = SHORT) -> bool:
+    """Inspect what others hold and wait for, and take it from them; return whether all worked."""
+    put([master], "app:r", 60_000)
+    redlock = Redlock([url], master_timeout=TIMEOUT)
+    async with redlock, waiting(redlock, "app:r", fair=True) as waiter:
+        await until(lambda: queued([master], "app:r") == [1], within=patience)
+        state = await redlock.inspect("app:r")
+        if (state.locked, state.waiters) != (True, 1) or not state.remaining:
+            return False
+        if not await redlock.force_release("app:r"):
+            return False
+        lease = await asyncio.wait_for(waiter, patience)
+        freed = await redlock.force_release("app:r")
+        return freed and not lease.valid and gone([master], "app:r")
+
+
+Works = Callable[[str, EmbeddedMaster, float], Awaitable[bool]]
+
+ENOUGH: list[tuple[tuple[str, ...], tuple[str, ...], tuple[Works, ...]]] = [
+    (NEEDED, GUARD, (works, several_works)),
+    (NEEDED, (*GUARD, *COUNTERS), (works, fenced_works)),
+    ((*NEEDED, *FAIR), OWN, (works, fair_works, admin_works, fenced_works)),
+]
+
+
 @pytest.mark.promise("S10")
+@pytest.mark.parametrize(
+    ("commands", "own", "features"), ENOUGH, ids=["plain", "fencing", "fair and fencing"]
+)
 async def test_these_permissions_are_enough(
-    server: EmbeddedMaster, caplog: pytest.LogCaptureFixture
+    server: EmbeddedMaster,
+    caplog: pytest.LogCaptureFixture,
+    commands: tuple[str, ...],
+    own: tuple[str, ...],
+    features: tuple[Works, ...],
 ) -> None:
-    """And nothing is even tried that is not allowed, but for what redis-py says of itself."""
-    with allowed(server, *NEEDED) as url, caplog.at_level(logging.INFO):
-        assert await everything_works(url, server, LONG)
+    with allowed(server, *commands, own=own) as url, caplog.at_level(logging.INFO):
+        for feature in features:
+            assert await feature(url, server, LONG)
         assert not caplog.text
-        refused = {entry["object"] for entry in map(as_dict, call(server, "ACL", "LOG"))}
-        assert refused <= {"client|setinfo", "delifeq"}  # tried once, and not needed
+        check_refused(server)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("missing", [*sorted(set(NEEDED) - set(WISHED)), *GUARD])
 async def test_each_of_these_permissions_is_needed(server: EmbeddedMaster, missing: str) -> None:
-    """Without it something does not work, so that the list has nothing in excess."""
     own = tuple(pattern for pattern in GUARD if pattern != missing)
     with allowed(server, *(command for command in NEEDED if command != missing), own=own) as url:
-        assert not await everything_works(url, server)
+        assert not await works(url, server)
 
 
-async def test_the_marker_is_named_in_the_vote_and_can_be_done_without(
-    server: EmbeddedMaster,
-) -> None:
-    with allowed(server, *NEEDED, own=()) as url:
-        async with Redlock([url], master_timeout=TIMEOUT) as redlock:
-            with pytest.raises(
-                QuorumUnavailableError, match=r'redlock_aio:marker.*restart_guard="off".*NOPERM'
-            ):
-                await redlock.lock("app:r", wait=0).acquire()
-        redlock = Redlock([url], master_timeout=TIMEOUT, restart_guard="off")
-        async with redlock, redlock.lock("app:r", wait=0):
-            pass
-
-
-@pytest.mark.parametrize("missing", ["time", GUARD[1]])
-async def test_the_key_of_the_sets_is_named_in_the_vote(
-    server: EmbeddedMaster, missing: str
-) -> None:
-    commands = [command for command in NEEDED if command != missing]
-    own = tuple(pattern for pattern in GUARD if pattern != missing)
-    with allowed(server, *commands, own=own) as url:
-        async with Redlock([url], master_timeout=500, key_prefix="app:") as redlock:
-            match = r'redlock_aio:masters:app:.*restart_guard="off".*NOPERM'
-            with pytest.raises(QuorumUnavailableError, match=match) as refused:
-                await redlock.lock("r", wait=0).acquire()
-            assert [vote.permanent for vote in refused.value.votes] == [True]
-
-
-@pytest.mark.parametrize("missing", ["", *WISHED])
-async def test_who_may_not_be_told_of_changes_tries_again(
-    server: EmbeddedMaster, missing: str
-) -> None:
-    """With the permissions who waits is woken; without them only that is missing."""
-    with allowed(server, *(command for command in NEEDED if command != missing)) as url:
-        assert await everything_works(url, server, LONG)
-        assert await wakes(url, server, SHORT if missing else LONG) is not bool(missing)
-        put([server], "app:r", 200)
-        redlock = Redlock([url], master_timeout=TIMEOUT)
-        async with redlock, redlock.lock("app:r", wait=5_000):
-            pass
-
-
-@pytest.mark.promise("S10")
-async def test_these_permissions_are_enough_for_fair(
-    server: EmbeddedMaster, caplog: pytest.LogCaptureFixture
-) -> None:
-    """And those for a plain lock are no less so."""
-    with allowed(server, *NEEDED, *FAIR, own=OWN) as url, caplog.at_level(logging.INFO):
-        assert await fair_works(url, server, LONG)
-        assert await everything_works(url, server, LONG)
-        assert not caplog.text
-        refused = {entry["object"] for entry in map(as_dict, call(server, "ACL", "LOG"))}
-        assert refused <= {"client|setinfo", "delifeq"}  # tried once, and not needed
-
-
-@pytest.mark.parametrize("missing", [*FAIR, *OWN])
 @pytest.mark.full
-async def test_each_of_these_permissions_is_needed_for_fair(
-    server: EmbeddedMaster, missing: str
-) -> None:
-    """Without it something does not work, so that the list has nothing in excess."""
+@pytest.mark.parametrize("missing", [*FAIR, *OWN])
+async def test_each_of_these_is_needed_for_fair(server: EmbeddedMaster, missing: str) -> None:
     commands = [command for command in (*NEEDED, *FAIR) if command != missing]
     own = tuple(pattern for pattern in OWN if pattern != missing)
     with allowed(server, *commands, own=own) as url:
         assert not await fair_works(url, server)
 
 
-async def fencing_works(url: str, master: EmbeddedMaster) -> bool:
-    """Acquire, raise the counter, extend, set again, release; return whether all went."""
-    redlock = Redlock([url], master_timeout=TIMEOUT, fencing=True)
-    try:
-        async with redlock.lock("app:r", ttl=5_000, wait=0) as lease:
-            agreed = await agree(
-                redlock._opener.session().masters,
-                FencingCounter((b"app:r",), 0),
-                lease.token.encode(),
-                [lease.fencing_token],
-            )
-            if agreed != lease.fencing_token:
-                return False
-            renewal = redlock._opener.session().watchdog.renew(
-                lease._hold, 60_000, redlock._opener.session().masters.clock()
-            )
-            await until(lambda: renewal.complete)
-            if renewal.votes()[0].answer is not Answer.GRANTED:
-                return False
-            call(master, "DEL", "app:r")
-            Restoration(redlock._opener.session().masters, lease._hold).send_to(0)
-            await until(lambda: not gone([master], "app:r"), within=0.5)
-        return gone([master], "app:r")
-    except (AssertionError, QuorumUnavailableError):
-        return False
-    finally:
-        await redlock.aclose()
+async def test_the_counters_are_needed_for_fencing(server: EmbeddedMaster) -> None:
+    with allowed(server, *NEEDED) as url:
+        assert not await fenced_works(url, server)
 
 
-@pytest.mark.promise("S10")
-async def test_these_permissions_are_enough_for_fencing(
-    server: EmbeddedMaster, caplog: pytest.LogCaptureFixture
-) -> None:
-    """And those for a plain lock are no less so; with all three sets all works together."""
-    with (
-        allowed(server, *NEEDED, own=(*GUARD, *COUNTERS)) as url,
-        caplog.at_level(logging.INFO),
-    ):
-        assert await fencing_works(url, server)
-        assert await everything_works(url, server)
-        assert not caplog.text
-        refused = {entry["object"] for entry in map(as_dict, call(server, "ACL", "LOG"))}
-        assert refused <= {"client|setinfo", "delifeq"}  # tried once, and not needed
-    with allowed(server, *NEEDED, *FAIR, own=OWN) as url:
-        assert await fencing_works(url, server)
-        async with Redlock([url], fencing=True) as redlock, redlock.lock("app:r", fair=True) as own:
-            assert own.fencing_token > 0
-
-
-@pytest.mark.parametrize(
-    "missing", [*sorted(set(NEEDED) - {*WISHED, "pttl", "info", "ping"}), *COUNTERS]
-)
-async def test_each_of_these_permissions_is_needed_for_fencing(
+@pytest.mark.parametrize("missing", ["", *WISHED])
+async def test_a_waiter_that_may_not_be_notified_tries_again(
     server: EmbeddedMaster, missing: str
 ) -> None:
-    """Without it something does not work, so that the list has nothing in excess."""
-    commands = [command for command in NEEDED if command != missing]
-    own = (*GUARD, *(pattern for pattern in COUNTERS if pattern != missing))
-    with allowed(server, *commands, own=own) as url:
-        assert not await fencing_works(url, server)
-
-
-async def oversight_works(url: str, master: EmbeddedMaster) -> bool:
-    """Inspect what others hold and wait for, and take it from them; return whether all went."""
-    put([master], "app:r", 60_000)
-    redlock = Redlock([url], master_timeout=TIMEOUT)
-    try:
-        async with redlock, waiting(redlock, "app:r", fair=True) as waiter:
-            await until(lambda: queued([master], "app:r") == [1], within=LONG)
-            state = await redlock.inspect("app:r")
-            if (state.locked, state.waiters) != (True, 1) or not state.remaining:
-                return False
-            if not await redlock.force_release("app:r"):
-                return False
-            lease = await asyncio.wait_for(waiter, LONG)
-            freed = await redlock.force_release("app:r")
-            return freed and not lease.valid and gone([master], "app:r")
-    except QuorumUnavailableError:
-        return False
+    with allowed(server, *(command for command in NEEDED if command != missing)) as url:
+        assert await works(url, server, LONG)
+        put([server], "app:r", 60_000)
+        async with Redlock([url], master_timeout=TIMEOUT) as redlock:
+            async with waiting(redlock, "app:r") as waiter:
+                await until(lambda: listens(redlock, "app:r"))
+                call(server, "DEL", "app:r")
+                await asyncio.wait([waiter], timeout=SHORT if missing else LONG)
+                assert waiter.done() is not bool(missing)
+            put([server], "app:r", 200)
+            async with redlock.lock("app:r", wait=5_000):
+                pass
 
 
 @pytest.mark.promise("S10")
-async def test_these_permissions_are_enough_for_oversight(
-    server: EmbeddedMaster, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Those for fair locks are; whether a lock is held is said to whoever may take one."""
-    with allowed(server, *NEEDED, *FAIR, own=OWN) as url, caplog.at_level(logging.INFO):
-        assert await oversight_works(url, server)
-        assert not caplog.text
-        refused = {entry["object"] for entry in map(as_dict, call(server, "ACL", "LOG"))}
-        assert refused <= {"client|setinfo", "delifeq"}  # tried once, and not needed
+async def test_without_the_queues_a_lock_can_be_seen_and_not_forced(server: EmbeddedMaster) -> None:
     with allowed(server, *NEEDED) as url:
         put([server], "app:r", 60_000)
         async with Redlock([url], master_timeout=TIMEOUT) as redlock:
@@ -350,42 +271,10 @@ async def test_these_permissions_are_enough_for_oversight(
             assert await redlock.is_locked("app:r")
 
 
-@pytest.mark.parametrize(
-    "missing",
-    ["evalsha", "get", "set", "pttl", "time", "del", "zrange", "zrangebyscore", "zrem", OWN[0]],
-)
-async def test_each_of_these_permissions_is_needed_for_oversight(
-    server: EmbeddedMaster, missing: str, kind: str
-) -> None:
-    """Without it something does not work: a waiter is not seen, or nothing is freed."""
-    if kind == "valkey":
-        pytest.skip("the same as on Redis, and each takes a second")
-    commands = [command for command in (*NEEDED, *FAIR) if command != missing]
-    own = (*GUARD, *(pattern for pattern in OWN if pattern != missing))
-    with allowed(server, *commands, own=own) as url:
-        put([server], "app:r", 60_000)
-        redlock = Redlock([url], master_timeout=TIMEOUT, restart_guard="off")
-        async with redlock:
-            call(server, "ZADD", "redlock_aio:queue:{app:r}", 1, "me/1")
-            call(server, "ZADD", "redlock_aio:live:{app:r}", 2**52 + 0.5, "me/1", 2**52, "me/2")
-            call(server, "ZADD", "redlock_aio:queue:{app:r}", 2, "me/2")
-            state = await redlock.inspect("app:r")
-            seen = (state.locked, state.waiters) == (True, 1) and state.remaining is not None
-            try:
-                freed = await redlock.force_release("app:r")
-            except QuorumUnavailableError:
-                freed = False
-            assert not (seen and freed and gone([server], "app:r"))
-
-
 @pytest.mark.promise("S10")
 @pytest.mark.parametrize(
     ("options", "more", "own"),
-    [
-        ({}, (), GUARD),
-        ({"fencing": True}, (), (*GUARD, *COUNTERS)),
-        ({"fair": True}, FAIR, OWN),
-    ],
+    [({}, (), GUARD), ({"fencing": True}, (), (*GUARD, *COUNTERS)), ({"fair": True}, FAIR, OWN)],
     ids=["plain", "fencing", "fair"],
 )
 async def test_a_lease_is_handed_over_with_no_more_than_that(
@@ -397,25 +286,14 @@ async def test_a_lease_is_handed_over_with_no_more_than_that(
             async with await redlock.adopt(lease.export()):
                 pass
         assert gone([server], "app:r")
-        refused = {entry["object"] for entry in map(as_dict, call(server, "ACL", "LOG"))}
-        assert refused <= {"client|setinfo", "delifeq"}
-
-
-@pytest.mark.promise("S10")
-async def test_other_keys_are_out_of_reach(server: EmbeddedMaster) -> None:
-    """A resource outside of the user's keys is that master's vote."""
-    with allowed(server, *NEEDED) as url:
-        async with Redlock([url], master_timeout=TIMEOUT) as redlock:
-            await until(lambda: up(redlock) == 1)
-            with pytest.raises(QuorumUnavailableError, match="NOPERM"):
-                await redlock.lock("theirs:r", wait=0).acquire()
+        check_refused(server)
 
 
 @pytest.mark.promise("S3")
 async def test_the_command_for_releases_can_be_withdrawn_at_run_time(
     server: EmbeddedMaster,
 ) -> None:
-    """The first release finds out, and goes on with the script; no key is left for a moment."""
+    """The first release finds out, and continues with the script; no key is left meanwhile."""
     with allowed(server, *NEEDED) as url:
         try:
             call(server, "ACL", "SETUSER", "app", "+delifeq")
@@ -433,16 +311,39 @@ async def test_the_command_for_releases_can_be_withdrawn_at_run_time(
             assert tried == ["1"]
 
 
-async def test_a_missing_permission_is_named_in_the_vote(server: EmbeddedMaster) -> None:
-    """So that an operator knows what to allow."""
-    with allowed(server, *(command for command in NEEDED if command != "info")) as url:
-        async with Redlock([url], master_timeout=TIMEOUT) as redlock:
-            with pytest.raises(QuorumUnavailableError, match="'info'"):
-                await redlock.lock("app:r", wait=0).acquire()
+@pytest.mark.promise("S10")
+@pytest.mark.parametrize(
+    ("missing", "name", "expected"),
+    [
+        ("info", "app:r", "'info'"),
+        ("", "theirs:r", "NOPERM"),
+        ("time", "app:r", r'redlock_aio:masters:app:.*restart_guard="off".*NOPERM'),
+        (GUARD[0], "app:r", r'redlock_aio:marker.*restart_guard="off".*NOPERM'),
+        (GUARD[1], "app:r", r'redlock_aio:masters:app:.*restart_guard="off".*NOPERM'),
+    ],
+)
+async def test_the_vote_names_what_is_missing(
+    server: EmbeddedMaster, missing: str, name: str, expected: str
+) -> None:
+    commands = [command for command in NEEDED if command != missing]
+    own = tuple(pattern for pattern in GUARD if pattern != missing)
+    prefix, _, name = name.rpartition(":")
+    with allowed(server, *commands, own=own) as url:
+        async with Redlock([url], master_timeout=TIMEOUT, key_prefix=f"{prefix}:") as redlock:
+            with pytest.raises(QuorumUnavailableError, match=expected) as refused:
+                await redlock.lock(name, wait=0).acquire()
+        if "masters:" in expected:
+            assert [vote.permanent for vote in refused.value.votes] == [True]
 
 
-def test_the_documentation_says_the_same() -> None:
-    """Both commands, word by word."""
+async def test_without_a_guard_its_keys_are_not_needed(server: EmbeddedMaster) -> None:
+    with allowed(server, *NEEDED, own=()) as url:
+        redlock = Redlock([url], master_timeout=TIMEOUT, restart_guard="off")
+        async with redlock, redlock.lock("app:r", wait=0):
+            await until(lambda: up(redlock) == 1)
+
+
+def test_the_documentation_lists_the_same_permissions() -> None:
     text = (Path(__file__).parents[2] / "docs" / "reference" / "acl.md").read_text()
     block = text.partition("<!-- acl:begin -->")[2].partition("<!-- acl:end -->")[0]
     commands = [line.split() for line in block.splitlines() if line.startswith("ACL SETUSER")]
@@ -454,11 +355,3 @@ def test_the_documentation_says_the_same() -> None:
         [*start, *GUARD, *COUNTERS, "-@all", *plain],
         [*start, *OWN, "-@all", *plain, *fair],
     ]
-
-
-def as_dict(entry: object) -> dict[str, str]:
-    """Read an entry of ``ACL LOG`` in either protocol."""
-    if isinstance(entry, dict):
-        return {str(key): str(value) for key, value in entry.items()}
-    assert isinstance(entry, list)
-    return dict(zip(map(str, entry[::2]), map(str, entry[1::2]), strict=True))

@@ -6,18 +6,21 @@ import gc
 import logging
 import socket
 import subprocess
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
+import trustme
 from redis.asyncio import BlockingConnectionPool, Redis, Sentinel
 from redis.credentials import CredentialProvider, UsernamePasswordCredentialProvider
 
 from redlock_aio import Answer, QuorumUnavailableError, Redlock
 from redlock_aio.testing import EmbeddedMaster
 
-from .helpers import TIMEOUT, RealMaster, call, detail, gone, put, until, up, urls, values
+from .helpers import TIMEOUT, RealMaster, call, connected, detail, gone, until, up, urls
 from .servers import binary_of, process, quiet_port
 
 pytestmark = pytest.mark.integration
@@ -42,43 +45,59 @@ async def lock_once(redlock: Redlock, resource: str = "r") -> None:
         await until(lambda: all(vote.answer is Answer.GRANTED for vote in lease.votes))
 
 
-async def test_tcp_with_a_password(guarded: EmbeddedMaster) -> None:
-    """72: in the URL, quoted where a URL has to."""
-    async with Redlock([f"redis://:{QUOTED}@127.0.0.1:{guarded.port}"]) as redlock:
-        await lock_once(redlock)
+def by_password(guarded: EmbeddedMaster) -> Any:
+    return f"redis://:{QUOTED}@127.0.0.1:{guarded.port}"
 
 
-async def test_tcp_with_a_user(guarded: EmbeddedMaster) -> None:
-    """72: of the server's access list."""
-    async with Redlock([f"redis://app:secret@127.0.0.1:{guarded.port}"]) as redlock:
+def by_user(guarded: EmbeddedMaster) -> Any:
+    return f"redis://app:secret@127.0.0.1:{guarded.port}"
+
+
+def by_socket(guarded: EmbeddedMaster) -> Any:
+    return f"unix://:{QUOTED}@{guarded._socket}?db=1"
+
+
+def by_provider(guarded: EmbeddedMaster) -> Any:
+    credentials = UsernamePasswordCredentialProvider("app", "secret")
+    return Redis(host="127.0.0.1", port=guarded.port, credential_provider=credentials)
+
+
+def by_pool(guarded: EmbeddedMaster) -> Any:
+    """Return a client with a pool of its own, of which only the connections' settings count."""
+    pool = BlockingConnectionPool(
+        host="127.0.0.1", port=guarded.port, password=PASSWORD, max_connections=1, client_name="me"
+    )
+    return Redis.from_pool(pool)
+
+
+@pytest.mark.parametrize("way", [by_password, by_user, by_socket, by_provider, by_pool])
+async def test_credentials_are_sent(
+    guarded: EmbeddedMaster, way: Callable[[EmbeddedMaster], Any]
+) -> None:
+    named = way(guarded)
+    async with contextlib.AsyncExitStack() as stack:
+        if isinstance(named, Redis):
+            await stack.enter_async_context(named)
+        redlock = await stack.enter_async_context(Redlock([named]))
+        assert ("/socket/1" in redlock._opener.session().links[0].name) is (way is by_socket)
         await lock_once(redlock)
 
 
 async def test_another_database(masters: list[RealMaster]) -> None:
-    """72: the key is there and nowhere else."""
+    """The key is there and nowhere else."""
     async with Redlock(
         [f"{url}/3" for url in urls(masters)], master_timeout=TIMEOUT, restart_guard="off"
     ) as redlock:
         await until(lambda: up(redlock) == 5)
         async with redlock.lock("r"):
             assert gone(masters, "r")
-            for master in masters[:1]:
-                async with Redis.from_url(f"{master.url}/3") as client:
-                    await until(lambda client=client: client.exists("r"))  # type: ignore[misc]
-
-
-async def test_a_unix_socket(kind: str) -> None:
-    """72: and its database and password in the query."""
-    with process(kind, "--requirepass", PASSWORD) as master:
-        path = master._socket
-        async with Redlock([f"unix://:{QUOTED}@{path}?db=1"]) as redlock:
-            assert "/socket/1" in str(redlock._opener.session().links[0].name)
-            await lock_once(redlock)
+            with contextlib.closing(redis.Redis.from_url(f"{masters[0].url}/3")) as client:
+                await until(lambda: bool(client.exists("r")))
 
 
 @pytest.mark.parametrize("decoding", [False, True])
 async def test_clients_of_redis_py(masters: list[RealMaster], decoding: bool) -> None:
-    """72, 61: whatever they do with the replies, and however many time-outs they have."""
+    """Whatever they do with the replies, and however many time-outs they have."""
     async with contextlib.AsyncExitStack() as stack:
         clients = [
             await stack.enter_async_context(
@@ -88,16 +107,6 @@ async def test_clients_of_redis_py(masters: list[RealMaster], decoding: bool) ->
         ]
         async with Redlock(clients, master_timeout=TIMEOUT, restart_guard="off") as redlock:
             await lock_once(redlock)
-
-
-async def test_a_client_with_a_pool_of_its_own(guarded: EmbeddedMaster) -> None:
-    """72: only the settings of its connections are used."""
-    pool = BlockingConnectionPool(
-        host="127.0.0.1", port=guarded.port, password=PASSWORD, max_connections=1, client_name="me"
-    )
-    async with Redis(connection_pool=pool) as client, Redlock([client]) as redlock:
-        await lock_once(redlock)
-    await pool.aclose()
 
 
 class Rotating(CredentialProvider):
@@ -113,7 +122,7 @@ class Rotating(CredentialProvider):
 
 
 async def test_a_credential_provider_is_asked_at_each_connection(guarded: EmbeddedMaster) -> None:
-    """72: so that a password may change while we run."""
+    """So that a password may change while we run."""
     provider = Rotating(PASSWORD)
     client = Redis(host="127.0.0.1", port=guarded.port, credential_provider=provider)
     async with client, Redlock([client]) as redlock:
@@ -127,113 +136,77 @@ async def test_a_credential_provider_is_asked_at_each_connection(guarded: Embedd
         await lock_once(redlock)
 
 
-async def test_a_provider_with_a_user(guarded: EmbeddedMaster) -> None:
-    """72: as redis-py has it."""
-    credentials = UsernamePasswordCredentialProvider("app", "secret")
-    client = Redis(host="127.0.0.1", port=guarded.port, credential_provider=credentials)
-    async with client, Redlock([client]) as redlock:
-        await lock_once(redlock)
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """A master that speaks TLS on one port, and the path of the authority of its certificate."""
 
+    master: EmbeddedMaster
+    port: int
+    authority: str
 
-def certificates(folder: Path) -> dict[str, str]:
-    """Make an authority and a certificate for this machine."""
-    import trustme
-
-    authority = trustme.CA()
-    server = authority.issue_cert("localhost", "127.0.0.1")
-    paths = {name: str(folder / f"{name}.pem") for name in ("authority", "key", "certificate")}
-    authority.cert_pem.write_to_path(paths["authority"])
-    server.private_key_pem.write_to_path(paths["key"])
-    server.cert_chain_pems[0].write_to_path(paths["certificate"])
-    return paths
+    @property
+    def url(self) -> str:
+        return f"rediss://localhost:{self.port}?ssl_ca_certs={self.authority}"
 
 
 @pytest.fixture
-def tls(kind: str, tmp_path: Path) -> Iterator[tuple[EmbeddedMaster, str]]:
-    """A master that speaks TLS on one port, and the path of who vouches for it."""
-    paths = certificates(tmp_path)
+def tls(tmp_path: Path) -> Iterator[Tls]:
+    authority = trustme.CA()
+    issued = authority.issue_cert("localhost", "127.0.0.1")
+    paths = [str(tmp_path / name) for name in ("authority", "key", "certificate")]
+    authority.cert_pem.write_to_path(paths[0])
+    issued.private_key_pem.write_to_path(paths[1])
+    issued.cert_chain_pems[0].write_to_path(paths[2])
     port = quiet_port()
     master = process(
-        kind, "--tls-port", str(port), "--tls-auth-clients", "no",
-        *("--tls-cert-file", paths["certificate"], "--tls-key-file", paths["key"]),
-        *("--tls-ca-cert-file", paths["authority"]),
+        "redis", "--tls-port", str(port), "--tls-auth-clients", "no",
+        *("--tls-ca-cert-file", paths[0], "--tls-key-file", paths[1], "--tls-cert-file", paths[2]),
     )  # fmt: skip
     try:
         master.start()
     except RuntimeError:
         master.stop()
-        pytest.skip(f"this {kind} is built without TLS")
+        pytest.skip("this server is built without TLS")
     with master:
-        master.tls_port = port  # type: ignore[attr-defined]
-        yield master, paths["authority"]
+        yield Tls(master, port, paths[0])
 
 
-@pytest.fixture
-def tls_url(tls: tuple[EmbeddedMaster, str]) -> str:
-    """Where the master that speaks TLS is."""
-    master, authority = tls
-    return f"rediss://localhost:{master.tls_port}?ssl_ca_certs={authority}"  # type: ignore[attr-defined]
-
-
-async def test_tls(tls_url: str) -> None:
-    """72: the certificate is checked against the authority that is named."""
-    async with Redlock([tls_url], master_timeout=TIMEOUT, restart_guard="off") as redlock:
+async def test_a_certificate_is_checked(tls: Tls) -> None:
+    async with Redlock([tls.url], master_timeout=TIMEOUT, restart_guard="off") as redlock:
         await lock_once(redlock)
-
-
-async def test_a_certificate_that_nobody_vouches_for_is_refused(tls_url: str) -> None:
-    """72: as the master's vote."""
-    async with Redlock([tls_url.partition("?")[0]]) as redlock:
+    async with Redlock([f"rediss://localhost:{tls.port}"]) as redlock:
         with pytest.raises(QuorumUnavailableError, match="certificate"):
             await redlock.lock("r", wait=0).acquire()
 
 
-@pytest.mark.parametrize("wrong", ["redis", "rediss"])
-async def test_a_url_for_the_other_kind_of_port_is_asked_about(
-    wrong: str, tls: tuple[EmbeddedMaster, str]
+@pytest.mark.parametrize(
+    ("wrong", "hint"),
+    [("redis", "if so, write rediss://"), ("rediss", "if not, write redis://")],
+)
+async def test_the_vote_of_a_port_of_the_other_kind_says_so(
+    wrong: str, hint: str, tls: Tls
 ) -> None:
-    """A rediss:// URL for a plain port, and a redis:// URL for one with TLS."""
-    master, _ = tls
-    port = master.tls_port if wrong == "redis" else master.port  # type: ignore[attr-defined]
-    instead = {"redis": "if so, write rediss://", "rediss": "if not, write redis://"}[wrong]
+    port = tls.port if wrong == "redis" else tls.master.port
     async with Redlock([f"{wrong}://localhost:{port}"]) as redlock:
         with pytest.raises(QuorumUnavailableError) as caught:
             await redlock.lock("r", wait=2_000).acquire()
     (vote,) = caught.value.votes
     assert vote.answer is Answer.UNREACHABLE
-    assert f"does it speak TLS? {instead}" in vote.detail
+    assert f"does it speak TLS? {hint}" in vote.detail
 
 
-def test_a_hung_tls_master_does_not_keep_its_connection_open(
-    tls_url: str, tls: tuple[EmbeddedMaster, str]
-) -> None:
-    """Closing does not wait for a farewell; what is open when the loop ends would warn."""
-    master, _ = tls
+def test_a_hung_tls_master_does_not_keep_its_connection_open(tls: Tls) -> None:
+    """Closing waits for no close_notify; what is open when the loop ends would warn."""
 
     async def main() -> None:
-        async with Redlock([tls_url], master_timeout=200, restart_guard="off") as redlock:
+        async with Redlock([tls.url], master_timeout=200, restart_guard="off") as redlock:
             lease = await redlock.lock("r", wait=2_000).acquire()
-            master.pause()
+            tls.master.pause()
         assert not lease.valid
 
     asyncio.run(main())
     gc.collect()
-    master.resume()
-
-
-@pytest.fixture
-async def sentinel(kind: str, tmp_path: Path) -> AsyncIterator[tuple[Sentinel, EmbeddedMaster]]:
-    """A Sentinel that knows one master."""
-    port = quiet_port()
-    config = tmp_path / "sentinel.conf"
-    with process(kind) as master:
-        config.write_text(f"port {port}\nsentinel monitor mine 127.0.0.1 {master.port} 1\n")
-        with started(binary_of(kind), str(config), "--sentinel"):
-            manager = Sentinel([("127.0.0.1", port)])
-            await until(lambda: accepts(port))
-            yield manager, master
-            for client in manager.sentinels:
-                await client.aclose()
+    tls.master.resume()
 
 
 @contextlib.contextmanager
@@ -252,10 +225,25 @@ def accepts(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-async def test_a_master_that_a_sentinel_knows(
+@pytest.fixture
+async def sentinel(kind: str, tmp_path: Path) -> AsyncIterator[tuple[Sentinel, EmbeddedMaster]]:
+    """A Sentinel that monitors one master."""
+    port = quiet_port()
+    config = tmp_path / "sentinel.conf"
+    with process(kind) as master:
+        config.write_text(f"port {port}\nsentinel monitor mine 127.0.0.1 {master.port} 1\n")
+        with started(binary_of(kind), str(config), "--sentinel"):
+            manager = Sentinel([("127.0.0.1", port)])
+            await until(lambda: accepts(port))
+            yield manager, master
+            for client in manager.sentinels:
+                await client.aclose()
+
+
+async def test_a_master_that_a_sentinel_monitors(
     sentinel: tuple[Sentinel, EmbeddedMaster],
 ) -> None:
-    """72: it is found through the Sentinel, and called by the service's name."""
+    """It is found through the Sentinel, and named by the service's name."""
     manager, master = sentinel
     client: Redis = manager.master_for("mine", protocol=2)
     async with client, Redlock([client], master_timeout=TIMEOUT, restart_guard="off") as redlock:
@@ -263,25 +251,21 @@ async def test_a_master_that_a_sentinel_knows(
         master.cut()
         await lock_once(redlock)
         assert "mine" in redlock._opener.session().links[0].name
+    async with manager.slave_for("mine") as replicas:
+        with pytest.raises(ValueError, match="replicas"):
+            Redlock([replicas])
 
 
 NEEDED = "+hello +client +sentinel|get-master-addr-by-name +sentinel|master"
+WISHED = " +subscribe &+switch-master +sentinel|myid"
 
 
-@pytest.mark.parametrize(
-    "permissions",
-    [
-        NEEDED + " +subscribe &+switch-master +sentinel|myid",
-        NEEDED,
-    ],
-    ids=["all", "needed"],
-)
+@pytest.mark.parametrize("permissions", [NEEDED + WISHED, NEEDED], ids=["all", "needed"])
 async def test_what_a_sentinel_must_allow(
     sentinel: tuple[Sentinel, EmbeddedMaster], permissions: str
 ) -> None:
     """The permissions of docs/how-to/sentinel.md suffice, the first set without an error."""
-    manager, _ = sentinel
-    [first] = manager.sentinels
+    [first] = sentinel[0].sentinels
     user = ["u", "on", ">s3cret", "resetchannels", "-@all", *permissions.split()]
     await first.execute_command("ACL", "SETUSER", *user)
     where = first.connection_pool.connection_kwargs
@@ -298,18 +282,8 @@ async def test_what_a_sentinel_must_allow(
         await each.aclose()
 
 
-async def test_a_sentinel_client_for_replicas_is_refused(
-    sentinel: tuple[Sentinel, EmbeddedMaster],
-) -> None:
-    """Replicas have no vote, so they are refused when the manager is made."""
-    manager, _ = sentinel
-    async with manager.slave_for("mine") as client:
-        with pytest.raises(ValueError, match="replicas"):
-            Redlock([client])
-
-
 async def test_a_replica_has_no_vote_and_says_why(masters: list[RealMaster], kind: str) -> None:
-    """S1: what a replica grants its master may never hear of."""
+    """What a replica grants may never reach its master."""
     replica = process(kind, "--replicaof", f"127.0.0.1 {masters[0].url.rpartition(':')[2]}")
     with replica:
         async with Redlock(
@@ -323,7 +297,7 @@ async def test_a_replica_has_no_vote_and_says_why(masters: list[RealMaster], kin
 
 @pytest.mark.promise("S1")
 async def test_one_server_under_two_names_has_one_vote(masters: list[RealMaster]) -> None:
-    """19: localhost and 127.0.0.1, TCP and a Unix socket; the vote that is not counted says why."""
+    """Localhost and 127.0.0.1, TCP and a Unix socket; the vote that is not counted says why."""
     first: Any = masters[0]
     port = first.url.rpartition(":")[2]
     names = [first.url, f"redis://localhost:{port}", f"unix://{first._socket}"]
@@ -334,44 +308,20 @@ async def test_one_server_under_two_names_has_one_vote(masters: list[RealMaster]
     await until(lambda: gone(masters, "r"))
 
 
-async def test_a_policy_that_drops_keys_is_told_in_the_log(
+async def test_a_policy_that_drops_keys_is_logged_once(
     masters: list[RealMaster], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Once, and the master votes all the same; without a limit no policy drops anything."""
+    """The master votes all the same; without a limit no policy drops anything."""
     call(masters[1], "CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
-    call(masters[0], "CONFIG", "SET", "maxmemory", "1gb")
-    call(masters[0], "CONFIG", "SET", "maxmemory-policy", "volatile-ttl")
+    call(masters[0], "CONFIG", "SET", "maxmemory", "1gb", "maxmemory-policy", "volatile-ttl")
     try:
         with caplog.at_level(logging.INFO, logger="redlock_aio"):
-            async with Redlock(
-                urls(masters[:3]), master_timeout=TIMEOUT, restart_guard="off"
-            ) as redlock:
+            async with connected(masters[:3]) as redlock:
                 await lock_once(redlock)
                 masters[0].cut()
                 await until(lambda: "connected again" in caplog.text)
     finally:
-        call(masters[0], "CONFIG", "SET", "maxmemory", "0")
         for master in masters[:2]:
-            call(master, "CONFIG", "SET", "maxmemory-policy", "noeviction")
+            call(master, "CONFIG", "SET", "maxmemory", "0", "maxmemory-policy", "noeviction")
     assert caplog.text.count("maxmemory-policy") == 1
     assert "volatile-ttl" in caplog.text
-
-
-async def test_a_master_that_is_there_later_votes_from_then_on(kind: str) -> None:
-    """The manager needs nobody to be there when it is made."""
-    master = process(kind)
-    async with Redlock([master.url], master_timeout=TIMEOUT, restart_guard="off") as redlock:
-        with pytest.raises(QuorumUnavailableError, match="unreachable"):
-            await redlock.lock("r", wait=0).acquire()
-        with master:
-            await lock_once(redlock)
-
-
-async def test_a_foreign_lock_of_the_classic_kind_excludes_us(
-    masters: list[RealMaster],
-) -> None:
-    """S1: the key is the resource, as other Redlock libraries have it."""
-    put(masters[:3], "their:lock", 60_000)
-    async with Redlock(urls(masters), master_timeout=TIMEOUT, restart_guard="off") as redlock:
-        assert await redlock.lock("their:lock").try_acquire() is None
-        await until(lambda: values(masters, "their:lock")[3:] == [None, None])

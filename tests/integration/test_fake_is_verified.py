@@ -19,6 +19,7 @@ import redis
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from redlock_aio._protocol import commands, lock_state, revocation, scripts
+from redlock_aio._protocol.declaration import declare
 from redlock_aio._protocol.lease_export import ExportedLease, adoption
 from redlock_aio._protocol.primitives import FencingCounter, JointMutex, Mutex
 from redlock_aio._protocol.scripts import pack
@@ -435,27 +436,49 @@ def test_a_fake_that_differs_is_found(server: EmbeddedMaster) -> None:
     asyncio.run(tell())
 
 
-async def test_the_fake_says_of_itself_what_a_real_one_says(server: EmbeddedMaster) -> None:
-    """Each field that the restart guard reads, and that it moves on."""
+async def test_sets_of_masters_are_declared_as_to_a_real_one(server: EmbeddedMaster) -> None:
+    """The ages differ by what passes between; the unit tests of the script know them exactly."""
+    sets = [b'[["a"]]', b'[["b","r1"]]', b"x" * 300]
+    steps = [
+        (b"write", 0, 0, b""), (b"write", 1, 20_000, b""), (b"write", 0, 20_000, b""),
+        (b"read", 0, 0, b""), (b"write", 2, 10_000, sets[0]), (b"withdraw", 2, 0, b""),
+        (b"withdraw", 1, 0, b""), (b"write", 0, 10_000, b""), (b"read", 0, 0, b""),
+    ]  # fmt: skip
+    with pair_with(server) as pair:
+        pair.check(scripts.DECLARE.load)
+        for verb, number, age, former in steps:
+            request = declare(b"key", verb, sets[number], age=age, lasts=60_000, former=former)
+            fake, real = pair.ask(request)
+            assert isinstance(fake, list)
+            assert isinstance(real, list)
+            assert fake[::2] == real[::2]
+            for ours, theirs in zip(fake[1::2], real[1::2], strict=True):
+                assert all(abs(x - y) < TOLERANCE for x, y in zip(ours, theirs, strict=True))
+        assert alike(*pair.ask(pack(b"PTTL", b"key")))
+        # A full server refuses the write, and returns the sets all the same.
+        pair.ask(pack(b"CONFIG", b"SET", b"maxmemory", b"1"))
+        before = pair.ask(pack(b"GET", b"key"))[1]
+        reply = pair.ask(declare(b"key", b"write", b"new", lasts=60_000))[1]
+        pair.ask(pack(b"CONFIG", b"SET", b"maxmemory", b"0"))
+        assert isinstance(reply, list)
+        assert reply[-2] == b"new"
+        assert pair.ask(pack(b"GET", b"key"))[1] == before
+
+
+async def test_the_fake_has_the_fields_of_info_that_a_real_one_has(server: EmbeddedMaster) -> None:
+    """Each field that the restart guard reads."""
     fake = FakeMaster()
     fake.uptime = 0
-    replies = [fake.execute([b"INFO"]), _raw_info(server)]
+    with contextlib.closing(redis.Redis.from_url(server.url)) as client:
+        client.set_response_callback("INFO", lambda reply, **_: reply)
+        replies = [fake.execute([b"INFO"]), client.execute_command("INFO")]
     ours, theirs = (ServerInfo.parse(reply) for reply in replies if isinstance(reply, bytes))
     for info in (ours, theirs):
         assert len(info.run_id) == 40
         assert info.uptime is not None
         assert 0 <= info.uptime < 10_000
         assert info.time is not None
-        assert info.promoted is False
-        assert info.appends is False
+        assert info.promoted is info.appends is False
         assert info.objection == info.caution == ""
     assert theirs.time is not None
     assert abs(theirs.time / 1_000_000 - time.time()) < 10
-
-
-def _raw_info(server: EmbeddedMaster) -> bytes:
-    with redis.Redis.from_url(server.url) as client:
-        client.set_response_callback("INFO", lambda reply, **_: reply)
-        said = client.execute_command("INFO")
-    assert isinstance(said, bytes)
-    return said

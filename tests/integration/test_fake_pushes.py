@@ -1,0 +1,316 @@
+"""The fake master pushes what real servers push: changed keys, and messages on channels."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterator
+
+import hiredis
+import pytest
+
+from redlock_aio._protocol import commands, scripts
+from redlock_aio._protocol.commands import CACHING, TRACKING
+from redlock_aio._protocol.primitives import FencingCounter
+from redlock_aio._protocol.scripts import pack
+from redlock_aio.testing import EmbeddedMaster, FakeMaster
+
+from .servers import process
+
+pytestmark = pytest.mark.integration
+
+LONG = 60_000
+TOKEN, OTHERS = b"a" * 40, b"b" * 40
+KEYS = (b"k", *commands.queue_keys(b"k"))
+QUEUE, LIVE = KEYS[1:]
+SHORT = 250
+"""Ms that a key lives which is to end: not before the next request, on a busy machine."""
+MISSED = 0.75
+"""Seconds after which a server has noticed that a key has ended, on a busy machine."""
+
+Pushes = list[list[object]]
+Step = tuple[str, bytes] | float
+
+
+def me(*requests: bytes) -> Step:
+    """Send requests as the client whose pushes count."""
+    return "me", b"".join(requests)
+
+
+def you(*requests: bytes) -> Step:
+    """Send requests as another client."""
+    return "you", b"".join(requests)
+
+
+def gone(*keys: bytes) -> Pushes:
+    """Return what is pushed when these keys change, one after the other."""
+    return [[b"invalidate", [key]] for key in keys]
+
+
+def words(text: str) -> bytes:
+    return pack(*text.encode().split())
+
+
+def enqueue(token: bytes, member: bytes, *, most: int = 9) -> bytes:
+    entry = commands.QueueEntry(
+        member=member, priority=5, lives=LONG, most=most, not_after=2**52
+    )  # fmt: skip
+    return commands.enqueue(KEYS, token, LONG, entry)
+
+
+ALL_GONE: Pushes = [[b"invalidate", None]]
+FLUSH, SET, DEL = words("FLUSHALL"), words("SET k v"), words("DEL k")
+PEXPIRE = words("PEXPIRE k 50000")
+GLANCE = commands.look(b"k")
+LOOK = CACHING + GLANCE
+EXTEND = commands.extend(b"k", TOKEN, LONG)
+MINE, THEIRS = commands.acquire(b"k", TOKEN, LONG), commands.acquire(b"k", OTHERS, LONG)
+ENDS = commands.acquire(b"k", OTHERS, SHORT)
+COUNTER = FencingCounter((b"k",), 2**53)
+MY_FENCED = COUNTER.acquire(TOKEN, LONG, 2**51, 2**52)
+COUNT = pack(b"SET", COUNTER.keys[0], b"7")
+CHANNEL = commands.CHANNEL + b"me"
+SUBSCRIBE = commands.subscription(b"me", begins=True)
+UNSUBSCRIBE = commands.subscription(b"me", begins=False)
+PUBLISH = pack(b"PUBLISH", CHANNEL, b"x")
+SUBSCRIBED: list[object] = [b"subscribe", CHANNEL, 1]
+MESSAGE: list[object] = [b"message", CHANNEL, b"x"]
+
+STORIES: dict[str, tuple[list[Step], Pushes]] = {
+    "nothing happens": ([me(LOOK), you(GLANCE)], []),
+    # Which changes are pushed.
+    "a set": ([you(THEIRS), me(LOOK), you(SET)], gone(b"k")),
+    "a deletion": ([you(SET), me(LOOK), you(DEL)], gone(b"k")),
+    "a new end": ([you(SET), me(LOOK), you(PEXPIRE)], gone(b"k")),
+    "an end in the past": ([you(SET), me(LOOK), you(words("PEXPIRE k 0"))], gone(b"k")),
+    "a missing key that comes to be": ([me(LOOK), you(THEIRS)], gone(b"k")),
+    "a missing key that stays away": ([me(LOOK), you(DEL, PEXPIRE)], []),
+    "a set that fails": ([you(SET), me(LOOK), you(THEIRS)], []),
+    "another key": ([me(LOOK), you(words("SET other v"))], []),
+    "all is deleted and a key comes back": ([me(LOOK), you(FLUSH), you(SET)], ALL_GONE),
+    "all is deleted by me": ([me(FLUSH)], ALL_GONE),
+    # For how long a key is tracked.
+    "a second change": ([me(LOOK), you(SET), you(DEL)], gone(b"k")),
+    "two looks and one change": ([me(LOOK), me(LOOK), you(SET)], gone(b"k")),
+    "a change after each of two looks": (
+        [me(LOOK), you(SET), me(LOOK), you(DEL)],
+        gone(b"k", b"k"),
+    ),
+    "my own change, then another": ([me(LOOK), me(SET), you(DEL)], []),
+    "a change by a client that tracks too": ([me(LOOK), you(LOOK), you(SET)], gone(b"k")),
+    "my change of what both track": ([me(LOOK), you(LOOK), me(SET), you(DEL)], []),
+    # What is tracked at all.
+    "a look without CACHING": ([me(GLANCE), you(SET)], []),
+    "CACHING one command before": ([me(CACHING, commands.PING, GLANCE), you(SET)], []),
+    "CACHING before a failure": ([me(CACHING, words("NONSENSE"), GLANCE), you(SET)], []),
+    "CACHING before another CLIENT": ([me(CACHING, TRACKING, GLANCE), you(SET)], gone(b"k")),
+    "the time left": ([me(CACHING, words("PTTL k")), you(SET)], gone(b"k")),
+    "a write is no look": ([me(CACHING, THEIRS), you(DEL)], []),
+    "a failed set is no look": ([you(SET), me(CACHING, THEIRS), you(DEL)], []),
+    # The end of a key.
+    "a key ends and comes back": ([you(ENDS), me(LOOK), MISSED, you(SET)], gone(b"k")),
+    "a key is extended by me and ends": (
+        [me(MINE, CACHING, commands.extend(b"k", TOKEN, SHORT)), MISSED],
+        gone(b"k"),
+    ),
+    # Scripts.
+    "a script looks": ([you(THEIRS), me(CACHING, EXTEND), you(DEL)], gone(b"k")),
+    "a script looks at a missing key": ([me(CACHING, EXTEND), you(SET)], gone(b"k")),
+    "a script looks without CACHING": ([you(THEIRS), me(EXTEND), you(DEL)], []),
+    "a script writes and looks": ([me(MINE, CACHING, EXTEND), you(DEL)], gone(b"k")),
+    "a script reads one of its keys": (
+        [you(THEIRS), me(CACHING, enqueue(TOKEN, b"me/1")), you(enqueue(b"c", b"you/1"))],
+        [],
+    ),
+    "a script reads all of its keys": (
+        [
+            you(THEIRS, enqueue(b"c", b"you/1")),
+            me(CACHING, enqueue(TOKEN, b"me/1", most=1)),
+            you(commands.leave(KEYS, OTHERS, b"you/1", keep_place=False)),
+        ],
+        gone(b"k", QUEUE, LIVE),
+    ),
+    "a script that grants does not look": ([me(CACHING, MY_FENCED), you(COUNT, DEL)], []),
+    "a script that refuses looks": (
+        [you(THEIRS), me(CACHING, MY_FENCED), you(COUNT, DEL)],
+        gone(b"k"),
+    ),
+    # Channels.
+    "a message": ([me(SUBSCRIBE), you(PUBLISH)], [SUBSCRIBED, MESSAGE]),
+    "a message without a subscription": ([you(PUBLISH)], []),
+    "a message of mine": ([me(SUBSCRIBE, PUBLISH)], [SUBSCRIBED, MESSAGE]),
+    "two channels": (
+        [me(SUBSCRIBE, SUBSCRIBE, commands.subscription(b"2", begins=True)), you(PUBLISH)],
+        [SUBSCRIBED, SUBSCRIBED, [b"subscribe", commands.CHANNEL + b"2", 2], MESSAGE],
+    ),
+    "unsubscribed": (
+        [me(UNSUBSCRIBE), me(SUBSCRIBE, UNSUBSCRIBE), you(PUBLISH)],
+        [[b"unsubscribe", CHANNEL, 0], SUBSCRIBED, [b"unsubscribe", CHANNEL, 0]],
+    ),
+    "a script publishes": (
+        [
+            me(SUBSCRIBE),
+            you(enqueue(OTHERS, b"you/1")),
+            me(enqueue(TOKEN, b"me/1")),
+            you(commands.leave(KEYS, OTHERS, b"you/1", keep_place=False)),
+        ],
+        [SUBSCRIBED, [b"message", CHANNEL, b"me/1"]],
+    ),
+    "a change, then a message": (
+        [me(SUBSCRIBE, LOOK), you(SET, PUBLISH)],
+        [SUBSCRIBED, *gone(b"k"), MESSAGE],
+    ),
+}
+
+UNTRACKED: dict[str, tuple[list[Step], Pushes]] = {
+    "all is deleted": ([you(FLUSH)], []),
+    "a look": ([me(LOOK), you(SET)], []),
+    "tracking begins after the look": ([me(LOOK, TRACKING), you(SET)], []),
+}
+
+OLDER = {"a script that refuses looks": gone(COUNTER.keys[0], b"k")}
+"""Before Redis 7.2 a script that reads one key tracks all of its keys."""
+
+
+class Client(asyncio.Protocol):
+    """A connection as its client sees it, in the raw."""
+
+    def __init__(self) -> None:
+        self.transport: asyncio.Transport | None = None
+        self.pushes: Pushes = []
+        self.replies: asyncio.Queue[object] = asyncio.Queue()
+        self._reader = hiredis.Reader()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._reader.feed(data)
+        while (reply := self._reader.gets()) is not False:
+            if isinstance(reply, hiredis.PushNotification):
+                self.pushes.append(list(reply))
+            else:
+                self.replies.put_nowait(reply)
+
+    async def send(self, request: bytes) -> list[object]:
+        """Send commands, and return all replies when they have been executed."""
+        assert self.transport is not None
+        self.transport.write(request + pack(b"PING"))
+        replies: list[object] = []
+        while (reply := await self.replies.get()) != b"PONG" or self._more(request, replies):
+            replies.append(reply)
+        return [comparable(reply) for reply in replies]
+
+    @staticmethod
+    def _more(request: bytes, replies: list[object]) -> bool:
+        return request.count(b"PING") > replies.count(b"PONG")
+
+
+def comparable(reply: object) -> object:
+    """Return what of a reply is the same on two servers of different clocks."""
+    if isinstance(reply, hiredis.ReplyError):
+        return str(reply).split(",")[0].rstrip(".")
+    if isinstance(reply, list) and len(reply) == 4:  # what, the ttl, the clock, the value
+        return [reply[0], reply[3]]
+    if isinstance(reply, list):  # the value, the ttl
+        return reply[0]
+    return reply > 0 if isinstance(reply, int) and reply > 1 else reply
+
+
+Open = contextlib.AbstractAsyncContextManager[dict[str, Client]]
+
+
+@contextlib.asynccontextmanager
+async def real(server: EmbeddedMaster) -> AsyncIterator[dict[str, Client]]:
+    """Give two connections to an empty server."""
+    loop = asyncio.get_running_loop()
+    clients = {}
+    for who in ("me", "you"):
+        _, clients[who] = await loop.create_connection(Client, "127.0.0.1", server.port)
+        await clients[who].send(words("HELLO 3") + words("FLUSHALL"))
+    yield clients
+    close(clients)
+
+
+@contextlib.asynccontextmanager
+async def fake() -> AsyncIterator[dict[str, Client]]:
+    """Give two connections to a fake."""
+    master = FakeMaster()
+    clients = {"me": Client(), "you": Client()}
+    for client in clients.values():
+        client.transport, _ = await master.dial()
+        client.transport.set_protocol(client)
+    yield clients
+    close(clients)
+
+
+def close(clients: dict[str, Client]) -> None:
+    for client in clients.values():
+        assert client.transport is not None
+        client.transport.close()
+
+
+async def live(
+    steps: list[Step], opened: Open, *, tracks: bool
+) -> tuple[Pushes, list[list[object]]]:
+    """Return what is pushed to me in the story, and all replies in it."""
+    async with opened as clients:
+        for client in clients.values():
+            if tracks:
+                await client.send(TRACKING)
+            await client.send(b"".join(script.load for script in scripts.SCRIPTS))
+        replies = []
+        for step in steps:
+            if isinstance(step, float):
+                await asyncio.sleep(step)
+            else:
+                replies.append(await clients[step[0]].send(step[1]))
+        replies.append(await clients["me"].send(b""))
+        return clients["me"].pushes, replies
+
+
+@pytest.fixture(scope="module")
+def server(kind: str) -> Iterator[EmbeddedMaster]:
+    with process(kind) as master:
+        yield master
+
+
+def is_old(server: EmbeddedMaster) -> bool:
+    """Return whether the server is older than Redis 7.2, and does not descend from it."""
+    with contextlib.closing(server.client()) as client:
+        version = str(client.info("server")["redis_version"])
+    return tuple(map(int, version.split(".")[:2])) < (7, 2)
+
+
+@pytest.mark.parametrize("tracks", [True, False], ids=["tracks", "does not track"])
+async def test_the_fake_master_pushes_what_a_real_one_pushes(
+    server: EmbeddedMaster, *, tracks: bool
+) -> None:
+    older = OLDER if is_old(server) else {}
+    for name, (steps, expected) in (STORIES if tracks else UNTRACKED).items():
+        (pushes, replies), (really_pushed, real_replies) = await asyncio.gather(
+            live(steps, fake(), tracks=tracks), live(steps, real(server), tracks=tracks)
+        )
+        assert (name, really_pushed) == (name, older.get(name, expected))
+        assert (name, pushes) == (name, expected)
+        assert (name, replies) == (name, real_replies)
+
+
+async def test_a_client_that_finds_a_key_ended_gets_no_push_of_it(kind: str) -> None:
+    """A server that looks for ended keys itself would most often be the first to find it."""
+
+    async def look_twice(clients: dict[str, Client]) -> tuple[Pushes, Pushes]:
+        for client in clients.values():
+            await client.send(TRACKING + scripts.LOOK.load)
+        await clients["you"].send(ENDS)
+        await asyncio.gather(*(client.send(LOOK) for client in clients.values()))
+        await asyncio.sleep(SHORT / 1000 + 0.03)
+        await clients["me"].send(LOOK)  # finds it gone, and tracks it again
+        await clients["me"].send(b"")
+        await clients["you"].send(b"")
+        return clients["me"].pushes, clients["you"].pushes
+
+    with process(kind, "--enable-debug-command", "yes") as server:
+        async with real(server) as clients, fake() as ours:
+            await clients["you"].send(words("DEBUG SET-ACTIVE-EXPIRE 0"))
+            really_pushed, pushed = await asyncio.gather(look_twice(clients), look_twice(ours))
+    assert really_pushed == pushed == ([], gone(b"k"))
