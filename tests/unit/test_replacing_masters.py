@@ -11,8 +11,6 @@ from redlock_aio._rules import timing
 from redlock_aio._transport.declarations import LIVES
 from redlock_aio.testing import FakeMaster
 
-from .kit import now
-
 MAX_TTL = 5_000
 LASTS = timing.forgetting(MAX_TTL, factor=timing.DRIFT_FACTOR)
 """The length of a quarantine in seconds."""
@@ -128,23 +126,3 @@ async def test_a_swap_in_one_step_is_refused_until_the_last_old_program_has_ende
             assert await who_works(programs) == refused_ones + [True] * (len(programs) - number)
     await asyncio.sleep(LIVES * LASTS)
     assert all(await who_works(programs))
-
-
-async def test_the_next_step_may_follow_at_once_and_waits_by_itself(
-    masters: list[FakeMaster], programs: list[Program]
-) -> None:
-    """Programs with the list of the step before acquire locks all the time."""
-    old = masters[:3]
-    for program in programs:
-        await program.restart(old)
-    await asyncio.sleep(LASTS)
-    for program in programs:
-        await program.restart(old[:-1])
-    ended = now()
-    first, *others = programs
-    await first.restart([*old[:-1], FakeMaster("fresh")])
-    before = first.worked
-    while first.worked == before:
-        assert all(await who_works(others, 0.5))
-        assert now() < ended + LIVES * LASTS + 3
-    assert now() > ended + LASTS

@@ -151,16 +151,6 @@ async def test_a_server_that_no_majority_names_is_not_dialled(site: Site, others
         assert site.old.commands == []
 
 
-async def test_one_sentinel_under_two_names_counts_once(
-    site: Site, caplog: pytest.LogCaptureFixture
-) -> None:
-    first, _, last = site.sentinels
-    last.kill()
-    async with manager(FakeService([first, first, last], {"old": site.old})) as redlock:
-        assert (await attempt(redlock)).answer is Answer.UNREACHABLE
-    assert "lead to the same one" in caplog.text
-
-
 async def test_a_sentinel_that_was_not_named_is_reported_once(
     site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
