@@ -13,7 +13,6 @@ from dataclasses import replace
 import pytest
 
 from . import rules
-from .fair_simulation import FairClient
 from .rules import SHIPPED, Rules
 from .simulation import Client, World
 from .weather import Weather
@@ -37,8 +36,6 @@ HAIL = Weather(
 )  # fmt: skip
 # And time tells nothing, because a clock that was wrong has driven the counters far ahead.
 FOG = replace(HAIL, ahead=1e6)
-# Most messages take longer than the master time-out, so that waiters give back a lot.
-QUEUE = Weather(clients=3, ttl=5_000, work=0.1, think=0.4, slow=0.9, late=0.06, error=0.1)
 
 WEATHERS = {
     "alone": (ALONE, 800),
@@ -93,15 +90,6 @@ def test_tokens_rise_in_every_weather(name: str) -> None:
         assert at_once < reported  # else raising was not tried
 
 
-def test_waiters_in_line_have_the_lock_one_at_a_time() -> None:
-    for seed in SEEDS:
-        world = World(seed, QUEUE)
-        clients = [FairClient(world) for _ in range(QUEUE.clients)]
-        world.run(200)
-        assert not world.broken, f"{world.first}; {alone(seed)}"
-        assert sum(client.yields for client in clients)
-
-
 DEFECTS = {
     "inexact acks": (rules.INEXACT_ACKS, FOG, {"P2"}),
     "value-only extension": (rules.VALUE_ONLY, FOG, {"P4"}),
@@ -124,16 +112,3 @@ def test_a_defect_is_found(name: str) -> None:
             assert set(world.broken) <= breaks, f"{world.first}; seed {seed}"
             return
     pytest.fail(f"{name} breaks nothing")
-
-
-@pytest.mark.full
-def test_a_reply_that_is_counted_after_a_yield_is_found() -> None:
-    for seed in range(MOST):
-        world = World(seed, QUEUE, rules.COUNTED_AFTER_YIELD)
-        for _ in range(QUEUE.clients):
-            FairClient(world)
-        world.run(300)
-        if world.broken:
-            assert set(world.broken) == {"P3"}
-            return
-    pytest.fail("a reply that is counted after a yield breaks nothing")

@@ -1,6 +1,14 @@
-"""The fake master in virtual time: how its pushes travel, and when it has none."""
+"""
+The fake master: when its pushes arrive, what a hang delays, and that scripts stay apart.
+
+Which pushes there are is compared with real servers, in tests/integration.
+"""
 
 import asyncio
+import gc
+import subprocess
+import sys
+import weakref
 
 import hiredis
 import pytest
@@ -10,26 +18,23 @@ from redlock_aio._protocol.commands import CACHING, TRACKING
 from redlock_aio._protocol.scripts import pack
 from redlock_aio.testing import FakeMaster
 
+from .kit import now
+
 LATENCY = 0.5
+GET = pack(b"GET", b"k")
+LOOK = CACHING + GET
+INVALIDATION = [b"invalidate", [b"k"]]
+CHANNEL = commands.CHANNEL + b"me"
+SUBSCRIBE = commands.subscription(b"me", begins=True)
 
 
-def get(key: bytes) -> bytes:
-    """Return the command that reads a key."""
-    return pack(b"GET", key)
-
-
-LOOK = CACHING + get(b"k")
-GONE = [b"invalidate", [b"k"]]
-DESK = commands.CHANNEL + b"me"
-
-
-class Ear(asyncio.Protocol):
-    """One connection, which notes what comes in and when."""
+class Connection(asyncio.Protocol):
+    """One connection, which records what it receives and when."""
 
     def __init__(self) -> None:
-        self.pushes: list[tuple[float, object]] = []
+        self.timed: list[tuple[float, object]] = []
         self.replies: list[object] = []
-        self.order: list[object] = []
+        self.received: list[object] = []
         self._reader = hiredis.Reader()
 
     async def dial(self, master: FakeMaster) -> asyncio.Transport:
@@ -39,16 +44,21 @@ class Ear(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._reader.feed(data)
-        while (said := self._reader.gets()) is not False:
-            if isinstance(said, hiredis.PushNotification):
-                self.pushes.append((asyncio.get_running_loop().time(), list(said)))
+        while (message := self._reader.gets()) is not False:
+            if isinstance(message, hiredis.PushNotification):
+                self.timed.append((now(), list(message)))
             else:
-                self.replies.append(said)
-            self.order.append(said)
+                self.replies.append(message)
+            self.received.append(message)
 
     @property
-    def heard(self) -> list[object]:
-        return [push for _, push in self.pushes]
+    def pushes(self) -> list[object]:
+        return [push for _, push in self.timed]
+
+    async def look(self) -> None:
+        """Read the key with tracking, and wait for the reply."""
+        self.transport.write(LOOK)
+        await asyncio.sleep(LATENCY)
 
 
 @pytest.fixture
@@ -57,158 +67,128 @@ async def master() -> FakeMaster:
 
 
 @pytest.fixture
-async def ear(master: FakeMaster) -> Ear:
-    """A connection that tracks, on which all is said that has been said so far."""
-    ear = Ear()
-    (await ear.dial(master)).write(TRACKING)
+async def connection(master: FakeMaster) -> Connection:
+    """A connection that tracks."""
+    connection = Connection()
+    (await connection.dial(master)).write(TRACKING)
     await asyncio.sleep(LATENCY)
-    return ear
-
-
-def time() -> float:
-    return asyncio.get_running_loop().time()
+    return connection
 
 
 def timers() -> int:
-    """Count what is still to come."""
+    """Count the timers of the loop."""
     scheduled: list[asyncio.TimerHandle] = asyncio.get_running_loop()._scheduled  # type: ignore[attr-defined]
     return sum(not timer.cancelled() for timer in scheduled)
 
 
-async def look(ear: Ear) -> None:
-    ear.transport.write(LOOK)
-    await asyncio.sleep(LATENCY)
+# Pushes
 
 
-async def test_a_push_is_half_a_latency_underway(master: FakeMaster, ear: Ear) -> None:
-    await look(ear)
-    changed = time()
+async def test_a_push_takes_half_the_latency(master: FakeMaster, connection: Connection) -> None:
+    await connection.look()
+    changed = now()
     master.set("k", "v")
     await asyncio.sleep(LATENCY)
-    assert ear.pushes == [(changed + LATENCY / 2, GONE)]
+    assert connection.timed == [(changed + LATENCY / 2, INVALIDATION)]
 
 
-async def test_a_push_comes_before_the_reply_to_what_is_executed_later(
-    master: FakeMaster, ear: Ear
+async def test_pushes_and_replies_keep_their_order(
+    master: FakeMaster, connection: Connection
 ) -> None:
-    await look(ear)
-    ear.order.clear()
-    ear.transport.write(commands.PING)
+    await connection.look()
+    connection.received.clear()
+    connection.transport.write(commands.PING)
     await asyncio.sleep(LATENCY / 4)
-    master.set("k", "v")  # it arrives a quarter later
-    ear.transport.write(get(b"k"))
+    master.set("k", "v")  # the GET is executed later
+    connection.transport.write(GET)
     await asyncio.sleep(LATENCY)
-    assert ear.order == [GONE, b"PONG", b"v"]
-
-
-async def test_what_my_own_command_has_published_comes_behind_its_reply(ear: Ear) -> None:
-    ear.order.clear()
-    ear.transport.write(
-        commands.subscription(b"me", begins=True) + pack(b"PUBLISH", DESK, b"x") + commands.PING
-    )
+    assert connection.received == [INVALIDATION, b"PONG", b"v"]
+    connection.received.clear()
+    connection.transport.write(SUBSCRIBE + pack(b"PUBLISH", CHANNEL, b"x") + commands.PING)
     await asyncio.sleep(LATENCY)
-    assert ear.order == [[b"subscribe", DESK, 1], 1, [b"message", DESK, b"x"], b"PONG"]
+    own = [[b"subscribe", CHANNEL, 1], 1, [b"message", CHANNEL, b"x"], b"PONG"]
+    assert connection.received == own
 
 
-async def test_a_master_that_hangs_says_nothing_until_it_is_resumed(
-    master: FakeMaster, ear: Ear
+async def test_a_hung_master_pushes_after_it_resumes(
+    master: FakeMaster, connection: Connection
 ) -> None:
-    await look(ear)
-    master.hang()
-    master.set("k", "v")
-    await asyncio.sleep(10)
-    assert not ear.heard
-    resumed = time()
-    master.resume()
-    await asyncio.sleep(LATENCY)
-    assert ear.pushes == [(resumed + LATENCY / 2, GONE)]
+    for ttl in (None, 1000):  # changed by another client, and expired
+        connection.timed.clear()
+        master.set("k", "v", ttl)
+        await connection.look()
+        master.hang()
+        if ttl is None:
+            master.set("k", "w")
+        await asyncio.sleep(10)
+        assert not connection.pushes
+        resumed = now()
+        master.resume()
+        await asyncio.sleep(LATENCY)
+        assert connection.pushes == [INVALIDATION]
+        assert connection.timed[0][0] >= resumed + LATENCY / 2
 
 
-async def test_a_key_that_ends_while_the_master_hangs_is_told_of_when_it_is_resumed(
-    master: FakeMaster, ear: Ear
+async def test_a_reader_that_finds_a_key_expired_gets_no_push(
+    master: FakeMaster, connection: Connection
 ) -> None:
     master.set("k", "v", 1000)
-    await look(ear)
+    await connection.look()
     master.hang()
-    await asyncio.sleep(10)
-    assert not ear.heard
-    master.resume()
-    await asyncio.sleep(LATENCY)
-    assert ear.heard == [GONE]
-
-
-async def test_a_master_that_hangs_notices_nothing(master: FakeMaster, ear: Ear) -> None:
-    """So the first to access the key notices that it has ended, and needs not be told."""
-    master.set("k", "v", 1000)
-    await look(ear)
-    master.hang()
-    ear.transport.write(LOOK)
+    connection.transport.write(LOOK)
     await asyncio.sleep(10)
     master.resume()
     await asyncio.sleep(LATENCY)
-    assert ear.replies[-1] is None
-    assert not ear.heard
+    assert connection.replies[-1] is None
+    assert not connection.pushes
 
 
-async def test_a_key_that_lives_on_is_still_watched_when_the_master_is_resumed(
-    master: FakeMaster, ear: Ear
+async def test_an_expiry_is_pushed_a_tenth_of_a_second_late_or_at_an_access(
+    master: FakeMaster, connection: Connection
 ) -> None:
-    master.set("k", "v", 5000)
-    await look(ear)
+    expires = now() + 3
+    master.set("k", "v", 3000)
+    await connection.look()
     master.hang()
-    master.resume()
+    master.resume()  # the key is tracked as before
     await asyncio.sleep(4)
-    assert not ear.heard
-    await asyncio.sleep(1 + LATENCY)
-    assert ear.heard == [GONE]
-
-
-async def test_the_end_of_a_key_is_noticed_a_tenth_of_a_second_later(
-    master: FakeMaster, ear: Ear
-) -> None:
-    ends = time() + 3
+    [(at, push)] = connection.timed
+    assert push == INVALIDATION
+    assert at == pytest.approx(expires + 0.1 + LATENCY / 2)
+    connection.timed.clear()
     master.set("k", "v", 3000)
-    await look(ear)
-    await asyncio.sleep(4)
-    [(heard_at, push)] = ear.pushes
-    assert push == GONE
-    assert heard_at == pytest.approx(ends + 0.1 + LATENCY / 2)
-
-
-async def test_the_end_of_a_key_is_noticed_by_whoever_accesses_it(
-    master: FakeMaster, ear: Ear
-) -> None:
-    master.set("k", "v", 3000)
-    await look(ear)
+    await connection.look()
     await asyncio.sleep(2.55)
-    accessed = time()
+    accessed = now()
     master.execute([b"GET", b"k"])
     await asyncio.sleep(LATENCY)
-    assert ear.pushes == [(accessed + LATENCY / 2, GONE)]
+    assert connection.timed == [(accessed + LATENCY / 2, INVALIDATION)]
 
 
-async def test_an_end_that_has_been_put_off_is_told_of_when_it_comes(
-    master: FakeMaster, ear: Ear
+async def test_a_new_expiry_is_pushed_when_it_comes(
+    master: FakeMaster, connection: Connection
 ) -> None:
     master.set("k", "v", 3000)
-    await look(ear)
-    master._keys[b"k"] = (b"v", time() + 60)
+    await connection.look()
+    master._keys[b"k"] = (b"v", now() + 60)
     await asyncio.sleep(59)
-    assert not ear.heard
+    assert not connection.pushes
     await asyncio.sleep(2)
-    assert ear.heard == [GONE]
+    assert connection.pushes == [INVALIDATION]
 
 
-async def test_no_timer_is_set_for_what_nobody_wants_to_know(master: FakeMaster, ear: Ear) -> None:
+async def test_only_a_tracked_key_that_expires_has_a_timer(
+    master: FakeMaster, connection: Connection
+) -> None:
     await asyncio.sleep(1)
     before = timers()
     master.set("k", "v", 60_000)
     master.set("endless", "v")
-    ear.transport.write(get(b"k") + CACHING + get(b"endless"))
+    connection.transport.write(GET + CACHING + pack(b"GET", b"endless"))
     await asyncio.sleep(LATENCY)
     assert timers() == before
     for _ in range(3):
-        await look(ear)
+        await connection.look()
     assert timers() == before + 1
     master.delete("k")
     await asyncio.sleep(LATENCY)
@@ -216,74 +196,69 @@ async def test_no_timer_is_set_for_what_nobody_wants_to_know(master: FakeMaster,
 
 
 @pytest.mark.parametrize("how", ["close", "cut", "kill"])
-async def test_all_is_forgotten_of_a_connection_that_has_ended(
-    master: FakeMaster, ear: Ear, how: str
+async def test_a_master_forgets_a_connection_that_has_ended(
+    master: FakeMaster, connection: Connection, how: str
 ) -> None:
     before = timers()
     master.set("k", "v", 60_000)
-    ear.transport.write(commands.subscription(b"me", begins=True))
-    await look(ear)
-    ear.heard.clear()
+    connection.transport.write(SUBSCRIBE)
+    await connection.look()
     if how == "close":
-        ear.transport.write(
-            TRACKING + LOOK + commands.subscription(b"me", begins=True)
-        )  # is executed yet
-        ear.transport.close()
+        connection.transport.write(TRACKING + LOOK + SUBSCRIBE)  # still executed
+        connection.transport.close()
     else:
         getattr(master, how)()
     await asyncio.sleep(LATENCY)
     assert timers() == before
-    assert master.execute([b"PUBLISH", DESK, b"x"]) == 0
+    assert master.execute([b"PUBLISH", CHANNEL, b"x"]) == 0
     assert not master._pushes.remembered
     master.delete("k")
     master.flush()
-    assert timers() == before, "nothing is underway to it"
+    assert timers() == before, "no push is sent to it"
     await asyncio.sleep(LATENCY)
-    assert ear.heard == [[b"subscribe", DESK, 1]]
+    assert connection.pushes == [[b"subscribe", CHANNEL, 1]]
 
 
-async def test_a_new_connection_tracks_nothing(master: FakeMaster, ear: Ear) -> None:
-    ear.transport.close()
-    new = Ear()
+async def test_a_flush_is_pushed_to_connections_that_track(
+    master: FakeMaster, connection: Connection
+) -> None:
+    new = Connection()
     await new.dial(master)
-    await look(new)
-    master.set("k", "v")
-    await asyncio.sleep(LATENCY)
+    await new.look()
     assert "CACHING" in str(new.replies[0])
-    assert not new.heard
-
-
-async def test_all_who_track_hear_that_all_keys_are_gone(master: FakeMaster, ear: Ear) -> None:
-    other = Ear()
-    await other.dial(master)
     master.set("k", "v")
-    await look(ear)
+    await connection.look()
     master.flush()
     master.set("k", "w")
     await asyncio.sleep(LATENCY)
-    assert ear.heard == [[b"invalidate", None]]
-    assert not other.heard
+    assert connection.pushes == [[b"invalidate", None]]
+    assert not new.pushes
     assert master.keys == {"k": "w"}
 
 
+# Commands
+
+
 @pytest.mark.parametrize("command", ["CLIENT TRACKING ON OPTIN NOLOOP", "SUBSCRIBE x", "GET k"])
-async def test_what_is_forbidden_is_refused(master: FakeMaster, ear: Ear, command: str) -> None:
+async def test_a_forbidden_command_is_refused(
+    master: FakeMaster, connection: Connection, command: str
+) -> None:
     words = command.encode().split()
     master.forbid = {command.split(maxsplit=1)[0]}
-    ear.replies.clear()
-    ear.transport.write(pack(*words) + commands.PING)
+    connection.replies.clear()
+    connection.transport.write(pack(*words) + commands.PING)
     await asyncio.sleep(LATENCY)
-    assert str(ear.replies[0]).startswith("NOPERM ")
-    assert ear.replies[1:] == [b"PONG"]
+    assert str(connection.replies[0]).startswith("NOPERM ")
+    assert connection.replies[1:] == [b"PONG"]
     master.forbid.clear()
     assert "NOPERM" not in str(master.execute(words))
 
 
-async def test_the_clock_can_be_set_and_no_key_ends_earlier(master: FakeMaster) -> None:
+async def test_the_clock_can_be_set_and_no_key_expires_earlier(master: FakeMaster) -> None:
     def clock() -> float:
-        answer = master.execute([b"TIME"])
-        assert isinstance(answer, list)
-        seconds, us = answer
+        reply = master.execute([b"TIME"])
+        assert isinstance(reply, list)
+        seconds, us = reply
         assert len(us) <= 6
         return int(seconds) + int(us) / 1_000_000
 
@@ -296,18 +271,88 @@ async def test_the_clock_can_be_set_and_no_key_ends_earlier(master: FakeMaster) 
     assert master.pttl("k") == 1000
 
 
-async def test_the_queues_are_not_among_the_keys(master: FakeMaster) -> None:
+async def test_queues_are_not_among_the_keys(master: FakeMaster) -> None:
     master.execute([b"SCRIPT", b"LOAD", scripts.ENQUEUE.text])
-    keys = (b"k", *commands.queue_keys(b"k"))
-    request = commands.enqueue(
-        keys,
-        b"t",
-        1000,
-        commands.QueueEntry(member=b"me/1", priority=1, lives=500, most=3, not_after=2**52),
-    )
+    entry = commands.QueueEntry(member=b"me/1", priority=1, lives=500, most=3, not_after=2**52)
     reader = hiredis.Reader()
-    reader.feed(request)
+    reader.feed(commands.enqueue((b"k", *commands.queue_keys(b"k")), b"t", 1000, entry))
     granted = master.execute(reader.gets())
     assert isinstance(granted, list)
     assert granted[:2] == [0, 1000]
     assert master.keys == {"k": "t"}
+
+
+# Scripts
+
+WITHOUT_LUPA = """
+import sys
+sys.modules["lupa"] = None
+from redlock_aio.testing import EmbeddedMaster, FakeMaster, VirtualTimeLoop
+VirtualTimeLoop().close()
+try:
+    FakeMaster()
+except ImportError as error:
+    print(error)
+"""
+
+
+def run(master: FakeMaster, text: str, *words: bytes, keys: int = 0) -> object:
+    """Load a script and run it; return the reply."""
+    sha = master.execute([b"SCRIPT", b"LOAD", text.encode()])
+    assert isinstance(sha, bytes), sha
+    return master.execute([b"EVALSHA", sha, b"%d" % keys, *words])
+
+
+def test_only_the_fake_master_needs_lupa() -> None:
+    shown = subprocess.run(
+        [sys.executable, "-c", WITHOUT_LUPA], capture_output=True, text=True, check=True
+    )
+    assert "pip install 'redlock-aio[testing]'" in shown.stdout
+
+
+async def test_a_script_has_the_keys_of_its_own_master() -> None:
+    one, other = FakeMaster(), FakeMaster()
+    text = "redis.call('SET', KEYS[1], ARGV[1]) return {#KEYS, #ARGV}"
+    assert run(one, text, b"k", b"1", b"2", keys=1) == [1, 2]
+    assert run(other, text, b"k", b"2", keys=1) == [1, 1]
+    assert (one.keys, other.keys) == ({"k": "1"}, {"k": "2"})
+    assert run(one, "return {#KEYS, #ARGV}") == [0, 0]
+
+
+async def test_a_master_has_only_the_scripts_that_it_loaded() -> None:
+    one, other = FakeMaster(), FakeMaster()
+    sha = one.execute([b"SCRIPT", b"LOAD", b"return 'x'"])
+    assert isinstance(sha, bytes)
+    assert one.execute([b"EVALSHA", sha, b"0"]) == b"x"
+    assert str(other.execute([b"EVALSHA", sha, b"0"])).startswith("NOSCRIPT")
+    one.execute([b"SCRIPT", b"FLUSH"])
+    assert str(one.execute([b"EVALSHA", sha, b"0"])).startswith("NOSCRIPT")
+
+
+@pytest.mark.parametrize("last", ["return 1", "error('x')", "return {err = 'NO'}", "nonsense()"])
+async def test_a_script_keeps_no_master_alive(last: str) -> None:
+    master = FakeMaster()
+    run(master, "redis.call('SET', 'k', 'v') " + last)
+    assert master.keys == {"k": "v"}
+    ended = weakref.ref(master)
+    del master
+    gc.collect()
+    assert ended() is None
+
+
+async def test_a_script_with_a_global_variable_fails() -> None:
+    assert "global variable 'x'" in str(run(FakeMaster(), "x = 1"))
+    assert "global variable 'x'" in str(run(FakeMaster(), "return x"))
+
+
+async def test_a_defect_of_the_fake_is_no_reply(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a test could pass because a command of the fake is broken."""
+
+    def broken(*_: object) -> object:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(FakeMaster, "_do_get", broken)
+    with pytest.raises(ZeroDivisionError):
+        run(FakeMaster(), "return redis.pcall('GET', 'k')")
+    monkeypatch.undo()
+    assert run(FakeMaster(), "return redis.pcall('GET', 'k')") is None
