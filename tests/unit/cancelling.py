@@ -1,6 +1,7 @@
 """Uses of locks, and their cancellation at each await."""
 
 import asyncio
+import contextlib
 import itertools
 from collections.abc import Callable, Coroutine
 from typing import Any, Literal
@@ -80,6 +81,49 @@ async def fail_in_the_body(redlock: Redlock) -> None:
         pass
 
 
+async def nested(redlock: Redlock) -> None:
+    lock = redlock.lock("r", reentrant=True)
+    async with lock:
+        await asyncio.sleep(0.01)
+        async with lock as lease, redlock.lock("r", ttl=20_000, reentrant=True):
+            await lease.extend()
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.01)
+
+
+async def shares_in_another_order(redlock: Redlock) -> None:
+    lock = redlock.lock("r", reentrant=True)
+    leases = [await lock.acquire()]
+    try:
+        leases += [await lock.acquire(), await lock.acquire()]
+        await leases[1].extend(5_000)
+    finally:
+        for lease in leases:
+            with contextlib.suppress(asyncio.CancelledError):
+                await lease.release()
+
+
+async def share_of_several(redlock: Redlock) -> None:
+    whole, part = redlock.lock("r", "s", fair=True), redlock.lock("s", reentrant=True)
+    async with whole, part as lease:
+        assert lease.hold_count == 2
+        await asyncio.sleep(0.01)
+
+
+async def two_tasks_of_one_owner(redlock: Redlock) -> None:
+    lock = redlock.lock("r", reentrant=True, owner="x")
+
+    async def work() -> None:
+        async with lock:
+            await asyncio.sleep(0.01)
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(work())
+        await asyncio.sleep(0)
+        async with lock:
+            await asyncio.sleep(0.01)
+
+
 USES: list[Use] = [
     with_block,
     acquire_and_release,
@@ -93,6 +137,9 @@ USES: list[Use] = [
     wait_in_queues_for_one_of_several,
     fail_in_the_body,
 ]
+
+SHARING: list[Use] = [nested, shares_in_another_order, share_of_several, two_tasks_of_one_owner]
+"""Uses in which several share a lease."""
 
 
 async def every_place(

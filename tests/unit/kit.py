@@ -16,6 +16,7 @@ from redlock_aio.testing._fake_pushes import PushReceiver
 
 T = TypeVar("T")
 Kind = dict[str, Any]
+Masters = list[FakeMaster]
 
 LATENCY = 0.001
 """The round trip to a fake master, in seconds."""
@@ -49,6 +50,13 @@ def loop() -> VirtualTimeLoop:
 def now() -> float:
     """Return the running loop's time, in seconds."""
     return asyncio.get_running_loop().time()
+
+
+def cancelling() -> int:
+    """Return how many cancellations the present task has not handled."""
+    task = asyncio.current_task()
+    assert task is not None
+    return task.cancelling()
 
 
 async def in_coroutine(awaitable: Awaitable[T]) -> T:
@@ -87,6 +95,12 @@ def slow(masters: Iterable[FakeMaster], latency: float) -> None:
     """Give *masters* a round trip of *latency* seconds."""
     for master in masters:
         master.latency = latency
+
+
+def fail(masters: Iterable[FakeMaster], error: str = "OOM command not allowed") -> None:
+    """Make *masters* refuse commands with *error*; "" ends that."""
+    for master in masters:
+        master.error = error
 
 
 async def settle(masters: Iterable[FakeMaster], seconds: float = 3) -> None:

@@ -1,7 +1,7 @@
-"""What becomes of a manager whose tasks are cancelled, or whose event loop is closed."""
+"""A manager whose tasks are cancelled, or whose event loop is closed."""
 
 import asyncio
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 import pytest
@@ -9,10 +9,13 @@ import pytest
 from redlock_aio import Lease, LockLostError, LockNotHeldError, Redlock, RedlockError
 from redlock_aio.testing import FakeMaster, VirtualTimeLoop
 
-from .kit import hang
+from .kit import Masters, commands_received, hang, keys
 from .sentinels import FakeSentinel, FakeService
 
 CANCELLED = "tasks of this Redlock were cancelled"
+LOOP_CLOSED = "event loop in which it was acquired was"
+
+Ending = Callable[[Coroutine[Any, Any, None]], object]
 
 
 def run(coroutine: Coroutine[Any, Any, None]) -> float:
@@ -23,9 +26,26 @@ def run(coroutine: Coroutine[Any, Any, None]) -> float:
     return loop.time()
 
 
+def run_and_abandon(coroutine: Coroutine[Any, Any, None]) -> None:
+    """Run it, and close the loop without cancelling what is left, as many programs do."""
+    loop = VirtualTimeLoop()
+    try:
+        loop.run_until_complete(coroutine)
+        for task in asyncio.all_tasks(loop):  # asyncio would report them
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+    finally:
+        loop.close()
+
+
 @pytest.fixture
-def three() -> list[FakeMaster]:
+def masters() -> Masters:
     return [FakeMaster(f"m{i}") for i in range(3)]
+
+
+@pytest.fixture
+def redlock(masters: Masters) -> Redlock:
+    """One that nothing closes, and that each loop of a test may use."""
+    return Redlock(masters, restart_guard="off")
 
 
 @pytest.fixture(autouse=True)
@@ -35,93 +55,105 @@ def no_loop_is_left() -> Iterator[None]:
     asyncio.set_event_loop(None)
 
 
-def keys(masters: list[FakeMaster]) -> list[dict[str, str]]:
-    found: list[dict[str, str]] = []
+def check_no_keys(masters: Masters) -> None:
+    """Look at the keys in a loop, because their expiry needs a clock."""
 
     async def look() -> None:
-        found.extend(master.keys for master in masters)
+        assert keys(masters) == [{}] * 3
 
     run(look())
-    return found
 
 
-# The end of a program.
+async def cancel_all() -> None:
+    """Cancel all other tasks, as a shutdown helper does."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.wait(others)
+
+
+def cancel_ours() -> None:
+    """Cancel the tasks of the manager."""
+    for task in asyncio.all_tasks():
+        if "redlock_aio" in task.get_name():
+            task.cancel()
+
+
+async def use(redlock: Redlock) -> None:
+    async with redlock.lock("r"):
+        pass
+
+
+# The end of a program
 
 
 @pytest.mark.promise("S3")
-@pytest.mark.parametrize("takes", [0.01, 0.3, 5.0])
-def test_a_body_that_cleans_up_at_the_end_of_the_program_leaves_no_key(
-    three: list[FakeMaster], takes: float
+@pytest.mark.parametrize("seconds", [0.01, 5.0])
+def test_bodies_that_clean_up_at_the_end_leave_no_key(
+    redlock: Redlock, masters: Masters, seconds: float
 ) -> None:
     ended: list[bool] = []
 
-    async def hold(redlock: Redlock, name: str) -> None:
+    async def hold(name: str) -> None:
         async with redlock.lock(name, ttl=10_000) as lease:
             try:
                 await asyncio.sleep(60)
             finally:
-                await asyncio.sleep(takes)
+                await asyncio.sleep(seconds)
                 ended.append(lease.valid)
 
     async def main() -> None:
-        redlock = Redlock(three, restart_guard="off")
-        tasks.extend(asyncio.create_task(hold(redlock, f"r{i}")) for i in range(3))
+        tasks.extend(asyncio.create_task(hold(f"r{i}")) for i in range(3))
         await asyncio.sleep(0.1)
 
     tasks: list[asyncio.Task[None]] = []
-    assert run(main()) == pytest.approx(0.1 + takes, abs=0.15)
+    assert run(main()) == pytest.approx(0.1 + seconds, abs=0.15)
     assert ended == [True] * 3
-    assert keys(three) == [{}] * 3
+    check_no_keys(masters)
 
 
 @pytest.mark.parametrize("turns", range(5))
-def test_a_program_ends_that_is_cancelled_while_it_begins_to_connect(
-    three: list[FakeMaster], turns: int
-) -> None:
+def test_a_program_cancelled_while_it_connects_ends(redlock: Redlock, turns: int) -> None:
     """The tasks of the masters may not have had their first turn, and somebody tries again."""
-    said: list[str] = []
+    errors: list[str] = []
 
-    async def stubborn(redlock: Redlock) -> None:
-        while not said:
+    async def stubborn() -> None:
+        while not errors:
             try:
                 await asyncio.create_task(redlock.lock("r").acquire())
             except asyncio.CancelledError:
                 continue
             except RedlockError as error:
-                said.append(str(error))
+                errors.append(str(error))
 
     async def main() -> None:
-        redlock = Redlock(three, restart_guard="off")
         async with asyncio.TaskGroup() as group:
-            group.create_task(stubborn(redlock))
+            group.create_task(stubborn())
             for _ in range(turns + 2):
                 await asyncio.sleep(0)
             for task in asyncio.all_tasks() - {asyncio.current_task()}:
                 task.cancel()
 
     assert run(main()) < 1
-    assert CANCELLED in said[0]
+    assert CANCELLED in errors[0]
 
 
-def test_a_lease_that_nobody_releases_does_not_keep_the_program(three: list[FakeMaster]) -> None:
+def test_a_forgotten_lease_does_not_delay_the_end(redlock: Redlock, masters: Masters) -> None:
     leases: list[Lease] = []
 
     async def main() -> None:
-        redlock = Redlock(three, restart_guard="off")
         leases.append(await redlock.lock("r", ttl=60_000).acquire())
 
     assert run(main()) < 0.5
     assert not leases[0].valid
-    assert keys(three) == [{}] * 3
+    check_no_keys(masters)
 
 
-def test_a_body_that_does_not_end_keeps_its_lease_no_longer_than_the_ttl(
-    three: list[FakeMaster],
-) -> None:
+def test_a_body_that_does_not_end_loses_its_lease(redlock: Redlock, masters: Masters) -> None:
     """Nothing extends it while the program ends, and the loss cancels it once more."""
     leases: list[Lease] = []
 
-    async def stubborn(redlock: Redlock) -> None:
+    async def stubborn() -> None:
         async with redlock.lock("r", ttl=3_000) as lease:
             leases.append(lease)
             while True:
@@ -132,133 +164,78 @@ def test_a_body_that_does_not_end_keeps_its_lease_no_longer_than_the_ttl(
                         raise
 
     async def main() -> None:
-        redlock = Redlock(three, restart_guard="off")
-        tasks.append(asyncio.create_task(stubborn(redlock)))
+        tasks.append(asyncio.create_task(stubborn()))
         await asyncio.sleep(0.5)
 
     tasks: list[asyncio.Task[None]] = []
     assert 2 < run(main()) < 4
     assert leases[0].lost.is_set()
-    assert keys(three) == [{}] * 3
+    check_no_keys(masters)
 
 
-@pytest.mark.parametrize("fair", [False, True])
-def test_who_waits_at_the_end_of_the_program_is_told_so(
-    three: list[FakeMaster], *, fair: bool
-) -> None:
-    """Also who does not give up when he is cancelled."""
-    said: list[str] = []
+# All tasks are cancelled, and the loop goes on
 
-    async def patient(redlock: Redlock) -> None:
-        waiting = asyncio.ensure_future(redlock.lock("r", fair=fair).acquire())
-        while not waiting.done():
-            try:
-                await asyncio.shield(waiting)
-            except asyncio.CancelledError:
-                continue
-            except RedlockError as error:
-                said.append(str(error))
+
+@pytest.mark.parametrize(("fair", "hung"), [(False, 0), (True, 0), (False, 2), (False, 3)], ids=str)
+def test_waiters_get_an_error(redlock: Redlock, masters: Masters, *, fair: bool, hung: int) -> None:
+    """They wait for a holder, or for masters to answer."""
 
     async def main() -> None:
-        redlock = Redlock(three, restart_guard="off")
-        leases.append(await redlock.lock("r", fair=fair).acquire())
-        tasks.append(asyncio.create_task(patient(redlock)))
-        await asyncio.sleep(0.5)
-        for task in asyncio.all_tasks():
-            if "redlock_aio" in task.get_name():
-                task.cancel()
-        await asyncio.wait(tasks)
+        hang(masters[:hung])
+        lock = redlock.lock("r", fair=fair)
+        if not hung:
+            leases.append(await lock.acquire())
+        waiting = asyncio.create_task(lock.acquire())
+        await asyncio.sleep(5)
+        cancel_ours()
+        with pytest.raises(RedlockError, match=CANCELLED):
+            await asyncio.wait_for(waiting, 5)
         await asyncio.sleep(0.1)  # for the leases
 
     leases: list[Lease] = []
-    tasks: list[asyncio.Task[None]] = []
     run(main())
-    assert len(said) == 1
-    assert CANCELLED in said[0]
-    assert keys(three) == [{}] * 3
+    check_no_keys(masters)
 
 
-# All tasks are cancelled, and the loop goes on.
-
-
-async def cancel_all() -> None:
-    """Do what a shutdown helper does."""
-    others = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in others:
-        task.cancel()
-    await asyncio.wait(others)
-
-
-def test_after_all_tasks_were_cancelled_it_says_so_and_can_be_opened_again(
-    three: list[FakeMaster],
+@pytest.mark.parametrize("closes", [False, True])
+def test_a_manager_whose_tasks_were_cancelled_can_be_opened_again(
+    redlock: Redlock, masters: Masters, *, closes: bool
 ) -> None:
     async def main() -> None:
-        redlock = Redlock(three, restart_guard="off")
         lease = await redlock.lock("r", ttl=10_000).acquire()
         await cancel_all()
         with pytest.raises(LockLostError, match="tasks of the Redlock"):
             await lease.extend()
         with pytest.raises(LockNotHeldError, match="tasks of the Redlock"):
             await lease.release()
-        for use in (
+        for call in (
             redlock.lock("r").acquire,
             redlock.lock("r", wait=100).acquire,
             redlock.lock("r", fair=True).acquire,
             redlock.lock("r").try_acquire,
             redlock.lock("a", "b").acquire,
+            lambda: redlock.is_locked("r"),
+            lambda: redlock.force_release("r"),
         ):
             with pytest.raises(RedlockError, match=CANCELLED):
-                await use()
-        with pytest.raises(RedlockError, match=CANCELLED):
-            await redlock.is_locked("r")
-        with pytest.raises(RedlockError, match=CANCELLED):
-            await redlock.force_release("r")
+                await call()
+        if closes:
+            await redlock.aclose()
+            with pytest.raises(RedlockError, match="closed"):
+                await redlock.lock("r").acquire()
         async with redlock, redlock.lock("r", wait=0):
-            assert [list(master.keys) for master in three] == [["r"]] * 3
+            assert [list(master.keys) for master in masters] == [["r"]] * 3
 
     run(main())
-    assert keys(three) == [{}] * 3
-
-
-def test_it_is_closed_like_any_other_after_its_tasks_were_cancelled(
-    three: list[FakeMaster],
-) -> None:
-    async def main() -> None:
-        redlock = Redlock(three, restart_guard="off")
-        async with redlock.lock("r"):
-            pass
-        await cancel_all()
-        await redlock.aclose()
-        with pytest.raises(RedlockError, match="closed"):
-            await redlock.lock("r").acquire()
-
-    run(main())
-
-
-@pytest.mark.parametrize("hung", [2, 3])
-def test_who_waits_for_masters_is_told_so_too(three: list[FakeMaster], hung: int) -> None:
-    hang(three[:hung])
-
-    async def main() -> None:
-        redlock = Redlock(three, restart_guard="off")
-        waiting = asyncio.create_task(redlock.lock("r").acquire())
-        await asyncio.sleep(5)
-        for task in asyncio.all_tasks():
-            if "redlock_aio" in task.get_name():
-                task.cancel()
-        with pytest.raises(RedlockError, match=CANCELLED):
-            await asyncio.wait_for(waiting, 5)
-
-    run(main())
+    check_no_keys(masters)
 
 
 def test_a_holder_that_cancels_all_other_tasks_does_not_wait_for_itself(
-    three: list[FakeMaster],
+    redlock: Redlock, masters: Masters
 ) -> None:
     """The masters' tasks wait for those that were cancelled, and it waits for theirs."""
 
     async def main() -> None:
-        redlock = Redlock(three, restart_guard="off")
         with pytest.raises(LockLostError):
             async with redlock.lock("r", ttl=60_000):
                 await cancel_all()
@@ -267,15 +244,15 @@ def test_a_holder_that_cancels_all_other_tasks_does_not_wait_for_itself(
         await asyncio.sleep(0.1)
 
     assert run(main()) < 1
-    assert keys(three) == [{}] * 3
+    check_no_keys(masters)
 
 
-# The loop is closed.
+# The loop is closed
 
 
-def test_one_whose_loop_is_closed_binds_anew(three: list[FakeMaster]) -> None:
-    """`asyncio.run` twice, without closing it; what is known of restarts stays."""
-    redlock = Redlock(three)
+def test_the_next_loop_can_use_the_manager(masters: Masters) -> None:
+    """As with `asyncio.run` twice; what is known of restarts stays."""
+    redlock = Redlock(masters)
     lock = redlock.lock("r", wait=1_000)
     leases: list[Lease] = []
 
@@ -288,28 +265,15 @@ def test_one_whose_loop_is_closed_binds_anew(three: list[FakeMaster]) -> None:
             assert await job() == "done"
         leases.append(await redlock.lock("kept", ttl=60_000).acquire())
 
-    run(main())
-    known = [seen.run_id for seen in redlock._opener._seen]
-    assert known == [master.run_id for master in three]
-    run(main())
-    assert [seen.run_id for seen in redlock._opener._seen] == known
+    for _ in range(2):
+        run(main())
+        known = [seen.run_id for seen in redlock._opener._seen]
+        assert known == [master.run_id for master in masters]
     assert not any(lease.valid for lease in leases)
-    assert keys(three) == [{}] * 3
+    check_no_keys(masters)
 
 
-def stopped_and_closed(coroutine: Coroutine[Any, Any, None]) -> None:
-    """Run it, and close the loop without cancelling what is left, as many programs do."""
-    loop = VirtualTimeLoop()
-    try:
-        loop.run_until_complete(coroutine)
-        for task in asyncio.all_tasks(loop):  # asyncio would report them
-            task._log_destroy_pending = False  # type: ignore[attr-defined]
-    finally:
-        loop.close()
-
-
-def test_a_loop_that_was_closed_with_tasks_in_it_is_let_go_of(three: list[FakeMaster]) -> None:
-    redlock = Redlock(three, restart_guard="off")
+def test_leases_of_a_closed_loop_are_lost(redlock: Redlock, masters: Masters) -> None:
     leases: list[Lease] = []
 
     async def first() -> None:
@@ -317,78 +281,59 @@ def test_a_loop_that_was_closed_with_tasks_in_it_is_let_go_of(three: list[FakeMa
         assert not leases[0].lost.is_set()
 
     async def second() -> None:
-        before = [len(master.commands) for master in three]
+        (lease,) = leases
+        before = commands_received(masters)
         assert await redlock.lock("r").try_acquire() is None
-        assert not leases[0].valid
-        assert leases[0].lost.is_set()
-        with pytest.raises(LockNotHeldError, match="event loop in which it was acquired was"):
-            await leases[0].release()
-        with pytest.raises(LockLostError, match="event loop in which it was acquired was"):
-            await leases[0].extend()
-        said = [c for master, n in zip(three, before, strict=True) for c in master.commands[n:]]
-        assert not any(leases[0].token.encode() in command for command in said)
+        assert not lease.valid
+        assert lease.lost.is_set()
+        with pytest.raises(LockNotHeldError, match=LOOP_CLOSED):
+            await lease.release()
+        with pytest.raises(LockLostError, match=LOOP_CLOSED):
+            await lease.extend()
+        sent = [c for master, n in zip(masters, before, strict=True) for c in master.commands[n:]]
+        assert not any(lease.token.encode() in command for command in sent)
         async with redlock.lock("other"):
             pass
         await redlock.aclose()
 
-    stopped_and_closed(first())
-    stopped_and_closed(second())
+    run_and_abandon(first())
+    run_and_abandon(second())
 
 
-def test_it_can_be_closed_and_opened_when_its_loop_is_closed(three: list[FakeMaster]) -> None:
-    redlock = Redlock(three, restart_guard="off")
-
-    async def use() -> None:
-        async with redlock.lock("r"):
-            pass
-
+@pytest.mark.parametrize("ending", [run, run_and_abandon])
+def test_after_its_loop_a_manager_can_be_closed_and_opened(
+    masters: Masters, ending: Ending
+) -> None:
     async def close() -> None:
         await redlock.aclose()
         with pytest.raises(RedlockError, match="is closed"):
-            await use()
-        async with redlock:
-            await use()
+            await use(redlock)
+        await enter()
 
     async def enter() -> None:
         async with redlock:
-            await use()
+            await use(redlock)
 
-    for ending in (run, stopped_and_closed):
-        for then in (close, enter):
-            redlock = Redlock(three, restart_guard="off")
-            ending(use())
-            ending(then())
+    for then in (close, enter):
+        redlock = Redlock(masters, restart_guard="off")
+        ending(use(redlock))
+        ending(then())
 
 
-def test_a_loop_that_does_not_run_now_is_another_loop(three: list[FakeMaster]) -> None:
-    redlock = Redlock(three, restart_guard="off")
-
-    async def use() -> None:
-        async with redlock.lock("r"):
-            pass
-
+def test_a_loop_that_pauses_is_another_loop(redlock: Redlock) -> None:
     loop = VirtualTimeLoop()
-    loop.run_until_complete(use())
-    with (
-        asyncio.Runner(loop_factory=VirtualTimeLoop) as runner,
-        pytest.raises(RedlockError, match="in use by another event loop"),
-    ):
-        runner.run(use())
+    loop.run_until_complete(use(redlock))
+    with pytest.raises(RedlockError, match="in use by another event loop"):
+        run(use(redlock))
     loop.run_until_complete(redlock.aclose())
     loop.close()
 
 
-@pytest.mark.parametrize("end", ["cancelled", "stopped"])
-def test_asking_sentinels_ends_with_the_program_and_with_the_loop(end: str) -> None:
-    """And begins again in the next loop, over connections of its own."""
+@pytest.mark.parametrize("ending", [run, run_and_abandon])
+def test_connections_to_sentinels_end_with_the_loop(ending: Ending) -> None:
+    """The next loop makes its own."""
     sentinels = [FakeSentinel(f"s{i}") for i in range(3)]
     redlock = Redlock([FakeService(sentinels, {"old": FakeMaster("old")})])
-
-    def use(coroutine: Coroutine[Any, Any, None]) -> None:
-        if end == "stopped":
-            stopped_and_closed(coroutine)
-        else:
-            assert run(coroutine) < 5.5
 
     async def main() -> None:
         async with redlock.lock("r", wait=1_000, ttl=1_000):
@@ -400,8 +345,8 @@ def test_asking_sentinels_ends_with_the_program_and_with_the_loop(end: str) -> N
         await redlock.aclose()
 
     connected: list[list[int]] = []
-    use(main())
-    use(main())
-    use(last())
+    for work in (main, main, last):
+        ended = ending(work())
+        assert not isinstance(ended, float) or ended < 5.5
     assert connected == [[1] * 3] * 3
     assert [len(sentinel._connections) for sentinel in sentinels] == [0] * 3

@@ -1,33 +1,37 @@
-"""Taking again what one holds already: who may, what it costs, and who releases it."""
+"""Reentrant locks: who shares a lease, what that costs, and who would wait for itself."""
 
 import asyncio
-import contextlib
 import gc
+import re
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import anyio
 import pytest
 
-from redlock_aio import (
-    Lease,
-    LockNotAcquiredError,
-    LockNotHeldError,
-    Redlock,
-    RedlockError,
-)
+from redlock_aio import Lease, LockNotAcquiredError, Redlock, RedlockError, Retry
 from redlock_aio._engine.hold.held_lease import HeldLease
-from redlock_aio.testing import FakeMaster
 
-from .kit import LATENCY, check_no_keys, commands_received, delete, keys, now
+from .kit import Masters, check_no_keys, commands_received, now, refused
 
-# What it costs.
+OWNER: dict[str, Any] = {"reentrant": True, "owner": "x"}
+SHARES: dict[str, Any] = {"reentrant": True, "wait": 20}
+WOULD_NEVER_COME = (
+    "'r' would never come: this task itself holds 'r'; reentrant=True takes it again, and if"
+    " another task is to release it, give a wait"
+)
+ENDS = pytest.mark.parametrize("ends", [{"auto_extend": False}, {"max_hold": 900}], ids=str)
 
 
+# The same task
+
+
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("first", [{}, {"fair": True}, {"reentrant": True}, {"metadata": {"a": 1}}])
 @pytest.mark.parametrize("again", [{}, {"fair": True}, {"wait": 0}, {"on_lost": "flag"}])
-async def test_what_is_held_is_taken_again_without_a_command(
-    redlock: Redlock, masters: list[FakeMaster], first: dict[str, Any], again: dict[str, Any]
+async def test_a_share_costs_no_command(
+    redlock: Redlock, masters: Masters, first: dict[str, Any], again: dict[str, Any]
 ) -> None:
     async with redlock.lock("r", **first) as outer:
         await asyncio.sleep(0.01)
@@ -41,25 +45,7 @@ async def test_what_is_held_is_taken_again_without_a_command(
     await check_no_keys(masters)
 
 
-async def test_a_hundred_times_nested_sends_nothing(
-    redlock: Redlock, masters: list[FakeMaster]
-) -> None:
-    lock = redlock.lock("r", reentrant=True)
-    async with contextlib.AsyncExitStack() as stack:
-        await stack.enter_async_context(lock)
-        await asyncio.sleep(0.01)
-        before, began = commands_received(masters), now()
-        for count in range(2, 102):
-            lease = await stack.enter_async_context(lock)
-            assert lease.hold_count == count
-        assert (now(), commands_received(masters)) == (began, before)
-        await asyncio.sleep(0.01)
-        assert commands_received(masters) == before
-    assert not lock._entered
-    await check_no_keys(masters)
-
-
-async def test_a_recursive_function_takes_its_lock_again(redlock: Redlock) -> None:
+async def test_a_recursive_function_shares_its_lock(redlock: Redlock) -> None:
     @redlock.locked("tree:{name}", reentrant=True)
     async def walk(name: str, depth: int) -> int:
         return 1 + await walk(name, depth - 1) if depth else 0
@@ -67,9 +53,8 @@ async def test_a_recursive_function_takes_its_lock_again(redlock: Redlock) -> No
     assert await walk("x", 20) == 20
 
 
-async def test_with_fencing_the_time_is_not_asked_for(
-    redlock: Redlock, masters: list[FakeMaster]
-) -> None:
+async def test_a_share_has_the_fencing_token(redlock: Redlock, masters: Masters) -> None:
+    """The masters are not asked for their time either, when that is due."""
     lock = redlock.lock("r", reentrant=True, fencing=True)
     async with lock as outer:
         redlock._opener.session().masters.clocks.due_at = 0.0
@@ -82,7 +67,7 @@ async def test_with_fencing_the_time_is_not_asked_for(
             assert commands_received(masters) == before
 
 
-async def test_what_the_first_did_not_ask_for_the_second_does_not_get(redlock: Redlock) -> None:
+async def test_a_share_without_the_wanted_token_is_refused(redlock: Redlock) -> None:
     async with redlock.lock("r") as lease:
         for wait in (None, 0, 100):
             with pytest.raises(RedlockError, match="'r' can't be taken again with fencing=True"):
@@ -94,128 +79,46 @@ async def test_what_the_first_did_not_ask_for_the_second_does_not_get(redlock: R
             assert "{" not in again.token
 
 
-# Who releases it.
+async def test_no_other_task_shares(redlock: Redlock) -> None:
+    lock = redlock.lock("r", **SHARES)
+
+    async def child() -> str:
+        try:
+            async with lock:
+                return "in"
+        except LockNotAcquiredError:
+            return "waited"
+
+    async with lock as lease:
+        assert await child() == "in"
+        async with asyncio.TaskGroup() as group:
+            children = [group.create_task(child()) for _ in range(3)]
+        assert [task.result() for task in children] == ["waited"] * 3
+        with pytest.raises(ExceptionGroup):
+            async with anyio.create_task_group() as nursery:
+                nursery.start_soon(lock.acquire)
+        assert await asyncio.create_task(lock.try_acquire()) is None
+        again = await lock.try_acquire()
+        assert again is not None
+        await again.release()
+        assert lease.hold_count == 1
 
 
-@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 2), (1, 2, 0)])
-async def test_the_last_release_releases_in_whatever_order(
-    redlock: Redlock, masters: list[FakeMaster], order: tuple[int, ...]
-) -> None:
-    lock = redlock.lock("r", reentrant=True)
-    leases = [await lock.acquire() for _ in range(3)]
-    for left, number in zip((2, 1, 0), order, strict=True):
-        assert all(len(held) == 1 for held in keys(masters))
-        began = now()
-        await leases[number].release()
-        assert now() == began + (0 if left else LATENCY)
-        assert [lease.hold_count for lease in leases if lease.valid] == [left] * left
-    assert keys(masters) == [{}] * 5
+async def test_a_new_task_in_the_memory_of_an_old_one_does_not_share(redlock: Redlock) -> None:
+    kept: list[Lease] = []
+
+    async def acquire() -> None:
+        kept.append(await redlock.lock("r", reentrant=True, wait=10).acquire())
+
+    await asyncio.create_task(acquire())
+    for _ in range(50):
+        # CPython gives the memory of the old task to the new one, as a rule.
+        with pytest.raises(LockNotAcquiredError):
+            await asyncio.create_task(acquire())
+    await kept.pop().release()
 
 
-async def test_a_share_that_was_released_is_over_for_itself_only(
-    redlock: Redlock, masters: list[FakeMaster]
-) -> None:
-    lock = redlock.lock("r", reentrant=True)
-    outer, inner = await lock.acquire(), await lock.acquire()
-    await outer.release()
-    for _ in range(2):
-        with pytest.raises(LockNotHeldError, match="it has been released before"):
-            await outer.release()
-        with pytest.raises(LockNotHeldError, match="it has been released"):
-            await outer.extend()
-        with pytest.raises(LockNotHeldError, match="it has been released"):
-            outer.ensure_valid()
-    with pytest.raises(LockNotHeldError):
-        async with outer:
-            pytest.fail("the body ran")
-    assert (outer.valid, outer.remaining, outer.hold_count) == (False, 0, 0)
-    assert repr(outer) == "<Lease 'r', released>"
-    assert (inner.valid, inner.hold_count) == (True, 1)
-    await inner.extend(5_000)
-    assert inner.ttl == 5_000
-    inner.ensure_valid()
-    assert all(held == {"r": inner.token} for held in keys(masters))
-    await inner.release()
-    await check_no_keys(masters)
-
-
-async def test_a_release_inside_the_body_ends_one_share_and_its_guard(
-    redlock: Redlock, masters: list[FakeMaster]
-) -> None:
-    ended = False
-    lock = redlock.lock("r", ttl=1000, reentrant=True)
-    inner = await lock.acquire()
-    async with lock as outer:
-        await outer.release()
-        delete(masters)
-        await inner.lost.wait()
-        await asyncio.sleep(1)  # it is none of this body's business any more
-        ended = True
-    assert ended
-    with pytest.raises(LockNotHeldError):
-        await inner.release()
-
-
-async def test_a_last_release_that_was_cancelled_can_be_repeated(
-    redlock: Redlock, masters: list[FakeMaster]
-) -> None:
-    lock = redlock.lock("r", reentrant=True)
-    first, last = await lock.acquire(), await lock.acquire()
-    await first.release()
-    task = asyncio.create_task(last.release())
-    await asyncio.sleep(0)
-    task.cancel()
-    await asyncio.wait([task])
-    assert task.cancelled()
-    await last.release()
-    with pytest.raises(LockNotHeldError, match="released before"):
-        await first.release()
-    assert keys(masters) == [{}] * 5
-
-
-async def test_a_share_that_is_dropped_warns_and_the_others_go_on(
-    redlock: Redlock, masters: list[FakeMaster]
-) -> None:
-    lock = redlock.lock("r", ttl=1000, reentrant=True)
-    first, second = await lock.acquire(), await lock.acquire()
-    with pytest.warns(ResourceWarning, match="'r'.*was never released; 1 more share it"):
-        del first
-        gc.collect()
-    await asyncio.sleep(5)
-    assert (second.valid, second.hold_count) == (True, 1)
-    await second.release()
-    assert keys(masters) == [{}] * 5
-
-
-async def test_when_all_are_dropped_it_ends_with_its_ttl(
-    redlock: Redlock, masters: list[FakeMaster]
-) -> None:
-    lock = redlock.lock("r", ttl=1000, reentrant=True)
-    leases = [await lock.acquire() for _ in range(3)]
-    with pytest.warns(ResourceWarning, match="never released"):
-        leases.clear()
-        gc.collect()
-    await asyncio.sleep(1.1)
-    assert keys(masters) == [{}] * 5
-
-
-async def test_what_was_dropped_can_be_taken_again_and_then_is_released(
-    redlock: Redlock, masters: list[FakeMaster]
-) -> None:
-    lock = redlock.lock("r", ttl=1000, reentrant=True)
-    lease = await lock.acquire()
-    with pytest.warns(ResourceWarning):
-        del lease
-        gc.collect()
-    async with lock as again:
-        assert again.hold_count == 1
-        await asyncio.sleep(3)
-        assert again.valid  # it is extended again
-    assert keys(masters) == [{}] * 5
-    assert "0 leases" in repr(redlock)
-
-
-async def test_a_task_that_dies_does_not_leave_its_leases_held(redlock: Redlock) -> None:
+async def test_a_task_that_failed_does_not_keep_its_leases(redlock: Redlock) -> None:
     holds: list[HeldLease] = []
 
     async def die() -> None:
@@ -232,63 +135,15 @@ async def test_a_task_that_dies_does_not_leave_its_leases_held(redlock: Redlock)
         del task
         gc.collect()
     assert died() is None
-    assert not holds.pop().is_of(None)  # whoever is outside of tasks is not that one
+    assert not holds.pop().is_of(None), "code outside of tasks is not that task"
     began = now()
     async with redlock.lock("r"):
         assert now() - began < 1.1
 
 
-# Who may.
-
-
-async def test_no_other_task_shares_it(redlock: Redlock) -> None:
-    lock = redlock.lock("r", reentrant=True, wait=50)
-
-    async def child() -> str:
-        try:
-            async with lock:
-                return "in"
-        except LockNotAcquiredError:
-            return "waited"
-
-    async with lock as lease:
-        assert await child() == "in"
-        assert await asyncio.create_task(child()) == "waited"
-        async with asyncio.TaskGroup() as group:
-            children = [group.create_task(child()) for _ in range(3)]
-        assert [task.result() for task in children] == ["waited"] * 3
-        said: list[str] = []
-
-        async def say() -> None:
-            said.append(await child())
-
-        async with anyio.create_task_group() as nursery:
-            nursery.start_soon(say)
-        assert said == ["waited"]
-        assert await asyncio.create_task(lock.try_acquire()) is None
-        again = await lock.try_acquire()
-        assert again is not None
-        await again.release()
-        assert lease.hold_count == 1
-
-
-async def test_a_new_task_at_the_place_of_an_old_one_is_another(redlock: Redlock) -> None:
-    kept: list[Lease] = []
-
-    async def acquire() -> None:
-        kept.append(await redlock.lock("r", reentrant=True, wait=10).acquire())
-
-    await asyncio.create_task(acquire())
-    for _ in range(50):
-        # CPython gives the memory of the old task to the new one, as a rule.
-        with pytest.raises(LockNotAcquiredError):
-            await asyncio.create_task(acquire())
-    await kept.pop().release()
-
-
-async def test_whoever_enters_a_lease_has_it(redlock: Redlock) -> None:
-    """It was acquired by one task, and handed on to another, whose it is from then on."""
-    lock = redlock.lock("r", reentrant=True, wait=20)
+async def test_the_task_that_enters_a_lease_has_it(redlock: Redlock) -> None:
+    """Another one has acquired it, and waits for it from then on."""
+    lock = redlock.lock("r", **SHARES)
     leave = asyncio.Event()
 
     async def work(lease: Lease) -> None:
@@ -304,3 +159,265 @@ async def test_whoever_enters_a_lease_has_it(redlock: Redlock) -> None:
     async with redlock.lock("r"):  # which waits, and is no error
         assert task.done()
     await task
+
+
+# Tasks of one owner
+
+
+class Same:
+    """Equal to others of its name, neither hashable nor the same object."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Same) and other.name == self.name
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize(
+    "owner", [lambda: "request 7", lambda: Same("x"), int, str], ids=["str", "other", "0", "empty"]
+)
+async def test_tasks_of_one_owner_share(
+    redlock: Redlock, masters: Masters, owner: Callable[[], object]
+) -> None:
+    def lock(who: object) -> Any:
+        return redlock.lock("r", owner=who, **SHARES)
+
+    async def child(who: object) -> int:
+        async with lock(who) as lease:
+            await asyncio.sleep(0.05)
+            return int(lease.hold_count)
+
+    async with lock(owner()) as lease:
+        before = commands_received(masters)
+        children = [asyncio.create_task(child(owner())) for _ in range(2)]
+        assert await asyncio.gather(*children) == [3, 2]
+        assert commands_received(masters) == before
+        assert lease.hold_count == 1
+        for stranger in (asyncio.create_task(child("another")), asyncio.create_task(child(None))):
+            with pytest.raises(LockNotAcquiredError):
+                await stranger
+        with pytest.raises(LockNotAcquiredError):
+            await child("another")
+        assert await child(None) == 2  # this task has it
+    await check_no_keys(masters)
+
+
+async def test_an_owner_does_not_share_the_lease_of_a_task(redlock: Redlock) -> None:
+    async with redlock.lock("r"):
+        await refused(redlock, wait=20, **OWNER)
+
+
+async def test_tasks_of_one_owner_that_come_together_share(
+    redlock: Redlock, masters: Masters
+) -> None:
+    """Otherwise the second would wait for the first, which may wait for the second."""
+    everybody = asyncio.Barrier(6)
+
+    async def work(*names: str, **options: Any) -> None:
+        async with redlock.lock(*names, **OWNER, **options), asyncio.timeout(1):
+            await everybody.wait()
+
+    async with asyncio.timeout(1), asyncio.TaskGroup() as group:
+        group.create_task(work("a", "b"))
+        for names in (("a",), ("b",), ("b", "a")):
+            group.create_task(work(*names))
+        group.create_task(work("a", fair=True))
+        group.create_task(work("b", wait=900))
+    assert not redlock._opener.session().local_queues.owner_waiters
+    await check_no_keys(masters)
+
+
+@pytest.mark.parametrize("fair", [False, True])
+async def test_waiters_share_when_their_owner_has_acquired(
+    redlock: Redlock, masters: Masters, *, fair: bool
+) -> None:
+    lock = redlock.lock("r", fair=fair, **OWNER)
+    async with redlock.lock("r"):
+        first, second = asyncio.create_task(lock.acquire()), asyncio.create_task(lock.acquire())
+        stranger = asyncio.create_task(redlock.lock("r", reentrant=True, owner="y").acquire())
+        await asyncio.sleep(0.1)
+    leases = await asyncio.wait_for(asyncio.gather(first, second), 5)
+    assert [lease.hold_count for lease in leases] == [2, 2]
+    assert not stranger.done()
+    for lease in leases:
+        await lease.release()
+    await (await stranger).release()
+    assert not redlock._opener.session().local_queues.owner_waiters
+    await check_no_keys(masters)
+
+
+async def test_a_waiter_for_more_than_its_owner_gets_waits_on(redlock: Redlock) -> None:
+    async with redlock.lock("b"):
+        both = asyncio.create_task(redlock.lock("a", "b", **OWNER).acquire())
+        await asyncio.sleep(0.1)
+        async with redlock.lock("a", **OWNER):
+            await asyncio.sleep(0.1)
+    lease = await both
+    assert lease.hold_count == 1
+    await lease.release()
+
+
+@pytest.mark.parametrize("drops", [False, True])
+async def test_a_task_that_has_left_shares_no_more(redlock: Redlock, *, drops: bool) -> None:
+    """Though another task of its owner still holds the lock."""
+    leave = asyncio.Event()
+
+    async def other() -> None:
+        async with redlock.lock("r", owner="x", **SHARES), redlock.lock("r", **SHARES) as again:
+            assert again.hold_count == (2 if drops else 3)
+            await leave.wait()
+
+    lease = await redlock.lock("r", owner="x", **SHARES).acquire()
+    if drops:
+        with pytest.warns(ResourceWarning, match="not extended any more"):
+            del lease
+            gc.collect()
+        task = asyncio.create_task(other())
+        await asyncio.sleep(0.01)
+    else:
+        async with lease:
+            task = asyncio.create_task(other())
+            await asyncio.sleep(0.01)
+            async with redlock.lock("r", **SHARES) as share:
+                assert share.hold_count == 4
+    await refused(redlock, **SHARES)
+    leave.set()
+    await task
+
+
+# A wait for oneself
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"fair": True}, {"fencing": True}, {"fair": True, "retry": Retry(attempts=3)}],
+    ids=str,
+)
+async def test_a_wait_for_oneself_is_an_error_at_once(
+    redlock: Redlock, masters: Masters, options: dict[str, Any]
+) -> None:
+    async with redlock.lock("r"):
+        await asyncio.sleep(0.01)
+        before = commands_received(masters)
+        for _ in range(2):
+            with pytest.raises(RedlockError, match=re.escape(WOULD_NEVER_COME)) as caught:
+                async with redlock.lock("r", **options):
+                    pytest.fail("it was acquired")
+            assert type(caught.value) is RedlockError
+        assert commands_received(masters) == before
+    async with redlock.lock("r"):
+        pass
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"wait": 0},
+        {"wait": 100},
+        {"wait": 100, "fair": True},
+        {"wait": None, "retry": Retry(min_delay=10, max_delay=10, attempts=3)},
+        {"wait": 0, **OWNER},
+    ],
+    ids=str,
+)
+async def test_a_bounded_wait_for_oneself_fails_as_for_others(
+    redlock: Redlock, options: dict[str, Any]
+) -> None:
+    async with redlock.lock("r") as lease:
+        error = await refused(redlock, **options)
+        assert error.holder is not None
+        assert error.holder.fingerprint == lease.fingerprint
+
+
+@pytest.mark.parametrize("options", [{}, {"wait": 0}, {"fair": True}, OWNER], ids=str)
+async def test_one_try_fails_as_for_others(redlock: Redlock, options: dict[str, Any]) -> None:
+    async with redlock.lock("r"):
+        for names in (("r",), ("r", "s")):
+            assert await redlock.lock(*names, **options).try_acquire() is None
+
+
+async def test_a_part_can_be_shared_and_more_can_not(redlock: Redlock) -> None:
+    async with redlock.lock("a", "b"):
+        for more in (("b", "c"), ("c", "b", "a")):
+            with pytest.raises(RedlockError, match="holds 'a', 'b'; a part of what is wanted"):
+                await redlock.lock(*more, reentrant=True).acquire()
+            assert await redlock.lock(*more, reentrant=True).try_acquire() is None
+            with pytest.raises(RedlockError, match="holds 'a', 'b'; reentrant=True takes it again"):
+                await redlock.lock(*more).acquire()
+        for part in (("a",), ("b",), ("b", "a")):
+            async with redlock.lock(*part, reentrant=True) as lease:
+                assert lease.hold_count == 2
+                assert lease.resources == ("a", "b")
+    async with redlock.lock("a"), redlock.lock("b"):
+        with pytest.raises(RedlockError, match="'a', 'b' would never come"):
+            await redlock.lock("a", "b", reentrant=True).acquire()
+
+
+async def test_an_owner_that_would_wait_for_itself_gets_an_error(redlock: Redlock) -> None:
+    only = "this task itself holds 'r'; only the owner that has acquired it takes it again"
+    for first in (OWNER, {}):
+        async with redlock.lock("r", **first):
+            with pytest.raises(RedlockError, match=only):
+                await redlock.lock("r", reentrant=True, owner="y").acquire()
+    async with redlock.lock("a", **OWNER):
+        more = asyncio.create_task(redlock.lock("a", "b", **OWNER).acquire())
+        with pytest.raises(RedlockError, match="its owner holds 'a'; a part of what is wanted"):
+            await more
+
+
+@ENDS
+async def test_a_lease_that_ends_by_itself_is_waited_for(
+    redlock: Redlock, ends: dict[str, Any]
+) -> None:
+    lease = await redlock.lock("r", ttl=1000, **ends).acquire()
+    async with redlock.lock("r") as second:
+        assert not lease.valid
+        assert second.valid
+
+
+@ENDS
+async def test_a_wait_that_the_end_would_cancel_is_an_error(
+    redlock: Redlock, ends: dict[str, Any]
+) -> None:
+    """Also if the body that would be cancelled is not the first one of the lease."""
+    lock = redlock.lock("r", ttl=1000, **OWNER, **ends)
+    leave = asyncio.Event()
+
+    async def first() -> None:
+        async with lock:
+            await leave.wait()
+
+    task = asyncio.create_task(first())
+    await asyncio.sleep(0.01)
+    async with lock:
+        leave.set()
+        await task
+        with pytest.raises(RedlockError, match="would never come"):
+            await redlock.lock("r").acquire()
+    async with lock:
+        with pytest.raises(RedlockError, match="would never come"):
+            await redlock.lock("r").acquire()
+
+
+async def test_a_lease_that_another_task_releases_needs_a_wait(redlock: Redlock) -> None:
+    async def release(lease: Lease) -> None:
+        await asyncio.sleep(0.5)
+        await lease.release()
+
+    task = asyncio.create_task(release(await redlock.lock("r").acquire()))
+    with pytest.raises(RedlockError, match="if another task is to release it, give a wait"):
+        await redlock.lock("r").acquire()
+    async with redlock.lock("r", wait=5_000):
+        await task
+
+
+def test_an_owner_is_for_reentrant_locks() -> None:
+    redlock = Redlock(["redis://a"])
+    for owner in ("x", 0, ""):
+        with pytest.raises(ValueError, match="owner is for reentrant=True"):
+            redlock.lock("r", owner=owner)
+    with pytest.raises(TypeError, match="reentrant must be a bool, not a int"):
+        redlock.lock("r", reentrant=1)  # type: ignore[arg-type]
