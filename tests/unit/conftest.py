@@ -13,7 +13,7 @@ from redlock_aio import Redlock
 from redlock_aio.testing import FakeMaster, VirtualTimeLoop
 
 from .diary import Diary
-from .kit import check_nothing_stays
+from .kit import check_freed, check_nothing_stays
 
 
 def pytest_asyncio_loop_factories(
@@ -56,6 +56,17 @@ async def nothing_stays(
     """Check at the end that no lock of either manager is left, and that nobody waits."""
     yield
     await check_nothing_stays([redlock, other], masters)
+
+
+@pytest.fixture
+async def all_freed(
+    redlock: Redlock,  # noqa: ARG001 - it is closed after the check
+    there: Redlock,  # noqa: ARG001
+    masters: list[FakeMaster],
+) -> AsyncIterator[None]:
+    """Check at the end that no lock is left on any master."""
+    yield
+    await check_freed(masters)
 
 
 @pytest.fixture

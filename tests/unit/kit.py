@@ -249,6 +249,12 @@ async def check_no_keys(masters: Sequence[FakeMaster]) -> None:
     assert keys(masters) == [{}] * len(masters)
 
 
+async def check_freed(masters: Sequence[FakeMaster]) -> None:
+    """Check that no master has a lock once it has executed what was sent to it."""
+    await settle(masters, 0.5)
+    assert locks_of_each(masters) == [{}] * len(masters)
+
+
 async def check_nothing_stays(managers: Iterable[Redlock], masters: Sequence[FakeMaster]) -> None:
     """Check that no lock is left but those of other clients, and that nobody waits."""
     await settle(masters, 0.2)
