@@ -71,16 +71,6 @@ async def test_a_hung_minority_costs_nothing(redlock: Redlock, masters: list[Fak
     await check_no_keys(masters)
 
 
-@pytest.mark.promise("S6")
-async def test_a_hung_minority_does_not_hold_up_the_first_lock(masters: list[FakeMaster]) -> None:
-    hang(masters[:2])
-    async with Redlock(masters) as redlock:
-        # One latency more for the marker, which is written on the first connection.
-        assert now() == pytest.approx(3 * LATENCY + 0.05)
-        async with redlock.lock("r") as lease:
-            assert [vote.answer for vote in lease.votes[:2]] == [Answer.UNREACHABLE] * 2
-
-
 async def test_a_hung_majority_costs_the_master_time_out(
     redlock: Redlock, masters: list[FakeMaster]
 ) -> None:
@@ -205,19 +195,6 @@ async def test_clients_in_lockstep_with_equal_delays_all_get_the_lock(
 
         async with asyncio.timeout(60):
             await asyncio.gather(work(one), work(two))
-
-
-async def test_names_and_prefixes_keep_locks_apart(
-    redlock: Redlock, masters: list[FakeMaster]
-) -> None:
-    async with (
-        Redlock(masters, key_prefix="x:") as prefixed,
-        prefixed.lock("r") as lease,
-        redlock.lock("r"),
-        redlock.lock("s"),
-    ):
-        assert set(masters[0].keys) == {"x:r", "r", "s"}
-        assert lease.resources == ("r",)
 
 
 # Locks and leases
