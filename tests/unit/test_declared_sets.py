@@ -1,6 +1,7 @@
 """Programs with different sets of masters: one whose set conflicts with another's is refused."""
 
 import asyncio
+import contextlib
 import logging
 import random
 from collections.abc import AsyncIterator
@@ -214,38 +215,36 @@ async def test_of_two_programs_that_begin_together_never_do_both_vote(
     m: dict[str, FakeMaster], apart: float, latency: str
 ) -> None:
     """Neither finds the other's set when it looks; each has its own majority of the masters."""
-    holders: list[str] = []
+    holders: list[Redlock] = []
     both = 0
 
-    async def use(letters: str, delay: float) -> None:
+    async def use(redlock: Redlock) -> None:
         nonlocal both
-        await asyncio.sleep(delay)
-        async with program(of(m, letters)) as redlock:
-            while now() < 0.3:
-                lease = await redlock.lock("r", wait=0, ttl=1000, on_lost="flag").try_acquire()
-                if lease is None:
-                    await asyncio.sleep(0.001)
-                    continue
-                both += bool(holders)
-                holders.append(letters)
-                await asyncio.sleep(0.003)
-                holders.remove(letters)
-                await lease.release()
-                await asyncio.sleep(0.004)
-
-    async def attempts(letters: str, delay: float) -> None:
         while now() < 0.3:
-            try:
-                await use(letters, delay)
-            except QuorumUnavailableError:
-                await asyncio.sleep(0.005)
-            delay = 0
+            lease = await redlock.lock("r", wait=0, ttl=1000, on_lost="flag").try_acquire()
+            if lease is None:
+                await asyncio.sleep(0.001)
+                continue
+            both += bool(holders)
+            holders.append(redlock)
+            await asyncio.sleep(0.003)
+            holders.remove(redlock)
+            await lease.release()
+            await asyncio.sleep(0.004)
+
+    async def contend(letters: str, delay: float) -> None:
+        await asyncio.sleep(delay)
+        while now() < 0.3:
+            with contextlib.suppress(QuorumUnavailableError):
+                async with program(of(m, letters)) as redlock:
+                    await use(redlock)
+            await asyncio.sleep(0.005)
 
     if latency != "equal":
         for name in "abcde":
             near = name in {"near": "ab", "far": "cd", "mixed": "ac"}[latency]
             m[name].latency = 0.0005 if near else 0.006
-    await asyncio.gather(attempts("abc", 0), attempts("abd", apart))
+    await asyncio.gather(contend("abc", 0), contend("abd", apart))
     assert both == 0
 
 

@@ -126,21 +126,6 @@ async def test_a_round_may_have_a_shorter_time_out(master_set: MasterSet) -> Non
     assert usual.verdict is LOST
 
 
-async def test_a_release_that_was_not_sent_is_owed_where_the_key_may_be(
-    master_set: MasterSet, links: list[Link]
-) -> None:
-    links[0].down = True
-    asked = ask(master_set, b"a")
-    await asyncio.sleep(0)
-    links[1].down = True
-    release = master_set.release(b"r", 1234, asked)
-    await asyncio.sleep(0)
-    assert [link.owed for link in links] == [[], [(b"r", 1234)], []]
-    assert links[2].writes == [b"a", b"r"]
-    release.on_reply(2, RuntimeError("BUSY"))
-    assert links[2].owed == [(b"r", 1234)]
-
-
 async def test_beyond_the_bound_only_releases_are_sent(
     master_set: MasterSet, links: list[Link], monkeypatch: pytest.MonkeyPatch
 ) -> None:
