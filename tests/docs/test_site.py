@@ -241,3 +241,21 @@ def test_pages_and_pictures_have_the_same_colours() -> None:
 def pages() -> list[str]:
     """Return the texts of all pages."""
     return [path.read_text() for path in PAGES.values()]
+
+
+@pytest.mark.parametrize(
+    ("name", "block"),
+    [
+        (name, block)
+        for name in PAGES
+        for block in re.findall(
+            r"^```python\n(.*?)^```$", PAGES[name].read_text(), re.DOTALL | re.MULTILINE
+        )
+        if "--8<--" not in block
+    ],
+)
+async def test_python_that_is_no_example_runs(name: str, block: str) -> None:
+    """Such blocks make a manager, and connect to nothing."""
+    names: dict[str, object] = {}
+    exec(compile(block, name, "exec"), names)
+    assert isinstance(names["redlock"], Redlock)
