@@ -1,4 +1,4 @@
-"""Fencing tokens: what the counters amount to, and that tokens rise from holder to holder."""
+"""Fencing tokens: how counters make a token, and that tokens rise from holder to holder."""
 
 import asyncio
 import random
@@ -16,13 +16,14 @@ from redlock_aio._protocol.scripts import ACQUIRE, ENQUEUE, EXTEND, RAISE
 from redlock_aio._rules import fencing
 from redlock_aio._rules.clock_offsets import Clocks
 from redlock_aio._rules.fencing import KEPT
-from redlock_aio.testing import FakeMaster, VirtualTimeLoop
+from redlock_aio.testing import FakeMaster
 
-from .kit import LEAD, count_up, fence, hang, keys, ran
+from .kit import LEAD, count_up, fence, hang, keys, loop, now, ran, runs_of
 
 pytestmark = pytest.mark.promise("S7")
 
 FENCE = fence("r")
+FAIR = pytest.mark.parametrize("fair", [False, True])
 
 
 @pytest.fixture
@@ -32,42 +33,39 @@ async def other(masters: list[FakeMaster]) -> AsyncIterator[Redlock]:
 
 
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=7), st.integers(1, 4))
-def test_counters_agree_if_enough_say_exactly_the_highest(counters: list[int], needed: int) -> None:
+def test_counters_agree_if_enough_equal_the_highest(counters: list[int], needed: int) -> None:
     token = fencing.agreed(counters, needed)
     highest = max(counters)
     assert token == (highest if sum(c == highest for c in counters) >= needed else 0)
 
 
-def test_a_counter_that_a_script_can_not_count_with_is_no_answer() -> None:
-    """From 2**53 on a script would grant the same number for ever."""
+def test_numbers_that_a_script_can_not_count_with_are_malformed_replies() -> None:
+    """From 2**53 on a script would grant the same number again and again."""
     granted = [0, 1000, 1, b"t"]
     assert queued([*granted, NEVER - 1]) is not None
     assert queued([*granted, NEVER]) is None
     assert queued([*granted, -1]) is None
-
-
-def test_a_time_that_a_script_can_not_count_with_is_none() -> None:
     assert time([b"%d" % (2**53 // 10**6), b"0"]) == 9007199254000000
     assert time([b"%d" % 10**10, b"0"]) is None
 
 
-def test_a_counter_belongs_to_its_resource_and_lies_in_its_slot() -> None:
+def test_a_counter_has_the_slot_of_its_resource() -> None:
     assert FencingCounter((b"r",), LEAD).keys[0] == b"redlock_aio:fence:{r}"
     assert FencingCounter((b"{a}b",), LEAD).keys[0] == b"redlock_aio:fence:={a}b"
     assert "fence:{r}" in repr(FencingCounter((b"r",), LEAD))
 
 
-@pytest.mark.parametrize("fair", [False, True])
+@FAIR
 async def test_tokens_rise_from_holder_to_holder_in_one_round_trip(
     redlock: Redlock, other: Redlock, masters: list[FakeMaster], *, fair: bool
 ) -> None:
     async with redlock.lock("warm", fencing=True), other.lock("warm 2", fencing=True):
         pass
-    loop, last = asyncio.get_running_loop(), 0
+    last = 0
     for manager in (redlock, other, other, redlock):
-        began = loop.time()
+        began = now()
         async with manager.lock("r", fencing=True, fair=fair) as lease:
-            assert loop.time() - began == pytest.approx(0.001)
+            assert now() - began == pytest.approx(0.001)
             assert lease.fencing_token > last
             last = lease.fencing_token
     taken = [ran(master, ACQUIRE) + ran(master, ENQUEUE) for master in masters]
@@ -78,18 +76,18 @@ async def test_tokens_rise_from_holder_to_holder_in_one_round_trip(
 async def test_a_token_is_the_time_of_the_masters_in_microseconds(
     redlock: Redlock, masters: list[FakeMaster]
 ) -> None:
-    """That is why counters that were forgotten do no harm, and why all say the same."""
+    """Therefore a lost counter does no harm, and all counters are equal."""
     masters[0].clock_offset, masters[4].clock_offset = -2.0, 2.0
     async with redlock.lock("r", fencing=True) as lease:
         assert lease.fencing_token == pytest.approx(masters[2]._clock(), abs=2_000)
     assert {master.keys.get(FENCE) for master in masters} == {str(lease.fencing_token)}
 
 
-@pytest.mark.parametrize(("shares", "twice"), [((0,), 0.05), ((1,), 0.05), ((0, 0.5, 1), 0.3)])
-async def test_among_many_who_contend_one_round_is_enough_most_often(
+@pytest.mark.parametrize(("shares", "twice"), [((0,), 0.05), ((0, 0.5, 1), 0.3)])
+async def test_most_contended_acquisitions_need_one_round(
     masters: list[FakeMaster], shares: tuple[float, ...], twice: float
 ) -> None:
-    """Ten programs, plain, fair and both; masters whose clocks and distances differ."""
+    """Ten programs, plain or mixed with fair ones; the masters' clocks and latencies differ."""
     for number, master in enumerate(masters):
         master.latency = 0.0005 * (1 + number / 3)
         master.clock_offset = (-0.004, 0.003, 0.0, 0.001, 0.002)[number]
@@ -112,23 +110,23 @@ async def test_among_many_who_contend_one_round_is_enough_most_often(
 
 
 @pytest.mark.parametrize("names", [("r",), ("r", "s")])
-@pytest.mark.parametrize("fair", [False, True])
+@FAIR
 async def test_a_token_that_the_counters_have_reached_is_not_granted_again(
     redlock: Redlock, monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...], *, fair: bool
 ) -> None:
     """Two programs may propose the same microsecond, one after the other."""
     async with redlock.lock(*names, fencing=True) as lease:
-        now = lease.fencing_token
-    monkeypatch.setattr(Clocks, "new_time", lambda *_: now)
+        token = lease.fencing_token
+    monkeypatch.setattr(Clocks, "new_time", lambda *_: token)
     for later in range(1, 4):
         async with redlock.lock(*names, fencing=True, fair=fair) as lease:
-            assert lease.fencing_token == now + later
+            assert lease.fencing_token == token + later
 
 
-async def test_who_is_granted_the_lock_by_one_master_after_the_other_needs_one_round(
+async def test_grants_one_after_the_other_need_one_round(
     redlock: Redlock, masters: list[FakeMaster]
 ) -> None:
-    """The later ones are asked for what the first have granted, not for the time by then."""
+    """The later masters are asked for the counter of the first ones, not for a new time."""
     for number, master in enumerate(masters):
         master.set("r", "theirs", ttl=100 + 30 * number)
     async with redlock.lock("r", fencing=True, fair=True) as lease:
@@ -136,16 +134,13 @@ async def test_who_is_granted_the_lock_by_one_master_after_the_other_needs_one_r
     assert ran(masters[0], RAISE) == 0
 
 
-async def test_the_masters_are_asked_for_their_time_now_and_then(
+async def test_the_time_is_asked_for_now_and_then_and_awaited_once(
     redlock: Redlock, masters: list[FakeMaster]
 ) -> None:
-    """And it is waited for only the first time."""
-    loop = asyncio.get_running_loop()
-
     async def took() -> float:
-        began = loop.time()
+        began = now()
         async with redlock.lock("r", fencing=True):
-            return loop.time() - began
+            return now() - began
 
     def asked() -> int:
         return sum(command == [b"TIME"] for command in masters[0].commands)
@@ -154,67 +149,53 @@ async def test_the_masters_are_asked_for_their_time_now_and_then(
     assert await took() == pytest.approx(0.002)
     assert await took() == pytest.approx(0.001)
     assert asked() == 1
-    await asyncio.sleep(31)
-    assert await took() == pytest.approx(0.001)
-    assert asked() == 2
-    await asyncio.sleep(3600)
-    assert await took() == pytest.approx(0.001)
-    assert asked() == 3
+    for number, pause in ((2, 31), (3, 3600)):
+        await asyncio.sleep(pause)
+        assert await took() == pytest.approx(0.001)
+        assert asked() == number
     for _ in range(600):
         await took()
         await asyncio.sleep(1)
     assert 3 + 20 <= asked() <= 3 + 30
-
-
-async def test_what_the_masters_say_of_their_time_is_used_though_nobody_waited_for_it(
-    redlock: Redlock, masters: list[FakeMaster]
-) -> None:
-    async with redlock.lock("r", fencing=True):
-        pass
     for master in masters:
         master.clock_offset = 0.5
     await asyncio.sleep(31)
-    for ahead in (0, 500_000):
+    for ahead in (0, 500_000):  # the second uses the times that came after the first
         async with redlock.lock("r", fencing=True) as lease:
-            now = masters[0]._clock() - 500_000
-            assert lease.fencing_token == pytest.approx(now + ahead, abs=5_000)
+            expected = masters[0]._clock() - 500_000 + ahead
+            assert lease.fencing_token == pytest.approx(expected, abs=5_000)
 
 
 @pytest.mark.promise("S6")
-@pytest.mark.parametrize("fair", [False, True])
-async def test_the_question_for_the_time_takes_no_longer_than_the_wait(
+@FAIR
+async def test_a_request_for_the_time_ends_with_the_wait(
     masters: list[FakeMaster], *, fair: bool
 ) -> None:
     async with Redlock(masters, master_timeout=200) as redlock:
         async with redlock.lock("s"):
             pass
         hang(masters[:3])
-        loop = asyncio.get_running_loop()
-        began = loop.time()
+        began = now()
         with pytest.raises(RedlockError):
             await redlock.lock("r", wait=20, fencing=True, fair=fair).acquire()
         # The time and the lock together get 50 ms, which masters have at least.
-        assert loop.time() - began == pytest.approx(0.05, abs=0.003)
+        assert now() - began == pytest.approx(0.05, abs=0.003)
 
 
-async def test_a_token_stays_the_same_for_as_long_as_the_lease_is_held(
-    redlock: Redlock, masters: list[FakeMaster]
-) -> None:
+async def test_a_lease_keeps_its_token(redlock: Redlock, masters: list[FakeMaster]) -> None:
     async with redlock.lock("r", ttl=1000, fencing=True) as lease:
         token = lease.fencing_token
         await asyncio.sleep(5)
         await lease.extend(3000)
         assert lease.fencing_token == token
         assert {master.keys[FENCE] for master in masters} == {str(token)}
-        extensions = [said for said in masters[0].commands if EXTEND.sha in said]
+        extensions = runs_of(masters[0], EXTEND)
         assert len(extensions) > 10
-        assert all(FENCE.encode() in said for said in extensions)
+        assert all(FENCE.encode() in command for command in extensions)
     assert lease.fencing_token == token
 
 
-async def test_a_counter_is_kept_for_as_long_as_somebody_uses_it(
-    redlock: Redlock, masters: list[FakeMaster]
-) -> None:
+async def test_a_counter_that_is_used_is_kept(redlock: Redlock, masters: list[FakeMaster]) -> None:
     async with redlock.lock("r", ttl=60_000, fencing=True) as lease:
         assert all(KEPT - 10 < master.pttl(FENCE) <= KEPT for master in masters)
         for master in masters:  # as if it had been held for a week, less a minute
@@ -230,7 +211,7 @@ async def test_a_counter_is_kept_for_as_long_as_somebody_uses_it(
         assert later.fencing_token > lease.fencing_token
 
 
-async def test_a_counter_that_was_raised_is_kept_as_long(
+async def test_a_raised_counter_is_kept_as_long(
     redlock: Redlock, masters: list[FakeMaster]
 ) -> None:
     async with redlock.lock("r", fencing=True):
@@ -245,8 +226,8 @@ async def test_a_counter_that_was_raised_is_kept_as_long(
         assert all(KEPT - 20 < master.pttl(FENCE) <= KEPT for master in masters)
 
 
-@pytest.mark.parametrize("fair", [False, True])
-async def test_resources_are_counted_each_for_itself(
+@FAIR
+async def test_each_resource_has_its_own_counter(
     redlock: Redlock, masters: list[FakeMaster], *, fair: bool
 ) -> None:
     async with redlock.lock("r", fencing=True, fair=fair):
@@ -258,33 +239,26 @@ async def test_resources_are_counted_each_for_itself(
         assert masters[0].keys[fence("r2")] == str(lease.fencing_token)
 
 
-@pytest.mark.parametrize("fair", [False, True])
-async def test_a_lock_without_fencing_has_no_token(
+@FAIR
+async def test_locks_have_a_token_if_they_or_their_manager_say_so(
     redlock: Redlock, masters: list[FakeMaster], *, fair: bool
 ) -> None:
     async with redlock.lock("r", fair=fair) as lease:
         with pytest.raises(RedlockError, match="fencing=True"):
             _ = lease.fencing_token
         assert all(FENCE not in master.keys for master in masters)
-
-
-async def test_a_manager_says_for_all_its_locks_whether_they_have_a_token(
-    masters: list[FakeMaster],
-) -> None:
-    async with Redlock(masters, fencing=True) as redlock:
-        async with redlock.lock("r") as lease:
-            assert lease.fencing_token > 0
-        async with redlock.lock("r", fencing=False) as lease:
+    async with Redlock(masters, fencing=True) as fencing:
+        async with fencing.lock("r", fair=fair, fencing=False) as lease:
             with pytest.raises(RedlockError):
                 _ = lease.fencing_token
-        lease_or_none = await redlock.lock("r", fair=True).try_acquire()
-        assert lease_or_none is not None
-        async with lease_or_none as lease:
+        tried = await fencing.lock("r", fair=fair).try_acquire()
+        assert tried is not None
+        async with tried as lease:
             assert lease.fencing_token > 0
 
 
 @pytest.mark.parametrize("wrong", [1, "yes", b""])
-async def test_what_is_no_bool_is_refused(masters: list[FakeMaster], wrong: bool) -> None:
+async def test_fencing_must_be_a_bool(masters: list[FakeMaster], wrong: bool) -> None:
     with pytest.raises(TypeError, match="fencing must be a bool"):
         Redlock(masters, fencing=wrong)
     with pytest.raises(TypeError, match="fencing must be a bool"):
@@ -293,11 +267,10 @@ async def test_what_is_no_bool_is_refused(masters: list[FakeMaster], wrong: bool
         Redlock(masters, fencing=None)  # type: ignore[arg-type]
 
 
-async def test_a_token_belongs_to_the_grants_that_it_was_agreed_on() -> None:
-    """A waiter stands still until they have run out, and another one has had the lock."""
+async def test_a_token_belongs_to_the_grants_that_agreed_on_it() -> None:
+    """A waiter stalls until its grants have expired, and another client has had the lock."""
     masters = [FakeMaster(f"m{i}", latency=0.02) for i in range(3)]
-    loop = asyncio.get_running_loop()
-    assert isinstance(loop, VirtualTimeLoop)
+    running = loop()
     async with Redlock(masters) as redlock:
         async with redlock.lock("r", fencing=True) as lease:
             first = lease.fencing_token
@@ -305,12 +278,12 @@ async def test_a_token_belongs_to_the_grants_that_it_was_agreed_on() -> None:
             master.set(FENCE, f"{first + 1_000_000 + ahead:016}")  # they have to be raised
         theirs = first + 900_000_000
 
-        def stand_still() -> None:
-            loop.stall(5)
-            for master in masters:  # the other one got it, with a higher token
+        def stall() -> None:
+            running.stall(5)
+            for master in masters:  # the other client got it, with a higher token
                 master.set(FENCE, f"{theirs:016}")
 
-        loop.call_later(0.035, stand_still)  # the answers to the raising are on their way
+        running.call_later(0.035, stall)  # the replies to RAISE are on their way
         lock = redlock.lock("r", ttl=200, fair=True, fencing=True, on_lost="flag")
         async with lock as lease:
             assert ran(masters[0], RAISE) > 0
