@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
+import hiredis
 import pytest
 
 from redlock_aio import Lease, LockNotAcquiredError, Redlock, Retry, Vote
@@ -137,6 +138,13 @@ def before(master: FakeMaster, script: Script, act: Callable[[], object]) -> Non
     vars(master)["execute"] = acting
 
 
+def execute(master: FakeMaster, payload: bytes) -> object:
+    """Run a packed command on *master*, as another client does; return its reply."""
+    reader = hiredis.Reader()
+    reader.feed(payload)
+    return master.execute(reader.gets())
+
+
 # What masters hold and were asked
 
 
@@ -211,6 +219,11 @@ async def got(redlock: Redlock, *names: str, hold: float = 0.0, **options: Any) 
 async def got_fair(redlock: Redlock, *, ttl: int = 10_000, hold: float = 0.0) -> float:
     """Acquire the fair lock on `r` with the manager's retries; otherwise as `got`."""
     return await got(redlock, fair=True, retry=None, ttl=ttl, hold=hold)
+
+
+def waiting_fair(redlock: Redlock, **options: Any) -> asyncio.Task[float]:
+    """Return a task that does what `got_fair` does."""
+    return asyncio.create_task(got_fair(redlock, **options))
 
 
 async def refused(redlock: Redlock, *names: str, **options: Any) -> LockNotAcquiredError:

@@ -4,24 +4,18 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-import hiredis
 import pytest
 
 from redlock_aio import Redlock, RedlockError
-from redlock_aio._engine.wait.fair_queue import IDLE
-from redlock_aio._engine.wait.fair_waiter import FairWaiter
-from redlock_aio._protocol import commands, replies, revocation, scripts
+from redlock_aio._protocol import commands, replies, scripts
 from redlock_aio._rules.fair_ticket import HEARTBEAT, LIVES
 from redlock_aio.testing import FakeMaster
 
 from .kit import (
     LATENCY,
-    NEVER,
-    before,
-    count_up,
     delete,
+    execute,
     got_fair,
-    hang,
     kill,
     loop,
     now,
@@ -30,39 +24,26 @@ from .kit import (
     ran,
     refused,
     remaining_keys,
-    resume,
     runs_of,
     values,
+    waiting_fair,
 )
 from .links import Link
 
 pytestmark = pytest.mark.promise("S8")
 
-IS_NEXT = 1
+GRANTED, IS_NEXT, TOO_LATE = 0, 1, 4
 
 
-def enqueue(
-    master: FakeMaster, *, place: int = 1, ttl: int = 10_000, not_after: int = 2**53
-) -> object:
+def enqueue(master: FakeMaster, *, ttl: int = 10_000, not_after: int = 2**53) -> object:
     """Enter a waiter in the queue of `r` that dies at once; return its standing."""
     entry = commands.QueueEntry(
-        member=b"theirs/1", priority=place, lives=LIVES, most=100, not_after=not_after
+        member=b"theirs/1", priority=1, lives=LIVES, most=100, not_after=not_after
     )
     keys = (b"r", *commands.queue_keys(b"r"))
     reply = execute(master, commands.enqueue(keys, b"a token", ttl, entry))
     assert isinstance(reply, list)
     return reply[0]
-
-
-def execute(master: FakeMaster, payload: bytes) -> object:
-    reader = hiredis.Reader()
-    reader.feed(payload)
-    return master.execute(reader.gets())
-
-
-def waiting(redlock: Redlock, **options: Any) -> asyncio.Task[float]:
-    """Return a task that waits for the fair lock, and when it got it."""
-    return asyncio.create_task(got_fair(redlock, **options))
 
 
 # One after the other
@@ -105,7 +86,7 @@ async def test_a_release_wakes_the_next_only_and_in_two_latencies(
     holder = await redlock.lock("r", fair=True).acquire()
     waiters = []
     for manager in (other, redlock, other, redlock):
-        waiters.append(waiting(manager, hold=0.1))
+        waiters.append(waiting_fair(manager, hold=0.1))
         await asyncio.sleep(0.01)
     await asyncio.sleep(0.2)  # far from a heartbeat
     asked = ran(masters[0], scripts.ENQUEUE)
@@ -126,7 +107,7 @@ async def test_the_next_is_woken_by_holders_that_do_not_use_the_queue(
         lease = await (redlock if holder == "plain" else other).lock("r").acquire()
     else:
         occupy(masters, ttl=250 if holder == "expiry" else None)
-    waiter = waiting(redlock)
+    waiter = waiting_fair(redlock)
     await asyncio.sleep(0.24)
     released = now()
     if lease is not None:
@@ -140,7 +121,7 @@ async def test_the_next_is_woken_by_holders_that_do_not_use_the_queue(
 async def test_a_dead_holder_is_waited_for_until_its_ttl_and_a_heartbeat(
     redlock: Redlock, masters: list[FakeMaster], ttl: int
 ) -> None:
-    assert [enqueue(master, ttl=ttl) for master in masters] == [0] * 5
+    assert [enqueue(master, ttl=ttl) for master in masters] == [GRANTED] * 5
     died = now()
     assert ttl / 1000 <= await got_fair(redlock) - died <= ttl / 1000 + HEARTBEAT + 0.01
 
@@ -157,9 +138,9 @@ async def test_the_queue_is_gone_when_its_last_waiter_is_dead(
 async def test_the_next_is_woken_when_the_first_has_left(redlock: Redlock, other: Redlock) -> None:
     """The holder does not use the queue."""
     holder = await other.lock("r").acquire()
-    first = waiting(redlock)
+    first = waiting_fair(redlock)
     await asyncio.sleep(0.03)
-    second = waiting(other)
+    second = waiting_fair(other)
     await asyncio.sleep(0.03)
     first.cancel()
     await asyncio.sleep(0.03)
@@ -200,9 +181,9 @@ async def test_a_minority_of_grants_is_given_back_and_the_place_kept(
             # Each reaches two of them at once, and the others later.
             links[0][number].delay = 0.004 if number < 3 else 0.0
             links[1][number].delay = 0.004 if number >= 2 else 0.0
-        first = waiting(redlock, hold=0.05)
+        first = waiting_fair(redlock, hold=0.05)
         await asyncio.sleep(0.0001)
-        times = await asyncio.gather(first, waiting(other))
+        times = await asyncio.gather(first, waiting_fair(other))
         assert times[0] + 0.05 <= times[1] or times[1] < times[0]
         await asyncio.sleep(0.1)
     leaves = [command for master in masters for command in runs_of(master, scripts.LEAVE)]
@@ -227,7 +208,7 @@ async def test_masters_at_different_distances_make_nobody_yield_in_vain(dead: in
         holder = await redlock.lock("r", fair=True).acquire()
         waiters = []
         for number in range(6):
-            waiters.append(waiting((redlock, other)[number % 2]))
+            waiters.append(waiting_fair((redlock, other)[number % 2]))
             await asyncio.sleep(0.05)
         for master in masters:
             master.commands.clear()
@@ -239,6 +220,14 @@ async def test_masters_at_different_distances_make_nobody_yield_in_vain(dead: in
 
 
 # The end of a wait
+
+
+async def test_a_request_that_a_master_gets_too_late_is_not_granted(
+    masters: list[FakeMaster],
+) -> None:
+    masters[0].execute([b"SCRIPT", b"LOAD", scripts.ENQUEUE.text])
+    assert enqueue(masters[0], not_after=1) == TOO_LATE
+    assert not remaining_keys(masters)
 
 
 async def test_a_waiter_that_gives_up_leaves_the_queues_and_names_the_holder(
@@ -294,261 +283,6 @@ async def test_no_lock_is_acquired_from_a_manager_that_is_closed_meanwhile(
         else:
             assert not lease.valid
         assert values(masters) == [None] * 5
-
-
-# Faults of masters and of clocks
-
-
-@pytest.mark.promise("S6")
-async def test_a_hung_or_dead_minority_costs_nothing(
-    redlock: Redlock, other: Redlock, masters: list[FakeMaster]
-) -> None:
-    await got_fair(redlock)
-    await got_fair(other)
-    masters[0].hang()
-    masters[1].kill()
-    began = now()
-    holder = await redlock.lock("r", fair=True).acquire()
-    assert now() - began == pytest.approx(LATENCY)
-    waiter = waiting(other)
-    await asyncio.sleep(0.3)
-    released = now()
-    await holder.release()
-    assert await waiter - released == pytest.approx(2 * LATENCY)
-
-
-@pytest.mark.promise("S6")
-async def test_a_heartbeat_does_not_lengthen_a_master_time_out(
-    masters: list[FakeMaster],
-) -> None:
-    async with Redlock(masters[:3], master_timeout=1_500, restart_guard="off") as redlock:
-        await got_fair(redlock)
-        hang(masters[:2])
-        began = now()
-        assert await redlock.lock("r", fair=True, ttl=1_000).try_acquire() is None
-        assert now() - began < 3.5
-        resume(masters)
-        await asyncio.sleep(LIVES / 1000)
-        assert not remaining_keys(masters)
-
-
-async def test_answers_that_take_longer_than_a_heartbeat_count() -> None:
-    masters = [FakeMaster(latency=0.4) for _ in range(3)]
-    async with Redlock(masters, master_timeout=2_000) as redlock:
-        holder = await redlock.lock("r", fair=True, ttl=5_000).acquire()
-        waiter = waiting(redlock, ttl=900)
-        await asyncio.sleep(3)
-        await holder.release()
-        released = now()
-        assert await waiter - released < 2
-
-
-@pytest.mark.parametrize("how", ["restart", "flush", "cut", "forget"])
-async def test_waiters_enter_the_queues_again_that_have_lost_them(
-    redlock: Redlock, other: Redlock, masters: list[FakeMaster], how: str
-) -> None:
-    holder = await redlock.lock("r").acquire()
-    waiters = [waiting(manager) for manager in (other, redlock)]
-    await asyncio.sleep(0.1)
-    for master in masters[:3] if how == "cut" else masters[:2]:
-        if how == "forget":
-            master.execute([b"SCRIPT", b"FLUSH"])
-        else:
-            getattr(master, how)()
-    await asyncio.sleep(0.1)  # no heartbeat comes so soon
-    assert [len(queued(master)) for master in masters] == [2] * 5
-    released = now()
-    await holder.release()
-    first, second = await asyncio.gather(*waiters)
-    # They are woken on the new connections as well.
-    assert first - released <= 3 * LATENCY + 1e-9
-    assert second - first < 0.01
-
-
-@pytest.mark.promise("S1")
-async def test_a_grant_of_a_master_whose_connection_broke_is_void(
-    redlock: Redlock, other: Redlock, masters: list[FakeMaster]
-) -> None:
-    """It may come back empty and grant the lock to another client before that is known here."""
-    occupy(masters[2:])
-    waiter = asyncio.create_task(redlock.lock("r", fair=True, retry=NEVER).acquire())
-    await asyncio.sleep(0.1)
-    assert all(values(masters[:2]))
-    for link, master in zip(redlock._opener.session().links, masters[:2], strict=False):
-        assert link._connection is not None
-        link._connection.condemn("cut")
-        master._data.keys.clear()
-    masters[3].delete("r")
-    thief = await other.lock("r", wait=0).acquire()
-    masters[2].delete("r")  # the third that the waiter needs
-    await asyncio.sleep(0.005)
-    assert thief.valid
-    assert not waiter.done()
-    await thief.release()
-    delete(masters)
-    await (await waiter).release()
-
-
-def subscriptions(masters: list[FakeMaster]) -> int:
-    words = [command[0] for master in masters for command in master.commands]
-    return words.count(b"SUBSCRIBE") - words.count(b"UNSUBSCRIBE")
-
-
-async def test_a_program_subscribes_only_while_it_has_waiters(
-    redlock: Redlock, other: Redlock, masters: list[FakeMaster]
-) -> None:
-    for _ in range(2):
-        holder = await redlock.lock("r", fair=True).acquire()
-        waiter = waiting(other)
-        await asyncio.sleep(0.1)
-        assert subscriptions(masters) == 5
-        await holder.release()
-        await waiter
-        assert subscriptions(masters) == 5  # the next may come soon
-        await asyncio.sleep(IDLE + 0.01)
-        assert subscriptions(masters) == 0
-
-
-async def test_without_pushes_a_waiter_needs_a_heartbeat(masters: list[FakeMaster]) -> None:
-    for master in masters:
-        master.forbid = {"SUBSCRIBE", "UNSUBSCRIBE"}
-    async with (
-        Redlock(masters, restart_guard="off") as redlock,
-        Redlock(masters, restart_guard="off") as other,
-    ):
-        holder = await redlock.lock("r", fair=True).acquire()
-        waiter = waiting(other)
-        await asyncio.sleep(0.1)
-        released = now()
-        await holder.release()
-        assert 0.1 < await waiter - released <= HEARTBEAT + 0.01
-        await asyncio.sleep(2 * IDLE)
-        assert "5 up" in repr(other)
-    assert not remaining_keys(masters)
-
-
-async def test_clocks_that_jump_do_not_keep_a_waiter_out(masters: list[FakeMaster]) -> None:
-    for number, master in enumerate(masters):
-        master.clock_offset = 1000.0 * number
-    async with Redlock(masters, restart_guard="off") as redlock:
-        await got_fair(redlock)
-        for master in masters[:3]:
-            master.clock_offset += 100  # all later than a request is allowed to be
-        assert await got_fair(redlock) - now() < 2 * HEARTBEAT
-        for master in masters:
-            master.clock_offset += 100
-        async with redlock.lock("r", fair=True, wait=0):
-            pass
-    assert not remaining_keys(masters)
-    assert enqueue(masters[0], not_after=1) == 4, "a request that comes too late is granted"
-    assert not remaining_keys(masters)
-
-
-@pytest.mark.parametrize("stalled", [0.9, 5.0])
-async def test_a_time_that_is_read_late_is_not_used(
-    redlock: Redlock, masters: list[FakeMaster], stalled: float
-) -> None:
-    await got_fair(redlock)
-    clocks = redlock._opener.session().masters.clocks
-    offsets = [clocks.offset(number) for number in range(5)]
-    loop().call_later(0.0004, loop().stall, stalled)  # between a request and its answer
-    began = now()
-    lease = await redlock.lock("r", fair=True).acquire()
-    # A request that comes too late is repeated at once, by the time that the answer has.
-    assert now() - began < stalled + 0.01
-    await lease.release()
-    for number, offset in enumerate(offsets):
-        assert offset is not None
-        assert clocks.offset(number) == pytest.approx(offset, abs=0.002)
-    await redlock.aclose()
-    assert not remaining_keys(masters)
-
-
-# Fencing tokens that the masters have to agree on
-
-
-def three_masters() -> list[FakeMaster]:
-    """Return masters of which the first is near, and the others are far away."""
-    return [FakeMaster(f"m{n}", latency=0.001 if n == 0 else 0.02) for n in range(3)]
-
-
-def make_counters_differ(masters: list[FakeMaster]) -> None:
-    for number, master in enumerate(masters):
-        count_up(master, 10_000_000 * (number + 1))
-
-
-@pytest.mark.promise("S1")
-@pytest.mark.promise("S7")
-async def test_grants_that_are_given_back_while_a_token_is_agreed_on_do_not_count() -> None:
-    """
-    The counters differ, so the waiter asks the masters to agree.
-
-    Meanwhile the lock is revoked on the nearest master, which wakes the waiter; it gives
-    back its grants on all masters. Then the others agree on a token for these grants.
-    """
-    masters = three_masters()
-    async with (
-        Redlock(masters, restart_guard="off", fencing=True) as redlock,
-        Redlock(masters, restart_guard="off", fencing=True) as other,
-    ):
-        await got_fair(redlock)
-        async with other.lock("r2", fair=True):
-            pass
-        holder = await other.lock("r", fair=True).acquire()
-        waiter = asyncio.create_task(redlock.lock("r", fair=True).acquire())
-        await asyncio.sleep(0.2)  # now it is woken when it is its turn
-        make_counters_differ(masters)
-        revoked: list[object] = []
-
-        def revoke() -> None:
-            """Revoke the lock on the nearest master, as a forced release does."""
-            if not revoked:
-                value = masters[0].keys["r"].encode()
-                revocation_of = revocation.revocation(b"instead")
-                payload = revocation.revoke(b"r", value, revocation_of, 300)
-                revoked.append(execute(masters[0], payload))
-
-        before(masters[0], scripts.RAISE, revoke)
-        await holder.release()
-        lease = await waiter
-        assert revoked == [b"OK"]
-        assert lease.valid
-        assert lease.fencing_token > holder.fencing_token
-        assert values(masters).count(lease.token) >= 2
-        await lease.release()
-    await asyncio.sleep(4)
-    assert not remaining_keys(masters, counters=False)
-
-
-@pytest.mark.promise("S1")
-@pytest.mark.promise("S7")
-async def test_an_old_grant_does_not_make_a_waiter_spin_while_a_token_is_agreed_on(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """
-    The first master grants at once; the others keep a foreign lock for 130 ms.
-
-    When they grant, the first grant is nearly too old, but the others make a majority without
-    it. While these agree on a token, which takes 40 ms, the first grant gets too old.
-    """
-    masters = three_masters()
-    ticks = 0
-    tick = FairWaiter._tick
-
-    def counted(waiter: FairWaiter) -> None:
-        nonlocal ticks
-        ticks += 1
-        assert ticks < 1_000, "the timer fires again and again in the same instant"
-        tick(waiter)
-
-    monkeypatch.setattr(FairWaiter, "_tick", counted)
-    async with Redlock(masters, restart_guard="off", fencing=True) as redlock:
-        await got_fair(redlock)
-        await asyncio.sleep(0.1)
-        make_counters_differ(masters)
-        occupy(masters[1:], ttl=130)
-        await got_fair(redlock)
-    assert ticks
 
 
 # Names and texts on the wire
