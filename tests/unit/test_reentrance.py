@@ -13,7 +13,7 @@ import pytest
 from redlock_aio import Lease, LockNotAcquiredError, Redlock, RedlockError, Retry
 from redlock_aio._engine.hold.held_lease import HeldLease
 
-from .kit import Masters, check_no_keys, commands_received, now, refused
+from .kit import Masters, cancelling, check_no_keys, commands_received, now, refused
 
 OWNER: dict[str, Any] = {"reentrant": True, "owner": "x"}
 SHARES: dict[str, Any] = {"reentrant": True, "wait": 20}
@@ -218,6 +218,7 @@ async def test_tasks_of_one_owner_that_come_together_share(
 
     async def work(*names: str, **options: Any) -> None:
         async with redlock.lock(*names, **OWNER, **options), asyncio.timeout(1):
+            assert not cancelling(), "the cancellation of the wait is over"
             await everybody.wait()
 
     async with asyncio.timeout(1), asyncio.TaskGroup() as group:

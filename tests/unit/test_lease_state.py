@@ -1,0 +1,167 @@
+"""The states of one lease, without a clock or a master."""
+
+import math
+
+import pytest
+from hypothesis import given, settings, strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from redlock_aio._rules import timing
+from redlock_aio._rules.lease_state import HELD, LOST, MARGIN, RELEASED, LeaseState
+
+FACTOR = 0.01
+
+
+def deadline(began: float, ttl: int) -> float:
+    return timing.deadline(began, ttl, factor=FACTOR)
+
+
+def acquired(ttl: int = 1000, *, renewed: bool = True, ends: float = math.inf) -> LeaseState:
+    """Return a lease that was acquired at 0.0."""
+    state = LeaseState(0.0, deadline(0.0, ttl), ttl, FACTOR, renewed)
+    state.limit(ends)
+    return state
+
+
+def test_it_is_valid_until_its_deadline_and_not_at_it() -> None:
+    state = acquired()
+    assert state.valid(state.deadline - 1e-9)
+    assert not state.valid(state.deadline)
+    assert state.expired(state.deadline - MARGIN)
+    assert not state.expired(state.deadline - 2 * MARGIN)
+
+
+def test_the_margin_leaves_most_of_a_short_ttl() -> None:
+    state = acquired(5)
+    assert state.deadline == 0.002
+    assert not state.expired(0.0007)
+    assert state.expired(0.0008)
+
+
+@given(chance=st.floats(0, 1, exclude_max=True), ttl=st.integers(5, 10**7))
+def test_an_extension_is_due_early_enough_for_more(chance: float, ttl: int) -> None:
+    state = acquired(ttl)
+    state.schedule_renewal(0.0, chance)
+    assert 0 < state.due <= ttl / 1000 / 3 + 1e-9
+    assert state.due >= ttl / 1000 * 0.28 or state.due < state.deadline / 2
+
+
+def test_without_renewal_only_the_loss_is_due() -> None:
+    state = acquired(renewed=False)
+    state.schedule_renewal(0.0, 0.5)
+    assert state.due == pytest.approx(state.deadline - MARGIN)
+
+
+@pytest.mark.promise("S4")
+def test_an_extension_holds_if_it_is_granted_before_the_deadline() -> None:
+    state = acquired()
+    epoch = state.begin_extension(0.5, 1000)
+    assert state.extended(epoch, 0.5, 1000, 0.6)
+    assert state.deadline == deadline(0.5, 1000)
+    assert not state.extended(epoch, 0.5, 1000, state.deadline)
+    assert not state.valid(state.deadline)
+
+
+def test_a_shorter_extension_counts_from_when_it_is_sent() -> None:
+    state = acquired(10_000)
+    first = state.begin_extension(1.0, 10_000)
+    second = state.begin_extension(1.1, 100)
+    assert state.deadline == deadline(1.1, 100)
+    assert state.longest_ttl == 10_000
+    assert not state.extended(first, 1.0, 10_000, 1.15), "a shorter one followed it"
+    assert state.deadline == deadline(1.1, 100)
+    assert state.extended(second, 1.1, 100, 1.15)
+    assert state.ttl == 100
+
+
+def test_an_extension_counts_if_none_that_follows_is_shorter() -> None:
+    state = acquired(1000)
+    first = state.begin_extension(0.5, 1000)
+    second = state.begin_extension(0.6, 2000)
+    assert state.extended(first, 0.5, 1000, 0.7)
+    assert state.deadline == deadline(0.5, 1000)
+    assert state.extended(second, 0.6, 2000, 0.8)
+    assert state.extended(first, 0.5, 1000, 0.9)
+    assert state.deadline == deadline(0.6, 2000)
+    assert state.ttl == 2000
+
+
+def test_no_extension_moves_the_end_by_max_hold() -> None:
+    state = acquired(1000, ends=1.5)
+    epoch = state.begin_extension(0.9, 1000)
+    assert state.extended(epoch, 0.9, 1000, 0.95)
+    assert state.deadline == 1.5
+    state.schedule_renewal(0.95, 0.0)
+    assert state.due == pytest.approx(1.5 - MARGIN)
+    assert "max_hold" in state.why_expired()
+
+
+def test_a_lost_lease_stays_lost() -> None:
+    state = acquired()
+    state.lose("gone")
+    state.lose("again")
+    assert (state.state, state.reason) == (LOST, "gone")
+    assert not state.release(0.1)
+    assert not state.extended(state.begin_extension(0.1, 1000), 0.1, 1000, 0.2)
+
+
+def test_a_release_after_the_deadline_is_a_loss() -> None:
+    state = acquired()
+    assert not state.release(state.deadline)
+    assert state.state is LOST
+    assert repr(state).startswith("<LeaseState lost")
+
+
+class HolderAndMasters(RuleBasedStateMachine):
+    """A holder, and masters that execute its requests, each at any later moment."""
+
+    @initialize(ttl=st.integers(10, 20_000))
+    def acquire(self, ttl: int) -> None:
+        self.now = 0.0
+        self.state = acquired(ttl)
+        # Until when a majority is known to keep the key. Any master may have executed each
+        # request that was sent, so a granted extension is worth no more than the least that
+        # was requested since.
+        self.key_ends = ttl / 1000
+        self.sent: list[tuple[int, float, int]] = []
+        self.underway: list[int] = []
+
+    @rule(seconds=st.floats(0, 3))
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+
+    @rule(ttl=st.integers(10, 20_000))
+    def send_an_extension(self, ttl: int) -> None:
+        if self.state.state is HELD:
+            epoch = self.state.begin_extension(self.now, ttl)
+            self.underway.append(len(self.sent))
+            self.sent.append((epoch, self.now, ttl))
+            self.key_ends = min(self.key_ends, self.now + ttl / 1000)
+
+    @precondition(lambda self: self.underway)
+    @rule(data=st.data())
+    def grant_an_extension(self, data: st.DataObject) -> None:
+        number = data.draw(st.sampled_from(self.underway))
+        self.underway.remove(number)
+        epoch, began, ttl = self.sent[number]
+        promised = min(sent + ttl / 1000 for _, sent, ttl in self.sent[number:])
+        self.key_ends = max(self.key_ends, promised)
+        if self.state.extended(epoch, began, ttl, self.now):
+            assert self.state.valid(self.now)
+
+    @rule()
+    def release(self) -> None:
+        was_valid = self.state.valid(self.now)
+        assert self.state.release(self.now) == was_valid
+
+    @invariant()
+    def the_validity_ends_before_the_key(self) -> None:
+        if self.state.valid(self.now):
+            assert self.now < self.key_ends
+            assert self.state.deadline <= self.key_ends
+        if self.state.state is RELEASED:
+            assert not self.state.valid(self.now)
+
+
+HolderAndMasters.TestCase.settings = settings(stateful_step_count=20, deadline=None)
+test_the_validity_never_outlasts_the_key = HolderAndMasters.TestCase
