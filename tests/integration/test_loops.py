@@ -65,7 +65,7 @@ async def acquire_extend_release(masters: list[RealMaster]) -> None:
         await until(lambda: gone(masters, "r"))
 
 
-async def many_tasks(masters: list[RealMaster]) -> None:
+async def contend(masters: list[RealMaster]) -> None:
     counter = 0
     async with connected(masters) as redlock:
 
@@ -124,14 +124,6 @@ async def hung(masters: list[RealMaster]) -> None:
         await until(lambda: gone(masters, "r"))
 
 
-async def restarted(masters: list[RealMaster]) -> None:
-    async with connected(masters) as redlock:
-        for master in masters[:3]:
-            master.restart()
-        async with redlock.lock("r", wait=10_000):
-            pass
-
-
 async def close_with_hung_masters(masters: list[RealMaster]) -> None:
     async with connected(masters, master_timeout=100) as redlock:
         lease = await redlock.lock("r", ttl=60_000).acquire()
@@ -157,8 +149,8 @@ async def close_while_dialling(masters: list[RealMaster]) -> None:
 
 
 USES = [
-    acquire_extend_release, many_tasks, many_locks, lose, cancel, hung, restarted,
-    close_with_hung_masters, close_while_dialling,
+    acquire_extend_release, contend, many_locks, lose, cancel, hung, close_with_hung_masters,
+    close_while_dialling,
 ]  # fmt: skip
 
 
@@ -214,26 +206,17 @@ async def main():
     async with lock:
         assert await job() == "done"
 
-async def ended(tasks):
-    await asyncio.gather(*tasks, return_exceptions=True)
-
 def run(coroutine):
-    how = sys.argv[1]
-    if how == "run":
+    if sys.argv[1] == "run":
         asyncio.run(coroutine)
-        return
-    if how == "uvloop":
+    elif sys.argv[1] == "uvloop":
         import uvloop
-        loop = uvloop.new_event_loop()
-    else:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(coroutine)
+    else:  # a loop that is closed while it has tasks
         loop = asyncio.new_event_loop()
-    loop.run_until_complete(coroutine)
-    if how != "closed":
-        tasks = asyncio.all_tasks(loop)
-        for task in tasks:
-            task.cancel()
-        loop.run_until_complete(ended(tasks))
-    loop.close()
+        loop.run_until_complete(coroutine)
+        loop.close()
 
 for _ in range(3):
     run(main())
@@ -241,28 +224,34 @@ run(redlock.aclose())
 print("ended")
 """
 
+UVLOOP = pytest.param("uvloop", marks=pytest.mark.skipif(no_uvloop, reason="no uvloop"))
 
-@pytest.mark.parametrize(
-    "how",
-    ["run", "closed", pytest.param("uvloop", marks=pytest.mark.skipif(no_uvloop, reason="none"))],
-)
+
+async def output_of(program: str, how: str, masters: list[RealMaster]) -> tuple[str, list[str]]:
+    """Return what a program prints, and the lines of its errors."""
+    strict = () if how == "closed" else ("-W", "error")
+    command = (sys.executable, "-P", *strict, "-c", program, how, *urls(masters[:3]))
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(*command, stdout=pipe, stderr=pipe)
+    output, errors = await asyncio.wait_for(process.communicate(), 30)
+    assert process.returncode == 0
+    return output.decode(), [line for line in errors.decode().splitlines() if line.strip()]
+
+
 @pytest.mark.full
+@pytest.mark.parametrize("how", ["run", "closed", UVLOOP])
 async def test_a_manager_of_a_module_serves_one_loop_after_the_other(
     masters: list[RealMaster], how: str
 ) -> None:
     """As `asyncio.run` for each task of a worker does, or a loop for each test."""
-    command = (sys.executable, "-P", "-c", TWICE, how, *urls(masters[:3]))
-    pipe = asyncio.subprocess.PIPE
-    process = await asyncio.create_subprocess_exec(*command, stdout=pipe, stderr=pipe)
-    said, errors = await asyncio.wait_for(process.communicate(), 30)
-    problems = [line for line in errors.decode().splitlines() if line.strip()]
+    output, errors = await output_of(TWICE, how, masters)
     if how == "closed":  # asyncio reports each task that was left in the loop
-        problems = [line for line in problems if "Task was destroyed" not in line]
-        problems = [line for line in problems if not line.startswith("task: <Task")]
-    assert (said, problems) == (b"ended\n", [])
+        errors = [line for line in errors if "Task was destroyed" not in line]
+        errors = [line for line in errors if not line.startswith("task: <Task")]
+    assert (output, errors) == ("ended\n", [])
     await until(lambda: gone(masters[:3], "r"))
     for master in masters[:3]:
-        assert call(master, "INFO")["connected_clients"] == 1  # who asks
+        assert call(master, "INFO")["connected_clients"] == 1  # the one that asks
 
 
 CLEANS_UP = """
@@ -293,17 +282,12 @@ else:
 
 
 @pytest.mark.promise("S3")
-@pytest.mark.parametrize(
-    "how", ["run", pytest.param("uvloop", marks=pytest.mark.skipif(no_uvloop, reason="none"))]
-)
+@pytest.mark.parametrize("how", ["run", UVLOOP])
 async def test_bodies_that_clean_up_at_the_end_of_a_program_leave_no_key(
     masters: list[RealMaster], how: str
 ) -> None:
     """Without ``async with Redlock``: for longer than a master time-out."""
-    command = (sys.executable, "-P", "-W", "error", "-c", CLEANS_UP, how, *urls(masters[:3]))
-    pipe = asyncio.subprocess.PIPE
-    process = await asyncio.create_subprocess_exec(*command, stdout=pipe, stderr=pipe)
-    said, errors = await asyncio.wait_for(process.communicate(), 30)
-    assert (process.returncode, errors.decode()) == (0, "")
-    assert b"held" in said
+    output, errors = await output_of(CLEANS_UP, how, masters)
+    assert errors == []
+    assert "held" in output
     await until(lambda: all(gone(masters[:3], f"r{number}") for number in range(3)), within=5)

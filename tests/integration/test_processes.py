@@ -71,7 +71,7 @@ async def run() -> AsyncIterator[Start]:
 async def test_a_counter_that_many_processes_change_is_exact(
     masters: list[RealMaster], tmp_path: Path, run: Start
 ) -> None:
-    """31: three processes of two tasks each, that read, give way and write."""
+    """Three processes of two tasks each, that read, give way and write."""
     counter = tmp_path / "counter"
     counter.write_text("0")
     workers = [await run(WORKER, str(counter), "8", *urls(masters)) for _ in range(3)]
@@ -86,7 +86,7 @@ async def test_a_counter_that_many_processes_change_is_exact(
 async def test_the_lock_of_a_killed_process_is_free_after_its_ttl_and_not_before(
     redlock: Redlock, masters: list[RealMaster], run: Start
 ) -> None:
-    """69: its masters keep it for what it had been promised."""
+    """Its masters keep it for what it had been promised."""
     holder = await run(HOLDER, *urls(masters))
     assert holder.stdout is not None
     assert await holder.stdout.readline() == b"held\n"
@@ -104,7 +104,7 @@ async def test_the_lock_of_a_killed_process_is_free_after_its_ttl_and_not_before
 async def test_a_process_that_is_interrupted_lets_go(
     redlock: Redlock, masters: list[RealMaster], run: Start
 ) -> None:
-    """28: Ctrl-C is a cancellation; the masters have forgotten the lock when it has ended."""
+    """Ctrl-C is a cancellation; the masters have forgotten the lock when it has ended."""
     holder = await run(HOLDER, *urls(masters))
     assert holder.stdout is not None
     assert await holder.stdout.readline() == b"held\n"
