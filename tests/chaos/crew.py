@@ -1,6 +1,4 @@
-"""
-The workers of one test: starting them, and reading what they did.
-"""
+"""The worker processes of one test: they are started, killed, and their diaries are read."""
 
 import contextlib
 import importlib.util
@@ -9,13 +7,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from redlock_aio.testing import EmbeddedMaster
 
-from .history import Diary, Section, Wait
+from .history import Diary, Section, Wait, by_resource, longest_gap
 
 WORKER = Path(__file__).with_name("worker.py")
 LONGEST_START = 120.0
@@ -28,7 +27,7 @@ def instant() -> int:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What a crew has to do."""
+    """The work of a crew."""
 
     seconds: float
     ttl: int = 2_000
@@ -37,14 +36,13 @@ class Job:
     first_share: float = 8.0
     body: tuple[float, float] = (0.0, 0.003)
     guard: str = "lock"
-    restart_guard: str = "auto"
     waiting: str = "plain"
     """
-    Or "fair"; or "mixed": half of the tasks like this, half like that; or "named": a lock is
-    fair or fenced if its resource's name has that word, and each task has one resource.
+    Or "fair"; or "mixed": half of the tasks are fair; or "named": a lock is fair or fenced
+    if its resource's name has that word, and each task has one resource.
     """
     patience: int = 2_000
-    """For how many ms a task waits before it gives up, and comes back."""
+    """For how many ms a task waits before it gives up and tries again."""
     long: bool = False
 
 
@@ -87,7 +85,6 @@ class Crew:
                 str(job.ttl),
             ),
             *("--shortest", str(job.body[0]), "--longest", str(job.body[1])),
-            *("--restart-guard", job.restart_guard),
             *("--guard", job.guard, "--seed", str(self.chance.getrandbits(32))),
             *("--waiting", job.waiting, "--patience", str(job.patience)),
             *(["--long"] if job.long else []),
@@ -100,49 +97,42 @@ class Crew:
         return name
 
     def start(self) -> None:
-        """Start the clock once all are there, however long their interpreters took."""
+        """Let all begin when all are ready, however long their interpreters took."""
         ends = time.monotonic() + LONGEST_START
         while not all(self.path(name).exists() for name in self.processes):
             assert time.monotonic() < ends, "the workers do not start"
             time.sleep(0.005)
-        self._work_until(instant() + int(self.job.seconds * 1e9))
-
-    def end(self) -> None:
-        """End all workers now, before the time of the job is up."""
-        self._work_until(instant())
-
-    def _work_until(self, until: int) -> None:
-        self.until = until
+        self.until = instant() + int(self.job.seconds * 1e9)
         unfinished = self.folder / "until.new"
-        unfinished.write_text(str(until))
+        unfinished.write_text(str(self.until))
         unfinished.rename(self.folder / "until")
 
     def living(self) -> list[str]:
-        """Return who is at work."""
+        """Return the names of the workers that run."""
         return [name for name, process in self.processes.items() if process.poll() is None]
 
     def kill(self, name: str) -> None:
-        """Kill a worker in the middle of whatever it does, and note when it was dead."""
+        """Kill a worker at any point of its work, and record when it was dead."""
         process = self.processes[name]
         process.kill()
         process.wait()
         self.killed_at[name] = instant()
 
     def path(self, name: str) -> Path:
-        """Return where a worker's diary is."""
+        """Return the path of a worker's diary."""
         return self.folder / f"{name}.diary"
 
     def diary(self, name: str) -> Diary:
-        """Return what a worker has done so far."""
+        """Read the diary of a worker so far."""
         return Diary.read(self.path(name))
 
     def sections(self) -> list[Section]:
-        """Return what all have done, in the order in which it began."""
+        """Return the sections of all workers, in the order in which they were acquired."""
         found = [section for name in self.processes for section in self.diary(name).sections]
         return sorted(found, key=lambda section: section.acquired_at)
 
     def waits(self) -> list[Wait]:
-        """Return who has waited for what."""
+        """Return the waits of all workers."""
         return [wait for name in self.processes for wait in self.diary(name).waits]
 
     def late(self) -> float:
@@ -150,19 +140,35 @@ class Crew:
         return max(self.diary(name).late for name in self.processes) / 1e9
 
     def missed(self) -> list[str]:
-        """Return why workers gave up waiting."""
+        """Return why acquisitions failed."""
         return [wait.missed for wait in self.waits() if wait.missed]
 
     def wait(self) -> None:
-        """Wait until all have ended, and fail if one has anything to complain about."""
+        """Wait until all have ended; fail if one has ended with an error or has written one."""
         late = 60 + max(0.0, (self.until - instant()) / 1e9)
         ends = time.monotonic() + late
         for name, process in self.processes.items():
             code = process.wait(max(0.1, ends - time.monotonic()))
-            said = (self.folder / f"{name}.err").read_text()
-            assert name in self.killed_at or (code == 0 and not said), (
-                f"{name} ended with {code}: {said}"
+            errors = (self.folder / f"{name}.err").read_text()
+            assert name in self.killed_at or (code == 0 and not errors), (
+                f"{name} ended with {code}: {errors}"
             )
+
+
+def report(crew: Crew, faults: Mapping[str, int]) -> None:
+    """Print a summary of a run."""
+    sections = crew.sections()
+    lost = Counter(section.reason for section in sections if section.ended == "lost")
+    for resource, those in by_resource(sections).items():
+        wrote = sum(section.wrote for section in those)
+        sys.stdout.write(
+            f"{resource}: {wrote} increments in {crew.job.seconds:g} s,"
+            f" longest gap {longest_gap(those):.2f} s\n"
+        )
+    missed = dict(Counter(crew.missed()))
+    sys.stdout.write(f"masters: {faults}; leases lost: {dict(lost)}; gave up: {missed}\n")
+    kinds = Counter("fair" if wait.fair else "plain" for wait in crew.waits() if wait.acquired_at)
+    sys.stdout.write(f"acquired: {dict(kinds)}; killed: {len(crew.killed_at)} workers\n")
 
 
 @contextlib.contextmanager
@@ -180,7 +186,7 @@ def at_work(
         workers: How many.
 
         within: For each worker a command that runs it somewhere else; then *workers* is not
-            looked at.
+            used.
     """
     with tempfile.TemporaryDirectory(prefix="redlock_aio-chaos-") as folder:
         crew = Crew(job, masters, Path(folder), chance)

@@ -15,11 +15,10 @@ from redlock_aio._rules.timing import DRIFT_FACTOR, forgetting
 from redlock_aio.testing import EmbeddedMaster, server_binary
 
 from . import nemesis
-from .crew import Crew, Job, at_work, instant
+from .crew import Crew, Job, at_work, instant, report
 from .history import by_resource, longest_gap, lost_updates, overlaps
 from .keys import left_behind
 from .order import SLACK, are_even, overtakings, turns, worst_inversion
-from .told import report
 from .worker import LONG_TTL
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(600)]

@@ -16,7 +16,7 @@ import pytest
 from redlock_aio._rules.fair_ticket import HEARTBEAT, LIVES
 from redlock_aio.testing import server_binary
 
-from .crew import Job, at_work, instant
+from .crew import Job, at_work, instant, report
 from .history import (
     Section,
     by_resource,
@@ -27,7 +27,6 @@ from .history import (
 )
 from .keys import left_behind
 from .networks import network
-from .told import report
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(300)]
 

@@ -31,16 +31,16 @@ from pathlib import Path
 from redlock_aio import Lease, LockLostError, LockNotAcquiredError, Redlock
 
 Proof = tuple[Callable[[], int], Callable[[], None], int]
-"""Says for how many ms the lease is valid; fails if it is not; its fencing token or 0."""
+"""The remaining validity in ms; a check that raises if it is over; the fencing token or 0."""
 
 DIGITS = 12
 LONG_TTL = 500
 """The ttl of the lock that is held for several of them, in ms; it lives by its extensions."""
 LONG_SHORTEST, LONG_LONGEST = 0.3, 1.2
 TICK = 0.01
-"""Seconds between two looks at how late the loop is."""
+"""Seconds between two measurements of how late the loop is."""
 SLICE = 0.1
-"""After how many seconds a body says that its lease is valid, if it lasts so long."""
+"""Seconds between two records that the lease is valid, in a longer body."""
 
 
 def instant() -> int:
@@ -48,7 +48,7 @@ def instant() -> int:
 
 
 class Diary:
-    """What this worker did."""
+    """The record of this worker."""
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -72,7 +72,7 @@ class Counter:
         return int(os.pread(self._file, DIGITS, 0) or b"0")
 
     def write(self, value: int) -> None:
-        # Always as long as before: there is no moment at which half of it is there.
+        # It always has the same length, so a reader never gets half of it.
         os.pwrite(self._file, b"%0*d" % (DIGITS, value), 0)
 
 
@@ -94,23 +94,23 @@ class Worker:
         return (self.until - instant()) / 1e9
 
     async def wait_for_the_start(self) -> None:
-        """Wait for the file that says until when to work; our diary has said that we are there."""
+        """Wait for the file with the end of the run."""
         until: Path = self.options.until
         while not until.exists():  # noqa: ASYNC110, ASYNC240 - another process makes it
             await asyncio.sleep(0.005)
         self.until = int(until.read_text())  # noqa: ASYNC240 - a few bytes
 
     def is_fair(self, task: int, resource: str) -> bool:
-        """Return whether a task waits in the masters' queues; half of them do if it is mixed."""
+        """Return whether a task is a fair waiter; half of them are if it is mixed."""
         how: str = self.options.waiting
         named = how == "named" and "fair" in resource
         return how == "fair" or named or (how == "mixed" and task % 2 == 0)
 
     async def short_sections(self, task: int) -> None:
-        """Go for the first resource mostly, or for one of its own, and hold it for a moment."""
+        """Lock the first resource mostly, or another one, and hold it for a moment."""
         resources: list[str] = self.options.resources
         weights = [self.options.first_share, *[1] * (len(resources) - 1)]
-        if self.options.waiting == "named":  # so that none is kept from one by waiting for another
+        if self.options.waiting == "named":  # so that no task misses one by waiting for another
             weights = [int(number == task % len(resources)) for number in range(len(resources))]
         while self.time_left() > 0:
             resource = self.random.choices(resources, weights)[0]
@@ -118,10 +118,9 @@ class Worker:
             await self.section(task, resource, body, self.options.ttl)
 
     async def measure(self) -> None:
-        """Write down how late this loop is at most, and look whether all is to end earlier."""
+        """Record by how much this loop is late at most."""
         late = 0
         while self.time_left() > 0:
-            self.until = int(self.options.until.read_text())
             due = instant() + int(TICK * 1e9)
             await asyncio.sleep(TICK)
             late = max(late, instant() - due)
@@ -141,7 +140,7 @@ class Worker:
         guard = {"lock": self.locked, "none": self.not_locked, "short": self.locked_too_short}
 
         def prove() -> None:
-            # The clock is read first: who is valid later was valid then.
+            # The clock is read first: a lease that is valid later was valid then.
             nonlocal proved
             now = instant()
             self.diary.note("checks", number)
@@ -158,7 +157,7 @@ class Worker:
                 ends = proved + int(body * 1e9)
                 while (left := (ends - instant()) / 1e9) > SLICE:
                     await asyncio.sleep(SLICE)
-                    # The clock is read first: what is left now was left from then on.
+                    # The clock is read first: the rest counts at least from then.
                     now = instant()
                     self.diary.note("valid", number, now, validity())
                 await asyncio.sleep(max(left, 0.0))
@@ -167,7 +166,7 @@ class Worker:
                 self.counters[resource].write(value)
                 self.diary.note("wrote", number)
                 prove()
-                # Before the release is sent: whoever comes after comes later.
+                # Before the release is sent: the next holder acquires later.
                 self.diary.note("ended", number, "released", proved, instant())
         except LockLostError as error:
             self.diary.note("ended", number, "lost", proved, instant(), error.reason)
@@ -176,7 +175,7 @@ class Worker:
 
     @asynccontextmanager
     async def locked(self, resource: str, ttl: int, fair: bool) -> AsyncIterator[Proof]:
-        # Whoever waits when the time is up gives up, so that a run has an end.
+        # Waits end with the run, so that the run ends.
         wait = max(200, min(self.options.patience, int(self.time_left() * 1000)))
         fenced = self.options.waiting == "named" and "fenced" in resource
         lock = self.redlock.lock(resource, ttl=ttl, wait=wait, fair=fair, fencing=fenced)
@@ -186,7 +185,7 @@ class Worker:
 
     @asynccontextmanager
     async def locked_too_short(self, resource: str, ttl: int, fair: bool) -> AsyncIterator[Proof]:
-        """Make every mistake that a holder can make: a short ttl, no extension, no look at it."""
+        """Make each mistake of a holder: a short ttl, no extension, no `ensure_valid`."""
         lock = self.redlock.lock(
             resource,
             ttl=ttl,
@@ -208,16 +207,14 @@ def _blind(lease: Lease) -> Proof:
 
 
 async def work(options: argparse.Namespace) -> None:
-    """Run the tasks; whatever the loop has to complain about is an end with an error."""
+    """Run the tasks; anything that the loop reports is an error at the end."""
     complaints: list[str] = []
     asyncio.get_running_loop().set_exception_handler(
         lambda _loop, context: complaints.append(str(context))
     )
-    # That masters come and go is no news here; asyncio's own complaints still are.
+    # Masters come and go here all the time; only asyncio's own messages matter.
     logging.getLogger("redlock_aio").addHandler(logging.NullHandler())
-    async with Redlock(
-        options.masters, max_ttl=max(options.ttl, LONG_TTL), restart_guard=options.restart_guard
-    ) as redlock:
+    async with Redlock(options.masters, max_ttl=max(options.ttl, LONG_TTL)) as redlock:
         worker = Worker(options, redlock)
         await worker.wait_for_the_start()
         async with asyncio.TaskGroup() as tasks:
@@ -231,7 +228,7 @@ async def work(options: argparse.Namespace) -> None:
 
 
 def parse() -> argparse.Namespace:
-    """Return what the test wants this worker to do."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--masters", nargs="+", required=True)
     parser.add_argument("--diary", type=Path, required=True)
@@ -244,7 +241,6 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--shortest", type=float, required=True)
     parser.add_argument("--longest", type=float, required=True)
     parser.add_argument("--guard", choices=("lock", "none", "short"), required=True)
-    parser.add_argument("--restart-guard", choices=("auto", "off"), default="auto")
     parser.add_argument("--waiting", choices=("plain", "fair", "mixed", "named"), required=True)
     parser.add_argument("--patience", type=int, required=True)
     parser.add_argument("--long", action="store_true")
