@@ -53,7 +53,7 @@ class FencingCounter:
         )  # fmt: skip
 
     def __repr__(self) -> str:
-        return f"<Counter {self.keys!r}>"
+        return f"<FencingCounter {self.keys!r}>"
 
     @property
     def lead(self) -> int:

@@ -50,6 +50,18 @@ def test_a_majority_of_grants_is_valid_for_as_long_as_its_oldest() -> None:
 
 
 @pytest.mark.promise("S1")
+def test_grants_make_a_majority_only_if_they_were_given_within_a_short_time() -> None:
+    """Between an early and a late one the lock may have been released by force."""
+    waiter = Ticket(3)
+    for master, sent in ((0, 1.0), (1, 5.0)):
+        number = waiter.ask(master, sent)
+        waiter.on_reply(master, number, GRANTED, done=sent + 0.01)
+    assert waiter.until(10_000, factor=FACTOR, within=1.0) == 0.0
+    waiter.on_reply(2, waiter.ask(2, 5.1), GRANTED, done=5.11)
+    assert waiter.until(10_000, factor=FACTOR, within=1.0) == pytest.approx(5.0 + 10 - 0.102)
+
+
+@pytest.mark.promise("S1")
 def test_a_grant_counts_from_the_request_that_was_answered() -> None:
     waiter = Ticket(1)
     waiter.on_reply(0, waiter.ask(0, 1.0), GRANTED)

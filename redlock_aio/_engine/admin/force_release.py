@@ -92,7 +92,7 @@ class ForcedRelease:
         self._grace = revocation.grace(CHECK_AFTER, CHECK_INTERVAL, masters.master_timeout)
 
     def __repr__(self) -> str:
-        return f"<Eviction from {self._resource!r}>"
+        return f"<ForcedRelease from {self._resource!r}>"
 
     @property
     def _lives(self) -> int:
