@@ -1,10 +1,11 @@
-"""Functions under a lock: their names, their checks, what comes out of their calls."""
+"""Decorated functions: the names they lock, the checks, the results of their calls."""
 
 # ruff: noqa: ARG001, ARG004 - what a locked function is given goes into its name
 
 import asyncio
 import functools
 import inspect
+import itertools
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any, get_type_hints
@@ -24,18 +25,18 @@ from redlock_aio._api.templates import Names, Template
 from redlock_aio.testing import FakeMaster
 
 from .cancelling import When, every_place
-from .kit import LATENCY, hang, keys, now, occupy, resume
+from .kit import LATENCY, hang, now, occupy, resume
 
 
 def held(masters: list[FakeMaster]) -> set[str]:
-    """What is locked now, on all masters alike."""
+    """Return the names that are locked on all masters."""
     first, *others = [set(master.keys) for master in masters]
     assert all(each == first for each in others)
     return first
 
 
 def unused() -> Redlock:
-    """A manager that would say so if anything were sent."""
+    """Return a manager whose repr would change if anything were sent."""
     return Redlock([FakeMaster() for _ in range(3)])
 
 
@@ -44,7 +45,7 @@ def is_unused(redlock: Redlock) -> bool:
 
 
 class Recorder(Decorating):
-    """An engine that notes with what locks are made, and says whose names they have."""
+    """A manager that records the names and options of its locks."""
 
     def __init__(self, redlock: Redlock) -> None:
         self._redlock = redlock
@@ -63,42 +64,29 @@ class Customer:
         return f"<{self.name}>"
 
 
-# What is locked.
+# Names
 
 
 @pytest.mark.promise("S1")
-async def test_a_call_runs_under_the_lock_and_gives_it_back(
+async def test_each_call_acquires_and_releases_the_lock_of_its_name(
     redlock: Redlock, masters: list[FakeMaster]
 ) -> None:
-    @redlock.locked("invoice:{invoice_id}", ttl=5_000)
-    async def send(invoice_id: int) -> str:
-        assert held(masters) == {f"invoice:{invoice_id}"}
-        assert all(4_000 < master.pttl(f"invoice:{invoice_id}") <= 5_000 for master in masters)
-        assert await redlock.lock(f"invoice:{invoice_id}").try_acquire() is None
-        return f"sent {invoice_id}"
+    inside: list[int] = []
 
-    assert await send(42) == "sent 42"
-    assert await send(invoice_id=43) == "sent 43"
-    assert held(masters) == set()
-
-
-@pytest.mark.promise("S1")
-async def test_calls_of_one_name_follow_each_other_and_others_do_not_wait(
-    redlock: Redlock,
-) -> None:
-    inside: list[str] = []
-
-    @redlock.locked("r:{name}")
-    async def work(name: str) -> None:
-        assert name not in inside
-        inside.append(name)
+    @redlock.locked("r:{number}", ttl=5_000)
+    async def work(number: int) -> str:
+        assert number not in inside
+        inside.append(number)
         await asyncio.sleep(1)
-        inside.remove(name)
+        assert all(3_990 < master.pttl(f"r:{number}") <= 5_000 for master in masters)
+        inside.remove(number)
+        return f"done {number}"
 
     began = now()
-    await asyncio.gather(work("a"), work("b"))
+    assert list(await asyncio.gather(work(1), work(number=2))) == ["done 1", "done 2"]
     assert now() - began == pytest.approx(1 + 2 * LATENCY)
-    await asyncio.gather(work("a"), work("a"))
+    assert held(masters) == set()
+    await asyncio.gather(work(1), work(1))
     assert now() - began > 3
 
 
@@ -114,7 +102,7 @@ async def test_calls_of_one_name_follow_each_other_and_others_do_not_wait(
         ("{items[1]}", "y"),
         ("{args[0]}-{args[1]}", "p-q"),
         ("{only}", "default"),
-        ("{kwargs[color]}", "red"),
+        ("{kwargs[function]}{kwargs[self]}", "red"),
         ("{{{number}}}", "{7}"),
         ("{number}:{number}", "7:7"),
         ("job {{1}}", "job {1}"),
@@ -136,28 +124,8 @@ async def test_a_template_is_filled_from_the_arguments(
         return number, customer, items, args, only, kwargs
 
     ada = Customer("ada")
-    got = await work(7, ada, ["x", "y"], "p", "q", color="red")
-    assert got == (7, ada, ["x", "y"], ("p", "q"), "default", {"color": "red"})
-
-
-async def test_what_a_call_leaves_out_counts_as_its_default(
-    redlock: Redlock, masters: list[FakeMaster]
-) -> None:
-    @redlock.locked("{a}-{b}-{c}-{args}-{kwargs}")
-    async def work(a: int, b: str = "b", *args: int, c: str = "c", **kwargs: int) -> set[str]:
-        return held(masters)
-
-    assert await work(1) == {"1-b-c-()-{}"}
-    assert await work(1, c="x", b="y") == {"1-y-x-()-{}"}
-    assert await work(1, "y", 2, d=3) == {"1-y-c-(2,)-{'d': 3}"}
-
-
-async def test_parameters_may_have_any_name(redlock: Redlock, masters: list[FakeMaster]) -> None:
-    @redlock.locked("{self} {redlock} {args} {function}")
-    async def work(self: int, redlock: int, args: int, /, function: int) -> set[str]:
-        return held(masters)
-
-    assert await work(1, 2, 3, function=4) == {"1 2 3 4"}
+    got = await work(7, ada, ["x", "y"], "p", "q", function="r", self="ed")
+    assert got == (7, ada, ["x", "y"], ("p", "q"), "default", {"function": "r", "self": "ed"})
 
 
 @pytest.mark.parametrize("skip_if_locked", [False, True])
@@ -210,16 +178,7 @@ async def test_methods_of_each_kind(redlock: Redlock, masters: list[FakeMaster])
     assert await partial() == (account, 3, {"account:ada", "partial:3"})
 
 
-async def test_decorators_can_be_stacked(redlock: Redlock, masters: list[FakeMaster]) -> None:
-    @redlock.locked("outer:{x}")
-    @redlock.locked("inner:{x}")
-    async def work(x: int) -> set[str]:
-        return held(masters)
-
-    assert await work(1) == {"outer:1", "inner:1"}
-
-
-def test_the_function_looks_as_it_did() -> None:
+def test_a_decorated_function_keeps_its_name_and_signature() -> None:
     async def send(invoice_id: int, *, urgent: bool = False) -> str:
         """Send it."""
         raise NotImplementedError
@@ -240,70 +199,59 @@ def test_the_function_looks_as_it_did() -> None:
     assert is_unused(redlock)
 
 
-# What is refused when a function is decorated.
+# Checks when a function is decorated
 
 
 async def function(x: Any, items: list[int]) -> None:
-    """Stand for those who decorate."""
+    """Do nothing: it is decorated."""
 
 
-@pytest.mark.parametrize(
-    ("template", "root"),
-    [
-        ("r:{y}", "y"),
-        ("r:{x}:{y.x}", "y"),
-        ("{y[x]}", "y"),
-        ("{ x}", " x"),
-        ("{x }", "x "),
-        ("{}", ""),
-        ("{.x}", ""),
-        ("{0}", "0"),
-        ("{0.x}", "0"),
-        ("{1[0]}", "1"),
-        ("{x}{self}", "self"),
-    ],
-)
-def test_a_field_must_be_a_parameter(template: str, root: str) -> None:
-    redlock = unused()
-    with pytest.raises(ValueError) as caught:
-        redlock.locked(template)(function)
-    assert str(caught.value) == (
-        f"template {template!r} has a field {root!r}, which is no parameter of function(x, items)"
-    )
+FIELDS = {
+    "r:{y}": "y", "r:{x}:{y.x}": "y", "{y[x]}": "y", "{ x}": " x", "{x }": "x ", "{}": "",
+    "{.x}": "", "{0.x}": "0", "{1[0]}": "1", "{x}{self}": "self",
+}  # fmt: skip
+"""Templates with a field that is no parameter."""
+
+BROKEN = {
+    "{x": "expected '}'",
+    "x}": "Single '}'",
+    "{": "Single '{'",
+    "{x.}": "Empty attribute",
+    "{items[]}": "Empty attribute",
+    "{items[0}": "expected '}'",
+    "{items[0]x}": r"Only '\.' or '\['",
+    "{x!z}": "conversion",
+    "{x!r:d}": "format code 'd'",
+    "{x:{items}}": "'x' has another one within",
+    "{x:{}}": "'x' has another one within",
+    "{x:>{items[0]}}": "'x' has another one within",
+}
+"""Templates that are malformed, and what the error says of them."""
 
 
-@pytest.mark.parametrize(
-    ("template", "why"),
-    [
-        ("{x", "expected '}'"),
-        ("x}", "Single '}'"),
-        ("{", "Single '{'"),
-        ("{x.}", "Empty attribute"),
-        ("{items[]}", "Empty attribute"),
-        ("{items[0}", "expected '}'"),
-        ("{items[0]x}", r"Only '\.' or '\['"),
-        ("{x!z}", "conversion"),
-        ("{x!}", "unmatched"),
-        ("{x!r:d}", "format code 'd'"),
-        ("{x:{items}}", "'x' has another one within"),
-        ("{x:{}}", "'x' has another one within"),
-        ("{x:>{items[0]}}", "'x' has another one within"),
-        ("{x:{y}}", "'x' has another one within"),
-    ],
-)
-def test_a_broken_template_is_refused(template: str, why: str) -> None:
-    redlock = unused()
-    with pytest.raises(ValueError, match=why) as caught:
-        redlock.locked(template)(function)
-    assert str(caught.value).startswith(f"template {template!r} is broken: ")
+def test_a_template_is_checked_when_a_function_is_decorated() -> None:
+    for template, root in FIELDS.items():
+        with pytest.raises(ValueError) as caught:
+            unused().locked(template)(function)
+        why = f"template {template!r} has a field {root!r}, which is no parameter of"
+        assert str(caught.value) == f"{why} function(x, items)"
+    for template, why in BROKEN.items():
+        with pytest.raises(ValueError, match=why) as caught:
+            unused().locked(template)(function)
+        assert str(caught.value).startswith(f"template {template!r} is broken: ")
+    for template in ("", "a\nb", "redlock_aio:x", "x" * 513, "redlock_aio:{{x}}"):
+        with pytest.raises(ValueError, match="resource must"):
+            unused().locked(template)
 
 
-@pytest.mark.parametrize(
-    "template",
-    ["{x.a.b[c][0]!r:>9}", "{x.__class__.__name__}", "{x.__doc__.a:%Y-%m}", "{x!a}", "{x!s:4}"],
-)
-def test_what_only_arguments_can_tell_is_left_to_the_call(template: str) -> None:
-    assert unused().locked(template)(function) is not None
+def test_a_template_that_only_arguments_can_refuse_is_accepted() -> None:
+    for template in (
+        "{x.a.b[c][0]!r:>9}",
+        "{x.__class__.__name__}",
+        "{x.__doc__.a:%Y-%m}",
+        "{x!a}",
+    ):
+        assert unused().locked(template)(function) is not None
 
 
 def test_templates_must_be_there_and_be_strings() -> None:
@@ -358,11 +306,8 @@ def test_only_async_functions_are_decorated(thing: Any, what: str) -> None:
         assert str(caught.value) == f"locked() decorates an 'async def' function, not {what}"
 
 
-@pytest.mark.parametrize("template", ["r", "{x}"])
-@pytest.mark.parametrize("skip_if_locked", [False, True])
-@pytest.mark.parametrize(
-    ("options", "kind", "why"),
-    [
+def test_a_bad_option_is_refused_when_a_function_is_decorated() -> None:
+    wrongs: list[tuple[dict[str, Any], type[Exception], str]] = [
         ({"nonsense": 1}, TypeError, "nonsense"),
         ({"ttl": 1.5}, TypeError, "ttl must be"),
         ({"ttl": 0}, ValueError, "ttl must be"),
@@ -370,34 +315,21 @@ def test_only_async_functions_are_decorated(thing: Any, what: str) -> None:
         ({"wait": False}, TypeError, "wait must"),
         ({"on_lost": "shrug"}, ValueError, "on_lost must be"),
         ({"retry": 5}, TypeError, "retry must be"),
-    ],
-)
-def test_a_bad_option_is_refused_at_once(
-    template: str, skip_if_locked: bool, options: dict[str, Any], kind: type[Exception], why: str
-) -> None:
-    with pytest.raises(kind, match=why):
-        unused().locked(template, skip_if_locked=skip_if_locked, **options)
+    ]
+    for template, skip in itertools.product(["r", "{x}"], [False, True]):
+        for options, kind, why in wrongs:
+            with pytest.raises(kind, match=why):
+                unused().locked(template, skip_if_locked=skip, **options)
+    locked: Any = unused().locked
+    for wait in (None, 1, 5_000, timedelta(seconds=1)):
+        with pytest.raises(ValueError, match="wait must be 0 with skip_if_locked=True, not"):
+            locked("r", skip_if_locked=True, wait=wait)
+    for value in (1, None, "yes"):
+        with pytest.raises(TypeError, match="skip_if_locked must be a bool"):
+            locked("r", skip_if_locked=value)
 
 
-@pytest.mark.parametrize("template", ["", "a\nb", "redlock_aio:x", "x" * 513, "redlock_aio:{{x}}"])
-def test_a_name_without_fields_is_checked_at_once(template: str) -> None:
-    with pytest.raises(ValueError, match="resource must"):
-        unused().locked(template)
-
-
-@pytest.mark.parametrize("wait", [None, 1, 5_000, timedelta(seconds=1)])
-def test_who_skips_does_not_wait(wait: int | timedelta | None) -> None:
-    with pytest.raises(ValueError, match="wait must be 0 with skip_if_locked=True, not"):
-        unused().locked("r", skip_if_locked=True, wait=wait)
-
-
-@pytest.mark.parametrize("skip_if_locked", [1, None, "yes"])
-def test_skip_if_locked_is_a_bool(skip_if_locked: Any) -> None:
-    with pytest.raises(TypeError, match="skip_if_locked must be a bool"):
-        unused().locked("r", skip_if_locked=skip_if_locked)
-
-
-def test_its_options_are_those_of_a_lock() -> None:
+def test_the_options_are_those_of_a_lock() -> None:
     parameters = inspect.signature(Redlock.lock).parameters.values()
     hints = get_type_hints(Redlock.lock)
     assert get_type_hints(LockArguments) == {
@@ -408,13 +340,7 @@ def test_its_options_are_those_of_a_lock() -> None:
     assert not LockArguments.__required_keys__
 
 
-def test_its_text_says_what_a_cancellation_does() -> None:
-    said = inspect.getdoc(Redlock.locked) or ""
-    for section in ("Args:", "Raises:", "Cancellation:"):
-        assert section in said
-
-
-# What is refused when a function is called.
+# Checks of a call
 
 
 @pytest.mark.parametrize("template", ["r", "{x}"])
@@ -526,7 +452,7 @@ class Odd:
         ("{x.broken}", Odd(), ZeroDivisionError),
     ],
 )
-async def test_what_filling_a_template_raises_says_which(
+async def test_an_error_while_a_template_is_filled_names_it(
     template: str, value: object, kind: type[Exception]
 ) -> None:
     redlock = unused()
@@ -543,26 +469,26 @@ async def test_what_filling_a_template_raises_says_which(
     assert is_unused(redlock)
 
 
-@pytest.mark.parametrize("name", ["", "a\nb", "redlock_aio:x", "x" * 513])
-async def test_a_filled_name_must_be_a_resource(name: str) -> None:
+async def test_a_filled_template_must_be_a_valid_name() -> None:
     redlock = unused()
 
     @redlock.locked("{name}")
     async def work(name: str) -> None:
         pytest.fail("it was called")
 
-    with pytest.raises(ValueError, match="resource must"):
-        await work(name)
+    for name in ("", "a\nb", "redlock_aio:x", "x" * 513):
+        with pytest.raises(ValueError, match="resource must"):
+            await work(name)
     assert is_unused(redlock)
 
 
-# What comes out of a call.
+# Results
 
 
-async def test_what_the_function_raises_comes_out_and_frees_the_lock(
+async def test_an_exception_of_the_function_comes_out_and_the_lock_is_released(
     redlock: Redlock, masters: list[FakeMaster]
 ) -> None:
-    @redlock.locked("r")
+    @redlock.locked("r", wait=timedelta(seconds=1))
     async def work() -> None:
         raise KeyError("mine")
 
@@ -570,15 +496,7 @@ async def test_what_the_function_raises_comes_out_and_frees_the_lock(
         await work()
     await asyncio.sleep(LATENCY)
     assert held(masters) == set()
-
-
-async def test_a_call_gives_up_after_its_wait(redlock: Redlock, masters: list[FakeMaster]) -> None:
     occupy(masters)
-
-    @redlock.locked("r", wait=timedelta(seconds=1))
-    async def work() -> None:
-        pytest.fail("it was called")
-
     began = now()
     with pytest.raises(LockNotAcquiredError):
         await work()
@@ -606,9 +524,10 @@ async def test_a_lost_lock_cancels_the_function(
     resume(masters)
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("skip_if_locked", [False, True])
 @pytest.mark.parametrize("when", ["waiting", "answered"])
-@pytest.mark.parametrize("hung", range(3))
+@pytest.mark.parametrize("hung", [0, 2])
 @pytest.mark.promise("S3")
 async def test_nothing_stays_wherever_a_call_is_cancelled(
     redlock: Redlock, masters: list[FakeMaster], hung: int, when: When, skip_if_locked: bool
@@ -630,23 +549,12 @@ async def test_nothing_stays_wherever_a_call_is_cancelled(
     assert "0 leases" in repr(redlock)
 
 
-async def test_a_cancellation_comes_out_as_one(redlock: Redlock) -> None:
-    @redlock.locked("r")
-    async def work() -> None:
-        await asyncio.sleep(60)
-
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(1):
-            await work()
-    task = asyncio.current_task()
-    assert task is not None
-    assert not task.cancelling()
+# Skipping
 
 
-# What is skipped.
-
-
-async def test_of_several_jobs_one_runs(redlock: Redlock, masters: list[FakeMaster]) -> None:
+async def test_of_several_calls_at_once_one_runs_and_the_others_skip(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
     ran: list[int] = []
 
     async def job(number: int) -> str:
@@ -669,7 +577,7 @@ async def test_of_several_jobs_one_runs(redlock: Redlock, masters: list[FakeMast
 
 
 @pytest.mark.parametrize("wait", [0, timedelta(0)])
-async def test_a_skip_makes_one_attempt_whatever_the_retry(
+async def test_a_call_skips_after_one_attempt_if_the_holder_is_known(
     redlock: Redlock, masters: list[FakeMaster], wait: int | timedelta
 ) -> None:
     occupy(masters, "job", ttl=5)
@@ -684,7 +592,9 @@ async def test_a_skip_makes_one_attempt_whatever_the_retry(
 
 
 @pytest.mark.parametrize("whose", ["manager", "lock"])
-async def test_a_skip_is_repeated_as_the_retry_says(masters: list[FakeMaster], whose: str) -> None:
+async def test_split_votes_are_repeated_as_the_retry_says(
+    masters: list[FakeMaster], whose: str
+) -> None:
     retry = Retry(min_delay=1_000, max_delay=1_000, attempts=3)
     for master, value in zip(masters, ["x", "x", "y", "y", "z"], strict=True):
         master.set("job", value)
@@ -701,7 +611,7 @@ async def test_a_skip_is_repeated_as_the_retry_says(masters: list[FakeMaster], w
         assert now() - began == pytest.approx(2.0, abs=0.05), "three attempts, two delays"
 
 
-async def test_nobody_skips_for_votes_that_are_split(
+async def test_a_call_does_not_skip_for_votes_that_are_split(
     redlock: Redlock, masters: list[FakeMaster]
 ) -> None:
     for master, value in zip(masters, ["x", "x", "y", "y", "z"], strict=True):
@@ -722,7 +632,7 @@ async def test_nobody_skips_for_votes_that_are_split(
     assert now() - began < 3
 
 
-async def test_too_few_masters_are_no_reason_to_skip(
+async def test_a_call_does_not_skip_without_a_quorum(
     redlock: Redlock, masters: list[FakeMaster]
 ) -> None:
     @redlock.locked("job", skip_if_locked=True)
@@ -738,7 +648,7 @@ async def test_too_few_masters_are_no_reason_to_skip(
 
 
 @pytest.mark.parametrize("kind", [LockNotAcquiredError, QuorumUnavailableError])
-async def test_a_lock_that_the_job_does_not_get_is_no_skip(
+async def test_a_lock_that_the_function_does_not_acquire_is_no_skip(
     redlock: Redlock, masters: list[FakeMaster], kind: type[LockNotAcquiredError]
 ) -> None:
     occupy(masters, "inner")
@@ -757,17 +667,3 @@ async def test_a_lock_that_the_job_does_not_get_is_no_skip(
     resume(masters)
     await asyncio.sleep(1)
     assert held(masters) == {"inner"}
-
-
-async def test_a_skipped_call_leaves_nothing_behind(
-    redlock: Redlock, masters: list[FakeMaster]
-) -> None:
-    occupy(masters[:3], "job")
-
-    @redlock.locked("job", skip_if_locked=True)
-    async def job() -> str:
-        return "done"
-
-    assert await job() is None
-    await asyncio.sleep(1)
-    assert keys(masters) == [{"job": "theirs"}] * 3 + [{}] * 2
