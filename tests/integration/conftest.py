@@ -56,14 +56,14 @@ async def other(masters: list[RealMaster]) -> AsyncIterator[Redlock]:
 
 
 @pytest.fixture
-def soon_deaf(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stop listening soon when nobody waits, not after a second, which many tests wait for."""
+def quick_unsubscribe(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unsubscribe 0.2 s after the last waiter has left, not a second, which many tests wait for."""
     monkeypatch.setattr(fair_queue, "IDLE", 0.2)
 
 
 @pytest.fixture
-def seldom_beats(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Set heartbeats 20 s apart, so that a fair waiter with the lock earlier was woken."""
+def rare_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Set heartbeats 20 s apart: a fair waiter that acquires earlier was notified."""
     monkeypatch.setattr(fair_ticket, "HEARTBEAT", 20.0)
     monkeypatch.setattr(fair_ticket, "LIVES", 60_000)
     monkeypatch.setattr(fair_ticket, "UNREACHED", 40.0)

@@ -1,4 +1,4 @@
-"""What the tests ask of real masters, and how they wait for it."""
+"""What integration tests share: kinds of locks, requests to real masters, and waiting."""
 
 import asyncio
 import contextlib
@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any, Protocol
 
+import pytest
 import redis
 
 from redlock_aio import Lease, Redlock, Retry
@@ -24,18 +25,23 @@ masters cost their time-out pass a smaller one.
 
 AT_ONCE = 8.0
 """
-Seconds within which something happens that is not waited for, on the slowest machine.
+Seconds within which a notification arrives and is acted on, on the slowest machine.
 
-A test that asserts it makes what would happen without the wake-up, the reply or the call much
-slower than that: by `SELDOM`, or by the fixture `seldom_beats`.
+A test that asserts it makes everything but the notification much slower: by `SELDOM`, or by
+the fixture `rare_heartbeats`.
 """
 
 SELDOM = Retry(min_delay=20_000, max_delay=20_000)
-"""Who waits like this and is soon done has been woken."""
+"""A waiter that retries so seldom and is soon done was notified."""
+
+KINDS: list[dict[str, Any]] = [
+    {}, {"fencing": True}, {"fair": True}, {"fair": True, "fencing": True},
+]  # fmt: skip
+KIND = pytest.mark.parametrize("options", KINDS, ids=["plain", "fenced", "fair", "fair and fenced"])
 
 
 class RealMaster(Protocol):
-    """A server that a test can hurt: a process or a container."""
+    """A server that a test can pause, kill or cut off: a process or a container."""
 
     @property
     def url(self) -> str: ...
@@ -51,30 +57,30 @@ class RealMaster(Protocol):
 
 
 class Reachable(Protocol):
-    """What has an address."""
+    """A server, or a proxy before it."""
 
     @property
     def url(self) -> str: ...
 
 
 def urls(masters: Iterable[Reachable]) -> list[str]:
-    """Return where the masters are."""
+    """Return the URLs of the masters."""
     return [master.url for master in masters]
 
 
 def call(master: RealMaster, *command: object) -> Any:
-    """Return what one master answers to *command*, as a stranger would ask it."""
+    """Return the reply of one master to *command*, on a connection of its own."""
     with contextlib.closing(master.client()) as client:
         return client.execute_command(*command)
 
 
 def values(masters: Iterable[RealMaster], key: str) -> list[str | None]:
-    """Return what each master has under *key*."""
+    """Return the value of *key* on each master."""
     return [call(master, "GET", key) for master in masters]
 
 
 def pttls(masters: Iterable[RealMaster], key: str) -> list[int]:
-    """Return how many ms *key* has left on each master; -1 for ever, -2 if it is not there."""
+    """Return the ttl of *key* on each master, in ms; -1 without an end, -2 without the key."""
     return [call(master, "PTTL", key) for master in masters]
 
 
@@ -84,7 +90,7 @@ def gone(masters: Iterable[RealMaster], key: str) -> bool:
 
 
 def put(masters: Iterable[RealMaster], key: str, ttl: int | None = None) -> None:
-    """Let somebody else have *key* on the masters."""
+    """Lock *key* on the masters for another client."""
     for master in masters:
         call(master, "SET", key, "somebody else", *(("PX", ttl) if ttl else ()))
 
@@ -110,53 +116,71 @@ def up(redlock: Redlock) -> int:
 
 
 def detail(redlock: Redlock, number: int) -> str:
-    """Return why one master has no vote."""
+    """Return why one master has no vote; empty if it has one."""
     master = redlock._opener.session().links[number]
     return "" if master.up else f"{master._no_reply.answer.name} {master._no_reply.detail}"
 
 
 def line(redlock: Redlock, name: str = "r") -> LocalQueue:
-    """Return who wants *name* in a manager that has been used."""
+    """Return the local queue of *name* in a manager that has been used."""
     return redlock._opener.session().local_queues.of(Mutex(name.encode()))
 
 
 def listens(redlock: Redlock, name: str = "r") -> bool:
-    """Return whether a task waits for *name*, and all masters have said what is in its way."""
+    """Return whether a plain waiter for *name* has subscribed to its key on all masters."""
     watch = line(redlock, name).watcher
     return isinstance(watch, Watch) and watch.complete
 
 
 def queued(masters: Iterable[RealMaster], name: str = "r") -> list[int]:
-    """Return how many wait in the queue for *name* on each master."""
+    """Return the length of the fair queue of *name* on each master."""
     return [call(master, "ZCARD", f"redlock_aio:queue:{{{name}}}") for master in masters]
 
 
 MARKER = "redlock_aio:marker"
+PERMANENT = (MARKER, "redlock_aio:masters:", "redlock_aio:fence:")
+"""Keys that stay when no lock is held: markers, declared sets of masters, fencing counters."""
 
 
-def own_keys(masters: Iterable[RealMaster]) -> list[str]:
-    """Return what there is on any master besides locks: queues, and channels to be woken on."""
+def leftovers(masters: Iterable[RealMaster]) -> list[str]:
+    """Return the locks, queues and channels of notifications that are on any master."""
     found = []
     for master in masters:
-        keys = call(master, "KEYS", "redlock_aio:*")
-        found += [key for key in keys if not key.startswith((MARKER, "redlock_aio:masters:"))]
+        found += [key for key in call(master, "KEYS", "*") if not key.startswith(PERMANENT)]
         found += call(master, "PUBSUB", "CHANNELS", "*")
     return found
 
 
+async def nothing_is_left(masters: Iterable[RealMaster], within: float = 20.0) -> None:
+    """Wait until no lock, queue or channel is left; keys that expire must not be waited for."""
+    await until(lambda: not leftovers(masters), within, "nothing is left")
+
+
 async def heard(redlock: Redlock) -> None:
-    """Wait until the masters have answered all that was sent so far."""
+    """Wait until the masters have replied to all that was sent so far."""
     redlock._opener.session().masters.flush()
     answers = [answer for master in redlock._opener.session().links if (answer := master.drained())]
     async with asyncio.timeout(5):
         await asyncio.gather(*answers)
 
 
+async def subscribed(
+    redlock: Redlock, masters: Iterable[RealMaster], *, fair: bool = False, number: int = 1
+) -> None:
+    """Wait until the masters will notify the waiter for `r`, or as many in its fair queue."""
+    if fair:
+        await until(lambda: min(queued(masters)) >= number)
+    else:
+        await until(lambda: listens(redlock))
+    for _ in range(2):  # the reply to the first request brings about the subscription
+        await heard(redlock)
+
+
 @contextlib.asynccontextmanager
 async def waiting(
     redlock: Redlock, name: str = "r", **options: Any
 ) -> AsyncIterator[asyncio.Task[Lease]]:
-    """Have a task that waits, and that tries again only if it is woken; end what it gets."""
+    """Run a waiter that retries only if it is notified; end it, and the lease that it gets."""
     options.setdefault("retry", SELDOM)
     task = asyncio.create_task(redlock.lock(name, **options).acquire())
     try:
@@ -171,22 +195,22 @@ async def waiting(
 
 
 class Stopwatch:
-    """Milliseconds since it was made."""
+    """Measures the milliseconds since it was made."""
 
     def __init__(self) -> None:
         self._began = time.monotonic()
 
     @property
     def ms(self) -> float:
-        """How many there are by now."""
+        """The milliseconds until now."""
         return (time.monotonic() - self._began) * 1000
 
 
 @contextlib.asynccontextmanager
 async def connected(masters: Iterable[Reachable], **options: Any) -> AsyncIterator[Redlock]:
-    """Have a manager that is connected to all *masters*, with patience for a busy machine."""
+    """Open a manager that is connected to all *masters*, with a time-out for busy machines."""
     options.setdefault("master_timeout", TIMEOUT)
-    options.setdefault("restart_guard", "off")  # others restart and flush these servers
+    options.setdefault("restart_guard", "off")  # tests restart and flush these servers
     wanted = urls(masters)
     async with Redlock(wanted, **options) as redlock:
         await until(lambda: up(redlock) == len(wanted), what="all masters are up")

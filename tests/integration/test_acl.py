@@ -16,7 +16,7 @@ from redlock_aio._engine.hold.restoration import Restoration
 from redlock_aio._protocol.primitives import FencingCounter
 from redlock_aio.testing import EmbeddedMaster
 
-from .helpers import TIMEOUT, call, gone, listens, own_keys, put, queued, until, up, waiting
+from .helpers import TIMEOUT, call, gone, leftovers, listens, put, queued, until, up, waiting
 from .servers import process
 
 pytestmark = pytest.mark.integration
@@ -164,7 +164,7 @@ async def fair_works(url: str, master: EmbeddedMaster, patience: float = SHORT) 
                 await first.result().release()
                 await asyncio.wait([second], timeout=patience)
                 await second.result().release()
-                await until(lambda: not own_keys([master]), within=2 + patience)
+                await until(lambda: not leftovers([master]), within=2 + patience)
             if redlock._opener.session().links[0]._connection is not connection:
                 return False  # the refusal has cost it
         return gone([master], "app:r")

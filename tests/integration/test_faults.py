@@ -1,110 +1,188 @@
-"""A few masters hang, die or come back: nobody waits for them, and nothing stays on them."""
+"""Real masters hang, die, restart and forget: nobody waits for a minority, and nothing stays."""
 
 import asyncio
 import contextlib
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 
-from redlock_aio import LockLostError, LockNotAcquiredError, QuorumUnavailableError, Redlock, Retry
+from redlock_aio import (
+    LockLostError,
+    LockNotAcquiredError,
+    QuorumUnavailableError,
+    Redlock,
+    RedlockError,
+)
 from redlock_aio._transport import connection, debts
+from redlock_aio.events import Event, MasterBack, MasterLost
 
 from .helpers import (
     AT_ONCE,
+    KIND,
     RealMaster,
     Stopwatch,
     call,
     connected,
     gone,
-    pttls,
-    put,
+    nothing_is_left,
+    queued,
+    subscribed,
     until,
     up,
+    urls,
     values,
 )
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("quick_unsubscribe")]
 
 PATIENT = 20_000
-"""A master time-out that shows who waits for it: in ms, far longer than any test."""
+"""A master time-out, in ms, that is far longer than any test: nothing may wait for it."""
+
+QUICK = 200
+"""A master time-out, in ms, after which hung masters are given up soon."""
 
 
-@pytest.mark.promise("S6")
-@pytest.mark.parametrize("hung", [1, 2])
-async def test_a_hung_minority_costs_no_time(masters: list[RealMaster], hung: int) -> None:
-    """9, P3, P8b: not when acquiring, not when extending, not when releasing."""
-    async with connected(masters, master_timeout=PATIENT) as redlock:
-        for master in masters[:hung]:
-            master.pause()
-        watch = Stopwatch()
-        for _ in range(5):
-            async with redlock.lock("r", wait=0) as lease:
-                await lease.extend()
-        assert watch.ms < PATIENT / 2
-        for master in masters[:hung]:
-            master.resume()
-        await until(lambda: gone(masters, "r"))
-
-
-@pytest.mark.promise("S6")
-async def test_a_dead_minority_costs_no_time(masters: list[RealMaster]) -> None:
-    """9, C1: whatever redis-py's own retries and time-outs would make of it."""
-    async with connected(masters, master_timeout=PATIENT) as redlock:
-        masters[0].kill()
-        masters[1].kill()
-        watch = Stopwatch()
-        for _ in range(5):
-            async with redlock.lock("r", wait=0) as lease:
-                await lease.extend()
-        assert watch.ms < PATIENT / 2
-
-
-@pytest.mark.promise("S6")
-async def test_the_first_lock_does_not_wait_for_a_hung_minority(masters: list[RealMaster]) -> None:
-    """9: a manager that has never met them connects to the others and goes on."""
-    for master in masters[:2]:
+def pause(masters: list[RealMaster]) -> None:
+    """Freeze the processes of *masters*; the fixture lets them go on in the end."""
+    for master in masters:
         master.pause()
-    async with Redlock(
-        [m.url for m in masters], master_timeout=100, restart_guard="off"
-    ) as redlock:
-        watch = Stopwatch()
-        async with redlock.lock("r", wait=20_000):
-            assert watch.ms < 1000 * AT_ONCE
+
+
+def resume(masters: list[RealMaster]) -> None:
+    """Let *masters* go on; they execute what has arrived meanwhile."""
+    for master in masters:
+        master.resume()
+
+
+# A minority costs no time
+
+
+@KIND
+@pytest.mark.promise("S6")
+@pytest.mark.parametrize("fault", ["pause", "kill"])
+@pytest.mark.spread(1)
+async def test_a_hung_or_dead_minority_costs_no_time(
+    masters: list[RealMaster], options: dict[str, Any], fault: str
+) -> None:
+    """To acquire, to wait, to extend and to release; nor a manager that does not know them."""
+    async with connected(masters, master_timeout=PATIENT) as redlock:
         for master in masters[:2]:
-            master.resume()
-        await until(lambda: up(redlock) == 5)
+            getattr(master, fault)()
+        async with asyncio.timeout(PATIENT / 2_000):
+            lock = redlock.lock("r", **options)
+            for _ in range(5):
+                async with lock as lease:
+                    await lease.extend()
+                    waiter = asyncio.create_task(lock.acquire())
+                    await asyncio.sleep(0)
+                await (await waiter).release()
+            # A new manager waits for the masters for its time-out, once.
+            async with (
+                Redlock(urls(masters), master_timeout=QUICK, restart_guard="off") as newcomer,
+                newcomer.lock("r", **options),
+            ):
+                pass
+        for master in masters[:2]:
+            (master.start if fault == "kill" else master.resume)()
+        await nothing_is_left(masters)
 
 
-async def test_a_hung_majority_fails_within_the_master_time_out(
+@pytest.mark.promise("S6")
+async def test_a_lease_outlives_its_ttl_and_the_restart_of_a_minority(
     masters: list[RealMaster],
 ) -> None:
-    """8: one attempt takes one time-out, and the error says that nobody knows."""
-    async with connected(masters, master_timeout=300) as redlock:
-        for master in masters[:3]:
-            master.pause()
-        watch = Stopwatch()
-        with pytest.raises(QuorumUnavailableError, match="timed out"):
-            await redlock.lock("r", wait=0).acquire()
-        assert 290 < watch.ms < 1000 * AT_ONCE
-        for master in masters[:3]:
-            master.resume()
-        await until(lambda: gone(masters, "r"))
+    """Others are refused all the while."""
+    three = masters[:3]
+    async with connected(three) as redlock, connected(three) as other:
+        async with redlock.lock("r", ttl=1_500) as lease:
+            watch = Stopwatch()
+            # In a thread: the start of a server must not hold up the extensions.
+            restarting = asyncio.create_task(asyncio.to_thread(three[0].restart))
+            while watch.ms < 3_400:
+                assert await other.lock("r").try_acquire() is None
+                assert lease.valid
+                await asyncio.sleep(0.05)
+            await restarting
+            await until(lambda: values(three, "r") == [lease.token] * 3)
+        async with other.lock("r", wait=5_000):
+            pass
 
 
+# Masters that hang are cleaned when they answer again
+
+Hang = Callable[[Redlock, list[RealMaster], dict[str, Any]], Awaitable[None]]
+
+
+async def failed(redlock: Redlock, masters: list[RealMaster], options: dict[str, Any]) -> None:
+    """Fail twice to acquire."""
+    pause(masters[:3])
+    for _ in range(2):
+        with pytest.raises(QuorumUnavailableError):
+            await redlock.lock("r", ttl=60_000, wait=0, **options).acquire()
+
+
+async def cancelled(redlock: Redlock, masters: list[RealMaster], options: dict[str, Any]) -> None:
+    """Cancel an acquisition, by a time-out of the caller."""
+    pause(masters[:3])
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(redlock.lock("r", ttl=60_000, **options).acquire(), 0.15)
+
+
+async def released(redlock: Redlock, masters: list[RealMaster], options: dict[str, Any]) -> None:
+    """Release: it ends though a majority does not answer."""
+    async with redlock.lock("r", ttl=60_000, **options) as lease:
+        await until(lambda: values(masters, "r") == [lease.token] * 5)
+        pause(masters[:3])
+
+
+async def release_cancelled(
+    redlock: Redlock, masters: list[RealMaster], options: dict[str, Any]
+) -> None:
+    """Cancel a release."""
+    lease = await redlock.lock("r", ttl=60_000, **options).acquire()
+    await until(lambda: values(masters, "r") == [lease.token] * 5)
+    pause(masters[:3])
+    releasing = asyncio.create_task(lease.release())
+    await until(lambda: gone(masters[3:], "r"))
+    releasing.cancel()
+    await asyncio.wait([releasing])
+
+
+async def given_up(redlock: Redlock, masters: list[RealMaster], options: dict[str, Any]) -> None:
+    """Release when their connections have been given up."""
+    async with redlock.lock("r", ttl=60_000, **options) as lease:
+        await until(lambda: values(masters, "r") == [lease.token] * 5)
+        pause(masters[:2])
+        with contextlib.suppress(LockNotAcquiredError):
+            await lease.extend()
+        await until(lambda: up(redlock) == 3, within=20)
+
+
+async def hung_before(redlock: Redlock, masters: list[RealMaster], options: dict[str, Any]) -> None:
+    """Acquire and release after they hung; the request to acquire lies in their sockets."""
+    pause(masters[:2])
+    async with redlock.lock("r", ttl=60_000, wait=5_000, **options):
+        await until(lambda: up(redlock) == 3, within=20)
+
+
+WAYS: list[Hang] = [failed, cancelled, released, release_cancelled, given_up, hung_before]
+
+
+@KIND
 @pytest.mark.promise("S3")
-async def test_hung_masters_of_a_failed_attempt_are_cleaned_when_they_answer(
-    masters: list[RealMaster],
+@pytest.mark.parametrize("way", WAYS, ids=[way.__name__ for way in WAYS])
+@pytest.mark.spread(1)
+async def test_hung_masters_are_cleaned_when_they_answer_again(
+    masters: list[RealMaster], options: dict[str, Any], way: Hang
 ) -> None:
-    """12, N6: what the SET does there that lay in wait, the release behind it undoes."""
-    async with connected(masters, master_timeout=100) as redlock:
-        for master in masters[:3]:
-            master.pause()
-        for _ in range(3):
-            with pytest.raises(QuorumUnavailableError):
-                await redlock.lock("r", ttl=60_000, wait=0).acquire()
-        for master in masters[:3]:
-            master.resume()
-        await until(lambda: gone(masters, "r"))
-        async with redlock.lock("r", wait=5_000):
+    async with connected(masters, master_timeout=QUICK) as redlock:
+        async with asyncio.timeout(30):
+            await way(redlock, masters, options)
+        resume(masters)
+        await until(lambda: up(redlock) == 5)
+        await nothing_is_left(masters)
+        async with redlock.lock("r", wait=5_000, **options):
             pass
 
 
@@ -135,148 +213,96 @@ async def test_no_key_stays_on_a_master_that_hung_under_load(
         working = False
         await asyncio.gather(*tasks)
         await until(lambda: up(redlock) == 3)
-        await until(lambda: not any(call(m, "DBSIZE") for m in masters[:3]), what="no key is left")
-        await until(lambda: not any(master.debts for master in redlock._opener.session().links))
+        await nothing_is_left(masters[:3])
+        await until(lambda: not any(master.debts for master in redlock.statistics().masters))
 
 
+@KIND
 @pytest.mark.promise("S3")
-async def test_condemned_masters_are_cleaned_when_they_answer(masters: list[RealMaster]) -> None:
-    """12: also when their connections were given up long before."""
-    async with connected(masters, master_timeout=50) as redlock:
-        async with redlock.lock("r", ttl=60_000):
-            await until(lambda: all(values(masters, "r")))
-            masters[0].pause()
-            masters[1].pause()
-        # Nobody asks them anything now but to forget the lock.
-        await until(lambda: up(redlock) == 3, what="both are given up")
-        masters[0].resume()
-        masters[1].resume()
-        await until(lambda: gone(masters, "r"))
-
-
-@pytest.mark.promise("S3")
-async def test_an_acquisition_that_is_cancelled_with_hung_masters_leaves_nothing(
-    masters: list[RealMaster],
+async def test_closing_ends_leases_and_waits_although_masters_hang(
+    masters: list[RealMaster], options: dict[str, Any]
 ) -> None:
-    """28, P1, P5, R6: on the healthy masters at once, on the others when they are back."""
-    async with connected(masters, master_timeout=PATIENT) as redlock:
+    """The body is cancelled, waiters fail, and nothing stays open or locked."""
+    entered = asyncio.Event()
+
+    async def hold(redlock: Redlock) -> None:
+        async with redlock.lock("r", ttl=60_000, **options):
+            entered.set()
+            await asyncio.sleep(60)
+
+    async with asyncio.timeout(20):
+        async with connected(masters, master_timeout=QUICK) as redlock:
+            holder = asyncio.create_task(hold(redlock))
+            await entered.wait()
+            lock = redlock.lock("r", **options)
+            waiters = [asyncio.create_task(lock.acquire()) for _ in range(5)]
+            await asyncio.sleep(0.05)
+            pause(masters[:2])
+        with pytest.raises(LockLostError, match="closed"):
+            await holder
+        await asyncio.wait(waiters)
+    for waiter in waiters:
+        assert type(waiter.exception()) is RedlockError
+        assert "closed" in str(waiter.exception())
+    resume(masters)
+    await nothing_is_left(masters)
+    await until(lambda: all(len(call(master, "CLIENT LIST")) == 1 for master in masters))
+
+
+# Outages and restarts
+
+
+async def test_a_lock_waits_through_an_outage_of_a_majority(masters: list[RealMaster]) -> None:
+    """Its wait covers masters that are away; when they are back they vote as before."""
+    events: list[Event] = []
+    async with connected(masters, master_timeout=QUICK, listener=events.append) as redlock:
         for master in masters[:3]:
-            master.pause()
-        waiting = asyncio.create_task(redlock.lock("r", ttl=60_000).acquire())
-        await until(lambda: all(values(masters[3:], "r")))
-        waiting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await waiting
-        await until(lambda: gone(masters[3:], "r"))
-        for master in masters[:3]:
-            master.resume()
-        await until(lambda: all(not m.pending for m in redlock._opener.session().links))
-        assert gone(masters, "r")
-
-
-@pytest.mark.promise("S3")
-async def test_a_wait_for_that_runs_out_with_a_hung_majority_leaves_nothing(
-    masters: list[RealMaster],
-) -> None:
-    """28: asyncio's own time-out is a cancellation like any other."""
-    async with connected(masters, master_timeout=PATIENT) as redlock:
-        for master in masters[:3]:
-            master.pause()
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(redlock.lock("r", ttl=60_000).acquire(), 0.1)
-        for master in masters[:3]:
-            master.resume()
-        await until(lambda: all(not m.pending for m in redlock._opener.session().links))
-        assert gone(masters, "r")
-
-
-async def test_garbage_of_one_who_goes_is_no_obstacle_the_second_time(
-    redlock: Redlock, masters: list[RealMaster]
-) -> None:
-    """13: a foreign value on a majority that vanishes lets the next attempt win."""
-    put(masters[:3], "r")
-    waiting = asyncio.create_task(redlock.lock("r", wait=30_000).acquire())
-    await until(lambda: any("evalsha" in str(call(m, "INFO", "commandstats")) for m in masters))
-    assert not waiting.done()
-    call(masters[0], "DEL", "r")
-    lease = await waiting
-    await lease.release()
-    assert values(masters[1:3], "r") == ["somebody else"] * 2
-
-
-async def test_own_keys_are_no_obstacle_when_others_become_free(
-    redlock: Redlock, masters: list[RealMaster]
-) -> None:
-    """16, N2: of three masters one is free, one becomes free, one stays held."""
-    put(masters[2:], "r")
-    waiting = asyncio.create_task(redlock.lock("r", wait=30_000).acquire())
-    await until(lambda: any("evalsha" in str(call(m, "INFO", "commandstats")) for m in masters[:2]))
-    call(masters[2], "DEL", "r")
-    lease = await waiting
-    await lease.release()
-    await until(lambda: values(masters, "r") == [None] * 3 + ["somebody else"] * 2)
-
-
-@pytest.mark.parametrize("how", ["kill", "cut"])
-async def test_a_master_that_was_lost_votes_again(
-    redlock: Redlock, masters: list[RealMaster], how: str
-) -> None:
-    """It is dialled until it answers, and nobody has to do anything."""
-    for master in masters[:3]:
-        if how == "kill":
-            master.restart()
-        else:
-            master.cut()
-    async with redlock.lock("r", wait=30_000):
-        pass
-    await until(lambda: up(redlock) == 5)
-    async with redlock.lock("r", wait=0) as lease:
-        await until(lambda: values(masters, "r") == [lease.token] * 5)
-
-
-async def test_locks_wait_through_an_outage(masters: list[RealMaster]) -> None:
-    """5: *wait* covers masters that are away as it covers others that hold the lock."""
-    for master in masters[:3]:
-        master.kill()
-    async with Redlock(
-        [m.url for m in masters], master_timeout=200, restart_guard="off"
-    ) as redlock:
-        waiting = asyncio.create_task(redlock.lock("r", wait=20_000).acquire())
+            master.kill()
+        waiter = asyncio.create_task(redlock.lock("r", wait=30_000).acquire())
         with pytest.raises(QuorumUnavailableError):
             await redlock.lock("other", wait=200).acquire()
+        assert not waiter.done()
         for master in masters[:3]:
             master.start()
-        lease = await waiting
-        await lease.release()
-
-
-@pytest.mark.promise("S3")
-async def test_a_master_that_hung_before_the_lock_was_won_is_cleaned_after_its_release(
-    masters: list[RealMaster],
-) -> None:
-    """12: the SET that it finds waiting must not outlive the release that others had long ago."""
-    async with connected(masters, master_timeout=50) as redlock:
-        masters[0].pause()
-        async with redlock.lock("r", ttl=60_000, wait=5_000):
-            await until(lambda: up(redlock) == 4, what="it is given up")
-        masters[0].resume()
+        await (await waiter).release()
         await until(lambda: up(redlock) == 5)
-        await until(lambda: gone(masters, "r"))
-        assert pttls(masters[:1], "r") == [-2]
+        async with redlock.lock("r", wait=5_000) as lease:
+            await until(lambda: values(masters, "r") == [lease.token] * 5)
+    lost = {event.master for event in events if isinstance(event, MasterLost)}
+    back = {event.master for event in events if isinstance(event, MasterBack)}
+    assert lost == back == {url.removeprefix("redis://") for url in urls(masters[:3])}
 
 
-async def test_a_killed_connection_during_the_attempt_is_one_vote_less(
-    redlock: Redlock, masters: list[RealMaster]
+@KIND
+@pytest.mark.usefixtures("rare_heartbeats")
+async def test_scripts_that_masters_forgot_are_sent_again(
+    redlock: Redlock, other: Redlock, masters: list[RealMaster], options: dict[str, Any]
 ) -> None:
-    """9: with a majority cut off under it an attempt fails, is cleaned, and the next wins."""
-    for master in masters[:3]:
-        master.pause()
-    waiting = asyncio.create_task(redlock.lock("r", ttl=60_000, retry=Retry(attempts=1)).acquire())
-    await until(lambda: all(values(masters[3:], "r")))
-    for master in masters[:3]:
-        master.restart()
-    with pytest.raises(LockNotAcquiredError):
-        await waiting
-    await until(lambda: gone(masters, "r"))
-    async with redlock.lock("r", wait=30_000):
-        pass
+    """To acquire, to wait, to extend, to hand the lock on, to keep and to release it."""
+
+    def forget() -> None:
+        for master in masters:
+            call(master, "SCRIPT", "FLUSH")
+
+    forget()
+    async with redlock.lock("r", ttl=60_000, **options) as lease:
+        # A master that replied after the lock was won is not asked again.
+        await until(lambda: values(masters, "r").count(lease.token) >= 3)
+        forget()
+        waiter = asyncio.create_task(other.lock("r", hold_at_least=800, **options).acquire())
+        if "fair" in options:
+            await until(lambda: sorted(queued(masters))[2] == 2)
+        else:
+            await subscribed(other, masters)
+        forget()
+        async with asyncio.timeout(AT_ONCE):
+            await lease.extend(30_000)
+            forget()
+            assert (await other.inspect("r")).locked
+        forget()
+    async with asyncio.timeout(AT_ONCE):
+        theirs = await waiter
+        await until(lambda: values(masters, "r").count(theirs.token) >= 3)
+        forget()
+        await theirs.release()
+    await nothing_is_left(masters)

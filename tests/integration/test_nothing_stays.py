@@ -6,7 +6,7 @@ import pytest
 
 from redlock_aio import Redlock
 
-from .helpers import RealMaster, call, connected, own_keys, until
+from .helpers import RealMaster, call, connected, leftovers, until
 
 pytestmark = pytest.mark.integration
 
@@ -29,7 +29,7 @@ async def test_contended_locks_leave_nothing(masters: list[RealMaster], keys: in
         await asyncio.gather(
             *(worker(manager, fair=fair) for manager in managers for fair in (True, False) * 2)
         )
-        await until(lambda: not own_keys(masters), within=5)
+        await until(lambda: not leftovers(masters), within=5)
         await until(lambda: [call(master, "DBSIZE") for master in masters] == [0] * 5)
         assert asyncio.all_tasks() == before
         for manager in managers:
