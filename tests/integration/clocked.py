@@ -89,18 +89,3 @@ class ClockedMaster(EmbeddedMaster):
         before = time.time()
         seconds, rest = call(self, "TIME")
         return int(seconds) + int(rest) / 1_000_000 - (before + time.time()) / 2
-
-    @property
-    def uptime(self) -> int:
-        """For how many seconds it has been running, as it says itself."""
-        return int(call(self, "INFO", "server")["uptime_in_seconds"])
-
-    def restart_and_set_clock(self, ahead: float) -> None:
-        """Restart it with a clock that is right, and set it before anybody else is let in."""
-        self.kill()
-        self._write(0)
-        self.start()
-        self.set_clock(ahead)
-        ends = time.monotonic() + 5
-        while abs(self.uptime - ahead) > 2:
-            assert time.monotonic() < ends, "its uptime does not follow its clock"

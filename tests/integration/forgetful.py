@@ -36,7 +36,6 @@ RESTARTED = r"it restarted \d+ s ago and may have forgotten locks"
 FLUSHED = "its keys were flushed, and locks with them"
 MARKED = "it is marked as one that may have forgotten locks"
 UNPROVEN = r"it started \d+ s ago, and it is not known yet that all masters are new"
-ABSURD = "its uptime makes no sense: it may have restarted and forgotten locks"
 
 
 AWAY = {Answer.UNREACHABLE, Answer.TIMED_OUT}
@@ -94,10 +93,6 @@ class Held:
     earliest: float
     latest: float
 
-    def check(self) -> None:
-        """Fail if it is not believed, unless it took so long to get here that it is over."""
-        assert self.lease.valid or time.monotonic() >= self.earliest
-
     async def is_believed_to_its_end(self) -> None:
         """Wait until it is over, and fail if that is too early or too late."""
         before = time.monotonic()
@@ -151,7 +146,19 @@ class KeptOut:
 
 
 async def kept_out(redlock: Redlock, held: Held) -> KeptOut:
-    """Ask for the lock until it is granted; fail if that is while somebody believes to have it."""
+    """
+    Ask for the lock until it is granted.
+
+    Fails if that is while the holder believes to have it, or if the holder does not believe
+    so to the end of its lease.
+    """
+    assert held.lease.valid or time.monotonic() >= held.earliest
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(held.is_believed_to_its_end())
+        return await _granted(redlock, held)
+
+
+async def _granted(redlock: Redlock, held: Held) -> KeptOut:
     refused = []
     ends = time.monotonic() + LASTS + 20
     while True:

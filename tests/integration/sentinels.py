@@ -2,8 +2,6 @@
 
 import asyncio
 import contextlib
-import os
-import signal
 import socket
 import subprocess
 import sys
@@ -99,11 +97,6 @@ class SentinelProcess:
             self._process.kill()
             self._process.wait()
             self._process = None
-
-    def pause(self) -> None:
-        """Stop it in its tracks: it answers nothing, and its connections stay."""
-        assert self._process is not None
-        os.kill(self._process.pid, signal.SIGSTOP)
 
     def ask(self) -> dict[str, Any]:
         """Return what it knows of the master; nothing if it does not answer."""

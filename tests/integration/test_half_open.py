@@ -148,25 +148,6 @@ async def test_a_holder_who_is_cut_off_is_cancelled_in_time(
     await until(lambda: gone(masters, "r"))
 
 
-@pytest.mark.promise("S6")
-async def test_a_stalled_minority_is_not_waited_for(
-    proxies: list[Proxy], masters: list[RealMaster]
-) -> None:
-    """In whichever direction it is stalled."""
-    # For much longer than a busy machine may keep the others from answering.
-    async with connected(proxies, master_timeout=5_000) as redlock:
-        proxies[0].requests.clear()
-        proxies[1].replies.clear()
-        watch = Stopwatch()
-        for _ in range(10):
-            async with redlock.lock("r", wait=0):
-                pass
-        assert watch.ms < 5_000
-        for proxy in proxies:
-            proxy.flow()
-        await until(lambda: gone(masters, "r"))
-
-
 async def test_replies_that_come_in_pieces_are_understood(
     proxies: list[Proxy], masters: list[RealMaster]
 ) -> None:

@@ -1,187 +1,217 @@
-"""Real masters that restart or are flushed: nobody gets in while a lease may be believed."""
+"""
+Masters that restart, come back from a disk or are flushed: nobody gets in under a live lease.
+
+Who has a vote when, is a rule that the unit tests know exactly. Here real servers restart, with
+real uptimes, run ids, disks and flushes.
+"""
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from time import monotonic
-from typing import Any
 
 import pytest
+import redis
 
-from redlock_aio import Answer, QuorumUnavailableError, Redlock
-from redlock_aio._rules.timing import DRIFT_FACTOR, forgetting
+from redlock_aio import Answer, LockNotAcquiredError, QuorumUnavailableError, Redlock
 from redlock_aio.testing import EmbeddedMaster
 
-from .forgetful import restart_all
-from .helpers import MARKER, TIMEOUT, Stopwatch, call, connected, until, up, urls
+from .forgetful import (
+    FLUSHED,
+    LASTS,
+    MARKED,
+    MAX_TTL,
+    RESTARTED,
+    UNPROVEN,
+    check_log,
+    guarded,
+    hold,
+    kept_out,
+    marked,
+    marker,
+    restart_all,
+    run_id,
+)
+from .helpers import MARKER, TIMEOUT, call, connected, until, up, urls, values
+from .proxy import proxied
 from .servers import process
-
-MAX_TTL = 3_000
-LASTS = forgetting(MAX_TTL, factor=DRIFT_FACTOR)
-LATE = 10.0
-"""Seconds by which a master may vote later: uptimes are whole seconds, and a machine is slow."""
-
-EARLY = 1.5
-"""Seconds by which it may vote earlier than so long after its start: the same, and rounding."""
 
 pytestmark = [pytest.mark.integration, pytest.mark.promise("S1")]
 
+EARLY = 1.05
+"""Seconds by which a master votes earlier by its uptime, which is whole seconds."""
+
+New = Callable[[int], list[EmbeddedMaster]]
+
 
 @pytest.fixture
-def fresh(kind: str) -> Iterator[list[EmbeddedMaster]]:
-    """Five masters that nobody has used."""
+def new(kind: str) -> Iterator[New]:
+    """Start so many masters that nobody has used."""
     with contextlib.ExitStack() as stack:
-        yield [stack.enter_context(process(kind)) for _ in range(5)]
+        yield lambda number: [stack.enter_context(process(kind)) for _ in range(number)]
 
 
-def guarded(masters: Sequence[EmbeddedMaster], **options: Any) -> Any:
-    options = {"restart_guard": "auto", "max_ttl": MAX_TTL, **options}
-    return connected(masters, **options)
-
-
-async def in_use(masters: Sequence[EmbeddedMaster]) -> None:
-    """Let the masters be a set that is not new any more."""
-    async with guarded(masters) as redlock, redlock.lock("r", ttl=MAX_TTL):
-        await until(lambda: states(masters) == ["member"] * 5)
-
-
-def states(masters: Sequence[EmbeddedMaster]) -> list[str]:
-    return [(call(master, "GET", MARKER) or "- none").split()[1] for master in masters]
-
-
-def votes(redlock: Redlock) -> list[bool]:
-    return [master.votes for master in redlock.statistics().masters]
-
-
-async def gets_in(masters: Sequence[EmbeddedMaster]) -> bool:
-    """Return whether a program that knows nothing gets the lock at once."""
-    async with Redlock(urls(masters), max_ttl=MAX_TTL, master_timeout=TIMEOUT) as newcomer:
-        lease = await newcomer.lock("r", ttl=MAX_TTL, wait=0).try_acquire()
-        if lease is not None:
-            await lease.release()
-        return lease is not None
+@pytest.fixture(autouse=True)
+def everything_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "redlock_aio")
 
 
 @pytest.mark.parametrize("managers", [1, 3])
-async def test_a_new_set_is_usable_at_once(fresh: list[EmbeddedMaster], managers: int) -> None:
+async def test_a_new_set_is_usable_at_once(new: New, managers: int) -> None:
+    masters = new(5)
+
     async def first_use(number: int) -> None:
-        redlock = Redlock(urls(fresh), master_timeout=TIMEOUT)
+        redlock = Redlock(urls(masters), master_timeout=TIMEOUT)
         async with redlock, redlock.lock(f"r{number}", wait=0):
             pass
 
     await asyncio.gather(*map(first_use, range(managers)))
-    assert states(fresh) == ["member"] * 5
+    assert marked(masters, rejoining=False)
 
 
-async def test_a_majority_that_restarted_empty_lets_nobody_in_before_the_deadline(
-    fresh: list[EmbeddedMaster],
-) -> None:
-    await in_use(fresh)
-    async with guarded(fresh) as redlock:
-        lease = await redlock.lock("r", ttl=MAX_TTL).acquire()
-        since = Stopwatch()
-        restart_all(fresh[:3])
-        while lease.valid:
-            got = await gets_in(fresh)
-            assert not (got and lease.valid)
-            await asyncio.sleep(0.05)
-        assert since.ms > 500
-        while not await gets_in(fresh):
-            assert since.ms < 1000 * (LASTS + LATE)
-            await asyncio.sleep(0.05)
-        # Its time counts from the start of the server, in whole seconds.
-        assert since.ms > 1000 * (LASTS - EARLY)
+async def test_without_a_guard_there_is_no_marker(new: New) -> None:
+    masters = new(3)
+    async with connected(masters, restart_guard="off") as redlock, redlock.lock("r"):
+        assert values(masters, MARKER) == [None] * 3
+
+
+# What a disk brings back.
 
 
 @pytest.mark.full
-async def test_a_newcomer_after_a_quick_restart_of_all_waits(fresh: list[EmbeddedMaster]) -> None:
-    await in_use(fresh)
-    async with guarded(fresh) as redlock:
-        restarted = []
-        for number, master in enumerate(fresh):
-            restarted.append(monotonic())
-            master.restart()
-            await until(lambda: up(redlock) == 5)
-            await until(lambda at=number: states(fresh)[at] == "rejoining")  # type: ignore[misc]
-        # Unless all that took so long that three of them vote again.
-        assert not await gets_in(fresh) or monotonic() > restarted[2] + LASTS - EARLY
-        await until(lambda: all(votes(redlock)), within=LASTS + LATE)
-        assert await gets_in(fresh)
-
-
-@pytest.mark.parametrize("flushed", [1, 3, 5])
-async def test_a_flush_takes_the_vote_away(fresh: list[EmbeddedMaster], flushed: int) -> None:
-    await in_use(fresh)
-    async with guarded(fresh) as redlock:
-        async with redlock.lock("r", ttl=MAX_TTL, auto_extend=False) as lease:
-            for master in fresh[:flushed]:
-                call(master, "FLUSHALL")
-            gone = Stopwatch()
-            await until(lambda: votes(redlock) == [False] * flushed + [True] * (5 - flushed))
-            assert gone.ms < 1000 * LASTS
-            await until(lambda: states(fresh)[:flushed] == ["rejoining"] * flushed)
-            assert lease.valid
-            assert not await gets_in(fresh)
-        await until(lambda: all(votes(redlock)), within=LASTS + LATE)
-        assert await gets_in(fresh)
-
-
-async def test_a_flush_of_another_database_costs_a_moment(fresh: list[EmbeddedMaster]) -> None:
-    await in_use(fresh)
-    async with guarded(fresh) as redlock, redlock.lock("r", ttl=MAX_TTL) as lease:
-        before = [master._connection for master in redlock._opener.session().links]
-        for master in fresh:
-            with master.client() as client:
-                client.select(1)
-                client.flushdb()
-        await until(
-            lambda: all(
-                m._connection not in (None, *before) for m in redlock._opener.session().links
-            )
-        )
-        await until(lambda: all(votes(redlock)))
-        assert lease.valid
-
-
-async def test_a_marker_that_is_deleted_is_missed(fresh: list[EmbeddedMaster]) -> None:
-    await in_use(fresh)
-    async with guarded(fresh) as redlock:
-        call(fresh[0], "DEL", MARKER)
-        await until(lambda: states(fresh)[0] == "rejoining", within=LASTS)
-        await until(lambda: not votes(redlock)[0])
-
-
-async def test_the_error_says_why_and_for_how_long(
-    fresh: list[EmbeddedMaster], caplog: pytest.LogCaptureFixture
+async def test_masters_that_come_back_with_what_was_saved_earlier_have_no_vote(
+    new: New, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "redlock_aio")
-    await in_use(fresh)
-    async with guarded(fresh) as redlock:
-        restart_all(fresh[:3])
-        await until(lambda: up(redlock) == 5 and votes(redlock) == [False] * 3 + [True] * 2)
-        with pytest.raises(QuorumUnavailableError, match="it votes again in") as caught:
+    """
+    A majority of five; the lock is younger than their disks.
+
+    The newcomer goes by the marker from the disk, and by the uptime: no witness is left.
+    """
+    masters = new(5)
+    async with proxied(urls(masters)) as ways, guarded(ways) as holder:
+        save(masters)
+        held = await hold(holder)
+        for way in ways:
+            way.stall()
+        restarted = restore_from_disk(masters[:3])
+        async with guarded(masters) as newcomer:
+            assert marked(masters[:3], rejoining=True)
+            assert marked(masters[3:], rejoining=False)
+            kept = await kept_out(newcomer, held)
+        assert kept.at - restarted >= LASTS - EARLY
+        kept.check([0, 1, 2], RESTARTED)
+        for way in ways:
+            way.flow()
+    check_log(caplog, masters[:3], RESTARTED)
+
+
+def save(masters: Sequence[EmbeddedMaster]) -> None:
+    """Write to disk what is there: markers, and no lock."""
+    assert marked(masters, rejoining=False)
+    for master in masters:
+        call(master, "SAVE")
+
+
+def restore_from_disk(masters: Sequence[EmbeddedMaster]) -> float:
+    """Restart *masters* with what they have on their disks; return when that began."""
+    before = [marker(master) for master in masters]
+    began = restart_all(masters)
+    assert [marker(master) for master in masters] == before
+    now = [run_id(master) for master in masters]
+    assert all(found is not None and found.run_id not in now for found in before)
+    assert values(masters, "r") == [None] * len(masters)
+    return began
+
+
+# What comes back empty.
+
+
+async def test_masters_that_come_back_empty_have_no_vote(
+    new: New, caplog: pytest.LogCaptureFixture
+) -> None:
+    """
+    A majority of five.
+
+    The newcomer is the first to see it: that two are members tells that this is no new set.
+    """
+    masters = new(5)
+    async with proxied(urls(masters)) as ways, guarded(ways) as holder:
+        held = await hold(holder)
+        for way in ways:
+            way.stall()
+        restarted = restart_all(masters[:3])
+        assert [marker(master) for master in masters[:3]] == [None] * 3
+        async with guarded(masters) as newcomer:
+            kept = await kept_out(newcomer, held)
+        assert kept.at - restarted >= LASTS - EARLY
+        kept.check([0, 1, 2], UNPROVEN, RESTARTED)
+        for way in ways:
+            way.flow()
+    check_log(caplog, masters[:3], RESTARTED)
+
+
+# What is flushed.
+
+
+async def test_a_majority_that_is_flushed_has_no_vote(
+    new: New, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A witness saw it; a newcomer finds that they are marked. The lease itself is not lost."""
+    masters = new(5)
+    async with guarded(masters) as holder, guarded(masters) as witness:
+        held = await hold(holder)
+        flushed = monotonic()
+        for master in masters[:3]:
+            call(master, "FLUSHALL")
+        await until(lambda: marked(masters[:3], rejoining=True))
+        async with guarded(masters) as newcomer, asyncio.TaskGroup() as tasks:
+            later = tasks.create_task(kept_out(newcomer, held))
+            kept = await kept_out(witness, held)
+        assert kept.at - flushed >= LASTS
+        assert later.result().at - flushed >= LASTS
+        # The holder may have been the first to see it, and to mark them.
+        kept.check([0, 1, 2], FLUSHED, MARKED, RESTARTED)
+    check_log(caplog, masters[:3], FLUSHED, MARKED, RESTARTED)
+
+
+async def test_the_first_to_see_a_flush_says_that_it_was_one(
+    new: New, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Though it has marked the master since, by which nobody can tell why."""
+    [master] = new(1)
+    async with guarded([master]) as redlock:
+        call(master, "FLUSHALL")
+        await until(lambda: any("quarantined" in line.getMessage() for line in caplog.records))
+        with pytest.raises(QuorumUnavailableError, match=FLUSHED):
             await redlock.lock("r", wait=0, ttl=MAX_TTL).acquire()
-        assert [vote.answer for vote in caught.value.votes[:3]] == [Answer.QUARANTINED] * 3
-        await until(lambda: all(votes(redlock)), within=LASTS + LATE)
-    assert caplog.text.count("quarantined, it restarted") == 3
-    assert caplog.text.count("votes again\n") == 3
+    assert FLUSHED in caplog.text
 
 
-@pytest.mark.promise("S9")
-@pytest.mark.parametrize("fair", [False, True])
-@pytest.mark.full
-async def test_who_waits_gets_the_lock_when_the_quarantine_ends(
-    fresh: list[EmbeddedMaster], fair: bool
+async def test_a_flush_of_another_database_takes_no_vote(
+    new: New, caplog: pytest.LogCaptureFixture
 ) -> None:
-    await in_use(fresh)
-    async with guarded(fresh) as redlock:
-        restarted = Stopwatch()
-        restart_all(fresh[:3])
-        async with redlock.lock("r", ttl=MAX_TTL, fair=fair, wait=20_000):
-            assert 1000 * (LASTS - EARLY) < restarted.ms < 1000 * (LASTS + LATE)
-
-
-async def test_without_a_guard_there_is_no_marker(fresh: list[EmbeddedMaster]) -> None:
-    async with connected(fresh, restart_guard="off") as redlock, redlock.lock("r"):
-        assert states(fresh) == ["none"] * 5
+    """The connections are made anew; the lease stays, and others find that it is held."""
+    masters = new(5)
+    async with (
+        guarded(masters) as holder,
+        guarded(masters) as other,
+        holder.lock("r", ttl=MAX_TTL) as lease,
+    ):
+        links = [*holder._opener.session().links, *other._opener.session().links]
+        before = [link._connection for link in links]
+        for master in masters:
+            with contextlib.closing(redis.Redis.from_url(f"{master.url}/1")) as elsewhere:
+                elsewhere.set("x", "y")
+                elsewhere.flushdb()
+        await lease.extend()
+        await until(lambda: all(link._connection not in (None, *before) for link in links))
+        await until(lambda: up(other) == 5 and all(link.votes for link in links))
+        with pytest.raises(LockNotAcquiredError) as caught:
+            await other.lock("r", wait=0, ttl=MAX_TTL).acquire()
+        answers = {vote.answer for vote in caught.value.votes}
+        assert answers <= {Answer.HELD, Answer.TIMED_OUT}
+        assert lease.valid
+        assert values(masters, "r") == [lease.token] * 5
+        assert marked(masters, rejoining=False)
+    assert not caplog.records

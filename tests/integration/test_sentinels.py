@@ -176,33 +176,3 @@ async def test_a_planned_failover_costs_the_quarantine_and_the_bound(site: Site)
             await asyncio.sleep(0.5)
         since = began + LASTS + CONFIRMED_FOR
         assert holders.count("a", since) + holders.count("b", since) > 0
-
-
-@pytest.mark.full
-async def test_without_sentinels_there_is_no_vote_until_they_are_back(site: Site) -> None:
-    """The master is well all the time; when it is confirmed again it votes without a wait."""
-    async with program(site) as (a, near):
-        connection = a._opener.session().links[0]._connection
-        for sentinel in site.sentinels:
-            sentinel.kill()
-        await asyncio.sleep(CONFIRMED_FOR + 0.1)
-        detail = (await attempt(a)).detail
-        assert "0 of 3 Sentinels confirm" in detail
-        assert all(f"127.0.0.1:{proxy.port} (" in detail for proxy in near.proxies)
-        for sentinel in site.sentinels:
-            sentinel.start()
-        async with a.lock("late", ttl=MAX_TTL, retry=OFTEN):
-            assert a._opener.session().links[0]._connection is connection
-
-
-@pytest.mark.full
-async def test_one_of_three_sentinels_that_hangs_costs_nothing(site: Site) -> None:
-    """The others are a majority, for a new program, too."""
-    async with program(site) as (a, _):
-        site.sentinels[0].pause()
-        ends = now() + 2 * CONFIRMED_FOR
-        while now() < ends:
-            assert (await attempt(a)).answer is Answer.GRANTED
-            await asyncio.sleep(0.02)
-        async with program(site, B) as (b, _):
-            assert (await attempt(b)).answer is Answer.GRANTED
