@@ -173,14 +173,6 @@ async def test_a_failed_attempt_is_released_before_the_next(
     ]
 
 
-async def test_attempts_can_be_limited(redlock: Redlock, masters: list[FakeMaster]) -> None:
-    occupy(masters[:3])
-    began = now()
-    retry = Retry(min_delay=7, max_delay=7, attempts=4)
-    assert (await refused(redlock, wait=None, retry=retry)).attempts == 4
-    assert now() - began == pytest.approx(3 * 0.007 + 4 * LATENCY + LATENCY)
-
-
 @pytest.mark.promise("S5")
 async def test_clients_in_lockstep_with_equal_delays_all_get_the_lock(
     masters: list[FakeMaster],
@@ -254,17 +246,6 @@ def releases(master: FakeMaster, name: str = "r") -> list[str]:
     kinds = {COMMAND.encode(): "command", RELEASE.sha: "script"}
     asked = [command for command in master.commands if name.encode() in command]
     return [kinds[word] for command in asked for word in command[:2] if word in kinds]
-
-
-@pytest.mark.promise("S3")
-async def test_a_release_is_a_command_where_all_masters_have_it(
-    redlock: Redlock, masters: list[FakeMaster]
-) -> None:
-    for fencing in (False, True):
-        async with redlock.lock("r", fencing=fencing):
-            pass
-    assert [releases(master) for master in masters] == [["command"] * 2] * 5
-    assert values(masters) == [None] * 5
 
 
 @pytest.mark.promise("S3")

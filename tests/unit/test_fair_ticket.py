@@ -1,25 +1,23 @@
 """What the replies of all masters to one fair waiter amount to."""
 
-import random
-from collections import defaultdict, deque
-from dataclasses import dataclass, field
-from typing import TypeVar
+import math
 
 import pytest
 
 from redlock_aio._rules.fair_ticket import (
     ASKED,
+    AWAITED,
     BEHIND,
     FAILED,
     FULL,
     GRANTED,
     NEXT,
+    SILENT,
     UNASKED,
     Standing,
     Ticket,
 )
 
-T = TypeVar("T")
 TTL = 1_000
 DRIFT = 0.012
 FACTOR = 0.01
@@ -109,6 +107,8 @@ def test_grants_of_a_master_that_may_have_lost_its_memory_are_void() -> None:
         ((GRANTED, GRANTED, BEHIND, BEHIND, NEXT), False),  # the lock may come free there
         ((GRANTED, GRANTED, BEHIND, BEHIND, ASKED), False),
         ((GRANTED, GRANTED, NEXT, NEXT, NEXT), False),  # no other waiter needs its grants
+        ((SILENT, GRANTED, BEHIND, BEHIND, BEHIND), True),
+        ((SILENT, NEXT, BEHIND, BEHIND, BEHIND), True),  # it may have granted the lock
         ((BEHIND, BEHIND, BEHIND, BEHIND, BEHIND), False),  # there is nothing to give back
         ((GRANTED, BEHIND), True),
         ((GRANTED, GRANTED, BEHIND, BEHIND), True),
@@ -148,174 +148,58 @@ def test_only_counters_of_valid_grants_are_used() -> None:
     assert counters() == []
 
 
-# A model: masters and waiters whose messages stay in order on each way, and in no other order.
+def answered(*grants: tuple[float, float]) -> Ticket:
+    """Return the ticket of a waiter whose grants were sent and executed at these times."""
+    new = Ticket(3)
+    for master, (sent, done) in enumerate(grants):
+        new.on_reply(master, new.ask(master, sent), GRANTED, done=done)
+    return new
 
 
-@dataclass
-class Waiter:
-    """A waiter; with each new *tenure* its token changes."""
-
-    place: int
-    ticket: Ticket
-    tenure: int = 0
-
-
-@dataclass
-class Master:
-    """What the scripts do, without time: no waiter dies, and nothing expires."""
-
-    number: int
-    queue: list[int] = field(default_factory=list)
-    lock: tuple[int, int] | None = None
-    """The place and the tenure of the holder."""
+@pytest.mark.promise("S1")
+@pytest.mark.parametrize(
+    ("grants", "valid"),
+    [
+        ([(1.0, 1.0), (1.05, 1.1)], True),
+        ([(1.0, 1.0), (1.05, 1.11)], False),  # before and after a forced release, perhaps
+        ([(1.0, 1.0), (1.05, 1.11), (1.06, 1.12)], True),
+        ([(1.0, 1.05)], False),
+    ],
+)
+def test_only_grants_of_nearly_the_same_time_are_added_up(
+    grants: list[tuple[float, float]], valid: bool
+) -> None:
+    assert bool(answered(*grants).until(TTL, factor=FACTOR, within=0.1)) is valid
 
 
-def next_of(messages: dict[tuple[int, int], deque[T]], way: tuple[int, int]) -> T:
-    """Remove the next message of one way, and return it."""
-    message = messages[way].popleft()
-    if not messages[way]:
-        del messages[way]
-    return message
+def test_grants_and_silence_are_stale_after_a_time() -> None:
+    waiter = ticket(BEHIND, NEXT, FAILED)
+    assert waiter.stale_at(0.1) == math.inf
+    waiter.on_reply(0, waiter.ask(0, 3.0), GRANTED)
+    waiter.on_reply(1, waiter.ask(1, 2.0), SILENT)
+    assert waiter.stale_at(0.1) == pytest.approx(2.1)
+    waiter.ask(0, 4.0)  # the grant counts from the request that was answered
+    waiter.on_reply(1, waiter.ask(1, 5.0), BEHIND)
+    assert waiter.stale_at(0.1) == pytest.approx(3.1)
+    waiter.ask(2, 5.0)  # its answer may complete a majority
+    assert waiter.stale_at(0.1) == math.inf
 
 
-class Model:
-    """Some masters, their waiters and the messages underway; *chance* decides what happens."""
-
-    def __init__(self, masters: int, chance: random.Random) -> None:
-        self.chance = chance
-        self.masters = [Master(number) for number in range(masters)]
-        self.waiting: dict[int, Waiter] = {}
-        self.holder: Waiter | None = None
-        # By the number of the master and the place of the waiter.
-        self.requests: dict[tuple[int, int], deque[tuple[str, int, int]]] = defaultdict(deque)
-        self.answers: dict[tuple[int, int], deque[tuple[int, Standing]]] = defaultdict(deque)
-        self.last = 0
-
-    # Waiters.
-
-    def send(self, waiter: Waiter, verb: str) -> None:
-        for master in self.masters:
-            self.send_to(master, waiter, verb)
-
-    def send_to(self, master: Master, waiter: Waiter, verb: str) -> None:
-        number = waiter.ticket.ask(master.number, 0.0) if verb == "ask" else 0
-        self.requests[master.number, waiter.place].append((verb, waiter.tenure, number))
-
-    def come(self) -> None:
-        self.last += 1
-        waiter = self.waiting[self.last] = Waiter(self.last, Ticket(len(self.masters)))
-        self.send(waiter, "ask")
-
-    def go(self) -> None:
-        self.send(self.waiting.pop(self.chance.choice(sorted(self.waiting))), "go")
-
-    def release(self) -> None:
-        assert self.holder is not None
-        self.send(self.holder, "go")
-        self.holder = None
-
-    def receive(self, master: int, place: int) -> None:
-        number, standing = next_of(self.answers, (master, place))
-        waiter = self.waiting.get(place)
-        if waiter is None or not waiter.ticket.on_reply(master, number, standing):
-            return
-        if until(waiter.ticket):
-            assert self.holder is None, "two have the lock"
-            self.holder = self.waiting.pop(place)
-        elif waiter.ticket.must_yield:
-            waiter.ticket.give_back()
-            self.send(waiter, "stay")
-            waiter.tenure += 1
-
-    # Masters.
-
-    def execute(self, master: int, place: int) -> None:
-        verb, tenure, number = next_of(self.requests, (master, place))
-        at = self.masters[master]
-        if verb == "ask":
-            at.queue = sorted({*at.queue, place})
-            is_first = at.queue[0] == place
-            if is_first and at.lock is None:
-                at.lock = (place, tenure)
-            is_ours = at.lock == (place, tenure)
-            standing = GRANTED if is_ours else NEXT if is_first else BEHIND
-            self.answers[master, place].append((number, standing))
-            return
-        if at.lock == (place, tenure):
-            at.lock = None
-        if verb == "go":
-            at.queue.remove(place)
-        if at.lock is None and at.queue and at.queue[0] != place and at.queue[0] in self.waiting:
-            self.send_to(at, self.waiting[at.queue[0]], "ask")
-
-    # Messages.
-
-    def travel(self, steps: int | None = None) -> None:
-        """Let *steps* messages arrive, each way in order; all of them without a number."""
-        while steps != 0:
-            ways = [(self.execute, way) for way in self.requests]
-            ways += [(self.receive, way) for way in self.answers]
-            if not ways:
-                return
-            arrive, way = self.chance.choice(ways)
-            arrive(*way)
-            steps = None if steps is None else steps - 1
-
-    def settle(self) -> None:
-        """Let all messages arrive and all waiters ask again; then somebody has the lock."""
-        expected, is_wanted = self.holder, bool(self.waiting)
-        for _ in range(3):
-            self.travel()
-            for waiter in list(self.waiting.values()):
-                self.send(waiter, "ask")
-        self.travel()
-        assert self.holder is expected or expected is None
-        assert self.holder is not None or not is_wanted, "nobody gets the lock"
-
-    def check(self) -> None:
-        if self.holder is not None:
-            own = (self.holder.place, self.holder.tenure)
-            assert [master.lock for master in self.masters].count(own) > len(self.masters) / 2
+def test_a_majority_is_reached_with_its_last_helpful_answers() -> None:
+    waiter = Ticket(3)
+    assert waiter.reached == -math.inf
+    for master, sent, standing in [(0, 1.0, BEHIND), (1, 2.0, FULL), (2, 3.0, NEXT)]:
+        waiter.on_reply(master, waiter.ask(master, sent), standing)
+    assert waiter.reached == 1.0
+    waiter.on_reply(1, waiter.ask(1, 4.0), GRANTED)
+    assert waiter.reached == 3.0
 
 
-@pytest.mark.seeds(20, full=60)
-def test_one_waiter_at_a_time_has_a_majority_and_one_always_gets_it(seed: int) -> None:
-    chance = random.Random(seed)
-    model = Model(chance.choice([1, 2, 3, 4, 5]), chance)
-    for _ in range(300):
-        draw = chance.random()
-        if draw < 0.3 and len(model.waiting) < 6:
-            model.come()
-        elif draw < 0.35 and model.waiting:
-            model.go()
-        elif draw < 0.5 and model.holder is not None:
-            model.release()
-        elif draw < 0.6 and model.waiting:
-            model.send(chance.choice(list(model.waiting.values())), "ask")
-        elif draw < 0.62:
-            model.settle()
-        else:
-            model.travel(chance.randint(1, 12))
-        model.check()
-
-
-@pytest.mark.seeds(5, full=20)
-def test_waiters_that_all_masters_know_are_served_in_order(seed: int) -> None:
-    chance = random.Random(seed)
-    model = Model(chance.choice([1, 2, 3, 5]), chance)
-    places: list[int] = []
-    for _ in range(40):
-        draw = chance.random()
-        if draw < 0.5 and len(places) < 6:
-            model.come()
-            places.append(model.last)
-        elif draw < 0.7 and len(places) > 1:
-            before = set(model.waiting)
-            model.go()
-            places.remove(*before - set(model.waiting))
-        elif places:
-            model.release()
-            del places[0]
-        model.settle()
-        assert [model.holder.place] == places[:1] if model.holder else not places
-        assert sorted(model.waiting) == places[1:]
+def test_a_wakeup_outdates_what_masters_said_before() -> None:
+    waiter = ticket(BEHIND, NEXT, GRANTED, FULL)
+    waiter.called()
+    assert waiter.standings == [AWAITED, NEXT, GRANTED, FULL]
+    waiter.start_over()
+    assert waiter.standings == [UNASKED] * 4
+    assert waiter.may_win(0)
+    assert not ticket(BEHIND, BEHIND, UNASKED).may_win(2)
