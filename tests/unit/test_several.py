@@ -33,7 +33,7 @@ from .kit import (
 
 pytestmark = pytest.mark.usefixtures("nothing_stays")
 
-# All or none.
+# All or none
 
 
 @KIND
@@ -57,11 +57,10 @@ async def test_all_masters_get_all_keys_in_one_round(
 
 @KIND
 @pytest.mark.promise("S1")
-@pytest.mark.parametrize("number", [2, 3])
-async def test_on_each_master_all_or_none(number: int, kind: Kind) -> None:
-    """Whatever is held where by others, also if no single master has all of them free."""
-    for held in itertools.product(["", "a", "b", "ab"], repeat=number):
-        masters = [FakeMaster(f"m{i}") for i in range(number)]
+async def test_on_each_master_all_or_none(kind: Kind) -> None:
+    """Whatever others hold where, also if no single master has all of them free."""
+    for held in itertools.combinations_with_replacement(["", "a", "b", "ab"], 3):
+        masters = [FakeMaster(f"m{i}") for i in range(3)]
         for master, names in zip(masters, held, strict=True):
             for name in names:
                 master.set(name, "theirs")
@@ -69,7 +68,7 @@ async def test_on_each_master_all_or_none(number: int, kind: Kind) -> None:
         async with Redlock(masters, restart_guard="off") as redlock:
             lease = await redlock.lock("a", "b", **kind).try_acquire()
             await asyncio.sleep(0.01)
-            assert (lease is not None) == (held.count("") * 2 > number), held
+            assert (lease is not None) == (held.count("") >= 2), held
             for master, theirs in zip(masters, foreign, strict=True):
                 ours = dict.fromkeys("ab", lease.token) if lease and not theirs else {}
                 assert locks([master]) == theirs | ours
@@ -80,7 +79,7 @@ async def test_on_each_master_all_or_none(number: int, kind: Kind) -> None:
 
 
 @KIND
-async def test_one_that_is_held_stands_in_the_way_of_all(
+async def test_one_resource_that_is_held_refuses_all(
     redlock: Redlock, other: Redlock, kind: Kind
 ) -> None:
     async with other.lock("b", ttl=10_000, **kind) as lease:
@@ -98,7 +97,7 @@ async def test_one_that_is_held_stands_in_the_way_of_all(
 
 
 @KIND
-async def test_the_error_tells_of_the_one_that_is_held_for_longest(
+async def test_the_error_names_the_holder_of_the_longest_ttl(
     redlock: Redlock, masters: list[FakeMaster], kind: Kind
 ) -> None:
     for master in masters:
@@ -117,34 +116,28 @@ async def test_the_error_tells_of_the_one_that_is_held_for_longest(
     await asyncio.sleep(0.8)
 
 
-@pytest.mark.parametrize("names", [(), tuple(f"r{i}" for i in range(101))])
-def test_too_few_and_too_many_are_refused(redlock: Redlock, names: tuple[str, ...]) -> None:
-    with pytest.raises(TypeError, match=rf"resources?, not {len(names)}"):
-        redlock.lock(*names)
-
-
-async def test_a_hundred_are_locked_together(redlock: Redlock, masters: list[FakeMaster]) -> None:
+async def test_one_to_a_hundred_different_names_are_locked_together(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
     for kind in KINDS:
         async with redlock.lock(*(f"r{i}" for i in range(100)), **kind):
             await asyncio.sleep(LATENCY)
             assert all(len(locks([master])) == 100 for master in masters)
-
-
-def test_one_named_twice_is_refused(redlock: Redlock) -> None:
+    for number in (0, 101):
+        with pytest.raises(TypeError, match=rf"resources?, not {number}"):
+            redlock.lock(*(f"r{i}" for i in range(number)))
     with pytest.raises(ValueError, match="'b' is named twice"):
         redlock.lock("a", "b", "c", "b")
+    wrongs: list[Any] = [("a", ""), ("a", 7), ("redlock_aio:x", "a"), (["a"], "b")]
+    for wrong in wrongs:
+        with pytest.raises((TypeError, ValueError), match="resource"):
+            redlock.lock(*wrong)
 
 
-@pytest.mark.parametrize("wrong", [("a", ""), ("a", 7), ("redlock_aio:x", "a"), (["a"], "b")])
-def test_each_name_must_make_sense(redlock: Redlock, wrong: tuple[Any, ...]) -> None:
-    with pytest.raises((TypeError, ValueError), match="resource"):
-        redlock.lock(*wrong)
+# Exclusion
 
 
-# Who excludes whom, and who waits for whom.
-
-
-@pytest.mark.spread(2)
+@pytest.mark.spread(1)
 @pytest.mark.promise("S1")
 @pytest.mark.parametrize("first", KINDS)
 @pytest.mark.parametrize("second", KINDS)
@@ -152,12 +145,12 @@ def test_each_name_must_make_sense(redlock: Redlock, wrong: tuple[Any, ...]) -> 
 async def test_overlapping_sets_exclude_each_other(
     redlock: Redlock, other: Redlock, first: dict[str, Any], second: dict[str, Any], *, same: bool
 ) -> None:
-    """In one process and in two, plain, fenced and fair; and with a single one of them."""
+    """In one process and in two, in each kind; also a set and a single one of its resources."""
     taken = [("a", "b"), ("b", "c"), ("b",), ("c", "b", "a")]
     second_manager = redlock if same else other
 
     async def wanted(*names: str) -> bool:
-        # Another task: one that holds a part is told that it would wait for itself.
+        # In another task: one that holds a part would get the error that it waits for itself.
         lease = await second_manager.lock(*names, **second).try_acquire()
         if lease is not None:
             await lease.release()
@@ -171,7 +164,9 @@ async def test_overlapping_sets_exclude_each_other(
 
 
 @KIND
-async def test_opposite_orders_are_the_same(redlock: Redlock, other: Redlock, kind: Kind) -> None:
+async def test_opposite_orders_cause_no_deadlock(
+    redlock: Redlock, other: Redlock, kind: Kind
+) -> None:
     turns = {"ab": 0, "ba": 0}
     inside: list[str] = []
 
@@ -192,9 +187,10 @@ async def test_opposite_orders_are_the_same(redlock: Redlock, other: Redlock, ki
     )
 
 
-# Masters that fail.
+# Masters that fail
 
 
+@pytest.mark.spread(1)
 @KIND
 @pytest.mark.promise("S6")
 @pytest.mark.parametrize("how", ["hang", "kill", "slow", "error"])
@@ -218,9 +214,10 @@ async def test_a_minority_that_fails_costs_nothing(
         master.error = ""
 
 
+@pytest.mark.spread(1)
 @KIND
 @pytest.mark.parametrize("how", ["hang", "kill"])
-async def test_a_majority_that_fails_is_told(
+async def test_a_majority_that_fails_is_an_error(
     redlock: Redlock, masters: list[FakeMaster], kind: Kind, how: str
 ) -> None:
     async with redlock.lock("x", **kind):
@@ -235,8 +232,9 @@ async def test_a_majority_that_fails_is_told(
     await asyncio.sleep(1.2)
 
 
+@pytest.mark.spread(1)
 @KIND
-@pytest.mark.parametrize("forgetful", [2, 3, 5])
+@pytest.mark.parametrize("forgetful", [2, 3])
 async def test_scripts_that_masters_have_forgotten_cost_a_round(
     redlock: Redlock, masters: list[FakeMaster], kind: Kind, forgetful: int
 ) -> None:
@@ -254,7 +252,7 @@ async def test_scripts_that_masters_have_forgotten_cost_a_round(
 
 @KIND
 @pytest.mark.promise("S3")
-async def test_a_key_that_became_no_string_does_not_keep_the_others(
+async def test_a_key_of_another_type_does_not_prevent_the_release_of_the_others(
     redlock: Redlock, masters: list[FakeMaster], kind: Kind
 ) -> None:
     lease = await redlock.lock("a", "b", "c", ttl=60_000, **kind).acquire()
@@ -270,10 +268,10 @@ async def test_a_key_that_became_no_string_does_not_keep_the_others(
     assert all("0 debts" in repr(master) for master in redlock._opener.session().links)
 
 
-# What happens to a lease.
+# Leases
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(1)
 @KIND
 @pytest.mark.promise("S2")
 @pytest.mark.parametrize("name", "abc")
@@ -296,7 +294,7 @@ async def test_one_key_that_a_majority_loses_is_the_loss_of_all(
 
 @KIND
 @pytest.mark.promise("S4")
-async def test_what_is_gone_on_a_minority_is_set_again(
+async def test_keys_that_a_minority_has_lost_are_restored(
     redlock: Redlock, masters: list[FakeMaster], kind: Kind
 ) -> None:
     async with redlock.lock("a", "b", ttl=3000, **kind) as lease:
@@ -313,7 +311,7 @@ async def test_what_is_gone_on_a_minority_is_set_again(
 
 @KIND
 @pytest.mark.promise("S4")
-async def test_an_extension_counts_only_where_all_are_ours(
+async def test_a_master_grants_an_extension_only_if_it_has_all_keys(
     redlock: Redlock, masters: list[FakeMaster], kind: Kind
 ) -> None:
     """Different keys on different masters, that together are a majority."""
@@ -330,7 +328,7 @@ async def test_an_extension_counts_only_where_all_are_ours(
     await asyncio.sleep(2)
 
 
-async def test_it_stays_locked_for_as_long_as_it_is_to_be(
+async def test_all_stay_locked_for_hold_at_least(
     redlock: Redlock, masters: list[FakeMaster]
 ) -> None:
     began = now()

@@ -46,7 +46,7 @@ async def test_tokens_rise_for_each_resource_in_every_mix(
 
 
 @FAIR
-async def test_one_token_is_higher_than_all_before_it_of_each(
+async def test_a_token_is_higher_than_all_earlier_ones_of_each_resource(
     redlock: Redlock, masters: list[FakeMaster], *, fair: bool
 ) -> None:
     async with redlock.lock("a", fencing=True) as lease:
@@ -83,7 +83,7 @@ async def test_counters_that_differ_are_raised_to_the_highest_of_all(
 
 
 @pytest.mark.parametrize("script", [ACQUIRE_ALL, RAISE])
-async def test_a_key_that_goes_between_two_rounds_is_no_grant(
+async def test_a_key_that_is_lost_between_two_rounds_is_no_grant(
     redlock: Redlock, masters: list[FakeMaster], script: object
 ) -> None:
     async with redlock.lock("a", "b", fencing=True):
@@ -105,7 +105,7 @@ async def test_a_key_that_goes_between_two_rounds_is_no_grant(
 async def test_a_counter_beyond_the_token_is_a_loss(
     redlock: Redlock, masters: list[FakeMaster], name: str, *, fair: bool
 ) -> None:
-    """Though all keys are ours: they may be so again, after somebody else."""
+    """Though all keys have our value: another client may have held them in between."""
     with pytest.raises(LockLostError) as caught:
         async with redlock.lock("a", "b", fair=fair, fencing=True, ttl=900):
             await asyncio.sleep(0.01)
@@ -123,7 +123,7 @@ async def test_a_counter_beyond_the_token_is_a_loss(
 async def test_masters_whose_counters_others_have_raised_count_after_the_next_extension(
     redlock: Redlock, masters: list[FakeMaster], gone: str, *, fair: bool
 ) -> None:
-    """Then two others may go."""
+    """Two others may fail then."""
     async with redlock.lock("a", "b", fair=fair, fencing=True, auto_extend=False) as lease:
         await asyncio.sleep(0.01)
         count_up(masters[0], name="a")
