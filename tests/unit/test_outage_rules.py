@@ -1,0 +1,89 @@
+"""Which votes are an outage, and which of them are logged: pure rules, without masters."""
+
+import logging
+
+import pytest
+
+from redlock_aio import Answer, Vote
+from redlock_aio._engine.outages import AGAIN, Outages
+
+
+class Clock:
+    """A clock that a test sets."""
+
+    def __init__(self) -> None:
+        self.time = 1000.0
+
+    def __call__(self) -> float:
+        return self.time
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def outages(clock: Clock, caplog: pytest.LogCaptureFixture) -> Outages:
+    caplog.set_level(logging.WARNING, "redlock_aio")
+    return Outages(clock)
+
+
+def votes(*answers: Answer, detail: str = "") -> list[Vote]:
+    """Return a vote for each of *answers*; *detail* is that of the errors."""
+    return [
+        Vote(f"m{number}", answer, detail if answer is Answer.ERROR else "")
+        for number, answer in enumerate(answers)
+    ]
+
+
+def test_a_majority_that_answers_is_no_outage_whatever_it_answers(
+    outages: Outages, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A waiter for a lock that is held logs nothing, also while a minority is away."""
+    for answer in (Answer.GRANTED, Answer.HELD, Answer.FREE):
+        for third in (answer, Answer.UNREACHABLE, Answer.TIMED_OUT, Answer.ERROR):
+            assert not outages.record(["r"], votes(answer, answer, third), (), in_outage=False)
+    assert not caplog.records
+
+
+def test_a_master_that_may_still_answer_counts_as_one_that_does(
+    outages: Outages, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen = votes(Answer.HELD, Answer.TIMED_OUT, Answer.UNREACHABLE)
+    assert not outages.record(["r"], seen, {1}, in_outage=False)
+    assert not caplog.records
+    assert outages.record(["r"], seen, (), in_outage=False)
+    assert len(caplog.records) == 1
+
+
+def test_each_kind_of_error_is_a_reason_of_its_own(
+    outages: Outages, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The error's code counts. The words after it may differ each time."""
+    refusal = (Answer.ERROR, Answer.ERROR, Answer.HELD)
+    for detail, logged in [
+        ("OOM command not allowed", 1),
+        ("OOM 4096 bytes are missing", 1),
+        ("READONLY You can't write against a read only replica", 2),
+        ("LOADING Redis is loading the dataset in memory", 3),
+        ("an answer that makes no sense: a dict", 4),
+        ("an answer that makes no sense: a float", 4),
+    ]:
+        clock.time += AGAIN / 100
+        assert outages.record(["r"], votes(*refusal, detail=detail), (), in_outage=True)
+        assert len(caplog.records) == logged, detail
+
+
+def test_only_an_acquisition_that_met_the_outage_logs_its_end(
+    outages: Outages, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    away, back = votes(*[Answer.UNREACHABLE] * 3), votes(*[Answer.HELD] * 3)
+    assert outages.record(["r"], away, (), in_outage=False)
+    clock.time += 5
+    assert not outages.record(["r"], back, (), in_outage=False)
+    assert len(caplog.records) == 1
+    assert not outages.record(["r"], back, (), in_outage=True)
+    assert not outages.record(["r"], back, (), in_outage=True)
+    [_, end] = caplog.records
+    assert end.getMessage() == "a majority of the masters answers again, after 5.0 s"

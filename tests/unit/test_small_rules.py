@@ -1,0 +1,60 @@
+"""Rules of one line each that nothing else shows: names of keys, budgets, states of keys."""
+
+import asyncio
+
+import pytest
+
+from redlock_aio._engine.emitter import Emitter
+from redlock_aio._engine.wait_budget import WaitBudget
+from redlock_aio._protocol import lock_state
+from redlock_aio._protocol.commands import hash_tag
+from redlock_aio.events import Event, Waiting
+
+
+@pytest.mark.parametrize(
+    ("key", "tag"),
+    [
+        (b"r", b"r"),
+        (b"a{b}c", b"b"),
+        (b"a{b}{c}", b"b"),
+        (b"a{{b}}c", b"{b"),
+        (b"a{b", b"a{b"),
+        (b"a}b{", b"a}b{"),
+        (b"a{}b", b"a{}b"),
+        (b"a{}{b}", b"a{}{b}"),
+    ],
+)
+def test_the_hash_tag_of_a_key_is_that_of_a_redis_cluster(key: bytes, tag: bytes) -> None:
+    assert hash_tag(key) == tag
+
+
+def test_a_lock_that_expires_in_this_millisecond_is_not_one_without_an_end() -> None:
+    """PTTL replies 0 in the last millisecond, and -1 for a key without a ttl."""
+    lefts = []
+    for reply in (1, 0, -1):
+        state = lock_state.read([b"a token", reply, None, 0])
+        assert state is not None
+        lefts.append(state.left)
+    assert lefts == [1, 0, lock_state.ENDLESS]
+
+
+def test_the_last_attempt_is_due_when_what_it_may_take_is_left() -> None:
+    budget = WaitBudget(lambda: 101.0, 5000, began=100.0)
+    assert budget.left() == pytest.approx(4000)
+    assert budget.until_last_attempt(500) == pytest.approx(3500)
+
+
+async def test_an_emitter_is_idle_when_no_task_acquires_and_no_event_waits() -> None:
+    events: list[Event] = []
+    emitter = Emitter(events.append)
+    emitter.loop = asyncio.get_running_loop()
+    assert emitter.is_idle
+    emitter.begin_acquiring(("r",))
+    assert not emitter.is_idle
+    emitter.end_acquiring()
+    assert emitter.is_idle
+    emitter.emit_soon(Waiting(("r",)))
+    assert not emitter.is_idle
+    await asyncio.sleep(0)
+    assert emitter.is_idle
+    assert events == [Waiting(("r",))]
