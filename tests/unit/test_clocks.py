@@ -1,4 +1,4 @@
-"""What time the masters have: shared by all programs, and later each time."""
+"""The time of the masters: all programs share it, and it rises with each request."""
 
 import math
 
@@ -11,7 +11,7 @@ SECOND = 1_000_000
 
 
 def clocks(*ahead: float, now: float = 0.0) -> Clocks:
-    """Return clocks of masters that have just told that they are so many seconds *ahead*."""
+    """Return the clocks of masters that have just replied, *ahead* by so many seconds."""
     known = Clocks(len(ahead), 0.0)
     for master, seconds in enumerate(ahead):
         known.learn(master, round((now + seconds) * SECOND), now, now)
@@ -19,7 +19,7 @@ def clocks(*ahead: float, now: float = 0.0) -> Clocks:
 
 
 @given(st.lists(st.floats(0, 1e9), min_size=1, max_size=7), st.floats(0, 1e6))
-def test_times_rise_though_the_clocks_go_back_a_little(ahead: list[float], now: float) -> None:
+def test_times_rise_though_clocks_go_back_a_little(ahead: list[float], now: float) -> None:
     known = clocks(*ahead, now=now)
     first = known.new_time(now)
     for master, seconds in enumerate(ahead):
@@ -29,25 +29,25 @@ def test_times_rise_though_the_clocks_go_back_a_little(ahead: list[float], now: 
     assert isinstance(second, int)
 
 
-def test_a_clock_that_was_wrong_for_a_moment_does_not_put_us_ahead_for_ever() -> None:
+def test_a_clock_that_was_wrong_once_has_no_lasting_effect() -> None:
     known = clocks(3600.0)
     assert known.new_time(10.0) == 3_610_000_000
     known.learn(0, 11_000_000, 11.0, 11.0)
     assert known.new_time(11.0) == 11_000_000
 
 
-def test_the_time_is_what_most_masters_have() -> None:
+def test_the_time_is_the_median_of_the_masters() -> None:
     assert clocks(100.0, 101.0, 50.0).new_time(10.0) == 110_000_000
     assert clocks(100.0, 100.0, 100.0, 9e6, 9e6).new_time(10.0) == 110_000_000
 
 
-def test_the_spread_is_how_far_the_fastest_is_ahead_of_most() -> None:
+def test_the_spread_is_the_lead_of_the_fastest_over_the_median() -> None:
     assert clocks(100.0, 101.0, 50.0).spread == pytest.approx(1.0)
     assert clocks(7.0).spread == 0.0
     assert Clocks(3, 5.0).spread == 0.0
 
 
-def test_our_own_clock_will_do_until_a_master_has_told_its_time() -> None:
+def test_the_clock_of_the_process_counts_until_a_reply() -> None:
     known = Clocks(3, 5.0)
     assert known.offset(1) is None
     assert known.new_time(1.0) == 6_000_000
@@ -56,13 +56,13 @@ def test_our_own_clock_will_do_until_a_master_has_told_its_time() -> None:
     assert known.new_time(2.0) == 10_000_000
 
 
-def test_an_answer_that_is_read_late_takes_nothing_back() -> None:
+def test_a_slow_reply_does_not_widen_the_bounds() -> None:
     known = clocks(100.0)
-    known.learn(0, 110_000_000, 5.0, 10.0)  # asked long ago, and answered just now
+    known.learn(0, 110_000_000, 5.0, 10.0)  # sent 5 s ago, and executed just now
     assert known.offset(0) == pytest.approx(100.0, abs=0.001)
 
 
-def test_a_clock_that_was_set_is_believed_anew() -> None:
+def test_a_clock_that_was_set_begins_anew() -> None:
     known = clocks(100.0)
     known.learn(0, 113_000_000, 9.0, 10.0)
     assert known.offset(0) == pytest.approx(103.5)
@@ -70,8 +70,8 @@ def test_a_clock_that_was_set_is_believed_anew() -> None:
     assert known.offset(0) == pytest.approx(40.5)
 
 
-def test_slow_answers_together_say_more_than_each() -> None:
-    """It is 100 s ahead: one was long on its way there, the other on its way back."""
+def test_two_slow_replies_know_more_than_each() -> None:
+    """100 s ahead: the first was slow on its way there, the second on its way back."""
     known = Clocks(1, 0.0)
     known.learn(0, 101_000_000, 0.0, 1.0)
     assert known.offset(0) == pytest.approx(100.5)
@@ -80,7 +80,7 @@ def test_slow_answers_together_say_more_than_each() -> None:
 
 
 @given(st.lists(st.tuples(st.floats(0, 0.5), st.floats(0, 0.5)), min_size=1, max_size=9))
-def test_the_truth_lies_within_what_each_answer_leaves(delays: list[tuple[float, float]]) -> None:
+def test_the_offset_is_within_the_bounds_of_each_reply(delays: list[tuple[float, float]]) -> None:
     known, ahead, now = Clocks(1, 0.0), 1234.5, 10.0
     for there, back in delays:
         known.learn(0, round((now + there + ahead) * SECOND), now, now + there + back)
@@ -89,7 +89,7 @@ def test_the_truth_lies_within_what_each_answer_leaves(delays: list[tuple[float,
     assert known.offset(0) == pytest.approx(ahead, abs=shortest / 2 + now * 1e-4)
 
 
-def test_the_time_is_asked_for_less_and_less_often() -> None:
+def test_the_interval_doubles_up_to_its_longest() -> None:
     known = clocks(1.0)
     assert known.due_at == -math.inf
     now, asked = 0.0, 0
