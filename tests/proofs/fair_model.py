@@ -1,40 +1,42 @@
 """
-Every way in which two waiters can get a lock in order, on the shipped ticket and scripts.
+All interleavings of two waiters in the fair queues of a lock.
 
-Messages between a waiter and a master keep their order, as they do on a connection,
-and may take for ever; a waiter may give up on an answer at any moment, and hear it
-later all the same; and it may give back what is too old, or leave the queues and
-enter them again at a new place. A lock ends only by being given back or released, so no two
-waiters may ever have it at once.
+Runs what is shipped: `Ticket`, `commands.enqueue` and `commands.leave` with their Lua
+scripts, and `replies.queued`.
+
+Models itself: the waiter, which asks, gives up on a reply, yields, releases what is too
+old, and leaves the queues and enters them again at a new place (the shipped one is
+`FairWaiter`); connections, which keep the order of messages and may take for ever; and
+time, of which there is none: whatever time can do may happen at any moment. A lock ends only
+by a release, so the two waiters must never hold it at once.
 """
 
 import functools
 from collections.abc import Iterator
-from typing import TypeVar
 
 from redlock_aio._protocol import commands, replies
 from redlock_aio._rules.fair_ticket import ASKED, FAILED, SILENT, Standing, Ticket
 
 from .masters import Keys, words
 from .rules import SHIPPED, Rules
-from .search import Step
+from .search import Step, replaced
 
 WAITING, HELD, DONE = range(3)
 
 Waiter = tuple[int, int]
-"""Whether it waits, holds or has gone, and its claim: see `_name`."""
+"""Whether it waits, holds or is done, and its claim: see `_name`."""
 
 Message = tuple[int, int, int]
-"""A question: its number, the claim, and 0. Or a leave: 0, the claim, and whether it stays."""
+"""A request: its number, the claim, and 0. Or a leave: 0, the claim, and whether it stays."""
 
 Side = tuple[int, int, int, tuple[Message, ...], tuple[tuple[int, int], ...]]
 """
-What is between one master and one waiter: how the waiter stands there, the number of
-its last question, how often it may still ask, what is on its way there, and back.
+One master and one waiter: the standing there, the number of the last request, how many
+requests are left, the messages to the master, and the replies underway.
 """
 
 Column = tuple[int, tuple[int, ...], tuple[Side, ...]]
-"""One master: who has the lock, under which claim; who is in the queue; and its sides."""
+"""One master: the holder and its claim, the members of its queue, and its sides."""
 
 State = tuple[tuple[Waiter, ...], tuple[Column, ...]]
 
@@ -43,28 +45,26 @@ NUMBER = {standing: number for number, standing in enumerate(STANDINGS)}
 NOBODY = -1
 LEAVES, STAYS = 1, 2
 RENAMED = 4
-"""How much higher the claims of a waiter are when it has left the queues and enters again."""
+"""Added to the claims of a waiter that has left the queues and enters again."""
 KEYS = (b"r", *commands.queue_keys(b"r"))
 TTL = LIVES = 1000
 NEVER = 10**9
 
-T = TypeVar("T")
-
 
 class Waiting:
     """
-    Two waiters, of whom the second has come first.
+    Two waiters; the second was first in the queue.
 
     Args:
         masters: How many there are.
 
         questions: How often each waiter may ask one of them.
 
-        yields: How often a waiter may give back what it has.
+        yields: How often a waiter may release its grants and keep its place.
 
-        ages: Whether what is granted, or may be, can be too old at any moment.
+        ages: Whether grants, and requests without a reply, may be too old at any moment.
 
-        leaves: Whether the one that has come first may leave the queues once, and enter again.
+        leaves: Whether the first in the queue may leave once, and enter again.
     """
 
     def __init__(
@@ -96,8 +96,8 @@ class Waiting:
             return
         for w, (phase, claim) in enumerate(waiters):
             if phase == HELD:
-                after = _told(columns, w, (0, claim, LEAVES))
-                yield f"{w} releases", (_at(waiters, w, (DONE, claim)), after), ""
+                after = _sent(columns, w, (0, claim, LEAVES))
+                yield f"{w} releases", (replaced(waiters, w, (DONE, claim)), after), ""
             elif phase == WAITING:
                 yield from self._goes(state, w)
         for i, column in enumerate(columns):
@@ -106,28 +106,28 @@ class Waiting:
             for w, (phase, _) in enumerate(waiters):
                 if column[2][w][3]:
                     label, served = _served(column, w, listens=phase == WAITING)
-                    yield label, (waiters, tuple(sorted(_at(columns, i, served)))), ""
+                    yield label, (waiters, tuple(sorted(replaced(columns, i, served)))), ""
                 if phase == WAITING:
-                    yield from self._hears(state, i, w)
+                    yield from self._receives(state, i, w)
 
     def _goes(self, state: State, w: int) -> Iterator[Step[State]]:
-        """Return what a waiter may do because time has passed."""
+        """Return the steps of a waiter that time may cause."""
         waiters, columns = state
         claim = waiters[w][1]
         ticket = self._ticket(columns, w)
         if self._ages and ticket.stale_at(0.0) <= 0.0 and claim % RENAMED < self._yields:
             ticket.give_back()
-            after = _told(_stands(columns, w, ticket), w, (0, claim, STAYS))
+            after = _sent(_stands(columns, w, ticket), w, (0, claim, STAYS))
             label = f"{w} gives back what is too old"
-            yield label, (_at(waiters, w, (WAITING, claim + 1)), tuple(sorted(after))), ""
+            yield label, (replaced(waiters, w, (WAITING, claim + 1)), tuple(sorted(after))), ""
         if self._leaves and w and claim < RENAMED:
             ticket = self._ticket(columns, w)
             ticket.start_over()
-            after = _told(_stands(columns, w, ticket), w, (0, claim, LEAVES))
+            after = _sent(_stands(columns, w, ticket), w, (0, claim, LEAVES))
             label = f"{w} leaves the queues, and will enter them again"
-            yield label, (_at(waiters, w, (WAITING, RENAMED)), tuple(sorted(after))), ""
+            yield label, (replaced(waiters, w, (WAITING, RENAMED)), tuple(sorted(after))), ""
 
-    def _hears(self, state: State, i: int, w: int) -> Iterator[Step[State]]:
+    def _receives(self, state: State, i: int, w: int) -> Iterator[Step[State]]:
         waiters, columns = state
         standing, _, left, sent, replies = columns[i][2][w]
         if left and STANDINGS[standing] is not ASKED:
@@ -145,7 +145,7 @@ class Waiting:
             ticket = self._ticket(columns, w)
             number, said = replies[0]
             ticket.on_reply(i, number, STANDINGS[said])
-            label = f"hears {STANDINGS[said].name} to question {number}"
+            label = f"gets {STANDINGS[said].name} to request {number}"
             yield from self._considers(state, i, w, ticket, replies[1:], label)
 
     def _considers(
@@ -157,7 +157,7 @@ class Waiting:
         replies: tuple[tuple[int, int], ...],
         label: str,
     ) -> Iterator[Step[State]]:
-        """Do what a waiter does after all that it hears."""
+        """Do what a waiter does after each reply."""
         waiters, columns = state
         claim = waiters[w][1]
         broken = ""
@@ -166,18 +166,18 @@ class Waiting:
             label += ", and has the lock"
             if waiters[1 - w][0] == HELD:
                 broken = "P3: both waiters have the lock at once"
-            # Whoever has it does not listen any more.
+            # A holder handles no more replies.
             won = _written(columns, w, ticket, i, (0, sent, ()))
             after = tuple([_deaf(column, w) for column in won])
-            waiters = _at(waiters, w, (HELD, claim))
+            waiters = replaced(waiters, w, (HELD, claim))
         elif ticket.must_yield:
             if claim % RENAMED == self._yields:
                 return
             label += ", and gives back what it has"
             ticket.give_back()
             after = _written(columns, w, ticket, i, (left, sent, replies))
-            after = _told(after, w, (0, claim, STAYS))
-            waiters = _at(waiters, w, (WAITING, claim + 1))
+            after = _sent(after, w, (0, claim, STAYS))
+            waiters = replaced(waiters, w, (WAITING, claim + 1))
         else:
             after = _written(columns, w, ticket, i, (left, sent, replies))
         yield f"{w} {label}", (waiters, tuple(sorted(after))), broken
@@ -190,12 +190,12 @@ class Waiting:
 
 
 def _served(column: Column, w: int, *, listens: bool) -> tuple[str, Column]:
-    """Return what a master does with the first message of a waiter."""
+    """Return what a master does with the first message underway from a waiter."""
     holder, queue, sides = column
     standing, number, left, sent, replies = sides[w]
     asked, claim, leaves = sent[0]
     if leaves:
-        label = f"a master hears that {w} gives back"
+        label = f"a master gets the leave of {w}"
         holder, queue = _left(holder, queue, w, claim, leaves == STAYS)
     else:
         said, holder, queue = _enqueued(holder, queue, w, claim)
@@ -203,7 +203,7 @@ def _served(column: Column, w: int, *, listens: bool) -> tuple[str, Column]:
         if listens:
             replies = (*replies, (asked, said))
     side = (standing, number, left, sent[1:], replies)
-    return label, (holder, queue, _at(sides, w, side))
+    return label, (holder, queue, replaced(sides, w, side))
 
 
 def _master(holder: int, queue: tuple[int, ...]) -> Keys:
@@ -218,7 +218,7 @@ def _master(holder: int, queue: tuple[int, ...]) -> Keys:
 
 
 def _name(w: int, claim: int) -> int:
-    """Return by what name a waiter is in the queues under a claim."""
+    """Return the member of the queues for a claim."""
     return w + 2 * (claim // RENAMED)
 
 
@@ -272,11 +272,7 @@ def _left(
     return _kept(master)
 
 
-# Tuples with something changed.
-
-
-def _at(those: tuple[T, ...], at: int, by: T) -> tuple[T, ...]:
-    return (*those[:at], by, *those[at + 1 :])
+# Changed columns
 
 
 def _written(
@@ -294,7 +290,7 @@ def _written(
             ticket._numbers[j],
             *(changed if j == i else sides[w][2:]),
         )
-        after.append((holder, queue, _at(sides, w, side)))
+        after.append((holder, queue, replaced(sides, w, side)))
     return tuple(after)
 
 
@@ -303,15 +299,15 @@ def _stands(columns: tuple[Column, ...], w: int, ticket: Ticket) -> tuple[Column
     return _written(columns, w, ticket, 0, columns[0][2][w][2:])
 
 
-def _told(columns: tuple[Column, ...], w: int, message: Message) -> tuple[Column, ...]:
+def _sent(columns: tuple[Column, ...], w: int, message: Message) -> tuple[Column, ...]:
     after = []
     for holder, queue, sides in columns:
         standing, number, left, sent, replies = sides[w]
         side = (standing, number, left, (*sent, message), replies)
-        after.append((holder, queue, _at(sides, w, side)))
+        after.append((holder, queue, replaced(sides, w, side)))
     return tuple(sorted(after))
 
 
 def _deaf(column: Column, w: int) -> Column:
     holder, queue, sides = column
-    return holder, queue, _at(sides, w, (0, 0, 0, sides[w][3], ()))
+    return holder, queue, replaced(sides, w, (0, 0, 0, sides[w][3], ()))

@@ -1,23 +1,25 @@
 """
-Every way in which locks of one resource and of two can get their fencing tokens.
+All interleavings of a few attempts to get fencing tokens of one resource and of two.
 
-As in `model`, a lock may end on a master at any moment, here each of the two by
-itself; messages are late or lost, and clients decide by any majority of the answers.
-Who can't make the counters agree by raising them once begins anew, as another attempt.
-Each resource must see what it would see if all locks were its own: tokens that rise.
+Runs what is shipped: `FencingCounter` over one and two keys, whose `acquire`, `raise_to`
+and `extend` run their Lua scripts, and `fencing.agreed`.
+
+Models itself: the clients, which decide by any majority of the replies and raise once (the
+shipped one is `FencedAttempt`); messages, which are late or lost; and the end of a lock,
+which each of the two keys may meet on a master at any moment. The tokens of each resource
+must rise as if it were the only one.
 """
 
 import functools
 import itertools
 from collections.abc import Callable, Iterator
-from typing import TypeVar
 
 from redlock_aio._protocol.primitives import FencingCounter
 from redlock_aio._rules.quorum import GRANTED, majority
 
 from .masters import Keys, words
 from .rules import SHIPPED, Rules
-from .search import Step
+from .search import Step, replaced
 
 NEW, ASKING, RAISING, HELD, EXTENDING, OVER = range(6)
 NAMES = (b"a", b"b")
@@ -26,24 +28,23 @@ USED = -1
 """Stands for a grant that came too late, or does not count any more."""
 NOW = 10**15
 LEAD, LATE, TTL = 3 * NOW, 3 * NOW, 1000
-T = TypeVar("T")
 
 Attempt = tuple[int, int, tuple[int, ...], int]
-"""Its status, token, the highest token of each resource before it began, what it raises to."""
+"""Its status, token, the highest token of each resource before it began, its raise target."""
 
 Side = tuple[int, int]
 """The counter that a master granted to an attempt, and its answer in the present round."""
 
 Column = tuple[tuple[int, ...], tuple[int, ...], tuple[Side, ...]]
-"""One master: who has each lock, what the counters say, its sides."""
+"""One master: the holder of each lock, the counters, its sides."""
 
 Extend = Callable[[FencingCounter, bytes, int, int], bytes]
 
-Said = tuple[int, tuple[int, ...], tuple[int, ...]]
-"""What a master answers, 0 for no; who has the locks then, and what the counters say."""
+Reply = tuple[int, tuple[int, ...], tuple[int, ...]]
+"""The reply of a master, 0 for no; the holders of the locks then, and the counters."""
 
-Answered = tuple[str, Attempt, Said, Side]
-"""What a master does, what the attempt is then, what it says, and its side."""
+Answered = tuple[str, Attempt, Reply, Side]
+"""What a master does, the attempt afterwards, the reply, and the side."""
 
 State = tuple[tuple[Attempt, ...], tuple[Column, ...], tuple[tuple[int, ...], ...]]
 """The attempts, the masters, the tokens of each resource that were reported."""
@@ -86,7 +87,7 @@ class Joint:
         attempts, columns, _ = state
         done = (OVER,) if self._extended else (OVER, HELD)
         if all(attempt[0] in done for attempt in attempts):
-            return  # nobody can be told anything any more
+            return  # nothing more can be observed
         for a in range(len(attempts)):
             yield from self._decided(state, a)
             for i, column in enumerate(columns):
@@ -100,20 +101,20 @@ class Joint:
         if status == EXTENDING and len(answers) >= self.needed:
             late = [f for n, f in enumerate(floor) if n in self._wanted[a] and f > token]
             broken = f"P4: {token} is extended after {late} was reported" if late else ""
-            after = _replaced(attempts, a, (OVER, 0, (0, 0), 0))
+            after = replaced(attempts, a, (OVER, 0, (0, 0), 0))
             yield f"attempt {a} is extended", (after, _over(columns, a), reported), broken
         if status not in (ASKING, RAISING):
             return
         for counted in set(itertools.combinations(sorted(answers), self.needed)):
-            said = [self._rules.heard(answer, target) if target else answer for answer in counted]
-            fence = self._rules.agreed(said, self.needed)
+            heard = [self._rules.heard(answer, target) if target else answer for answer in counted]
+            fence = self._rules.agreed(heard, self.needed)
             if fence:
                 held = (HELD, fence, (0, 0), target) if self._extended else (OVER, 0, (0, 0), 0)
                 known = tuple(
                     tuple(sorted((*tokens, fence))) if n in self._wanted[a] else tokens
                     for n, tokens in enumerate(reported)
                 )
-                after = _replaced(attempts, a, held)
+                after = replaced(attempts, a, held)
                 broken = self._broken(state, a, fence)
                 yield f"attempt {a} reports {fence}", (after, _over(columns, a), known), broken
 
@@ -130,12 +131,12 @@ class Joint:
     ) -> Iterator[Step[State]]:
         attempts, _, reported = state
         counters, sides = column[1:]
-        for what, new, said, side in self._answers(state, a, column):
+        for what, new, reply, side in self._answers(state, a, column):
             begins = new[0] == EXTENDING != attempts[a][0]
-            after = (*said[1:], _replaced(sides, a, side))
+            after = (*reply[1:], replaced(sides, a, side))
             others = _over(rest, a) if begins else rest
             label = f"attempt {a}: a master that says {counters} {what}"
-            yield label, (_replaced(attempts, a, new), _among(others, after), reported), ""
+            yield label, (replaced(attempts, a, new), _among(others, after), reported), ""
 
     def _answers(self, state: State, a: int, column: Column) -> Iterator[Answered]:
         attempt = state[0][a]
@@ -145,17 +146,17 @@ class Joint:
         highest = tuple(max(tokens, default=0) for tokens in state[2])
         if not got:  # also late, when its round is over
             free = tuple(NOBODY if n in self._wanted[a] else h for n, h in enumerate(holders))
-            said = _said("acquire", self._wanted[a], free, counters, a, 1)
+            reply = _reply("acquire", self._wanted[a], free, counters, a, 1)
             new = (ASKING, 0, highest, 0) if status == NEW else attempt
-            heard = _known(said, 1) if new[0] == ASKING else USED
-            yield "grants", new, said, (heard, answer)
+            heard = _known(reply, 1) if new[0] == ASKING else USED
+            yield "grants", new, reply, (heard, answer)
         yield from self._raises(state, a, column)
         if status in (HELD, EXTENDING) and self._extended and not answer:
             rule = self._rules.extend
-            said = _said("extend", self._wanted[a], holders, counters, a, token, rule)
-            if said[0]:
+            reply = _reply("extend", self._wanted[a], holders, counters, a, token, rule)
+            if reply[0]:
                 new = (EXTENDING, token, highest if status == HELD else floor, attempt[3])
-                yield "extends", new, said, (got, 1)
+                yield "extends", new, reply, (got, 1)
 
     def _raises(self, state: State, a: int, column: Column) -> Iterator[Answered]:
         status, _, floor, target = attempt = state[0][a]
@@ -169,19 +170,19 @@ class Joint:
                 max(those) for those in several if not self._rules.agreed(those, self.needed)
             }
         for value in targets:
-            said = _said("raise", self._wanted[a], holders, counters, a, value)
+            reply = _reply("raise", self._wanted[a], holders, counters, a, value)
             counts = status in (ASKING, RAISING) and not answer
-            if said[0] and (counts or said[2] != counters):  # also late
+            if reply[0] and (counts or reply[2] != counters):  # also late
                 new = (RAISING, 0, floor, value) if status == ASKING else attempt
-                yield f"is raised to {value}", new, said, (got, said[0] if counts else answer)
+                yield f"is raised to {value}", new, reply, (got, reply[0] if counts else answer)
 
 
-def _known(said: Said, proposal: int) -> int:
-    return proposal if said[0] == 1 else said[0]
+def _known(reply: Reply, proposal: int) -> int:
+    return proposal if reply[0] == 1 else reply[0]
 
 
 @functools.cache
-def _said(
+def _reply(
     what: str,
     wanted: tuple[int, ...],
     holders: tuple[int, ...],
@@ -189,7 +190,7 @@ def _said(
     a: int,
     number: int,
     extend: Extend = FencingCounter.extend,
-) -> Said:
+) -> Reply:
     """Run a shipped script on one master."""
     master = Keys(NOW / 1_000_000)
     data = master.data
@@ -213,17 +214,13 @@ def _said(
 
 
 def _over(columns: tuple[Column, ...], a: int) -> tuple[Column, ...]:
-    """Forget what can't matter any more, so that fewer states differ."""
+    """Forget what has no effect any more, so that fewer states differ."""
     used = [USED if sides[a][0] else 0 for _, _, sides in columns]
     cleared = [
-        (h, c, _replaced(sides, a, (got, 0)))
+        (h, c, replaced(sides, a, (got, 0)))
         for (h, c, sides), got in zip(columns, used, strict=True)
     ]
     return tuple(sorted(cleared))
-
-
-def _replaced(those: tuple[T, ...], at: int, by: T) -> tuple[T, ...]:
-    return (*those[:at], by, *those[at + 1 :])
 
 
 def _among(columns: tuple[Column, ...], one: Column) -> tuple[Column, ...]:

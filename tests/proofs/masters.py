@@ -1,10 +1,10 @@
 """
-A master that is nothing but its keys and the shipped scripts.
+A master that consists of its keys and the shipped scripts.
 
-The scripts are the files that real masters run, in the Lua of `redlock_aio.testing`;
-the commands that they call are those of the fake master there, which other tests
-compare with real servers. Modelled here is only the clock, which is set and does not
-run, and that nobody is told of changes.
+Runs what is shipped: the Lua files that real masters run, by `redlock_aio.testing`, and the
+commands of its fake master, which other tests compare with real servers.
+
+Models itself: the clock, which is set and does not run, and that there are no pushes.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ for script in SCRIPTS:
 
 
 class Nobody:
-    """Nobody is told of changes."""
+    """An observer that ignores all changes."""
 
     def was_read(self, key: bytes, until: float) -> None:
         """Do nothing."""
@@ -28,7 +28,7 @@ class Nobody:
         """Do nothing."""
 
     def publish(self, channel: bytes, message: bytes) -> int:  # noqa: ARG002 - the names are asked for
-        """Tell nobody."""
+        """Do nothing."""
         return 0
 
 
@@ -37,7 +37,7 @@ class Keys(KeyCommands):
     The keys of one master.
 
     Args:
-        time: What it is now by the master's clock, in seconds; can be set.
+        time: The time of the master's clock, in seconds; can be set.
     """
 
     def __init__(self, time: float = 0.0) -> None:

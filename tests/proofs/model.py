@@ -1,34 +1,38 @@
 """
-Every way in which a few acquisitions can go, on the shipped rules and scripts.
+All interleavings of a few acquisitions with fencing tokens.
 
-Time is not modelled: what it can do, anything can do at any moment.
+Runs what is shipped: `FencingCounter`, whose `acquire`, `raise_to`, `extend`, `lift` and
+`restore` run their Lua scripts on the keys of a master, `fencing.agreed`, `MOST_RAISES` and
+`majority`.
+
+Models itself: the clients, with their decisions to raise, to extend, to lift and to set
+again (the shipped ones are `FencedAttempt` and the watchdog); the quarantine, as a bit of
+each master; messages; and time, of which there is none: whatever it can do may happen at
+any moment.
 
 - A lock may end on a master at any moment. That is a ttl, a clock that jumps, a
   holder that was suspended for an hour, and a release, all at once. So a master may
-  grant whoever has the lock there, and no releases are needed. With *until_released*
-  a lock ends only by its release instead: that is the world in which leases exclude
-  each other.
-- A message that is late is delivered later, one that is lost is never delivered. A
-  reply that is late or lost is a client that decides by some of the answers that
-  there are. An acquire may be delivered more than once, at any time, and a raise
-  after its round is over.
+  always grant, and no releases are needed. With *until_released* a lock ends only by
+  its release instead: then leases exclude each other.
+- A late message is delivered later, a lost one never. A late or lost reply is a
+  client that decides by some of the replies that there are. An acquire may be
+  delivered more than once, at any time, and a raise after its round is over.
 - A refusal is the same as a lost message: it can only keep a client from deciding.
-- Others take the lock on single masters and never get it (*others* times).
-- A holder lifts the counters to one that it has seen (*lifts* times), and sets the lock
-  again. A demand to lift may come after its round is over, as a raise may; the lock is
-  set again at any time after an extension, up to the ceiling of the last majority.
+- Other clients get the lock on single masters, never on a majority (*others* times).
+- A holder lifts the counters to one that it has seen (*lifts* times), and restores the
+  lock. A lift may come after its round is over, as a raise may; the lock is restored at
+  any time after an extension, up to the ceiling of the last majority.
 
-Three things make the states fewer and lose nothing. Masters are alike, so their
-columns are sorted. An attempt begins, and a round, with its first answer: beginning
-earlier promises less, and nobody can tell. And a client that has a majority may be
-taken to decide by exactly so many answers: among more that do not agree there are so
-many that do not either, with the same highest one.
+Three reductions of the states lose nothing. Masters are alike, so their columns are
+sorted. An attempt, and a round, begins with its first reply: an earlier begin would
+promise less, and cannot be observed. And a client with more than a majority decides by
+exactly a majority of replies: if more do not agree, some majority among them does not
+either, and has the same highest counter.
 """
 
 import functools
 import itertools
 from collections.abc import Callable, Iterator
-from typing import TypeVar
 
 from redlock_aio._protocol.primitives import FencingCounter
 from redlock_aio._rules import fencing
@@ -36,39 +40,39 @@ from redlock_aio._rules.quorum import GRANTED, majority
 
 from .masters import Keys, words
 from .rules import SHIPPED, Rules
-from .search import Step
+from .search import Step, replaced
 
 NEW, ASKING, RAISING, HELD, EXTENDING, LIFTING, OVER = range(7)
 
 Lifts = tuple[int, ...]
-"""The ceiling to which a majority has lifted its counters, and those that were asked for."""
+"""The ceiling to which a majority has lifted its counters, and the requested ones."""
 
 Attempt = tuple[int, int, int, tuple[int, ...], int, Lifts]
 """Its status, token, the highest token reported before it began, raises, extensions, lifts."""
 
 Side = tuple[int, int, int, int]
 """
-What is between one master and one attempt: how many acquires may still come, the
-counter that was granted, the answer in the present round, whether a release may come.
+One master and one attempt: how many acquires may still arrive, the counter that was
+granted, the reply in the present round, whether a release may arrive.
 """
 
 Column = tuple[int, int, int, tuple[Side, ...]]
-"""One master: whether it votes, who has the lock, the counter with its mark, and its sides."""
+"""One master: whether it votes, the holder, the counter with its mark, and its sides."""
 
 State = tuple[tuple[Attempt, ...], tuple[Column, ...], tuple[int, int], int]
-"""The attempts, the masters, how often more may go wrong, the highest token reported."""
+"""The attempts, the masters, the faults that are left, the highest token reported."""
 
 Delivery = tuple[str, Column, Callable[[Side], Side] | None, Attempt]
-"""What a master does, what it is then, what that means for the others, and the attempt then."""
+"""What a master does, its column then, the change of the other sides, and the attempt then."""
 
 PROPERTIES = ("P1", "P2", "P3", "P4", "P5")
 """
 What must hold.
 
-P1: whoever begins after a token was reported gets a higher one.
+P1: an attempt that begins after a token was reported gets a higher one.
 P2: no token is reported twice.
 P3: no two leases are held at once, where locks end only when they are released.
-P4: what is extended has not been overtaken before the extension began.
+P4: if a lease is extended, no higher token was reported before the extension began.
 P5: where leases exclude each other, tokens rise from holder to holder.
 """
 
@@ -77,12 +81,10 @@ MARK = 1_000
 """A counter is counted in ones; a mark, the token of the holder that lifted it, in these."""
 TTL = 1000
 NOW = 10**15
-"""What every master's clock says: nothing comes too early or too late here."""
+"""The time of every master's clock: no request is early or late here."""
 
 COUNTER = FencingCounter((b"r",), lead=3 * NOW)
 LATE = 3 * NOW
-
-T = TypeVar("T")
 
 
 class Fencing:
@@ -96,9 +98,9 @@ class Fencing:
 
         copies: How often an acquire of each attempt may be delivered, once if left out.
 
-        forgetful: How often a master may forget everything.
+        forgetful: How often a master may lose all keys.
 
-        others: How often others take the lock on a master.
+        others: How often another client gets the lock on a master.
 
         extensions: How often a lease may be extended.
 
@@ -106,7 +108,7 @@ class Fencing:
 
         until_released: Whether a lock ends only when it is released.
 
-        looked_for: Which of the properties are looked at.
+        looked_for: The properties that are checked.
     """
 
     def __init__(
@@ -133,7 +135,7 @@ class Fencing:
         self._lifts = lifts
         self._until_released = until_released
         self._looked_for = looked_for
-        # The first client makes two attempts if there can be a mistake in that.
+        # The first client makes two attempts where the defect concerns both.
         self._owners = [a if rules.fresh else max(a - 1, 0) for a in range(len(proposals))]
         self._extended = functools.cache(functools.partial(_extended, rules))
 
@@ -147,7 +149,7 @@ class Fencing:
         """Return all that can happen next."""
         attempts, columns, budget, highest = state
         if all(self._final(attempt) for attempt in attempts):
-            return  # nobody can be told anything any more
+            return  # nothing more can be observed
         for a in range(len(attempts)):
             yield from self._decided(state, a)
         for i, column in enumerate(columns):
@@ -168,7 +170,7 @@ class Fencing:
             for a in range(len(attempts)):
                 for what, after, everywhere, new in self._delivered(state, column, a):
                     others = rest if everywhere is None else _each(rest, a, everywhere)
-                    changed = _replaced(attempts, a, new)
+                    changed = replaced(attempts, a, new)
                     label = f"attempt {a}: a master that says {_text(counter)} {what}"
                     yield label, (changed, _among(others, after), budget, highest), ""
 
@@ -184,21 +186,21 @@ class Fencing:
         if status in (ASKING, RAISING):
             for fence in self._outcome(attempts[a], columns, a)[0]:
                 held = (HELD, fence, 0, raises, 0, lifts)
-                after = self._settled(_replaced(attempts, a, held), columns, a)
+                after = self._settled(replaced(attempts, a, held), columns, a)
                 broken = self._broken(state, a, fence)
                 yield f"attempt {a} reports {fence}", (*after, budget, max(highest, fence)), broken
         elif status == EXTENDING and sum(c[3][a][2] for c in columns) >= self.needed:
             held = (HELD, token, 0, raises, extensions + 1, lifts)
-            after = self._settled(_replaced(attempts, a, held), columns, a)
+            after = self._settled(replaced(attempts, a, held), columns, a)
             broken = f"P4: {token} is extended, but {floor} was reported before that began"
             label = f"attempt {a} is extended"
             yield label, (*after, budget, highest), broken if floor > token else ""
         elif status == LIFTING and sum(c[3][a][2] for c in columns) >= self.needed:
             held = (HELD, token, 0, raises, extensions, (lifts[-1], *lifts[1:]))
-            after = self._settled(_replaced(attempts, a, held), columns, a)
+            after = self._settled(replaced(attempts, a, held), columns, a)
             yield f"attempt {a} has lifted a majority to {lifts[-1]}", (*after, budget, highest), ""
         if self._until_released and status in (ASKING, RAISING, HELD):
-            over = _replaced(attempts, a, (OVER, 0, 0, raises, 0, lifts))
+            over = replaced(attempts, a, (OVER, 0, 0, raises, 0, lifts))
             gone = _each(columns, a, lambda side: (side[0], 0, 0, 1))
             label = f"attempt {a} is {'released' if status == HELD else 'given up'}"
             yield label, (over, tuple(sorted(gone)), budget, highest), ""
@@ -216,7 +218,7 @@ class Fencing:
         return agreed, targets if len(attempt[3]) < fencing.MOST_RAISES else ()
 
     def _broken(self, state: State, a: int, token: int) -> str:
-        """Return the first of what does not hold if *token* is reported now."""
+        """Return the first property that a report of *token* breaks."""
         attempts, _, _, highest = state
         held = [b for b, other in enumerate(attempts) if other[0] in (HELD, EXTENDING, LIFTING)]
         floor, alone = attempts[a][2], self._until_released
@@ -231,7 +233,7 @@ class Fencing:
     def _settled(
         self, attempts: tuple[Attempt, ...], columns: tuple[Column, ...], a: int
     ) -> tuple[tuple[Attempt, ...], tuple[Column, ...]]:
-        """Forget what can't matter any more, so that fewer states differ."""
+        """Forget what has no effect any more, so that fewer states differ."""
         sides = _each(columns, a, lambda side: (side[0], 0, 0, side[3]))
         if not self._final(attempts[a]) or attempts[a][3]:
             return attempts, tuple(sorted(sides))
@@ -250,7 +252,7 @@ class Fencing:
         if votes and status == NEW and self._may_begin(state[0], a):
             new: Attempt = (ASKING, 0, state[3], (), 0, (0,))
             fresh = (self._copies[a], 0, 0, 0)
-            begun = (votes, holder, counter, _replaced(sides, a, fresh))
+            begun = (votes, holder, counter, replaced(sides, a, fresh))
             for what, after, _, _ in self._granted(begun, a, new):
                 yield what, after, lambda _: fresh, new
         elif votes and left:
@@ -289,7 +291,7 @@ class Fencing:
         before = attempts[a - 1]
         if self._owners[a] == self._owners[a - 1]:
             return before[0] == OVER or self._final(before)
-        # Those who propose the same are alike: they begin in order.
+        # Attempts with the same proposal are alike: they begin in order.
         return before[0] != NEW or self._proposals[a - 1] != self._proposals[a]
 
     def _granted(self, column: Column, a: int, attempt: Attempt) -> Iterator[Delivery]:
@@ -306,7 +308,7 @@ class Fencing:
             heard = {said, got} if got else {said}  # of two answers either may come first
             for known in heard if attempt[0] == ASKING else {0}:
                 side = (left - 1, known, answer, leaving)
-                after = (votes, new_holder, value, _replaced(sides, a, side))
+                after = (votes, new_holder, value, replaced(sides, a, side))
                 yield f"grants, and says {value}", after, None, attempt
 
     def _extends(self, state: State, column: Column, a: int) -> Iterator[Delivery]:
@@ -315,7 +317,7 @@ class Fencing:
         status, fence, _, raises, extensions, lifts = attempt
         left, got, answer, leaving = sides[a]
         owner = self._owners[a]
-        # Once extended, or lifted, it is set again where nobody has it: this is never counted.
+        # After an extension or a lift the lock is restored where it is free; that never counts.
         keeper = holder if self._until_released else NOBODY
         for ceiling in {0, lifts[0]} if extensions else {lifts[0]} if lifts[0] else ():
             reply, now_holder, value = _restored(keeper, counter, owner, fence, ceiling)
@@ -363,7 +365,7 @@ class Fencing:
 
 
 def _text(counter: int) -> str:
-    """Return what a counter says, as people read it."""
+    """Return a counter for people."""
     mark, value = divmod(counter, MARK)
     return f"{value} by the holder of {mark}" if mark else str(value)
 
@@ -379,7 +381,7 @@ def _master(holder: int, counter: int) -> Keys:
 
 
 def _ran(master: Keys, payload: bytes) -> tuple[object, int, int]:
-    """Return the answer, who has the lock then, and what the counter says."""
+    """Return the reply, and the holder and the counter afterwards."""
     reply = master.run(words(payload))
     holder, counter = master.data.get(b"r"), master.data.get(COUNTER.keys[0])
     value, _, mark = (counter or b"0").partition(b".")
@@ -432,7 +434,7 @@ def _restored(
 def _outcomes(
     rules: Rules, answers: tuple[int, ...], needed: int, asked: int
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return what a client may find agreed on, and what it may raise the counters to."""
+    """Return the tokens that a client may agree on, and the counters that it may raise to."""
     tokens, targets = set(), set()
     for counted in set(itertools.combinations(answers, needed)):
         said = [rules.heard(answer, asked) if asked else answer for answer in counted]
@@ -444,22 +446,18 @@ def _outcomes(
     return tuple(sorted(tokens)), tuple(sorted(targets))
 
 
-# Tuples with something changed.
-
-
-def _replaced(those: tuple[T, ...], at: int, by: T) -> tuple[T, ...]:
-    return (*those[:at], by, *those[at + 1 :])
+# Changed columns
 
 
 def _side(column: Column, a: int, side: Side, holder: int, counter: int | None = None) -> Column:
     votes, _, before, sides = column
-    return votes, holder, before if counter is None else counter, _replaced(sides, a, side)
+    return votes, holder, before if counter is None else counter, replaced(sides, a, side)
 
 
 def _each(
     columns: tuple[Column, ...], a: int, change: Callable[[Side], Side]
 ) -> tuple[Column, ...]:
-    return tuple([(v, h, c, _replaced(sides, a, change(sides[a]))) for v, h, c, sides in columns])
+    return tuple([(v, h, c, replaced(sides, a, change(sides[a]))) for v, h, c, sides in columns])
 
 
 def _among(columns: tuple[Column, ...], one: Column) -> tuple[Column, ...]:

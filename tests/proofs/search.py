@@ -1,8 +1,8 @@
 """
-Every state that can be reached, the nearest first, until something does not hold.
+Breadth-first search of all states of a model, until a property is broken.
 
-A model says what can happen next; this file goes there. States are hashable, and
-equal ones are looked at once. The way to a violation is kept, and is the shortest.
+A model lists the steps from each state. States are hashable, and equal ones are searched
+once. The path to a violation is recorded, and is the shortest.
 """
 
 import gc
@@ -11,34 +11,35 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 S = TypeVar("S", bound=Hashable)
+T = TypeVar("T")
 
 Step = tuple[str, S, str]
-"""What happens, the state after it, and what does not hold then; empty if all does."""
+"""What happens, the state afterwards, and the property that is broken, empty if none is."""
 
 
 class Model(Protocol[S]):
-    """What can happen."""
+    """The states and steps that are searched."""
 
     def first(self) -> S:
-        """Return the state at the beginning."""
+        """Return the first state."""
 
     def steps(self, state: S) -> Iterator[Step[S]]:
-        """Return all that can happen next."""
+        """Return all steps from *state*."""
 
 
 @dataclass(frozen=True)
 class Found(Generic[S]):
     """
-    What a search has come to.
+    The result of a search.
 
     Attributes:
-        states: How many were looked at.
+        states: How many were searched.
 
-        broken: What does not hold; empty if all does, in every state there is.
+        broken: The property that is broken; empty if none is in the searched states.
 
-        path: What happened until then.
+        path: The steps to the violation.
 
-        complete: Whether there was nothing left to look at.
+        complete: Whether all states were searched.
     """
 
     states: int
@@ -54,12 +55,9 @@ class Found(Generic[S]):
 
 def search(model: Model[S], limit: int) -> Found[S]:
     """
-    Look at every state of *model*.
-
-    Args:
-        limit: After how many states to give up.
+    Search every state of *model*, or at least *limit* of them.
     """
-    gc.disable()  # there are no cycles, and a million tuples to look for them in
+    gc.disable()  # there are no cycles among a million tuples
     try:
         return _search(model, limit)
     finally:
@@ -93,3 +91,8 @@ def _path(came_from: dict[S, tuple[S, str] | None], state: S) -> list[str]:
         state, label = link
         path.append(label)
     return path[::-1]
+
+
+def replaced(those: tuple[T, ...], at: int, by: T) -> tuple[T, ...]:
+    """Return a tuple with *by* in place of the item at index *at*."""
+    return (*those[:at], by, *those[at + 1 :])

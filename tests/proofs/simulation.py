@@ -1,11 +1,13 @@
 """
-Clients and masters in time: real ttls and validity, slow and lost messages, wrong clocks.
+Clients and masters in time: ttls and validity, slow and lost messages, wrong clocks.
 
-The clients are the library's own attempts, raises, lifetimes and clocks; the masters
-run its scripts. Only what is between them is made up: a heap of what happens when. One
-number makes a run, and makes it again.
+Runs what is shipped: `FencedAttempt` with `Raising`, `Round`, `LeaseState`, `Clocks`, `Retry`
+and `timing`; and the Lua scripts, on masters with clocks of their own.
 
-What must hold is looked at when a lease is reported or extended; see `model.PROPERTIES`.
+Models itself: the set of masters (`Client` takes the place of `MasterSet`); the loop of an
+acquisition; the extension, the lift and the restoration of a lease (the shipped ones are
+the watchdog's); the quarantine, as a time without grants; and the network. A seed makes a
+run, and makes it again. `model.PROPERTIES` are checked at each lease and extension.
 """
 
 import functools
@@ -41,7 +43,7 @@ KEY = Mutex(b"r")
 
 
 class Bell:
-    """What a coroutine waits for."""
+    """A future without an event loop."""
 
     __slots__ = ("_coroutine", "_rung", "_world")
 
@@ -63,7 +65,7 @@ class Bell:
             self._world.at(0.0, self._world.step, self._coroutine)
 
     def wakes(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        """Have *coroutine* go on when it is rung."""
+        """Resume *coroutine* when the result is set."""
         self._coroutine = coroutine
 
 
@@ -83,15 +85,15 @@ class Master:
             self.keys.data.set(FencingCounter((KEY,), 0).keys[0], counter)
 
     def clock(self) -> float:
-        """Return what time it has, in seconds since some day."""
+        """Return the time of its clock, in seconds since some day."""
         return EPOCH + self._ahead + self._world.now * self._rate
 
     def overdue(self) -> NoReply:
-        """Return what counts as the answer that is."""
+        """Return the reply that counts when none has come."""
         return TIMED_OUT
 
     def receive(self, command: Sequence[bytes], answer: Callable[[int, object], None]) -> None:
-        """Do what is said, unless it is an acquisition that must wait."""
+        """Execute *command*, except an acquisition in quarantine, which gets no reply."""
         world = self._world
         acquires = command[1] in {scripts.ACQUIRE.sha, scripts.ENQUEUE.sha}
         away = world.now < self.away_until
@@ -103,7 +105,7 @@ class Master:
             world.later(answer, self.number, reply)
 
     def forget(self) -> None:
-        """Lose everything."""
+        """Lose all keys."""
         world = self._world
         self.keys.data.keys.clear()
         if world.rules.stays_away:
@@ -125,7 +127,7 @@ class World:
 
         at_once: How many of them needed no second round.
 
-        broken: What did not hold, by property, and how often.
+        broken: How often each property was broken.
     """
 
     def __init__(self, seed: int, weather: Weather, rules: Rules = SHIPPED) -> None:
@@ -151,15 +153,15 @@ class World:
     # What happens when.
 
     def at(self, delay: float, what: Callable[..., object], *arguments: object) -> None:
-        """Let something happen in *delay* seconds."""
+        """Call *what* in *delay* seconds."""
         heapq.heappush(self._heap, (self.now + delay, next(self._order), what, arguments))
 
     def often(self, mean: float) -> float:
-        """Return when something happens next that has no memory."""
+        """Draw the seconds until the next of events that come at random, with this *mean*."""
         return -mean * math.log(1 - self.chance.random())
 
     def later(self, what: Callable[..., object], *arguments: object) -> None:
-        """Deliver a message: late, twice or never, as the weather is."""
+        """Deliver a message late, twice or never, by the weather."""
         weather, chance = self.weather, self.chance.random
         if chance() < weather.loss:
             return
@@ -182,7 +184,7 @@ class World:
         bell.wakes(coroutine)
 
     def run(self, leases: int) -> "World":
-        """Run until so many *leases* were reported, or something does not hold."""
+        """Run until so many *leases* were reported, or a property is broken."""
         heap, target = self._heap, self.reported + leases
         while self.reported < target and not self.broken:
             self.now, _, what, arguments = heapq.heappop(heap)
@@ -192,19 +194,19 @@ class World:
     # What must hold.
 
     def must_not(self, broken: bool, what: str, *seen: object) -> None:
-        """Note what does not hold."""
+        """Record that a property is broken."""
         if broken:
             self.first = self.first or f"{what}, {seen}, at {self.now:.4f} s"
             self.broken[what] += 1
 
     def report(self, lease: "Lease") -> None:
-        """Look at a new lease, and whether it may be."""
+        """Check the properties at a new lease."""
         fence, exact = lease.fence, self.weather.ends == math.inf
         self._leases = [held for held in self._leases if held.life.state is HELD]
         others = [held for held in self._leases if held.life.valid(held.client.clock())]
         self.must_not(fence <= lease.floor, "P1", fence, lease.floor)
         self.must_not(fence in self._tokens, "P2", fence)
-        # Where locks end before their time nothing excludes anybody.
+        # Where locks end early, leases do not exclude each other.
         self.must_not(exact and bool(others), "P3", fence, [other.fence for other in others])
         self.must_not(exact and fence <= self.highest, "P5", fence, self.highest)
         self.reported += 1
@@ -215,7 +217,7 @@ class World:
 
 @dataclass(eq=False)
 class Lease:
-    """What was reported: its token, and the highest that had been before it began."""
+    """A reported lease: its token, and the highest one reported before it began."""
 
     client: "Client"
     fence: int
@@ -224,7 +226,7 @@ class Lease:
 
 
 class Client:
-    """A process that wants the lock again and again. It is its own fleet."""
+    """A process that acquires the lock again and again, and takes the place of its `MasterSet`."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -239,7 +241,7 @@ class Client:
         self.learn()
         world.at(world.often(world.weather.think), world.step, self.work())
 
-    # What an attempt needs of its fleet.
+    # What an attempt needs of a `MasterSet`
 
     def clock(self) -> float:
         return self.world.now * self._rate
@@ -280,7 +282,7 @@ class Client:
             self.world.later(master.receive, command, answer)
 
     def learn(self) -> None:
-        """Ask the masters what time it is, every now and then."""
+        """Learn the time of the masters, every 30 s."""
         now, often = self.clock(), self.world.often
         for number, master in enumerate(self.links):
             there, back = often(0.0003), often(0.0003)
@@ -325,7 +327,7 @@ class Client:
         world.report(Lease(self, attempt.fence, floor, life))
         work = world.often(weather.work)
         if world.chance.random() < weather.pause:
-            await self.sleep(world.often(2 * weather.ttl / 1000))  # it stands still
+            await self.sleep(world.often(2 * weather.ttl / 1000))  # the holder stalls
         ready = self.clock() + work
         life.schedule_renewal(self.clock(), world.chance.random())
         while life.state is HELD:
@@ -358,7 +360,7 @@ class Client:
         life.schedule_renewal(now, world.chance.random())
 
     def restore(self, attempt: FencedAttempt, master: int, ttl: int, ceiling: int = 0) -> None:
-        """Set a lock again on one master, and lift the counters if that does not suffice."""
+        """Restore a lock on one master; lift the counters if that fails."""
 
         def on_reply(_master: int, reply: object) -> None:
             if isinstance(reply, int) and reply > 0 and not ceiling:
@@ -371,7 +373,7 @@ class Client:
 
 
 class Lifting(Round):
-    """The counters of one lease are lifted; when a majority's are, something is done."""
+    """Lift the counters of one lease; call *then* when a majority has done so."""
 
     __slots__ = ("_then",)
 
@@ -380,13 +382,13 @@ class Lifting(Round):
         self._then = then
 
     def settled(self) -> None:
-        """Do it."""
+        """Call *then*."""
         if self.verdict is WON:
             self._then()
 
 
 class Renewal(Round):
-    """One extension; who says what is counted as in any round."""
+    """One extension; its replies are counted as in any round."""
 
     __slots__ = ()
 

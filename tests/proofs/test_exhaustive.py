@@ -1,8 +1,8 @@
 """
-Every way in which a few acquisitions can go: no property breaks, and defects are found.
+All interleavings of a few acquisitions: no property is broken, and each defect is found.
 
-The models say what is searched; these tests say how far, and that it is far enough
-to see each of the defects that the rules are there to prevent.
+`model` and `fair_model` say what they run and what they model. These tests say how far the
+search goes: far enough for each defect that the rules prevent.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from .rules import SHIPPED, Rules
 from .search import search
 
 MOST = 200_000
-"""So many states are looked at, which takes some seconds; most settings have fewer."""
+"""How many states are searched, which takes some seconds; most settings have fewer."""
 
 pytestmark = [pytest.mark.promise("S7"), pytest.mark.timeout(600)]
 
@@ -67,8 +67,8 @@ LONG = 8_000
         for name, (_, least) in SETTINGS.items()
     ],
 )
-def test_tokens_rise_whatever_happens(name: str) -> None:
-    """Also where leases end at any moment, so that several are held at once."""
+def test_tokens_rise_in_all_interleavings(name: str) -> None:
+    """Also if leases end at any moment, so that several are held at once."""
     model, least = SETTINGS[name]
     found = search(model, MOST)
     assert not found.broken, str(found)
@@ -84,8 +84,8 @@ EXCLUDING = {
 
 
 @pytest.mark.promise("S1")
-def test_leases_exclude_each_other_where_locks_are_set_again() -> None:
-    """On masters that failed attempts have released, with their counters raised."""
+def test_leases_exclude_each_other_where_locks_are_restored() -> None:
+    """On masters that failed attempts have released, and whose counters they have raised."""
     model = Fencing((1, 1, 1), (1, 1, 1), extensions=1, lifts=1, until_released=True)
     found = search(model, MOST)
     assert not found.broken, str(found)
@@ -95,8 +95,8 @@ def test_leases_exclude_each_other_where_locks_are_set_again() -> None:
 
 @pytest.mark.promise("S1")
 @pytest.mark.parametrize("name", EXCLUDING)
-def test_leases_exclude_each_other_where_locks_end_by_their_release(name: str) -> None:
-    """And their tokens are in their order."""
+def test_leases_exclude_each_other_where_locks_end_by_release(name: str) -> None:
+    """And their tokens rise."""
     counters, proposals, forgetful, least = EXCLUDING[name]
     model = Fencing(counters, proposals, forgetful=forgetful, until_released=True)
     found = search(model, MOST)
@@ -110,7 +110,7 @@ Setting = Callable[[Rules, tuple[str, ...]], Fencing]
 
 
 def setting(counters: Counters, proposals: Counters, **options: Any) -> Setting:
-    """Return how to make a model, given the rules and what is looked for."""
+    """Return a function of the rules and the properties that makes a model."""
     return lambda rules, looked_for: Fencing(
         counters, proposals, rules, looked_for=looked_for, **options
     )
@@ -137,7 +137,7 @@ DEFECTS = {
     "reused token, tokens": (rules.REUSED_TOKEN, THREE, "P1"),
     "reused token, leases": (rules.REUSED_TOKEN, RELEASED, "P3"),
 }
-"""What is wrong, where that is seen, and what it breaks."""
+"""The wrong rules, a setting that shows it, and the property that is broken."""
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ DEFECTS = {
         for name in DEFECTS
     ],
 )
-def test_a_defect_is_found_where_there_is_nothing_without_it(
+def test_a_defect_is_found_and_nothing_without_it(
     name: str, record_property: Callable[[str, object], None]
 ) -> None:
     wrong, make, breaks = DEFECTS[name]
@@ -165,7 +165,7 @@ def test_a_defect_is_found_where_there_is_nothing_without_it(
 @pytest.mark.promise("S1")
 @pytest.mark.parametrize(("questions", "most"), [((1, 1), MOST), ((2, 1), 80_000)])
 @pytest.mark.full
-def test_one_of_two_waiters_has_the_lock_at_a_time(questions: tuple[int, int], most: int) -> None:
+def test_one_of_two_waiters_holds_the_lock_at_a_time(questions: tuple[int, int], most: int) -> None:
     found = search(Waiting(3, questions=questions), most)
     assert not found.broken, str(found)
     assert found.states >= 50_000
@@ -181,9 +181,7 @@ def test_a_reply_that_is_counted_after_a_yield_is_found() -> None:
 @pytest.mark.promise("S1")
 @pytest.mark.parametrize("leaves", [False, True])
 @pytest.mark.full
-def test_one_has_it_at_a_time_though_grants_grow_old_or_a_waiter_enters_again(
-    *, leaves: bool
-) -> None:
+def test_one_waiter_holds_it_though_grants_age_or_one_enters_again(*, leaves: bool) -> None:
     found = search(Waiting(3, ages=not leaves, leaves=leaves), 80_000)
     assert not found.broken, str(found)
     assert found.states >= 50_000

@@ -1,4 +1,4 @@
-"""Tokens of locks of one resource and of two, in every way in which a few can go."""
+"""Tokens of one resource and of two in all interleavings of a few attempts; see `joint_model`."""
 
 from dataclasses import replace
 
@@ -65,8 +65,8 @@ def test_a_defect_is_found(name: str) -> None:
     assert found.broken.startswith(breaks), str(found)
 
 
-def test_a_script_that_does_not_count_on_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    joint_model._said.cache_clear()
+def test_a_script_that_repeats_a_token_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    joint_model._reply.cache_clear()
     counts_on = b"(ours == 0 and 1 or 0)"
     assert ACQUIRE_ALL.text.count(counts_on) == 1
     monkeypatch.setattr(ACQUIRE_ALL, "sha", lua().load(ACQUIRE_ALL.text.replace(counts_on, b"0")))
@@ -74,4 +74,4 @@ def test_a_script_that_does_not_count_on_is_found(monkeypatch: pytest.MonkeyPatc
         found = search(Joint(EQUAL, (BOTH, BOTH)), MOST)
         assert found.broken.startswith("P1"), str(found)
     finally:
-        joint_model._said.cache_clear()
+        joint_model._reply.cache_clear()

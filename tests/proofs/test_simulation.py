@@ -1,9 +1,7 @@
 """
-A hundred thousand leases in every weather: no property breaks, and defects are found.
+A hundred thousand leases in every weather: no property is broken, and defects are found.
 
-A short run has one seed in each weather.
-
-One number makes a run, and makes it again. A failure names it; more are run by, for
+The default run has one seed in each weather. A failure names its seed; run more seeds with, for
 instance, ``REDLOCK_AIO_SEEDS=0:3000 pytest tests/proofs/test_simulation.py``.
 """
 
@@ -20,7 +18,7 @@ from .weather import Weather
 FULL = "REDLOCK_AIO_FULL" in os.environ
 SEEDS = range(*map(int, os.environ.get("REDLOCK_AIO_SEEDS", "0:20" if FULL else "0:1").split(":")))
 AT_LEAST = 100_000
-"""So many leases the full runs report by default."""
+"""How many leases the full run reports at least."""
 
 ALONE = Weather(clients=1)
 TEN = Weather(clients=10)
@@ -29,12 +27,12 @@ STORM = Weather(
     error=0.02,
 )  # fmt: skip
 STORMS = replace(STORM, crash=2, work=0.05)
-# Locks end before their time, so that nothing excludes anybody.
+# Locks end early, so leases do not exclude each other.
 HAIL = Weather(
     clients=8, ttl=60, work=0.05, think=0.002, loss=0.01, duplicates=0.1, slow=0.15, late=0.02,
     pause=0.02, skew=0.03, error=0.08, ends=0.01,
 )  # fmt: skip
-# And time tells nothing, because a clock that was wrong has driven the counters far ahead.
+# A clock that was wrong has driven the counters far ahead of the time.
 FOG = replace(HAIL, ahead=1e6)
 
 WEATHERS = {
@@ -48,7 +46,7 @@ WEATHERS = {
     "hail": (HAIL, 500),
     "fog": (FOG, 500),
 }
-"""With how many leases a seed is run."""
+"""Each weather, and the number of leases for a seed."""
 
 pytestmark = [pytest.mark.promise("S7"), pytest.mark.promise("S1"), pytest.mark.timeout(0)]
 
@@ -61,11 +59,11 @@ def simulate(seed: int, weather: Weather, leases: int, rules: Rules = SHIPPED) -
 
 
 def alone(seed: int) -> str:
-    """Return how a run is made again."""
+    """Return the command that repeats a run."""
     return f"alone: REDLOCK_AIO_SEEDS={seed}:{seed + 1} pytest {__file__}"
 
 
-def test_there_are_enough() -> None:
+def test_the_full_run_has_enough_leases() -> None:
     if FULL and "REDLOCK_AIO_SEEDS" not in os.environ:
         assert len(SEEDS) * sum(leases for _, leases in WEATHERS.values()) >= AT_LEAST
 
@@ -96,10 +94,10 @@ DEFECTS = {
     "no quarantine": (rules.NO_QUARANTINE, STORMS, {"P1", "P3", "P5"}),
     "reused token": (rules.REUSED_TOKEN, STORMS, {"P1", "P2", "P3", "P5"}),
 }
-"""What is wrong, in which weather that shows, and what it breaks there."""
+"""The wrong rules, a weather that shows it, and the properties that are broken."""
 
 MOST = 40
-"""With how many seeds a defect is looked for; each is found within the first few."""
+"""The number of seeds in which a defect must be found; the first few suffice."""
 
 
 @pytest.mark.full
