@@ -81,7 +81,7 @@ async def test_a_hanging_resolver_takes_one_thread_of_its_own_for_each_master(
             pass
 
 
-async def test_a_result_that_comes_late_is_used_by_the_next_who_asks(hanging: Resolver) -> None:
+async def test_a_late_result_is_used_by_the_next_look_up(hanging: Resolver) -> None:
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.1):
             await look_up("late.test", 6379)
@@ -93,7 +93,7 @@ async def test_a_result_that_comes_late_is_used_by_the_next_who_asks(hanging: Re
     assert hanging.calls == ["late.test"] * 2  # what has been used is asked for anew
 
 
-async def test_all_who_ask_meanwhile_get_the_same_result(hanging: Resolver) -> None:
+async def test_concurrent_look_ups_share_one_result(hanging: Resolver) -> None:
     asking = [asyncio.create_task(look_up("gone.test", 1)) for _ in range(3)]
     await asyncio.sleep(0.05)
     asking[0].cancel()
@@ -106,7 +106,7 @@ async def test_all_who_ask_meanwhile_get_the_same_result(hanging: Resolver) -> N
     assert hanging.calls == ["gone.test"]
 
 
-async def test_a_name_that_nobody_knows_is_that_master_s_vote(
+async def test_an_unknown_name_is_the_vote_of_its_master(
     hanging: Resolver, masters: list[RealMaster]
 ) -> None:
     hanging.answer()
