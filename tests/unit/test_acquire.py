@@ -249,6 +249,17 @@ def releases(master: FakeMaster, name: str = "r") -> list[str]:
 
 
 @pytest.mark.promise("S3")
+async def test_a_release_is_a_command_where_all_masters_have_it(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    for fencing in (False, True):
+        async with redlock.lock("r", fencing=fencing):
+            pass
+    assert [releases(master) for master in masters] == [["command"] * 2] * 5
+    assert values(masters) == [None] * 5
+
+
+@pytest.mark.promise("S3")
 @pytest.mark.parametrize("without", [1, 5])
 async def test_a_release_is_a_script_if_one_master_lacks_the_command(
     masters: list[FakeMaster], without: int

@@ -21,8 +21,13 @@ from .kit import delete, hang, kill, now, occupy, refused, restart, resume
 
 WAYS = pytest.mark.parametrize(
     ("names", "options"),
-    [(("r",), {"fencing": True}), (("r",), {"fair": True}), (("q", "r"), {})],
-    ids=["fenced", "fair", "several"],
+    [
+        (("r",), {"fencing": True}),
+        (("r",), {"fair": True}),
+        (("q", "r"), {}),
+        (("q", "r"), {"fair": True, "fencing": True}),
+    ],
+    ids=["fenced", "fair", "two keys", "two keys, fair and fenced"],
 )
 
 
