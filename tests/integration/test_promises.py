@@ -400,9 +400,6 @@ async def test_a_refusal_names_the_holder_and_shows_no_token(
 
 
 async def test_an_error_tells_why_each_master_has_no_vote(masters: list[RealMaster]) -> None:
-    answers = [
-        Answer.GRANTED, Answer.HELD, Answer.ERROR, Answer.UNREACHABLE, Answer.TIMED_OUT,
-    ]  # fmt: skip
     errors = []
     async with connected(masters) as redlock:
 
@@ -410,8 +407,11 @@ async def test_an_error_tells_why_each_master_has_no_vote(masters: list[RealMast
             with pytest.raises(QuorumUnavailableError) as caught:
                 await redlock.lock("r", wait=0).acquire()
             errors.append(caught.value)
-            # The round is decided before slow replies arrive, which a busy machine causes.
-            return [vote.answer for vote in caught.value.votes] == answers
+            free, held, full, dead, hung = [vote.answer for vote in caught.value.votes]
+            assert hung in {Answer.TIMED_OUT, Answer.UNREACHABLE}  # it is given up in the end
+            # On a busy machine the round may be decided before these have replied.
+            wanted = (Answer.GRANTED, Answer.HELD, Answer.ERROR, Answer.UNREACHABLE)
+            return (free, held, full, dead) == wanted
 
         put(masters[1:2], "r")
         call(masters[2], "CONFIG", "SET", "maxmemory", "1")
