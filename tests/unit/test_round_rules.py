@@ -1,0 +1,253 @@
+"""What single rounds make of single replies, with masters that only record requests."""
+
+import asyncio
+import time
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+from redis.exceptions import ResponseError
+
+from redlock_aio import Answer
+from redlock_aio._engine.acquire.adopt import AdoptionRound
+from redlock_aio._engine.attempt import Attempt, FencedAttempt
+from redlock_aio._engine.hold.held_lease import HeldLease
+from redlock_aio._engine.hold.renewal import Renewal
+from redlock_aio._engine.masters import MasterSet
+from redlock_aio._engine.readiness import readiness
+from redlock_aio._engine.wait.fair_claim import CALLS_LAST, FairClaim, FairOptions
+from redlock_aio._engine.wait.fair_queue import Callbacks, FairQueue
+from redlock_aio._engine.wait.local_queue import LocalQueues
+from redlock_aio._engine.wait.wakeup import Watch
+from redlock_aio._protocol import commands, replies
+from redlock_aio._protocol.lease_export import ExportedLease
+from redlock_aio._protocol.primitives import FencingCounter, Mutex
+from redlock_aio._rules.quorum import GRANTED
+from redlock_aio._rules.roundtrips import RoundTrips
+from redlock_aio._transport.master import Master
+
+from .kit import now
+from .test_rounds import Link
+
+KEY = Mutex(b"r")
+COUNTER = FencingCounter((b"r",), lead=8_000_000)
+
+
+@pytest.fixture
+async def links() -> list[Link]:
+    return [Link(f"m{i}") for i in range(3)]
+
+
+@pytest.fixture
+async def master_set(links: list[Link]) -> MasterSet:
+    return MasterSet(links, asyncio.get_running_loop(), trips=RoundTrips(3, 50))
+
+
+def time_of(microseconds: int) -> list[bytes]:
+    """Return the reply to TIME of a master with this clock."""
+    return [b"%d" % part for part in divmod(microseconds, 1_000_000)]
+
+
+# Extensions
+
+
+@pytest.mark.parametrize(
+    ("reply", "checked"),
+    [(0, 1), (replies.OTHERS, 1), (12_345, 0), (ResponseError("OOM"), 0), (GRANTED, 0)],
+    ids=["gone", "of another", "overtaken", "error", "extended"],
+)
+async def test_a_key_that_an_extension_does_not_find_is_checked_soon(
+    master_set: MasterSet, reply: object, checked: int
+) -> None:
+    """It may have been released by force: the holder must not wait for its next extension."""
+    checks: list[int] = []
+    hold = SimpleNamespace(
+        attempt=SimpleNamespace(extension=lambda _ttl: b""),
+        begin_extension=lambda _now, _ttl: 0,
+        recheck_soon=lambda: checks.append(1),
+    )
+    renewal = Renewal(master_set, cast("HeldLease", hold), 1000, 0.0, lambda _: None)
+    renewal.on_reply(0, reply)
+    assert len(checks) == checked
+
+
+# Fair queues
+
+
+def claim_of(master_set: MasterSet) -> FairClaim:
+    wanted = FairOptions(KEY, 10_000, b"", COUNTER, 0.01, 100)
+    return FairClaim(master_set, wanted, b"client/1")
+
+
+@pytest.mark.promise("S5")
+async def test_a_fair_request_proposes_the_highest_counter_that_masters_have_granted(
+    master_set: MasterSet,
+) -> None:
+    """All counters agree then, without another round; with a lower value they would not."""
+    present = master_set.clocks.new_time(now())
+    claim = claim_of(master_set)
+    counters = [present + 1000, present + 3000, present + 2000]
+    asked = claim.question(0, now(), counters, place=1, most=100)
+    assert b"%d" % max(counters) in asked
+    assert not any(b"%d" % counter in asked for counter in sorted(counters)[:-1])
+
+
+async def test_a_fair_request_proposes_the_time_where_counters_are_far_from_it(
+    master_set: MasterSet,
+) -> None:
+    """The masters would refuse such a value."""
+    claim = claim_of(master_set)
+    far = master_set.clocks.new_time(now()) + 60_000_000
+    assert b"%d" % far not in claim.question(0, now(), [far], place=1, most=100)
+
+
+async def test_masters_that_are_asked_shortly_after_each_other_get_one_proposal(
+    master_set: MasterSet,
+) -> None:
+    claim = claim_of(master_set)
+    counter = master_set.clocks.new_time(now()) + 1000
+    proposal = b"%d" % counter
+    assert proposal in claim.question(0, now(), [counter], place=1, most=100)
+    assert proposal in claim.question(1, now() + CALLS_LAST / 2, [], place=1, most=100)
+    assert proposal not in claim.question(2, now() + 2 * CALLS_LAST, [], place=1, most=100)
+
+
+@pytest.mark.promise("S8")
+async def test_a_master_that_went_down_or_came_back_notifies_the_waiters_in_its_queue(
+    master_set: MasterSet, links: list[Link]
+) -> None:
+    """It may have forgotten them, and the wake-ups of a new connection need a subscription."""
+    forgotten: list[int] = []
+    called: list[int] = []
+    queue = FairQueue(master_set, LocalQueues())
+    member, _ = queue.enter(Callbacks(called.append, forgotten.append, lambda: None))
+    queue.on_push(2, replies.EVERYTHING_CHANGED)
+    assert forgotten == [2]
+    assert not links[2].writes  # nobody has subscribed yet
+    queue.listen()
+    for link in links:
+        link.writes.clear()
+    queue.on_push(1, replies.GONE)
+    assert forgotten == [2, 1]
+    assert not links[1].writes  # the connection has ended
+    queue.on_push(1, replies.EVERYTHING_CHANGED)
+    assert forgotten == [2, 1, 1]
+    subscription = commands.subscription(queue.client, begins=True)
+    assert [link.writes for link in links] == [[], [subscription], []]
+    queue.on_push(0, [b"message", b"a channel", member])
+    assert (called, forgotten) == ([0], [2, 1, 1])
+    queue.left(member)
+    queue.close()
+
+
+# Waits
+
+
+async def test_a_master_that_refuses_for_another_reason_than_a_holder_wakes_nobody(
+    master_set: MasterSet,
+) -> None:
+    """That its key is free proves nothing: the attempt would be repeated at once, for ever."""
+    for reply, wakes in [(None, True), (ResponseError("OOM command not allowed"), False)]:
+        attempt = Attempt(master_set, KEY, 1000)
+        watch = Watch(master_set, LocalQueues(), attempt)
+        for number in range(3):
+            attempt.on_reply(number, reply)
+            watch.on_reply(number, 0)
+        began = now()
+        assert await watch.wait(5) is wakes
+        assert now() - began == pytest.approx(0 if wakes else 5, abs=0.01)
+
+
+class Dialled:
+    """A master whose connection is made, and which votes, or one that hangs."""
+
+    def __init__(self, *, up: bool, votes: bool | None = None) -> None:
+        self.up = up
+        self.votes = up if votes is None else votes
+        self.tried = asyncio.get_running_loop().create_future()
+        self.reached = asyncio.get_running_loop().create_future()
+        if self.up:
+            self.reached.set_result(None)
+        if self.votes:
+            self.decide()
+
+    def decide(self) -> None:
+        """Vote from now on."""
+        self.votes = True
+        self.tried.set_result(None)
+
+
+async def ready_after(*masters: Dialled, wait: int | None = None) -> tuple[bool, float]:
+    """Return the result of `readiness`, and after how many seconds it came."""
+    began = now()
+    async with asyncio.timeout(60):
+        dialled = [cast("Master", master) for master in masters]
+        known = await readiness(dialled, wait, RoundTrips(len(masters), 50))
+    return known, now() - began
+
+
+async def test_a_minority_that_hangs_delays_the_first_lock_by_one_master_time_out() -> None:
+    known, seconds = await ready_after(Dialled(up=True), Dialled(up=True), Dialled(up=False))
+    assert known
+    assert seconds == pytest.approx(0.05)
+
+
+async def test_the_wait_for_the_masters_ends_with_the_limit_of_the_caller() -> None:
+    known, seconds = await ready_after(
+        Dialled(up=True), Dialled(up=False), Dialled(up=False), wait=300
+    )
+    assert not known
+    assert seconds == pytest.approx(0.3)
+
+
+async def test_the_first_lock_waits_until_it_is_known_whether_masters_that_are_up_vote() -> None:
+    masters = [Dialled(up=True, votes=False) for _ in range(3)]
+    for master in masters:
+        asyncio.get_running_loop().call_later(2, master.decide)
+    known, seconds = await ready_after(*masters)
+    assert known
+    assert seconds == pytest.approx(2)
+
+
+# Clocks
+
+
+@pytest.mark.parametrize(
+    ("seconds", "detail"),
+    [
+        (30, "its clock is 29.8 s ahead of the others'"),
+        (-30, "its clock is 30.0 s behind the others'"),
+        (0.5, "it got the request too late"),
+    ],
+)
+async def test_a_refusal_by_a_clock_tells_how_wrong_that_clock_is(
+    master_set: MasterSet, seconds: float, detail: str
+) -> None:
+    """The time until the reply came is no error of that clock."""
+    await asyncio.sleep(1000)  # the clock of leases is far from 0
+    attempt = FencedAttempt(master_set, COUNTER, KEY, 1000)
+    await asyncio.sleep(0.2)
+    attempt.on_reply(0, time_of(attempt.proposal + int(seconds * 1_000_000)))
+    vote = attempt.votes()[0]
+    assert (vote.answer, vote.detail) == (Answer.ERROR, detail)
+
+
+async def test_before_any_master_is_asked_their_time_is_that_of_this_machine(
+    links: list[Link],
+) -> None:
+    """Only then is the first proposal of a fencing token not refused."""
+    await asyncio.sleep(100_000)
+    masters = MasterSet(links, asyncio.get_running_loop(), trips=RoundTrips(3, 50))
+    assert masters.clocks.new_time(masters.clock()) / 1e6 == pytest.approx(time.time(), abs=60)
+
+
+# Adoptions
+
+
+@pytest.mark.parametrize("member", [b"", b"client/1"], ids=["plain", "fair"])
+async def test_only_the_adopted_lease_of_a_fair_lock_leaves_a_queue(
+    master_set: MasterSet, member: bytes
+) -> None:
+    exported = ExportedLease(("r",), b"a token", 1000, 0.0, 900, "", member=member)
+    adopted = AdoptionRound(master_set, KEY, exported, b"", None, None)
+    assert (member in adopted.only_leave() and adopted.only_leave() != b"") is bool(member)
