@@ -1,3 +1,5 @@
+"""Commands as bytes, replies as votes, and the facts in INFO."""
+
 import hiredis
 import pytest
 from hypothesis import given, strategies as st
@@ -38,7 +40,7 @@ def test_names_and_tokens_travel_as_arguments(key: bytes, token: bytes, ttl: int
 
 
 @given(st.lists(st.binary(), min_size=1, max_size=5))
-def test_what_is_packed_is_read_as_it_was(arguments: list[bytes]) -> None:
+def test_packed_words_are_parsed_unchanged(arguments: list[bytes]) -> None:
     assert parsed(scripts.pack(*arguments)) == [arguments]
 
 
@@ -65,41 +67,29 @@ def test_every_reply_is_a_vote(reply: object, answer: Answer) -> None:
 
 
 @pytest.mark.promise("S10")
-def test_a_server_s_error_shows_no_token_and_no_password() -> None:
+def test_the_error_of_a_server_shows_no_secret() -> None:
     token = "0123456789+/ABCDEFGHIJabcdef"
-    said = display.harmless(f"ERR so: '{token}' 'pass word'\r\n", ("pass word",))
+    shown = display.harmless(f"ERR so: '{token}' 'pass word'\r\n", ("pass word",))
 
-    assert said == "ERR so: '***' '***'  "
+    assert shown == "ERR so: '***' '***'  "
     cut = "ERR unknown command 'SET', with args beginning with: 'key' '01234\r\n"
     assert display.harmless(cut) == "ERR unknown command 'SET'"
     assert len(display.harmless("x" * 10**6)) == 200
 
 
-def info(**said: str) -> ServerInfo:
-    usual = {"redis_version": "7.0.15", "run_id": "abc", "role": "master"} | said
+def info(**fields: str) -> ServerInfo:
+    usual = {"redis_version": "7.0.15", "run_id": "abc", "role": "master"} | fields
     return ServerInfo.parse("".join(f"{k}:{v}\r\n" for k, v in usual.items()).encode())
 
 
-def test_a_master_may_vote() -> None:
+def test_a_server_with_an_objection_has_no_vote_and_one_with_a_caution_has() -> None:
     assert not info().objection
+    assert info(role="slave").objection == "not a master but a slave"
+    assert "run_id" in info(run_id="").objection
+    assert ServerInfo.parse(b"\xff\x00 nonsense").role == "unknown"
+    assert "allkeys-lru" in info(maxmemory="1048576", maxmemory_policy="allkeys-lru").caution
     assert not info(maxmemory="0", maxmemory_policy="allkeys-lru").caution
     assert not info(maxmemory="1", maxmemory_policy="noeviction").caution
-
-
-def test_a_replica_may_not_vote() -> None:
-    assert info(role="slave").objection == "not a master but a slave"
-
-
-def test_a_server_without_a_name_may_not_vote() -> None:
-    assert "run_id" in info(run_id="").objection
-
-
-def test_a_server_that_may_drop_locks_is_warned_of() -> None:
-    assert "allkeys-lru" in info(maxmemory="1048576", maxmemory_policy="allkeys-lru").caution
-
-
-def test_info_that_makes_no_sense_is_no_crash() -> None:
-    assert ServerInfo.parse(b"\xff\x00 nonsense").role == "unknown"
 
 
 SHOWS_VALUES = (
@@ -109,13 +99,13 @@ SHOWS_VALUES = (
 
 @pytest.mark.parametrize("script", SHOWS_VALUES, ids=lambda script: script.name)
 def test_a_script_cuts_the_value_that_it_returns(script: scripts.Script) -> None:
-    """After one byte more than any value of ours has, so that a cut one is none of ours."""
+    """After one byte more than the longest own value, so a cut value equals none."""
     assert b", 1, %d)" % lock_value.SHOWN in script.text
     assert lock_value.SHOWN > lock_value.LONGEST
 
 
 def test_an_empty_value_is_no_free_lock() -> None:
-    """A stranger may lock with an empty value."""
+    """Another program may lock with an empty value."""
     key, keys = Mutex(b"r"), JointMutex([Mutex(b"q"), Mutex(b"r")])
     assert key.is_free([None])
     assert not key.is_free([b""])
@@ -125,5 +115,5 @@ def test_an_empty_value_is_no_free_lock() -> None:
 
 
 @pytest.mark.parametrize("reply", [None, b"v", [], [1], [b"v", b"v"], [[b"v"]], ValueError("no")])
-def test_what_is_no_answer_to_a_look_has_no_values(reply: object) -> None:
+def test_a_malformed_reply_to_look_has_no_values(reply: object) -> None:
     assert replies.looked(reply) is None

@@ -1,3 +1,5 @@
+"""Votes and quorum: the count of one round."""
+
 import pytest
 from hypothesis import given, strategies as st
 
@@ -16,8 +18,8 @@ from redlock_aio._rules.quorum import (
 ballots = st.lists(st.booleans(), min_size=1, max_size=9)
 
 
-class Told(Tally):
-    """Keeps what it is told."""
+class Recorded(Tally):
+    """A tally that records its calls."""
 
     def __init__(self, masters: int) -> None:
         super().__init__(masters)
@@ -32,7 +34,7 @@ class Told(Tally):
 
 
 def counted(ballot: list[bool]) -> list[Outcome]:
-    tally = Told(len(ballot))
+    tally = Recorded(len(ballot))
     verdicts = []
     for master, granted in enumerate(ballot):
         tally.on_reply(master, b"OK" if granted else "no")
@@ -44,7 +46,7 @@ def counted(ballot: list[bool]) -> list[Outcome]:
 
 
 @given(ballots)
-def test_won_by_a_majority_of_grants_and_by_nothing_else(ballot: list[bool]) -> None:
+def test_a_majority_of_grants_wins_and_nothing_else(ballot: list[bool]) -> None:
     won = ballot.count(True) >= majority(len(ballot))
 
     assert counted(ballot)[-1] is (WON if won else LOST)
@@ -56,7 +58,7 @@ def test_a_settled_round_stays_settled(ballot: list[bool]) -> None:
 
 
 @given(ballots)
-def test_open_only_while_the_rest_could_still_turn_it(ballot: list[bool]) -> None:
+def test_a_round_is_open_while_the_rest_can_decide_it(ballot: list[bool]) -> None:
     for given_votes, verdict in enumerate(counted(ballot), start=1):
         rest = len(ballot) - given_votes
         endings = {counted(ballot[:given_votes] + [ending] * rest)[-1] for ending in (True, False)}
@@ -69,7 +71,7 @@ def test_any_two_majorities_share_a_master() -> None:
 
 
 def test_a_second_reply_of_one_master_changes_nothing() -> None:
-    tally = Told(3)
+    tally = Recorded(3)
     tally.on_reply(0, "no")
     tally.on_reply(0, b"OK")
 
@@ -79,7 +81,7 @@ def test_a_second_reply_of_one_master_changes_nothing() -> None:
     assert not tally.complete
 
 
-def test_a_tally_tells_its_score() -> None:
+def test_the_repr_of_a_tally_has_its_score() -> None:
     tally = Tally(3)
     tally.on_reply(1, b"OK")
 
@@ -96,5 +98,7 @@ def test_a_tally_tells_its_score() -> None:
         ([Answer.HELD, Answer.UNREACHABLE], False),
     ],
 )
-def test_held_by_others_is_told_from_an_outage(answers: list[Answer], contended: bool) -> None:
+def test_a_majority_that_answers_is_contention_and_no_outage(
+    answers: list[Answer], contended: bool
+) -> None:
     assert is_contended(Vote("m", answer) for answer in answers) is contended

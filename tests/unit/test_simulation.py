@@ -1,7 +1,7 @@
 """
-The whole library in virtual time: random programs, random faults, and what must hold all along.
+The whole library in virtual time: random programs, random faults, and the promises all along.
 
-One number makes a run, and makes it again. A failure names it; more are run by, for instance,
+A failure names the seed that repeats its run. Run more seeds with, for instance,
 ``REDLOCK_AIO_SEEDS=0:3000 pytest tests/unit/test_simulation.py``.
 """
 
@@ -37,18 +37,18 @@ TTLS = (50, 100, 300, 1000, 3000)
 LONGEST_TTL = max(TTLS) / 1000
 KEPT = (30, 300, 2000)
 PROMPT = 1.0
-"""Seconds in which a cancelled worker has ended, and masters that are well again are clean."""
+"""Seconds in which a cancelled worker ends, and in which masters without faults are clean."""
 
 pytestmark = [pytest.mark.promise("S1"), pytest.mark.promise("S2"), pytest.mark.promise("S3")]
 
 
 class BodyError(Exception):
-    """What a body raises of its own."""
+    """The own error of a body."""
 
 
 @dataclass(eq=False)
 class Held:
-    """One lease with a body, as the simulation sees it."""
+    """One lease with a body."""
 
     lease: Lease
     guarded: bool
@@ -59,7 +59,7 @@ class Held:
 
 
 class Simulation:
-    """One run: workers that take locks in every way, among faults of every kind."""
+    """One run: workers that acquire locks in every way, among faults of every kind."""
 
     def __init__(self, loop: VirtualTimeLoop, seed: int) -> None:
         self.loop = loop
@@ -68,13 +68,13 @@ class Simulation:
         self.pick = self.chance.choice
         random.seed(seed)  # the library draws its delays there
         self.broken: list[str] = []
-        """What did not hold, and when."""
+        """The promises that were broken, and when."""
         self.sets: tuple[tuple[str, ...], ...] = (("a",), ("b",))
-        if seed % 3 == 2:  # in a third of all runs some lock several at once
+        if seed % 3 == 2:  # in a third of all runs some locks have several keys
             self.sets = (("a",), ("b",), ("a", "b"), ("c", "b"), ("b", "a", "c"))
         self.holders: dict[str, list[Held]] = {name: [] for name in "abc"}
         self.tokens: dict[str, list[int]] = {name: [0] for name in "abc"}
-        """The fencing tokens of each resource, as they were given out."""
+        """The fencing tokens of each resource, in the order of the leases."""
         self.hung: set[FakeMaster] = set()
         self.away: set[FakeMaster] = set()
         self.late_until = -math.inf
@@ -135,8 +135,8 @@ class Simulation:
         for master in self.masters:
             master.resume()
             self.bring_back(master)
-        # Who is closed leaves what a master has not heard to its ttl, and places in
-        # a queue to what they last for: nobody looks at the queue after that.
+        # A closed manager leaves keys on masters that it cannot reach, until their ttl ends,
+        # and places in queues until they expire.
         await asyncio.sleep(
             PROMPT + IDLE / 2 + (max(LONGEST_TTL, 2 * LIVES / 1000) if self.closed_once else 0)
         )
@@ -162,12 +162,12 @@ class Simulation:
 
     def stall(self) -> None:
         self.loop.stall(self.chance.random())
-        # What was due meanwhile comes in one turn: a body may take one step
-        # before it meets its cancellation.
+        # All timers that are due run in one turn: a body may run one step before its
+        # cancellation.
         self.late_until = max(self.late_until, self.loop.time())
 
     def suspend(self) -> None:
-        """Suspend the machine that we run on; the masters' time goes on."""
+        """Suspend the machine of the programs; the masters' time goes on."""
         seconds = self.chance.random() * self.pick((0.1, 3))
         self.loop.suspend(seconds)
         for master in self.masters:
@@ -177,7 +177,7 @@ class Simulation:
         self.late_until = max(self.late_until, self.loop.time() + LONGEST_SLEEP)
 
     def kill(self) -> None:
-        # It may come back at once: it is the guard that keeps it from voting.
+        # It may restart at once: the restart guard keeps it from voting.
         master = self.pick(self.faulty)
         if master not in self.away:
             master.kill()
@@ -275,7 +275,7 @@ class Simulation:
                 self.holders[name].remove(held)
 
     def check_shared(self, held: Held, sharers: list[Held], options: dict[str, Any]) -> None:
-        """It is shared with whom it may be."""
+        """A share belongs to the same task or the same owner."""
         self.must(options.get("reentrant", False), "shared and not reentrant", held)
         self.must(held.lease.hold_count == len(sharers) + 1, "not counted", held, sharers)
         ours = [
@@ -286,14 +286,14 @@ class Simulation:
         self.must(bool(ours), "shared with a stranger", held, sharers)
 
     def check_new(self, lease: Lease, options: dict[str, Any]) -> None:
-        """It is not one that was shared, and not yet kept for somebody."""
+        """A new lease is no former one, and no lock is kept by *hold_at_least*."""
         if options["fencing"]:
             self.check_token(lease, options["above"])
         past = set().union(*(self.past[name] for name in lease.resources))
         self.must(lease._hold not in past, "had before", lease)
         for hold in past:
-            told = hold.released is not None and hold.released.verdict is WON
-            if hold.state is RELEASED and told and not self.restarted:
+            confirmed = hold.released is not None and hold.released.verdict is WON
+            if hold.state is RELEASED and confirmed and not self.restarted:
                 self.must(self.clock() > hold.keep_until, "kept for another", lease, hold)
         for name in lease.resources:
             self.past[name].add(lease._hold)
@@ -316,14 +316,14 @@ class Simulation:
                     await self.pick(self.uses)(options)
 
     async def step(self, held: Held) -> None:
-        """Wait, really: whoever is past the end of the lease after that has been told."""
+        """Sleep; after the end of the lease the body must not run on unless it has the loss."""
         lease, believed = held.lease, held.lease.valid
         await asyncio.sleep(self.chance.random() * 0.2)
         self.check()
         passed = not believed or self.clock() >= lease._hold.deadline
         if passed and self.loop.time() > self.late_until:
             self.must(not held.guarded, "the body runs on", lease)
-            self.must(lease.lost.is_set(), "nobody has told the loss", lease)
+            self.must(lease.lost.is_set(), "the loss is not set", lease)
 
     def check(self) -> None:
         for resource, holders in self.holders.items():
@@ -336,7 +336,7 @@ class Simulation:
             held.over = not held.lease.valid
 
     def check_token(self, lease: Lease, above: int) -> None:
-        """Nobody has the same, and all that were given out before it was asked for are lower."""
+        """The token is unique, and higher than all tokens before the request for it."""
         token = lease.fencing_token
         self.must(token > above, "a lower token than before", lease, token, above)
         for name in lease.resources:
@@ -344,9 +344,9 @@ class Simulation:
             self.tokens[name].append(token)
 
     def check_valid(self, resource: str, held: Held) -> None:
-        """Nobody believes for longer than a majority of the masters does; nothing is revived."""
+        """A valid lease has a majority of the masters; a lease that was over stays over."""
         lease, masters = held.lease, self.masters
-        # Whoever has restarted since must not vote before the lease is over.
+        # A master that restarted must not vote before the lease is over.
         out = {m for m in masters if m in self.away or m.uptime < LONGEST_TTL}
         keep = [m for m in masters if m in out or m.keys.get(resource) == lease.token]
         self.must(2 * len(keep) > len(masters), "not with a majority", lease, keep, masters)
@@ -368,8 +368,8 @@ class Simulation:
 
     def check_nothing_is_left_of(self, redlock: Redlock) -> None:
         up, lines = len(self.masters), redlock._opener.session().local_queues.by_key
-        self.must(all(line.idle for line in lines.values()), "somebody stands in line", lines)
-        says = [
+        self.must(all(line.idle for line in lines.values()), "a task is in a local queue", lines)
+        states = [
             re.sub(", master_timeout .* ms", "", repr(redlock)),
             repr(redlock._opener.session().masters),
             *map(repr, redlock._opener.session().links),
@@ -377,14 +377,14 @@ class Simulation:
         wanted = [f"<Redlock {up} masters, {up} up, 0 leases>"]
         wanted += [f"<MasterSet of {up}, 0 rounds underway>"]
         wanted += [f"<Master {fake}, up, 0 debts>" for fake in self.masters]
-        self.must(says == wanted, "something is left", says)
+        self.must(states == wanted, "something is left", states)
         pending = [master.pending for master in redlock._opener.session().links]
         # The set of masters, or INFO, CACHING and GETRANGE: the guard looks at each now and then.
         self.must({0, 1, 3} >= {*pending}, "commands are pending", pending)
 
 
 def simulate(seed: int) -> list[str]:
-    """Return what went wrong in the run that *seed* makes."""
+    """Return the broken promises of the run with this *seed*."""
     loop = VirtualTimeLoop()
     simulation = Simulation(loop, seed)
     with warnings.catch_warnings(record=True) as warned:
@@ -401,9 +401,9 @@ def groups() -> list[range]:
 
 
 @pytest.mark.parametrize("seeds", groups(), ids=lambda seeds: f"{seeds.start}:{seeds.stop}")
-def test_the_promises_hold_whatever_happens(seeds: range, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_promises_hold_among_all_faults(seeds: range, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("CRITICAL", logger="redlock_aio")
-    gc.freeze()  # it collects after each run, and need not look at what was there before
+    gc.freeze()  # older objects need not be searched after each run
     seed = seeds.start
     try:
         for seed in seeds:

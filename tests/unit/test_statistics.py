@@ -1,4 +1,4 @@
-"""`Redlock.statistics`: what a manager does at one moment."""
+"""`Redlock.statistics`: masters, rounds, leases, waiters and debts at one moment."""
 
 import asyncio
 import dataclasses
@@ -8,7 +8,7 @@ import pytest
 from redlock_aio import MasterStatistics, Redlock, Statistics
 from redlock_aio.testing import FakeMaster
 
-from .kit import KIND, Kind
+from .kit import KINDS_AND_KEYS, Kind
 
 
 def idle(masters: list[FakeMaster]) -> Statistics:
@@ -16,14 +16,19 @@ def idle(masters: list[FakeMaster]) -> Statistics:
     return Statistics(tuple(up), rounds=0, leases=0, waiters=0)
 
 
-async def test_a_manager_that_is_not_open_has_masters_and_does_nothing(
+async def test_a_manager_that_is_not_open_is_idle(
     masters: list[FakeMaster],
 ) -> None:
     redlock = Redlock(masters, restart_guard="off")
     away = tuple(MasterStatistics(str(m), False, False, "not used yet", 0, 0) for m in masters)
     assert redlock.statistics() == Statistics(away, rounds=0, leases=0, waiters=0)
     async with redlock:
-        assert redlock.statistics() == idle(masters)
+        statistics = redlock.statistics()
+        assert statistics == idle(masters)
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            statistics.leases = 3  # type: ignore[misc]
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            statistics.masters[0].up = False  # type: ignore[misc]
     assert {master.reason for master in redlock.statistics().masters} == {"closed"}
     assert not any(master.up or master.votes for master in redlock.statistics().masters)
 
@@ -38,16 +43,16 @@ async def test_leases_are_counted_until_they_end(
         assert redlock.statistics() == idle(masters)
 
 
-@KIND
-async def test_a_task_that_waits_is_a_waiter_wherever_it_waits(
-    masters: list[FakeMaster], kind: Kind
+@KINDS_AND_KEYS
+async def test_each_waiting_task_is_one_waiter(
+    masters: list[FakeMaster], names: tuple[str, ...], options: Kind
 ) -> None:
     async with (
         Redlock(masters, restart_guard="off") as redlock,
         Redlock(masters, restart_guard="off") as other,
     ):
         lease = await other.lock("r").acquire()
-        tasks = [asyncio.create_task(redlock.lock("r", **kind).acquire()) for _ in range(3)]
+        tasks = [asyncio.create_task(redlock.lock(*names, **options).acquire()) for _ in range(3)]
         await asyncio.sleep(0.1)
         assert redlock.statistics().waiters == 3
         assert other.statistics().waiters == 0
@@ -57,67 +62,45 @@ async def test_a_task_that_waits_is_a_waiter_wherever_it_waits(
         assert redlock.statistics().waiters == 0
 
 
-async def test_one_that_waits_for_several_is_one_waiter(masters: list[FakeMaster]) -> None:
-    async with Redlock(masters, restart_guard="off") as redlock:
-        lease = await redlock.lock("a").acquire()
-        tasks = [asyncio.create_task(redlock.lock("a", "b", "c").acquire()) for _ in range(2)]
-        await asyncio.sleep(0.1)
-        assert redlock.statistics().waiters == 2
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
-        assert redlock.statistics().waiters == 0
-        await lease.release()
-
-
-async def test_a_round_is_underway_until_all_masters_have_answered_or_are_too_late(
+async def test_a_round_is_underway_until_all_have_replied_or_timed_out(
     masters: list[FakeMaster],
 ) -> None:
     async with Redlock(masters, restart_guard="off", master_timeout=100) as redlock:
         masters[0].hang()
         lease = await redlock.lock("r").acquire()
-        said = redlock.statistics()
-        assert said.rounds == 1
-        assert said.masters[0].pending > 0
-        assert said.masters[1].pending == 0
+        statistics = redlock.statistics()
+        assert statistics.rounds == 1
+        assert statistics.masters[0].pending > 0
+        assert statistics.masters[1].pending == 0
         await asyncio.sleep(0.2)
         assert redlock.statistics().rounds == 0
         masters[0].resume()
         await lease.release()
 
 
-async def test_a_release_that_a_master_has_not_confirmed_is_a_debt_until_it_has(
+async def test_a_release_is_a_debt_until_it_is_confirmed(
     masters: list[FakeMaster],
 ) -> None:
     async with Redlock(masters, restart_guard="off", master_timeout=100) as redlock:
         lease = await redlock.lock("r").acquire()
         masters[0].kill()
         await lease.release()
-        said = redlock.statistics()
-        assert said.debts == said.masters[0].debts == 1
-        assert not said.masters[0].up
-        assert said.masters[0].reason
+        statistics = redlock.statistics()
+        assert statistics.debts == statistics.masters[0].debts == 1
+        assert not statistics.masters[0].up
+        assert statistics.masters[0].reason
         masters[0].restart()
         await asyncio.sleep(5)
         assert redlock.statistics() == idle(masters)
 
 
-async def test_it_can_not_be_changed(masters: list[FakeMaster]) -> None:
-    async with Redlock(masters, restart_guard="off") as redlock:
-        said = redlock.statistics()
-        with pytest.raises(dataclasses.FrozenInstanceError):
-            said.leases = 3  # type: ignore[misc]
-        with pytest.raises(dataclasses.FrozenInstanceError):
-            said.masters[0].up = False  # type: ignore[misc]
-
-
-async def test_a_quarantined_master_is_up_without_a_vote_and_says_why(
+async def test_a_quarantined_master_is_up_without_a_vote(
     masters: list[FakeMaster],
 ) -> None:
     async with Redlock(masters) as redlock, redlock.lock("r"):
         masters[0].restart()
         await asyncio.sleep(2)
-        said = redlock.statistics().masters[0]
-        assert said.up
-        assert not said.votes
-        assert "vote" in said.reason
+        statistics = redlock.statistics().masters[0]
+        assert statistics.up
+        assert not statistics.votes
+        assert "vote" in statistics.reason
