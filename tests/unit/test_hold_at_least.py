@@ -1,4 +1,4 @@
-"""A lock that is kept for a while after its holder has released it."""
+"""A lock that the masters keep for a while after its release: *hold_at_least*."""
 
 import asyncio
 from datetime import timedelta
@@ -6,170 +6,159 @@ from typing import Any
 
 import pytest
 
-from redlock_aio import LockLostError, LockNotAcquiredError, LockNotHeldError, Redlock
-from redlock_aio.testing import FakeMaster
+from redlock_aio import LockLostError, LockNotHeldError, Redlock
 
-from .kit import KINDS, LATENCY, delete, hang, keys, now, remaining_keys, resume, slow, values
+from .kit import (
+    KINDS,
+    LATENCY,
+    Masters,
+    delete,
+    hang,
+    keys,
+    now,
+    occupy,
+    refused,
+    remaining_keys,
+    resume,
+    slow,
+    values,
+)
 
 OPTIONS = [*KINDS, {"auto_extend": False}, {"metadata": {"job": "x"}}]
+ALL_KINDS = pytest.mark.parametrize("options", OPTIONS, ids=str)
 
 
-def pttls(masters: list[FakeMaster], name: str = "r") -> list[int]:
+def pttls(masters: Masters, name: str = "r") -> list[int]:
     return [master.pttl(name) for master in masters]
 
 
-async def run(redlock: Redlock, *names: str, keep: Any, **options: Any) -> float:
+async def use(redlock: Redlock, *names: str, keep: Any, **options: Any) -> float:
     """Hold a lock for 10 ms; return when it was acquired."""
     async with redlock.lock(*(names or ("r",)), hold_at_least=keep, **options) as lease:
-        at = now()
+        acquired = now()
         await asyncio.sleep(0.01)
-        token = lease.token
     assert not lease.valid
     assert repr(lease).endswith("released>")
-    assert token
-    return at
+    return acquired
 
 
 @pytest.mark.spread(1)
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@ALL_KINDS
 @pytest.mark.parametrize("keep", [50, 5_000, 70_000, timedelta(days=1)])
-async def test_it_is_kept_from_its_acquisition_on_to_the_ms(
-    redlock: Redlock, masters: list[FakeMaster], keep: int | timedelta, options: dict[str, Any]
+async def test_the_key_is_kept_from_the_acquisition_on(
+    redlock: Redlock, masters: Masters, keep: int | timedelta, options: dict[str, Any]
 ) -> None:
-    """Shorter than the ttl, longer, and longer than max_ttl."""
-    acquired_at = await run(redlock, keep=keep, **options)
+    """To the millisecond: shorter than the ttl, longer, and longer than max_ttl."""
+    acquired = await use(redlock, keep=keep, **options)
     seconds = keep / timedelta(seconds=1) if isinstance(keep, timedelta) else keep / 1000
-    ends = acquired_at + seconds
-    assert now() == pytest.approx(acquired_at + 0.01 + LATENCY)
-    left_ms = (ends - now()) * 1000
-    assert pttls(masters) == [pytest.approx(left_ms + 0.5, abs=1.6)] * 5
+    ends = acquired + seconds
+    assert now() == pytest.approx(acquired + 0.01 + LATENCY)
+    assert pttls(masters) == [pytest.approx((ends - now()) * 1000 + 0.5, abs=1.6)] * 5
     await asyncio.sleep(ends - now() - 0.001)
-    assert all(master.keys["r"] for master in masters)
-    assert "0 leases" in repr(redlock)
+    assert None not in values(masters)
+    assert redlock.statistics().leases == 0
     await asyncio.sleep(0.003)
-    assert ["r" in master.keys for master in masters] == [False] * 5
+    assert values(masters) == [None] * 5
     if "fair" in options:
         await asyncio.sleep(4)
-        assert not any(b"queue" in key or b"live" in key for key in remaining_keys(masters))
+        assert not remaining_keys(masters, counters=False)
 
 
-async def test_it_counts_from_when_the_lock_was_had(
-    redlock: Redlock, masters: list[FakeMaster]
+async def test_the_time_of_the_acquisition_does_not_count(
+    redlock: Redlock, masters: Masters
 ) -> None:
-    """Not from when it was asked for; and not from when it was released."""
     slow(masters, 0.04)
-    acquired_at = await run(redlock, keep=1000)
-    assert now() == pytest.approx(acquired_at + 0.05)
+    acquired = await use(redlock, keep=1000)
+    assert now() == pytest.approx(acquired + 0.05)
     ends = [now() + ttl / 1000 for ttl in pttls(masters)]
-    assert ends == [pytest.approx(acquired_at + 1 + 0.02, abs=0.0015)] * 5  # heard after 20 ms
+    assert ends == [pytest.approx(acquired + 1 + 0.02, abs=0.0015)] * 5  # executed after 20 ms
 
 
 @pytest.mark.parametrize("keep", [0, 5, timedelta(0)])
 @pytest.mark.parametrize("can_free", [True, False])
-async def test_when_the_time_is_over_it_is_released_as_ever(
-    masters: list[FakeMaster], keep: int | timedelta, *, can_free: bool
+async def test_after_that_time_it_is_released_as_ever(
+    masters: Masters, keep: int | timedelta, *, can_free: bool
 ) -> None:
     for master in masters:
         master.forbid = set() if can_free else {"DELIFEQ"}
     async with Redlock(masters) as redlock:
-        await run(redlock, keep=keep)
-        said = {master.commands[-1][0] for master in masters}
-        assert said == {b"DELIFEQ" if can_free else b"EVALSHA"}
+        await use(redlock, keep=keep)
+        last = {master.commands[-1][0] for master in masters}
+        assert last == {b"DELIFEQ" if can_free else b"EVALSHA"}
         assert keys(masters) == [{}] * 5
 
 
 @pytest.mark.spread(2)
 @pytest.mark.parametrize("fair", [False, True])
 @pytest.mark.parametrize("here", [False, True])
-@pytest.mark.parametrize("holder", OPTIONS, ids=str)
-async def test_who_waits_gets_it_when_that_is_over_and_not_before(
-    redlock: Redlock, masters: list[FakeMaster], holder: dict[str, Any], *, here: bool, fair: bool
+@ALL_KINDS
+async def test_waiters_get_it_when_that_time_is_over(
+    redlock: Redlock, other: Redlock, options: dict[str, Any], *, here: bool, fair: bool
 ) -> None:
-    async with Redlock(masters, restart_guard="off") as other:
-        waits = redlock if here else other
-        got: list[float] = []
+    got: list[float] = []
 
-        async def wait() -> None:
-            async with waits.lock("r", fair=fair):
-                got.append(now())
+    async def wait() -> None:
+        async with (redlock if here else other).lock("r", fair=fair):
+            got.append(now())
 
-        lock = redlock.lock("r", hold_at_least=700, **holder)
-        async with lock:
-            ends = now() + 0.7
-            tasks = [asyncio.create_task(wait()) for _ in range(2)]
-            await asyncio.sleep(0.1)
-        late = asyncio.create_task(wait())
-        await asyncio.wait([*tasks, late])
-        # A fair waiter is woken by the end of the key; the next is called by its release.
-        assert ends <= got[0] < ends + (0.02 if fair or here else 0.1)
-        assert got[2] < ends + 0.3
+    async with redlock.lock("r", hold_at_least=700, **options):
+        ends = now() + 0.7
+        tasks = [asyncio.create_task(wait()) for _ in range(2)]
+        await asyncio.sleep(0.1)
+    await asyncio.wait([*tasks, asyncio.create_task(wait())])
+    # A fair waiter is woken by the end of the key; the next is called by its release.
+    assert ends <= got[0] < ends + (0.02 if fair or here else 0.1)
+    assert got[2] < ends + 0.3
     await asyncio.sleep(4)
 
 
-@pytest.mark.parametrize("keep", [500, 2_900, 3_100, 6_000])
-async def test_a_fair_queue_does_not_stall_beyond_it(
-    redlock: Redlock, masters: list[FakeMaster], keep: int
+@pytest.mark.spread(1)
+@pytest.mark.parametrize("held", [50, 500, *range(3_000, 4_200, 100)])
+@pytest.mark.parametrize("hung", [0, 1])
+@pytest.mark.parametrize("here", [False, True])
+async def test_fair_waiters_get_it_in_order_when_that_time_is_over(
+    redlock: Redlock, other: Redlock, masters: Masters, held: int, hung: int, *, here: bool
 ) -> None:
-    """Shorter and longer than a place in the queue is believed to live, with a master hung."""
-    async with Redlock(masters, restart_guard="off") as other:
-        order: list[str] = []
-        got: list[float] = []
+    """
+    Shorter and longer than a place in the queue is believed to live.
 
-        async def work(name: str) -> None:
-            async with other.lock("r", fair=True):
-                order.append(name)
-                got.append(now())
+    After that the holder has been removed from the queue. The first waiter has asked before
+    that, the second one after it, and the key had a longer ttl than is left.
+    """
+    order: list[str] = []
+    got: list[float] = []
 
-        async with redlock.lock("r", fair=True, hold_at_least=keep):
-            ends = now() + keep / 1000
-            tasks = [asyncio.create_task(work("first"))]
-            await asyncio.sleep(0.05)
-            tasks.append(asyncio.create_task(work("second")))
-            await asyncio.sleep(0.05)
-            masters[0].hang()
-        await asyncio.wait(tasks)
-        assert order == ["first", "second"]
-        assert ends <= got[0] < ends + 0.02
-        assert got[1] < ends + 0.05
-        masters[0].resume()
+    async def wait(manager: Redlock, name: str) -> None:
+        async with manager.lock("r", fair=True):
+            order.append(name)
+            got.append(now())
+
+    async with redlock.lock("r", fair=True, hold_at_least=held + 600):
+        ends = now() + (held + 600) / 1000
+        tasks = [asyncio.create_task(wait(redlock if here else other, "first"))]
+        await asyncio.sleep(0.37)
+        tasks.append(asyncio.create_task(wait(other, "second")))
+        await asyncio.sleep(0.05)
+        hang(masters[:hung])
+        await asyncio.sleep(max(held / 1000 - 0.42, 0))
+    await asyncio.wait(tasks)
+    assert order == ["first", "second"]
+    assert ends <= got[0] < ends + 0.02
+    assert got[1] < ends + 0.05
+    resume(masters)
     await asyncio.sleep(5)
     assert not remaining_keys(masters, counters=False)
 
 
-@pytest.mark.spread(1)
-@pytest.mark.parametrize("held", range(3_000, 4_200, 100))
-@pytest.mark.parametrize("here", [False, True])
-async def test_a_fair_waiter_hears_when_it_ends_though_its_holder_was_long_taken_off_the_queue(
-    redlock: Redlock, masters: list[FakeMaster], held: int, *, here: bool
-) -> None:
-    """The first waiter has asked before that, the second after it; the key had a longer ttl."""
-    async with Redlock(masters, restart_guard="off") as other:
-        got: list[float] = []
-
-        async def work(waits: Redlock) -> None:
-            async with waits.lock("r", fair=True):
-                got.append(now())
-
-        async with redlock.lock("r", fair=True, hold_at_least=held + 200):
-            ends = now() + (held + 200) / 1000
-            tasks = [asyncio.create_task(work(redlock if here else other))]
-            await asyncio.sleep(0.37)
-            tasks.append(asyncio.create_task(work(other)))
-            await asyncio.sleep(held / 1000 - 0.37)
-        await asyncio.wait(tasks)
-        assert ends <= got[0] < ends + 0.02
-        assert got[1] < ends + 0.05
-
-
-@pytest.mark.parametrize("how", ["fails", "is cancelled", "releases itself"])
-async def test_however_the_body_ends_it_is_kept(
-    redlock: Redlock, masters: list[FakeMaster], how: str
+@pytest.mark.parametrize("how", ["fails", "is cancelled", "releases"])
+async def test_the_key_is_kept_however_the_body_ends(
+    redlock: Redlock, masters: Masters, how: str
 ) -> None:
     async def work() -> None:
         async with redlock.lock("r", hold_at_least=5_000) as lease:
             if how == "fails":
                 raise KeyError
-            if how == "releases itself":
+            if how == "releases":
                 await lease.release()
             await asyncio.sleep(9)
 
@@ -184,20 +173,19 @@ async def test_however_the_body_ends_it_is_kept(
     assert keys(masters) == [{}] * 5
 
 
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
-async def test_masters_that_have_forgotten_the_scripts_keep_it_too(
-    redlock: Redlock, masters: list[FakeMaster], options: dict[str, Any]
+@pytest.mark.parametrize("options", [{}, {"fair": True}], ids=str)
+async def test_masters_without_the_scripts_keep_it(
+    redlock: Redlock, masters: Masters, options: dict[str, Any]
 ) -> None:
     async with redlock.lock("r", hold_at_least=60_000, **options):
         for master in masters:
             master.execute([b"SCRIPT", b"FLUSH"])
     await asyncio.sleep(1)
     assert all(58_000 < ttl < 59_010 for ttl in pttls(masters))
-    if "fair" in options:
-        assert not any(b"live" in key for key in remaining_keys(masters))
+    assert not any(b"live" in key for key in remaining_keys(masters))
 
 
-async def test_a_hung_minority_does_not_matter(redlock: Redlock, masters: list[FakeMaster]) -> None:
+async def test_a_hung_minority_does_not_matter(redlock: Redlock, masters: Masters) -> None:
     masters[0].hang()
     async with redlock.lock("r", hold_at_least=5_000):
         masters[1].hang()
@@ -206,18 +194,15 @@ async def test_a_hung_minority_does_not_matter(redlock: Redlock, masters: list[F
     assert now() - began == pytest.approx(LATENCY)
     await asyncio.sleep(3)
     resume(masters)
-    with pytest.raises(LockNotAcquiredError):
-        await redlock.lock("r", wait=0).acquire()
+    await refused(redlock)
     await asyncio.sleep(1)
-    assert ["r" in master.keys for master in masters] == [True] * 5
+    assert None not in values(masters)
     await asyncio.sleep(1.3)  # what they have executed late is taken back
     assert keys(masters) == [{}] * 5
-    assert all("0 debts" in repr(master) for master in redlock._opener.session().links)
+    assert redlock.statistics().debts == 0
 
 
-async def test_without_a_majority_it_ends_with_its_ttl(
-    redlock: Redlock, masters: list[FakeMaster]
-) -> None:
+async def test_without_a_majority_it_ends_with_its_ttl(redlock: Redlock, masters: Masters) -> None:
     async with redlock.lock("r", ttl=1000, hold_at_least=5_000):
         hang(masters[:3])
         began = now()
@@ -225,42 +210,34 @@ async def test_without_a_majority_it_ends_with_its_ttl(
     await asyncio.sleep(1)
     resume(masters)
     await asyncio.sleep(0.2)
-    assert [len(master.keys) for master in masters] == [0] * 3 + [1] * 2
+    assert [len(held) for held in keys(masters)] == [0] * 3 + [1] * 2
     async with redlock.lock("r", wait=1000):
         pass
 
 
-async def test_what_is_lost_is_released_at_once(
-    redlock: Redlock, masters: list[FakeMaster]
-) -> None:
-    with pytest.raises(LockLostError):
-        async with redlock.lock("r", hold_at_least=5_000):
-            await asyncio.sleep(0.2)
-            delete(masters[:3])
-            await asyncio.sleep(9)
-    await asyncio.sleep(0.1)
-    assert keys(masters) == [{}] * 5
-    with pytest.raises(LockLostError, match="max_hold"):
-        async with redlock.lock("r", hold_at_least=5_000, max_hold=100):
-            await asyncio.sleep(9)
-    await asyncio.sleep(0.1)
-    assert keys(masters) == [{}] * 5
+async def test_a_lost_lease_is_not_kept(redlock: Redlock, masters: Masters) -> None:
+    for max_hold, why in ((None, "no longer has its key"), (100, "max_hold")):
+        with pytest.raises(LockLostError, match=why):
+            async with redlock.lock("r", hold_at_least=5_000, max_hold=max_hold):
+                await asyncio.sleep(0.2)
+                delete(masters[:3])
+                await asyncio.sleep(9)
+        await asyncio.sleep(0.1)
+        assert keys(masters) == [{}] * 5
 
 
-async def test_whose_key_was_gone_at_the_release_hears_of_it(
-    redlock: Redlock, masters: list[FakeMaster]
+async def test_a_key_that_is_gone_at_the_release_is_a_loss(
+    redlock: Redlock, masters: Masters
 ) -> None:
     lease = await redlock.lock("r", hold_at_least=5_000).acquire()
-    for master in masters[:3]:
-        master.delete("r")
-        master.set("r", "theirs")
+    occupy(masters[:3])
     with pytest.raises(LockNotHeldError, match="no longer has its key"):
         await lease.release()
     assert values(masters[:3]) == ["theirs"] * 3
     assert pttls(masters)[:3] == [-1] * 3
 
 
-async def test_it_outlives_its_manager(masters: list[FakeMaster]) -> None:
+async def test_the_key_outlives_the_manager(masters: Masters) -> None:
     async with Redlock(masters) as redlock:
         lease = await redlock.lock("r", ttl=1000, hold_at_least=5_000).acquire()
         task = asyncio.create_task(lease.release())
@@ -273,24 +250,24 @@ async def test_it_outlives_its_manager(masters: list[FakeMaster]) -> None:
             assert now() - began == pytest.approx(5, abs=0.1)
 
 
-async def test_nobody_takes_again_what_is_only_kept(redlock: Redlock) -> None:
-    lock = redlock.lock("r", hold_at_least=500, reentrant=True, owner="x")
-    async with lock:
+async def test_a_kept_lock_is_not_shared(redlock: Redlock) -> None:
+    lock = redlock.lock("r", hold_at_least=500, reentrant=True, owner="x", fencing=True)
+    async with lock as first:
         pass
     assert await lock.try_acquire() is None
-    with pytest.raises(LockNotAcquiredError):
-        await redlock.lock("r", reentrant=True, owner="x", wait=0).acquire()
-    async with lock as lease:  # it waits, and is not told that it waits for itself
+    await refused(redlock, reentrant=True, owner="x")
+    async with lock as lease:  # it waits, which is no wait for itself
         assert lease.hold_count == 1
         assert 0.49 < now() < 0.6
+        assert lease.fencing_token > first.fencing_token
 
 
 @pytest.mark.parametrize(
     ("first", "second", "kept"),
     [(0, 3_000, 3_100), (3_000, 0, 3_000), (3_000, 1_000, 3_000), (3_000, 2_950, 3_050)],
 )
-async def test_of_those_who_share_it_the_last_instant_counts(
-    redlock: Redlock, masters: list[FakeMaster], first: int, second: int, kept: int
+async def test_of_several_sharers_the_last_end_counts(
+    redlock: Redlock, masters: Masters, first: int, second: int, kept: int
 ) -> None:
     async with redlock.lock("r", hold_at_least=first):
         began = now()
@@ -302,47 +279,31 @@ async def test_of_those_who_share_it_the_last_instant_counts(
     assert ends == [pytest.approx(began + kept / 1000, abs=0.002)] * 5
 
 
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@ALL_KINDS
 async def test_several_are_kept_together(
-    redlock: Redlock, masters: list[FakeMaster], options: dict[str, Any]
+    redlock: Redlock, masters: Masters, options: dict[str, Any]
 ) -> None:
-    acquired_at = await run(redlock, "a", "b", keep=2_000, **options)
-    assert all(
-        pttl == pytest.approx(2_000 - (now() - acquired_at) * 1000, abs=2)
-        for name in "ab"
-        for pttl in pttls(masters, name)
-    )
+    acquired = await use(redlock, "a", "b", keep=2_000, **options)
+    left = 2_000 - (now() - acquired) * 1000
+    for name in "ab":
+        assert pttls(masters, name) == [pytest.approx(left, abs=2)] * 5
     assert await redlock.lock("a").try_acquire() is None
     for fair in (False, True):
         async with redlock.lock("b", fair=fair):
-            assert acquired_at + 2 <= now() < acquired_at + 2.05
+            assert acquired + 2 <= now() < acquired + 2.05
     await asyncio.sleep(4)
-    assert [m.keys for m in masters if "a" in m.keys or "b" in m.keys] == []
-
-
-async def test_a_fencing_token_after_it_is_higher(redlock: Redlock) -> None:
-    lock = redlock.lock("r", hold_at_least=500, fencing=True)
-    async with lock as first:
-        pass
-    async with lock as second:
-        assert second.fencing_token > first.fencing_token
-        assert now() >= 0.5
+    assert not remaining_keys(masters, counters=False)
 
 
 @pytest.mark.parametrize(
-    ("keep", "kind", "says"),
+    ("keep", "kind", "match"),
     [
-        (-1, ValueError, "hold_at_least must be 0 or more, not -1 ms"),
-        (timedelta(seconds=-1), ValueError, "hold_at_least must be 0 or more"),
-        (timedelta(microseconds=1), ValueError, "hold_at_least must be whole milliseconds"),
-        (1.5, TypeError, "hold_at_least must be an int"),
-        (0.0, TypeError, "hold_at_least must be an int"),
-        (False, TypeError, "hold_at_least must be an int"),
-        (True, TypeError, "hold_at_least must be an int"),
-        (None, TypeError, "hold_at_least must be an int"),
-        ("5", TypeError, "hold_at_least must be an int"),
+        (-1, ValueError, "must be 0 or more, not -1 ms"),
+        (timedelta(seconds=-1), ValueError, "must be 0 or more"),
+        (timedelta(microseconds=1), ValueError, "must be whole milliseconds"),
+        *[(wrong, TypeError, "must be an int") for wrong in (1.5, 0.0, False, True, None, "5")],
     ],
 )
-def test_it_is_a_time(keep: Any, kind: type[Exception], says: str) -> None:
-    with pytest.raises(kind, match=says):
+def test_hold_at_least_is_a_time(keep: Any, kind: type[Exception], match: str) -> None:
+    with pytest.raises(kind, match=f"hold_at_least {match}"):
         Redlock(["redis://a"]).lock("r", hold_at_least=keep)
