@@ -121,12 +121,11 @@ async def test_many_leases_are_extended_in_batches(masters: Masters, number: int
 
 
 async def test_entries_of_leases_that_have_ended_are_removed(redlock: Redlock) -> None:
-    kept = await redlock.lock("kept").acquire()
-    for _ in range(600):
+    async with redlock.lock("kept"):
+        leases = await asyncio.gather(*(redlock.lock(f"r{i}").acquire() for i in range(400)))
+        await asyncio.gather(*(lease.release() for lease in leases))
         async with redlock.lock("r"):
-            pass
-    assert len(redlock._opener.session().watchdog._heap) < 300
-    await kept.release()
+            assert len(redlock._opener.session().watchdog._heap) < 10
 
 
 # By the holder
@@ -230,7 +229,7 @@ async def test_a_released_lease_can_not_be_extended(redlock: Redlock) -> None:
     await lease.release()
     with pytest.raises(LockNotHeldError):
         await lease.extend()
-    with pytest.raises((LockNotHeldError, LockLostError)):
+    with pytest.raises(LockNotHeldError):
         await extending
 
 
