@@ -89,12 +89,14 @@ def test_an_import_returns_what_was_exported(handed: ExportedLease) -> None:
     assert imported(text) == imported(str(text)) == handed
 
 
-def test_the_longest_possible_text_can_be_imported() -> None:
+def test_the_least_and_the_greatest_values_can_be_imported() -> None:
+    least = ExportedLease(("r",), TOKEN + b"@x", 1, -LAST, 0, "", 0, b"", 0, 0)
+    assert imported(exported(least)) == least
     names = tuple(f"{number:03}" + '"' * (LONGEST_RESOURCE - 3) for number in range(MOST_RESOURCES))
     metadata = lock_value.packed({"a": '"' * ((lock_value.MOST_METADATA - 8) // 2)})
     value = TOKEN + b"@" + b'"' * LONGEST_RESOURCE + metadata
     handed = ExportedLease(
-        names, value, LONGEST_TIME, LAST / 3, LONGEST_TIME, "f" * 16, NEVER - 1,
+        names, value, LONGEST_TIME, LAST, LONGEST_TIME, "f" * 16, NEVER - 1,
         b"f" * 32 + b"/" + b"9" * 16, LONGEST_TIME, LONGEST_TIME,
     )  # fmt: skip
     assert len(exported(handed)) <= LONGEST
