@@ -1,0 +1,92 @@
+"""Time limits that the usual speed of masters hides, and what errors and votes tell."""
+
+import asyncio
+
+import pytest
+
+from redlock_aio import Answer, QuorumUnavailableError, Redlock, RedlockError
+from redlock_aio._protocol.scripts import ENQUEUE
+from redlock_aio.testing import FakeMaster
+
+from .kit import hang, now, occupy, ran, refused, resume, slow, waiting_fair
+
+
+async def connect(redlock: Redlock) -> None:
+    """Connect to the masters."""
+    async with redlock.lock("other"):
+        pass
+
+
+async def test_a_forced_release_without_a_majority_tells_how_long_it_has_taken(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    await connect(redlock)
+    await asyncio.sleep(1000)
+    hang(masters)
+    began = now()
+    with pytest.raises(QuorumUnavailableError) as caught:
+        await redlock.force_release("r")
+    assert 0 < caught.value.elapsed == pytest.approx((now() - began) * 1000, abs=1)
+    resume(masters)
+
+
+async def test_closing_waits_a_whole_master_time_out_for_masters_that_hang(
+    masters: list[FakeMaster],
+) -> None:
+    redlock = Redlock(masters, restart_guard="off", master_timeout=400)
+    await connect(redlock)
+    await asyncio.sleep(1)
+    lease = await redlock.lock("r").acquire()
+    hang(masters)
+    await lease.release()
+    began = now()
+    await redlock.aclose()
+    assert now() - began == pytest.approx(0.4, abs=0.01)
+    resume(masters)
+    await asyncio.sleep(1)
+
+
+async def test_a_session_that_was_closed_waits_for_no_master(masters: list[FakeMaster]) -> None:
+    hang(masters)
+    async with Redlock(masters, restart_guard="off") as redlock:
+        session = redlock._opener.session()
+    began = now()
+    with pytest.raises(RedlockError, match="closed"):
+        await session.get_ready(0)
+    assert now() == began
+
+
+async def test_the_error_of_a_fair_attempt_has_the_votes_of_masters_that_are_a_bit_slower(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    occupy(masters)
+    await refused(redlock, fair=True)
+    slow(masters[:4], 0.010)
+    slow(masters[4:], 0.018)
+    error = await refused(redlock, fair=True)
+    assert [vote.answer.name for vote in error.votes] == ["HELD"] * 5
+
+
+async def test_a_fair_waiter_asks_once_when_the_key_of_another_client_expires(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    slow(masters, 0.0002)  # a request that leaves too early arrives too early
+    occupy(masters, ttl=300)
+    waiting = waiting_fair(redlock)
+    await asyncio.sleep(0.2)  # before its next heartbeat
+    before = [ran(master, ENQUEUE) for master in masters]
+    began = now()
+    assert await waiting - began < 0.11
+    assert [ran(master, ENQUEUE) for master in masters] == [asked + 1 for asked in before]
+
+
+async def test_a_key_of_another_type_on_a_minority_is_an_error_in_the_votes_of_a_lease(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    """It is no lock of another client, which would end by itself."""
+    masters[0]._data.zadd(b"r", 1, b"theirs")
+    async with redlock.lock("r", fencing=True) as lease:
+        await asyncio.sleep(0.01)
+        first, *others = lease.votes
+    assert (first.answer, first.permanent) == (Answer.ERROR, True)
+    assert {vote.answer for vote in others} == {Answer.GRANTED}
