@@ -1,9 +1,12 @@
-"""A block that another task leaves than the one that has entered it: fixtures and generators."""
+"""A lease is used where it belongs: in its event loop, thread and process, and in its task."""
 
 import asyncio
 import contextlib
 import gc
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
+import os
+import threading
+import warnings
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
 from typing import Annotated, Any
 
 import pytest
@@ -12,78 +15,231 @@ from fastapi.responses import StreamingResponse
 from httpx import ASGITransport, AsyncClient
 
 from redlock_aio import Lease, LockLostError, LockNotHeldError, Redlock, RedlockError
-from redlock_aio.testing import FakeMaster
+from redlock_aio.events import Event
+from redlock_aio.testing import FakeMaster, VirtualTimeLoop
 
-from .kit import hang, resume
+from .kit import Masters, commands_received, hang, keys, loop, resume
 
-OURS = "not by the task that entered the block"
+THREAD = "belongs to another thread's event loop"
+CHILD = "belongs to the parent process"
+TASK = "not by the task that entered the block"
+
+Use = Callable[[Lease], Coroutine[Any, Any, object]]
+
+
+# Another event loop, thread or process
+
+
+async def export(lease: Lease) -> object:
+    return lease.export()
+
+
+USES: dict[str, Use] = {
+    "release": lambda lease: lease.release(),
+    "extend": lambda lease: lease.extend(),
+    "export": export,
+    "enter": lambda lease: lease.__aenter__(),
+    "leave": lambda lease: lease.__aexit__(None, None, None),
+}
+
+
+def result(work: Callable[[], object]) -> str:
+    """Return the result of *work*, or its error, as a text."""
+    try:
+        return f"returned {work()!r}"
+    except BaseException as error:  # noqa: BLE001 - any error is a result
+        return f"{type(error).__name__}: {error} {' '.join(getattr(error, '__notes__', ()))}"
+
+
+def in_a_thread(work: Callable[[], object]) -> str:
+    results: list[str] = []
+    thread = threading.Thread(target=lambda: results.append(result(work)))
+    thread.start()
+    thread.join()
+    return results[0]
+
+
+def in_a_child(work: Callable[[], object]) -> str:
+    """Call *work* in a forked child, and return its result there."""
+    here, there = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            os.write(there, result(work).encode())
+        finally:
+            os._exit(0)
+    os.close(there)
+    with os.fdopen(here) as pipe:
+        written = pipe.read()
+    os.waitpid(child, 0)
+    return written
+
+
+def in_a_loop(coroutine: Coroutine[Any, Any, object]) -> object:
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        return runner.run(coroutine)
+
+
+ELSEWHERE = pytest.mark.parametrize(
+    ("elsewhere", "match"), [(in_a_thread, THREAD), (in_a_child, CHILD)], ids=["thread", "child"]
+)
+
+
+@ELSEWHERE
+@pytest.mark.promise("S1")
+async def test_a_lease_is_of_no_use_elsewhere(
+    masters: Masters, elsewhere: Callable[..., str], match: str
+) -> None:
+    """Nothing is sent, no event is emitted, and the lease stays valid."""
+    events: list[Event] = []
+    async with Redlock(masters, restart_guard="off", listener=events.append) as redlock:
+        lease = await redlock.lock("r").acquire()
+        await asyncio.sleep(0.01)
+        before = commands_received(masters)
+        events.clear()
+        for use in USES.values():
+            got = elsewhere(lambda use=use: in_a_loop(use(lease)))
+            assert got.startswith("RedlockError: the lease on 'r' ")
+            assert match in got
+        await asyncio.sleep(0.05)
+        assert (commands_received(masters), events) == (before, [])
+        assert lease.valid
+        await lease.release()
+        assert keys(masters) == [{}] * 5
+
+
+@ELSEWHERE
+async def test_a_block_can_not_be_left_elsewhere(
+    redlock: Redlock, masters: Masters, elsewhere: Callable[..., str], match: str
+) -> None:
+    lock = redlock.lock("r")
+    async with lock as lease:
+
+        async def leave(*error: Any) -> None:
+            await lock.__aexit__(*(error or (None, None, None)))
+
+        assert match in elsewhere(lambda: in_a_loop(leave()))
+        got = elsewhere(lambda: in_a_loop(leave(KeyError, KeyError("mine"), None)))
+        assert got.startswith("KeyError: 'mine' ")
+        assert match in got
+        await asyncio.sleep(20)
+        assert lease.valid
+    assert keys(masters) == [{}] * 5
+
+
+async def test_a_thread_may_ask_whether_the_lock_is_held(redlock: Redlock) -> None:
+    """As a thread does that works for the body."""
+    lease = await redlock.lock("r", ttl=1_000, on_lost="flag").acquire()
+    assert in_a_thread(lambda: lease.valid) == "returned True"
+    assert in_a_thread(lease.ensure_valid) == "returned None"
+    assert in_a_thread(lease.lost.is_set) == "returned False"
+    loop().stall(2)
+    assert in_a_thread(lambda: lease.valid) == "returned False"
+    assert in_a_thread(lease.ensure_valid).startswith("LockLostError: 'r' lost")
+    assert not lease.lost.is_set(), "only the loop sets it"
+    with pytest.raises(LockLostError):
+        lease.ensure_valid()
+    assert lease.lost.is_set()
+    assert in_a_thread(lambda: in_a_loop(lease.release())).startswith("LockNotHeldError")
+
+
+async def test_a_child_holds_nothing(redlock: Redlock) -> None:
+    """And does not warn when it drops the lease of its parent."""
+    leases = [await redlock.lock("r").acquire()]
+    assert in_a_child(lambda: leases[0].valid) == "returned False"
+    assert in_a_child(lambda: leases[0].remaining) == "returned 0"
+    assert in_a_child(lambda: repr(leases[0])).startswith('returned "<Lease')
+    assert CHILD in in_a_child(leases[0].ensure_valid)
+    assert leases[0].valid
+
+    def drop() -> list[str]:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            leases.clear()
+        return [str(warning.message) for warning in caught]
+
+    assert in_a_child(drop) == "returned []"
+    await leases[0].release()
+    assert "RedlockError" in in_a_thread(lambda: in_a_loop(leases[0].release()))
+
+
+@pytest.mark.parametrize("use", USES.values(), ids=USES)
+def test_a_loop_that_ran_before_is_another_one(use: Use) -> None:
+    """In the same thread, with a manager that was not closed."""
+    masters = [FakeMaster() for _ in range(3)]
+    redlock = Redlock(masters, restart_guard="off")
+    with contextlib.closing(VirtualTimeLoop()) as first:
+        lease = first.run_until_complete(redlock.lock("r").acquire())
+        before = commands_received(masters)
+        got = result(lambda: in_a_loop(use(lease)))
+        assert got.startswith("RedlockError: the lease on 'r' belongs to another event loop")
+        assert commands_received(masters) == before
+        first.run_until_complete(lease.release())
+        first.run_until_complete(redlock.aclose())
+
+
+# Another task: fixtures and generators
 
 
 async def fixture(redlock: Redlock, **options: Any) -> AsyncGenerator[Lease, None]:
-    """What a fixture is that holds a lock."""
+    """Hold a lock as a fixture does."""
     async with redlock.lock("r", ttl=1_000, **options) as lease:
         yield lease
-
-
-def in_a_task(work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-    """Do it as a runner of fixtures does: in a task of its own."""
-    return asyncio.create_task(work)
 
 
 async def step(generator: AsyncGenerator[Lease, None]) -> Lease | None:
     return await anext(generator, None)
 
 
-async def free(masters: list[FakeMaster]) -> bool:
+def in_a_task(work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+    return asyncio.create_task(work)
+
+
+async def released(masters: Masters) -> bool:
     await asyncio.sleep(0.01)
-    return not any(master.keys for master in masters)
-
-
-async def lose(masters: list[FakeMaster], lease: Lease) -> None:
-    hang(masters)
-    await lease.lost.wait()
-    resume(masters)
+    return keys(masters) == [{}] * 5
 
 
 @pytest.mark.promise("S3")
-async def test_a_fixture_that_another_task_ends_is_released_and_told_so(
-    redlock: Redlock, masters: list[FakeMaster]
+async def test_a_block_left_by_another_task_is_released_with_an_error(
+    redlock: Redlock, masters: Masters
 ) -> None:
     generator = fixture(redlock)
     lease = await in_a_task(step(generator))
     await asyncio.sleep(2)
     assert lease.valid
-    with pytest.raises(RedlockError, match=OURS) as caught:
+    with pytest.raises(RedlockError, match=TASK) as caught:
         await in_a_task(step(generator))
     assert type(caught.value) is RedlockError
     assert "'r'" in str(caught.value)
     assert "on_lost='flag'" in str(caught.value)
-    assert await free(masters)
+    assert await released(masters)
     with pytest.raises(LockNotHeldError):
         await lease.release()
 
 
-async def test_what_the_page_says_works_in_any_task(
-    redlock: Redlock, masters: list[FakeMaster]
+async def test_with_flag_or_acquire_any_task_may_release(
+    redlock: Redlock, masters: Masters
 ) -> None:
     generator = fixture(redlock, on_lost="flag")
     lease = await in_a_task(step(generator))
     assert lease.valid
     assert await in_a_task(step(generator)) is None
-    assert await free(masters)
+    assert await released(masters)
     lease = await in_a_task(redlock.lock("r").acquire())
     await asyncio.sleep(20)
     assert lease.valid
     await in_a_task(lease.release())
-    assert await free(masters)
+    assert await released(masters)
 
 
 @pytest.mark.parametrize("ended", [True, False])
 @pytest.mark.promise("S2")
-async def test_a_task_is_not_cancelled_any_more_when_another_one_has_left_its_block(
-    redlock: Redlock, masters: list[FakeMaster], *, ended: bool
+async def test_after_that_the_first_task_is_not_cancelled(
+    redlock: Redlock, masters: Masters, *, ended: bool
 ) -> None:
     generator = fixture(redlock)
+    leases: list[Lease] = []
     cancelled = 0
 
     async def enter_and_go_on() -> None:
@@ -95,10 +251,11 @@ async def test_a_task_is_not_cancelled_any_more_when_another_one_has_left_its_bl
             except asyncio.CancelledError:
                 cancelled += 1
 
-    leases: list[Lease] = []
     task = in_a_task(enter_and_go_on())
     await asyncio.sleep(0.1)
-    await lose(masters, leases[0])
+    hang(masters)
+    await leases[0].lost.wait()
+    resume(masters)
     with pytest.raises(LockLostError):
         await in_a_task(step(generator))
     before = cancelled
@@ -109,60 +266,57 @@ async def test_a_task_is_not_cancelled_any_more_when_another_one_has_left_its_bl
     await task
 
 
-async def test_the_task_that_entered_goes_on_undisturbed_if_the_lock_was_not_lost(
-    redlock: Redlock, masters: list[FakeMaster]
-) -> None:
+async def test_without_a_loss_the_first_task_goes_on(redlock: Redlock, masters: Masters) -> None:
     stack = contextlib.AsyncExitStack()
 
-    async def enter_and_go_on() -> str:
+    async def enter_and_go_on() -> bool:
         lease = await stack.enter_async_context(redlock.lock("r"))
         await asyncio.sleep(1)
         async with redlock.lock("s"), asyncio.timeout(9):
             await asyncio.sleep(1)
-        return "done" if not lease.valid else "still valid"
+        return lease.valid
 
     task = in_a_task(enter_and_go_on())
     await asyncio.sleep(0.5)
-    with pytest.raises(RedlockError, match=OURS):
+    with pytest.raises(RedlockError, match=TASK):
         await stack.aclose()
-    assert await free(masters)
-    assert await task == "done"
-    assert await free(masters)
+    assert await released(masters)
+    assert not await task
+    assert await released(masters)
 
 
-@pytest.mark.parametrize("error", [KeyError("mine"), asyncio.CancelledError("mine")])
-async def test_the_body_s_own_error_comes_out_with_a_note(
-    redlock: Redlock, masters: list[FakeMaster], error: BaseException
+@pytest.mark.parametrize("error", [KeyError("mine"), asyncio.CancelledError("mine")], ids=repr)
+async def test_an_error_of_the_body_gets_that_as_a_note(
+    redlock: Redlock, masters: Masters, error: BaseException
 ) -> None:
     generator = fixture(redlock)
     await in_a_task(step(generator))
     with pytest.raises(type(error)) as caught:
         await generator.athrow(error)
     assert caught.value is error
-    assert any(OURS in note for note in error.__notes__)
-    assert await free(masters)
+    assert any(TASK in note for note in error.__notes__)
+    assert await released(masters)
 
 
-async def test_a_generator_that_nobody_ends_is_ended_by_the_loop_and_told_so(
-    redlock: Redlock, masters: list[FakeMaster]
+async def test_a_generator_that_the_loop_ends_reports_it(
+    redlock: Redlock, masters: Masters
 ) -> None:
     reported: list[dict[str, Any]] = []
-    loop = asyncio.get_running_loop()
-    before = loop.get_exception_handler()
-    loop.set_exception_handler(lambda _, context: reported.append(context))
+    before = loop().get_exception_handler()
+    loop().set_exception_handler(lambda _, context: reported.append(context))
     try:
         await in_a_task(step(fixture(redlock)))
         gc.collect()
-        assert await free(masters)
+        assert await released(masters)
         gc.collect()
     finally:
-        loop.set_exception_handler(before)
+        loop().set_exception_handler(before)
     assert len(reported) == 1
-    assert OURS in str(reported[0]["exception"])
+    assert TASK in str(reported[0]["exception"])
 
 
 async def test_of_several_blocks_each_task_leaves_its_own(redlock: Redlock) -> None:
-    """A task that has entered none leaves that of a task that has ended, else nobody's."""
+    """A task that has entered none leaves that of a task that has ended, or none."""
     lock = redlock.lock("r", reentrant=True, owner="o", on_lost="flag")
     held: list[Lease] = []
 
@@ -188,10 +342,10 @@ async def test_of_several_blocks_each_task_leaves_its_own(redlock: Redlock) -> N
 
 
 @pytest.mark.parametrize("on_lost", ["cancel", "flag"])
-@pytest.mark.parametrize("path", ["/plain", "/stream", "/fails"])
-async def test_a_dependency_of_fastapi_holds_the_lock_for_its_request(
-    redlock: Redlock, masters: list[FakeMaster], on_lost: Any, path: str
+async def test_a_dependency_of_fastapi_holds_the_lock(
+    redlock: Redlock, masters: Masters, on_lost: Any
 ) -> None:
+    """For the whole of a request, also of one that is streamed or fails."""
     app = FastAPI()
 
     async def locked() -> AsyncIterator[Lease]:
@@ -218,11 +372,10 @@ async def test_a_dependency_of_fastapi_holds_the_lock_for_its_request(
         raise KeyError(lease.valid)
 
     async with AsyncClient(transport=ASGITransport(app), base_url="http://a") as client:
-        if path == "/fails":
-            with pytest.raises(KeyError):
-                await client.get(path)
-        else:
-            answer = await client.get(path)
-            assert answer.status_code == 200
-            assert set(answer.text.replace("true", "t")) == {"t"}
-    assert await free(masters)
+        for path, text in (("/plain", "true"), ("/stream", "true" * 3)):
+            reply = await client.get(path)
+            assert (reply.status_code, reply.text) == (200, text)
+            assert await released(masters)
+        with pytest.raises(KeyError):
+            await client.get("/fails")
+    assert await released(masters)
