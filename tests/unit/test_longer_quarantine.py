@@ -1,0 +1,40 @@
+"""A quarantine that becomes longer because another program has a longer max_ttl."""
+
+import asyncio
+
+import pytest
+
+from redlock_aio import Redlock
+from redlock_aio._rules import timing
+from redlock_aio.testing import FakeMaster
+
+from .kit import answers, restart
+
+MAX_TTL = 10_000
+LASTS = timing.forgetting(MAX_TTL, factor=timing.DRIFT_FACTOR)
+"""The length of a quarantine in seconds."""
+
+
+@pytest.mark.promise("S1")
+@pytest.mark.parametrize(("factor", "votes"), [(1.1, True), (6, False)], ids=["over", "not over"])
+async def test_a_master_stops_voting_at_once_when_its_longer_quarantine_is_not_over(
+    masters: list[FakeMaster], factor: float, votes: bool
+) -> None:
+    """
+    It may have forgotten a lock of the other program.
+
+    The master on which that program has written its max_ttl can vote already. Both together
+    would grant this lock, before the next examination of the first one.
+    """
+    async with Redlock(masters, max_ttl=MAX_TTL) as redlock:
+        assert await answers(redlock) == "GGGGG"
+        restart(masters[:1])
+        await asyncio.sleep(2)
+        assert await answers(redlock) == "QGGGG"
+        await asyncio.sleep(1.5 * LASTS)
+        assert await answers(redlock) == "GGGGG"
+        links = redlock._opener.session().links
+        sentry = links[0]._sentry
+        assert sentry is not None
+        sentry._guard.learn(factor * LASTS)
+        assert [link.votes for link in links] == [votes, True, True, True, True]
