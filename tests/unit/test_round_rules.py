@@ -17,11 +17,13 @@ from redlock_aio._engine.masters import MasterSet
 from redlock_aio._engine.readiness import readiness
 from redlock_aio._engine.wait.fair_claim import CALLS_LAST, FairClaim, FairOptions
 from redlock_aio._engine.wait.fair_queue import Callbacks, FairQueue
+from redlock_aio._engine.wait.fair_waiter import FairWaiter
 from redlock_aio._engine.wait.local_queue import LocalQueues
 from redlock_aio._engine.wait.wakeup import Watch
 from redlock_aio._protocol import commands, replies
 from redlock_aio._protocol.lease_export import ExportedLease
 from redlock_aio._protocol.primitives import FencingCounter, Mutex
+from redlock_aio._rules.fair_ticket import Standing
 from redlock_aio._rules.quorum import GRANTED
 from redlock_aio._rules.roundtrips import RoundTrips
 from redlock_aio._transport.master import Master
@@ -138,6 +140,31 @@ async def test_a_master_that_went_down_or_came_back_notifies_the_waiters_in_its_
     assert (called, forgotten) == ([0], [2, 1, 1])
     queue.left(member)
     queue.close()
+
+
+@pytest.mark.promise("S1")
+async def test_a_waiter_whose_grants_are_too_far_apart_gives_them_back_and_asks_again(
+    master_set: MasterSet, links: list[Link]
+) -> None:
+    """Not only with its next heartbeat: until then its grants would block the others."""
+    local_queues = LocalQueues()
+    wanted = FairOptions(KEY, 10_000, b"", None, 0.01, 100)
+    queue = FairQueue(master_set, local_queues)
+    waiter = FairWaiter(queue, local_queues.of(KEY), wanted, patient=True)
+    waiter.begin()
+    given = waiter.claim
+    for master in (0, 1):
+        waiter._unanswered[master] = 0
+        waiter.ticket.on_reply(master, 1, Standing.GRANTED, done=now() + 60)
+    for link in links:
+        link.writes.clear()
+    assert not await waiter.win()
+    assert waiter.ticket.count(Standing.GRANTED) == 0
+    for link in links[:2]:
+        released, asked = link.writes
+        assert released == given.give_back()
+        assert waiter.claim.token in asked
+    waiter.leave()
 
 
 # Waits
