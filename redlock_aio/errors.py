@@ -77,7 +77,7 @@ class LockNotAcquiredError(RedlockError):
         enough = bool(self.votes) and granted >= majority(len(self.votes))
         because = "the answers came too late for the ttl" if enough else self._because
         if is_final(self.votes):
-            because = "no waiting mends what the masters answer"
+            because = "the masters refuse permanently, so waiting does not help"
         if self.holder is not None:
             because += f", now by {self.holder}"
         return (

@@ -174,7 +174,8 @@ class _Decorator:
 
     def __bool__(self) -> bool:
         raise TypeError(
-            "locked() makes a decorator, which is no answer; use 'await redlock.is_locked(name)'"
+            "locked() returns a decorator, which is neither true nor false;"
+            " use 'await redlock.is_locked(name)'"
         )
 
 

@@ -167,8 +167,8 @@ def _check(settings: Settings) -> None:
     if settings.restart_guard == "fsync-always" and any(failing_over):
         raise ValueError(
             f"masters[{failing_over.index(True)}] is found through Sentinel, and a failover loses"
-            " locks whatever fsync does: restart_guard must be 'auto' or 'strict'"
+            " locks even with fsync: restart_guard must be 'auto' or 'strict'"
         )
     if (count := len(settings.diallers)) % 2 == 0:
-        fails = f"{count} masters survive the loss of {count // 2 - 1}, no more than {count - 1} do"
+        fails = f"{count} masters survive the loss of {count // 2 - 1}, as {count - 1} do"
         log_state(False, f"{fails}: use an odd number of masters")

@@ -251,7 +251,7 @@ class Redlock(Adopting, Decorating):
             )  # fmt: skip
             options = self._options.add(asked, given)
         if owner is not None and not options.reentrant:
-            raise ValueError("owner is for reentrant=True, and has no meaning without it")
+            raise ValueError("owner needs reentrant=True")
         known = None
         if len(resources) == 1 and type(resources[0]) is str:
             known = self._resources.known.get(resources[0])

@@ -62,7 +62,7 @@ def _roots(text: str) -> list[str]:
     for _, field, spec, _ in Formatter().parse(text):
         if field is not None:
             if "{" in (spec or ""):
-                raise ValueError(f"the field {field!r} has another one within")
+                raise ValueError(f"the field {field!r} contains another field")
             roots.append(re.split(r"[.\[]", field, maxsplit=1)[0])
     return roots
 

@@ -77,7 +77,7 @@ class Emitter:
                     # An error of the listener must not fail the task that locks, and its
                     # CancelledError is no cancellation of that task. The log names only the
                     # event's class.
-                    _log.exception("the listener failed at %s", type(event).__name__)
+                    _log.exception("the listener raised an error at %s", type(event).__name__)
         finally:
             self._emitting = False
 

@@ -41,5 +41,5 @@ class Origin:
         if self._loop.is_closed():
             return "an event loop that is closed"
         if self._thread != get_ident():
-            return "another thread's event loop; asyncio.run_coroutine_threadsafe() does it there"
+            return "another thread's event loop: use asyncio.run_coroutine_threadsafe()"
         return "another event loop"

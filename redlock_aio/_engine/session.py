@@ -39,7 +39,7 @@ CANCELLED = (
     "the tasks of this Redlock were cancelled, as at the end of a program; 'async with' opens it"
     " again"
 )
-TASKS_CANCELLED = "the tasks of the Redlock that keeps it were cancelled"
+TASKS_CANCELLED = "the tasks of its Redlock were cancelled"
 LOOP_CLOSED = "the event loop in which it was acquired was closed"
 
 CHECK_INTERVAL = 0.02

@@ -123,7 +123,7 @@ def read_answer(replies: Sequence[object], asked_at: float) -> SentinelAnswer:
     others = _number(facts.get(b"num-other-sentinels"))
     return SentinelAnswer(
         configuration := _configuration(address, facts.get(b"config-epoch")),
-        reason="" if configuration else "gives an answer that makes no sense",
+        reason="" if configuration else "gives a malformed reply",
         sentinel=sentinel.decode("ascii", "replace") if isinstance(sentinel, bytes) else "",
         known=0 if others is None else others + 1,
         asked_at=asked_at,
@@ -228,5 +228,5 @@ class Confirmation:
             )
         ids = [answer.sentinel for answer in self._answers if answer.sentinel]
         if len(set(ids)) < len(ids):
-            return "two of the names that were given for its Sentinels lead to the same one"
+            return "two of the addresses of its Sentinels lead to the same Sentinel"
         return ""

@@ -39,7 +39,7 @@ LAST = 1e11
 """An instant that is later than all others, in seconds: some thousand years."""
 
 DAMAGED = "exported must be what Lease.export() has returned, whole and unchanged"
-OTHER_VERSION = "exported is of another version of redlock_aio, which says it in another way"
+OTHER_VERSION = "exported was made by a version of redlock_aio with another format"
 
 _ALPHABET = re.compile(r"[A-Za-z0-9_-]+")
 _MEMBER = re.compile(rb"[0-9a-f]{1,32}/[0-9]{1,16}")

@@ -62,7 +62,7 @@ class MasterView:
         if self.holder is None:
             return _harmless(text)
         if self.answer is Answer.QUARANTINED:
-            return _harmless(f"{text}; has it for {self.holder}, which does not count")
+            return _harmless(f"{text}; keeps it for {self.holder}, which does not count")
         return _harmless(f"{self.master}: held by {self.holder}, {_left(self.remaining)}")
 
     @property
@@ -228,7 +228,7 @@ def objection(reply: object) -> str:
     if state is None or state.value is None:
         return ""
     if len(state.value) > lock_value.LONGEST:
-        return f"the key holds more than {lock_value.LONGEST:,} bytes, which no lock does"
+        return f"the key holds more than {lock_value.LONGEST:,} bytes, so it is no lock"
     if state.left == ENDLESS and not lock_value.TOKEN.match(state.value):
         return "the key has no ttl, and every lock has one"
     return ""
@@ -260,7 +260,7 @@ def view(of_master: MasterReply) -> MasterView:
     if state is None:
         reply = of_master.reply
         if not (isinstance(reply, NoReply | Exception) or reply is NOT_YET):
-            reply = Exception(f"an answer that makes no sense: a {type(reply).__name__}")
+            reply = Exception(f"a malformed reply: a {type(reply).__name__}")
         no_reply = replies.read(reply)
         return MasterView(of_master.master, no_reply.answer, no_reply.detail)
     answer = Answer.FREE if state.value is None else Answer.HELD

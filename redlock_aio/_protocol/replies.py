@@ -183,4 +183,4 @@ def read(reply: object) -> NoReply:
         return NoReply(Answer.GRANTED)
     if reply is None or (type(reply) is int and reply in {0, OTHERS}):
         return NoReply(Answer.HELD)
-    return NoReply(Answer.ERROR, f"an answer that makes no sense: a {type(reply).__name__}")
+    return NoReply(Answer.ERROR, f"a malformed reply: a {type(reply).__name__}")

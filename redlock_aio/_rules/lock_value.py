@@ -68,7 +68,7 @@ def packed(metadata: object) -> bytes:
             dict(metadata), allow_nan=False, ensure_ascii=False, separators=(",", ":")
         ).encode()
     except (TypeError, ValueError, RecursionError) as error:
-        raise ValueError(f"metadata must be what JSON can say: {error}") from None
+        raise ValueError(f"metadata must be representable as JSON: {error}") from None
     if len(data) > MOST_METADATA:
         raise ValueError(f"metadata must have at most {MOST_METADATA} bytes, not {len(data)}")
     return data

@@ -30,7 +30,7 @@ UPTIME_ERROR = 1.0
 MOST_NAMED = 200
 """After how many characters the text of a set of masters is cut."""
 
-_REFUSED = "use these locks, this one names"
+_REFUSED = "use these locks; this program names"
 
 ADVICE = (
     "replace masters one by one, as docs/how-to/replace-a-master.md says; independent applications"
@@ -214,7 +214,8 @@ def describe(ours: Masters, theirs: Masters, *, lasts: float) -> str:
     """Return why a program with *ours* is refused."""
     return (
         f"programs with the masters {_named(theirs)} {_REFUSED}"
-        f" {_named(ours)}, and has no vote until {math.ceil(lasts)} s after the last of them ended"
+        f" {_named(ours)}, and gets no votes until {math.ceil(lasts)} s after the last of them"
+        " ended"
     )
 
 

@@ -42,7 +42,7 @@ class NotALease:
             what = f"{type(self).__name__!r} object has no attribute {name!r}"
             if name in OF_A_LEASE:
                 what += (
-                    ": a lock is not held by itself; use the lease, which acquire() returns and"
+                    ": a Lock holds nothing; use the lease, which acquire() returns and"
                     " 'async with lock as lease' names, as in 'await lease.release()'"
                 )
             elif name in {"locked", "is_locked"}:

@@ -70,7 +70,7 @@ class Reason(enum.Enum):
     NONE = ""
     RESTARTED = "it restarted {ago} s ago and may have forgotten locks"
     FLUSHED = "its keys were flushed, and locks with them"
-    ABSURD = "its uptime makes no sense: it may have restarted and forgotten locks"
+    ABSURD = "its uptime is not plausible: it may have restarted and forgotten locks"
     PROMOTED = "it was a replica, and may lack locks"
     MARKED = "it is marked as one that may have forgotten locks"
     UNPROVEN = "it started {ago} s ago, and it is not known yet that all masters are new"

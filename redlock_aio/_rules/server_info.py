@@ -86,8 +86,8 @@ class ServerInfo:
         if self.appends is not False:
             return ""
         return (
-            "restart_guard is 'fsync-always', but it keeps nothing (aof_enabled is 0);"
-            " it needs appendonly yes and appendfsync always"
+            "restart_guard is 'fsync-always', but the server has no append-only file (aof_enabled"
+            " is 0); it needs appendonly yes and appendfsync always"
         )
 
 

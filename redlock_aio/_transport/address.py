@@ -330,7 +330,7 @@ def addresses(masters: Iterable[str | Redis | AnyDialler]) -> list[AnyDialler]:
     names = [str(dialler) for dialler in diallers]
     for name in names:
         if names.count(name) > 1:
-            raise ValueError(f"masters must be different servers, but {name} is there twice")
+            raise ValueError(f"masters must be different servers, but {name} is named twice")
     return diallers
 
 

@@ -224,7 +224,7 @@ class Connection(asyncio.Protocol):
             if reply.__class__ is _Push:
                 self._take_push(reply)
             elif not pending:  # also when an asker has ended this connection meanwhile
-                self.condemn("it sent a reply that nobody asked for")
+                self.condemn("it sent a reply to no command")
                 return
             elif reply.__class__ is _Error:
                 self._take_error(reply)

@@ -42,7 +42,7 @@ PATIENCE = 0.5
 TRIES = 3
 """How often a master that has forgotten the scripts is asked in a row."""
 
-UNDECLARED = "its set of masters is not declared there yet"
+UNDECLARED = "this program's set of masters is not declared there yet"
 
 
 class Declaration(Question):

@@ -163,7 +163,7 @@ def why(error: Exception, secrets: tuple[str, ...], patience: float) -> NoReply:
     if late:
         return NoReply(Answer.UNREACHABLE, f"no connection in {patience:g} s{hint}")
     if "unknown command" in text.lower() or text.startswith("NOPROTO"):
-        text = f"it must be Redis {replies.OLDEST_SERVER} or newer, or any Valkey: {text}"
+        text = f"the server must be Redis {replies.OLDEST_SERVER} or newer, or any Valkey: {text}"
     elif isinstance(error, AuthenticationError):
         text = f"authentication failed: {text}"
     from_server = MasterError | ResponseError | AuthenticationError | AuthorizationError

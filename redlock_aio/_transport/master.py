@@ -257,7 +257,7 @@ class Master:
         try:
             await self._examine(connection)
         except BaseException:
-            connection.condemn("it was not accepted")
+            connection.condemn("this client did not accept the server")
             raise
         if down.done():
             raise ConnectionError(connection.reason)

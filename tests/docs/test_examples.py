@@ -76,7 +76,7 @@ SAYS = {
     "reentrant.py": (
         r"10 from ada, held 1 times\n"
         r"20 from ada, held 2 times\n"
-        r"'account:ada' would never come: this task itself holds 'account:ada', 'account:bob'\n"
+        r"'account:ada' would never be free: this task itself holds 'account:ada', 'account:bob'\n"
         r"request 1, part 1: 2 of it at work\n"
         r"request 1, part 2: 3 of it at work\n"
         r"request 1 is done\n"

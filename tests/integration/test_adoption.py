@@ -97,7 +97,7 @@ async def test_another_process_keeps_the_lock_beyond_the_ttl(
     assert token is not None
     assert token.endswith("@worker")
     assert fence == lease.fencing_token
-    with pytest.raises(LockLostError, match="somebody else has adopted it"):
+    with pytest.raises(LockLostError, match="another process has adopted it"):
         await redlock.adopt(exported)
     with pytest.raises(LockNotHeldError, match="it was handed over"):
         await lease.extend()

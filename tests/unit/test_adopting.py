@@ -439,7 +439,7 @@ async def test_a_second_adoption_is_refused_and_leaves_the_first_alone(
     lease = await there.adopt(exported)
     for call in (there.adopt, redlock.adopt):
         began = now()
-        with pytest.raises(LockLostError, match="or somebody else has adopted it"):
+        with pytest.raises(LockLostError, match="or another process has adopted it"):
             await call(exported)
         assert now() - began < 2 * LATENCY
     await lease.extend()

@@ -60,7 +60,7 @@ def test_a_confirmation_lasts_as_long_as_the_answers_of_a_majority(
     known = confirmation(answers, ids)
     expected = -math.inf if until is None else until + CONFIRMED_FOR
     assert known.until(OLD) == expected
-    assert ("lead to the same one" in known.caution) == bool(ids)
+    assert ("lead to the same Sentinel" in known.caution) == bool(ids)
     if until is not None:
         assert known.current(expected) == OLD
         assert known.current(expected + 0.001) is None
@@ -114,14 +114,14 @@ def test_an_answer_is_the_address_with_the_epoch(details: object) -> None:
         (None, Exception("ERR No such master with that name"), "knows no master of that name"),
         (Exception("NOPERM this user"), DETAILS, "NOPERM this user"),
         ([b"h", b"1"], Exception("NOPERM it"), "NOPERM it"),
-        ([b"h", b"1"], {}, "makes no sense"),
-        ([b"h", b"-1"], DETAILS, "makes no sense"),
-        ([b"h"], DETAILS, "makes no sense"),
-        ([b"", b"1"], DETAILS, "makes no sense"),
-        ([b"h", 1], DETAILS, "makes no sense"),
-        (b"h:1", DETAILS, "makes no sense"),
-        ([b"h", b"1"], [b"config-epoch"], "makes no sense"),
-        ([b"h", b"1"], 5, "makes no sense"),
+        ([b"h", b"1"], {}, "malformed reply"),
+        ([b"h", b"-1"], DETAILS, "malformed reply"),
+        ([b"h"], DETAILS, "malformed reply"),
+        ([b"", b"1"], DETAILS, "malformed reply"),
+        ([b"h", 1], DETAILS, "malformed reply"),
+        (b"h:1", DETAILS, "malformed reply"),
+        ([b"h", b"1"], [b"config-epoch"], "malformed reply"),
+        ([b"h", b"1"], 5, "malformed reply"),
     ],
 )
 def test_errors_and_malformed_replies_confirm_no_server(

@@ -127,7 +127,7 @@ async def test_large_replies_end_nothing_below_the_bound_for_one(
         (b"!garbage\r\n", "does not speak the protocol"),
         (b"%1\r\n*1\r\n:1\r\n:1\r\n", "does not speak the protocol"),
         (b"+OK\r\n%1\r\n*1\r\n:1\r\n:1\r\n", "does not speak the protocol"),
-        (b"+OK\r\n+OK\r\n", "nobody asked for"),
+        (b"+OK\r\n+OK\r\n", "to no command"),
         (b"$99999999\r\n" + b"x" * (MAX_UNPARSED + 1), f"more than {MAX_UNPARSED} bytes"),
         (b"-READONLY You can't write\r\n", "READONLY You can't write"),
         (b"-NOAUTH Authentication required.\r\n", "NOAUTH Authentication required."),

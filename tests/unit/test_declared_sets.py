@@ -162,8 +162,8 @@ async def test_a_refusal_names_both_sets_and_what_to_do(
         with pytest.raises(QuorumUnavailableError) as refused:
             await wrong.lock("r", wait=0).acquire()
         reason = (
-            "programs with the masters a, b, c use these locks, this one names a, b, d, and has"
-            " no vote until 8 s after the last of them ended"
+            "programs with the masters a, b, c use these locks; this program names a, b, d,"
+            " and gets no votes until 8 s after the last of them ended"
         )
         assert [vote.detail for vote in refused.value.votes] == [reason] * 3
         assert refused.value.hint == membership.ADVICE

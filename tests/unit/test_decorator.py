@@ -222,9 +222,9 @@ BROKEN = {
     "{items[0]x}": r"Only '\.' or '\['",
     "{x!z}": "conversion",
     "{x!r:d}": "format code 'd'",
-    "{x:{items}}": "'x' has another one within",
-    "{x:{}}": "'x' has another one within",
-    "{x:>{items[0]}}": "'x' has another one within",
+    "{x:{items}}": "'x' contains another field",
+    "{x:{}}": "'x' contains another field",
+    "{x:>{items[0]}}": "'x' contains another field",
 }
 """Templates that are malformed, and what the error says of them."""
 

@@ -204,9 +204,9 @@ def test_a_manager_whose_tasks_were_cancelled_can_be_opened_again(
     async def main() -> None:
         lease = await redlock.lock("r", ttl=10_000).acquire()
         await cancel_all()
-        with pytest.raises(LockLostError, match="tasks of the Redlock"):
+        with pytest.raises(LockLostError, match="tasks of its Redlock"):
             await lease.extend()
-        with pytest.raises(LockNotHeldError, match="tasks of the Redlock"):
+        with pytest.raises(LockNotHeldError, match="tasks of its Redlock"):
             await lease.release()
         for call in (
             redlock.lock("r").acquire,

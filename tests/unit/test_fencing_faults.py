@@ -201,7 +201,7 @@ async def test_masters_without_tokens_are_not_asked_again_at_once(
     for master in masters:
         master.set(FENCE, str(NEVER - 1))
     asked = len(masters[0].commands)
-    with pytest.raises(QuorumUnavailableError, match="makes no sense") as caught:
+    with pytest.raises(QuorumUnavailableError, match="malformed reply") as caught:
         await redlock.lock("r", wait=2_000, fair=fair, retry=Retry(100, 200)).acquire()
     assert caught.value.attempts <= 21
     assert len(masters[0].commands) - asked <= 4 * 21
@@ -412,7 +412,7 @@ async def test_a_counter_beyond_2_to_the_53_costs_one_vote(
         async with redlock.lock("r", fair=fair) as lease:
             await asyncio.sleep(0.01)
             tokens.append(lease.fencing_token)
-            assert "makes no sense" in lease.votes[0].detail
+            assert "malformed reply" in lease.votes[0].detail
     assert tokens == sorted(set(tokens))
     assert max(tokens) < 2**52
 

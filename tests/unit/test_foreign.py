@@ -134,7 +134,7 @@ DATA: dict[str, tuple[str, Callable[[FakeMaster], object]]] = {
         lambda master: master.set("r", "data"),
     ),
     "too long": (
-        "the key holds more than 2,048 bytes, which no lock does",
+        "the key holds more than 2,048 bytes, so it is no lock",
         lambda master: master.set("r", "x" * 2_049, 60_000),
     ),
 }

@@ -114,7 +114,7 @@ def test_a_listener_that_fails_changes_nothing(
     diary.check()
     failed = [record for record in caplog.records if "listener" in record.getMessage()]
     assert [record.getMessage() for record in failed] == [
-        f"the listener failed at {type(event).__name__}" for event in diary.events
+        f"the listener raised an error at {type(event).__name__}" for event in diary.events
     ]
     for record in failed:
         assert (record.name, record.levelname) == ("redlock_aio", "ERROR")

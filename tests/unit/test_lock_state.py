@@ -88,7 +88,7 @@ def test_a_quarantined_master_is_shown_and_does_not_count() -> None:
     assert found.views[2].holder == found.views[0].holder
     assert str(found.views[2]) == (
         f"m2: quarantined, {QUARANTINE};"
-        f" has it for web-1:42 ({fingerprint(MINE)}), which does not count"
+        f" keeps it for web-1:42 ({fingerprint(MINE)}), which does not count"
     )
     assert state(reply(MINE), reply(MINE), FREE, out=(2,)).certain
     assert state(FREE, FREE, reply(MINE), out=(2,)).certain
@@ -178,7 +178,7 @@ def test_a_malformed_reply_is_an_error_that_holds_no_token(malformed: object) ->
 
     assert read(malformed) is None
     assert found.views[0].answer is Answer.ERROR
-    assert "no sense" in found.views[0].detail
+    assert "malformed" in found.views[0].detail
     assert "aaaa" not in repr(found)
 
 

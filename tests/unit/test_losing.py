@@ -257,7 +257,7 @@ async def test_closing_the_manager_ends_its_leases(redlock: Redlock, masters: Ma
     await redlock.aclose()
     await asyncio.wait(tasks)
     for task in tasks:
-        with pytest.raises(LockLostError, match="'r' lost: the Redlock that keeps it was closed"):
+        with pytest.raises(LockLostError, match="'r' lost: its Redlock was closed"):
             task.result()
     assert keys(masters) == [{}] * 5
 

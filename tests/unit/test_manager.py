@@ -75,8 +75,8 @@ def run(coroutine: Coroutine[Any, Any, None]) -> None:
         ([f"redis://u:{SECRET}@a?db=x"], ValueError, "a value of another kind"),
         ([f"redis://u:{SECRET}@a?nonsense=1"], ValueError, "nonsense"),
         ([f"redis://u:{SECRET}@[::1"], ValueError, "can't be read as a URL"),
-        ([URL, "redis://a:6379"], ValueError, "a:6379 is there twice"),
-        (["unix:///s", "unix:///s"], ValueError, "/s is there twice"),
+        ([URL, "redis://a:6379"], ValueError, "a:6379 is named twice"),
+        (["unix:///s", "unix:///s"], ValueError, "/s is named twice"),
     ],
 )
 def test_bad_masters_are_refused(masters: Any, kind: type[Exception], match: str) -> None:

@@ -272,8 +272,8 @@ def test_a_set_with_a_malformed_age_is_ignored(times: object) -> None:
 def test_a_refusal_names_both_sets_on_one_line() -> None:
     text = membership.describe(ABC, known("ab\n"), lasts=61.6)
     assert text == (
-        "programs with the masters ?, a, b use these locks, this one names a, b, c, and has no"
-        " vote until 62 s after the last of them ended"
+        "programs with the masters ?, a, b use these locks; this program names a, b, c, and gets no"
+        " votes until 62 s after the last of them ended"
     )
     assert membership.is_refusal(text)
     assert len(membership.describe(ABC, known("x" * 50, named="y" * 60), lasts=1)) < 500

@@ -67,8 +67,8 @@ def test_each_kind_of_error_is_a_reason_of_its_own(
         ("OOM 4096 bytes are missing", 1),
         ("READONLY You can't write against a read only replica", 2),
         ("LOADING Redis is loading the dataset in memory", 3),
-        ("an answer that makes no sense: a dict", 4),
-        ("an answer that makes no sense: a float", 4),
+        ("a malformed reply: a dict", 4),
+        ("a malformed reply: a float", 4),
     ]:
         clock.time += AGAIN / 100
         assert outages.record(["r"], votes(*refusal, detail=detail), (), in_outage=True)

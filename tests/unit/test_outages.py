@@ -187,7 +187,7 @@ async def test_a_wait_ends_when_a_majority_refuses_for_good(
         error = await refused(redlock, *names, wait=wait, **options)
         assert now() - began < 0.1
         assert type(error) is QuorumUnavailableError
-        assert "no waiting mends" in str(error)
+        assert "the masters refuse permanently" in str(error)
         assert [vote.permanent for vote in error.votes[:3]] == [True] * 3
         assert str(pickle.loads(pickle.dumps(error))) == str(error)
 

@@ -72,7 +72,7 @@ async def test_without_a_guard_no_marker_is_read_or_written(
     # Whether they have DELIFEQ is tried with a value that nothing has.
     commands = [c for master in masters for c in master.commands if c[0] != b"DELIFEQ"]
     assert b"marker" not in b" ".join(b" ".join(command) for command in commands)
-    warned = "m0: restart_guard is 'fsync-always', but it keeps nothing"
+    warned = "m0: restart_guard is 'fsync-always', but the server has no append-only file"
     assert caplog.text.count(warned) == (guard == "fsync-always")
 
 

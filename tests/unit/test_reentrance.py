@@ -18,8 +18,8 @@ from .kit import Masters, cancelling, check_no_keys, commands_received, now, ref
 OWNER: dict[str, Any] = {"reentrant": True, "owner": "x"}
 SHARES: dict[str, Any] = {"reentrant": True, "wait": 20}
 WOULD_NEVER_COME = (
-    "'r' would never come: this task itself holds 'r'; reentrant=True takes it again, and if"
-    " another task is to release it, give a wait"
+    "'r' would never be free: this task itself holds 'r'; reentrant=True acquires it again, or set"
+    " wait= if another task will release it"
 )
 ENDS = pytest.mark.parametrize("ends", [{"auto_extend": False}, {"max_hold": 900}], ids=str)
 
@@ -70,7 +70,7 @@ async def test_a_share_has_the_fencing_token(redlock: Redlock, masters: Masters)
 async def test_a_share_without_the_wanted_token_is_refused(redlock: Redlock) -> None:
     async with redlock.lock("r") as lease:
         for wait in (None, 0, 100):
-            with pytest.raises(RedlockError, match="'r' can't be taken again with fencing=True"):
+            with pytest.raises(RedlockError, match="'r' can't be acquired again with fencing=True"):
                 await redlock.lock("r", reentrant=True, fencing=True, wait=wait).acquire()
         with pytest.raises(RedlockError, match="held without a fencing token"):
             await redlock.lock("r", reentrant=True, fencing=True).try_acquire()
@@ -343,29 +343,35 @@ async def test_one_try_fails_as_for_others(redlock: Redlock, options: dict[str, 
 async def test_a_part_can_be_shared_and_more_can_not(redlock: Redlock) -> None:
     async with redlock.lock("a", "b"):
         for more in (("b", "c"), ("c", "b", "a")):
-            with pytest.raises(RedlockError, match="holds 'a', 'b'; a part of what is wanted"):
+            with pytest.raises(
+                RedlockError, match="holds 'a', 'b'; a lease can't get more resources"
+            ):
                 await redlock.lock(*more, reentrant=True).acquire()
             assert await redlock.lock(*more, reentrant=True).try_acquire() is None
-            with pytest.raises(RedlockError, match="holds 'a', 'b'; reentrant=True takes it again"):
+            with pytest.raises(
+                RedlockError, match="holds 'a', 'b'; reentrant=True acquires it again"
+            ):
                 await redlock.lock(*more).acquire()
         for part in (("a",), ("b",), ("b", "a")):
             async with redlock.lock(*part, reentrant=True) as lease:
                 assert lease.hold_count == 2
                 assert lease.resources == ("a", "b")
     async with redlock.lock("a"), redlock.lock("b"):
-        with pytest.raises(RedlockError, match="'a', 'b' would never come"):
+        with pytest.raises(RedlockError, match="'a', 'b' would never be free"):
             await redlock.lock("a", "b", reentrant=True).acquire()
 
 
 async def test_an_owner_that_would_wait_for_itself_gets_an_error(redlock: Redlock) -> None:
-    only = "this task itself holds 'r'; only the owner that has acquired it takes it again"
+    only = "this task itself holds 'r'; only the owner that acquired it can acquire it again"
     for first in (OWNER, {}):
         async with redlock.lock("r", **first):
             with pytest.raises(RedlockError, match=only):
                 await redlock.lock("r", reentrant=True, owner="y").acquire()
     async with redlock.lock("a", **OWNER):
         more = asyncio.create_task(redlock.lock("a", "b", **OWNER).acquire())
-        with pytest.raises(RedlockError, match="its owner holds 'a'; a part of what is wanted"):
+        with pytest.raises(
+            RedlockError, match="its owner holds 'a'; a lease can't get more resources"
+        ):
             await more
 
 
@@ -396,10 +402,10 @@ async def test_a_wait_that_the_end_would_cancel_is_an_error(
     async with lock:
         leave.set()
         await task
-        with pytest.raises(RedlockError, match="would never come"):
+        with pytest.raises(RedlockError, match="would never be free"):
             await redlock.lock("r").acquire()
     async with lock:
-        with pytest.raises(RedlockError, match="would never come"):
+        with pytest.raises(RedlockError, match="would never be free"):
             await redlock.lock("r").acquire()
 
 
@@ -409,7 +415,7 @@ async def test_a_lease_that_another_task_releases_needs_a_wait(redlock: Redlock)
         await lease.release()
 
     task = asyncio.create_task(release(await redlock.lock("r").acquire()))
-    with pytest.raises(RedlockError, match="if another task is to release it, give a wait"):
+    with pytest.raises(RedlockError, match="or set wait= if another task will release it"):
         await redlock.lock("r").acquire()
     async with redlock.lock("r", wait=5_000):
         await task
@@ -418,7 +424,7 @@ async def test_a_lease_that_another_task_releases_needs_a_wait(redlock: Redlock)
 def test_an_owner_is_for_reentrant_locks() -> None:
     redlock = Redlock(["redis://a"])
     for owner in ("x", 0, ""):
-        with pytest.raises(ValueError, match="owner is for reentrant=True"):
+        with pytest.raises(ValueError, match="owner needs reentrant=True"):
             redlock.lock("r", owner=owner)
     with pytest.raises(TypeError, match="reentrant must be a bool, not a int"):
         redlock.lock("r", reentrant=1)  # type: ignore[arg-type]

@@ -173,5 +173,5 @@ def test_leases_live_by_the_clock_of_the_machine_otherwise() -> None:
 def test_a_malformed_reply_is_a_vote() -> None:
     round = Round([Link("m")], b"")
     round.on_reply(0, [b"?"])
-    assert str(round.votes()[0]) == "m: error, an answer that makes no sense: a list"
+    assert str(round.votes()[0]) == "m: error, a malformed reply: a list"
     assert round.votes()[0].answer is Answer.ERROR

@@ -368,7 +368,7 @@ async def test_masters_without_sentinels_have_plain_connections(masters: list[Fa
         (["abc"], {"restart_guard": "fsync-always"}, "masters[0] is found through Sentinel"),
         ([""], {}, "masters[0] names no Sentinel"),
         (["aba"], {}, "masters[0] names the Sentinel a:26379 twice"),
-        (["abc", "abc"], {}, "is there twice"),
+        (["abc", "abc"], {}, "is named twice"),
         (["a", "b", "c"], {}, ""),
     ],
 )

@@ -28,7 +28,7 @@ from redlock_aio._rules.quorum import WON, Answer, Vote
 from redlock_aio.errors import LockLostError
 
 OVER_BEFORE = "it was handed over, and its validity was over before it was adopted"
-NOT_THERE = f"{KEY_GONE}: it has ended, or somebody else has adopted it"
+NOT_THERE = f"{KEY_GONE}: the lease has ended, or another process has adopted it"
 TOO_FAR_AHEAD = "its fencing token is too far ahead of the masters' clocks"
 TOO_FEW = "too few masters answered before its validity was over"
 
@@ -111,7 +111,7 @@ class AdoptionRound(Attempt):
 def _vote(vote: Vote, reply: object) -> Vote:
     """Return the vote for a *reply* that refuses an adoption; *vote* for any other reply."""
     if reply.__class__ is int:
-        return Vote(vote.master, Answer.HELD, "or was since" if reply else "or by nobody")
+        return Vote(vote.master, Answer.HELD, "now or earlier" if reply else "or free")
     if reply.__class__ is list:
         return Vote(vote.master, Answer.ERROR, "the fencing token is too far ahead of its clock")
     return vote

@@ -59,7 +59,7 @@ def find_shared(
         if same and lock.options.reentrant and _has_all(hold, lock):
             if lock.options.fencing and not hold.attempt.fence:
                 raise RedlockError(
-                    f"{_names(lock.resources)} can't be taken again with fencing=True:"
+                    f"{_names(lock.resources)} can't be acquired again with fencing=True:"
                     " it is held without a fencing token"
                 )
             return hold
@@ -150,18 +150,18 @@ def add_hint(masters: MasterSet, queues: LocalQueues, lock: LockSpec, error: Bas
 def _why(hold: HeldLease, lock: LockSpec, who: str) -> str:
     """Return the error for an acquisition that would wait for its own holder, with a remedy."""
     return (
-        f"{_names(lock.resources)} would never come: {who} holds {_names(hold.resources)};"
-        f" {_how(hold, lock)}, and if another task is to release it, give a wait"
+        f"{_names(lock.resources)} would never be free: {who} holds {_names(hold.resources)};"
+        f" {_how(hold, lock)}, or set wait= if another task will release it"
     )
 
 
 def _how(hold: HeldLease, lock: LockSpec) -> str:
     """Return how a lock can be acquired again by its holder."""
     if not lock.options.reentrant:
-        return "reentrant=True takes it again"
+        return "reentrant=True acquires it again"
     if _has_all(hold, lock):
-        return "only the owner that has acquired it takes it again"
-    return "a part of what is wanted can't be added to it; take all at once"
+        return "only the owner that acquired it can acquire it again"
+    return "a lease can't get more resources; acquire all at once"
 
 
 def _names(resources: tuple[str, ...]) -> str:

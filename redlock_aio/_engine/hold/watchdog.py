@@ -53,7 +53,7 @@ CHECK_INTERVAL = 0.02
 STALL = 0.02
 """Seconds by which the timer must be late for the error of a lost lease to mention it."""
 
-CLOSED = "the Redlock that keeps it was closed"
+CLOSED = "its Redlock was closed"
 
 
 class Watchdog:
