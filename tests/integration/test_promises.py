@@ -355,7 +355,9 @@ async def test_hold_at_least_keeps_the_lock_after_its_release(
     assert not lease.valid
     await heard(redlock)
     left = pttls(masters, "r")
-    assert (began + 3 - time.monotonic()) * 1000 - 50 < min(left) <= max(left) <= 3_000
+    assert (began + 3 - time.monotonic()) * 1000 - 50 < min(left)
+    # A counter may be beyond the token on a minority, which then keeps its ttl until the end.
+    assert sorted(left)[2] <= 3_000
     theirs = await waiter
     assert -0.01 < time.monotonic() - began - 3 < AT_ONCE
     await theirs.release()

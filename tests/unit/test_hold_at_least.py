@@ -12,8 +12,10 @@ from .kit import (
     KINDS,
     LATENCY,
     Masters,
+    count_up,
     delete,
     hang,
+    has_lock,
     keys,
     now,
     occupy,
@@ -72,6 +74,22 @@ async def test_the_time_of_the_acquisition_does_not_count(
     assert now() == pytest.approx(acquired + 0.05)
     ends = [now() + ttl / 1000 for ttl in pttls(masters)]
     assert ends == [pytest.approx(acquired + 1 + 0.02, abs=0.0015)] * 5  # executed after 20 ms
+
+
+@pytest.mark.promise("S3")
+@pytest.mark.parametrize("fair", [False, True])
+async def test_a_master_whose_counter_is_beyond_the_token_keeps_it_no_longer(
+    redlock: Redlock, masters: Masters, *, fair: bool
+) -> None:
+    """It refuses the last extension, and would keep the key for the ttl of the lease."""
+    options = {"fair": fair, "fencing": True, "ttl": 20_000, "hold_at_least": 1_000}
+    async with redlock.lock("r", **options) as lease:  # type: ignore[arg-type]
+        await asyncio.sleep(0.01)
+        for master in masters[3:]:
+            count_up(master)
+    assert has_lock(masters, lease) == [True] * 5
+    await asyncio.sleep(1.3)  # a release that is repeated leaves within 0.2 s
+    assert values(masters) == [None] * 5
 
 
 @pytest.mark.parametrize("keep", [0, 5, timedelta(0)])
