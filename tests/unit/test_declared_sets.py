@@ -117,6 +117,7 @@ def declared(master: FakeMaster, *, known: bool = False) -> list[str]:
         ("a", "abc"),
         ("abc", "abcde"),
         ("abcde", "abc"),
+        ("abcde", "abcdf"),
         ("abc", "cde"),
     ],
 )
