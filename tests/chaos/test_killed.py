@@ -133,14 +133,20 @@ def test_what_killed_workers_leave_goes_by_itself(
 ) -> None:
     lives = {"plain": TTL / 1000, "fair": REGISTRATION}[waiting]
     job = Job(30, ttl=TTL, tasks=4, resources=("main",), body=(0.02, 0.05), waiting=waiting)
-    with at_work(job, masters, chance, workers=2) as crew:
-        time.sleep(1.0)
-        for name in crew.living():
-            crew.kill(name)
-        killed_at = instant()
-        assert left_behind(masters, within=0.0), "nobody was killed in the middle of anything"
-        left = left_behind(masters, within=lives + 1.0)
-        sys.stdout.write(f"{waiting}: clean {(instant() - killed_at) / 1e9:.2f} s after the kill\n")
+    for _ in range(5):  # a kill may fall between two turns, when nobody has anything to leave
+        with at_work(job, masters, chance, workers=2) as crew:
+            time.sleep(1.0)
+            for name in crew.living():
+                crew.kill(name)
+            killed_at = instant()
+            if not left_behind(masters, within=0.0):
+                continue
+            left = left_behind(masters, within=lives + 1.0)
+            took = (instant() - killed_at) / 1e9
+            sys.stdout.write(f"{waiting}: clean {took:.2f} s after the kill\n")
+            break
+    else:
+        pytest.fail("five times nobody was killed in the middle of anything")
     assert not left
 
 
