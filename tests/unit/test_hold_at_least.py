@@ -14,6 +14,7 @@ from .kit import (
     Masters,
     count_up,
     delete,
+    fail,
     hang,
     has_lock,
     keys,
@@ -74,6 +75,21 @@ async def test_the_time_of_the_acquisition_does_not_count(
     assert now() == pytest.approx(acquired + 0.05)
     ends = [now() + ttl / 1000 for ttl in pttls(masters)]
     assert ends == [pytest.approx(acquired + 1 + 0.02, abs=0.0015)] * 5  # executed after 20 ms
+
+
+@pytest.mark.promise("S3")
+@ALL_KINDS
+async def test_a_master_that_answers_the_release_with_an_error_keeps_it_no_longer(
+    redlock: Redlock, masters: Masters, options: dict[str, Any]
+) -> None:
+    """Its key has the ttl of the lease, and would stay for all of it."""
+    async with redlock.lock("r", ttl=20_000, hold_at_least=1_000, **options) as lease:
+        await asyncio.sleep(0.01)
+        fail(masters[3:], "BUSY a script is running")
+    fail(masters[3:], "")
+    assert has_lock(masters, lease) == [True] * 5
+    await asyncio.sleep(1.3)  # a release that is repeated leaves within 0.2 s
+    assert values(masters) == [None] * 5
 
 
 @pytest.mark.promise("S3")

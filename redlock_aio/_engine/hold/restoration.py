@@ -159,13 +159,13 @@ class Keeping(Leaving):
         Schedule a release of the key on a master that keeps it for too long.
 
         If the master hung, or the connection ended before the reply, it may still execute
-        the request later, and would keep the key for the full time from then on. If its
-        counter is beyond the fencing token, it refuses, and the key keeps the ttl of the
+        the request later, and would keep the key for the full time from then on. After an
+        error, or if its counter is beyond the fencing token, the key keeps the ttl of the
         lease. A reply of 0 or -1 says that the key is gone, or is that of another holder.
         """
         super().declined(master, reply)
         never_sent = self._attempt.unsent >> master & 1
-        gone = isinstance(reply, Exception) or (isinstance(reply, int) and reply <= 0)
+        gone = isinstance(reply, int) and reply <= 0
         if not never_sent and not gone:
             left = max(self._until - self._masters.clock(), 0.0)
             self._masters.loop.call_later(left, self._release, master)
