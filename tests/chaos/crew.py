@@ -97,7 +97,7 @@ class Crew:
         return name
 
     def start(self) -> None:
-        """Let all begin when all are ready, however long their interpreters took."""
+        """Start the work of all processes at once, when the last interpreter is ready."""
         ends = time.monotonic() + LONGEST_START
         while not all(self.path(name).exists() for name in self.processes):
             assert time.monotonic() < ends, "the workers do not start"

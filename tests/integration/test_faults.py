@@ -50,7 +50,7 @@ def pause(masters: list[RealMaster]) -> None:
 
 
 def resume(masters: list[RealMaster]) -> None:
-    """Let *masters* go on; they execute what has arrived meanwhile."""
+    """Resume *masters*; they execute the commands that have arrived meanwhile."""
     for master in masters:
         master.resume()
 

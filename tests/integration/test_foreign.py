@@ -45,7 +45,7 @@ def sent(masters: list[RealMaster]) -> int:
 
 
 def fill(masters: list[RealMaster], name: str = "r") -> None:
-    """Let an application have a huge value under a name."""
+    """Set the key *name* to a huge value, as an application that shares the masters may."""
     for master in masters:
         call(master, "SET", name, "x" * HUGE, "PX", 60_000)
 

@@ -157,7 +157,7 @@ class World:
         heapq.heappush(self._heap, (self.now + delay, next(self._order), what, arguments))
 
     def often(self, mean: float) -> float:
-        """Draw the seconds until the next of events that come at random, with this *mean*."""
+        """Return a random interval between events, in seconds, exponential with this *mean*."""
         return -mean * math.log(1 - self.chance.random())
 
     def later(self, what: Callable[..., object], *arguments: object) -> None:
