@@ -9,7 +9,7 @@ import pytest
 from redlock_aio import Lease, LockLostError, LockNotHeldError, Redlock, RedlockError
 from redlock_aio.testing import FakeMaster, VirtualTimeLoop
 
-from .kit import Masters, commands_received, hang, keys
+from .kit import NEVER, Masters, commands_received, hang, keys, now, occupy, resume
 from .sentinels import FakeSentinel, FakeService
 
 CANCELLED = "tasks of this Redlock were cancelled"
@@ -350,3 +350,23 @@ def test_connections_to_sentinels_end_with_the_loop(ending: Ending) -> None:
         assert not isinstance(ended, float) or ended < 5.5
     assert connected == [[1] * 3] * 3
     assert [len(sentinel._connections) for sentinel in sentinels] == [0] * 3
+
+
+def test_closing_ends_a_wait_at_once_though_a_master_hangs(masters: Masters) -> None:
+    """The end of its own connections would wake the waiter a master time-out later."""
+
+    async def program() -> None:
+        async with Redlock(masters, restart_guard="off", master_timeout=500) as redlock:
+            occupy(masters)
+            waiter = asyncio.create_task(redlock.lock("r", retry=NEVER).acquire())
+            await asyncio.sleep(0.1)
+            hang(masters)
+            began = now()
+            closing = asyncio.create_task(redlock.aclose())
+            with pytest.raises(RedlockError, match="was closed"):
+                await waiter
+            assert now() - began < 0.01
+            await closing
+        resume(masters)
+
+    run(program())
