@@ -50,6 +50,14 @@ async def there(masters: list[FakeMaster]) -> AsyncIterator[Redlock]:
 
 
 @pytest.fixture
+async def young(masters: list[FakeMaster]) -> list[FakeMaster]:
+    """Five masters that have just been started for the first time."""
+    for master in masters:
+        master.uptime = 0
+    return masters
+
+
+@pytest.fixture
 async def nothing_stays(
     redlock: Redlock, other: Redlock, masters: list[FakeMaster]
 ) -> AsyncIterator[None]:

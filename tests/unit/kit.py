@@ -12,6 +12,7 @@ from redlock_aio._protocol import declaration
 from redlock_aio._protocol.commands import MARKER, queue_keys
 from redlock_aio._protocol.primitives import FencingCounter
 from redlock_aio._protocol.scripts import Script
+from redlock_aio._rules import timing
 from redlock_aio.testing import FakeMaster, VirtualTimeLoop
 from redlock_aio.testing._fake_pushes import PushReceiver
 
@@ -24,6 +25,10 @@ LATENCY = 0.001
 
 NEVER = Retry(min_delay=3_600_000, max_delay=3_600_000)
 """Retries that come too late for any test: a waiter with it acquires only if it is woken."""
+
+MAX_TTL = 10_000
+LASTS = timing.forgetting(MAX_TTL, factor=timing.DRIFT_FACTOR)
+"""The length of a quarantine with `guarded`, in seconds."""
 
 KINDS: list[Kind] = [{}, {"fencing": True}, {"fair": True}, {"fair": True, "fencing": True}]
 NAMES_OF_KINDS = ["plain", "fenced", "fair", "fair and fenced"]
@@ -108,6 +113,11 @@ async def settle(masters: Iterable[FakeMaster], seconds: float = 3) -> None:
     """Resume *masters* and wait until they have executed what was sent to them."""
     resume(masters)
     await asyncio.sleep(seconds)
+
+
+def guarded(masters: Masters, **options: Any) -> Redlock:
+    """Return a manager with a restart guard, and with quarantines of `LASTS` seconds."""
+    return Redlock(masters, max_ttl=MAX_TTL, **options)
 
 
 # What others do to the keys of locks

@@ -5,14 +5,9 @@ import asyncio
 import pytest
 
 from redlock_aio import Redlock
-from redlock_aio._rules import timing
 from redlock_aio.testing import FakeMaster
 
-from .kit import answers, restart
-
-MAX_TTL = 10_000
-LASTS = timing.forgetting(MAX_TTL, factor=timing.DRIFT_FACTOR)
-"""The length of a quarantine in seconds."""
+from .kit import LASTS, MAX_TTL, answers, restart
 
 
 @pytest.mark.promise("S1")

@@ -2,42 +2,24 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from typing import Any
 
 import pytest
 
 from redlock_aio import Answer, QuorumUnavailableError, Redlock
 from redlock_aio._protocol.commands import MARKER
-from redlock_aio._rules import timing
 from redlock_aio.testing import FakeMaster
 from redlock_aio.testing._fake_lua import Error
 from redlock_aio.testing._fake_pushes import PushReceiver
 
-from .kit import answers, gets_lock, now, restart, votes
-
-MAX_TTL = 10_000
-LASTS = timing.forgetting(MAX_TTL, factor=timing.DRIFT_FACTOR)
-"""The length of a quarantine in seconds."""
+from .kit import LASTS, MAX_TTL, answers, gets_lock, guarded, now, restart, votes
 
 pytestmark = [pytest.mark.promise("S1")]
-
-
-def guarded(masters: list[FakeMaster], **options: Any) -> Redlock:
-    return Redlock(masters, max_ttl=MAX_TTL, **options)
 
 
 @pytest.fixture
 async def redlock(masters: list[FakeMaster]) -> AsyncIterator[Redlock]:
     async with guarded(masters) as redlock:
         yield redlock
-
-
-@pytest.fixture
-async def young(masters: list[FakeMaster]) -> list[FakeMaster]:
-    """Five masters that have just been started for the first time."""
-    for master in masters:
-        master.uptime = 0
-    return masters
 
 
 def states(masters: list[FakeMaster]) -> list[str]:

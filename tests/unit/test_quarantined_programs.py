@@ -8,35 +8,18 @@ from typing import Any, Literal
 import pytest
 
 from redlock_aio import Answer, QuorumUnavailableError, Redlock, Vote
-from redlock_aio._rules import timing
 from redlock_aio.testing import FakeMaster, VirtualTimeLoop
 
 from .cancelling import When, every_place
-from .kit import answers, hang, now, restart, votes
-
-MAX_TTL = 10_000
-LASTS = timing.forgetting(MAX_TTL, factor=timing.DRIFT_FACTOR)
-"""The length of a quarantine in seconds."""
+from .kit import LASTS, MAX_TTL, answers, guarded, hang, now, restart, votes
 
 pytestmark = [pytest.mark.promise("S1")]
-
-
-def guarded(masters: list[FakeMaster], **options: Any) -> Redlock:
-    return Redlock(masters, max_ttl=MAX_TTL, **options)
 
 
 @pytest.fixture
 async def redlock(masters: list[FakeMaster]) -> AsyncIterator[Redlock]:
     async with guarded(masters) as redlock:
         yield redlock
-
-
-@pytest.fixture
-async def young(masters: list[FakeMaster]) -> list[FakeMaster]:
-    """Five masters that have just been started for the first time."""
-    for master in masters:
-        master.uptime = 0
-    return masters
 
 
 # What is reported.

@@ -1,7 +1,6 @@
 """Masters without a vote: their refusals count, their grants do not, and they get keys again."""
 
 import asyncio
-from typing import Any
 
 import pytest
 
@@ -10,21 +9,14 @@ from redlock_aio._engine.hold.held_lease import KEY_GONE, OVERTAKEN
 from redlock_aio._protocol import replies
 from redlock_aio._protocol.primitives import JointMutex, Mutex
 from redlock_aio._protocol.scripts import SCRIPTS
-from redlock_aio._rules import timing
 from redlock_aio._rules.quorum import GRANTED, Answer
 from redlock_aio.testing import FakeMaster
 
-from .kit import KEYS, has_lock, kill, occupy, restart, slow, values
+from .kit import KEYS, LASTS, guarded, has_lock, kill, occupy, restart, slow, values
 
-MAX_TTL = 10_000
-LASTS = timing.forgetting(MAX_TTL, factor=timing.DRIFT_FACTOR)
 TTL = 6_000
 
 pytestmark = [pytest.mark.promise("S1")]
-
-
-def guarded(masters: list[FakeMaster], **options: Any) -> Redlock:
-    return Redlock(masters, max_ttl=MAX_TTL, **options)
 
 
 async def restarted(masters: list[FakeMaster]) -> None:
