@@ -1,7 +1,7 @@
 """
 What all tests share, and which of them run by default.
 
-``python -m pytest`` runs a short form of everything, in under three minutes on two cores.
+``python -m pytest`` runs a short form of everything, in about three minutes on two cores.
 ``python -m pytest --full`` runs everything: the second kind of server, chaos, long proofs
 and many seeds. What `full` marks runs there only. Of a test marked `seeds` the first seeds run
 without it, of a product of parameters marked `spread` some cases. A module that repeats
