@@ -120,7 +120,10 @@ async def contestants(urls: Sequence[str], who: Sequence[str]) -> AsyncIterator[
         await floor.open(measuring.names())
         stack.push_async_callback(floor.aclose)
         five = await stack.enter_async_context(Redlock(urls, master_timeout=MASTER_TIMEOUT))
-        one = await stack.enter_async_context(Redlock(urls[:1], master_timeout=MASTER_TIMEOUT))
+        # With a prefix of its own: programs with different masters may not share their keys.
+        one = await stack.enter_async_context(
+            Redlock(urls[:1], key_prefix="one:", master_timeout=MASTER_TIMEOUT)
+        )
         clients = [
             redis.asyncio.Redis.from_url(url, max_connections=2 * measuring.TASKS) for url in urls
         ]
