@@ -8,6 +8,10 @@ fifths of them, and that one or two hung masters of five cost less
 than half of a healthy pair's latency again; with three, `QuorumUnavailableError`
 comes when the master time-out is over.
 
+The floor releases by a script, as any server runs it. A second table compares like
+for like, with floors that send the very commands of redlock_aio: DELIFEQ where the
+masters have it (Valkey 9), and the script that gives out fencing tokens.
+
 All contestants run in one process, in turn, again and again; every ratio is the
 median of the ratios within one turn, so that a busy machine touches both sides.
 Each pair makes a lock object of its own, as a program would, and each task has
@@ -29,7 +33,7 @@ from typing import Self, cast
 
 import measuring
 import redis.asyncio
-from floor import Floor
+from floor import FencedFloor, Floor, has_delifeq
 from measuring import Pair, Rate, Server, bar, median, median_ratio, percentile
 from picture import Bar, draw
 from pottery import AIORedlock
@@ -42,7 +46,12 @@ from redlock_aio.testing import embedded_masters
 FLOOR, OURS, OURS_ON_ONE = "the floor", "redlock_aio on five", "redlock_aio on one"
 FENCED = "redlock_aio on five, fencing"
 REDIS_PY, POTTERY = "redis-py's Lock on one", "pottery's AIORedlock on five"
-EVERYBODY = (FLOOR, OURS, FENCED, OURS_ON_ONE, REDIS_PY, POTTERY)
+OWN_FLOOR, FENCED_FLOOR = "the floor of its own commands", "the floor of its own, fencing"
+EVERYBODY = (FLOOR, OWN_FLOOR, FENCED_FLOOR, OURS, FENCED, OURS_ON_ONE, REDIS_PY, POTTERY)
+ON_UVLOOP = (FLOOR, OWN_FLOOR, FENCED_FLOOR, OURS, FENCED)
+
+LIKE_FOR_LIKE = {OURS: OWN_FLOOR, FENCED: FENCED_FLOOR}
+"""Who sends the same commands."""
 
 LEAST_RATE = {OURS: 0.5, FENCED: 0.4}
 MOST_LATENCY, MOST_HUNG_LATENCY = 1.5, 1.5
@@ -116,9 +125,15 @@ def pottery_pair(clients: Sequence[redis.asyncio.Redis]) -> Pair:
 async def contestants(urls: Sequence[str], who: Sequence[str]) -> AsyncIterator[dict[str, Pair]]:
     """Open all that are to be compared; each has made its first pairs."""
     async with contextlib.AsyncExitStack() as stack:
-        floor = Floor(urls)
-        await floor.open(measuring.names())
-        stack.push_async_callback(floor.aclose)
+        native = has_delifeq(urls[0])
+        floors = {
+            FLOOR: Floor(urls),
+            OWN_FLOOR: Floor(urls, native=native),
+            FENCED_FLOOR: FencedFloor(urls, native=native),
+        }
+        for floor in floors.values():
+            await floor.open(measuring.names())
+            stack.push_async_callback(floor.aclose)
         five = await stack.enter_async_context(Redlock(urls, master_timeout=MASTER_TIMEOUT))
         # With a prefix of its own: programs with different masters may not share their keys.
         one = await stack.enter_async_context(
@@ -130,7 +145,7 @@ async def contestants(urls: Sequence[str], who: Sequence[str]) -> AsyncIterator[
         for client in clients:
             stack.push_async_callback(client.aclose)
         everybody = {
-            FLOOR: floor.pair,
+            **{name: floor.pair for name, floor in floors.items()},
             OURS: redlock_pair(five),
             FENCED: redlock_pair(five, fencing=True),
             OURS_ON_ONE: redlock_pair(one),
@@ -159,6 +174,8 @@ async def costs(urls: Sequence[str], who: Sequence[str], plan: Plan) -> dict[str
 def cost_rows(taken: dict[str, Taken], loop: str = "") -> Iterator[list[str]]:
     floor = taken[FLOOR]
     for name, figures in taken.items():
+        if name in LIKE_FOR_LIKE.values():
+            continue
         share = median_ratio(figures.pairs, floor.pairs)
         slower = median_ratio(figures.p50, floor.p50)
         bars = []
@@ -177,6 +194,21 @@ def cost_rows(taken: dict[str, Taken], loop: str = "") -> Iterator[list[str]]:
             f"{median(figures.cpu):,.1f} us",
             f"{median_ratio(figures.cpu, floor.cpu):,.1f}",
             ", ".join(bars),
+        ]
+
+
+def like_rows(taken: dict[str, Taken], loop: str = "") -> Iterator[list[str]]:
+    for name, other in LIKE_FOR_LIKE.items():
+        figures, floor = taken[name], taken[other]
+        yield [
+            f"{name}, like for like{loop}",
+            f"{median(floor.pairs):,.0f}",
+            f"{median_ratio(figures.pairs, floor.pairs):.2f}",
+            f"{median(floor.p50):,.0f} us",
+            f"{median_ratio(figures.p50, floor.p50):.2f}",
+            f"{median(floor.cpu):,.1f} us",
+            f"{median_ratio(figures.cpu, floor.cpu):,.1f}",
+            "",
         ]
 
 
@@ -322,6 +354,7 @@ def bars(taken: dict[str, Taken]) -> list[Bar]:
     return [
         Bar(name, median(each.pairs), median(each.p50), ours=name in (OURS, FENCED, OURS_ON_ONE))
         for name, each in taken.items()
+        if name not in LIKE_FOR_LIKE.values()
     ]
 
 
@@ -343,19 +376,27 @@ def report(
         "a pair: acquire and release", f"pairs/s, {measuring.TASKS} tasks", "to the floor's",
         "median latency, 1 task", "to the floor's", "p99", "CPU per pair", "to the floor's", "bars",
     ]  # fmt: skip
+    like_head = [
+        "to a floor that sends the same commands", "that floor: pairs/s", "ratio",
+        "that floor: median latency", "ratio", "that floor: CPU per pair", "ratio", "bars",
+    ]  # fmt: skip
     hang_head = ["hung masters", "latency (median)", "p99", "ratio", "bars"]
     machine = measuring.machine(url, "redlock_aio", "redis", "hiredis", "pottery")
     hung = (
         "And when masters hang (their connections stay, nothing is answered). The ratio is to the"
         f" healthy latency just before; for three, to the master time-out of {MASTER_TIMEOUT} ms."
     )
-    rows = [*cost_rows(taken), *(cost_rows(on_uvloop, ", uvloop") if on_uvloop else ())]
+    loops = {"": taken} | ({", uvloop": on_uvloop} if on_uvloop else {})
+    rows = [row for loop, figures in loops.items() for row in cost_rows(figures, loop)]
+    alike = [row for loop, figures in loops.items() for row in like_rows(figures, loop)]
     return "\n\n".join(
         [
             "# What a lock costs",
             f"Five masters {where}, and the client, on one machine: {machine}.",
             f"From one repetition to the next redlock_aio's rate was {spread(taken)}.",
             measuring.table(cost_head, rows),
+            "Like for like: these floors send the same commands as redlock_aio on these masters.",
+            measuring.table(like_head, alike),
             hung,
             measuring.table(hang_head, hang_rows(found)),
         ]
@@ -374,9 +415,7 @@ def main() -> None:
         urls = [server.url for server in servers]
         taken = measuring.run(costs(urls, EVERYBODY, plan))
         on_uvloop = (
-            measuring.run(costs(urls, (FLOOR, OURS, FENCED), plan), uvloop=True)
-            if options.uvloop
-            else {}
+            measuring.run(costs(urls, ON_UVLOOP, plan), uvloop=True) if options.uvloop else {}
         )
         found = measuring.run(hangs(servers, plan))
         where = "in containers" if options.containers else "as processes"

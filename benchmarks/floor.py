@@ -9,6 +9,11 @@ each master for all that is asked in one turn of the loop. There are no
 time-outs, no errors, no lease: it is not a lock that anybody should use. It
 does check that a majority said yes, and waits for ever if not.
 
+There are three of them. `Floor` releases by a script, as any server runs it; with
+*native* by DELIFEQ, as redlock_aio does where the masters have it (Valkey 9).
+`FencedFloor` also acquires by the library's script for fencing tokens. Like for
+like is the floor that sends the same commands as the library.
+
     python benchmarks/floor.py [--quick] [--uvloop] [--masters N]
 """
 
@@ -18,17 +23,23 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from hashlib import sha1
 from os import urandom
+from time import time
 from typing import cast
 from urllib.parse import urlsplit
 
 import hiredis
+import redis
 from measuring import TTL, arguments, latencies, median, names, percentile, rate, run
 
+from redlock_aio._protocol.primitives import FencingCounter
+from redlock_aio._protocol.scripts import ACQUIRE
 from redlock_aio.testing import embedded_masters
 
 RELEASE = b"""if redis.call("GET", KEYS[1]) == ARGV[1] then return redis.call("DEL", KEYS[1]) end
 return 0"""
 TOKEN = b"a" * 40
+PROPOSAL, WHENEVER = 10**15, 10**16
+"""A place for the time in us, and a limit of time that lies beyond all times."""
 _NOTHING = object()
 
 
@@ -65,33 +76,54 @@ class Wire(asyncio.Protocol):
 
 
 class Floor:
-    """A lock without anything that makes a lock safe."""
+    """
+    A lock without anything that makes a lock safe.
 
-    def __init__(self, urls: Sequence[str], release: bytes = RELEASE) -> None:
+    Args:
+        release: The script that releases.
+
+        native: Whether DELIFEQ releases instead, see `has_delifeq`.
+    """
+
+    def __init__(
+        self, urls: Sequence[str], release: bytes = RELEASE, *, native: bool = False
+    ) -> None:
         self._urls = urls
         self._release = release
+        self._native = native
         self._majority = len(urls) // 2 + 1
         self._wires: list[Wire] = []
         self._rounds: list[Round] = []
         self._payloads: list[bytes] = []
-        self._commands: dict[str, tuple[bytes, bytes, bytes]] = {}
+        self._commands: dict[str, tuple[bytes, ...]] = {}
 
     async def open(self, names: Iterable[str]) -> None:
         """Connect, and pack the commands for the keys with these *names*."""
-        self._loop = loop = asyncio.get_running_loop()
+        self._loop = asyncio.get_running_loop()
         for url in self._urls:
-            where = urlsplit(url)
-            _, wire = await loop.create_connection(Wire, where.hostname or "", where.port or 6379)
-            self._wires.append(wire)
-        sha = sha1(self._release, usedforsecurity=False).hexdigest().encode()
+            self._wires.append(await self._connect(url))
         for name in names:
-            key = name.encode()
-            acquire, seconds = pack(b"SET", key, TOKEN, b"NX", b"PX", b"%d" % TTL).split(TOKEN)
-            release, _ = pack(b"EVALSHA", sha, b"1", key, TOKEN).split(TOKEN)
-            self._commands[name] = acquire, seconds, release
-        # The reply to SCRIPT LOAD is no yes, so EVAL is what loads it: 1 for a key that is there.
-        await self._ask(pack(b"SET", b"benchmark", TOKEN, b"NX", b"PX", b"%d" % TTL))
-        await self._ask(pack(b"EVAL", self._release, b"1", b"benchmark", TOKEN))
+            self._commands[name] = *self._acquisition(name.encode()), self._end(name.encode())
+        self._load(self._release)
+
+    async def _connect(self, url: str) -> Wire:
+        where = urlsplit(url)
+        _, wire = await self._loop.create_connection(Wire, where.hostname or "", where.port or 6379)
+        return wire
+
+    def _load(self, script: bytes) -> None:
+        # Nobody waits for the reply, which is no yes: whatever needs the script comes behind it.
+        self._ask(pack(b"SCRIPT", b"LOAD", script))
+
+    def _acquisition(self, key: bytes) -> list[bytes]:
+        """Return the parts of the command that acquires *key*, between which the token goes."""
+        return pack(b"SET", key, TOKEN, b"NX", b"PX", b"%d" % TTL).split(TOKEN)
+
+    def _end(self, key: bytes) -> bytes:
+        """Return the command that releases *key*, up to the token."""
+        sha = sha1(self._release, usedforsecurity=False).hexdigest().encode()
+        how = [b"DELIFEQ"] if self._native else [b"EVALSHA", sha, b"1"]
+        return pack(*how, key, TOKEN).split(TOKEN)[0]
 
     async def pair(self, name: str) -> None:
         # A value that nobody has used before is what makes it a lock at all.
@@ -123,14 +155,47 @@ class Floor:
             wire.transport.close()
 
 
+class FencedFloor(Floor):
+    """
+    The floor of a lock with a fencing token, by the library's own script.
+
+    The counters of keys that nobody else uses agree; the floor relies on it and does not look.
+    """
+
+    async def open(self, names: Iterable[str]) -> None:
+        await super().open(names)
+        self._load(ACQUIRE.text)
+
+    def _acquisition(self, key: bytes) -> list[bytes]:
+        """Return the parts of the command, between which the token and the proposal go."""
+        command = FencingCounter((key,), WHENEVER).acquire(TOKEN, TTL, PROPOSAL, WHENEVER)
+        acquire, rest = command.split(TOKEN)
+        return [acquire, *rest.split(b"%016d" % PROPOSAL)]
+
+    async def pair(self, name: str) -> None:
+        token = hexlify(urandom(len(TOKEN) // 2))
+        acquire, ttl, limits, release = self._commands[name]
+        await self._ask(acquire + token + ttl + b"%016d" % (time() * 1e6) + limits)
+        await self._ask(release + token + b"\r\n")
+
+
+def has_delifeq(url: str) -> bool:
+    """Return whether this master has the command DELIFEQ."""
+    with redis.Redis.from_url(url) as client:
+        try:
+            client.execute_command("DELIFEQ", "benchmark", "")
+        except redis.ResponseError:
+            return False
+    return True
+
+
 def pack(*arguments: bytes) -> bytes:
     head = b"*%d\r\n" % len(arguments)
     return head + b"".join(b"$%d\r\n%b\r\n" % (len(a), a) for a in arguments)
 
 
-async def measure(urls: Sequence[str], *, quick: bool) -> None:
+async def measure(floor: Floor, called: str, *, quick: bool) -> None:
     seconds, times = (0.3, 3) if quick else (1.0, 7)
-    floor = Floor(urls)
     await floor.open(names())
     rates, alone = [], []
     for _ in range(times):
@@ -138,7 +203,7 @@ async def measure(urls: Sequence[str], *, quick: bool) -> None:
         alone.append(await latencies(floor.pair, seconds=seconds))
     await floor.aclose()
     print(
-        f"the floor on {len(urls)} masters: "
+        f"{called}: "
         f"{median(r.pairs_per_second for r in rates):,.0f} pairs/s with {len(names())} tasks, "
         f"{median(r.cpu_us for r in rates):.1f} us of CPU each; alone a pair takes "
         f"{median(percentile(a, 0.5) for a in alone):.0f} us (median), "
@@ -153,7 +218,13 @@ def main() -> None:
     options = parser.parse_args()
     with embedded_masters(options.masters) as servers:
         urls = [server.url for server in servers]
-        run(measure(urls, quick=options.quick), uvloop=options.uvloop)
+        native = has_delifeq(urls[0])
+        for floor, called in (
+            (Floor(urls), "the floor"),
+            (Floor(urls, native=native), "releasing as redlock_aio does"),
+            (FencedFloor(urls, native=native), "with a fencing token"),
+        ):
+            run(measure(floor, called, quick=options.quick), uvloop=options.uvloop)
 
 
 if __name__ == "__main__":
