@@ -7,7 +7,16 @@ from hypothesis import given, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from redlock_aio._rules import timing
-from redlock_aio._rules.lease_state import HELD, LOST, MARGIN, RELEASED, LeaseState
+from redlock_aio._rules.lease_state import (
+    HELD,
+    LOST,
+    MARGIN,
+    RELEASED,
+    RENEW_SPREAD,
+    STEP,
+    STEP_SHARE,
+    LeaseState,
+)
 
 FACTOR = 0.01
 
@@ -44,6 +53,22 @@ def test_an_extension_is_due_early_enough_for_more(chance: float, ttl: int) -> N
     state.schedule_renewal(0.0, chance)
     assert 0 < state.due <= ttl / 1000 / 3 + 1e-9
     assert state.due >= ttl / 1000 * 0.28 or state.due < state.deadline / 2
+
+
+@given(
+    chance=st.floats(0, 1, exclude_max=True),
+    ttl=st.integers(50, 10**7),
+    now=st.floats(0, 10**6),
+)
+def test_extensions_that_are_due_within_a_step_are_due_together(
+    chance: float, ttl: int, now: float
+) -> None:
+    state = LeaseState(now, deadline(now, ttl), ttl, FACTOR, renewed=True)
+    state.schedule_renewal(now, chance)
+    step = min(STEP, ttl * STEP_SHARE / 1000)
+    steps = state.due / step
+    assert steps == pytest.approx(round(steps), abs=1e-3)
+    assert state.due > now + ttl / 1000 / 3 * (1 - RENEW_SPREAD) - step
 
 
 def test_without_renewal_only_the_loss_is_due() -> None:

@@ -1,12 +1,15 @@
 """Automatic and explicit extension, in virtual time."""
 
 import asyncio
+import random
+from typing import Any
 
 import pytest
 
 from redlock_aio import LockLostError, LockNotHeldError, Redlock
 from redlock_aio._engine.hold.watchdog import BATCH
 from redlock_aio._protocol.scripts import EXTEND
+from redlock_aio._rules.lease_state import STEP
 from redlock_aio.testing import FakeMaster
 
 from .kit import (
@@ -118,6 +121,31 @@ async def test_many_leases_are_extended_in_batches(masters: Masters, number: int
         assert redlock.statistics().leases == number
         await asyncio.gather(*(lease.release() for lease in leases))
         assert keys(masters) == [{}] * 5
+
+
+async def test_extensions_that_are_due_within_a_step_leave_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    master = FakeMaster()
+    async with Redlock([master]) as redlock:
+        leases = []
+        for number in range(500):
+            leases.append(await redlock.lock(f"r{number}", ttl=10_000).acquire())
+            await asyncio.sleep(random.uniform(0, 0.02))
+        await asyncio.sleep(4)
+        sent: list[float] = []
+        receive = master.receive
+
+        def receiving(*sending: Any) -> None:
+            sent.append(now())
+            receive(*sending)
+
+        monkeypatch.setattr(master, "receive", receiving)
+        extended = ran(master, EXTEND)
+        await asyncio.sleep(5)
+        assert ran(master, EXTEND) - extended > 500
+        assert len(sent) <= 5 / STEP + 10
+        assert all(lease.remaining > 6000 for lease in leases)
 
 
 async def test_entries_of_leases_that_have_ended_are_removed(redlock: Redlock) -> None:
