@@ -1,8 +1,8 @@
 """
 One lock manager for a web service with aiohttp: python -m aiohttp.web aiohttp_service:make_app
 
-`Redlock` is opened when the app starts, and closed when it ends.
-A `LockLostError` is not handled: the work may be half done, so it is a 500.
+`Redlock` is opened when the app starts, and closed when it ends. No handler catches
+`LockLostError`: the work may be half done, so the answer is a 500.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
 """
 One lock manager for a web service: uvicorn fastapi_service:app
 
-`Redlock` is made with the module, and connected for as long as the app runs.
-A `LockLostError` is not handled: the work may be half done, so it is a 500.
+`Redlock` is made with the module, and connected for as long as the app runs. No handler
+catches `LockLostError`: the work may be half done, so the answer is a 500.
 """
 
 import asyncio

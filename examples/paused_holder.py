@@ -1,9 +1,9 @@
 """
-A holder is stopped past its ttl, and writes when it goes on: what a fence is for.
+A holder is stopped past its ttl, and writes when it goes on. A fence refuses that write.
 
-Three processes of this file: two take the lock, and one stops the first of them
-with SIGSTOP until the second has written. It starts masters of its own unless
-REDLOCK_MASTERS names some (``pip install 'redlock-aio[demo]'``).
+This file runs in three processes: two acquire the lock, one after the other. The third one
+stops the first of them with SIGSTOP until the second has written. It starts masters of its
+own unless REDLOCK_MASTERS names some; the extra ``demo`` brings a server for that.
 """
 
 import asyncio
@@ -26,10 +26,10 @@ GUARDED = "ledger:paused:guarded"
 
 
 async def hold(who: str, masters: list[str]) -> None:
-    """Take the lock, and write when told to, without a look at the clock."""
+    """Acquire the lock, and write when stdin has a line, without a check of the clock."""
     async with Redlock(masters) as redlock, Redis.from_url(masters[0]) as redis:
-        # "flag", or else it would be cancelled before the write is on its way.
-        # Between the last check and the write there is always time to be stopped.
+        # "flag", because with "cancel" the body is cancelled before the write is sent. In real
+        # life a process may be stopped between the last check and the write, too.
         lock = redlock.lock(RESOURCE, ttl=500, fencing=True, on_lost="flag")
         async with lock as lease:
             token = lease.fencing_token
@@ -44,7 +44,7 @@ async def hold(who: str, masters: list[str]) -> None:
 
 
 class Holder:
-    """Another process that takes the lock."""
+    """Another process that acquires the lock."""
 
     def __init__(self, process: Process) -> None:
         assert process.stdin is not None  # noqa: S101 - for the type checker
@@ -52,7 +52,7 @@ class Holder:
         self.process, self._stdin, self._stdout = process, process.stdin, process.stdout
 
     async def says(self) -> None:
-        """Print the next line that it says."""
+        """Print the next line of its output."""
         print((await self._stdout.readline()).decode(), end="")
 
     def may_write(self) -> None:

@@ -1,4 +1,4 @@
-"""The lines that everybody copies."""
+"""Two tasks want the same lock: the second one waits until the first one has released it."""
 
 import asyncio
 import os

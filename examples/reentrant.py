@@ -1,8 +1,8 @@
 """
 Functions that lock what they work on, and call each other.
 
-The task that holds a lock takes it again without a word to the masters. Tasks of
-one request share what it holds when they say the same owner; others wait.
+A task that holds a lock acquires it again, and the masters are not asked. Tasks of one
+request share a lease if they give the same owner; all other tasks wait.
 """
 
 import asyncio

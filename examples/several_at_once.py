@@ -1,4 +1,4 @@
-"""Locking two accounts together, in whatever order they are named."""
+"""Lock two accounts together, named in any order."""
 
 import asyncio
 import os
@@ -14,13 +14,13 @@ async def transfer(redlock: Redlock, giver: str, taker: str, amount: int) -> Non
     """
     Move money while nobody else touches either account.
 
-    One lock after the other would be a trap: with two transfers in opposite
-    directions each could hold what the other waits for. Together they are taken
-    all or none, in one round trip, and the order of the names makes no difference.
+    One lock inside the other would be a trap: of two transfers in opposite directions
+    each could hold the account that the other one waits for. Named together, both locks
+    or none are acquired, in one round trip, and the order of the names does not matter.
     """
     async with redlock.lock(f"account:{giver}", f"account:{taker}") as lease:
         before = balances[giver], balances[taker]
-        await asyncio.sleep(0.01)  # whatever it takes
+        await asyncio.sleep(0.01)  # your work
         lease.ensure_valid()
         balances[giver], balances[taker] = before[0] - amount, before[1] + amount
 
@@ -33,7 +33,7 @@ async def main() -> None:
                 tasks.create_task(transfer(redlock, "bob", "ada", 1))
         print(balances)
 
-        async with redlock.lock("account:bob"):  # one that is held stands in the way of both
+        async with redlock.lock("account:bob"):  # while one is held, both together are not free
             try:
                 async with redlock.lock("account:ada", "account:bob", wait=100):
                     pass

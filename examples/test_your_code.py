@@ -1,7 +1,7 @@
 """
-How to test a program that takes locks, with pytest and pytest-asyncio.
+How to test a program that uses locks, with pytest and pytest-asyncio.
 
-``pip install 'redlock-aio[testing]'`` brings a server to run, and Lua for the fake master.
+The extra ``testing`` brings a server to run, and Lua for the fake master.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from redlock_aio.testing import EmbeddedMaster, embedded_masters
 
 
 async def send_invoice(redlock: Redlock, *, lasts: float) -> str:
-    """Stand for the code that is tested."""
+    """Send an invoice under a lock; your code is here instead."""
     async with redlock.lock("invoice:42", ttl=500, wait=200) as lease:
         await asyncio.sleep(lasts)
         lease.ensure_valid()

@@ -10,7 +10,7 @@ MASTERS = os.environ.get("REDLOCK_MASTERS", "redis://localhost:6379").split(",")
 
 
 async def one_attempt(redlock: Redlock) -> None:
-    """Take the lock if it is free, and go on without it if it is not."""
+    """Acquire the lock if it is free, and go on without it if it is not."""
     lease = await redlock.lock("invoice:42").try_acquire()
     if lease is None:
         print("not now: others hold it, or too few masters answer")
@@ -20,7 +20,7 @@ async def one_attempt(redlock: Redlock) -> None:
 
 
 async def bounded_wait(redlock: Redlock) -> None:
-    """Wait for two seconds at most, and learn why it was in vain."""
+    """Wait for two seconds at most, and print why the lock was not acquired."""
     try:
         async with redlock.lock("invoice:42", wait=timedelta(seconds=2)):
             print("it was released in time")
@@ -41,7 +41,7 @@ async def few_attempts(redlock: Redlock) -> None:
 
 
 async def in_order(redlock: Redlock) -> None:
-    """Serve those first who asked first, also among programs."""
+    """Acquire the lock in the order in which the tasks asked for it, also among programs."""
 
     async def wait(number: int) -> None:
         async with redlock.lock("counter:1", fair=True):

@@ -1,4 +1,4 @@
-"""Who holds a lock that does not come free, and how to take it away."""
+"""Find out who holds a lock that does not come free, and release it by force."""
 
 import asyncio
 import os
@@ -19,7 +19,7 @@ async def stuck_job(redlock: Redlock, has_it: asyncio.Event) -> None:
 
 
 async def operator(redlock: Redlock) -> None:
-    """Look who has it, on which masters, and release it by force."""
+    """Print who holds it, on which masters, and release it by force."""
     try:
         await redlock.lock("report:nightly", wait=0).acquire()
     except LockNotAcquiredError as error:
@@ -27,16 +27,16 @@ async def operator(redlock: Redlock) -> None:
     state = await redlock.inspect("report:nightly")
     print(state)
     if state.locked and not state.orphaned:
-        # The holder is told, while nobody gets in; then whoever waits gets the lock.
+        # The holder is notified, and nobody gets in meanwhile. Then the next waiter gets it.
         await redlock.force_release("report:nightly")
     print("held by somebody:", await redlock.is_locked("report:nightly"))
     async with redlock.lock("report:nightly", fencing=True) as lease:
-        # What the old holder still writes a fence refuses: this token is higher.
+        # If the old holder still writes, a fence refuses that: this token is higher.
         print("a higher token:", lease.fencing_token > (state.fencing_counter or 0))
 
 
 async def main() -> None:
-    # Two programs, as it were.
+    # Two managers stand for two programs.
     async with (
         Redlock(MASTERS, key_prefix="lock:") as theirs,
         Redlock(MASTERS, key_prefix="lock:") as ours,
