@@ -83,6 +83,10 @@ SAYS = {
         r"request 2, part 1: 1 of it at work\n"
     ),
     "several_at_once.py": (r"\{'ada': 80, 'bob': 120\}\nnot both: account:ada, account:bob\n"),
+    "virtual_time.py": (
+        r"valid after an hour: True\n"
+        r"'report' lost: it was not extended before its validity was over\n"
+    ),
     "waiting.py": (
         r"it was free\n"
         r"not now: .*\n"
@@ -101,6 +105,7 @@ SAYS = {
 }
 LOGS = {
     "losing_a_lease.py": r": unreachable, ",
+    "virtual_time.py": r"^[ab]: unreachable, ",
     "metrics.py": r"^INFO 'metrics:1' not acquired in \d rounds?, \d+ ms: held by others",
 }
 
