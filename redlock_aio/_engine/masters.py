@@ -11,13 +11,14 @@ from binascii import b2a_base64
 from collections import deque
 from collections.abc import Callable, Sequence
 from os import urandom
+from typing import Any, NamedTuple
 
 from redlock_aio._engine.emitter import Emitter
 from redlock_aio._engine.links import Link, clock_of
 from redlock_aio._engine.outages import Outages
 from redlock_aio._engine.round import Release, Round
 from redlock_aio._protocol import commands, replies, request
-from redlock_aio._protocol.request import NoReply, QuarantineRule
+from redlock_aio._protocol.request import NoReply, QuarantineRule, Request
 from redlock_aio._rules.clock_offsets import Clocks
 from redlock_aio._rules.quorum import GRANTED, Answer
 from redlock_aio._rules.roundtrips import RoundTrips
@@ -54,6 +55,13 @@ class LivenessProbe(Round):
         super().on_reply(master, reply)
 
 
+class Addressed(NamedTuple):
+    """A request to one master, in the batch of its turn of the loop."""
+
+    master: int
+    request: Request
+
+
 class MasterSet:
     """
     All masters of one session, and the rounds that are underway.
@@ -61,7 +69,7 @@ class MasterSet:
     One subject: rounds on their way, from the batch of a loop turn to its time-out.
 
     All rounds sent in one turn of the loop leave together, in one write to each master, in
-    the order in which they were sent.
+    the order in which they were sent. Requests to single masters leave with them.
 
     Args:
         links: The masters.
@@ -74,9 +82,9 @@ class MasterSet:
     """
 
     __slots__ = (
-        "_asked", "_caching", "_probe_at", "_probed_at", "_timer", "_tokens", "_underway",
-        "_why_closed", "can_free", "clock", "clocks", "closed", "emitter", "links", "loop",
-        "outages", "stamp", "trips",
+        "_addressed", "_asked", "_caching", "_probe_at", "_probed_at", "_timer", "_tokens",
+        "_underway", "_why_closed", "can_free", "clock", "clocks", "closed", "emitter", "links",
+        "loop", "outages", "stamp", "trips",
     )  # fmt: skip
 
     def __init__(
@@ -104,7 +112,8 @@ class MasterSet:
         self._caching = Round(links, commands.CACHING)
         for number in range(len(links)):
             self._caching.on_reply(number, GRANTED)  # its replies are not needed: it is complete
-        self._asked: list[Round] = []
+        self._asked: list[Round | Addressed] = []
+        self._addressed = False  # whether a request to a single master is among them
         self._underway: deque[tuple[float, list[Round]]] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._probed_at = loop.time()  # connecting to a master measures its round trip, too
@@ -117,7 +126,8 @@ class MasterSet:
     @property
     def underway(self) -> int:
         """How many rounds are incomplete: some master has not answered, and has not timed out."""
-        batches = [self._asked, *(batch for _, batch in self._underway)]
+        asked = [each for each in self._asked if isinstance(each, Round)]
+        batches = [asked, *(batch for _, batch in self._underway)]
         return sum(not round.complete for batch in batches for round in batch)
 
     @property
@@ -171,6 +181,18 @@ class MasterSet:
         if at_most is not None and at_most < self.master_timeout:
             self.loop.call_later(at_most / 1000, round.expire)
 
+    def send_to(self, master: int, request: Request) -> None:
+        """
+        Send *request* to one master, in the same write as the rounds of this turn of the loop.
+
+        It stays in order with them: it follows what was sent to this master before. The
+        caller has to time out the reply.
+        """
+        if not self._asked:
+            self.loop.call_soon(self.flush)
+        self._asked.append(Addressed(master, request))
+        self._addressed = True
+
     def send_and_watch(self, round: Round, at_most: float | None = None) -> None:
         """Send *round* with client tracking: masters push changes of the keys that it reads."""
         self.send(self._caching)
@@ -193,30 +215,63 @@ class MasterSet:
             self._probe_at = now + PROBE_EVERY
             # The probe goes first: behind the others it would measure their execution, too.
             asked.insert(0, LivenessProbe(self, now))
-        payload = asked[0].payload if len(asked) == 1 else b"".join([r.payload for r in asked])
-        for number, link in enumerate(self.links):
-            no_reply = link.send(payload, asked)
-            if no_reply is not None:
-                self._not_sent(number, no_reply, asked)
+        rounds = self._send_each(asked) if self._addressed else self._send_all(asked)
         underway = self._underway
         while underway and self._is_complete(underway[0][1]):
             underway.popleft()
+        if not rounds:
+            return
         expires_at = now + self.trips.timeout / 1000
-        underway.append((expires_at, asked))
+        underway.append((expires_at, rounds))
         if self._timer is None:
             self._timer = self.loop.call_at(expires_at, self._expire)
 
-    def _not_sent(self, number: int, no_reply: NoReply, asked: list[Round]) -> None:
+    def _send_all(self, rounds: list[Any]) -> list[Round]:
+        """Send a batch of rounds only, which is the same for all masters."""
+        payload = rounds[0].payload if len(rounds) == 1 else b"".join([r.payload for r in rounds])
+        for number, link in enumerate(self.links):
+            no_reply = link.send(payload, rounds)
+            if no_reply is not None:
+                self._not_sent(number, no_reply, rounds)
+        return rounds
+
+    def _send_each(self, asked: list[Round | Addressed]) -> list[Round]:
+        """Send a batch with requests to single masters; return its rounds."""
+        self._addressed = False
+        rounds: list[Round] = []
+        batches: list[list[Round | Request]] = [[] for _ in self.links]
+        for each in asked:
+            if isinstance(each, Addressed):
+                batches[each.master].append(each.request)
+            else:
+                rounds.append(each)
+                for batch in batches:
+                    batch.append(each)
+        for number, (link, batch) in enumerate(zip(self.links, batches, strict=True)):
+            if not batch:
+                continue
+            no_reply = link.send(b"".join([sender.payload for sender in batch]), batch)
+            if no_reply is not None:
+                self._not_sent(number, no_reply, batch)
+                continue
+            for sender in batch:
+                if isinstance(sender, Request):
+                    sender.was_sent(number)
+        return rounds
+
+    def _not_sent(self, number: int, no_reply: NoReply, asked: Sequence[Round | Request]) -> None:
         if no_reply is not request.OVERRUN and no_reply.answer is not Answer.QUARANTINED:
-            for round in asked:
-                round.not_sent(number, no_reply)
+            for sender in asked:
+                sender.not_sent(number, no_reply)
             return
         # The master is up, but overloaded or quarantined. It gets each round by itself: some
         # pass, and releases do.
         send = self.links[number].send
-        for round in asked:
-            if (refused := send(round.payload, [round])) is not None:
-                round.not_sent(number, refused)
+        for sender in asked:
+            if (refused := send(sender.payload, [sender])) is not None:
+                sender.not_sent(number, refused)
+            elif isinstance(sender, Request):
+                sender.was_sent(number)
 
     def _is_complete(self, batch: list[Round]) -> bool:
         masters = len(self.links)

@@ -90,6 +90,13 @@ class Request:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {len(self.payload)} bytes>"
 
+    def was_sent(self, master: int) -> None:
+        """Called when a set of masters has sent it to *master*; does nothing here."""
+
+    def not_sent(self, master: int, no_reply: NoReply) -> None:
+        """Called with the substitute for the reply if it could not be sent to *master*."""
+        self.on_reply(master, no_reply)
+
 
 class Subscription(Request):
     """A request that is answered by a push, or by an error in the place of a reply."""

@@ -62,6 +62,55 @@ async def test_alone_it_is_one_round_and_leaves_nothing(
     assert not [command for command in masters[0].commands if command[0] == b"SUBSCRIBE"]
 
 
+async def test_the_requests_of_one_turn_of_the_loop_leave_in_one_write_to_each_master(
+    redlock: Redlock, other: Redlock, masters: list[FakeMaster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await got_fair(redlock)
+    holder = await other.lock("0", fair=True).acquire()
+    writes = [0] * 5
+    receive = FakeMaster.receive
+
+    def counted(master: FakeMaster, transport: Any, data: bytes) -> None:
+        writes[masters.index(master)] += 1
+        receive(master, transport, data)
+
+    monkeypatch.setattr(FakeMaster, "receive", counted)
+    locks = [redlock.lock(str(number), fair=True) for number in range(20)]
+    waiting, *acquiring = [asyncio.create_task(lock.acquire()) for lock in locks]
+    leases = await asyncio.gather(*acquiring)
+    await asyncio.sleep(0.01)
+    # One for all requests, one for what the waiter adds when it learns that it is the next.
+    assert writes == [2] * 5
+    await asyncio.gather(*(lease.release() for lease in leases))
+    assert writes == [3] * 5
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    await asyncio.sleep(0.01)
+    assert writes == [4] * 5
+    await holder.release()
+    assert not remaining_keys(masters)
+
+
+async def test_a_request_that_is_lost_with_its_release_is_released_on_the_next_connection(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    """Both are sent in the turn of the loop in which the waiter is cancelled."""
+    await got_fair(redlock)
+    waiter = waiting_fair(redlock)
+    for _ in range(10):
+        await asyncio.sleep(0)
+        if redlock._opener.session().fair_queue.waiters:
+            break
+    waiter.cancel()
+    await asyncio.sleep(0.0001)
+    for master in masters:
+        assert not ran(master, scripts.LEAVE) - 1
+        master.cut()
+    await asyncio.sleep(0.5)
+    assert [ran(master, scripts.LEAVE) for master in masters] == [2] * 5
+    assert not remaining_keys(masters)
+
+
 async def test_programs_are_served_in_the_order_in_which_they_came(
     redlock: Redlock, other: Redlock
 ) -> None:

@@ -9,6 +9,7 @@ the waiter's turn. `fair_waiter` decides what follows from the replies of all ma
 import abc
 import functools
 import math
+from collections.abc import Callable
 
 from redlock_aio._engine.attempt import EXPIRY_SLACK, TOO_LATE
 from redlock_aio._engine.wait.fair_claim import MEANS, FairClaim, FairOptions
@@ -22,6 +23,32 @@ from redlock_aio._rules.quorum import NOT_YET
 
 MOST_REPEATS = 3
 """How often in a row a request is repeated after NOSCRIPT or a refusal by a master's clock."""
+
+
+class QueueRequest(Request):
+    """
+    One request of a waiter to one master, which may grant the lock and enter the queue.
+
+    Args:
+        on_reply: Called with the number of the master and its reply.
+
+        on_sent: Called with the number of the master when the request has left.
+    """
+
+    __slots__ = ("_on_sent",)
+
+    def __init__(
+        self,
+        payload: bytes,
+        on_reply: Callable[[int, object], None],
+        on_sent: Callable[[int], None],
+    ) -> None:
+        super().__init__(payload, on_reply, in_quarantine=QuarantineRule.REFUSE)
+        self._on_sent = on_sent
+
+    def was_sent(self, master: int) -> None:
+        """Called when it has left for *master*."""
+        self._on_sent(master)
 
 
 class Inquiry(abc.ABC):
@@ -51,6 +78,7 @@ class Inquiry(abc.ABC):
         self.replies: list[object] = [NOT_YET] * masters
         """The last reply of each master, in the form from which votes are made."""
         self._wanted = wanted
+        self._over = False
         self._aside = False
         """Whether it is in no queue, and only checks whether a majority answers again."""
         self._never_asked = (1 << masters) - 1
@@ -93,25 +121,30 @@ class Inquiry(abc.ABC):
         return fair_ticket.FRESH + self.masters.master_timeout / 1000
 
     def _ask(self, master: int) -> None:
-        self.masters.flush()  # everything asked before goes first
         now = self.masters.clock()
         number = self.ticket.ask(master, now)
         most = 0 if self._aside else self._wanted.most
         payload = self.claim.question(master, now, self._counters(), place=self.place, most=most)
-        link = self.masters.links[master]
         self._due[master] = now + self.masters.master_timeout / 1000
-        self._received[master] = link.received
-        on_answer = functools.partial(self.on_answer, number, now)
-        no_reply = link.send(
-            payload, (Request(payload, on_answer, in_quarantine=QuarantineRule.REFUSE),)
-        )
-        if no_reply is not None:
-            self._apply(master, number, now, no_reply)
-            return
+        self._received[master] = self.masters.links[master].received
         self._unanswered[master] += 1
-        if not self._aside:
-            self.claim.unsent &= ~(1 << master)
-            self._never_asked &= ~(1 << master)
+        on_answer = functools.partial(self.on_answer, number, now)
+        if self._aside:
+            request = Request(payload, on_answer, in_quarantine=QuarantineRule.REFUSE)
+        else:
+            request = QueueRequest(payload, on_answer, functools.partial(self._on_sent, self.claim))
+        self.masters.send_to(master, request)
+
+    def _on_sent(self, claim: FairClaim, master: int) -> None:
+        """Called when a request under *claim* has left for *master*, which may grant the lock."""
+        sent = ~(1 << master)
+        claim.unsent &= sent
+        if claim.member == self.member:
+            self._never_asked &= sent
+            if self._over:
+                # The waiter has ended in the turn of the loop in which it asked. Its last
+                # release has to delete the place, under whichever claim it asked for it.
+                self.claim.unsent &= sent
 
     def _await_longer(self, master: int, now: float) -> None:
         """
@@ -188,8 +221,8 @@ class Inquiry(abc.ABC):
         self._due[master] = ends
         caching = Request(commands.CACHING)
         look = Request(self.claim.key.look(), self._on_look)
-        self.masters.flush()
-        self.masters.links[master].send(caching.payload + look.payload, (caching, look))
+        self.masters.send_to(master, caching)  # the next command on the connection is this read
+        self.masters.send_to(master, look)
 
     def _on_look(self, master: int, reply: object) -> None:
         if self.claim.key.is_free(reply):

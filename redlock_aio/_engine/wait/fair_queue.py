@@ -75,7 +75,6 @@ class FairQueue:
         if self._listening:
             return False
         self._listening = True
-        self.masters.flush()
         for master in range(len(self.masters.links)):
             self._subscribe(master, begins=True)
         return True
@@ -83,7 +82,7 @@ class FairQueue:
     def _subscribe(self, master: int, *, begins: bool) -> None:
         # A master that refuses the subscription wakes no waiter; heartbeats ask it instead.
         request = Subscription(commands.subscription(self.client, begins=begins))
-        self.masters.links[master].send(request.payload, (request,))
+        self.masters.send_to(master, request)
 
     def enter_again(self, member: bytes) -> tuple[bytes, int]:
         """Replace the waiter *member* by one with a new name and place, as `enter` does."""

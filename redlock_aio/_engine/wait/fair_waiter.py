@@ -59,7 +59,6 @@ class FairWaiter(Inquiry):
         self._armed_for = math.inf
         self._timer: asyncio.TimerHandle | None = None
         self._bell: asyncio.Future[None] | None = None
-        self._over = False
         self._began = self._unreached_since = self.masters.clock()
         # When the grace for late replies ends: None before it begins, infinite after it.
         self._stragglers_until: float | None = None
@@ -227,7 +226,10 @@ class FairWaiter(Inquiry):
         for number, standing in enumerate(self.ticket.standings):
             if standing in (AWAITED, UNASKED):  # its wake-up is due, or a new request to it
                 self._due[number] = min(self._due[number], soon)
-        self._ask(master)
+        # A push that comes before the reply to a request was sent before the master executes that
+        # request, because both come over one connection. That reply will be up to date.
+        if self.ticket.standings[master] is not ASKED:
+            self._ask(master)
         self._arm()
 
     def changed(self, master: int) -> None:
