@@ -19,10 +19,15 @@ def between(text: str, marker: str) -> str:
     return text.split(begin)[1].split(end, maxsplit=1)[0].strip()
 
 
+def cells(text: str) -> list[list[str]]:
+    """Return the cells of all tables, with heads and rules."""
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line[1:-1].split("|")] for line in lines]
+
+
 def rows(text: str) -> list[list[str]]:
     """Return the cells of a table without its head."""
-    lines = [line for line in text.splitlines() if line.startswith("|")]
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+    return cells(text)[2:]
 
 
 def test_it_is_short_enough_to_be_read(readme: str) -> None:
@@ -79,11 +84,16 @@ def test_every_promise_has_a_row_and_a_test(root: Path) -> None:
 def test_the_tables_about_speed_are_those_that_were_measured(
     root: Path, marker: str, results: str
 ) -> None:
-    measured = (root / "benchmarks" / results).read_text().splitlines()
-    page = (root / "docs" / "explanation" / "speed.md").read_text()
-    table = [line for line in between(page, marker).splitlines() if line.startswith("|")]
-    assert table
-    assert set(table) <= set(measured)
+    """The page may leave out columns and rows, such as those for maintainers."""
+    page = between((root / "docs" / "explanation" / "speed.md").read_text(), marker)
+    head, *shown = cells(page)
+    measured = cells((root / "benchmarks" / results).read_text())
+    where: list[int] = []
+    for title in head:
+        where.append(measured[0].index(title, where[-1] + 1 if where else 0))
+    chosen = [[row[i] for i in where] for row in measured if len(row) == len(measured[0])]
+    assert len(shown) > 3
+    assert [row for row in [head, *shown] if row not in chosen] == []
 
 
 def test_its_sentence_about_speed_is_what_was_measured(readme: str, root: Path) -> None:
