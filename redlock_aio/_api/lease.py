@@ -151,7 +151,7 @@ class Lease:
 
     @property
     def votes(self) -> tuple[Vote, ...]:
-        """The vote of each master on the acquisition; late ones are added until the time-out."""
+        """The vote of each master on the acquisition; late ones are added until the timeout."""
         return self._hold.attempt.votes()
 
     @property
@@ -224,7 +224,7 @@ class Lease:
         release releases the lock. With *hold_at_least* the masters keep the key until
         that time is over.
 
-        The wait for masters that do not answer ends after the master time-out; the
+        The wait for masters that do not answer ends after the master timeout; the
         release is sent again when they answer.
 
         Raises:

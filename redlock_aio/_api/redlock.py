@@ -141,7 +141,7 @@ class Redlock(Adopting, Decorating):
     @property
     def master_timeout(self) -> int:
         """
-        The present time-out for the reply of one master, in milliseconds.
+        The present timeout for the reply of one master, in milliseconds.
 
         It is the option *master_timeout*, or learned from round trips.
         """
@@ -180,7 +180,7 @@ class Redlock(Adopting, Decorating):
             wait: For how many milliseconds to wait, whether others hold the lock
                 or masters are away. ``None`` (the default) waits for ever, 0
                 makes one attempt. Even if *wait* is shorter, masters get a learned
-                master time-out to answer, or at most 50 ms of a fixed one. If too
+                master timeout to answer, or at most 50 ms of a fixed one. If too
                 many masters refuse permanently, the wait ends at once, see
                 `QuorumUnavailableError`; while too few answer, a warning is logged.
 
@@ -264,7 +264,7 @@ class Redlock(Adopting, Decorating):
         Return the holder of *resource* as each master reports it; ``print`` it to read it.
 
         All masters are asked once and all replies awaited, so that one that hangs costs a
-        master time-out. The view of a master that does not answer says so; see
+        master timeout. The view of a master that does not answer says so; see
         `LockState.certain`.
 
         Raises:
@@ -304,11 +304,11 @@ class Redlock(Adopting, Decorating):
         """
         Release *resource* for any holder, also of another library, and wake waiters.
 
-        The lock can't be acquired for a moment, a little over 0.1 s and two master time-outs
+        The lock can't be acquired for a moment, a little over 0.1 s and two master timeouts
         of this manager. In that time the holder is notified, its lease is lost, and its body
         is cancelled: at once if it is of this process, or if one master pushes the change of
         the key to it (``client|tracking``), as with this library. A holder with a longer
-        master time-out, because it is farther away, may be notified after others have got
+        master timeout, because it is farther away, may be notified after others have got
         the lock: give a *master_timeout* here as long as the longest of all programs. A
         holder that can't be notified finds out at its next extension, after a third of its
         ttl, or when its validity is over if it is cut off; another library may not find
@@ -383,7 +383,7 @@ class Redlock(Adopting, Decorating):
         End all leases, release them on the masters, and close the connections.
 
         Leases that are still held are lost: their bodies are cancelled. Replies
-        are awaited for one master time-out at most. Closing twice is harmless;
+        are awaited for one master timeout at most. Closing twice is harmless;
         ``async with`` opens a closed manager again.
 
         Raises:

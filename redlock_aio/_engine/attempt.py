@@ -69,7 +69,7 @@ class Attempt(Round):
         Make the masters that granted the lock agree on a fencing token, if they differ.
 
         Args:
-            at_most: How many ms a round may take, if less than the master time-out.
+            at_most: How many ms a round may take, if less than the master timeout.
 
         Cancellation:
             Counters may stay raised, which only skips numbers.
@@ -263,7 +263,7 @@ async def agree(
     Make a majority that granted the lock to *token* with different *counters* agree on one.
 
     Args:
-        at_most: How many ms a round may take, if that is less than the master time-out.
+        at_most: How many ms a round may take, if that is less than the master timeout.
 
     Returns:
         The fencing token; 0 if too few masters keep the lock, or other clients raised the

@@ -44,7 +44,7 @@ async def know_the_time(masters: MasterSet, at_most: float | None) -> None:
     offsets are good enough until the replies arrive.
 
     Args:
-        at_most: How many ms it may take, if that is less than the master time-out.
+        at_most: How many ms it may take, if that is less than the master timeout.
 
     Cancellation:
         Replies that arrive later are still used.

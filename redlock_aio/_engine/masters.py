@@ -66,7 +66,7 @@ class MasterSet:
     """
     All masters of one session, and the rounds that are underway.
 
-    One subject: rounds on their way, from the batch of a loop turn to its time-out.
+    One subject: rounds on their way, from the batch of a loop turn to its timeout.
 
     All rounds sent in one turn of the loop leave together, in one write to each master, in
     the order in which they were sent. Requests to single masters leave with them.
@@ -74,7 +74,7 @@ class MasterSet:
     Args:
         links: The masters.
 
-        trips: The round trips of the masters, and the time-out that follows from them.
+        trips: The round trips of the masters, and the timeout that follows from them.
 
         stamp: The suffix of each token, which identifies this manager.
 
@@ -132,7 +132,7 @@ class MasterSet:
 
     @property
     def master_timeout(self) -> int:
-        """The current time-out in ms: how long a master may take to answer."""
+        """The current timeout in ms: how long a master may take to answer."""
         return self.trips.timeout
 
     def token(self) -> bytes:
@@ -172,7 +172,7 @@ class MasterSet:
         The request leaves in the loop's next turn, in one write with all others of this turn.
 
         Args:
-            at_most: How many ms an answer may take, if less than the master time-out.
+            at_most: How many ms an answer may take, if less than the master timeout.
         """
         asked = self._asked
         if not asked:

@@ -13,7 +13,7 @@ async def readiness(masters: Sequence[Master], wait: int | None, trips: RoundTri
     """
     Wait until it is known which masters vote, for at most *wait* ms unless that is 0.
 
-    Once a majority is up, the other masters get one master time-out more: a minority that
+    Once a majority is up, the other masters get one master timeout more: a minority that
     hangs does not delay the first lock. If no master hangs, but it is not known yet whether
     the masters are a new set, the wait goes on until that is known.
 

@@ -6,7 +6,7 @@ One request to all masters, and the tally of their replies.
                    └─ ...                                  ┘
 
 A round is settled as soon as its outcome is certain. Masters that have not answered by
-then can still do so, and count as timed out after the master time-out. A round costs one
+then can still do so, and count as timed out after the master timeout. A round costs one
 object and one future, whatever the number of masters.
 """
 

@@ -188,7 +188,7 @@ class Session:
         At the end of `asyncio.run` all tasks are cancelled at once, and some of them still
         have locks to release. From now on nothing is acquired or extended, and waiters get an
         error. The connection stays while a cancelled task holds a lease (which ends by itself
-        at its deadline), and for up to one master time-out while there are any other tasks.
+        at its deadline), and for up to one master timeout while there are any other tasks.
         Leases that are still held after that are released.
 
         Cancellation:

@@ -55,6 +55,6 @@ class WaitBudget:
         """
         Return how many ms an attempt may take, ``None`` for no limit.
 
-        A wait of 0 is a single attempt, which is limited only by the master time-out.
+        A wait of 0 is a single attempt, which is limited only by the master timeout.
         """
         return max(self.left(), 1.0) if self.wait else None

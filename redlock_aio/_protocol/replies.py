@@ -52,7 +52,7 @@ def is_settled(reply: object) -> bool:
 def is_unsettled(reply: object) -> bool:
     """Return whether a release has to be repeated after this *reply*."""
     if reply.__class__ is NoReply:
-        # No reply comes over a connection that has ended. After a time-out it may still come.
+        # No reply comes over a connection that has ended. After a timeout it may still come.
         return reply.answer is Answer.UNREACHABLE
     return isinstance(reply, Exception) and not is_settled(reply)
 

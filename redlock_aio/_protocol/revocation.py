@@ -38,7 +38,7 @@ def grace(look_after: float, look_interval: float, master_timeout: int) -> int:
     A holder with client tracking knows of the revocation by then. Its acquisition may
     be answered late, its first look comes *look_after* seconds later, two looks are
     *look_interval* seconds apart, and a look may be answered late. That holds for
-    holders whose own time-out is not longer than *master_timeout*.
+    holders whose own timeout is not longer than *master_timeout*.
     """
     return round((look_after + look_interval) * 1000) + 2 * master_timeout
 

@@ -80,7 +80,7 @@ The request before it was answered, so this is `LIVES` after the last answered r
 
 FRESH = 0.1
 """
-Seconds besides a master time-out within which a majority must have granted the lock: grants
+Seconds besides a master timeout within which a majority must have granted the lock: grants
 from before and after a forced release must not be added up. The time counts from when the
 first of their questions was sent to when the last one was executed, by that master's clock,
 so the delay of an answer after that does not matter. Partial grants are given back after it.

@@ -27,7 +27,7 @@ class Answer(enum.Enum):
 
         FREE: Nobody has the lock there; for extensions, releases and `Redlock.inspect`.
 
-        TIMED_OUT: It has not answered within the master time-out.
+        TIMED_OUT: It has not answered within the master timeout.
 
         UNREACHABLE: There is no connection to it.
 

@@ -1,11 +1,11 @@
 """
-The masters' round trip times, and the time-out for their replies.
+The masters' round trip times, and the timeout for their replies.
 
 Each master's round trips are smoothed as in TCP (RFC 6298), and all masters have
-one time-out. It is long enough for the slowest, because any master may be needed
+one timeout. It is long enough for the slowest, because any master may be needed
 for a majority when another one fails. But a minority that is far slower than the
 others raises it to at most `FAR` times the time that the others need, because
-callers wait for the whole time-out when a majority hangs.
+callers wait for the whole timeout when a majority hangs.
 
 Durations are milliseconds. Nothing here asks a master or reads a clock.
 """
@@ -15,7 +15,7 @@ import math
 from redlock_aio._rules.quorum import majority
 
 SHORTEST, LONGEST = 50, 1_000
-"""The bounds of the learned time-out."""
+"""The bounds of the learned timeout."""
 
 FAR = 4
 """The most that a slower minority gets, as a multiple of the fastest majority's time."""
@@ -52,18 +52,18 @@ class RoundTrip:
 
     @property
     def needs(self) -> float:
-        """The time-out in ms that this master alone would need."""
+        """The timeout in ms that this master alone would need."""
         return max(2 * self._mean, self._mean + 4 * self._spread)
 
 
 class RoundTrips:
     """
-    The round trips to all masters, and the time-out that follows from them.
+    The round trips to all masters, and the timeout that follows from them.
 
     Args:
         masters: How many there are.
 
-        fixed: The time-out if it is not to be learned.
+        fixed: The timeout if it is not to be learned.
 
     Attributes:
         timeout: For how many whole milliseconds an answer is waited for.
@@ -78,7 +78,7 @@ class RoundTrips:
 
     def __repr__(self) -> str:
         how = "fixed" if self.fixed else "learned"
-        return f"<RoundTrips {self._trips}, time-out {self.timeout} ms, {how}>"
+        return f"<RoundTrips {self._trips}, timeout {self.timeout} ms, {how}>"
 
     @property
     def at_least(self) -> int:

@@ -2,7 +2,7 @@
 The name of a master, and how a connection to it is made.
 
 redis-py makes the connections: it knows URLs, TLS, AUTH, HELLO, SELECT, credential
-providers and Sentinel. Its retries, health checks, time-outs and pools are not used:
+providers and Sentinel. Its retries, health checks, timeouts and pools are not used:
 the default of a constructor turns one dead master into seconds of waiting, and a
 repeated ``SET NX`` conflicts with itself.
 
@@ -27,7 +27,7 @@ from redlock_aio._transport.resolver import is_numeric, look_up
 
 _WRONG_OPTION = re.compile(r"unexpected keyword argument '(\w+)'|^Invalid value for '(\w+)' in ")
 
-# Settings of a client that are not taken over: those for its parser, retries, time-outs
+# Settings of a client that are not taken over: those for its parser, retries, timeouts
 # and reports, with the ones that newer versions of redis-py have added.
 _NOT_TAKEN = frozenset({
     "decode_responses", "encoder_class", "encoding", "encoding_errors", "event_dispatcher",
@@ -119,7 +119,7 @@ class _Settings:
     def _hint(self, error: BaseException) -> str | None:
         """Return a hint if it seems that only one of the URL and the port uses TLS."""
         if issubclass(self._class, SSLConnection):
-            # A Redis without TLS waits for the end of a line, until the time-out.
+            # A Redis without TLS waits for the end of a line, until the timeout.
             late = isinstance(error, asyncio.CancelledError | TimeoutError)
             if late or "WRONG_VERSION_NUMBER" in str(error):
                 return "does it speak TLS? if not, write redis://"

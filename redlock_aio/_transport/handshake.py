@@ -155,7 +155,7 @@ def why(error: Exception, secrets: tuple[str, ...], patience: float) -> NoReply:
     Return the vote of a master that could not be connected; the reason holds no secret.
 
     Args:
-        patience: The time-out of the connection attempt in seconds.
+        patience: The timeout of the connection attempt in seconds.
     """
     text = display.harmless(str(error), secrets)
     late = isinstance(error, TimeoutError) and not text

@@ -28,10 +28,10 @@ from redlock_aio._transport.sentinels import route_to
 from redlock_aio._transport.sentry import Sentry
 
 SHORTEST_DIAL = 1.0
-"""The shortest time-out of a connection attempt, in seconds."""
+"""The shortest timeout of a connection attempt, in seconds."""
 
 LONGEST_DIAL = 4.0
-"""The longest one: if time-outs are learned, it doubles after each attempt that timed out."""
+"""The longest one: if timeouts are learned, it doubles after each attempt that timed out."""
 
 FIRST_DELAY, LONGEST_DELAY = 0.02, 0.5
 """The first and the longest delay in seconds between two attempts; up to half is left out."""
@@ -46,7 +46,7 @@ class MasterContext(NamedTuple):
     """What the masters of one manager share, and the functions by which they report."""
 
     trips: RoundTrips
-    """The round trips of all masters, from which their time-outs follow."""
+    """The round trips of all masters, from which their timeouts follow."""
     clock: Callable[[], float]
     """The clock of leases."""
     on_push: Callable[[int, object], None]

@@ -36,10 +36,10 @@ ANSWER_TIMEOUT = 1.0
 """After how many seconds of silence the connection to a Sentinel is ended, if it was asked."""
 
 DIAL_TIMEOUT = 3.0
-"""The time-out in seconds for connecting to a Sentinel, which takes several round trips."""
+"""The timeout in seconds for connecting to a Sentinel, which takes several round trips."""
 
 PATIENCE = 0.8
-"""For how many seconds `Sentinels.dial` waits for a majority; less than its whole time-out."""
+"""For how many seconds `Sentinels.dial` waits for a majority; less than its whole timeout."""
 
 
 class ConfirmedConnection(Connection):
@@ -288,7 +288,7 @@ class Sentinels(Route):
             self._asked = self._loop.create_future()
 
     def _conclude(self) -> None:
-        """Re-evaluate after an answer or a time-out: wake dials, mute or end the connection."""
+        """Re-evaluate after an answer or a timeout: wake dials, mute or end the connection."""
         self._next_answer.set_result(None)
         self._next_answer = self._loop.create_future()
         self._no_reply = None

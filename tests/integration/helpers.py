@@ -17,10 +17,10 @@ from redlock_aio._protocol.primitives import Mutex
 
 TIMEOUT = 1_500
 """
-A master time-out, in ms, that a healthy master on a busy machine keeps to.
+A master timeout, in ms, that a healthy master on a busy machine keeps to.
 
 A test with one attempt needs all its healthy masters to answer within it. Tests in which hung
-masters cost their time-out pass a smaller one.
+masters cost their timeout pass a smaller one.
 """
 
 AT_ONCE = 8.0
@@ -208,7 +208,7 @@ class Stopwatch:
 
 @contextlib.asynccontextmanager
 async def connected(masters: Iterable[Reachable], **options: Any) -> AsyncIterator[Redlock]:
-    """Open a manager that is connected to all *masters*, with a time-out for busy machines."""
+    """Open a manager that is connected to all *masters*, with a timeout for busy machines."""
     options.setdefault("master_timeout", TIMEOUT)
     options.setdefault("restart_guard", "off")  # tests restart and flush these servers
     wanted = urls(masters)

@@ -37,10 +37,10 @@ from .helpers import (
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("quick_unsubscribe")]
 
 PATIENT = 20_000
-"""A master time-out, in ms, that is far longer than any test: nothing may wait for it."""
+"""A master timeout, in ms, that is far longer than any test: nothing may wait for it."""
 
 QUICK = 200
-"""A master time-out, in ms, after which hung masters are given up soon."""
+"""A master timeout, in ms, after which hung masters are given up soon."""
 
 
 def pause(masters: list[RealMaster]) -> None:
@@ -77,7 +77,7 @@ async def test_a_hung_or_dead_minority_costs_no_time(
                     waiter = asyncio.create_task(lock.acquire())
                     await asyncio.sleep(0)
                 await (await waiter).release()
-            # A new manager waits for the masters for its time-out, once.
+            # A new manager waits for the masters for its timeout, once.
             async with (
                 Redlock(urls(masters), master_timeout=QUICK, restart_guard="off") as newcomer,
                 newcomer.lock("r", **options),
@@ -123,7 +123,7 @@ async def failed(redlock: Redlock, masters: list[RealMaster], options: dict[str,
 
 
 async def cancelled(redlock: Redlock, masters: list[RealMaster], options: dict[str, Any]) -> None:
-    """Cancel an acquisition, by a time-out of the caller."""
+    """Cancel an acquisition, by a timeout of the caller."""
     pause(masters[:3])
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(redlock.lock("r", ttl=60_000, **options).acquire(), 0.15)

@@ -286,7 +286,7 @@ else:
 async def test_bodies_that_clean_up_at_the_end_of_a_program_leave_no_key(
     masters: list[RealMaster], how: str
 ) -> None:
-    """Without ``async with Redlock``: for longer than a master time-out."""
+    """Without ``async with Redlock``: for longer than a master timeout."""
     output, errors = await output_of(CLEANS_UP, how, masters)
     assert errors == []
     assert "held" in output

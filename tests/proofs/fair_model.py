@@ -138,7 +138,7 @@ class Waiting:
             yield f"{w} asks a master", (waiters, tuple(sorted(after))), ""
         if STANDINGS[standing] is ASKED:
             ticket = self._ticket(columns, w)
-            # As a waiter does after the master time-out, or when the connection ends.
+            # As a waiter does after the master timeout, or when the connection ends.
             ticket.standings[i] = SILENT if self._ages else FAILED
             yield from self._considers(state, i, w, ticket, replies, "gives up on an answer")
         if replies:

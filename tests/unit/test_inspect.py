@@ -147,7 +147,7 @@ async def test_waiters_of_a_fair_queue_are_counted_without_the_holder(
 async def test_masters_that_hang(
     redlock: Redlock, masters: list[FakeMaster], hung: int, *, held: bool
 ) -> None:
-    """An inspection waits for them for one time-out; `is_locked` only while it is uncertain."""
+    """An inspection waits for them for one timeout; `is_locked` only while it is uncertain."""
     if held:
         occupy(masters)
     hang(masters[:hung])

@@ -1,4 +1,4 @@
-"""The time-out for masters' replies, learned from their round trips."""
+"""The timeout for masters' replies, learned from their round trips."""
 
 import asyncio
 from datetime import timedelta
@@ -26,7 +26,7 @@ def learned(*samples: float | list[float]) -> RoundTrips:
 
 
 def learn(trips: RoundTrips, ms: float, times: int = 1) -> int:
-    """Add samples of each of three masters; return the time-out."""
+    """Add samples of each of three masters; return the timeout."""
     for _ in range(times):
         for master in range(3):
             trips.learn(master, ms)

@@ -252,7 +252,7 @@ class Acquisition:
         Ask all masters once for the lock, twice if their counters differ.
 
         Args:
-            at_most: How many ms a round may take, if that is less than the master time-out.
+            at_most: How many ms a round may take, if that is less than the master timeout.
 
             is_repeated: Whether this repeats an attempt that had no chance.
 

@@ -97,7 +97,7 @@ class ForcedRelease:
     @property
     def _lives(self) -> int:
         """
-        The ttl of a revocation in ms: the grace, and two time-outs to release it explicitly.
+        The ttl of a revocation in ms: the grace, and two timeouts to release it explicitly.
 
         Only an explicit release wakes the fair queue; an expiry does not.
         """

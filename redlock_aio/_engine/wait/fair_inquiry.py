@@ -148,7 +148,7 @@ class Inquiry(abc.ABC):
 
     def _await_longer(self, master: int, now: float) -> None:
         """
-        Count a master as silent if nothing has arrived from it for a master time-out.
+        Count a master as silent if nothing has arrived from it for a master timeout.
 
         If replies to earlier requests have arrived meanwhile, the delay is in this program:
         the reply waits to be read. Counted as silence, it would make the waiter give back its

@@ -113,7 +113,7 @@ class Watch(Release):
         """
         Wait until all masters have answered, for at most *seconds* after *needed* have.
 
-        The wait ends with the master time-out at the latest.
+        The wait ends with the master timeout at the latest.
 
         Cancellation:
             There is nothing to undo.
