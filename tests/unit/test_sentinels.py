@@ -316,6 +316,18 @@ async def test_a_master_that_was_failed_over_before_its_first_use_waits(site: Si
         assert QUARANTINE < await voting_at(redlock) < QUARANTINE + 1
 
 
+async def test_a_master_that_some_programs_name_by_its_address_has_no_vote(site: Site) -> None:
+    """Each program takes the marker of the other for that of another server."""
+    async with manager(site.service()) as one, Redlock([site.old], max_ttl=MAX_TTL) as other:
+        await asyncio.sleep(SOON)
+        for _ in range(3):
+            await asyncio.sleep(QUARANTINE / 3)
+            for redlock in (one, other):
+                vote = await attempt(redlock)
+                assert vote.answer is Answer.QUARANTINED
+                assert "its keys were flushed" in vote.detail
+
+
 async def test_two_sides_of_a_partition_never_hold_one_lock(site: Site) -> None:
     """A is cut off with the old master and one Sentinel, B is with the others."""
     mine, yours = site.service(), site.service()
