@@ -1,9 +1,9 @@
 """
 Seeds, lengths and servers of the chaos tests.
 
-``REDLOCK_AIO_SEED`` repeats a run as far as what is done to whom and when goes;
-what the machine makes of it is its own. ``REDLOCK_AIO_CHAOS_SECONDS`` is the
-length of a run of the counter, from which the others follow.
+``REDLOCK_AIO_SEED`` repeats the faults of a run: their kinds, masters and times. How the
+machine schedules the processes differs from run to run. ``REDLOCK_AIO_CHAOS_SECONDS`` is
+the length of the run in `test_counter`; the lengths of the other runs are shares of it.
 """
 
 import contextlib
@@ -26,10 +26,10 @@ LONG, SHORT = "10", "5"
 
 def quiet_port() -> int:
     """
-    Return a port that nobody else is given while its master is dead.
+    Return a port below the range from which the system chooses ports.
 
-    The ports that the system gives away begin above: a client, or a test that
-    runs at the same time, could be sitting on ours when its master comes back.
+    While a master is dead, the system could give a port of that range to a client or to
+    another test, and the master could not bind it again.
     """
     while True:
         port = 15_000 + secrets.randbelow(EPHEMERAL - 15_000)
@@ -40,13 +40,13 @@ def quiet_port() -> int:
 
 @pytest.fixture
 def seconds() -> float:
-    """How long a run is."""
+    """Return the length of a run in seconds."""
     return float(os.environ.get("REDLOCK_AIO_CHAOS_SECONDS", LONG if FULL else SHORT))
 
 
 @pytest.fixture
 def chance(request: pytest.FixtureRequest, seconds: float) -> random.Random:
-    """Everything that is left to chance in a test; the line that repeats it is printed."""
+    """Return the seeded source of random numbers, and print the command that repeats the run."""
     seed = int(os.environ.get("REDLOCK_AIO_SEED") or secrets.randbelow(10**9))
     sys.stdout.write(
         f"REDLOCK_AIO_SEED={seed} REDLOCK_AIO_CHAOS_SECONDS={seconds:g}"
@@ -57,7 +57,7 @@ def chance(request: pytest.FixtureRequest, seconds: float) -> random.Random:
 
 @pytest.fixture(params=["valkey", pytest.param("redis", marks=pytest.mark.full)])
 def binary(request: pytest.FixtureRequest) -> str:
-    """Which server the masters are."""
+    """Return the path of the masters' server."""
     if request.param == "valkey":
         return server_binary()
     found = shutil.which("redis-server")
@@ -68,7 +68,7 @@ def binary(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def masters(binary: str) -> Iterator[list[EmbeddedMaster]]:
-    """Five masters that no other test has touched."""
+    """Run five masters for one test."""
     with contextlib.ExitStack() as stack:
         five = []
         for _ in range(5):

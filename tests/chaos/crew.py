@@ -1,4 +1,4 @@
-"""The worker processes of one test: they are started, killed, and their diaries are read."""
+"""The worker processes of one test: they are started and killed, and their diaries are read."""
 
 import contextlib
 import importlib.util
@@ -27,7 +27,7 @@ def instant() -> int:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """The work of a crew."""
+    """The work of all workers of a run."""
 
     seconds: float
     ttl: int = 2_000
@@ -38,17 +38,17 @@ class Job:
     guard: str = "lock"
     waiting: str = "plain"
     """
-    Or "fair"; or "mixed": half of the tasks are fair; or "named": a lock is fair or fenced
-    if its resource's name has that word, and each task has one resource.
+    "plain"; "fair"; "mixed": half of the tasks are fair; or "named": a lock is fair or fenced
+    if its resource's name contains that word, and each task has one resource.
     """
     patience: int = 2_000
-    """For how many ms a task waits before it gives up and tries again."""
+    """Milliseconds for which a task waits before it gives up and tries again."""
     long: bool = False
 
 
 @dataclass(slots=True)
 class Crew:
-    """Processes that work on one job."""
+    """The worker processes that do one job."""
 
     job: Job
     masters: Sequence[EmbeddedMaster]
@@ -60,15 +60,15 @@ class Crew:
 
     @property
     def counters(self) -> Path:
-        """The folder with a file for each resource."""
+        """The folder with the counter of each resource, a file."""
         return self.folder / "counters"
 
-    def hire(self, *within: str) -> str:
+    def start_worker(self, *within: str) -> str:
         """
-        Start one more worker, and return its name.
+        Start one more worker; return its name.
 
         Args:
-            within: A command that runs the worker somewhere else, such as in a network namespace.
+            within: A command that runs the worker's, such as one that enters a network namespace.
         """
         job, name = self.job, f"worker{len(self.processes)}"
         command = [
@@ -89,7 +89,7 @@ class Crew:
             *("--waiting", job.waiting, "--patience", str(job.patience)),
             *(["--long"] if job.long else []),
         ]
-        # Every second worker has the other event loop, where it is installed.
+        # Every second worker runs on uvloop, where it is installed.
         if len(self.processes) % 2 and importlib.util.find_spec("uvloop") is not None:
             command.append("--uvloop")
         with (self.folder / f"{name}.err").open("wb") as errors:
@@ -97,7 +97,7 @@ class Crew:
         return name
 
     def start(self) -> None:
-        """Start the work of all processes at once, when the last interpreter is ready."""
+        """Start the work in all processes at once, when the last interpreter is ready."""
         ends = time.monotonic() + LONGEST_START
         while not all(self.path(name).exists() for name in self.processes):
             assert time.monotonic() < ends, "the workers do not start"
@@ -107,12 +107,12 @@ class Crew:
         unfinished.write_text(str(self.until))
         unfinished.rename(self.folder / "until")
 
-    def living(self) -> list[str]:
-        """Return the names of the workers that run."""
+    def running(self) -> list[str]:
+        """Return the names of the workers that are running."""
         return [name for name, process in self.processes.items() if process.poll() is None]
 
     def kill(self, name: str) -> None:
-        """Kill a worker at any point of its work, and record when it was dead."""
+        """Kill a worker, at any point of its work, and record when it was dead."""
         process = self.processes[name]
         process.kill()
         process.wait()
@@ -132,19 +132,19 @@ class Crew:
         return sorted(found, key=lambda section: section.acquired_at)
 
     def waits(self) -> list[Wait]:
-        """Return the waits of all workers."""
+        """Return the acquisitions of all workers."""
         return [wait for name in self.processes for wait in self.diary(name).waits]
 
     def late(self) -> float:
-        """Return by how many seconds the machine kept a loop waiting at most: see `Diary.late`."""
+        """Return the longest delay of a worker's event loop in seconds; see `Diary.late`."""
         return max(self.diary(name).late for name in self.processes) / 1e9
 
     def missed(self) -> list[str]:
-        """Return why acquisitions failed."""
+        """Return the errors of the acquisitions that failed."""
         return [wait.missed for wait in self.waits() if wait.missed]
 
     def wait(self) -> None:
-        """Wait until all have ended; fail if one has ended with an error or has written one."""
+        """Wait until all workers have ended; fail if one of them reported an error."""
         late = 60 + max(0.0, (self.until - instant()) / 1e9)
         ends = time.monotonic() + late
         for name, process in self.processes.items():
@@ -156,19 +156,21 @@ class Crew:
 
 
 def report(crew: Crew, faults: Mapping[str, int]) -> None:
-    """Print a summary of a run."""
+    """Print a summary of the run."""
     sections = crew.sections()
     lost = Counter(section.reason for section in sections if section.ended == "lost")
-    for resource, those in by_resource(sections).items():
-        wrote = sum(section.wrote for section in those)
+    for resource, group in by_resource(sections).items():
+        wrote = sum(section.wrote for section in group)
         sys.stdout.write(
             f"{resource}: {wrote} increments in {crew.job.seconds:g} s,"
-            f" longest gap {longest_gap(those):.2f} s\n"
+            f" longest gap {longest_gap(group):.2f} s\n"
         )
     missed = dict(Counter(crew.missed()))
     sys.stdout.write(f"masters: {faults}; leases lost: {dict(lost)}; gave up: {missed}\n")
-    kinds = Counter("fair" if wait.fair else "plain" for wait in crew.waits() if wait.acquired_at)
-    sys.stdout.write(f"acquired: {dict(kinds)}; killed: {len(crew.killed_at)} workers\n")
+    kinds_of_waits = Counter(
+        "fair" if wait.fair else "plain" for wait in crew.waits() if wait.acquired_at
+    )
+    sys.stdout.write(f"acquired: {dict(kinds_of_waits)}; killed: {len(crew.killed_at)} workers\n")
 
 
 @contextlib.contextmanager
@@ -180,23 +182,23 @@ def at_work(
     within: Sequence[Sequence[str]] = (),
 ) -> Iterator[Crew]:
     """
-    Run processes while the body runs; those that are left at its end are killed.
+    Run workers while the body runs, and kill those that are left at its end.
 
     Args:
-        workers: How many.
+        workers: The number of workers.
 
-        within: For each worker a command that runs it somewhere else; then *workers* is not
-            used.
+        within: For each worker a command that runs it, as in `Crew.start_worker`; then
+            *workers* is not used.
     """
     with tempfile.TemporaryDirectory(prefix="redlock_aio-chaos-") as folder:
         crew = Crew(job, masters, Path(folder), chance)
         crew.counters.mkdir()
         try:
             for prefix in within or [()] * workers:
-                crew.hire(*prefix)
+                crew.start_worker(*prefix)
             crew.start()
             yield crew
         finally:
             for process in crew.processes.values():
-                process.kill()  # nothing happens to one that has ended
+                process.kill()  # has no effect on a process that has ended
                 process.wait()

@@ -1,17 +1,17 @@
 """
-What the workers did, and whether a lock was there.
+The history of a run, in Jepsen's sense: what every worker did and when, and checks of it.
 
-Nothing here runs or waits: diaries go in, sentences about what is wrong come
-out, none if all is well. Two checks, both without a doubt about what they say:
+Each worker writes its part, its diary, while it runs. A check takes parts of the history
+and returns one sentence for each violation, or an empty list. Neither check has false alarms:
 
 - Counters. A section reads a counter and writes one more. As long as sections
   exclude each other, the values written are 1, 2, 3 ... N, each once, and N is
-  what the counter has at the end. A lost update writes a value for the second
-  time. A section whose worker was killed between "writes" and "wrote" may or
-  may not have written: its value may be there, or be written by another.
-- Intervals. A section lasts at least from "acquired", noted after the lease was
-  there, to the last instant at which the lease was seen to be valid, noted
-  before the release was sent. Two of one resource that overlap are two holders.
+  the counter's value at the end. After a lost update one value is written twice.
+  A section whose worker was killed between "writes" and "wrote" may or may not have
+  written, so its value may be missing, or be written by another section.
+- Intervals. A section lasts at least from "acquired", which is recorded after the lease
+  was returned, to the last instant at which the lease was proven valid, which is recorded
+  before the release is sent. Two sections of one resource that overlap are two holders.
 """
 
 import itertools
@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 MARGIN_NS = 2_000_000
-"""A loss is told up to 1 ms before the deadline, and validity is cut to whole ms."""
+"""A loss is reported up to 1 ms before the deadline, and validity is rounded down to whole ms."""
 
 
 @dataclass(slots=True)
@@ -34,7 +34,7 @@ class Section:
     acquired_at: int
     validity: int
     token: int = 0
-    """The fencing token, 0 if it has none."""
+    """The fencing token; 0 if the lock has none."""
     valid_until: int = 0
     checked: bool = False
     value: int = 0
@@ -49,21 +49,21 @@ class Section:
 
     @property
     def until(self) -> int:
-        """Until when nobody else may have had the resource."""
+        """The instant up to which no other section may have held the resource."""
         if self.ended:
             return max(self.proved_at, self.acquired_at)
-        # Its holder was killed, so it was never released and lived to its end: that
-        # which it knew when it was last seen to be valid.
+        # The holder was killed, so the lock was not released: it lasted for the
+        # validity that the holder recorded last.
         return max(self.acquired_at, self.valid_until - MARGIN_NS)
 
-    def valid(self, at: int, validity: int) -> None:
-        """Note that it was valid at an instant, and for how many ms more."""
+    def record_valid(self, at: int, validity: int) -> None:
+        """Record that the lease was valid at the instant *at*, and for *validity* ms more."""
         self.valid_until = max(self.valid_until, at + validity * 1_000_000)
 
 
 @dataclass(slots=True)
 class Wait:
-    """The wish of one task to have a resource, and what has become of it."""
+    """One acquisition: the request of a task for a resource, and its result."""
 
     worker: str
     number: int
@@ -81,17 +81,17 @@ class Wait:
 
 @dataclass(slots=True)
 class Diary:
-    """All sections of one worker, and what it has waited for."""
+    """The sections and the acquisitions of one worker."""
 
     sections: list[Section]
     waits: list[Wait]
     late: int = 0
-    """Ns by which its loop ran something later than it was due, at most, if it came to its end."""
+    """The longest delay of the worker's event loop, in ns; 0 if the worker was killed."""
 
     @classmethod
     def read(cls, path: Path) -> "Diary":
-        """Read what a worker has written so far."""
-        found: dict[int, Section] = {}
+        """Read the lines that a worker has written so far."""
+        result: dict[int, Section] = {}
         waits: dict[int, Wait] = {}
         late = 0
         for line in path.read_text().splitlines() if path.exists() else ():
@@ -109,22 +109,22 @@ class Diary:
                 resource, at, validity, *token = rest
                 fence = int(token[0]) if token else 0
                 section = Section(path.stem, number, resource, int(at), int(validity), fence)
-                section.valid(int(at), int(validity))
-                found[number] = section
+                section.record_valid(int(at), int(validity))
+                result[number] = section
                 waits[number].acquired_at = int(at)
             else:
-                _take(found[number], kind, rest)
-        return cls(list(found.values()), list(waits.values()), late)
+                _apply(result[number], kind, rest)
+        return cls(list(result.values()), list(waits.values()), late)
 
     def open_sections(self) -> list[Section]:
-        """Return the sections that had begun and not ended."""
+        """Return the sections that have begun and not ended."""
         return [section for section in self.sections if not section.ended]
 
 
-def _take(section: Section, kind: str, rest: list[str]) -> None:
+def _apply(section: Section, kind: str, rest: list[str]) -> None:
     match kind:
         case "valid":
-            section.valid(int(rest[0]), int(rest[1]))
+            section.record_valid(int(rest[0]), int(rest[1]))
         case "checks":
             section.checked = True
         case "writes":
@@ -136,24 +136,24 @@ def _take(section: Section, kind: str, rest: list[str]) -> None:
             section.proved_at, section.ended_at = int(proved_at), int(ended_at)
             section.reason = " ".join(reason)
         case _:
-            raise ValueError(f"a diary does not say {kind!r}")
+            raise ValueError(f"unknown kind of line in a diary: {kind!r}")
 
 
 def by_resource(sections: Iterable[Section]) -> dict[str, list[Section]]:
     """Return the sections of each resource, in the order in which they were acquired."""
-    found: dict[str, list[Section]] = defaultdict(list)
+    result: dict[str, list[Section]] = defaultdict(list)
     for section in sorted(sections, key=lambda section: section.acquired_at):
-        found[section.resource].append(section)
-    return found
+        result[section.resource].append(section)
+    return result
 
 
 def lost_updates(sections: Iterable[Section], counters: Path) -> list[str]:
-    """Return what is wrong with the counters; see above."""
+    """Return the values that were written twice or never; see above."""
     wrong = []
-    for resource, those in by_resource(sections).items():
+    for resource, group in by_resource(sections).items():
         at_the_end = int((counters / resource).read_text() or "0")
-        written = Counter(section.value for section in those if section.wrote)
-        in_doubt = {section.value for section in those if section.value and not section.wrote}
+        written = Counter(section.value for section in group if section.wrote)
+        in_doubt = {section.value for section in group if section.value and not section.wrote}
         wrong += [
             f"{resource!r}: {value} was written {times} times"
             for value, times in sorted(written.items())
@@ -165,28 +165,28 @@ def lost_updates(sections: Iterable[Section], counters: Path) -> list[str]:
             if value not in written and value not in in_doubt
         ]
         if written and max(written) > at_the_end:
-            wrong.append(f"{resource!r}: {max(written)} was written, {at_the_end} is there")
+            wrong.append(f"{resource!r}: {max(written)} was written, the counter has {at_the_end}")
     return wrong
 
 
 def overlaps(sections: Iterable[Section]) -> list[str]:
-    """Return who had what another still had."""
+    """Return each section that began while another one still held the resource."""
     wrong = []
-    for those in by_resource(sections).values():
+    for group in by_resource(sections).values():
         longest = None
-        for section in those:
+        for section in group:
             if longest is not None and section.acquired_at < longest.until:
-                wrong.append(f"{section} while {longest} had it until {longest.until}")
+                wrong.append(f"{section} while {longest} held it until {longest.until}")
             if longest is None or section.until > longest.until:
                 longest = section
     return wrong
 
 
 def tokens_that_do_not_rise(sections: Iterable[Section]) -> list[str]:
-    """Return which sections have no higher fencing token than one that was over before them."""
+    """Return each section without a higher fencing token than a section that ended before it."""
     wrong = []
-    for those in by_resource(sections).values():
-        for before, after in itertools.pairwise(one for one in those if one.token):
+    for group in by_resource(sections).values():
+        for before, after in itertools.pairwise(one for one in group if one.token):
             if before.until <= after.acquired_at and before.token >= after.token:
                 wrong.append(f"{after} has {after.token}, after {before} had {before.token}")
     return wrong
@@ -197,8 +197,8 @@ def longest_gap(sections: Iterable[Section], others: Iterable[int] = ()) -> floa
     Return the longest time between two acquisitions of one resource, in seconds.
 
     Args:
-        others: Instants from which it counts anew: whoever may wait until what was
-            killed is forgotten may do so after each that is killed.
+        others: Instants that count like acquisitions, such as those of kills: after each
+            of them the waiters may have to wait for the locks of the killed worker.
     """
     instants = sorted([*(section.acquired_at for section in sections), *others])
     pairs = itertools.pairwise(instants)

@@ -1,6 +1,4 @@
-"""
-What is still on the masters.
-"""
+"""The keys that are left on the masters."""
 
 import time
 from collections.abc import Sequence
@@ -8,7 +6,7 @@ from collections.abc import Sequence
 from redlock_aio.testing import EmbeddedMaster
 
 MEANT_TO_STAY = ("redlock_aio:marker", "redlock_aio:masters:", "redlock_aio:fence:")
-"""How the keys begin that outlive every lock."""
+"""The prefixes of the keys that outlive every lock."""
 
 
 def left_behind(masters: Sequence[EmbeddedMaster], *, within: float) -> dict[str, list[str]]:

@@ -1,12 +1,11 @@
 """
-What befalls the masters, from a seed.
+The nemesis, in Jepsen's sense: it injects faults into the masters, on a schedule from a seed.
 
-Never more than a minority is away at a time, and a master that comes back is
-given a moment before the next one goes, in which its clients find it.
+At most a minority of the masters is without a vote at a time. After a master has come
+back, its clients get a moment to connect to it before the next fault.
 
-A killed master comes back soon, without its memory. That it does not grant what it
-had granted before its death is the restart guard's doing. Until it votes again it
-counts as away.
+A killed master restarts soon, without its data. The restart guard keeps it from granting
+a lock that it had granted before; until it votes again it counts as one of the minority.
 """
 
 import random
@@ -16,24 +15,24 @@ from dataclasses import dataclass
 
 from redlock_aio.testing import EmbeddedMaster
 
-FOUND_AGAIN = 0.7
-"""Seconds that clients may take to find a master that is back: half a second between two dials."""
+RECONNECT = 0.7
+"""Seconds in which clients reconnect to a master that is back: they dial every half second."""
 
 PAUSES = (0.05, 1.8)
-AWAY = 0.2
-"""For how many seconds a killed master is not there: as long as a restart takes."""
+DOWNTIME = 0.2
+"""Seconds for which a killed master is down: as long as a restart takes."""
 
-STEPS = (0.1, 0.6)
-"""Seconds between two deeds, from and to."""
+INTERVALS = (0.1, 0.6)
+"""The shortest and the longest time between two faults, in seconds."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Deed:
-    """What is done to one master, at how many seconds after the start."""
+class Fault:
+    """One action on one master, *at* seconds after the start."""
 
     at: float
     master: int
-    what: str  # pause, resume, kill, start, cut
+    kind: str  # pause, resume, kill, start, cut
 
 
 def schedule(
@@ -41,55 +40,55 @@ def schedule(
     *,
     masters: int,
     seconds: float,
-    what: Sequence[str],
-    out: float = 0.0,
-    away: float = AWAY,
-) -> list[Deed]:
+    kinds: Sequence[str],
+    quarantine: float = 0.0,
+    downtime: float = DOWNTIME,
+) -> list[Fault]:
     """
-    Return what is to be done, in order; all masters are back at the end.
+    Return the faults in their order; all masters are back at the end.
 
     Args:
-        chance: Where the seed comes in.
+        chance: The seeded source of random numbers.
 
-        masters: How many there are.
+        masters: The number of masters.
 
-        seconds: When the last master has to be back.
+        seconds: The time by which the last master is back.
 
-        what: Which of "pause", "kill" and "cut" may happen.
+        kinds: The faults to choose from: "pause", "kill" and "cut".
 
-        out: For how many seconds a master has no vote that is back.
+        quarantine: The seconds for which a restarted master has no vote.
 
-        away: For how many seconds a killed master is not there.
+        downtime: The seconds for which a killed master is down.
     """
     minority = (masters - 1) // 2
-    deeds: list[Deed] = []
+    faults: list[Fault] = []
     busy_until = [0.0] * masters
-    now = chance.uniform(*STEPS)
+    now = chance.uniform(*INTERVALS)
     while now < seconds:
         free = [number for number, until in enumerate(busy_until) if until <= now]
         master = chance.choice(free)
-        deed = chance.choice(what)
-        gone = {"pause": chance.uniform(*PAUSES), "kill": away, "cut": 0.0}[deed]
+        kind = chance.choice(kinds)
+        gone = {"pause": chance.uniform(*PAUSES), "kill": downtime, "cut": 0.0}[kind]
         if masters - len(free) < minority and now + gone < seconds:
-            deeds.append(Deed(now, master, deed))
-            if deed != "cut":
-                deeds.append(Deed(now + gone, master, {"pause": "resume", "kill": "start"}[deed]))
-            busy_until[master] = now + gone + FOUND_AGAIN + (out if deed == "kill" else 0.0)
-        now += chance.uniform(*STEPS)
-    return sorted(deeds)
+            faults.append(Fault(now, master, kind))
+            if kind != "cut":
+                faults.append(Fault(now + gone, master, {"pause": "resume", "kill": "start"}[kind]))
+            busy_until[master] = now + gone + RECONNECT + (quarantine if kind == "kill" else 0.0)
+        now += chance.uniform(*INTERVALS)
+    return sorted(faults)
 
 
-def perform(deeds: Sequence[Deed], masters: Sequence[EmbeddedMaster]) -> dict[str, int]:
-    """Do it, and return how often what was done; the masters are all up afterwards."""
+def inject(faults: Sequence[Fault], masters: Sequence[EmbeddedMaster]) -> dict[str, int]:
+    """Inject *faults* at their times; return how often each kind was injected."""
     began = time.monotonic()
-    done: dict[str, int] = {}
-    for deed in deeds:
-        master = masters[deed.master]
-        acts: dict[str, Callable[[], None]] = {
+    injected: dict[str, int] = {}
+    for fault in faults:
+        master = masters[fault.master]
+        actions: dict[str, Callable[[], None]] = {
             "pause": master.pause, "resume": master.resume, "kill": master.kill,
             "start": master.start, "cut": master.cut,
         }  # fmt: skip
-        time.sleep(max(0.0, began + deed.at - time.monotonic()))
-        acts[deed.what]()
-        done[deed.what] = done.get(deed.what, 0) + 1
-    return done
+        time.sleep(max(0.0, began + fault.at - time.monotonic()))
+        actions[fault.kind]()
+        injected[fault.kind] = injected.get(fault.kind, 0) + 1
+    return injected

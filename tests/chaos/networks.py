@@ -5,7 +5,7 @@ Real partitions: each worker in a network namespace of its own, the masters in a
     worker 1 ── veth ──┼── the masters' namespace, where packets are dropped (nft)
     worker 2 ── veth ──┘
 
-A packet that is dropped is not refused: connections stay, requests and replies do not arrive.
+A dropped packet is not refused: connections stay open, but requests or replies do not arrive.
 Traffic goes only between these namespaces.
 """
 
@@ -22,24 +22,24 @@ import redis
 from redlock_aio.testing import EmbeddedMaster
 
 HOST = "10.99.0.1"
-"""Where all workers find the masters, which differ by their ports."""
+"""The address of all masters, which differ by their ports."""
 
 
 class PartitionedMaster(EmbeddedMaster):
-    """A master in the namespace of a `Network`; tests look at it through its Unix socket."""
+    """A master in the namespace of a `Network`; tests connect to it by its Unix socket."""
 
     @property
     def url(self) -> str:
-        """Where the workers find it."""
+        """The URL that the workers use."""
         return f"redis://{HOST}:{self.port}"
 
     def client(self) -> redis.Redis:
-        """Return a plain client that no partition concerns."""
+        """Return a plain client that no partition affects."""
         return redis.Redis(unix_socket_path=self._socket, decode_responses=True)
 
 
 class Network:
-    """The namespaces of one test, and what is cut between them."""
+    """The namespaces of one test, and the partitions between them."""
 
     def __init__(self, workers: int) -> None:
         self._workers = workers
@@ -53,7 +53,7 @@ class Network:
         return f"{self._hub}w{number}"
 
     def within(self, number: int) -> list[str]:
-        """Return what runs a command as the worker with this number."""
+        """Return the words before a command that is to run in a worker's namespace."""
         return ["ip", "netns", "exec", self.worker(number)]
 
     def make(self) -> None:
@@ -61,7 +61,7 @@ class Network:
         Make the namespaces and their links.
 
         Raises:
-            OSError, subprocess.CalledProcessError: That can't be done here.
+            OSError: A command failed, most often because a permission is missing.
         """
         run("ip", "netns", "add", self._hub)
         self._in_hub("ip", "link", "set", "lo", "up")
@@ -86,13 +86,13 @@ class Network:
             self._in_hub("nft", "add", "chain", "ip", "cut", chain, rule)
 
     def remove(self) -> None:
-        """Remove what is there of the namespaces."""
+        """Remove the namespaces that exist."""
         for name in (*map(self.worker, range(self._workers)), self._hub):
-            # Some may not have been made.
+            # `make` may have failed before it had made all of them.
             subprocess.run(["ip", "netns", "delete", name], capture_output=True, check=False)
 
     def cut(self, number: int, ports: Sequence[int], *, requests: bool, replies: bool) -> None:
-        """Drop what a worker sends to masters, or what they answer, or both."""
+        """Drop a worker's requests to the masters at *ports*, or their replies, or both."""
         address = f"10.99.{number + 1}.2"
         for port in ports:
             if requests:
@@ -105,7 +105,7 @@ class Network:
         self._in_hub("nft", "add", "rule", "ip", "cut", chain, *rule)
 
     def heal(self) -> None:
-        """Remove all cuts: every packet passes again."""
+        """Remove all partitions: every packet passes again."""
         self._in_hub("nft", "flush", "table", "ip", "cut")
 
     def _in_hub(self, *command: str) -> None:
@@ -113,7 +113,7 @@ class Network:
 
     @contextlib.contextmanager
     def masters(self, binary: str, number: int = 5) -> Iterator[list[PartitionedMaster]]:
-        """Run so many masters in the namespace where partitions are made."""
+        """Run *number* masters in the namespace where packets are dropped."""
         with contextlib.ExitStack() as stack:
             made = []
             for _ in range(number):
@@ -129,7 +129,7 @@ class Network:
 
 
 def run(*command: str) -> None:
-    """Run a command, and show what it says only if it fails."""
+    """Run a command; raise `OSError` with its error output if it fails."""
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise OSError(f"{' '.join(command)}: {done.stderr.strip()}")
@@ -137,7 +137,7 @@ def run(*command: str) -> None:
 
 @contextlib.contextmanager
 def network(workers: int) -> Iterator[Network]:
-    """Lend a network to a test, which is skipped where none can be made."""
+    """Make a network, or skip the test where none can be made."""
     for tool in ("ip", "nft"):
         if shutil.which(tool) is None:
             pytest.skip(f"no partitions: there is no {tool} in the PATH")

@@ -1,7 +1,7 @@
 """
-Whether those who waited in order were served in order.
+Checks of the order in which fair waiters are served.
 
-Diaries in, sentences about what is wrong out, as in `history`.
+They take parts of the history and return one sentence for each violation, as in `history`.
 """
 
 from collections import Counter, defaultdict
@@ -11,30 +11,30 @@ from .history import Wait
 
 SLACK = 0.05
 """
-Seconds by which a waiter may have asked earlier and yet come later.
+Seconds by which a waiter may have asked earlier than another and be served later.
 
-Its place is the time of the masters, as its process knows it, to within half a
-round trip; it gets the place a moment after it has noted that it asks; and its
-request may arrive after one that left later. What takes longest of that is that
-another process is run on its processor meanwhile: how long that was is measured, and comes on top.
+A waiter's place is the masters' time, which its process knows to within half a round trip.
+It is taken a moment after the waiter recorded that it asks, and its request may arrive after
+one that was sent later. The longest part is the time for which the machine ran other
+processes instead; it is measured, and callers add it.
 """
 
 
 def overtakings(waits: Iterable[Wait], *, slack: float = SLACK) -> list[str]:
     """
-    Return who was overtaken by whom: by one who had asked later by more than *slack*.
+    Return each waiter that was overtaken by one that asked more than *slack* seconds later.
 
-    Whoever gave up was overtaken by those who came before that. Whoever was killed
-    while it waited does not count.
+    A waiter that gave up was overtaken by those that were served before it gave up. A
+    waiter that was killed while it waited does not count.
     """
     wrong = []
     resources: dict[str, list[Wait]] = defaultdict(list)
     for wait in waits:
         if wait.acquired_at or wait.missed_at:
             resources[wait.resource].append(wait)
-    for those in resources.values():
+    for group in resources.values():
         latest = None
-        for wait in sorted(those, key=lambda wait: wait.acquired_at or wait.missed_at):
+        for wait in sorted(group, key=lambda wait: wait.acquired_at or wait.missed_at):
             if latest is not None and wait.asked_at + slack * 1e9 < latest.asked_at:
                 wrong.append(f"{wait} was overtaken by {latest}")
             if wait.acquired_at and (latest is None or wait.asked_at > latest.asked_at):
@@ -43,7 +43,7 @@ def overtakings(waits: Iterable[Wait], *, slack: float = SLACK) -> list[str]:
 
 
 def worst_inversion(waits: Iterable[Wait]) -> float:
-    """Return by how many seconds at most somebody asked earlier and came later."""
+    """Return the longest time by which a waiter asked earlier and was served later, in s."""
     waits = list(waits)
     slack = 0.0
     while len(overtakings(waits, slack=slack)) > 0:
@@ -52,22 +52,22 @@ def worst_inversion(waits: Iterable[Wait]) -> float:
 
 
 FEWEST_TO_MOST = 0.8
-"""How many turns the waiter with the fewest has, to those of the one with the most."""
+"""The least ratio of the fewest turns of a task to the most turns of a task."""
 
 
 def are_even(had: Counter[tuple[str, int]]) -> bool:
     """
-    Return whether all tasks had about as many turns.
+    Return whether all tasks had about the same number of turns.
 
-    Two turns more or less come of processes that begin one after the other, and all end in the
-    middle of a round.
+    A difference of two turns is allowed, because processes begin one after the other, and all
+    of them end in the middle of a cycle.
     """
     return min(had.values()) >= FEWEST_TO_MOST * max(had.values()) - 2
 
 
 def turns(waits: Iterable[Wait]) -> Counter[tuple[str, int]]:
-    """Return how often each task had its turn, 0 for those who only waited."""
-    found: Counter[tuple[str, int]] = Counter()
+    """Return how often each task held the lock; 0 for tasks that only waited."""
+    result: Counter[tuple[str, int]] = Counter()
     for wait in waits:
-        found[wait.worker, wait.task] += bool(wait.acquired_at)
-    return found
+        result[wait.worker, wait.task] += bool(wait.acquired_at)
+    return result

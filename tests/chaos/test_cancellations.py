@@ -1,8 +1,8 @@
 """
 Thousands of tasks that lock, extend and release, and are cancelled at random moments.
 
-Afterwards nothing is left of them: no key on any master, no task, no debt, no
-socket, no complaint. The ttl is so long that no key can end by itself meanwhile.
+Afterwards nothing of them is left: no key on any master, no task, no debt, no socket, no
+error that the event loop reported. The ttl is so long that no key expires during a test.
 """
 
 import asyncio
@@ -31,10 +31,10 @@ pytestmark = [pytest.mark.chaos, pytest.mark.timeout(600)]
 TTL = 60_000
 AT_ONCE = 16
 EACH = 5_000
-"""How many cancellations each test makes in a default run, at least."""
+"""The least number of cancellations of a test in the default run."""
 
-CONDEMNED = 1.5
-"""Seconds after which a hung master's connection has been given up, and another been tried."""
+RECONNECT = 1.5
+"""Seconds in which the connection to a hung master is closed and another one is tried."""
 
 CLEAN_WITHIN = 2.0
 SHARED = ("one", "two", "three")
@@ -42,7 +42,7 @@ LONGEST = 0.003
 
 
 @dataclass
-class Storm:
+class Load:
     """Tasks on a few resources, each cancelled once or twice."""
 
     redlock: Redlock
@@ -58,7 +58,7 @@ class Storm:
         return self.chance.uniform(0, LONGEST)
 
     def lock(self) -> Lock:
-        """Return a lock on a resource that others want, or on one's own."""
+        """Return a lock on a resource that other tasks lock too, or on one of this task only."""
         if self.chance.random() < 0.1:
             return self.shared
         mine = f"mine {self.chance.getrandbits(64)}"
@@ -74,7 +74,7 @@ class Storm:
             await asyncio.sleep(self.moment())
             await lease.extend()
 
-    async def by_hand(self) -> None:
+    async def acquire_and_release(self) -> None:
         lease = await self.lock().acquire()
         try:
             await lease.extend()
@@ -82,38 +82,44 @@ class Storm:
         finally:
             await lease.release()
 
-    async def try_it(self) -> None:
+    async def try_to_hold(self) -> None:
         lease = await self.lock().try_acquire()
         if lease is not None:
             async with lease:
                 await asyncio.sleep(self.moment())
 
-    async def inside_and_out(self) -> None:
-        """Hold two at once; whoever can't have the second gives up the first."""
+    async def nested(self) -> None:
+        """Hold two locks at once, or release the first if the second is held by another."""
         async with self.lock():
             inner = await self.redlock.lock(self.chance.choice(SHARED), ttl=TTL).try_acquire()
             if inner is not None:
                 async with inner:
                     await asyncio.sleep(self.moment())
 
-    async def cut_short(self, what: Callable[[], Awaitable[None]]) -> None:
-        """Do *what* within one of the time limits that people put around things."""
+    async def with_time_limit(self, operation: Callable[[], Awaitable[None]]) -> None:
+        """Run *operation* under one of the usual kinds of time limit, or without one."""
         match self.chance.randrange(4):
             case 0:
                 async with asyncio.timeout(self.moment()):
-                    await what()
+                    await operation()
             case 1:
                 with anyio.move_on_after(self.moment()):
-                    await what()
+                    await operation()
             case 2:
-                await asyncio.wait_for(what(), self.moment())
+                await asyncio.wait_for(operation(), self.moment())
             case _:
-                await what()
+                await operation()
 
-    async def one(self) -> None:
-        """Start one task and cancel it, perhaps before it has begun, perhaps twice."""
-        kinds = (self.hold, self.extend, self.by_hand, self.try_it, self.inside_and_out)
-        task = asyncio.create_task(self.cut_short(self.chance.choice(kinds)))
+    async def run_one(self) -> None:
+        """Start one task and cancel it once or twice, perhaps before it has begun."""
+        operations = (
+            self.hold,
+            self.extend,
+            self.acquire_and_release,
+            self.try_to_hold,
+            self.nested,
+        )
+        task = asyncio.create_task(self.with_time_limit(self.chance.choice(operations)))
         for _ in range(self.chance.choice((1, 1, 1, 2))):
             match self.chance.randrange(6):
                 case 0:
@@ -128,25 +134,25 @@ class Storm:
             raise outcome
         self.outcomes[type(outcome).__name__] += 1
 
-    def report(self, what: str) -> None:
-        sys.stdout.write(f"{what}: {dict(self.outcomes)} in {self.took:.1f} s\n")
+    def report(self, label: str) -> None:
+        sys.stdout.write(f"{label}: {dict(self.outcomes)} in {self.took:.1f} s\n")
 
-    async def rage(self, times: int, seconds: float) -> None:
-        """Do it at least so often and at least so long, several at once."""
+    async def run(self, times: int, seconds: float) -> None:
+        """Cancel at least *times* tasks, for at least *seconds*, `AT_ONCE` at the same time."""
         began = time.monotonic()
 
-        async def several() -> None:
+        async def run_some() -> None:
             while self.outcomes.total() < times or time.monotonic() < began + seconds:
-                await self.one()
+                await self.run_one()
 
         async with asyncio.TaskGroup() as tasks:
             for _ in range(AT_ONCE):
-                tasks.create_task(several())
+                tasks.create_task(run_some())
         self.took = time.monotonic() - began
 
 
-async def owed(redlock: Redlock, *, within: float) -> list[str]:
-    """Return the masters that still have debts, or are not back, after *within* seconds."""
+async def unsettled(redlock: Redlock, *, within: float) -> list[str]:
+    """Return the masters that are still down or have debts after *within* seconds."""
     ends = time.monotonic() + within
     while True:
         states = [repr(master) for master in redlock._opener.session().links]
@@ -161,44 +167,45 @@ def other_tasks() -> list[str]:
     return sorted(task.get_name() for task in asyncio.all_tasks() - {asyncio.current_task()})
 
 
-def files() -> int:
-    """Return how many files this process has open."""
+def open_files() -> int:
+    """Return the number of open files of this process."""
     return len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - counted, not used as paths
 
 
 @dataclass
-class Scene:
-    """What surrounds a storm, to see what it leaves behind."""
+class LeakCheck:
+    """Checks that a load leaves nothing behind, on the masters and in this process."""
 
     masters: list[EmbeddedMaster]
-    complaints: list[str] = field(default_factory=list)
+    reported: list[str] = field(default_factory=list)
 
     @contextlib.asynccontextmanager
     async def redlock(self) -> AsyncIterator[Redlock]:
-        """Give a manager for a storm, then look what the storm has left behind."""
+        """Open a manager for a load; at the end, check that the load has left nothing behind."""
         asyncio.get_running_loop().set_exception_handler(
-            lambda _loop, context: self.complaints.append(str(context))
+            lambda _loop, context: self.reported.append(str(context))
         )
-        before = files()
+        before = open_files()
         with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")
-            # A master that restarts is to take part again at once: it has what can stay.
+            # Without the restart guard a master votes as soon as it has restarted. No test
+            # here depends on exclusion.
             urls = [master.url for master in self.masters]
             async with Redlock(urls, restart_guard="off") as redlock:
                 tasks = other_tasks()
                 yield redlock
-                await self.look(redlock, tasks)
+                await self.check_nothing_left(redlock, tasks)
             assert other_tasks() == []
-            await asyncio.sleep(0)  # transports close themselves in the next turn
+            await asyncio.sleep(0)  # transports are closed in the next turn of the loop
             gc.collect()
         assert [str(warning.message) for warning in warned] == []
-        assert self.complaints == []
-        assert files() <= before
+        assert self.reported == []
+        assert open_files() <= before
 
-    async def look(self, redlock: Redlock, tasks: list[str]) -> None:
-        """Look at what is left while the manager is open, after all masters have come back."""
+    async def check_nothing_left(self, redlock: Redlock, tasks: list[str]) -> None:
+        """Check, while the manager is open and all masters are back, that nothing is left."""
         ends = time.monotonic() + CLEAN_WITHIN
-        assert await owed(redlock, within=CLEAN_WITHIN) == []
+        assert await unsettled(redlock, within=CLEAN_WITHIN) == []
         assert left_behind(self.masters, within=max(0.0, ends - time.monotonic())) == {}
         assert other_tasks() == tasks
         assert redlock.statistics().leases == 0
@@ -212,28 +219,28 @@ class Scene:
 async def test_nothing_is_left_of_thousands_of_cancellations(
     masters: list[EmbeddedMaster], chance: random.Random, seconds: float, hung: int
 ) -> None:
-    async with Scene(masters).redlock() as redlock:
+    async with LeakCheck(masters).redlock() as redlock:
         for master in masters[:hung]:
             master.pause()
-        storm = Storm(redlock, chance)
-        await storm.rage(round(EACH * max(1.0, seconds / 10)), CONDEMNED if hung else 0)
+        load = Load(redlock, chance)
+        await load.run(round(EACH * max(1.0, seconds / 10)), RECONNECT if hung else 0)
         for master in masters[:hung]:
             master.resume()
-    storm.report(f"{hung} hung")
-    assert storm.outcomes["CancelledError"] > storm.outcomes.total() / 2
+    load.report(f"{hung} hung")
+    assert load.outcomes["CancelledError"] > load.outcomes.total() / 2
 
 
 @pytest.mark.promise("S3")
 @pytest.mark.full
-async def test_nothing_is_left_where_masters_come_and_go_meanwhile(
+async def test_nothing_is_left_of_cancellations_while_masters_come_and_go(
     masters: list[EmbeddedMaster], chance: random.Random, seconds: float
 ) -> None:
-    deeds = nemesis.schedule(
-        chance, masters=5, seconds=seconds / 5, what=("pause", "cut", "cut", "kill")
+    faults = nemesis.schedule(
+        chance, masters=5, seconds=seconds / 5, kinds=("pause", "cut", "cut", "kill")
     )
-    async with Scene(masters).redlock() as redlock:
-        storm = Storm(redlock, chance)
-        raging = asyncio.create_task(storm.rage(EACH, seconds / 5))
-        done = await asyncio.to_thread(nemesis.perform, deeds, masters)
-        await raging
-    storm.report(str(done))
+    async with LeakCheck(masters).redlock() as redlock:
+        load = Load(redlock, chance)
+        running = asyncio.create_task(load.run(EACH, seconds / 5))
+        injected = await asyncio.to_thread(nemesis.inject, faults, masters)
+        await running
+    load.report(str(injected))

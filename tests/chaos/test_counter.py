@@ -15,18 +15,19 @@ from .keys import left_behind
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(600)]
 
 CALM = 1.5
-"""Seconds at the end of a run in which all masters are back, and get the missed releases."""
+"""Seconds without faults at the end of a run, in which all masters get the missed releases."""
 
-DEEDS = ("pause", "pause", "cut", "cut", "kill")
-"""The faults; kills are rarer, because a master that restarts has no vote for long."""
+FAULTS = ("pause", "pause", "cut", "cut", "kill")
+"""The kinds of fault; kills are rarer, because a restarted master has no vote for long."""
 
 PER_SECOND = 3
-"""How many increments count as progress; without faults there are up to a hundred times more."""
+"""Increments per second that count as progress; without faults there are up to 100 times more."""
 
 LONGEST_GAP = 5.0
 """
-Seconds. A key of an acquisition that gave up while a master was down is released when the
-master is back, or expires with its ttl, 2 s; and the machine is slow.
+The longest time between two acquisitions, in seconds. An acquisition that gave up while a
+master was down releases its key when the master is back, or the key expires with its ttl of
+2 s; the rest is for a slow machine.
 """
 
 
@@ -37,20 +38,22 @@ def test_no_update_is_lost_while_a_minority_of_masters_comes_and_goes(
     masters: list[EmbeddedMaster], chance: random.Random, seconds: float
 ) -> None:
     """
-    Four processes, 36 tasks, two of five masters down at any time.
+    Run 36 tasks in four processes, while up to two of five masters are down.
 
     A killed master restarts empty, and at once: the restart guard keeps it from voting.
     `test_killed` has fair waiters as well, and kills workers.
     """
     job = Job(seconds, long=True)
-    out = forgetting(job.ttl, factor=DRIFT_FACTOR)
-    deeds = nemesis.schedule(chance, masters=5, seconds=seconds - CALM, out=out, what=DEEDS)
+    quarantine = forgetting(job.ttl, factor=DRIFT_FACTOR)
+    faults = nemesis.schedule(
+        chance, masters=5, seconds=seconds - CALM, quarantine=quarantine, kinds=FAULTS
+    )
     with at_work(job, masters, chance) as crew:
-        done = nemesis.perform(deeds, masters)
+        injected = nemesis.inject(faults, masters)
         crew.wait()
         left = left_behind(masters, within=1.0)
         sections = crew.sections()
-        report(crew, done)
+        report(crew, injected)
         assert not lost_updates(sections, crew.counters)
         assert not overlaps(sections)
         assert not left
@@ -63,20 +66,21 @@ def test_no_update_is_lost_while_a_minority_of_masters_comes_and_goes(
 def test_the_nemesis_leaves_a_majority_that_votes() -> None:
     seen = set()
     for seed in range(200):
-        deeds = nemesis.schedule(random.Random(seed), masters=5, seconds=8, out=3.0, what=DEEDS)
-        gone: dict[int, nemesis.Deed] = {}
+        chance = random.Random(seed)
+        faults = nemesis.schedule(chance, masters=5, seconds=8, quarantine=3.0, kinds=FAULTS)
+        gone: dict[int, nemesis.Fault] = {}
         votes_from = [0.0] * 5
-        for deed in deeds:
-            seen.add(deed.what)
-            if deed.what in {"resume", "start"}:
-                went = gone.pop(deed.master)
-                assert deed.what == {"pause": "resume", "kill": "start"}[went.what]
-                assert deed.at < 8
-                votes_from[deed.master] = deed.at + (3.0 if deed.what == "start" else 0.0)
+        for fault in faults:
+            seen.add(fault.kind)
+            if fault.kind in {"resume", "start"}:
+                went = gone.pop(fault.master)
+                assert fault.kind == {"pause": "resume", "kill": "start"}[went.kind]
+                assert fault.at < 8
+                votes_from[fault.master] = fault.at + (3.0 if fault.kind == "start" else 0.0)
             else:
-                assert deed.master not in gone
-                assert len(gone) + sum(at > deed.at for at in votes_from) < 2
-                if deed.what != "cut":
-                    gone[deed.master] = deed
+                assert fault.master not in gone
+                assert len(gone) + sum(at > fault.at for at in votes_from) < 2
+                if fault.kind != "cut":
+                    gone[fault.master] = fault
         assert not gone
     assert seen == {"pause", "resume", "kill", "start", "cut"}

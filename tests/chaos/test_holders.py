@@ -1,4 +1,4 @@
-"""Holders that are stopped (SIGSTOP) and go on later, in processes of their own."""
+"""Holders in processes of their own that are stopped (SIGSTOP) and continued later."""
 
 import os
 import random
@@ -20,7 +20,7 @@ TTL = 800
 RESOURCES = ("main", "left", "right")
 BODY = (0.02, 0.15)
 LOST_WITHIN = 5.0
-"""Seconds from SIGCONT to the loss; more than a busy machine takes to run a process."""
+"""Seconds from SIGCONT to the loss: more than a busy machine takes to run a process."""
 
 
 @pytest.fixture
@@ -32,19 +32,19 @@ def job(seconds: float) -> Job:
     return Job(seconds, ttl=TTL, tasks=3, resources=RESOURCES, first_share=1.0, body=BODY)
 
 
-def a_holder(crew: Crew, chance: random.Random) -> str | None:
-    """Return a worker that holds a lock now, by its diary."""
-    names = crew.living()
+def find_holder(crew: Crew, chance: random.Random) -> str | None:
+    """Return a worker that holds a lock now, as its diary shows; None if there is none."""
+    names = crew.running()
     chance.shuffle(names)
     return next((name for name in names if crew.diary(name).open_sections()), None)
 
 
 def stop(crew: Crew, name: str) -> list[Section]:
     """
-    Stop a worker; return the sections that it had begun and had not checked yet.
+    Stop a worker; return its sections that have begun and have not been checked yet.
 
-    A holder that is stopped between its check and its write does write after it goes on:
-    no lock can prevent that, only fencing can. Therefore such sections are left out.
+    A holder that is stopped between its check and its write writes when it is continued: only
+    fencing could prevent that, no lock can. Therefore such sections are left out.
     """
     process = crew.processes[name]
     process.send_signal(signal.SIGSTOP)
@@ -61,23 +61,23 @@ def test_a_holder_stopped_past_its_ttl_gets_its_loss(
     caught: list[tuple[Section, int]] = []
     with at_work(job(seconds / 2), masters, chance) as crew:
         while instant() + (TTL / 1000 * 2 + 0.5) * 1e9 < crew.until:
-            if (name := a_holder(crew, chance)) is not None:
+            if (name := find_holder(crew, chance)) is not None:
                 held = stop(crew, name)
                 time.sleep(TTL / 1000 * chance.uniform(1.05, 2))
-                woken_at = instant()
+                continued_at = instant()
                 crew.processes[name].send_signal(signal.SIGCONT)
-                caught += [(section, woken_at) for section in held]
+                caught += [(section, continued_at) for section in held]
             time.sleep(chance.uniform(0.05, 0.3))
         crew.wait()
         left = left_behind(masters, within=1.0)
         sections = crew.sections()
     found = {(section.worker, section.number): section for section in sections}
     delays = []
-    for section, woken_at in caught:
+    for section, continued_at in caught:
         now = found[section.worker, section.number]
         assert now.ended == "lost", f"{now} ended as {now.ended!r} after {TTL} ms of standstill"
         assert not now.wrote
-        delays.append((now.ended_at - woken_at) / 1e9)
+        delays.append((now.ended_at - continued_at) / 1e9)
     assert caught, "no holder was stopped: nothing was tested"
     sys.stdout.write(
         f"{len(caught)} holders stopped; lost {max(delays) * 1000:.0f} ms after SIGCONT\n"

@@ -1,6 +1,4 @@
-"""
-Workers that are killed at any moment, while masters come and go: some hold, some wait.
-"""
+"""Workers that are killed at any moment, holding or waiting, while masters come and go."""
 
 import contextlib
 import random
@@ -25,32 +23,32 @@ pytestmark = [pytest.mark.chaos, pytest.mark.timeout(600)]
 
 TTL = 1_000
 REGISTRATION = 3.0
-"""For how many seconds a master believes that a waiter lives of which it hears nothing."""
+"""Seconds for which a master keeps a waiter in its queue without a heartbeat."""
 
 HEARTBEAT = 1.0
-"""Seconds between two words of a waiter that hears nothing."""
+"""Seconds between two heartbeats of a waiter that gets no wake-up."""
 
 LONGEST_STALL = {
-    # What a killed holder had comes free after its ttl; whoever waits hears of that,
-    # or tries again within the longest random delay, and masters may be hung then.
+    # The lock of a killed holder expires with its ttl. Waiters are notified then, or retry
+    # within the longest back-off, and masters may hang at that moment.
     "plain": TTL / 1000 + 2.0,
-    # Until the registration of a killed waiter is over nobody comes before it. The
-    # next one finds that out with its next heartbeat. If by then a killed waiter had
-    # a part of the masters, or masters come and go so that the votes have to come
-    # together anew, another ttl may pass. Whoever is killed meanwhile has it begin
-    # again, so it counts from the last one that was killed.
+    # Until the registration of a killed waiter expires, no waiter behind it is served. The
+    # next one learns of the expiry by its next heartbeat. If a killed waiter had been
+    # granted the lock on some masters, or masters come and go so that the votes have to be
+    # collected again, another ttl may pass. Each kill may begin this anew, so the time
+    # counts from the last kill.
     "fair": REGISTRATION + HEARTBEAT + TTL / 1000,
 }
 LONGEST_STALL["mixed"] = LONGEST_STALL["fair"]
 
 BETWEEN = {"plain": (0.3, 1.2), "fair": (0.3, 2.0), "mixed": (0.3, 2.0)}
-"""Seconds between two workers that are killed."""
+"""The shortest and the longest time between two kills, in seconds."""
 
 FIRST = 0.5
-"""Seconds until the first one is."""
+"""Seconds until the first kill."""
 
 SHARE = {"plain": 0.5, "fair": 0.8, "mixed": 0.7}
-"""How long a run is, as a part of the longest."""
+"""The length of a run, as a share of that of `test_counter`."""
 
 
 @pytest.fixture
@@ -61,9 +59,9 @@ def binary() -> str:
 @contextlib.contextmanager
 def killing(crew: Crew, chance: random.Random, between: tuple[float, float]) -> Iterator[None]:
     """
-    Kill one worker after the other and hire another one, whatever it does just now.
+    Kill one worker after the other, at any point of its work, and start another one each time.
 
-    The last one is killed so early that the others get over it.
+    The last kill is so early that its locks and registrations expire before the run ends.
     """
     over = threading.Event()
     ends = crew.until - int((LONGEST_STALL[crew.job.waiting] + 0.5) * 1e9)
@@ -71,8 +69,8 @@ def killing(crew: Crew, chance: random.Random, between: tuple[float, float]) -> 
     def kill() -> None:
         delay = FIRST
         while not over.wait(delay) and instant() < ends:
-            crew.kill(chance.choice(crew.living()))
-            crew.hire()
+            crew.kill(chance.choice(crew.running()))
+            crew.start_worker()
             delay = chance.uniform(*between)
 
     thread = threading.Thread(target=kill)
@@ -93,21 +91,25 @@ def test_no_update_is_lost_while_workers_are_killed_and_masters_come_and_go(
 ) -> None:
     seconds *= SHARE[waiting]
     job = Job(seconds, ttl=TTL, tasks=6, waiting=waiting, patience=10_000, long=True)
-    out = forgetting(max(job.ttl, LONG_TTL), factor=DRIFT_FACTOR)
-    deeds = nemesis.schedule(
-        chance, masters=5, seconds=seconds - 1.5, out=out, what=("pause", "cut", "cut", "kill")
+    quarantine = forgetting(max(job.ttl, LONG_TTL), factor=DRIFT_FACTOR)
+    faults = nemesis.schedule(
+        chance,
+        masters=5,
+        seconds=seconds - 1.5,
+        quarantine=quarantine,
+        kinds=("pause", "cut", "cut", "kill"),
     )
-    fate = random.Random(chance.getrandbits(32))
+    kill_chance = random.Random(chance.getrandbits(32))
     with at_work(job, masters, chance) as crew:
-        with killing(crew, fate, BETWEEN[waiting]):
-            done = nemesis.perform(deeds, masters)
+        with killing(crew, kill_chance, BETWEEN[waiting]):
+            injected = nemesis.inject(faults, masters)
             time.sleep(max(0.0, (crew.until - instant()) / 1e9))
         crew.wait()
-        # The living have gone on for longer than the dead were believed to live, and
-        # have cleared away what those had left.
+        # The other workers have run for longer than a registration lasts, and have removed
+        # those of the killed ones.
         left = left_behind(masters, within=1.0)
         sections = crew.sections()
-        report(crew, done)
+        report(crew, injected)
         late = crew.late()
         wrong = lost_updates(sections, crew.counters)
     assert not wrong
@@ -118,7 +120,7 @@ def test_no_update_is_lost_while_workers_are_killed_and_masters_come_and_go(
         one.wrote or one.ended == "lost" for one in sections if one.worker not in crew.killed_at
     )
     assert any(one.worker in crew.killed_at and not one.ended for one in sections) or seconds < 30
-    # The end counts as an acquisition: nobody may have to wait for longer than until then.
+    # The end of the run counts as an acquisition, so a waiter that still waits then counts too.
     marks = (*crew.killed_at.values(), crew.until)
     stall, most = longest_gap(by_resource(sections)["main"], marks), LONGEST_STALL[waiting]
     sys.stdout.write(f"longest stall {stall:.2f} s of {most:.2f} s, {late:.2f} s late\n")
@@ -128,15 +130,15 @@ def test_no_update_is_lost_while_workers_are_killed_and_masters_come_and_go(
 @pytest.mark.promise("S3")
 @pytest.mark.parametrize("waiting", ["plain", "fair"])
 @pytest.mark.full
-def test_what_killed_workers_leave_goes_by_itself(
+def test_the_keys_of_killed_workers_expire(
     masters: list[EmbeddedMaster], chance: random.Random, waiting: str
 ) -> None:
     lives = {"plain": TTL / 1000, "fair": REGISTRATION}[waiting]
     job = Job(30, ttl=TTL, tasks=4, resources=("main",), body=(0.02, 0.05), waiting=waiting)
-    for _ in range(5):  # a kill may fall between two turns, when nobody has anything to leave
+    for _ in range(5):  # all may be killed between two sections, when there are no keys to leave
         with at_work(job, masters, chance, workers=2) as crew:
             time.sleep(1.0)
-            for name in crew.living():
+            for name in crew.running():
                 crew.kill(name)
             killed_at = instant()
             if not left_behind(masters, within=0.0):
@@ -146,12 +148,12 @@ def test_what_killed_workers_leave_goes_by_itself(
             sys.stdout.write(f"{waiting}: clean {took:.2f} s after the kill\n")
             break
     else:
-        pytest.fail("five times nobody was killed in the middle of anything")
+        pytest.fail("five times no worker was killed while it held a lock or waited")
     assert not left
 
 
 @pytest.mark.full
-def test_who_asks_first_is_served_first_and_all_have_as_many_turns(
+def test_fair_waiters_are_served_in_order_and_get_equally_many_turns(
     masters: list[EmbeddedMaster], chance: random.Random, seconds: float
 ) -> None:
     job = Job(seconds * 0.3, resources=("main",), waiting="fair", patience=10_000)
@@ -174,7 +176,7 @@ def test_who_asks_first_is_served_first_and_all_have_as_many_turns(
 
 @pytest.mark.promise("S6")
 @pytest.mark.full
-def test_fair_waits_get_on_as_well_while_masters_are_dead(
+def test_fair_waiters_make_progress_while_a_minority_is_dead(
     masters: list[EmbeddedMaster], chance: random.Random
 ) -> None:
     for master in masters[:2]:

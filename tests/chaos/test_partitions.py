@@ -1,8 +1,8 @@
 """
 Workers that are cut off from some masters by a real network that drops their packets.
 
-Exclusion, rising fencing tokens, and progress: those who reach a majority of the masters get each
-lock within a bound, whatever the one that is cut off does.
+Checked are exclusion, rising fencing tokens and progress: workers that reach a majority of the
+masters get each lock within a bound, whatever the worker does that is cut off.
 """
 
 import random
@@ -33,12 +33,13 @@ pytestmark = [pytest.mark.chaos, pytest.mark.timeout(300)]
 TTL = 1_000
 RESOURCES = ("plain", "fenced", "fair", "fair-fenced")
 BEFORE, CUT, AFTER = 1.0, 9.0, 2.0
-"""Seconds without a cut, with it, and without it again."""
+"""Seconds before the partition, of the partition, and after it."""
 
 BOUND = LIVES / 1000 + HEARTBEAT + TTL / 1000 + 2.0
 """
-Seconds for which a client that is cut off may hold up the others: its place in a queue, until it
-is seen that it is gone, and what it was granted; and 2 s for a slow machine.
+The longest time without an acquisition, in seconds. A worker that is cut off may delay the others
+until its registration in a queue has expired and a heartbeat has noticed that, and until its lock
+has expired; the rest is for a slow machine.
 """
 
 
@@ -66,7 +67,7 @@ PARTITIONS = {
 
 
 def gaps(sections: Sequence[Section], since: int, until: int) -> dict[str, float]:
-    """Return for each resource the longest time in which there was no acquisition."""
+    """Return for each resource the longest time without an acquisition, in seconds."""
     found = by_resource(one for one in sections if since <= one.acquired_at <= until)
     return {name: longest_gap(found.get(name, ()), (since, until)) for name in RESOURCES}
 
@@ -76,7 +77,7 @@ def gaps(sections: Sequence[Section], since: int, until: int) -> dict[str, float
 @pytest.mark.promise("S8")
 @pytest.mark.parametrize("partition", PARTITIONS.values(), ids=PARTITIONS.keys())
 @pytest.mark.full
-def test_who_reaches_a_majority_gets_on_while_another_is_cut_off(
+def test_workers_that_reach_a_majority_make_progress_while_one_is_cut_off(
     partition: Partition, chance: random.Random
 ) -> None:
     job = Job(
@@ -102,12 +103,12 @@ def test_who_reaches_a_majority_gets_on_while_another_is_cut_off(
             report(crew, {})
             sections = crew.sections()
             counters_wrong = lost_updates(sections, crew.counters)
-    healthy = gaps([one for one in sections if one.worker != "worker0"], cut_at, healed_at)
-    sys.stdout.write(f"longest gap of those who reach a majority: {healthy}\n")
+    gaps_of_others = gaps([one for one in sections if one.worker != "worker0"], cut_at, healed_at)
+    sys.stdout.write(f"longest gap of the workers that reach a majority: {gaps_of_others}\n")
     assert not overlaps(sections)
     assert not counters_wrong
     assert not tokens_that_do_not_rise(sections)
-    assert max(healthy.values()) < BOUND, healthy
-    again = [one for one in sections if one.worker == "worker0" and one.acquired_at > healed_at]
-    assert again, "the one that was cut off does not come back"
+    assert max(gaps_of_others.values()) < BOUND, gaps_of_others
+    after = [one for one in sections if one.worker == "worker0" and one.acquired_at > healed_at]
+    assert after, "the worker that was cut off acquires no lock after the partition"
     assert not left

@@ -1,6 +1,8 @@
 """
-The same workers without a lock, and with one that is used wrongly: a check that finds nothing
-there is worth nothing.
+Checks of the checks: they must find violations where there are some.
+
+The same workers run without a lock and with a lock that is used wrongly, and some diaries are
+written by hand.
 """
 
 import random
@@ -28,7 +30,7 @@ def binary() -> str:
     "job",
     [
         pytest.param(Job(0.3, guard="none"), id="no lock"),
-        pytest.param(Job(1.6, guard="short", ttl=50, body=(0.05, 0.1)), id="ttl over, not looked"),
+        pytest.param(Job(1.6, guard="short", ttl=50, body=(0.05, 0.1)), id="ttl over, not checked"),
     ],
 )
 def test_lost_updates_and_overlaps_are_found_where_the_lock_is_broken(
@@ -43,7 +45,7 @@ def test_lost_updates_and_overlaps_are_found_where_the_lock_is_broken(
 
 
 @pytest.mark.full
-def test_overtakings_are_found_where_nobody_stands_in_a_queue(
+def test_overtakings_are_found_among_waiters_that_do_not_queue(
     masters: list[EmbeddedMaster], chance: random.Random
 ) -> None:
     job = Job(3.0, resources=("main",), waiting="plain", patience=10_000)
@@ -63,14 +65,14 @@ MS = 1_000_000
 
 
 def diary(folder: Path, name: str, *lines: str) -> Diary:
-    """Return what a worker would have done that had written this."""
+    """Return the diary of a worker that wrote these lines."""
     path = folder / f"{name}.diary"
     path.write_text("".join(f"{line}\n" for line in lines))
     return Diary.read(path)
 
 
 def turn(number: int, asked: int, acquired: int) -> list[str]:
-    """Return what a waiter writes that asked and acquired then, in ms."""
+    """Return the lines of a waiter that asked and acquired at these times, in ms."""
     return [
         f"waits {number} main {asked * MS} 0 fair",
         f"acquired {number} main {acquired * MS} 1000",
@@ -96,18 +98,16 @@ LATER = int(SLACK * 1000) + 1
         ),
     ],
 )
-def test_an_overtaking_in_a_forged_diary_is_found(
-    tmp_path: Path, mine: list[str], found: int
-) -> None:
+def test_an_overtaking_in_a_diary_is_found(tmp_path: Path, mine: list[str], found: int) -> None:
     one = diary(tmp_path, "one", *mine)
     two = diary(tmp_path, "two", *turn(1, 1000 + LATER, 1100))
     assert len(overtakings([*one.waits, *two.waits])) == found
 
 
-def test_a_killed_holder_counts_as_holder_until_what_it_knew_last_is_over(
+def test_a_killed_holder_counts_as_holder_until_its_last_recorded_validity_ends(
     tmp_path: Path,
 ) -> None:
-    """It acquired for 500 ms at 1000, and knew at 1400 that it had 450 more."""
+    """It acquired at 1000 for 500 ms, and recorded at 1400 a validity of 450 ms more."""
     killed = [*turn(1, 900, 1000)[:1], "acquired 1 main 1000000000 500", "valid 1 1400000000 450"]
     for acquired, wrong in ((1200, 1), (1600, 1), (1840, 1), (1860, 0)):
         one = diary(tmp_path, "one", *killed)
@@ -115,7 +115,7 @@ def test_a_killed_holder_counts_as_holder_until_what_it_knew_last_is_over(
         assert len(overlaps([*one.sections, *two.sections])) == wrong
 
 
-def test_a_stall_counts_from_whoever_was_killed_last(tmp_path: Path) -> None:
+def test_a_gap_counts_from_the_last_kill(tmp_path: Path) -> None:
     sections = diary(tmp_path, "one", *turn(1, 900, 1000), *turn(2, 1000, 9000)).sections
     assert longest_gap(sections) == 8.0
     assert longest_gap(sections, [6000 * MS]) == 5.0
