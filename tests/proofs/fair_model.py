@@ -4,11 +4,11 @@ All interleavings of two waiters in the fair queues of a lock.
 Runs what is shipped: `Ticket`, `commands.enqueue` and `commands.leave` with their Lua
 scripts, and `replies.queued`.
 
-Models itself: the waiter, which asks, gives up on a reply, yields, releases what is too
-old, and leaves the queues and enters them again at a new place (the shipped one is
-`FairWaiter`); connections, which keep the order of messages and may take for ever; and
-time, of which there is none: whatever time can do may happen at any moment. A lock ends only
-by a release, so the two waiters must never hold it at once.
+Models itself: the waiter, which sends requests, gives up on a reply, yields, releases grants
+that are too old, and leaves the queues and enters them again at a new place (the shipped one
+is `FairWaiter`); connections, which keep the order of messages and may delay them for ever;
+and time, which does not run: each of its effects may happen at any moment. A lock ends only by
+a release, so the two waiters must never hold it at once.
 """
 
 import functools
@@ -24,15 +24,15 @@ from .search import Step, replaced
 WAITING, HELD, DONE = range(3)
 
 Waiter = tuple[int, int]
-"""Whether it waits, holds or is done, and its claim: see `_name`."""
+"""Whether the waiter waits, holds the lock or is done, and its claim: see `_name`."""
 
 Message = tuple[int, int, int]
-"""A request: its number, the claim, and 0. Or a leave: 0, the claim, and whether it stays."""
+"""A request: its number, the claim, 0. Or a leave: 0, the claim, `LEAVES` or `STAYS`."""
 
 Side = tuple[int, int, int, tuple[Message, ...], tuple[tuple[int, int], ...]]
 """
-One master and one waiter: the standing there, the number of the last request, how many
-requests are left, the messages to the master, and the replies underway.
+One master and one waiter: the waiter's standing, the number of its last request, how many
+more requests it may send, the messages underway to the master, and the replies underway.
 """
 
 Column = tuple[int, tuple[int, ...], tuple[Side, ...]]
@@ -53,18 +53,18 @@ NEVER = 10**9
 
 class Waiting:
     """
-    Two waiters; the second was first in the queue.
+    Two waiters; the second came first in the queue.
 
     Args:
-        masters: How many there are.
+        masters: The number of masters.
 
-        questions: How often each waiter may ask one of them.
+        requests: How many requests each waiter may send to one master.
 
         yields: How often a waiter may release its grants and keep its place.
 
-        ages: Whether grants, and requests without a reply, may be too old at any moment.
+        ages: Whether grants, and requests without a reply, may become too old at any moment.
 
-        leaves: Whether the first in the queue may leave once, and enter again.
+        leaves: Whether the first in the queue may leave once and enter again.
     """
 
     def __init__(
@@ -72,21 +72,21 @@ class Waiting:
         masters: int,
         rules: Rules = SHIPPED,
         *,
-        questions: tuple[int, int] = (1, 1),
+        requests: tuple[int, int] = (1, 1),
         yields: int = 1,
         ages: bool = False,
         leaves: bool = False,
     ) -> None:
         self._masters = masters
         self._rules = rules
-        self._questions = questions
+        self._requests = requests
         self._yields = yields
         self._ages = ages
         self._leaves = leaves
 
     def first(self) -> State:
-        """Return the state in which nobody has asked."""
-        sides: tuple[Side, ...] = tuple([(0, 0, most, (), ()) for most in self._questions])
+        """Return the state before the first request."""
+        sides: tuple[Side, ...] = tuple([(0, 0, most, (), ()) for most in self._requests])
         return ((WAITING, 0),) * 2, ((NOBODY, (), sides),) * self._masters
 
     def steps(self, state: State) -> Iterator[Step[State]]:
@@ -96,10 +96,10 @@ class Waiting:
             return
         for w, (phase, claim) in enumerate(waiters):
             if phase == HELD:
-                after = _sent(columns, w, (0, claim, LEAVES))
+                after = _with_message(columns, w, (0, claim, LEAVES))
                 yield f"{w} releases", (replaced(waiters, w, (DONE, claim)), after), ""
             elif phase == WAITING:
-                yield from self._goes(state, w)
+                yield from self._timed_steps(state, w)
         for i, column in enumerate(columns):
             if i and column == columns[i - 1]:
                 continue
@@ -108,47 +108,47 @@ class Waiting:
                     label, served = _served(column, w, listens=phase == WAITING)
                     yield label, (waiters, tuple(sorted(replaced(columns, i, served)))), ""
                 if phase == WAITING:
-                    yield from self._receives(state, i, w)
+                    yield from self._steps_at(state, i, w)
 
-    def _goes(self, state: State, w: int) -> Iterator[Step[State]]:
+    def _timed_steps(self, state: State, w: int) -> Iterator[Step[State]]:
         """Return the steps of a waiter that time may cause."""
         waiters, columns = state
         claim = waiters[w][1]
         ticket = self._ticket(columns, w)
         if self._ages and ticket.stale_at(0.0) <= 0.0 and claim % RENAMED < self._yields:
             ticket.give_back()
-            after = _sent(_stands(columns, w, ticket), w, (0, claim, STAYS))
-            label = f"{w} gives back what is too old"
+            after = _with_message(_with_ticket(columns, w, ticket), w, (0, claim, STAYS))
+            label = f"{w} gives back grants that are too old"
             yield label, (replaced(waiters, w, (WAITING, claim + 1)), tuple(sorted(after))), ""
         if self._leaves and w and claim < RENAMED:
             ticket = self._ticket(columns, w)
             ticket.start_over()
-            after = _sent(_stands(columns, w, ticket), w, (0, claim, LEAVES))
+            after = _with_message(_with_ticket(columns, w, ticket), w, (0, claim, LEAVES))
             label = f"{w} leaves the queues, and will enter them again"
             yield label, (replaced(waiters, w, (WAITING, RENAMED)), tuple(sorted(after))), ""
 
-    def _receives(self, state: State, i: int, w: int) -> Iterator[Step[State]]:
+    def _steps_at(self, state: State, i: int, w: int) -> Iterator[Step[State]]:
         waiters, columns = state
         standing, _, left, sent, replies = columns[i][2][w]
         if left and STANDINGS[standing] is not ASKED:
             ticket = self._ticket(columns, w)
             number = ticket.ask(i, 0.0)
             changed = (left - 1, (*sent, (number, waiters[w][1], 0)), replies)
-            after = _written(columns, w, ticket, i, changed)
-            yield f"{w} asks a master", (waiters, tuple(sorted(after))), ""
+            after = _with_changes(columns, w, ticket, i, changed)
+            yield f"{w} sends a request", (waiters, tuple(sorted(after))), ""
         if STANDINGS[standing] is ASKED:
             ticket = self._ticket(columns, w)
-            # As a waiter does after the master timeout, or when the connection ends.
+            # As the shipped waiter does after the master time-out, or when a connection ends.
             ticket.standings[i] = SILENT if self._ages else FAILED
-            yield from self._considers(state, i, w, ticket, replies, "gives up on an answer")
+            yield from self._after_reply(state, i, w, ticket, replies, "gives up on a reply")
         if replies:
             ticket = self._ticket(columns, w)
-            number, said = replies[0]
-            ticket.on_reply(i, number, STANDINGS[said])
-            label = f"gets {STANDINGS[said].name} to request {number}"
-            yield from self._considers(state, i, w, ticket, replies[1:], label)
+            number, standing_now = replies[0]
+            ticket.on_reply(i, number, STANDINGS[standing_now])
+            label = f"gets {STANDINGS[standing_now].name} to request {number}"
+            yield from self._after_reply(state, i, w, ticket, replies[1:], label)
 
-    def _considers(
+    def _after_reply(
         self,
         state: State,
         i: int,
@@ -157,29 +157,29 @@ class Waiting:
         replies: tuple[tuple[int, int], ...],
         label: str,
     ) -> Iterator[Step[State]]:
-        """Do what a waiter does after each reply."""
+        """Return the step of a waiter after a reply: it holds the lock, yields or waits on."""
         waiters, columns = state
         claim = waiters[w][1]
         broken = ""
         left, sent = columns[i][2][w][2:4]
         if ticket.until(TTL, factor=0.0) > 0:
-            label += ", and has the lock"
+            label += ", and holds the lock"
             if waiters[1 - w][0] == HELD:
-                broken = "P3: both waiters have the lock at once"
+                broken = "P3: both waiters hold the lock at once"
             # A holder handles no more replies.
-            won = _written(columns, w, ticket, i, (0, sent, ()))
-            after = tuple([_deaf(column, w) for column in won])
+            won = _with_changes(columns, w, ticket, i, (0, sent, ()))
+            after = tuple([_without_replies(column, w) for column in won])
             waiters = replaced(waiters, w, (HELD, claim))
         elif ticket.must_yield:
             if claim % RENAMED == self._yields:
                 return
-            label += ", and gives back what it has"
+            label += ", and gives back its grants"
             ticket.give_back()
-            after = _written(columns, w, ticket, i, (left, sent, replies))
-            after = _sent(after, w, (0, claim, STAYS))
+            after = _with_changes(columns, w, ticket, i, (left, sent, replies))
+            after = _with_message(after, w, (0, claim, STAYS))
             waiters = replaced(waiters, w, (WAITING, claim + 1))
         else:
-            after = _written(columns, w, ticket, i, (left, sent, replies))
+            after = _with_changes(columns, w, ticket, i, (left, sent, replies))
         yield f"{w} {label}", (waiters, tuple(sorted(after))), broken
 
     def _ticket(self, columns: tuple[Column, ...], w: int) -> Ticket:
@@ -190,7 +190,7 @@ class Waiting:
 
 
 def _served(column: Column, w: int, *, listens: bool) -> tuple[str, Column]:
-    """Return what a master does with the first message underway from a waiter."""
+    """Return a master's action on the first message underway from a waiter: label and column."""
     holder, queue, sides = column
     standing, number, left, sent, replies = sides[w]
     asked, claim, leaves = sent[0]
@@ -198,10 +198,10 @@ def _served(column: Column, w: int, *, listens: bool) -> tuple[str, Column]:
         label = f"a master gets the leave of {w}"
         holder, queue = _left(holder, queue, w, claim, leaves == STAYS)
     else:
-        said, holder, queue = _enqueued(holder, queue, w, claim)
-        label = f"a master answers {w}: {STANDINGS[said].name}"
+        standing_now, holder, queue = _enqueued(holder, queue, w, claim)
+        label = f"a master answers {w}: {STANDINGS[standing_now].name}"
         if listens:
-            replies = (*replies, (asked, said))
+            replies = (*replies, (asked, standing_now))
     side = (standing, number, left, sent[1:], replies)
     return label, (holder, queue, replaced(sides, w, side))
 
@@ -223,7 +223,7 @@ def _name(w: int, claim: int) -> int:
 
 
 def _place(name: int) -> int:
-    # The second waiter has come first, the first may ask before it is known; one that
+    # The second waiter came first, but the first may send its request earlier. A waiter that
     # enters again comes after both.
     return 10 * (name // 2) + 10 - name % 2
 
@@ -232,7 +232,7 @@ def _claim(w: int, claim: int) -> bytes:
     return b"%d" % (10 * w + claim)
 
 
-def _kept(master: Keys) -> tuple[int, tuple[int, ...]]:
+def _contents(master: Keys) -> tuple[int, tuple[int, ...]]:
     data = master.data
     holder = data.get(KEYS[0])
     names = range(4)
@@ -257,9 +257,9 @@ def _enqueued(
             not_after=NEVER,
         ),
     )
-    said = replies.queued(master.run(words(payload)))
-    assert said is not None
-    return NUMBER[said.standing], *_kept(master)
+    standing_now = replies.queued(master.run(words(payload)))
+    assert standing_now is not None
+    return NUMBER[standing_now.standing], *_contents(master)
 
 
 @functools.cache
@@ -269,20 +269,20 @@ def _left(
     master = _master(holder, queue)
     member = b"%d" % _name(w, claim)
     master.run(words(commands.leave(KEYS, _claim(w, claim), member, keep_place=stays)))
-    return _kept(master)
+    return _contents(master)
 
 
 # Changed columns
 
 
-def _written(
+def _with_changes(
     columns: tuple[Column, ...],
     w: int,
     ticket: Ticket,
     i: int,
     changed: tuple[int, tuple[Message, ...], tuple[tuple[int, int], ...]],
 ) -> tuple[Column, ...]:
-    """Return the columns with what is in *ticket*, and *changed* with master *i*."""
+    """Return the columns with the contents of *ticket*, and *changed* at master *i*."""
     after = []
     for j, (holder, queue, sides) in enumerate(columns):
         side = (
@@ -294,12 +294,12 @@ def _written(
     return tuple(after)
 
 
-def _stands(columns: tuple[Column, ...], w: int, ticket: Ticket) -> tuple[Column, ...]:
-    """Return the columns with what is in *ticket*."""
-    return _written(columns, w, ticket, 0, columns[0][2][w][2:])
+def _with_ticket(columns: tuple[Column, ...], w: int, ticket: Ticket) -> tuple[Column, ...]:
+    """Return the columns with the contents of *ticket*."""
+    return _with_changes(columns, w, ticket, 0, columns[0][2][w][2:])
 
 
-def _sent(columns: tuple[Column, ...], w: int, message: Message) -> tuple[Column, ...]:
+def _with_message(columns: tuple[Column, ...], w: int, message: Message) -> tuple[Column, ...]:
     after = []
     for holder, queue, sides in columns:
         standing, number, left, sent, replies = sides[w]
@@ -308,6 +308,6 @@ def _sent(columns: tuple[Column, ...], w: int, message: Message) -> tuple[Column
     return tuple(sorted(after))
 
 
-def _deaf(column: Column, w: int) -> Column:
+def _without_replies(column: Column, w: int) -> Column:
     holder, queue, sides = column
     return holder, queue, replaced(sides, w, (0, 0, 0, sides[w][3], ()))

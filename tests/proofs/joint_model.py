@@ -5,9 +5,9 @@ Runs what is shipped: `FencingCounter` over one and two keys, whose `acquire`, `
 and `extend` run their Lua scripts, and `fencing.agreed`.
 
 Models itself: the clients, which decide by any majority of the replies and raise once (the
-shipped one is `FencedAttempt`); messages, which are late or lost; and the end of a lock,
-which each of the two keys may meet on a master at any moment. The tokens of each resource
-must rise as if it were the only one.
+shipped one is `FencedAttempt`); messages, which are late or lost; and the end of a lock: each
+of its two keys may end on a master at any moment. The tokens of each resource must rise as if
+it were the only one.
 """
 
 import functools
@@ -25,7 +25,7 @@ NEW, ASKING, RAISING, HELD, EXTENDING, OVER = range(6)
 NAMES = (b"a", b"b")
 NOBODY = -1
 USED = -1
-"""Stands for a grant that came too late, or does not count any more."""
+"""Marks a grant that came too late, or does not count any more."""
 NOW = 10**15
 LEAD, LATE, TTL = 3 * NOW, 3 * NOW, 1000
 
@@ -33,7 +33,7 @@ Attempt = tuple[int, int, tuple[int, ...], int]
 """Its status, token, the highest token of each resource before it began, its raise target."""
 
 Side = tuple[int, int]
-"""The counter that a master granted to an attempt, and its answer in the present round."""
+"""The counter that a master granted to an attempt, and its reply in the present round."""
 
 Column = tuple[tuple[int, ...], tuple[int, ...], tuple[Side, ...]]
 """One master: the holder of each lock, the counters, its sides."""
@@ -41,10 +41,10 @@ Column = tuple[tuple[int, ...], tuple[int, ...], tuple[Side, ...]]
 Extend = Callable[[FencingCounter, bytes, int, int], bytes]
 
 Reply = tuple[int, tuple[int, ...], tuple[int, ...]]
-"""The reply of a master, 0 for no; the holders of the locks then, and the counters."""
+"""A master's reply, 0 for a refusal; the holders of the locks afterwards, and the counters."""
 
-Answered = tuple[str, Attempt, Reply, Side]
-"""What a master does, the attempt afterwards, the reply, and the side."""
+Served = tuple[str, Attempt, Reply, Side]
+"""The label of a master's action, the attempt afterwards, the reply, and the side."""
 
 State = tuple[tuple[Attempt, ...], tuple[Column, ...], tuple[tuple[int, ...], ...]]
 """The attempts, the masters, the tokens of each resource that were reported."""
@@ -55,9 +55,9 @@ class Joint:
     Attempts to get a fencing token for one resource or for both.
 
     Args:
-        counters: What the two counters of each master say at first.
+        counters: The two counters of each master at first.
 
-        wanted: For each attempt the numbers of the resources.
+        wanted: The numbers of the resources of each attempt.
 
         extended: Whether leases are extended once.
     """
@@ -102,12 +102,14 @@ class Joint:
             late = [f for n, f in enumerate(floor) if n in self._wanted[a] and f > token]
             broken = f"P4: {token} is extended after {late} was reported" if late else ""
             after = replaced(attempts, a, (OVER, 0, (0, 0), 0))
-            yield f"attempt {a} is extended", (after, _over(columns, a), reported), broken
+            yield f"attempt {a} is extended", (after, _cleared(columns, a), reported), broken
         if status not in (ASKING, RAISING):
             return
         for counted in set(itertools.combinations(sorted(answers), self.needed)):
-            heard = [self._rules.heard(answer, target) if target else answer for answer in counted]
-            fence = self._rules.agreed(heard, self.needed)
+            acknowledged = [
+                self._rules.acknowledged(answer, target) if target else answer for answer in counted
+            ]
+            fence = self._rules.agreed(acknowledged, self.needed)
             if fence:
                 held = (HELD, fence, (0, 0), target) if self._extended else (OVER, 0, (0, 0), 0)
                 known = tuple(
@@ -116,7 +118,7 @@ class Joint:
                 )
                 after = replaced(attempts, a, held)
                 broken = self._broken(state, a, fence)
-                yield f"attempt {a} reports {fence}", (after, _over(columns, a), known), broken
+                yield f"attempt {a} reports {fence}", (after, _cleared(columns, a), known), broken
 
     def _broken(self, state: State, a: int, fence: int) -> str:
         for n in self._wanted[a]:
@@ -131,14 +133,14 @@ class Joint:
     ) -> Iterator[Step[State]]:
         attempts, _, reported = state
         counters, sides = column[1:]
-        for what, new, reply, side in self._answers(state, a, column):
+        for command, new, reply, side in self._served(state, a, column):
             begins = new[0] == EXTENDING != attempts[a][0]
             after = (*reply[1:], replaced(sides, a, side))
-            others = _over(rest, a) if begins else rest
-            label = f"attempt {a}: a master that says {counters} {what}"
+            others = _cleared(rest, a) if begins else rest
+            label = f"attempt {a}: a master with counters {counters} {command}"
             yield label, (replaced(attempts, a, new), _among(others, after), reported), ""
 
-    def _answers(self, state: State, a: int, column: Column) -> Iterator[Answered]:
+    def _served(self, state: State, a: int, column: Column) -> Iterator[Served]:
         attempt = state[0][a]
         status, token, floor, _ = attempt
         holders, counters, sides = column
@@ -148,8 +150,8 @@ class Joint:
             free = tuple(NOBODY if n in self._wanted[a] else h for n, h in enumerate(holders))
             reply = _reply("acquire", self._wanted[a], free, counters, a, 1)
             new = (ASKING, 0, highest, 0) if status == NEW else attempt
-            heard = _known(reply, 1) if new[0] == ASKING else USED
-            yield "grants", new, reply, (heard, answer)
+            acknowledged = _known(reply, 1) if new[0] == ASKING else USED
+            yield "grants", new, reply, (acknowledged, answer)
         yield from self._raises(state, a, column)
         if status in (HELD, EXTENDING) and self._extended and not answer:
             rule = self._rules.extend
@@ -158,16 +160,18 @@ class Joint:
                 new = (EXTENDING, token, highest if status == HELD else floor, attempt[3])
                 yield "extends", new, reply, (got, 1)
 
-    def _raises(self, state: State, a: int, column: Column) -> Iterator[Answered]:
+    def _raises(self, state: State, a: int, column: Column) -> Iterator[Served]:
         status, _, floor, target = attempt = state[0][a]
         holders, counters, sides = column
         got, answer = sides[a]
         targets = {target} if target else set()
         if status == ASKING:
             answers = sorted(c[2][a][0] for c in state[1] if c[2][a][0] > 0)
-            several = set(itertools.combinations(answers, self.needed))
+            combinations = set(itertools.combinations(answers, self.needed))
             targets = {
-                max(those) for those in several if not self._rules.agreed(those, self.needed)
+                max(replies)
+                for replies in combinations
+                if not self._rules.agreed(replies, self.needed)
             }
         for value in targets:
             reply = _reply("raise", self._wanted[a], holders, counters, a, value)
@@ -183,7 +187,7 @@ def _known(reply: Reply, proposal: int) -> int:
 
 @functools.cache
 def _reply(
-    what: str,
+    command: str,
     wanted: tuple[int, ...],
     holders: tuple[int, ...],
     counters: tuple[int, ...],
@@ -205,16 +209,16 @@ def _reply(
         "acquire": lambda: counter.acquire(token, TTL, number, LATE),
         "raise": lambda: counter.raise_to(number, token),
         "extend": lambda: extend(counter, token, TTL, number),
-    }[what]()
+    }[command]()
     reply = master.run(words(payload))
-    yes = int(reply == GRANTED) if what == "extend" else reply
+    yes = int(reply == GRANTED) if command == "extend" else reply
     assert isinstance(yes, int)
     held = tuple(int(data.get(name) or NOBODY) for name in NAMES)
     return yes, held, tuple(int(data.get(key) or 0) for key in every)
 
 
-def _over(columns: tuple[Column, ...], a: int) -> tuple[Column, ...]:
-    """Forget what has no effect any more, so that fewer states differ."""
+def _cleared(columns: tuple[Column, ...], a: int) -> tuple[Column, ...]:
+    """Clear what has no effect any more, so that fewer states differ."""
     used = [USED if sides[a][0] else 0 for _, _, sides in columns]
     cleared = [
         (h, c, replaced(sides, a, (got, 0)))

@@ -4,7 +4,7 @@ A master that consists of its keys and the shipped scripts.
 Runs what is shipped: the Lua files that real masters run, by `redlock_aio.testing`, and the
 commands of its fake master, which other tests compare with real servers.
 
-Models itself: the clock, which is set and does not run, and that there are no pushes.
+Models itself: the clock, which is set and does not run. There are no pushes.
 """
 
 from collections.abc import Sequence
@@ -54,5 +54,5 @@ class Keys(KeyCommands):
 
 
 def words(payload: bytes) -> list[bytes]:
-    """Return the words of one packed command; none of ours contains a line break."""
+    """Return the words of one packed command; no command of this library has a line break."""
     return payload.split(b"\r\n")[2::2]

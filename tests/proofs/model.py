@@ -92,11 +92,11 @@ class Fencing:
     Attempts to get a fencing token.
 
     Args:
-        counters: What the masters' counters say at first; 0 is none.
+        counters: The masters' counters at first; 0 is none.
 
-        proposals: What each attempt proposes: the time, as its client knows it.
+        proposals: The proposal of each attempt: the time, as its client knows it.
 
-        copies: How often an acquire of each attempt may be delivered, once if left out.
+        copies: How often an acquire of each attempt may be delivered; once by default.
 
         forgetful: How often a master may lose all keys.
 
@@ -104,9 +104,9 @@ class Fencing:
 
         extensions: How often a lease may be extended.
 
-        lifts: How often its holder may lift the counters.
+        lifts: How often the holder may lift the counters.
 
-        until_released: Whether a lock ends only when it is released.
+        until_released: Whether a lock ends only by its release.
 
         looked_for: The properties that are checked.
     """
@@ -136,7 +136,7 @@ class Fencing:
         self._until_released = until_released
         self._looked_for = looked_for
         # The first client makes two attempts where the defect concerns both.
-        self._owners = [a if rules.fresh else max(a - 1, 0) for a in range(len(proposals))]
+        self._owners = [a if rules.new_tokens else max(a - 1, 0) for a in range(len(proposals))]
         self._extended = functools.cache(functools.partial(_extended, rules))
 
     def first(self) -> State:
@@ -158,27 +158,27 @@ class Fencing:
             rest = columns[:i] + columns[i + 1 :]
             votes, _, counter, sides = column
             if budget[0] and votes:
-                forgot = (int(not self._rules.stays_away), NOBODY, 0, sides)
+                emptied = (int(not self._rules.quarantines), NOBODY, 0, sides)
                 left = (budget[0] - 1, budget[1])
-                label = f"a master whose counter says {_text(counter)} forgets everything"
-                yield label, (attempts, _among(rest, forgot), left, highest), ""
+                label = f"a master with counter {_text(counter)} loses all keys"
+                yield label, (attempts, _among(rest, emptied), left, highest), ""
             if budget[1] and votes and not self._until_released:
-                taken = (1, NOBODY, counter % MARK + 1, sides)
+                locked = (1, NOBODY, counter % MARK + 1, sides)
                 left = (budget[0], budget[1] - 1)
-                label = f"another takes a master whose counter says {_text(counter)}"
-                yield label, (attempts, _among(rest, taken), left, highest), ""
+                label = f"another client gets a master with counter {_text(counter)}"
+                yield label, (attempts, _among(rest, locked), left, highest), ""
             for a in range(len(attempts)):
                 for what, after, everywhere, new in self._delivered(state, column, a):
                     others = rest if everywhere is None else _each(rest, a, everywhere)
                     changed = replaced(attempts, a, new)
-                    label = f"attempt {a}: a master that says {_text(counter)} {what}"
+                    label = f"attempt {a}: a master with counter {_text(counter)} {what}"
                     yield label, (changed, _among(others, after), budget, highest), ""
 
     def _final(self, attempt: Attempt) -> bool:
         done = attempt[4] == self._extensions and not self._until_released
         return attempt[0] == OVER or (attempt[0] == HELD and done)
 
-    # What clients decide.
+    # The decisions of clients.
 
     def _decided(self, state: State, a: int) -> Iterator[Step[State]]:
         attempts, columns, budget, highest = state
@@ -208,7 +208,7 @@ class Fencing:
     def _outcome(
         self, attempt: Attempt, columns: tuple[Column, ...], a: int
     ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return the tokens that may be found agreed on by now, and to what to raise otherwise."""
+        """Return the tokens that a majority may agree on by now, and else the raise targets."""
         raising = attempt[0] == RAISING
         answers = sorted([c[3][a][1 + raising] for c in columns if c[3][a][1 + raising]])
         if len(answers) < self.needed:
@@ -223,9 +223,9 @@ class Fencing:
         held = [b for b, other in enumerate(attempts) if other[0] in (HELD, EXTENDING, LIFTING)]
         floor, alone = attempts[a][2], self._until_released
         broken = {
-            "P1": token <= floor and f"{token} is reported by one that began after {floor} was",
+            "P1": token <= floor and f"{token} is reported, by an attempt begun after {floor} was",
             "P2": token in [attempts[b][1] for b in held] and f"{token} is reported twice",
-            "P3": alone and bool(held) and f"attempts {held[0]} and {a} have the lock at once",
+            "P3": alone and bool(held) and f"attempts {held[0]} and {a} hold the lock at once",
             "P5": alone and token <= highest and f"{token} is reported after {highest}",
         }
         return next((f"{p}: {what}" for p in self._looked_for if (what := broken.get(p))), "")
@@ -233,7 +233,7 @@ class Fencing:
     def _settled(
         self, attempts: tuple[Attempt, ...], columns: tuple[Column, ...], a: int
     ) -> tuple[tuple[Attempt, ...], tuple[Column, ...]]:
-        """Forget what has no effect any more, so that fewer states differ."""
+        """Clear what has no effect any more, so that fewer states differ."""
         sides = _each(columns, a, lambda side: (side[0], 0, 0, side[3]))
         if not self._final(attempts[a]) or attempts[a][3]:
             return attempts, tuple(sorted(sides))
@@ -242,23 +242,23 @@ class Fencing:
             sides = tuple([(v, NOBODY if h == owner else h, c, s) for v, h, c, s in sides])
         return attempts, tuple(sorted(sides))
 
-    # What masters do.
+    # The actions of masters.
 
     def _delivered(self, state: State, column: Column, a: int) -> Iterator[Delivery]:
         votes, holder, counter, sides = column
         attempt = state[0][a]
         status, _, _, raises, extensions, _ = attempt
-        left, _, _, leaving = sides[a]
+        left, _, _, releasing = sides[a]
         if votes and status == NEW and self._may_begin(state[0], a):
             new: Attempt = (ASKING, 0, state[3], (), 0, (0,))
-            fresh = (self._copies[a], 0, 0, 0)
-            begun = (votes, holder, counter, replaced(sides, a, fresh))
+            new_side = (self._copies[a], 0, 0, 0)
+            begun = (votes, holder, counter, replaced(sides, a, new_side))
             for what, after, _, _ in self._granted(begun, a, new):
-                yield what, after, lambda _: fresh, new
+                yield what, after, lambda _: new_side, new
         elif votes and left:
             yield from self._granted(column, a, attempt)
         if holder == self._owners[a]:
-            if leaving:
+            if releasing:
                 yield "releases", _side(column, a, (left, 0, 0, 0), NOBODY), None, attempt
             if status in (ASKING, RAISING):
                 yield from self._raises(state, column, a)
@@ -274,15 +274,15 @@ class Fencing:
         _, holder, counter, sides = column
         attempt = state[0][a]
         status, _, floor, raises, _, lifts = attempt
-        left, _, answer, leaving = sides[a]
+        left, _, answer, releasing = sides[a]
         for target in self._outcome(attempt, state[1], a)[1]:
-            said, now = _raised(counter, target)
+            reply, now = _raised(counter, target)
             new: Attempt = (RAISING, 0, floor, (*raises, target), 0, lifts)
-            after = _side(column, a, (left, 0, said, leaving), holder, now)
+            after = _side(column, a, (left, 0, reply, releasing), holder, now)
             yield f"is raised to {target}", after, lambda s: (s[0], 0, 0, s[3]), new
         if status == RAISING and not answer:
-            said, now = _raised(counter, raises[-1])
-            after = _side(column, a, (left, 0, said, leaving), holder, now)
+            reply, now = _raised(counter, raises[-1])
+            after = _side(column, a, (left, 0, reply, releasing), holder, now)
             yield f"is raised to {raises[-1]}", after, None, attempt
 
     def _may_begin(self, attempts: tuple[Attempt, ...], a: int) -> bool:
@@ -296,40 +296,41 @@ class Fencing:
 
     def _granted(self, column: Column, a: int, attempt: Attempt) -> Iterator[Delivery]:
         votes, holder, counter, sides = column
-        left, got, answer, leaving = sides[a]
+        left, got, answer, releasing = sides[a]
         owner, proposal = self._owners[a], self._proposals[a]
         before = {holder} if self._until_released else {holder, NOBODY}
-        for keeper in before:
-            said, new_holder, value = _acquired(keeper, counter, owner, proposal)
-            if not said:
+        for previous in before:
+            reply, new_holder, value = _acquired(previous, counter, owner, proposal)
+            if not reply:
                 continue
             if self._final(attempt) and not attempt[3] and self._owners.count(owner) == 1:
                 new_holder = NOBODY if not self._until_released else new_holder
-            heard = {said, got} if got else {said}  # of two answers either may come first
-            for known in heard if attempt[0] == ASKING else {0}:
-                side = (left - 1, known, answer, leaving)
+            # Of two replies either may arrive first.
+            replies = {reply, got} if got else {reply}
+            for known in replies if attempt[0] == ASKING else {0}:
+                side = (left - 1, known, answer, releasing)
                 after = (votes, new_holder, value, replaced(sides, a, side))
-                yield f"grants, and says {value}", after, None, attempt
+                yield f"grants, with counter {value}", after, None, attempt
 
     def _extends(self, state: State, column: Column, a: int) -> Iterator[Delivery]:
         votes, holder, counter, sides = column
         attempt = state[0][a]
         status, fence, _, raises, extensions, lifts = attempt
-        left, got, answer, leaving = sides[a]
+        left, got, answer, releasing = sides[a]
         owner = self._owners[a]
         # After an extension or a lift the lock is restored where it is free; that never counts.
-        keeper = holder if self._until_released else NOBODY
+        previous = holder if self._until_released else NOBODY
         for ceiling in {0, lifts[0]} if extensions else {lifts[0]} if lifts[0] else ():
-            reply, now_holder, value = _restored(keeper, counter, owner, fence, ceiling)
+            reply, now_holder, value = _restored(previous, counter, owner, fence, ceiling)
             if reply and (now_holder, value) != (holder, counter):
                 after = _side(column, a, sides[a], now_holder, value)
-                yield f"sets it again, up to {ceiling}", after, None, attempt
+                yield f"restores the lock, up to {ceiling}", after, None, attempt
         if answer and status != LIFTING:
             return
         reply, now_holder, value = self._extended(holder, counter, owner, fence)
         if reply:
-            after = _side(column, a, (left, got, 1, leaving), now_holder, value)
-            if not votes and not self._rules.counts_the_away:
+            after = _side(column, a, (left, got, 1, releasing), now_holder, value)
+            if not votes and not self._rules.counts_quarantined:
                 away = _side(column, a, sides[a], now_holder, value)
                 yield "extends, and does not count", away, None, attempt
             elif status == EXTENDING:
@@ -342,13 +343,13 @@ class Fencing:
         votes, holder, counter, sides = column
         attempt = state[0][a]
         status, fence, _, raises, extensions, lifts = attempt
-        left, got, answer, leaving = sides[a]
+        left, got, answer, releasing = sides[a]
         asked = lifts[1:]
         targets = {c[2] % MARK for c in state[1]} if len(asked) < self._lifts else set()
         for ceiling in {target for target in targets if target > fence} | set(asked):
             reply, _, value = _lifted(self._rules, holder, counter, self._owners[a], fence, ceiling)
             counts = reply and votes
-            after = _side(column, a, (left, got, 1, leaving), holder, value)
+            after = _side(column, a, (left, got, 1, releasing), holder, value)
             if status == LIFTING and ceiling == asked[-1] and counts and not answer:
                 yield f"is lifted to {ceiling}", after, None, attempt
             elif ceiling in asked:
@@ -365,7 +366,7 @@ class Fencing:
 
 
 def _text(counter: int) -> str:
-    """Return a counter for people."""
+    """Return a counter as text for a label."""
     mark, value = divmod(counter, MARK)
     return f"{value} by the holder of {mark}" if mark else str(value)
 
@@ -399,9 +400,9 @@ def _acquired(holder: int, counter: int, owner: int, proposal: int) -> tuple[int
 
 @functools.cache
 def _raised(counter: int, target: int) -> tuple[int, int]:
-    said, _, value = _ran(_master(1, counter), COUNTER.raise_to(target, b"1"))
-    assert isinstance(said, int)
-    return said, value
+    reply, _, value = _ran(_master(1, counter), COUNTER.raise_to(target, b"1"))
+    assert isinstance(reply, int)
+    return reply, value
 
 
 def _extended(
@@ -437,12 +438,12 @@ def _outcomes(
     """Return the tokens that a client may agree on, and the counters that it may raise to."""
     tokens, targets = set(), set()
     for counted in set(itertools.combinations(answers, needed)):
-        said = [rules.heard(answer, asked) if asked else answer for answer in counted]
-        token = rules.agreed(said, needed)
+        reply = [rules.replies(answer, asked) if asked else answer for answer in counted]
+        token = rules.agreed(reply, needed)
         if token:
             tokens.add(token)
         else:
-            targets.add(max(said))
+            targets.add(max(reply))
     return tuple(sorted(tokens)), tuple(sorted(targets))
 
 

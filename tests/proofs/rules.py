@@ -1,8 +1,8 @@
 """
-The shipped rules that the proofs run, and the wrong ones that the proofs must catch.
+The shipped rules that the proofs run, and the defects that the proofs must find.
 
-A defect is the set of shipped rules with one of them replaced. Each was a defect of
-a sketch, or is one of another library.
+A defect is the set of shipped rules with one of them replaced. Each was in an early
+design of this library, or is in another library.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,12 +17,13 @@ from redlock_aio._rules.fair_ticket import UNASKED, Standing, Ticket
 @dataclass(frozen=True)
 class Rules:
     """
-    What a client goes by.
+    The rules by which clients and masters decide.
 
     Attributes:
-        agreed: Which token the counters amount to that a majority says.
+        agreed: Returns the token that follows from the counters of a majority; 0 for none.
 
-        heard: What a master is taken to have said, when it was asked for a value.
+        acknowledged: Returns the counter that a master acknowledged, from its reply and the
+            value to which it was to be raised.
 
         extend: Returns the command that extends a lock.
 
@@ -31,24 +32,24 @@ class Rules:
         lifts_a_majority: Whether a majority must have been lifted before a master
             that has lost the lock may count again.
 
-        ticket: Which answers of a waiter's masters count.
+        ticket: The class that decides which replies to a fair waiter count.
 
-        stays_away: Whether a master that has forgotten everything grants nothing.
+        quarantines: Whether a master that has lost its keys grants nothing.
 
-        counts_the_away: Whether such a master counts for an extension all the same.
+        counts_quarantined: Whether a quarantined master counts for an extension.
 
-        fresh: Whether each attempt has a token of its own.
+        new_tokens: Whether each attempt has a token of its own.
     """
 
     agreed: Callable[[Sequence[int], int], int] = fencing.agreed
-    heard: Callable[[int, int], int] = lambda said, _asked: said
+    acknowledged: Callable[[int, int], int] = lambda reply, _value: reply
     extend: Callable[[FencingCounter, bytes, int, int], bytes] = FencingCounter.extend
     lift: Callable[[FencingCounter, bytes, int, int], bytes] = FencingCounter.lift
     lifts_a_majority: bool = True
     ticket: type[Ticket] = Ticket
-    stays_away: bool = True
-    counts_the_away: bool = False
-    fresh: bool = True
+    quarantines: bool = True
+    counts_quarantined: bool = False
+    new_tokens: bool = True
 
 
 def _at_least(counters: Sequence[int], needed: int) -> int:
@@ -64,14 +65,14 @@ def _lifts_any(counter: FencingCounter, token: bytes, fence: int, ceiling: int) 
 
 
 class CountsAfterYield(Ticket):
-    """A ticket that takes every answer for one to the last question."""
+    """A ticket that counts each reply as one to the last request."""
 
     __slots__ = ()
 
     def on_reply(
         self,
         master: int,
-        number: int,  # noqa: ARG002 - that is the defect
+        number: int,  # noqa: ARG002 - the defect: the number is not compared
         standing: Standing,
         counter: int = 0,
         done: float = 0.0,
@@ -80,7 +81,7 @@ class CountsAfterYield(Ticket):
 
 
 class CountsAfterLeaving(Ticket):
-    """A ticket that goes on counting questions from before its waiter has left the queues."""
+    """A ticket that still counts replies to requests sent before its waiter left the queues."""
 
     __slots__ = ()
 
@@ -90,32 +91,32 @@ class CountsAfterLeaving(Ticket):
 
 SHIPPED = Rules()
 
-INEXACT_ACKS = replace(SHIPPED, heard=lambda said, asked: said and asked)
-"""Who keeps the lock and is told a value has acknowledged it, whatever it says."""
+INEXACT_ACKS = replace(SHIPPED, acknowledged=lambda reply, value: reply and value)
+"""A master that still has the lock counts as raised to the requested value, whatever its reply."""
 
 AT_LEAST = replace(SHIPPED, agreed=_at_least)
-"""The token is what a majority's counters have reached."""
+"""The token is the highest value that a majority's counters have reached or passed."""
 
 VALUE_ONLY = replace(SHIPPED, extend=_value_only)
-"""An extension counts a master that has our value, whatever its counter says."""
+"""An extension counts each master that has the holder's value, whatever its counter is."""
 
 LIFTS_ANY = replace(SHIPPED, lift=_lifts_any)
-"""The holder's mark is put on any counter, also of a master that somebody else has had since."""
+"""A lift marks any counter, also on a master where another client has had the lock since."""
 
 LIFTS_ONE = replace(SHIPPED, lifts_a_majority=False)
-"""One master that was lifted is enough for the others to count again."""
+"""After one master was lifted, the others may count again."""
 
-NO_QUARANTINE = replace(SHIPPED, stays_away=False)
-"""A master that has forgotten everything grants again at once."""
+NO_QUARANTINE = replace(SHIPPED, quarantines=False)
+"""A master that has lost its keys grants again at once."""
 
-COUNTS_THE_AWAY = replace(SHIPPED, counts_the_away=True)
-"""Such a master counts for extensions, after it was told of the lock again."""
+COUNTS_QUARANTINED = replace(SHIPPED, counts_quarantined=True)
+"""A quarantined master counts for extensions after the lock was restored on it."""
 
-REUSED_TOKEN = replace(SHIPPED, fresh=False)
-"""A client's second attempt has the token of the first."""
+REUSED_TOKEN = replace(SHIPPED, new_tokens=False)
+"""The second attempt of a client has the token of its first."""
 
 COUNTED_AFTER_YIELD = replace(SHIPPED, ticket=CountsAfterYield)
-"""An answer counts that was given before the grant was given back."""
+"""A reply counts that was sent before the grant was given back."""
 
 COUNTED_AFTER_LEAVING = replace(SHIPPED, ticket=CountsAfterLeaving)
-"""An answer counts that was given before its waiter has left the queues."""
+"""A reply counts that was sent before the waiter left the queues."""

@@ -14,7 +14,7 @@ S = TypeVar("S", bound=Hashable)
 T = TypeVar("T")
 
 Step = tuple[str, S, str]
-"""What happens, the state afterwards, and the property that is broken, empty if none is."""
+"""The label of the step, the state afterwards, and the broken property; empty if none is."""
 
 
 class Model(Protocol[S]):
@@ -33,7 +33,7 @@ class Found(Generic[S]):
     The result of a search.
 
     Attributes:
-        states: How many were searched.
+        states: The number of states that were searched.
 
         broken: The property that is broken; empty if none is in the searched states.
 

@@ -1,8 +1,8 @@
 """
 All interleavings of a few acquisitions: no property is broken, and each defect is found.
 
-`model` and `fair_model` say what they run and what they model. These tests say how far the
-search goes: far enough for each defect that the rules prevent.
+`model` and `fair_model` name what they run and what they model. These tests set how far the
+search goes: far enough to find each defect that the rules prevent.
 """
 
 from collections.abc import Callable
@@ -17,11 +17,11 @@ from .rules import SHIPPED, Rules
 from .search import search
 
 MOST = 200_000
-"""How many states are searched, which takes some seconds; most settings have fewer."""
+"""The limit of searched states, which take some seconds; most settings have fewer."""
 
 pytestmark = [pytest.mark.promise("S7"), pytest.mark.timeout(600)]
 
-# Three masters or five; the attempts' proposals; and how many states there must be at least.
+# The masters' counters and the attempts' proposals, and the least number of states.
 SETTINGS: dict[str, tuple[Fencing, int]] = {
     "equal counters": (Fencing((1, 1, 1), (1, 1)), 400),
     "counters that differ": (Fencing((1, 2, 3), (2, 2)), 3_000),
@@ -29,21 +29,24 @@ SETTINGS: dict[str, tuple[Fencing, int]] = {
     "three attempts": (Fencing((1, 1, 1), (1, 1, 1)), 180_000),
     "three attempts, clocks that differ": (Fencing((1, 1, 1), (4, 4, 3)), 190_000),
     "duplicates": (Fencing((1, 1, 1), (1, 1), copies=(2, 1)), 35_000),
-    "others": (Fencing((1, 1, 1), (1, 1), others=2), 20_000),
+    "other clients": (Fencing((1, 1, 1), (1, 1), others=2), 20_000),
     "two extensions": (Fencing((1, 1, 1), (1, 1), extensions=2), 12_000),
     "extensions, duplicates": (Fencing((1, 1, 1), (1, 1), copies=(2, 1), extensions=1), 170_000),
-    "a master forgets": (Fencing((5, 5, 5), (1, 1), forgetful=1), 1_500),
-    "a master forgets, is healed": (Fencing((5, 5, 5), (1, 1), forgetful=1, extensions=2), 9_000),
+    "a master loses its keys": (Fencing((5, 5, 5), (1, 1), forgetful=1), 1_500),
+    "a master loses its keys and is restored": (
+        Fencing((5, 5, 5), (1, 1), forgetful=1, extensions=2),
+        9_000,
+    ),
     "lifts": (Fencing((1, 1, 1), (1, 1), extensions=1, lifts=2), 15_000),
     "lifts, and an extension more": (Fencing((1, 1, 1), (1, 1), extensions=2, lifts=1), MOST),
-    "lifts, others": (Fencing((1, 1, 1), (1, 1), extensions=1, lifts=1, others=1), 100_000),
+    "lifts, other clients": (Fencing((1, 1, 1), (1, 1), extensions=1, lifts=1, others=1), 100_000),
     "lifts, duplicates": (
         Fencing((1, 1, 1), (1, 1), extensions=1, lifts=1, copies=(2, 1)),
         MOST,
     ),
     "lifts, counters that differ": (Fencing((1, 2, 3), (2, 2), extensions=1, lifts=1), 40_000),
     "lifts, clocks that differ": (Fencing((1, 2, 3), (4, 2), extensions=1, lifts=1), 30_000),
-    "lifts, a master forgets": (
+    "lifts, a master loses its keys": (
         Fencing((5, 5, 5), (1, 1), forgetful=1, extensions=1, lifts=1),
         40_000,
     ),
@@ -51,8 +54,8 @@ SETTINGS: dict[str, tuple[Fencing, int]] = {
     "five masters": (Fencing((1, 1, 1, 2, 2), (1, 1)), 80_000),
     "five masters, clocks that differ": (Fencing((1, 1, 2, 2, 3), (4, 2)), 50_000),
     "five masters, extensions": (Fencing((1, 1, 1, 1, 1), (1, 1), extensions=1), 50_000),
-    "one of five masters forgets": (Fencing((5, 5, 5, 5, 1), (1, 1), forgetful=1), MOST),
-    "two of five masters forget": (Fencing((5, 5, 5, 5, 5), (1, 1), forgetful=2), 40_000),
+    "one of five masters loses its keys": (Fencing((5, 5, 5, 5, 1), (1, 1), forgetful=1), MOST),
+    "two of five masters lose their keys": (Fencing((5, 5, 5, 5, 5), (1, 1), forgetful=2), 40_000),
 }
 
 
@@ -68,7 +71,7 @@ LONG = 8_000
     ],
 )
 def test_tokens_rise_in_all_interleavings(name: str) -> None:
-    """Also if leases end at any moment, so that several are held at once."""
+    """Search models in which locks may end at any moment, so that several leases are held."""
     model, least = SETTINGS[name]
     found = search(model, MOST)
     assert not found.broken, str(found)
@@ -85,7 +88,7 @@ EXCLUDING = {
 
 @pytest.mark.promise("S1")
 def test_leases_exclude_each_other_where_locks_are_restored() -> None:
-    """On masters that failed attempts have released, and whose counters they have raised."""
+    """Search a model in which failed attempts release masters whose counters they raised."""
     model = Fencing((1, 1, 1), (1, 1, 1), extensions=1, lifts=1, until_released=True)
     found = search(model, MOST)
     assert not found.broken, str(found)
@@ -96,7 +99,7 @@ def test_leases_exclude_each_other_where_locks_are_restored() -> None:
 @pytest.mark.promise("S1")
 @pytest.mark.parametrize("name", EXCLUDING)
 def test_leases_exclude_each_other_where_locks_end_by_release(name: str) -> None:
-    """And their tokens rise."""
+    """Search models in which locks end only by release; the tokens must rise as well."""
     counters, proposals, forgetful, least = EXCLUDING[name]
     model = Fencing(counters, proposals, forgetful=forgetful, until_released=True)
     found = search(model, MOST)
@@ -110,7 +113,7 @@ Setting = Callable[[Rules, tuple[str, ...]], Fencing]
 
 
 def setting(counters: Counters, proposals: Counters, **options: Any) -> Setting:
-    """Return a function of the rules and the properties that makes a model."""
+    """Return a function that makes a model from the rules and the properties to check."""
     return lambda rules, looked_for: Fencing(
         counters, proposals, rules, looked_for=looked_for, **options
     )
@@ -120,7 +123,7 @@ THREE = setting((1, 1, 1), (1, 1))
 EXTENDED = setting((1, 1, 1), (1, 1), extensions=1)
 FORGOTTEN = setting((5, 5, 5), (1, 1), forgetful=1)
 LIFTED = setting((1, 1, 1), (1, 1), extensions=1, lifts=1)
-HEALED = setting((5, 5, 5), (1, 1), forgetful=1, extensions=2)
+RESTORED = setting((5, 5, 5), (1, 1), forgetful=1, extensions=2)
 RELEASED = setting((1, 1, 1), (1, 1, 1), until_released=True)
 BOTH = setting((1, 1, 1), (1, 1), forgetful=1, until_released=True)
 
@@ -133,11 +136,11 @@ DEFECTS = {
     "no quarantine, tokens": (rules.NO_QUARANTINE, FORGOTTEN, "P1"),
     "no quarantine, the same token": (rules.NO_QUARANTINE, FORGOTTEN, "P2"),
     "no quarantine, leases": (rules.NO_QUARANTINE, BOTH, "P3"),
-    "a quarantined master extends": (rules.COUNTS_THE_AWAY, HEALED, "P4"),
+    "a quarantined master extends": (rules.COUNTS_QUARANTINED, RESTORED, "P4"),
     "reused token, tokens": (rules.REUSED_TOKEN, THREE, "P1"),
     "reused token, leases": (rules.REUSED_TOKEN, RELEASED, "P3"),
 }
-"""The wrong rules, a setting that shows it, and the property that is broken."""
+"""The defect, a setting that shows it, and the property that is broken."""
 
 
 @pytest.mark.parametrize(
@@ -157,16 +160,17 @@ def test_a_defect_is_found_and_nothing_without_it(
     record_property("path", str(found))
     assert found.broken.startswith(breaks), f"{name}: {found}"
     assert found.path
-    without = search(make(SHIPPED, PROPERTIES), 2 * MOST)  # the largest has a few more than MOST
+    # The largest of these settings has a few more than `MOST` states.
+    without = search(make(SHIPPED, PROPERTIES), 2 * MOST)
     assert without.complete
     assert not without.broken, str(without)
 
 
 @pytest.mark.promise("S1")
-@pytest.mark.parametrize(("questions", "most"), [((1, 1), MOST), ((2, 1), 80_000)])
+@pytest.mark.parametrize(("requests", "most"), [((1, 1), MOST), ((2, 1), 80_000)])
 @pytest.mark.full
-def test_one_of_two_waiters_holds_the_lock_at_a_time(questions: tuple[int, int], most: int) -> None:
-    found = search(Waiting(3, questions=questions), most)
+def test_one_of_two_waiters_holds_the_lock_at_a_time(requests: tuple[int, int], most: int) -> None:
+    found = search(Waiting(3, requests=requests), most)
     assert not found.broken, str(found)
     assert found.states >= 50_000
 
@@ -175,13 +179,13 @@ def test_one_of_two_waiters_holds_the_lock_at_a_time(questions: tuple[int, int],
 def test_a_reply_that_is_counted_after_a_yield_is_found() -> None:
     found = search(Waiting(3, rules.COUNTED_AFTER_YIELD), MOST)
     assert found.broken.startswith("P3"), str(found)
-    assert any("gives back what it has" in step for step in found.path)
+    assert any("gives back its grants" in step for step in found.path)
 
 
 @pytest.mark.promise("S1")
 @pytest.mark.parametrize("leaves", [False, True])
 @pytest.mark.full
-def test_one_waiter_holds_it_though_grants_age_or_one_enters_again(*, leaves: bool) -> None:
+def test_one_waiter_holds_the_lock_though_grants_age_or_one_enters_again(*, leaves: bool) -> None:
     found = search(Waiting(3, ages=not leaves, leaves=leaves), 80_000)
     assert not found.broken, str(found)
     assert found.states >= 50_000

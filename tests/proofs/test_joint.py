@@ -1,4 +1,4 @@
-"""Tokens of one resource and of two in all interleavings of a few attempts; see `joint_model`."""
+"""All interleavings of attempts for one resource and for two: tokens rise; see `joint_model`."""
 
 from dataclasses import replace
 
