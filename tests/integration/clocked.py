@@ -1,4 +1,4 @@
-"""Servers whose clock a test can set, by a library that is preloaded into them."""
+"""Servers whose clock a test can set, by a library that is preloaded into their processes."""
 
 import os
 import shutil
@@ -18,11 +18,11 @@ from .servers import binary_of, quiet_port
 
 SOURCE = Path(__file__).with_name("clock_shim.c")
 PRECISION = 0.5
-"""Seconds that may pass while the time is asked, on a busy machine."""
+"""Seconds that a request for the time may take on a busy machine."""
 
 
 def compiled(folder: Path) -> Path:
-    """Compile the library, or skip the test where that can't be done."""
+    """Compile the library, or skip the test where there is no compiler."""
     if sys.platform != "linux":
         pytest.skip("only on Linux a library can be preloaded like this")
     compiler = shutil.which("cc") or shutil.which("gcc")
@@ -49,9 +49,9 @@ class ClockedMaster(EmbeddedMaster):
     One real server, and its clock.
 
     Args:
-        library: What is preloaded.
+        library: The path of the library to preload.
 
-        folder: For its files; it is the caller's.
+        folder: The folder for its files; the caller removes it.
     """
 
     def __init__(self, kind: str, library: Path, folder: Path) -> None:
@@ -69,14 +69,14 @@ class ClockedMaster(EmbeddedMaster):
         self.port = quiet_port()
 
     def set_clock(self, ahead: float) -> None:
-        """Let its clock be so many seconds *ahead* of ours; return when it is."""
+        """Set its clock to *ahead* seconds after this process's; return when it has that time."""
         self._write(ahead)
         ends = time.monotonic() + 5
         while abs(self.ahead - ahead) > PRECISION:
             assert time.monotonic() < ends, "its clock can't be set"
 
     def _write(self, ahead: float) -> None:
-        # In place: nobody may find the file empty.
+        # Written in place: a server must not find the file empty.
         file = os.open(self._offset, os.O_WRONLY)
         try:
             os.pwrite(file, struct.pack("=q", round(ahead * 1_000_000)), 0)
@@ -85,7 +85,7 @@ class ClockedMaster(EmbeddedMaster):
 
     @property
     def ahead(self) -> float:
-        """How many seconds its clock is ahead of ours."""
+        """The seconds by which its clock is ahead of this process's."""
         before = time.time()
         seconds, rest = call(self, "TIME")
         return int(seconds) + int(rest) / 1_000_000 - (before + time.time()) / 2

@@ -1,5 +1,5 @@
 """
-Five real masters for each test, of each kind of server that is there.
+Five real masters for each test, of each kind of server that is installed.
 
 ``REDLOCK_AIO_CONTAINERS=required`` lets tests in containers fail instead of
 being skipped where no Docker engine answers.
@@ -23,41 +23,41 @@ from .servers import Sets, repaired
 
 @pytest.fixture(scope="session")
 def sets() -> Iterator[Sets]:
-    """All servers of the session."""
+    """Return the servers of the whole session."""
     with contextlib.ExitStack() as stack:
         yield Sets(stack)
 
 
 @pytest.fixture(scope="session", params=["valkey", pytest.param("redis", marks=pytest.mark.full)])
 def kind(request: pytest.FixtureRequest) -> str:
-    """Which server the masters are."""
+    """Return the kind of the masters' server."""
     return str(request.param)
 
 
 @pytest.fixture
 def masters(sets: Sets, kind: str) -> Iterator[list[RealMaster]]:
-    """Five independent masters, running and empty."""
+    """Return five independent masters, running and empty."""
     with repaired(sets[kind]) as masters:
         yield masters
 
 
 @pytest.fixture
 async def redlock(masters: list[RealMaster]) -> AsyncIterator[Redlock]:
-    """A manager that is connected to all of them."""
+    """Open a manager that is connected to all masters."""
     async with connected(masters) as redlock:
         yield redlock
 
 
 @pytest.fixture
 async def other(masters: list[RealMaster]) -> AsyncIterator[Redlock]:
-    """Another program's manager."""
+    """Open a second manager, as another program has it."""
     async with connected(masters) as redlock:
         yield redlock
 
 
 @pytest.fixture
 def quick_unsubscribe(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Unsubscribe 0.2 s after the last waiter has left, not a second, which many tests wait for."""
+    """Unsubscribe 0.2 s after the last waiter has left, not 1 s: many tests wait for it."""
     monkeypatch.setattr(fair_queue, "IDLE", 0.2)
 
 
@@ -71,7 +71,7 @@ def rare_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 async def nothing_is_left() -> AsyncIterator[None]:
-    """No task outlives a test, and nothing is reported to the loop's exception handler."""
+    """Check that no task outlives a test, and that the event loop reports no exception."""
     reported: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
     before = asyncio.all_tasks()

@@ -17,7 +17,7 @@ from redlock_aio._protocol.primitives import Mutex
 
 TIMEOUT = 1_500
 """
-A master timeout, in ms, that a healthy master on a busy machine keeps to.
+A master time-out, in ms, within which a healthy master on a busy machine replies.
 
 A test with one attempt needs all its healthy masters to answer within it. Tests in which hung
 masters cost their timeout pass a smaller one.
@@ -32,7 +32,7 @@ the fixture `rare_heartbeats`.
 """
 
 SELDOM = Retry(min_delay=20_000, max_delay=20_000)
-"""A waiter that retries so seldom and is soon done was notified."""
+"""A waiter with this policy that acquires soon was notified; it retries only every 20 s."""
 
 KINDS: list[dict[str, Any]] = [
     {}, {"fencing": True}, {"fair": True}, {"fair": True, "fencing": True},
@@ -57,7 +57,7 @@ class RealMaster(Protocol):
 
 
 class Reachable(Protocol):
-    """A server, or a proxy before it."""
+    """A server, or a proxy in front of it."""
 
     @property
     def url(self) -> str: ...
@@ -80,7 +80,7 @@ def values(masters: Iterable[RealMaster], key: str) -> list[str | None]:
 
 
 def pttls(masters: Iterable[RealMaster], key: str) -> list[int]:
-    """Return the ttl of *key* on each master, in ms; -1 without an end, -2 without the key."""
+    """Return the ttl of *key* on each master, in ms; -1 for no ttl, -2 for no key."""
     return [call(master, "PTTL", key) for master in masters]
 
 
@@ -98,20 +98,20 @@ def put(masters: Iterable[RealMaster], key: str, ttl: int | None = None) -> None
 async def until(
     condition: Callable[[], bool | Awaitable[bool]], within: float = 8.0, what: str = ""
 ) -> None:
-    """Wait until *condition* holds, and fail if it does not do so *within* these seconds."""
+    """Wait until *condition* holds; fail if it does not hold *within* these seconds."""
     ends = time.monotonic() + within
     while True:
-        met = condition()
-        if inspect.isawaitable(met):
-            met = await met
-        if met:
+        holds = condition()
+        if inspect.isawaitable(holds):
+            holds = await holds
+        if holds:
             return
         assert time.monotonic() < ends, f"not in {within} s: {what or inspect.getsource(condition)}"
         await asyncio.sleep(0.005)
 
 
 def up(redlock: Redlock) -> int:
-    """Return how many masters are connected."""
+    """Return the number of connected masters."""
     return sum(master.up for master in redlock.statistics().masters)
 
 
@@ -127,7 +127,7 @@ def line(redlock: Redlock, name: str = "r") -> LocalQueue:
 
 
 def listens(redlock: Redlock, name: str = "r") -> bool:
-    """Return whether a plain waiter for *name* has subscribed to its key on all masters."""
+    """Return whether a plain waiter for *name* is subscribed to its key on all masters."""
     watch = line(redlock, name).watcher
     return isinstance(watch, Watch) and watch.complete
 
@@ -152,12 +152,12 @@ def leftovers(masters: Iterable[RealMaster]) -> list[str]:
 
 
 async def nothing_is_left(masters: Iterable[RealMaster], within: float = 20.0) -> None:
-    """Wait until no lock, queue or channel is left; keys that expire must not be waited for."""
+    """Wait until no lock, queue or channel is left; fail if one is left until it expires."""
     await until(lambda: not leftovers(masters), within, "nothing is left")
 
 
-async def heard(redlock: Redlock) -> None:
-    """Wait until the masters have replied to all that was sent so far."""
+async def replied(redlock: Redlock) -> None:
+    """Wait until the masters have replied to all requests sent so far."""
     redlock._opener.session().masters.flush()
     answers = [answer for master in redlock._opener.session().links if (answer := master.drained())]
     async with asyncio.timeout(5):
@@ -167,20 +167,20 @@ async def heard(redlock: Redlock) -> None:
 async def subscribed(
     redlock: Redlock, masters: Iterable[RealMaster], *, fair: bool = False, number: int = 1
 ) -> None:
-    """Wait until the masters will notify the waiter for `r`, or as many in its fair queue."""
+    """Wait until the masters will notify the waiter for ``r``, or *number* fair waiters."""
     if fair:
         await until(lambda: min(queued(masters)) >= number)
     else:
         await until(lambda: listens(redlock))
-    for _ in range(2):  # the reply to the first request brings about the subscription
-        await heard(redlock)
+    for _ in range(2):  # the reply to the first request triggers the subscription
+        await replied(redlock)
 
 
 @contextlib.asynccontextmanager
 async def waiting(
     redlock: Redlock, name: str = "r", **options: Any
 ) -> AsyncIterator[asyncio.Task[Lease]]:
-    """Run a waiter that retries only if it is notified; end it, and the lease that it gets."""
+    """Run a waiter that retries only if it is notified; at the end, cancel or release it."""
     options.setdefault("retry", SELDOM)
     task = asyncio.create_task(redlock.lock(name, **options).acquire())
     try:
@@ -210,7 +210,7 @@ class Stopwatch:
 async def connected(masters: Iterable[Reachable], **options: Any) -> AsyncIterator[Redlock]:
     """Open a manager that is connected to all *masters*, with a timeout for busy machines."""
     options.setdefault("master_timeout", TIMEOUT)
-    options.setdefault("restart_guard", "off")  # tests restart and flush these servers
+    options.setdefault("restart_guard", "off")  # these servers are restarted and flushed by tests
     wanted = urls(masters)
     async with Redlock(wanted, **options) as redlock:
         await until(lambda: up(redlock) == len(wanted), what="all masters are up")

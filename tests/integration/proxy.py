@@ -1,4 +1,4 @@
-"""A TCP proxy before a master, with the ways of failing that only a network has."""
+"""A TCP proxy in front of a master, which fails as only a network can."""
 
 import asyncio
 import contextlib
@@ -14,18 +14,18 @@ _NO_LINGER = struct.pack("ii", 1, 0)
 
 class Proxy:
     """
-    Hands bytes to and from the server at *url*.
+    Forwards bytes between its clients and the server at *url*.
 
     Attributes:
-        requests: Set while what the client sends is handed on.
+        requests: Set while requests are forwarded.
 
-        replies: Set while what the server answers is handed on.
+        replies: Set while replies are forwarded.
 
-        dropping: While it is true, what the server answers is thrown away.
+        dropping: Whether replies are thrown away.
 
-        piece: How many bytes are handed on at a time.
+        piece: The number of bytes that are forwarded at a time.
 
-        delay: For how many seconds all is held back in each direction, as by distance.
+        delay: The delay in each direction in seconds, as of a distant server.
     """
 
     def __init__(self, url: str) -> None:
@@ -46,12 +46,12 @@ class Proxy:
 
     @property
     def url(self) -> str:
-        """Where it is, for `redlock_aio.Redlock`."""
+        """The URL of the proxy, for `redlock_aio.Redlock`."""
         return f"redis://127.0.0.1:{self.port}"
 
     @property
     def connections(self) -> int:
-        """How many clients are connected."""
+        """The number of connected clients."""
         return len(self._tasks)
 
     async def __aenter__(self) -> Self:
@@ -67,23 +67,23 @@ class Proxy:
             await asyncio.wait(list(self._tasks))
 
     def stall(self) -> None:
-        """Hand nothing on in either direction, and tell nobody."""
+        """Forward nothing in either direction; connections stay open."""
         self.requests.clear()
         self.replies.clear()
 
-    def flow(self) -> None:
-        """Hand everything on again that has come in meanwhile."""
+    def resume(self) -> None:
+        """Forward everything again, including what arrived meanwhile."""
         self.dropping = False
         self.requests.set()
         self.replies.set()
 
     def cut(self) -> None:
-        """End all connections in order, as a load balancer does that is stopped."""
+        """Close all connections gracefully, as a load balancer does that is stopped."""
         for writer in list(self._writers):
             writer.close()
 
     def reset(self) -> None:
-        """Reset all connections; what is underway is lost."""
+        """Reset all connections; bytes that are underway are lost."""
         for writer in list(self._writers):
             raw = writer.get_extra_info("socket")
             with contextlib.suppress(OSError):
@@ -98,7 +98,7 @@ class Proxy:
         self._tasks.add(task)
         self._writers.add(writer)
         try:
-            # What ends a connection of a proxy is no error of the proxy.
+            # An error that ends a forwarded connection is no error of the proxy.
             with contextlib.suppress(OSError, asyncio.CancelledError):
                 await self._join(reader, writer)
         finally:
@@ -111,8 +111,8 @@ class Proxy:
         self._writers.add(up_writer)
         try:
             sides = [
-                asyncio.create_task(self._hand_on(reader, up_writer, self.requests)),
-                asyncio.create_task(self._hand_on(up_reader, writer, self.replies)),
+                asyncio.create_task(self._forward(reader, up_writer, self.requests)),
+                asyncio.create_task(self._forward(up_reader, writer, self.replies)),
             ]
             try:
                 await asyncio.wait(sides, return_when=asyncio.FIRST_COMPLETED)
@@ -124,18 +124,18 @@ class Proxy:
             self._writers.discard(up_writer)
             up_writer.transport.abort()
 
-    async def _hand_on(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, flows: asyncio.Event
+    async def _forward(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, flowing: asyncio.Event
     ) -> None:
         late: deque[bytes] = deque()  # timers of equal deadlines fire in any order
         loop = asyncio.get_running_loop()
         while data := await reader.read(65_536):
-            await flows.wait()
+            await flowing.wait()
             if self.delay:
                 late.append(data)
                 loop.call_later(self.delay, lambda: writer.write(late.popleft()))
                 continue
-            if self.dropping and flows is self.replies:
+            if self.dropping and flowing is self.replies:
                 self.dropped += len(data)
                 continue
             for start in range(0, len(data), self.piece):
@@ -146,6 +146,6 @@ class Proxy:
 
 @contextlib.asynccontextmanager
 async def proxied(urls: list[str]) -> AsyncIterator[list[Proxy]]:
-    """Put a proxy before each of the servers."""
+    """Run a proxy in front of each server."""
     async with contextlib.AsyncExitStack() as stack:
         yield [await stack.enter_async_context(Proxy(url)) for url in urls]

@@ -1,4 +1,4 @@
-"""Three real Sentinels with a master and a replica, and a network between them that can be cut."""
+"""Three real Sentinels, a master and a replica, with a network between them that can be cut."""
 
 import asyncio
 import contextlib
@@ -24,15 +24,15 @@ from .servers import binary_of, process, quiet_port
 SERVICE = "mine"
 CLIENTS = {"127.0.3.1", "127.0.3.2"}
 DOWN_AFTER = 600
-"""After how many ms without an answer a Sentinel takes the master for dead."""
+"""Milliseconds without a reply after which a Sentinel regards the master as dead."""
 
 
 class Gate(Proxy):
     """
-    The public address of one server. It knows who calls by the address that they call from.
+    The public address of one server, which tells callers apart by their source address.
 
     Attributes:
-        refused: From which addresses nobody is let in.
+        refused: The source addresses whose connections are refused.
     """
 
     def __init__(self, port: int) -> None:
@@ -40,7 +40,7 @@ class Gate(Proxy):
         self.refused: set[str] = set()
 
     def refuse(self, callers: Iterable[str]) -> None:
-        """End the connections of *callers*, and let no new ones in."""
+        """Close the connections of *callers* and refuse new ones; accept all others again."""
         self.refused.update(callers)
         for writer in list(self._writers):
             if self._caller(writer) in self.refused:
@@ -59,7 +59,7 @@ class Gate(Proxy):
 
 
 class SentinelProcess:
-    """One Sentinel, which calls others from an address of its own."""
+    """One Sentinel, which connects to others from an address of its own."""
 
     def __init__(self, kind: str, folder: Path, number: int) -> None:
         self.caller = f"127.0.1.{number + 1}"
@@ -70,7 +70,7 @@ class SentinelProcess:
         self._process: subprocess.Popen[bytes] | None = None
 
     def configure(self, master: int) -> None:
-        """Let it watch the master at this port."""
+        """Write its configuration: it monitors the master at this port."""
         lines = [
             f"port {self.port}",
             "bind 127.0.0.1",
@@ -85,7 +85,7 @@ class SentinelProcess:
         self._config.write_text("\n".join(lines) + "\n")
 
     def start(self) -> None:
-        """Start it, also again; its configuration is in a file."""
+        """Start it; may be repeated after a kill, because its configuration is in a file."""
         command = [self._binary, str(self._config), "--sentinel"]
         self._process = subprocess.Popen(
             command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
@@ -99,7 +99,7 @@ class SentinelProcess:
             self._process = None
 
     def ask(self) -> dict[str, Any]:
-        """Return what it knows of the master; nothing if it does not answer."""
+        """Return its state of the master; empty if it does not reply."""
         client = redis.Redis(port=self.port, decode_responses=True, socket_timeout=1)
         with contextlib.closing(client), contextlib.suppress(redis.RedisError):
             return cast(dict[str, Any], client.sentinel_master(SERVICE))
@@ -124,7 +124,7 @@ class Site:
         self._kind = kind
 
     async def start(self, stack: contextlib.AsyncExitStack) -> None:
-        """Start all of it, and wait until all know each other."""
+        """Start all servers, and wait until the Sentinels know each other and both masters."""
         for name, caller in self.callers.items():
             port = quiet_port()
             gate = self.gates[name] = await stack.enter_async_context(Gate(port))
@@ -148,13 +148,13 @@ class Site:
         await until(self._is_complete, within=30)
 
     async def _is_complete(self) -> bool:
-        said = [await asyncio.to_thread(sentinel.ask) for sentinel in self.sentinels]
+        states = [await asyncio.to_thread(sentinel.ask) for sentinel in self.sentinels]
         return all(
-            (each.get("num-slaves"), each.get("num-other-sentinels")) == (1, 2) for each in said
+            (each.get("num-slaves"), each.get("num-other-sentinels")) == (1, 2) for each in states
         )
 
     def named_by(self, number: int) -> str:
-        """Return which server a Sentinel names."""
+        """Return the server that a Sentinel names as the master."""
         port = self.sentinels[number].ask().get("port")
         return next((name for name, gate in self.gates.items() if gate.port == port), "")
 
@@ -171,13 +171,13 @@ class Site:
         self,
         *,
         with_sentinels: Iterable[int] = (),
-        with_clients: Iterable["View"] = (),
-        between: Iterable["View"] = (),
+        with_clients: Iterable["ClientView"] = (),
+        between: Iterable["ClientView"] = (),
     ) -> None:
         """
-        Part the old master, and these Sentinels and clients, from all others.
+        Cut off the old master, with these Sentinels and clients, from all others.
 
-        How clients reach Sentinels stays as it is; see `View.proxies`.
+        Connections between clients and Sentinels stay as they are; see `ClientView.proxies`.
 
         Args:
             between: Clients that reach both sides.
@@ -192,14 +192,14 @@ class Site:
             gate.refuse(callers - inside if place in inside else inside)
 
 
-class View:
+class ClientView:
     """
-    How one client reaches the Sentinels and the masters.
+    The connections of one client to the Sentinels and the masters.
 
     Args:
         proxies: One for each Sentinel.
 
-        caller: From which address it calls the masters, one of `CLIENTS`.
+        caller: The source address of its connections to masters, one of `CLIENTS`.
     """
 
     def __init__(self, proxies: list[Proxy], caller: str) -> None:
@@ -213,25 +213,25 @@ class View:
         self.client = self.manager.master_for(SERVICE, connection_class=Calling)
 
     async def aclose(self) -> None:
-        """Close what redis-py has opened."""
+        """Close the connections of redis-py."""
         for client in (self.client, *self.manager.sentinels):
             await client.aclose()
 
 
 @contextlib.asynccontextmanager
-async def view(site: Site, caller: str) -> AsyncIterator[View]:
-    """Have a client that names all Sentinels, over proxies of its own; see `View`."""
+async def view(site: Site, caller: str) -> AsyncIterator[ClientView]:
+    """Make a client that names all Sentinels, over proxies of its own; see `ClientView`."""
     async with contextlib.AsyncExitStack() as stack:
         proxies = [Proxy(f"redis://127.0.0.1:{sentinel.port}") for sentinel in site.sentinels]
         for proxy in proxies:
             await stack.enter_async_context(proxy)
-        seen = View(proxies, caller)
-        stack.push_async_callback(seen.aclose)
-        yield seen
+        client_view = ClientView(proxies, caller)
+        stack.push_async_callback(client_view.aclose)
+        yield client_view
 
 
 def need_addresses() -> None:
-    """Skip the test where a machine has no more loopback addresses than one."""
+    """Skip the test where the machine has only one loopback address."""
     try:
         with socket.socket() as probe:
             probe.bind(("127.0.1.1", 0))
@@ -240,5 +240,5 @@ def need_addresses() -> None:
 
 
 def now() -> float:
-    """Return the seconds of a clock that all in this process share."""
+    """Return the time of the clock by which the tests measure, in seconds."""
     return time.monotonic()

@@ -1,4 +1,4 @@
-"""Real masters in two kinds, processes and containers, with one face: `helpers.RealMaster`."""
+"""Real masters, as processes or in containers, with one interface: `helpers.RealMaster`."""
 
 import contextlib
 import gc
@@ -26,10 +26,10 @@ START_TIMEOUT = 20.0
 
 def quiet_port() -> int:
     """
-    Return a port that nobody else is given while its master is dead.
+    Return a port below the range from which the system chooses ports.
 
-    The ports that the system gives away begin above: a client, or a test that
-    runs at the same time, could be sitting on ours when its master comes back.
+    While a master is dead, the system could give a port of that range to a client or to
+    another test, and the master could not bind it again.
     """
     while True:
         port = 15_000 + secrets.randbelow(EPHEMERAL - 15_000)
@@ -49,7 +49,7 @@ def binary_of(kind: str) -> str:
 
 
 def process(kind: str, *options: str) -> EmbeddedMaster:
-    """Return a master that is to be started as a process."""
+    """Return a master that runs as a process, not started yet."""
     master = EmbeddedMaster(binary_of(kind), options=options)
     master.port = quiet_port()
     return master
@@ -78,7 +78,7 @@ def docker_refuses() -> str:
 
 @cache
 def image_is_missing() -> str:
-    """Return which image the Docker engine has not; empty if it has all that are needed."""
+    """Return the image that the Docker engine lacks; empty if it has all that are needed."""
     import docker
     from docker.errors import ImageNotFound
     from testcontainers.core.config import testcontainers_config as config
@@ -97,7 +97,7 @@ def need_docker() -> None:
     """
     Skip the test where no Docker engine answers, or where it would have to pull an image.
 
-    Where containers are required the first is a failure, and the second is done.
+    Where containers are required, a missing engine is a failure and a missing image is pulled.
     """
     required = os.environ.get("REDLOCK_AIO_CONTAINERS") == "required"
     why = docker_refuses()
@@ -123,7 +123,7 @@ class ContainerMaster:
 
     @property
     def url(self) -> str:
-        """Where it is."""
+        """The URL of the server."""
         return f"redis://127.0.0.1:{self.port}"
 
     @property
@@ -139,7 +139,7 @@ class ContainerMaster:
         return self
 
     def __exit__(self, *_: object) -> None:
-        # The engine takes a paused container for alive and does not remove it.
+        # The engine does not remove a paused container.
         self.resume()
         self._container.stop()
 
@@ -166,13 +166,13 @@ class ContainerMaster:
         self._paused = True
 
     def resume(self) -> None:
-        """Let a paused server go on."""
+        """Resume its processes."""
         if self._paused:
             self._container.get_wrapped_container().unpause()
         self._paused = False
 
     def kill(self) -> None:
-        """Kill it; what it knew is forgotten."""
+        """Kill it; its data is lost."""
         if self._running:
             self.resume()
             self._container.get_wrapped_container().kill()
@@ -180,7 +180,7 @@ class ContainerMaster:
         self._running = False
 
     def start(self) -> None:
-        """Start it again, and wait until it answers."""
+        """Start it again, and wait until it replies."""
         if not self._running:
             self._container.get_wrapped_container().start()
             self._wait_for_an_answer()
@@ -205,7 +205,7 @@ class Sets:
 
     def __getitem__(self, kind: str) -> list[RealMaster]:
         if kind not in self._made:
-            # Remembered only when all five have started: where there is no such server, each
+            # Stored only when all five have started: where there is no such server, each
             # test that asks for one is skipped, not only the first.
             made: list[RealMaster] = [self._stack.enter_context(self._new(kind)) for _ in range(5)]
             self._made[kind] = made
@@ -221,7 +221,7 @@ class Sets:
 
 @contextlib.contextmanager
 def repaired(masters: list[RealMaster]) -> Iterator[list[RealMaster]]:
-    """Lend *masters* to a test: all of them running and empty, and running again after it."""
+    """Yield *masters*, running and empty; start those again that the test stopped."""
 
     def repair() -> None:
         for master in masters:

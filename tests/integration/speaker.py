@@ -1,4 +1,4 @@
-"""Servers that only tests meet: too old, broken, or mad."""
+"""Servers that exist in tests only: too old, broken, or replying with nonsense."""
 
 import asyncio
 import contextlib
@@ -18,9 +18,9 @@ def bulk(text: bytes) -> bytes:
 
 def old_redis(command: list[bytes]) -> bytes:
     """
-    Answer as Redis 5 does, which knows no HELLO and repeats what it does not know.
+    Reply as Redis 5 does, which knows no HELLO and repeats unknown commands.
 
-    Its source: the arguments are printed until there are 128 characters.
+    As in its source, the arguments are printed until there are 128 characters.
     """
     if command[0].upper() == b"PING":
         return b"+PONG\r\n"
@@ -28,12 +28,12 @@ def old_redis(command: list[bytes]) -> bytes:
     for argument in command[1:]:
         if len(printed) < 128:
             printed += b"`%b`, " % argument[: 128 - len(printed)]
-    said = b"-ERR unknown command `%b`, with args beginning with: %b" % (command[0], printed)
-    return said.replace(b"\r", b" ").replace(b"\n", b" ") + b"\r\n"
+    error = b"-ERR unknown command `%b`, with args beginning with: %b" % (command[0], printed)
+    return error.replace(b"\r", b" ").replace(b"\n", b" ") + b"\r\n"
 
 
 def healthy(run_id: bytes = b"f" * 40) -> Answer:
-    """Answer as a server does that grants everything, but remembers nothing."""
+    """Return a function that replies as a server does that grants everything and stores nothing."""
 
     def answer(command: list[bytes]) -> bytes:
         replies = {
@@ -50,7 +50,7 @@ def healthy(run_id: bytes = b"f" * 40) -> Answer:
 
 @contextlib.asynccontextmanager
 async def speaker(answer: Answer) -> AsyncIterator[str]:
-    """Let a server answer each command by *answer*, and give its URL without a scheme."""
+    """Run a server that replies to each command with *answer*; yield its URL without a scheme."""
     writers = set()
     closed = asyncio.Event()
 
@@ -63,7 +63,7 @@ async def speaker(answer: Answer) -> AsyncIterator[str]:
                 while command := commands.gets():
                     writer.write(answer(command))
         writer.close()
-        # A client that resets the connection is one to be expected here.
+        # Clients are expected to reset connections here.
         with contextlib.suppress(OSError):
             await writer.wait_closed()
         writers.discard(writer)

@@ -26,19 +26,19 @@ NEEDED = (
     "ping", "client|tracking", "client|caching",
 )  # fmt: skip
 """
-Commands that a user of the server's access list needs for plain locks, with the keys of `GUARD`.
+Commands that plain locks need in the server's access list, with the keys of `GUARD`.
 
 HELLO and AUTH need no permission. SELECT is needed for another database than 0.
 """
 
 WISHED = ("client|tracking", "client|caching")
-"""Without these, locks work as well; a waiter is not notified and tries again."""
+"""Commands without which locks work as well; a waiter is then not notified and retries."""
 
 FAIR = (
     "publish", "subscribe", "unsubscribe", "zadd", "zrem", "zscore", "zcard", "zrange",
     "zrangebyscore",
 )  # fmt: skip
-"""Commands that ``fair=True`` needs besides, with the keys and channels of `OWN`."""
+"""Commands that ``fair=True`` needs in addition, with the keys and channels of `OWN`."""
 
 GUARD = ("~redlock_aio:marker", "~redlock_aio:masters:*")
 """Keys of the restart guard; `OWN` allows them too."""
@@ -46,10 +46,10 @@ GUARD = ("~redlock_aio:marker", "~redlock_aio:masters:*")
 OWN = ("~redlock_aio:*", "&redlock_aio:wake:*")
 
 COUNTERS = ("~redlock_aio:fence:*",)
-"""Keys of the counters, which ``fencing=True`` needs besides."""
+"""Keys of the counters, which ``fencing=True`` needs in addition."""
 
 SHORT, LONG = 0.5, 5.0
-"""Seconds for what needs a permission that is missing, and for what a busy machine must do."""
+"""Seconds for an operation that lacks a permission, and for one on a busy machine."""
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def server(kind: str) -> Iterator[EmbeddedMaster]:
 
 @contextlib.contextmanager
 def allowed(master: EmbeddedMaster, *commands: str, own: tuple[str, ...] = GUARD) -> Iterator[str]:
-    """Give the URL of a user who may do this and no more, with *own* keys and channels."""
+    """Yield the URL of a user with these permissions only, with *own* keys and channels."""
     rules = ["on", ">secret", "resetkeys", "~app:*", "resetchannels", *own, "-@all"]
     call(master, "ACL", "DELUSER", "app")
     call(master, "ACL", "SETUSER", "app", *rules, *(f"+{command}" for command in commands))
@@ -72,7 +72,7 @@ def allowed(master: EmbeddedMaster, *commands: str, own: tuple[str, ...] = GUARD
 
 
 def check_refused(master: EmbeddedMaster) -> None:
-    """Check that nothing was tried that is not allowed, but for what is tried once."""
+    """Check that the server refused no command, except those that are tried once."""
     refused = {entry["object"] for entry in map(as_dict, call(master, "ACL", "LOG"))}
     assert refused <= {"client|setinfo", "delifeq"}
 
@@ -108,7 +108,7 @@ async def works(
             await until(lambda: call(master, "GET", names[-1]) == lease.token, within=patience)
             call(master, "SCRIPT", "FLUSH")
             votes: list[Vote] = []
-            for _ in range(2):  # the first finds its script forgotten and is not repeated
+            for _ in range(2):  # the first finds its script missing and is not repeated
                 renewal = session.watchdog.renew(lease._hold, 60_000, session.masters.clock())
                 await until(lambda round=renewal: round.complete)  # type: ignore[misc]
                 votes += renewal.votes()
@@ -122,7 +122,7 @@ async def works(
                 holders.append(refused.value.holder)
                 return holders[-1] is not None
 
-            # A late answer does not count.
+            # A late reply does not count.
             await until(names_the_holder, within=patience)
             if holders[-1] is None or holders[-1].fingerprint != lease.fingerprint:
                 return False
@@ -145,7 +145,7 @@ async def fenced_works(url: str, master: EmbeddedMaster, patience: float = SHORT
 
 
 async def fair_works(url: str, master: EmbeddedMaster, patience: float = SHORT) -> bool:
-    """Wait behind a stranger and another waiter, give up, acquire; return whether all worked."""
+    """Wait behind a foreign key and a waiter, give up, acquire; return whether all worked."""
     put([master], "app:r", 60_000)
     redlock = Redlock([url], master_timeout=TIMEOUT)
     try:
@@ -175,7 +175,7 @@ async def fair_works(url: str, master: EmbeddedMaster, patience: float = SHORT) 
 
 
 async def admin_works(url: str, master: EmbeddedMaster, patience: float = SHORT) -> bool:
-    """Inspect what others hold and wait for, and take it from them; return whether all worked."""
+    """Inspect a lock with a holder and a waiter, and release it by force; return success."""
     put([master], "app:r", 60_000)
     redlock = Redlock([url], master_timeout=TIMEOUT)
     async with redlock, waiting(redlock, "app:r", fair=True) as waiter:
@@ -293,7 +293,7 @@ async def test_a_lease_is_handed_over_with_no_more_than_that(
 async def test_the_command_for_releases_can_be_withdrawn_at_run_time(
     server: EmbeddedMaster,
 ) -> None:
-    """The first release finds out, and continues with the script; no key is left meanwhile."""
+    """The first release is refused and continues with the script; no key is left."""
     with allowed(server, *NEEDED) as url:
         try:
             call(server, "ACL", "SETUSER", "app", "+delifeq")

@@ -1,4 +1,4 @@
-"""A lease that another process adopts, over real masters."""
+"""Leases that another process adopts, on real masters."""
 
 import asyncio
 import json
@@ -41,7 +41,7 @@ asyncio.run(main(sys.argv[1:]))
 
 class Worker:
     """
-    A process that adopts the lease that it reads, and releases it at the next line.
+    A process that adopts a lease from its input, and releases it at the next line.
 
     It is ready before the lease is acquired: the start of an interpreter on a busy machine must
     not use up the ttl.
@@ -53,11 +53,11 @@ class Worker:
         self.process, self._stdin, self._stdout = process, process.stdin, process.stdout
 
     async def is_ready(self) -> None:
-        """Wait until it reads."""
+        """Wait until the process reads its input."""
         assert await self._stdout.readline() == b"ready\n"
 
     async def adopt(self, exported: str) -> tuple[str | None, Any]:
-        """Return the token and the fencing token of its lease, or ``None`` and why it has none."""
+        """Return the token and the fencing token of its lease, or ``None`` and the error."""
         self._stdin.write(exported.encode() + b"\n")
         token, rest = json.loads(await self._stdout.readline())
         return token, rest
@@ -70,7 +70,7 @@ class Worker:
 
 @pytest.fixture
 async def worker(masters: list[RealMaster]) -> AsyncIterator[Worker]:
-    """A process that is ready to adopt a lease; it does not outlive the test."""
+    """Run a process that is ready to adopt a lease, and end it after the test."""
     pipe = asyncio.subprocess.PIPE
     command = (sys.executable, "-P", "-W", "error", "-c", WORKER, *urls(masters))
     process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe)
@@ -119,7 +119,7 @@ async def test_another_process_keeps_the_lock_beyond_the_ttl(
 async def test_a_worker_that_starts_too_late_knows_the_deadline(
     redlock: Redlock, masters: list[RealMaster], worker: Worker
 ) -> None:
-    """It is on the same machine, and refuses though the keys live for ever."""
+    """The worker is on the same machine, and refuses although the keys have no ttl."""
     lease = await redlock.lock("r", ttl=1_000, auto_extend=False).acquire()
     exported = lease.export()
     assert imported(exported).boot

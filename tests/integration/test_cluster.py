@@ -1,4 +1,4 @@
-"""A server that is a Cluster by itself: several resources at once need one hash tag."""
+"""A Cluster of one server: several resources at once need one hash tag."""
 
 import asyncio
 from collections.abc import Iterator
@@ -18,8 +18,8 @@ pytestmark = pytest.mark.integration
 
 @pytest.fixture(scope="module")
 def cluster(kind: str) -> Iterator[EmbeddedMaster]:
-    """A server that has all slots of a Cluster."""
-    # By default the port of its bus is its own plus 10 000, where the system places clients.
+    """Run a server that has all slots of a Cluster."""
+    # By default the port of its bus is 10 000 higher, in the range that clients get.
     bus = str(quiet_port())
     with process(kind, "--cluster-enabled", "yes", "--cluster-port", bus) as server:
         call(server, "CLUSTER", "ADDSLOTSRANGE", 0, 16383)

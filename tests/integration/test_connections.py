@@ -1,4 +1,4 @@
-"""All the ways to name a master, and those masters that must not vote."""
+"""All ways to name a master, and masters that must not vote."""
 
 import asyncio
 import contextlib
@@ -31,14 +31,14 @@ QUOTED = "pass%20word%2Fwith%40odd%3Asigns%25"
 
 @pytest.fixture
 def guarded(kind: str) -> Iterator[EmbeddedMaster]:
-    """A master with a password, and a user who has another."""
+    """Run a master with a password, and a user with another password."""
     user = ("--user", "app", "on", ">secret", "~*", "+@all")
     with process(kind, "--requirepass", PASSWORD, *user) as master:
         yield master
 
 
 async def lock_once(redlock: Redlock, resource: str = "r") -> None:
-    """Show that the manager works on all of its masters."""
+    """Acquire and release once, on all masters of the manager."""
     await until(lambda: up(redlock) == len(redlock._opener.session().links))
     async with redlock.lock(resource, wait=2_000) as lease:
         await lease.extend()
@@ -63,7 +63,7 @@ def by_provider(guarded: EmbeddedMaster) -> Any:
 
 
 def by_pool(guarded: EmbeddedMaster) -> Any:
-    """Return a client with a pool of its own, of which only the connections' settings count."""
+    """Return a client with a pool; only the settings of its connections are used."""
     pool = BlockingConnectionPool(
         host="127.0.0.1", port=guarded.port, password=PASSWORD, max_connections=1, client_name="me"
     )
@@ -84,7 +84,7 @@ async def test_credentials_are_sent(
 
 
 async def test_another_database(masters: list[RealMaster]) -> None:
-    """The key is there and nowhere else."""
+    """The key is in the database of the URL, and in no other."""
     async with Redlock(
         [f"{url}/3" for url in urls(masters)], master_timeout=TIMEOUT, restart_guard="off"
     ) as redlock:
@@ -97,7 +97,7 @@ async def test_another_database(masters: list[RealMaster]) -> None:
 
 @pytest.mark.parametrize("decoding", [False, True])
 async def test_clients_of_redis_py(masters: list[RealMaster], decoding: bool) -> None:
-    """Whatever they do with the replies, and however many timeouts they have."""
+    """Their options for decoding and time-outs make no difference."""
     async with contextlib.AsyncExitStack() as stack:
         clients = [
             await stack.enter_async_context(
@@ -110,7 +110,7 @@ async def test_clients_of_redis_py(masters: list[RealMaster], decoding: bool) ->
 
 
 class Rotating(CredentialProvider):
-    """Hands out a password that changes, as cloud providers do."""
+    """A credential provider whose password changes, as cloud providers have it."""
 
     def __init__(self, password: str) -> None:
         self.password = password
@@ -122,7 +122,7 @@ class Rotating(CredentialProvider):
 
 
 async def test_a_credential_provider_is_asked_at_each_connection(guarded: EmbeddedMaster) -> None:
-    """So that a password may change while we run."""
+    """A password may therefore change while the program runs."""
     provider = Rotating(PASSWORD)
     client = Redis(host="127.0.0.1", port=guarded.port, credential_provider=provider)
     async with client, Redlock([client]) as redlock:
@@ -138,7 +138,7 @@ async def test_a_credential_provider_is_asked_at_each_connection(guarded: Embedd
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """A master that speaks TLS on one port, and the path of the authority of its certificate."""
+    """A master with a TLS port, and the path of the certificate's authority."""
 
     master: EmbeddedMaster
     port: int
@@ -196,7 +196,7 @@ async def test_the_vote_of_a_port_of_the_other_kind_says_so(
 
 
 def test_a_hung_tls_master_does_not_keep_its_connection_open(tls: Tls) -> None:
-    """Closing waits for no close_notify; what is open when the loop ends would warn."""
+    """Closing waits for no close_notify; a transport open at the loop's end would warn."""
 
     async def main() -> None:
         async with Redlock([tls.url], master_timeout=200, restart_guard="off") as redlock:
@@ -220,14 +220,14 @@ def started(*command: str) -> Iterator[None]:
 
 
 def accepts(port: int) -> bool:
-    """Return whether somebody listens there."""
+    """Return whether a server listens at *port*."""
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 @pytest.fixture
 async def sentinel(kind: str, tmp_path: Path) -> AsyncIterator[tuple[Sentinel, EmbeddedMaster]]:
-    """A Sentinel that monitors one master."""
+    """Run a Sentinel that monitors one master."""
     port = quiet_port()
     config = tmp_path / "sentinel.conf"
     with process(kind) as master:
@@ -243,7 +243,7 @@ async def sentinel(kind: str, tmp_path: Path) -> AsyncIterator[tuple[Sentinel, E
 async def test_a_master_that_a_sentinel_monitors(
     sentinel: tuple[Sentinel, EmbeddedMaster],
 ) -> None:
-    """It is found through the Sentinel, and named by the service's name."""
+    """The Sentinel names its address; votes name the service."""
     manager, master = sentinel
     client: Redis = manager.master_for("mine", protocol=2)
     async with client, Redlock([client], master_timeout=TIMEOUT, restart_guard="off") as redlock:
@@ -264,7 +264,7 @@ WISHED = " +subscribe &+switch-master +sentinel|myid"
 async def test_what_a_sentinel_must_allow(
     sentinel: tuple[Sentinel, EmbeddedMaster], permissions: str
 ) -> None:
-    """The permissions of docs/how-to/sentinel.md suffice, the first set without an error."""
+    """The permissions of docs/how-to/sentinel.md suffice; with all of them there is no error."""
     [first] = sentinel[0].sentinels
     user = ["u", "on", ">s3cret", "resetchannels", "-@all", *permissions.split()]
     await first.execute_command("ACL", "SETUSER", *user)
@@ -283,7 +283,7 @@ async def test_what_a_sentinel_must_allow(
 
 
 async def test_a_replica_has_no_vote_and_says_why(masters: list[RealMaster], kind: str) -> None:
-    """What a replica grants may never reach its master."""
+    """A lock on a replica may never reach its master."""
     replica = process(kind, "--replicaof", f"127.0.0.1 {masters[0].url.rpartition(':')[2]}")
     with replica:
         async with Redlock(
@@ -297,7 +297,7 @@ async def test_a_replica_has_no_vote_and_says_why(masters: list[RealMaster], kin
 
 @pytest.mark.promise("S1")
 async def test_one_server_under_two_names_has_one_vote(masters: list[RealMaster]) -> None:
-    """Localhost and 127.0.0.1, TCP and a Unix socket; the vote that is not counted says why."""
+    """Localhost and 127.0.0.1, TCP and a Unix socket; the vote that does not count has a reason."""
     first: Any = masters[0]
     port = first.url.rpartition(":")[2]
     names = [first.url, f"redis://localhost:{port}", f"unix://{first._socket}"]
@@ -311,7 +311,7 @@ async def test_one_server_under_two_names_has_one_vote(masters: list[RealMaster]
 async def test_a_policy_that_drops_keys_is_logged_once(
     masters: list[RealMaster], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The master votes all the same; without a limit no policy drops anything."""
+    """The master votes nevertheless; without a memory limit no policy drops keys."""
     call(masters[1], "CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
     call(masters[0], "CONFIG", "SET", "maxmemory", "1gb", "maxmemory-policy", "volatile-ttl")
     try:

@@ -1,9 +1,9 @@
 """
-What matters most, once more with masters in containers.
+The most important promises on masters in containers.
 
-They need a Docker engine, and are skipped where none answers, unless
-``REDLOCK_AIO_CONTAINERS=required`` makes that a failure. The file runs on
-processes too, so that a difference is seen as such.
+They need a Docker engine, and are skipped where there is none, unless
+``REDLOCK_AIO_CONTAINERS=required`` makes that a failure. The tests run on processes
+too: a test that fails in one case only shows a difference between the two.
 """
 
 import pytest
@@ -97,7 +97,7 @@ async def test_a_key_of_a_plain_client_excludes_until_it_expires(
     for master in masters:
         assert call(master, "SET", "r", master.url, "NX", "PX", "1200")
     watch = Stopwatch()
-    left = sorted(pttls(masters, "r"))[2]  # until then a majority has it
+    left = sorted(pttls(masters, "r"))[2]  # until then a majority has the key
     async with redlock.lock("r", wait=10_000):
         assert left > 0
         assert watch.ms > left - 2

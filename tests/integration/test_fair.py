@@ -1,4 +1,4 @@
-"""With ``fair=True`` waiters of several programs are served in the order in which they came."""
+"""With ``fair=True`` the waiters of several programs are served in the order of their requests."""
 
 import asyncio
 import itertools
@@ -31,13 +31,13 @@ SLACK = 0.04
 """
 Seconds by which a waiter may overtake one that asked earlier in another manager.
 
-Each manager knows the masters' time as exactly as it has read their replies in time, which is
-late on a busy machine; the longest measured stalls are added. Within a manager the order is exact.
+A manager knows the masters' time less exactly when it reads replies late, as on a busy machine;
+the longest measured stalls are added. Among the waiters of one manager the order is exact.
 """
 
 
 class Stalls:
-    """Measures by how many seconds the loop runs a timer late at most."""
+    """Measures the longest delay of the event loop's timers, in seconds."""
 
     def __init__(self) -> None:
         self.longest = 0.0
@@ -56,7 +56,7 @@ class Stalls:
         self._timer.cancel()
 
 
-class Row:
+class Waiters:
     """Waiters of several managers, and the order in which they were served."""
 
     def __init__(self, *managers: Redlock) -> None:
@@ -73,7 +73,7 @@ class Row:
             await asyncio.sleep(0.002)
 
     async def join(self, number: int, *, apart: float = 0.03) -> None:
-        """Start so many more waiters, one after the other."""
+        """Start *number* more waiters, one after the other."""
         for _ in range(number):
             self._asked_at.append(asyncio.get_running_loop().time())
             self.tasks.append(asyncio.create_task(self._one(len(self.tasks))))
@@ -83,7 +83,7 @@ class Row:
         """Wait until all were served, and check the order."""
         await asyncio.gather(*self.tasks)
         self._stalls.stop()
-        # One stall of each: of this process, and of a server, which has the same processors.
+        # Two stalls may add up: one of this process, and one of a server on the same processors.
         between = SLACK + 2 * self._stalls.longest
         assert sorted(self.order) == list(range(len(self.tasks)))
         for before, after in itertools.combinations(self.order, 2):
@@ -96,27 +96,27 @@ class Row:
 async def test_waiters_of_several_managers_are_served_in_order(
     redlock: Redlock, other: Redlock, masters: list[RealMaster]
 ) -> None:
-    """Behind a holder that does not know of the queue."""
+    """They wait for a key of a foreign client, which does not use the queue."""
     put(masters, "r", 60_000)
     async with connected(masters) as third:
-        row = Row(redlock, other, third)
-        await row.join(8)
+        waiters = Waiters(redlock, other, third)
+        await waiters.join(8)
         for master in masters:
             call(master, "DEL", "r")
-        await row.served()
+        await waiters.served()
     await nothing_is_left(masters)
 
 
 @pytest.mark.usefixtures("rare_heartbeats")
 async def test_newcomers_do_not_overtake(redlock: Redlock, other: Redlock) -> None:
-    """They come all the time, each right after a release, where their chances are best."""
-    row = Row(redlock, other)
+    """They come all the time, each right after a release, when an overtaking is most likely."""
+    waiters = Waiters(redlock, other)
     async with redlock.lock("r", fair=True):
-        # So many that the last of them waits for longer than the slack between managers.
-        await row.join(30, apart=0.004)
+        # The last of so many waits for longer than the slack between managers.
+        await waiters.join(30, apart=0.004)
     for _ in range(30):
-        await row.join(1, apart=0.004)
-    await row.served()
+        await waiters.join(1, apart=0.004)
+    await waiters.served()
 
 
 @pytest.mark.usefixtures("rare_heartbeats")
@@ -124,16 +124,16 @@ async def test_newcomers_do_not_overtake(redlock: Redlock, other: Redlock) -> No
 async def test_waiters_that_give_up_leave_all_queues(
     redlock: Redlock, other: Redlock, masters: list[RealMaster]
 ) -> None:
-    """By their time or a cancellation; those behind them do not wait for a heartbeat."""
-    row = Row(redlock, other)
+    """Their wait ends or is cancelled; the waiters behind them do not wait for a heartbeat."""
+    waiters = Waiters(redlock, other)
     async with other.lock("r"):
-        await row.join(2)
+        await waiters.join(2)
         short = asyncio.create_task(redlock.lock("r", fair=True, wait=1_000).acquire())
         await asyncio.sleep(0.03)
-        await row.join(2)
+        await waiters.join(2)
         cancelled = asyncio.create_task(other.lock("r", fair=True).acquire())
         await asyncio.sleep(0.03)
-        await row.join(2)
+        await waiters.join(2)
         await until(lambda: queued(masters) == [8] * 5)
         cancelled.cancel()
         async with asyncio.timeout(AT_ONCE):
@@ -142,40 +142,40 @@ async def test_waiters_that_give_up_leave_all_queues(
         assert sum(vote.answer is Answer.HELD for vote in caught.value.votes) >= 3
         await until(lambda: queued(masters) == [6] * 5)
     async with asyncio.timeout(AT_ONCE):
-        await row.served()
+        await waiters.served()
     await nothing_is_left(masters)
 
 
 async def test_waiters_queue_again_in_order_at_masters_that_restarted_empty(
     redlock: Redlock, other: Redlock, masters: list[RealMaster]
 ) -> None:
-    """One master after the other, while eight wait."""
-    row = Row(redlock, other)
+    """One master after the other restarts while eight waiters wait."""
+    waiters = Waiters(redlock, other)
     async with redlock.lock("r", fair=True, ttl=60_000) as lease:
-        await row.join(8)
+        await waiters.join(8)
         for master in masters[:4]:
             master.restart()
             # Before any client connects: three masters would grant the forgotten lock.
             call(master, "SET", "r", lease.token, "PX", "60000")
             await until(lambda master=master: queued([master]) >= [8])  # type: ignore[misc]
             await lease.extend()
-    await row.served()
+    await waiters.served()
     await nothing_is_left(masters)
 
 
 async def test_a_dead_holder_delays_the_queue_by_its_ttl_at_most(
     redlock: Redlock, other: Redlock, masters: list[RealMaster]
 ) -> None:
-    """It is the first in all queues, and is registered for 1.5 s more by the masters' clocks."""
+    """The dead holder is first in all queues, and is registered there for 1.5 s more."""
     for master in masters:
         seconds, micros = call(master, "TIME")
         now = int(seconds) * 1_000_000 + int(micros)
         call(master, "ZADD", "redlock_aio:queue:{r}", now, "dead/1")
         call(master, "ZADD", "redlock_aio:live:{r}", now // 1_000 + 1_500, "dead/1")
     put(masters, "r", 1_500)
-    row = Row(redlock, other)
+    waiters = Waiters(redlock, other)
     watch = Stopwatch()
-    await row.join(4)
-    await row.served()
+    await waiters.join(4)
+    await waiters.served()
     assert 1_300 < watch.ms < 1_500 + 1_000 + 1000 * AT_ONCE
     await nothing_is_left(masters)

@@ -1,9 +1,9 @@
 """
 The fake master of `redlock_aio.testing` replies as real servers do, and keeps the same keys.
 
-It runs the shipped scripts as they are. What is its own is compared here: the commands,
-how values pass between a script and its master, and what a script may do. Whole scripts
-are compared as well, in random order.
+The fake runs the shipped scripts. Compared here is the rest of it: the commands, the
+conversion of values between a script and its master, and what a script may do. Whole
+scripts are compared as well, in random order.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ from .servers import process
 pytestmark = pytest.mark.integration
 
 TOLERANCE = 250
-"""How many ms the two may differ in what a key has left, on a busy machine."""
+"""Milliseconds by which the ttls of a key may differ between the two, on a busy machine."""
 
 STRINGS = [b"r", b'it\'s {x} "y"', "ключ🔒".encode(), b"\\n", b"%s%n", b"x" * 512, b"\xff\x00\r\n"]
 LOCKS = STRINGS[:2]
@@ -44,13 +44,13 @@ KEYS = [*STRINGS, *QUEUES, *LIVES, *COUNTERS]
 TOKENS = [b"a" * 40, b"b" * 40]
 MEMBERS = [b"me/1", b"me/2", b"you/1", b"\xff\x00/1", b"nobody"]
 AT_ANY_TIME, AT_NO_TIME = 2**52, 1
-"""Times after which an `enqueue` comes too late, in us of a master's clock."""
+"""Times after which an `enqueue` is too late, in us of a master's clock."""
 ANY_LEAD = 2**53
-"""By how many us a proposal may be off: no two servers agree on what is near."""
+"""Microseconds by which a proposal may be off: the clocks of two servers differ."""
 NUMBERS = [0, 1, 999, 1_700_000_000_000_001, 2**52, 2**53 - 2, 2**53 - 1, 2**53]
-"""Counters, proposals and tokens; beyond the last a script can't count."""
+"""Counters, proposals and tokens; a script can't count beyond the last."""
 STRANGE = [b"7", b"007", b"%020d" % 2**50, b"%d" % 2**53, b"junk", b"", b"inf", b"1e3"]
-"""What others may write where a counter is."""
+"""Values that other clients may write to the key of a counter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class Pair:
         return real
 
     def check_keys(self) -> None:
-        """Compare types, values and what is left of them."""
+        """Compare the types, values and ttls of all keys."""
         for key in KEYS:
             kind, real_kind = self.ask(pack(b"TYPE", key))
             assert kind == real_kind, key
@@ -112,11 +112,11 @@ SAME = (
     "wrong kind of value", "user_script", "Error compiling script",
     "arguments must be strings or integers", "nknown", "invalid expire time",
 )  # fmt: skip
-"""What errors have in common whose other words differ from server to server."""
+"""The words that errors of all servers have in common; the other words differ."""
 
 
 def alike(fake: object, real: object) -> bool:
-    """Return whether two replies are the same but for the time between them."""
+    """Return whether two replies are the same, except for the time between them."""
     match fake, real:
         case [[*items], [*real_items]]:
             return len(items) == len(real_items) and all(map(alike, items, real_items))
@@ -132,11 +132,11 @@ def alike(fake: object, real: object) -> bool:
 
 
 def plain(reply: object) -> object:
-    """Return a reply so that those of two readers can be compared."""
+    """Return a reply in a form in which those of two RESP readers can be compared."""
     if isinstance(reply, list):
         return [plain(item) for item in reply]
     if isinstance(reply, Exception):
-        # redis-py makes a class of the code, hiredis a text; which script it was is left out.
+        # redis-py makes a class of the error code, hiredis a text. The script's name is left out.
         text = str(reply).split(" script: ")[0]
         for what in SAME:
             if what in text:
@@ -155,7 +155,7 @@ def server(kind: str) -> Iterator[EmbeddedMaster]:
 
 @contextlib.contextmanager
 def connection_to(server: EmbeddedMaster) -> Iterator[redis.Connection]:
-    """Lend a connection to an empty server."""
+    """Yield a connection to an empty server."""
     connection = redis.Connection(host="127.0.0.1", port=server.port, protocol=3)
     try:
         for request in (pack(b"FLUSHALL"), pack(b"SCRIPT", b"FLUSH")):
@@ -167,7 +167,7 @@ def connection_to(server: EmbeddedMaster) -> Iterator[redis.Connection]:
 
 
 def as_late_as_real() -> FakeMaster:
-    """Return a fake whose clock says what the machine's says."""
+    """Return a fake whose clock has the machine's time."""
     fake = FakeMaster()
     fake.clock_offset = time.time() - EPOCH - asyncio.get_running_loop().time()
     return fake
@@ -175,13 +175,13 @@ def as_late_as_real() -> FakeMaster:
 
 @contextlib.contextmanager
 def pair_with(server: EmbeddedMaster) -> Iterator[Pair]:
-    """Lend an empty server beside a fake."""
+    """Yield an empty server and a fake."""
     with connection_to(server) as connection:
         yield Pair(as_late_as_real(), connection)
 
 
 async def compare(server: EmbeddedMaster, story: list[bytes]) -> None:
-    """Compare the fake and the real one after each of these requests."""
+    """Compare the fake with the real server after each of these requests."""
     with pair_with(server) as pair:
         loads = [script.load for script in scripts.SCRIPTS]
         for request in [*loads, pack(b"SCRIPT", b"LOAD", RELAY), *story]:
@@ -271,14 +271,14 @@ def test_the_fake_master_executes_commands_as_a_real_one(
 # What passes between a script and its master.
 
 SCRIPTS = [
-    # What a script returns.
+    # Results of scripts.
     "return 1", "return 1.9", "return -1.9", "return 2^53", "return -2^53", "return '1.9'",
     "return nil", "return", "return false", "return true", "return ''", "return '\\0\\255'",
     "return {}", "return {1, 2.9, 'x', -0.5}", "return {1, nil, 3}", "return {1, false, 'x', true}",
     "return {{1, {2, {}}}, 'x'}", "return {x = 1}", "return {ok = 'fine'}", "return {ok = 'OK'}",
     "return {{ok = 'fine'}, {ok = 'OK'}}", "return {err = 'NOT today'}",
     "return {1, 2, ok = 'fine'}", "return redis.status_reply('fine')", "return 'a', 'b'",
-    # What a command returns.
+    # Results of commands.
     "return redis.call('GET', 'missing')", "return tostring(redis.call('GET', 'missing'))",
     "return redis.call('SET', 'k', 'v')", "return redis.call('SET', 'k', 'v').ok",
     "return {type(redis.call('SET', 'k', 'v')), type(redis.call('DEL', 'k'))}",
@@ -288,7 +288,7 @@ SCRIPTS = [
     "return type(redis.call('ZSCORE', 'zset', 'a'))", "return redis.call('ZSCORE', 'zset', 'b')",
     "return redis.call('ZRANGEBYSCORE', 'zset', 0, 9, 'WITHSCORES')",
     "return redis.call('DEL', 'missing') + 1",
-    # What a command gets.
+    # Arguments of commands.
     "return redis.call('SET', 'k', 5)", "return redis.call('SET', 'k', -2^53)",
     "return redis.call('SET', 'k', 1.5)", "return redis.call('SET', 'k', 1e15 + 0.5)",
     "return redis.call('SET', 'k', '\\0\\255\\r\\n')", "return redis.call('GET', true)",
@@ -301,12 +301,12 @@ SCRIPTS = [
     "redis.pcall('GET', 'zset') return 'goes on'", "redis.call('GET', 'zset') return 'never'",
     "return pcall(redis.call, 'GET', 'zset')",
     "redis.call('SET', 'k', 'stays') error('x')", "return nil + 1", "error({err = 'MY error'})",
-    # What it finds.
+    # Globals that a script finds.
     "return {#KEYS, #ARGV, KEYS[1], ARGV[1], ARGV[2]}", "return tostring(KEYS[2])",
     "return ARGV[2] + 1", "return tonumber('junk')", "return tonumber('0x10')",
     "return tonumber('')", "return tostring(1.7e15)", "return string.format('%016.0f', 1.7e15)",
     "return math.max(2^53 - 1, 5)", "return 5 % 1", "return string.match('a/1', '^[^/]*')",
-    # What it may not do.
+    # Actions that a script is refused.
     "x = 1", "return x", "function x() end", "return io", "return python", "return require('os')",
     "return print", "this is no Lua",
 ]  # fmt: skip
@@ -323,7 +323,7 @@ async def test_values_pass_between_scripts_and_commands_as_on_a_real_one(
             sha = pair.check(request)
             if isinstance(sha, bytes):
                 pair.check(pack(b"EVALSHA", sha, b"1", b"k\xff\0", b"", b"41.5"))
-                # And nothing is left of it for the next script.
+                # Nothing of a script is left for the next one.
                 fake, real = pair.ask(pack(b"GET", b"k"))
                 assert fake == real, text
 
@@ -360,7 +360,7 @@ def handed(value: bytes, ttl: int, fence: int) -> ExportedLease:
 
 @st.composite
 def requests(draw: st.DrawFn) -> bytes:
-    """Build one request about one lock or two, as the library makes them."""
+    """Draw one request about one lock or two, as the library makes it."""
     names = draw(st.sampled_from([(LOCKS[0],), (LOCKS[1],), tuple(LOCKS)]))
     lock = Mutex(names[0]) if len(names) == 1 else JointMutex(map(Mutex, names))
     counter = FencingCounter(names, draw(st.sampled_from([ANY_LEAD] * 9 + [7_000_000])))
@@ -399,7 +399,7 @@ def requests(draw: st.DrawFn) -> bytes:
         "count": lambda: pack(b"SET", counter.keys[0], draw(st.sampled_from(STRANGE)), b"NX"),
         "spoil": lambda: pack(b"ZADD", draw(st.sampled_from(KEYS)), b"1", b"x"),
     }  # fmt: skip
-    # Those that grant are drawn more often, so that there is something to extend.
+    # Requests that grant are drawn more often: then there are locks to extend.
     often = ["acquire", "acquire, fenced", "enqueue", "enqueue"]
     return kinds[draw(st.sampled_from([*kinds, *often]))]()
 
@@ -415,7 +415,7 @@ def test_the_fake_master_runs_scripts_as_a_real_one(
 
 
 def test_a_fake_that_differs_is_found(server: EmbeddedMaster) -> None:
-    """The comparison can fail: by a reply, by a value, by a time."""
+    """The comparison fails by a reply, by a value, by a ttl."""
 
     async def tell() -> None:
         with pair_with(server) as pair:
@@ -437,7 +437,7 @@ def test_a_fake_that_differs_is_found(server: EmbeddedMaster) -> None:
 
 
 async def test_sets_of_masters_are_declared_as_to_a_real_one(server: EmbeddedMaster) -> None:
-    """The ages differ by what passes between; the unit tests of the script know them exactly."""
+    """The ages differ by the time between the two; the unit tests compare them exactly."""
     sets = [b'[["a"]]', b'[["b","r1"]]', b"x" * 300]
     steps = [
         (b"write", 0, 0, b""), (b"write", 1, 20_000, b""), (b"write", 0, 20_000, b""),
@@ -455,7 +455,7 @@ async def test_sets_of_masters_are_declared_as_to_a_real_one(server: EmbeddedMas
             for ours, theirs in zip(fake[1::2], real[1::2], strict=True):
                 assert all(abs(x - y) < TOLERANCE for x, y in zip(ours, theirs, strict=True))
         assert alike(*pair.ask(pack(b"PTTL", b"key")))
-        # A full server refuses the write, and returns the sets all the same.
+        # A server without memory refuses the write, and returns the sets nevertheless.
         pair.ask(pack(b"CONFIG", b"SET", b"maxmemory", b"1"))
         before = pair.ask(pack(b"GET", b"key"))[1]
         reply = pair.ask(declare(b"key", b"write", b"new", lasts=60_000))[1]
@@ -466,7 +466,7 @@ async def test_sets_of_masters_are_declared_as_to_a_real_one(server: EmbeddedMas
 
 
 async def test_the_fake_has_the_fields_of_info_that_a_real_one_has(server: EmbeddedMaster) -> None:
-    """Each field that the restart guard reads."""
+    """Checked are the fields that the restart guard reads."""
     fake = FakeMaster()
     fake.uptime = 0
     with contextlib.closing(redis.Redis.from_url(server.url)) as client:

@@ -22,26 +22,26 @@ TOKEN, OTHERS = b"a" * 40, b"b" * 40
 KEYS = (b"k", *commands.queue_keys(b"k"))
 QUEUE, LIVE = KEYS[1:]
 SHORT = 250
-"""Ms that a key lives which is to end: not before the next request, on a busy machine."""
+"""Ttl in ms of a key that is to expire: after the next request, also on a busy machine."""
 MISSED = 0.75
-"""Seconds after which a server has noticed that a key has ended, on a busy machine."""
+"""Seconds in which a server notices that a key has expired, on a busy machine."""
 
 Pushes = list[list[object]]
 Step = tuple[str, bytes] | float
 
 
 def me(*requests: bytes) -> Step:
-    """Send requests as the client whose pushes count."""
+    """Return a step: requests of the client whose pushes are compared."""
     return "me", b"".join(requests)
 
 
 def you(*requests: bytes) -> Step:
-    """Send requests as another client."""
+    """Return a step: requests of another client."""
     return "you", b"".join(requests)
 
 
 def gone(*keys: bytes) -> Pushes:
-    """Return what is pushed when these keys change, one after the other."""
+    """Return the pushes for these keys, which change one after the other."""
     return [[b"invalidate", [key]] for key in keys]
 
 
@@ -171,7 +171,7 @@ OLDER = {"a script that refuses looks": gone(COUNTER.keys[0], b"k")}
 
 
 class Client(asyncio.Protocol):
-    """A connection as its client sees it, in the raw."""
+    """A connection with its replies and pushes, without the library."""
 
     def __init__(self) -> None:
         self.transport: asyncio.Transport | None = None
@@ -206,7 +206,7 @@ class Client(asyncio.Protocol):
 
 
 def comparable(reply: object) -> object:
-    """Return what of a reply is the same on two servers of different clocks."""
+    """Return the part of a reply that is the same on two servers with different clocks."""
     if isinstance(reply, hiredis.ReplyError):
         return str(reply).split(",")[0].rstrip(".")
     if isinstance(reply, list) and len(reply) == 4:  # what, the ttl, the clock, the value
@@ -221,7 +221,7 @@ Open = contextlib.AbstractAsyncContextManager[dict[str, Client]]
 
 @contextlib.asynccontextmanager
 async def real(server: EmbeddedMaster) -> AsyncIterator[dict[str, Client]]:
-    """Give two connections to an empty server."""
+    """Yield two connections to an empty server."""
     loop = asyncio.get_running_loop()
     clients = {}
     for who in ("me", "you"):
@@ -233,7 +233,7 @@ async def real(server: EmbeddedMaster) -> AsyncIterator[dict[str, Client]]:
 
 @contextlib.asynccontextmanager
 async def fake() -> AsyncIterator[dict[str, Client]]:
-    """Give two connections to a fake."""
+    """Yield two connections to a fake."""
     master = FakeMaster()
     clients = {"me": Client(), "you": Client()}
     for client in clients.values():
@@ -252,7 +252,7 @@ def close(clients: dict[str, Client]) -> None:
 async def live(
     steps: list[Step], opened: Open, *, tracks: bool
 ) -> tuple[Pushes, list[list[object]]]:
-    """Return what is pushed to me in the story, and all replies in it."""
+    """Run a story; return the pushes to the first client, and all replies."""
     async with opened as clients:
         for client in clients.values():
             if tracks:
@@ -275,7 +275,7 @@ def server(kind: str) -> Iterator[EmbeddedMaster]:
 
 
 def is_old(server: EmbeddedMaster) -> bool:
-    """Return whether the server is older than Redis 7.2, and does not descend from it."""
+    """Return whether the server is a Redis before 7.2."""
     with contextlib.closing(server.client()) as client:
         version = str(client.info("server")["redis_version"])
     return tuple(map(int, version.split(".")[:2])) < (7, 2)
@@ -296,7 +296,7 @@ async def test_the_fake_master_pushes_what_a_real_one_pushes(
 
 
 async def test_a_client_that_finds_a_key_ended_gets_no_push_of_it(kind: str) -> None:
-    """A server that looks for ended keys itself would most often be the first to find it."""
+    """Without its own search for expired keys: else the server would find the key first."""
 
     async def look_twice(clients: dict[str, Client]) -> tuple[Pushes, Pushes]:
         for client in clients.values():

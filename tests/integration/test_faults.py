@@ -1,4 +1,4 @@
-"""Real masters hang, die, restart and forget: nobody waits for a minority, and nothing stays."""
+"""Real masters hang, die and restart: a minority costs no time, and no key is left behind."""
 
 import asyncio
 import contextlib
@@ -44,7 +44,7 @@ QUICK = 200
 
 
 def pause(masters: list[RealMaster]) -> None:
-    """Freeze the processes of *masters*; the fixture lets them go on in the end."""
+    """Freeze the processes of *masters*; the fixture resumes them after the test."""
     for master in masters:
         master.pause()
 
@@ -65,7 +65,7 @@ def resume(masters: list[RealMaster]) -> None:
 async def test_a_hung_or_dead_minority_costs_no_time(
     masters: list[RealMaster], options: dict[str, Any], fault: str
 ) -> None:
-    """To acquire, to wait, to extend and to release; nor a manager that does not know them."""
+    """Checked are acquiring, waiting, extending, releasing, and opening a manager."""
     async with connected(masters, master_timeout=PATIENT) as redlock:
         for master in masters[:2]:
             getattr(master, fault)()
@@ -77,7 +77,7 @@ async def test_a_hung_or_dead_minority_costs_no_time(
                     waiter = asyncio.create_task(lock.acquire())
                     await asyncio.sleep(0)
                 await (await waiter).release()
-            # A new manager waits for the masters for its timeout, once.
+            # A new manager waits for the hung masters once, for its master time-out.
             async with (
                 Redlock(urls(masters), master_timeout=QUICK, restart_guard="off") as newcomer,
                 newcomer.lock("r", **options),
@@ -92,12 +92,12 @@ async def test_a_hung_or_dead_minority_costs_no_time(
 async def test_a_lease_outlives_its_ttl_and_the_restart_of_a_minority(
     masters: list[RealMaster],
 ) -> None:
-    """Others are refused all the while."""
+    """Other acquisitions are refused all the time."""
     three = masters[:3]
     async with connected(three) as redlock, connected(three) as other:
         async with redlock.lock("r", ttl=1_500) as lease:
             watch = Stopwatch()
-            # In a thread: the start of a server must not hold up the extensions.
+            # In a thread, because the start of a server must not delay the extensions.
             restarting = asyncio.create_task(asyncio.to_thread(three[0].restart))
             while watch.ms < 3_400:
                 assert await other.lock("r").try_acquire() is None
@@ -130,7 +130,7 @@ async def cancelled(redlock: Redlock, masters: list[RealMaster], options: dict[s
 
 
 async def released(redlock: Redlock, masters: list[RealMaster], options: dict[str, Any]) -> None:
-    """Release: it ends though a majority does not answer."""
+    """Release; the release ends although a majority does not reply."""
     async with redlock.lock("r", ttl=60_000, **options) as lease:
         await until(lambda: values(masters, "r") == [lease.token] * 5)
         pause(masters[:3])
@@ -150,7 +150,7 @@ async def release_cancelled(
 
 
 async def given_up(redlock: Redlock, masters: list[RealMaster], options: dict[str, Any]) -> None:
-    """Release when their connections have been given up."""
+    """Release after the connections to the hung masters were closed."""
     async with redlock.lock("r", ttl=60_000, **options) as lease:
         await until(lambda: values(masters, "r") == [lease.token] * 5)
         pause(masters[:2])
@@ -160,7 +160,7 @@ async def given_up(redlock: Redlock, masters: list[RealMaster], options: dict[st
 
 
 async def hung_before(redlock: Redlock, masters: list[RealMaster], options: dict[str, Any]) -> None:
-    """Acquire and release after they hung; the request to acquire lies in their sockets."""
+    """Acquire and release while they hang; the requests wait in their sockets."""
     pause(masters[:2])
     async with redlock.lock("r", ttl=60_000, wait=5_000, **options):
         await until(lambda: up(redlock) == 3, within=20)
@@ -191,8 +191,8 @@ async def test_hung_masters_are_cleaned_when_they_answer_again(
 async def test_no_key_stays_on_a_master_that_hung_under_load(
     masters: list[RealMaster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """2,000 tasks lock while it hangs for 3.5 s: far more than may be unanswered at once."""
-    # So that a slow machine overruns it, too. Each task has a release besides.
+    """2,000 tasks lock while it hangs for 3.5 s: more requests than may be pending at once."""
+    # A limit that a slow machine exceeds, too. Each task also sends a release.
     monkeypatch.setattr(connection, "MAX_PENDING", 1_000)
     monkeypatch.setattr(debts, "MAX_DEBTS", 3_500)
     working = True
@@ -222,7 +222,7 @@ async def test_no_key_stays_on_a_master_that_hung_under_load(
 async def test_closing_ends_leases_and_waits_although_masters_hang(
     masters: list[RealMaster], options: dict[str, Any]
 ) -> None:
-    """The body is cancelled, waiters fail, and nothing stays open or locked."""
+    """The body is cancelled, waiters fail, and no socket or lock is left."""
     entered = asyncio.Event()
 
     async def hold(redlock: Redlock) -> None:
@@ -253,7 +253,7 @@ async def test_closing_ends_leases_and_waits_although_masters_hang(
 
 
 async def test_a_lock_waits_through_an_outage_of_a_majority(masters: list[RealMaster]) -> None:
-    """Its wait covers masters that are away; when they are back they vote as before."""
+    """The wait covers the outage; masters that are back vote as before."""
     events: list[Event] = []
     async with connected(masters, master_timeout=QUICK, listener=events.append) as redlock:
         for master in masters[:3]:
@@ -278,7 +278,7 @@ async def test_a_lock_waits_through_an_outage_of_a_majority(masters: list[RealMa
 async def test_scripts_that_masters_forgot_are_sent_again(
     redlock: Redlock, other: Redlock, masters: list[RealMaster], options: dict[str, Any]
 ) -> None:
-    """To acquire, to wait, to extend, to hand the lock on, to keep and to release it."""
+    """Checked are acquiring, waiting, extending, passing on, keeping and releasing a lock."""
 
     def forget() -> None:
         for master in masters:

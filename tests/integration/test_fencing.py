@@ -1,4 +1,4 @@
-"""Fencing tokens of real servers: rising among processes, over lost scripts, keys and memory."""
+"""Fencing tokens of real servers rise among processes, and when scripts or keys are lost."""
 
 import asyncio
 import sys
@@ -8,7 +8,7 @@ import pytest
 from redlock_aio import QuorumUnavailableError, Redlock
 from redlock_aio._rules.fencing import KEPT
 
-from .helpers import TIMEOUT, RealMaster, call, heard, pttls, until, up, urls, values
+from .helpers import TIMEOUT, RealMaster, call, pttls, replied, until, up, urls, values
 from .servers import process
 
 pytestmark = [pytest.mark.integration, pytest.mark.promise("S7")]
@@ -45,7 +45,7 @@ asyncio.run(main(*sys.argv[1:]))
 async def test_tokens_rise_among_processes_that_contend(
     masters: list[RealMaster], *, fair: bool
 ) -> None:
-    """Five of them: no token twice, all in the order of the grants, most in one round."""
+    """Five processes: no token twice, all in the order of the grants, most in one round."""
     arguments = ("-c", WORKER, "30", "fair" if fair else "plain", *urls(masters))
     pipe = asyncio.subprocess.PIPE
     workers = [
@@ -71,7 +71,7 @@ async def test_tokens_rise_among_processes_that_contend(
 async def test_counters_agree_also_when_scripts_are_flushed(
     redlock: Redlock, masters: list[RealMaster], *, fair: bool
 ) -> None:
-    """Counters keep their 16 digits; the scripts are loaded again before each round."""
+    """Counters keep their 16 digits; the scripts are flushed before each round."""
     last = 2_000_000_000_000_006
     for master in masters[1:]:
         call(master, "SET", FENCE, last)
@@ -82,13 +82,13 @@ async def test_counters_agree_also_when_scripts_are_flushed(
             assert last < lease.fencing_token < last + 3
             last = lease.fencing_token
             assert values(masters, FENCE).count(str(last)) >= 3
-            for _ in range(2):  # the scripts may be loaded for the first, which is not repeated
+            for _ in range(2):  # the first attempt may load the scripts, and is not repeated
                 await lease.extend()
-                await heard(redlock)
+                await replied(redlock)
             assert lease.fencing_token == last
             assert values(masters, FENCE) == [str(last)] * 5
             assert all(KEPT - 5_000 < left <= KEPT for left in pttls(masters, FENCE))
-    await heard(redlock)
+    await replied(redlock)
     assert values(masters, "r") == [None] * 5
 
 
@@ -96,7 +96,7 @@ async def test_counters_agree_also_when_scripts_are_flushed(
 async def test_masters_that_restart_get_the_lock_back(
     redlock: Redlock, masters: list[RealMaster]
 ) -> None:
-    """With the next extension, so that after it two others may go."""
+    """The next extension restores it; after that two other masters may fail."""
     async with redlock.lock("r", ttl=60_000, fencing=True) as lease:
         for master in masters[:2]:
             master.restart()
@@ -110,13 +110,13 @@ async def test_masters_that_restart_get_the_lock_back(
             call(master, "FLUSHALL")
         await lease.extend()
         assert lease.valid
-    await heard(redlock)
+    await replied(redlock)
     assert values(masters, "r") == [None] * 5
 
 
 @pytest.mark.promise("S4")
 async def test_a_lease_is_extended_and_released_where_memory_has_run_out(kind: str) -> None:
-    """Nothing can be acquired there."""
+    """New acquisitions fail there."""
     with process(kind) as master:
         async with Redlock([master.url], master_timeout=TIMEOUT, fencing=True) as redlock:
             lease = await redlock.lock("r", ttl=60_000).acquire()

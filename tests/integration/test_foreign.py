@@ -1,4 +1,4 @@
-"""Keys that have a lock's name and are no lock: they cost their own name, and nothing else."""
+"""Foreign keys under a lock's name: only that lock is refused, and nothing else suffers."""
 
 import contextlib
 from collections.abc import AsyncIterator
@@ -9,12 +9,12 @@ import pytest
 from redlock_aio import Answer, Lease, LockLostError, LockNotAcquiredError, Redlock, RedlockError
 from redlock_aio._protocol import commands
 
-from .helpers import RealMaster, call, connected, heard, until
+from .helpers import RealMaster, call, connected, replied, until
 
 pytestmark = pytest.mark.integration
 
 HUGE = 2 << 20
-"""Bytes of a value that no lock has."""
+"""The length of a value that is no lock's, in bytes."""
 
 NAMES = pytest.mark.parametrize("names", [("r",), ("q", "r")], ids=["one", "several"])
 
@@ -24,14 +24,14 @@ async def others_stay(redlock: Redlock, masters: list[RealMaster]) -> AsyncItera
     """
     Hold other locks of the same manager.
 
-    None may be lost, no connection may end, and no master may send a huge value.
+    At the end, check that none was lost, no connection was closed and no huge value was sent.
     """
     leases: list[Lease] = [await redlock.lock(f"other:{i}").acquire() for i in range(20)]
     links = redlock._opener.session().links
     connections = [master._connection for master in links]
     before = sent(masters)
     yield
-    await heard(redlock)
+    await replied(redlock)
     assert sent(masters) - before < HUGE / 2
     assert [master._connection for master in links] == connections
     assert all(lease.valid for lease in leases)
@@ -40,7 +40,7 @@ async def others_stay(redlock: Redlock, masters: list[RealMaster]) -> AsyncItera
 
 
 def sent(masters: list[RealMaster]) -> int:
-    """Return how many bytes the masters have sent to anybody."""
+    """Return the number of bytes that the masters have sent to all clients."""
     return sum(call(master, "INFO", "stats")["total_net_output_bytes"] for master in masters)
 
 
@@ -85,7 +85,7 @@ async def test_a_holder_whose_key_is_overwritten_by_a_huge_value_is_cancelled(
         with pytest.raises(LockLostError):
             async with redlock.lock(*names, ttl=60_000) as lease:
                 await until(lambda: lease._hold.checked_at > 0)
-                await heard(redlock)
+                await replied(redlock)
                 fill(masters)
                 await until(lambda: not lease.valid)
                 lease.ensure_valid()
@@ -98,7 +98,7 @@ async def test_a_huge_marker_is_read_in_part_and_written_anew(masters: list[Real
         before = sent(masters)
         async with connected(masters, restart_guard="auto") as redlock:
             await until(lambda: call(masters[0], "STRLEN", name) < HUGE)
-            await heard(redlock)
+            await replied(redlock)
             assert sent(masters) - before < HUGE / 2
     finally:
         for master in masters:
@@ -109,15 +109,15 @@ async def test_a_huge_marker_is_read_in_part_and_written_anew(masters: list[Real
 async def test_a_holder_is_notified_also_when_scripts_are_flushed(
     redlock: Redlock, masters: list[RealMaster]
 ) -> None:
-    """A look is a script; one that was forgotten has read nothing, and is repeated."""
+    """The holder reads its key by a script; after NOSCRIPT it reads it again."""
     with pytest.raises(LockLostError):
         async with redlock.lock("r", ttl=60_000) as lease:
             for master in masters:
                 call(master, "SCRIPT", "FLUSH")
             await until(lambda: lease._hold.checked_at > 0)
             first = lease._hold.checked_at
-            await until(lambda: lease._hold.checked_at > first, what="it looks again")
-            await heard(redlock)
+            await until(lambda: lease._hold.checked_at > first, what="the key is read again")
+            await replied(redlock)
             for master in masters:
                 call(master, "DEL", "r")
             await until(lambda: not lease.valid, within=5)
@@ -131,7 +131,7 @@ OTHERS = {
     "zset": ("ZADD", "r", "1", "v"),
     "stream": ("XADD", "r", "*", "f", "v"),
 }
-"""How the key comes to be of each type that is no string."""
+"""Commands that make a key of each type that is no string."""
 
 
 @pytest.mark.parametrize("other", OTHERS)
@@ -147,8 +147,8 @@ async def test_a_vote_names_the_type_of_a_key_that_is_no_lock(
             with pytest.raises(LockNotAcquiredError) as refused:
                 await redlock.lock(*names, wait=0, **made).acquire()
             votes = [(vote.answer, vote.detail) for vote in refused.value.votes]
-            # A master whose answer is late is not waited for. SET refuses without a reason, which
-            # only the answer to the second command tells: the minority may still owe that one.
+            # A late reply is not waited for. The refusal of SET has no reason; the reply to the
+            # second command has it, and may still be missing for a minority.
             late = {Answer.TIMED_OUT} if options else {Answer.TIMED_OUT, Answer.HELD}
             assert {answer for answer, _ in votes} <= {Answer.ERROR} | late, votes
             assert votes.count((Answer.ERROR, wanted)) >= 3, (names, options, votes)

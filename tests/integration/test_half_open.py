@@ -1,4 +1,4 @@
-"""Networks that swallow, stall and cut: what only a proxy before a master can do to it."""
+"""Networks that drop, stall and cut connections, by a proxy in front of each master."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -43,14 +43,14 @@ async def redlock(proxies: list[Proxy]) -> AsyncIterator[Redlock]:
 async def test_a_connection_that_stays_silent_is_given_up_and_its_master_cleaned(
     redlock: Redlock, proxies: list[Proxy], masters: list[RealMaster]
 ) -> None:
-    """Neither side hears of the other; when the network is back, so is the master."""
+    """Nothing passes in either direction; the master votes again when the network is back."""
     async with redlock.lock("r", ttl=60_000):
         await until(lambda: all(values(masters, "r")))
         proxies[0].stall()
     await until(lambda: up(redlock) == 4, what="it is given up")
     await until(lambda: gone(masters[1:], "r"))
     assert values(masters[:1], "r") != [None]
-    proxies[0].flow()
+    proxies[0].resume()
     await until(lambda: gone(masters, "r"))
     await until(lambda: up(redlock) == 5)
 
@@ -59,17 +59,17 @@ async def test_a_connection_that_stays_silent_is_given_up_and_its_master_cleaned
 async def test_a_set_whose_reply_is_lost_leaves_nothing(
     redlock: Redlock, proxies: list[Proxy], masters: list[RealMaster]
 ) -> None:
-    """It was executed, nobody knows, and it is undone all the same."""
+    """The SET was executed; the client does not learn that, and releases the key nevertheless."""
     for proxy in proxies[:3]:
         proxy.dropping = True
     with pytest.raises(QuorumUnavailableError):
         await redlock.lock("r", ttl=60_000, wait=0).acquire()
     await until(lambda: all(proxy.dropped for proxy in proxies[:3]))
     await until(lambda: gone(masters, "r"))
-    # The connections are out of step now: what comes next must not be taken for those replies.
+    # The lost replies leave these connections out of step: no later reply may be taken for them.
     put(masters[:3], "r")
     for proxy in proxies[:3]:
-        proxy.flow()
+        proxy.resume()
     assert await redlock.lock("r").try_acquire() is None
     await until(lambda: up(redlock) == 5)
     assert await redlock.lock("r").try_acquire() is None
@@ -80,10 +80,10 @@ async def test_replies_that_come_late_are_never_taken_for_others(
     redlock: Redlock, proxies: list[Proxy], masters: list[RealMaster]
 ) -> None:
     """
-    One held resource, one free one, and replies that come when nobody waits any more.
+    One resource is held, one is free, and replies arrive after their attempt has ended.
 
-    If the late "OK" of the free one were counted for the held one, that would
-    be acquired twice.
+    If a late "OK" for the free resource counted for the held one, the held one would
+    have two holders.
     """
     put(masters[:3], "held")
     for proxy in proxies[:3]:
@@ -93,7 +93,7 @@ async def test_replies_that_come_late_are_never_taken_for_others(
     waiting = asyncio.create_task(redlock.lock("held", wait=0).acquire())
     await asyncio.sleep(0)
     for proxy in proxies[:3]:
-        proxy.flow()
+        proxy.resume()
     with pytest.raises(Exception, match="held"):
         await waiting
     await until(lambda: values(masters, "held") == ["somebody else"] * 3 + [None] * 2)
@@ -104,7 +104,7 @@ async def test_replies_that_come_late_are_never_taken_for_others(
 async def test_connections_that_end_under_an_attempt_leave_nothing(
     redlock: Redlock, proxies: list[Proxy], masters: list[RealMaster], how: str
 ) -> None:
-    """The SET was executed, the release had no connection to go down: it is owed."""
+    """The SET was executed, and no connection is left for the release: it becomes a debt."""
     for proxy in proxies[:3]:
         proxy.replies.clear()
     attempt = redlock.lock("r", ttl=60_000, retry=Retry(attempts=1)).acquire()
@@ -115,7 +115,7 @@ async def test_connections_that_end_under_an_attempt_leave_nothing(
     with pytest.raises(QuorumUnavailableError):
         await waiting
     for proxy in proxies[:3]:
-        proxy.flow()
+        proxy.resume()
     await until(lambda: gone(masters, "r"))
     await until(lambda: up(redlock) == 5)
 
@@ -124,13 +124,13 @@ async def test_connections_that_end_under_an_attempt_leave_nothing(
 async def test_a_holder_who_is_cut_off_is_cancelled_in_time(
     redlock: Redlock, proxies: list[Proxy], masters: list[RealMaster]
 ) -> None:
-    """Before any key of its lease has ended, though nothing tells that it is cut off."""
+    """It is cancelled before a key of its lease expires, by its own clock only."""
     with pytest.raises(LockLostError):
         async with redlock.lock("r", ttl=1_000) as lease:
             await until(lambda: all(values(masters, "r")))
             for proxy in proxies:
                 proxy.stall()
-            # When each key ends, at least: the best of five, because asking takes time.
+            # The best of five lower bounds of each key's end: a request takes time.
             clock = redlock._opener.session().masters.clock
             ends = [
                 max(clock() + call(master, "PTTL", "r") / 1000 for _ in range(5))
@@ -140,18 +140,18 @@ async def test_a_holder_who_is_cut_off_is_cancelled_in_time(
                 await asyncio.sleep(20)
             finally:
                 assert not lease.valid or lease.remaining <= 2
-                # A busy machine runs every timer late, so it is asked when this one was due.
+                # A busy machine runs timers late, so the time when it was due is compared.
                 assert lease._hold.deadline < sorted(ends)[2]
                 assert clock() < lease._hold.deadline + 1
     for proxy in proxies:
-        proxy.flow()
+        proxy.resume()
     await until(lambda: gone(masters, "r"))
 
 
 async def test_replies_that_come_in_pieces_are_understood(
     proxies: list[Proxy], masters: list[RealMaster]
 ) -> None:
-    """Of three bytes each, fifty replies at once: what is not whole waits for its rest."""
+    """Fifty replies arrive in pieces of three bytes: an incomplete reply waits for its rest."""
     async with connected(proxies, master_timeout=5_000) as redlock:
         for proxy in proxies:
             proxy.replies.clear()
@@ -159,7 +159,7 @@ async def test_replies_that_come_in_pieces_are_understood(
         leases = [asyncio.create_task(redlock.lock(f"r{n}").acquire()) for n in range(50)]
         await until(lambda: all(call(master, "DBSIZE") == 50 for master in masters))
         for proxy in proxies:
-            proxy.flow()
+            proxy.resume()
         won = await asyncio.gather(*leases)
         await asyncio.gather(*(lease.release() for lease in won))
         await until(lambda: all(call(master, "DBSIZE") == 0 for master in masters))
@@ -170,7 +170,7 @@ async def test_replies_that_come_in_pieces_are_understood(
 async def test_masters_that_are_far_away_grant_locks_with_default_options(
     proxies: list[Proxy], masters: list[RealMaster], *, fair: bool
 ) -> None:
-    """The timeout adapts to them, under load too, and a hung minority costs nothing more."""
+    """The time-out adapts to the delay, also under load, and a hung minority costs no more time."""
     for proxy in proxies:
         proxy.delay = 0.04
     async with Redlock(urls(proxies), restart_guard="off") as redlock:

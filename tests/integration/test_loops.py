@@ -1,4 +1,4 @@
-"""The same on every kind of event loop: asyncio's, uvloop's, and tasks that start at once."""
+"""The library on every kind of event loop: asyncio's, uvloop's, and with eager tasks."""
 
 import asyncio
 import importlib.util
@@ -19,7 +19,7 @@ Use = Callable[[list[RealMaster]], Coroutine[Any, Any, None]]
 
 
 def eager() -> asyncio.AbstractEventLoop:
-    """Return a loop on which tasks run to their first wait before they are handed out."""
+    """Return a loop with eager tasks: each runs to its first wait when it is created."""
     loop = asyncio.new_event_loop()
     loop.set_task_factory(asyncio.eager_task_factory)  # type: ignore[attr-defined, unused-ignore]
     return loop
@@ -157,11 +157,11 @@ USES = [
 @pytest.mark.parametrize("factory", FACTORIES, ids=lambda factory: str(factory.__name__))
 @pytest.mark.parametrize("use", USES, ids=lambda use: str(use.__name__))
 def test_every_loop_will_do(masters: list[RealMaster], factory: Factory, use: Use) -> None:
-    """Nothing is reported to the loop, and nothing is open when it ends."""
+    """The loop reports no error, and nothing is open when it ends."""
     reported: list[object] = []
     with asyncio.Runner(loop_factory=factory) as runner:
         runner.get_loop().set_exception_handler(lambda _, context: reported.append(context))
-        # A signal, as pytest-timeout sends it, does not get through to every loop.
+        # The signal of pytest-timeout does not interrupt every loop.
         runner.run(asyncio.wait_for(use(masters), 20))
         assert not asyncio.all_tasks(runner.get_loop())
     assert not reported
@@ -170,7 +170,7 @@ def test_every_loop_will_do(masters: list[RealMaster], factory: Factory, use: Us
 def test_a_manager_that_was_closed_can_be_used_on_another_loop(
     masters: list[RealMaster],
 ) -> None:
-    """And one that was not closed says whose it is."""
+    """A manager that was not closed raises an error on another loop."""
     redlock = Redlock(urls(masters), master_timeout=TIMEOUT, restart_guard="off")
 
     async def once() -> None:
@@ -228,7 +228,7 @@ UVLOOP = pytest.param("uvloop", marks=pytest.mark.skipif(no_uvloop, reason="no u
 
 
 async def output_of(program: str, how: str, masters: list[RealMaster]) -> tuple[str, list[str]]:
-    """Return what a program prints, and the lines of its errors."""
+    """Return the output of a program, and the lines of its errors."""
     strict = () if how == "closed" else ("-W", "error")
     command = (sys.executable, "-P", *strict, "-c", program, how, *urls(masters[:3]))
     pipe = asyncio.subprocess.PIPE
@@ -243,15 +243,15 @@ async def output_of(program: str, how: str, masters: list[RealMaster]) -> tuple[
 async def test_a_manager_of_a_module_serves_one_loop_after_the_other(
     masters: list[RealMaster], how: str
 ) -> None:
-    """As `asyncio.run` for each task of a worker does, or a loop for each test."""
+    """A worker calls `asyncio.run` for each task, and a test suite has a loop for each test."""
     output, errors = await output_of(TWICE, how, masters)
-    if how == "closed":  # asyncio reports each task that was left in the loop
+    if how == "closed":  # asyncio reports each task that is left in the loop
         errors = [line for line in errors if "Task was destroyed" not in line]
         errors = [line for line in errors if not line.startswith("task: <Task")]
     assert (output, errors) == ("ended\n", [])
     await until(lambda: gone(masters[:3], "r"))
     for master in masters[:3]:
-        assert call(master, "INFO")["connected_clients"] == 1  # the one that asks
+        assert call(master, "INFO")["connected_clients"] == 1  # the task of this check
 
 
 CLEANS_UP = """
@@ -286,7 +286,7 @@ else:
 async def test_bodies_that_clean_up_at_the_end_of_a_program_leave_no_key(
     masters: list[RealMaster], how: str
 ) -> None:
-    """Without ``async with Redlock``: for longer than a master timeout."""
+    """The manager is not closed, and the clean-up takes longer than a master time-out."""
     output, errors = await output_of(CLEANS_UP, how, masters)
     assert errors == []
     assert "held" in output

@@ -1,4 +1,4 @@
-"""After thousands of contended locks there is nothing left of them, here or on the masters."""
+"""Thousands of contended locks leave nothing behind, in this process or on the masters."""
 
 import asyncio
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.integration
 @pytest.mark.parametrize("keys", [1, 20])
 @pytest.mark.full
 async def test_contended_locks_leave_nothing(masters: list[RealMaster], keys: int) -> None:
-    """2,500 plain and fair ones, of three managers; twice that with both numbers of keys."""
+    """Lock 2,500 times, plain and fair, by three managers."""
     left = iter(range(2_500))
 
     async def worker(manager: Redlock, *, fair: bool) -> None:
@@ -33,7 +33,7 @@ async def test_contended_locks_leave_nothing(masters: list[RealMaster], keys: in
         await until(lambda: [call(master, "DBSIZE") for master in masters] == [0] * 5)
         assert asyncio.all_tasks() == before
         for manager in managers:
-            # A release is over with a majority; the others answer a little later.
+            # A release ends with the replies of a majority; the others reply a little later.
             await until(lambda manager=manager: is_idle(manager))  # type: ignore[misc]
             session = manager._opener.session()
             assert len(session.local_queues.by_key) == keys
@@ -42,7 +42,7 @@ async def test_contended_locks_leave_nothing(masters: list[RealMaster], keys: in
 
 
 def is_idle(redlock: Redlock) -> bool:
-    """Return whether nothing is underway or owed."""
+    """Return whether no round is underway and no debt is left."""
     state = redlock.statistics()
     pending = any(master.pending for master in state.masters)
     return not (state.rounds or state.leases or state.waiters or state.debts or pending)

@@ -1,4 +1,4 @@
-"""Several processes, and one that is killed while it holds the lock."""
+"""Several processes that share locks; one is killed while it holds a lock."""
 
 import asyncio
 import signal
@@ -51,7 +51,7 @@ Start = Callable[..., Awaitable[asyncio.subprocess.Process]]
 
 @pytest.fixture
 async def run() -> AsyncIterator[Start]:
-    """Start processes that do not outlive the test."""
+    """Return a function that starts a process; kill all of them after the test."""
     started = []
 
     async def start(script: str, *arguments: str) -> asyncio.subprocess.Process:
@@ -71,7 +71,7 @@ async def run() -> AsyncIterator[Start]:
 async def test_a_counter_that_many_processes_change_is_exact(
     masters: list[RealMaster], tmp_path: Path, run: Start
 ) -> None:
-    """Three processes of two tasks each, that read, give way and write."""
+    """Three processes of two tasks each read it, give way, and write it."""
     counter = tmp_path / "counter"
     counter.write_text("0")
     workers = [await run(WORKER, str(counter), "8", *urls(masters)) for _ in range(3)]
@@ -86,25 +86,25 @@ async def test_a_counter_that_many_processes_change_is_exact(
 async def test_the_lock_of_a_killed_process_is_free_after_its_ttl_and_not_before(
     redlock: Redlock, masters: list[RealMaster], run: Start
 ) -> None:
-    """Its masters keep it for what it had been promised."""
+    """The masters keep its keys for their whole ttl."""
     holder = await run(HOLDER, *urls(masters))
     assert holder.stdout is not None
     assert await holder.stdout.readline() == b"held\n"
     await until(lambda: all(values(masters, "r")))
     holder.send_signal(signal.SIGKILL)
     await holder.communicate()
-    watch = Stopwatch()  # before what is left is read, which takes time itself
-    left = sorted(pttls(masters, "r"))[2]  # until then a majority has it
+    watch = Stopwatch()  # taken before the ttls are read, which takes time itself
+    left = sorted(pttls(masters, "r"))[2]  # until then a majority has the key
     async with redlock.lock("r", wait=20_000):
         assert left - 2 < watch.ms < left + 1000 * AT_ONCE
 
 
 @pytest.mark.usefixtures("sigint_is_not_ignored")
 @pytest.mark.full
-async def test_a_process_that_is_interrupted_lets_go(
+async def test_a_process_that_is_interrupted_releases_its_lock(
     redlock: Redlock, masters: list[RealMaster], run: Start
 ) -> None:
-    """Ctrl-C is a cancellation; the masters have forgotten the lock when it has ended."""
+    """Ctrl-C cancels the body; no master has the lock when the process has ended."""
     holder = await run(HOLDER, *urls(masters))
     assert holder.stdout is not None
     assert await holder.stdout.readline() == b"held\n"

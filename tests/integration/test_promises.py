@@ -1,4 +1,4 @@
-"""The promises on real servers, for each kind of lock; test_faults has those that need faults."""
+"""The promises on real servers, for each kind of lock; those about faults are in test_faults."""
 
 import asyncio
 import pickle
@@ -33,11 +33,11 @@ from .helpers import (
     call,
     connected,
     gone,
-    heard,
     leftovers,
     nothing_is_left,
     pttls,
     put,
+    replied,
     subscribed,
     until,
     urls,
@@ -107,7 +107,7 @@ async def test_locks_of_all_kinds_exclude_each_other(redlock: Redlock, other: Re
 async def test_processes_exclude_each_other_on_each_resource(
     masters: list[RealMaster], tmp_path: Path
 ) -> None:
-    """Random sets in any order: no count is lost, tokens rise, and there is no deadlock."""
+    """They lock random sets in any order: no update is lost, tokens rise, there is no deadlock."""
     for name in "abc":
         (tmp_path / name).write_text("0 0")
     pipe = asyncio.subprocess.PIPE
@@ -129,7 +129,7 @@ async def test_processes_exclude_each_other_on_each_resource(
 async def test_a_minority_with_foreign_values_is_outvoted_and_left_alone(
     redlock: Redlock, masters: list[RealMaster], options: dict[str, Any]
 ) -> None:
-    """Neither their values nor their ttls change, with or without an end."""
+    """The foreign values and their ttls stay as they are, also without a ttl."""
     put(masters[:1], "r")
     put(masters[1:2], "r", 60_000)
     async with redlock.lock("r", ttl=5_000, **options) as lease:
@@ -148,7 +148,7 @@ async def test_a_minority_with_foreign_values_is_outvoted_and_left_alone(
 async def test_a_forced_release_cancels_the_holder_before_the_next_acquires(
     masters: list[RealMaster],
 ) -> None:
-    """The holder has not subscribed to its key yet: the revocation is what it notices."""
+    """The holder has not subscribed to its key yet: it notices the revocation."""
     order = []
 
     async def work(redlock: Redlock, name: str, seconds: float) -> None:
@@ -177,7 +177,7 @@ async def test_a_forced_release_cancels_the_holder_before_the_next_acquires(
     await nothing_is_left(masters)
 
 
-# S2: no holder believes longer than its keys live
+# S2: no lease is valid for longer than its keys live
 
 
 @KIND
@@ -185,7 +185,7 @@ async def test_a_forced_release_cancels_the_holder_before_the_next_acquires(
 async def test_a_lease_is_valid_for_less_than_its_keys_live(
     redlock: Redlock, masters: list[RealMaster], options: dict[str, Any]
 ) -> None:
-    """After the acquisition, and after an extension to more and to less."""
+    """Checked after the acquisition, and after an extension to a longer and a shorter ttl."""
     async with redlock.lock("r", ttl=10_000, auto_extend=False, **options) as lease:
         await until(lambda: values(masters, "r") == [lease.token] * 5)
         left = pttls(masters, "r")
@@ -207,7 +207,7 @@ async def test_a_lease_is_valid_for_less_than_its_keys_live(
 async def test_a_body_is_cancelled_before_its_keys_expire(
     masters: list[RealMaster], options: dict[str, Any], fault: str
 ) -> None:
-    """By the timer of the holder: no extension is ever answered."""
+    """The holder's timer cancels it: no extension gets a reply."""
     cancelled_at = 0.0
     async with connected(masters) as redlock:
         with pytest.raises(LockLostError, match="validity"):
@@ -220,14 +220,16 @@ async def test_a_body_is_cancelled_before_its_keys_expire(
                 finally:
                     cancelled_at = time.monotonic()
                     assert not lease.valid or lease.remaining <= 2
-    # An extension that was answered before the fault may have moved the end once,
+    # An extension that succeeded before the fault may have moved the end once,
     # and a busy machine runs timers late.
     assert cancelled_at < ends_at + 0.7 / 3 + AT_ONCE
 
 
 @pytest.mark.promise("S2")
-async def test_a_stalled_loop_meets_the_loss_at_its_next_real_wait(redlock: Redlock) -> None:
-    """`ensure_valid` raises before that."""
+async def test_after_a_stall_of_the_loop_the_loss_is_raised_at_the_next_wait(
+    redlock: Redlock,
+) -> None:
+    """`ensure_valid` raises it earlier."""
     written = False
     with pytest.raises(LockLostError):
         async with redlock.lock("r", ttl=300) as lease:
@@ -249,7 +251,7 @@ async def test_a_stalled_loop_meets_the_loss_at_its_next_real_wait(redlock: Redl
 async def test_a_cancelled_acquisition_leaves_nothing(
     redlock: Redlock, other: Redlock, masters: list[RealMaster], options: dict[str, Any]
 ) -> None:
-    """At many instants, of a free lock and of one that another program acquires all the time."""
+    """Cancelled at many instants, on a free lock and on one that another program uses."""
     chance = random.Random(0)
     stop = False
 
@@ -283,7 +285,7 @@ async def test_a_cancelled_acquisition_leaves_nothing(
 async def test_a_refused_attempt_leaves_nothing_and_does_not_refuse_the_next(
     redlock: Redlock, masters: list[RealMaster], options: dict[str, Any]
 ) -> None:
-    """The keys that it had set on the free minority would be votes against its own client."""
+    """Keys left on the free minority would refuse the next attempt of the same client."""
     put(masters[1:4], "r")
     often = Retry(min_delay=5, max_delay=5)
     with pytest.raises(LockNotAcquiredError) as caught:
@@ -305,7 +307,7 @@ async def test_a_refused_attempt_leaves_nothing_and_does_not_refuse_the_next(
 async def test_an_expired_lease_is_not_revived_and_takes_nothing_from_the_next(
     redlock: Redlock, other: Redlock, masters: list[RealMaster], options: dict[str, Any]
 ) -> None:
-    """While the next holds the lock, and after it has released it."""
+    """Checked while the next holder has the lock, and after it has released it."""
     lock = redlock.lock("r", ttl=300, auto_extend=False, on_lost="flag", **options)
     lease = await lock.acquire()
     async with other.lock("r", wait=PATIENCE, **options) as theirs:
@@ -334,7 +336,7 @@ async def test_a_key_is_set_again_on_a_minority_and_a_loss_on_a_majority(
                 call(master, "DEL", "b")
             await lease.extend()
             await until(lambda: values(masters, "b") == [lease.token] * 5)
-            await asyncio.sleep(0.2)  # it subscribes to its keys
+            await asyncio.sleep(0.2)  # until it has subscribed to its keys
             for master in masters[2:]:
                 call(master, "DEL", "a")
             await asyncio.sleep(20)
@@ -345,7 +347,7 @@ async def test_a_key_is_set_again_on_a_minority_and_a_loss_on_a_majority(
 async def test_hold_at_least_keeps_the_lock_after_its_release(
     redlock: Redlock, other: Redlock, masters: list[RealMaster], options: dict[str, Any]
 ) -> None:
-    """The release is as quick as ever, and the lock goes to the waiter when the time is over."""
+    """The release takes no longer than usual; a waiter gets the lock when the time is over."""
     began = time.monotonic()
     async with redlock.lock("r", ttl=20_000, hold_at_least=3_000, **options) as lease:
         await until(lambda: values(masters, "r") == [lease.token] * 5)
@@ -353,10 +355,10 @@ async def test_hold_at_least_keeps_the_lock_after_its_release(
         await subscribed(other, masters, fair="fair" in options, number=2)
     assert time.monotonic() < began + 3
     assert not lease.valid
-    await heard(redlock)
+    await replied(redlock)
     left = pttls(masters, "r")
     assert (began + 3 - time.monotonic()) * 1000 - 50 < min(left)
-    # A counter may be beyond the token on a minority, which then keeps its ttl until the end.
+    # A minority may have a counter above the token, and then keeps the lock for its whole ttl.
     assert sorted(left)[2] <= 3_000
     theirs = await waiter
     assert -0.01 < time.monotonic() - began - 3 < AT_ONCE
@@ -364,7 +366,7 @@ async def test_hold_at_least_keeps_the_lock_after_its_release(
     await nothing_is_left(masters)
 
 
-# S10, and what errors and inspections show
+# S10, and the facts in errors and inspections
 
 
 @KIND
@@ -372,7 +374,7 @@ async def test_hold_at_least_keeps_the_lock_after_its_release(
 async def test_a_refusal_names_the_holder_and_shows_no_token(
     redlock: Redlock, masters: list[RealMaster], options: dict[str, Any]
 ) -> None:
-    """Another library is refused as well: redis-py's lock."""
+    """The lock of redis-py is refused as well."""
     errors = []
 
     async def refused() -> bool:
@@ -381,7 +383,7 @@ async def test_a_refusal_names_the_holder_and_shows_no_token(
             await redlock.lock("r", wait=300, **options).acquire()
         assert 255 < watch.ms < 300 + 4 * TIMEOUT
         errors.append(caught.value)
-        # On a busy machine a majority may reply too late to be in the error.
+        # On a busy machine the replies of a majority may come too late for the error.
         return caught.value.holder is not None
 
     async with (
@@ -410,8 +412,11 @@ async def test_an_error_tells_why_each_master_has_no_vote(masters: list[RealMast
                 await redlock.lock("r", wait=0).acquire()
             errors.append(caught.value)
             free, held, full, dead, hung = [vote.answer for vote in caught.value.votes]
-            assert hung in {Answer.TIMED_OUT, Answer.UNREACHABLE}  # it is given up in the end
-            # On a busy machine the round may be decided before these have replied.
+            assert hung in {
+                Answer.TIMED_OUT,
+                Answer.UNREACHABLE,
+            }  # its connection is closed after a while
+            # On a busy machine the round may be decided before these masters have replied.
             wanted = (Answer.GRANTED, Answer.HELD, Answer.ERROR, Answer.UNREACHABLE)
             return (free, held, full, dead) == wanted
 
@@ -430,7 +435,7 @@ async def test_an_error_tells_why_each_master_has_no_vote(masters: list[RealMast
 async def test_an_inspection_shows_what_each_master_has(
     redlock: Redlock, other: Redlock, masters: list[RealMaster]
 ) -> None:
-    """A free lock, one that is held and waited for, and a split one beside another type."""
+    """Inspected are a free lock, one with a holder and a waiter, and a split one."""
     assert [view.answer for view in (await redlock.inspect("r")).views] == [Answer.FREE] * 5
     async with other.lock("r", fencing=True, fair=True, ttl=20_000) as lease:
         waiter = asyncio.create_task(other.lock("r", fair=True, fencing=True).acquire())
@@ -453,4 +458,4 @@ async def test_an_inspection_shows_what_each_master_has(
     assert state.split
     assert state.views[0].detail.startswith("WRONGTYPE")
     with pytest.raises(QuorumUnavailableError, match="WRONGTYPE"):
-        await redlock.is_locked("r")  # the master with the list could have voted for either value
+        await redlock.is_locked("r")  # the master with the list could have had either value

@@ -1,4 +1,4 @@
-"""Data on a real server takes no write with the token of a lease that is over."""
+"""`RedisFence` on real servers: a write with the token of an earlier lease is refused."""
 
 import asyncio
 import contextlib
@@ -56,7 +56,7 @@ async def test_a_lower_token_is_refused_and_the_same_is_not(
 
 
 async def test_the_tokens_of_leases_will_do(fence: RedisFence, redlock: Redlock) -> None:
-    # On a server that is a master too: the fence's key is not the counter's.
+    # On a server that is also a master: the key of the fence is not that of the counter.
     tokens = []
     for _ in range(2):
         async with redlock.lock("k", fencing=True) as lease:
@@ -110,7 +110,7 @@ async def test_a_script_of_the_user_s_sees_its_own_keys_and_arguments(
 
 
 @pytest.mark.parametrize(("decode", "protocol"), [(True, 2), (True, 3), (False, 2), (False, 3)])
-async def test_any_client_will_do(
+async def test_every_kind_of_client_works(
     masters: list[RealMaster], *, decode: bool, protocol: int
 ) -> None:
     async with Redis.from_url(masters[0].url, decode_responses=decode, protocol=protocol) as client:
@@ -139,7 +139,7 @@ async def test_of_many_at_once_none_writes_behind_a_later_one(masters: list[Real
 
         tokens = [token for token in range(1, 101) for _ in range(3)]
         chance = random.Random(0)
-        tokens.sort(key=lambda token: token + 5 * chance.random())  # each has a few rivals
+        tokens.sort(key=lambda token: token + 5 * chance.random())  # some writes compete
         took = await asyncio.gather(
             *(write(clients[number % 10], token) for number, token in enumerate(tokens))
         )
@@ -203,7 +203,7 @@ async def test_the_token_comes_back_from_the_disk_with_the_data(kind: str) -> No
             assert await client.get("k") == b"v"
 
 
-async def test_a_full_server_remembers_no_token_without_its_write(kind: str) -> None:
+async def test_a_server_without_memory_stores_no_token_without_its_write(kind: str) -> None:
     with process(kind, "--maxmemory", "1") as server:
         async with Redis.from_url(server.url) as client:
             fence = RedisFence(client, "k")
@@ -225,7 +225,7 @@ async def test_the_lua_alone_refuses_by_an_error(client: Redis) -> None:
 
 
 async def test_a_cluster_has_token_and_data_in_one_slot(kind: str) -> None:
-    # Else it wants the port that is 10,000 higher, which another program may have.
+    # By default it needs the port that is 10,000 higher, which another program may have.
     bus = ("--cluster-port", str(quiet_port()))
     with process(kind, "--cluster-enabled", "yes", *bus) as server:
         call(server, "CLUSTER", "ADDSLOTSRANGE", 0, 16383)

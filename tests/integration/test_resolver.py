@@ -1,4 +1,4 @@
-"""A name server that hangs takes nothing from the program but the masters that have a name."""
+"""A name server that hangs costs the masters that have a name, and nothing else."""
 
 import asyncio
 import importlib.util
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.integration
 
 
 class Resolver:
-    """What `socket.getaddrinfo` is while a test runs: names hang until `answer` is called."""
+    """Replaces `socket.getaddrinfo` in a test: look-ups of names hang until `answer` is called."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._real = socket.getaddrinfo
@@ -66,7 +66,7 @@ def named(masters: list[RealMaster]) -> list[str]:
 async def test_a_hanging_resolver_takes_one_thread_of_its_own_for_each_master(
     hanging: Resolver, masters: list[RealMaster]
 ) -> None:
-    """However often they are dialled; the program's threads have other things to do."""
+    """Repeated dialling takes no more threads, and none of the program's executor."""
     wanted = named(masters[:3])
     async with Redlock(wanted, master_timeout=100, restart_guard="off") as redlock:
         with pytest.raises(QuorumUnavailableError):
@@ -90,7 +90,7 @@ async def test_a_late_result_is_used_by_the_next_look_up(hanging: Resolver) -> N
     assert await look_up("late.test", 6379) == ("127.0.0.1",)
     assert hanging.calls == ["late.test"]
     assert await look_up("late.test", 6379) == ("127.0.0.1",)
-    assert hanging.calls == ["late.test"] * 2  # what has been used is asked for anew
+    assert hanging.calls == ["late.test"] * 2  # a result that was used is looked up again
 
 
 async def test_concurrent_look_ups_share_one_result(hanging: Resolver) -> None:
@@ -127,7 +127,7 @@ async def test_an_address_needs_no_look_up(hanging: Resolver, host: str) -> None
 async def test_each_address_of_a_name_is_tried(
     monkeypatch: pytest.MonkeyPatch, masters: list[RealMaster]
 ) -> None:
-    """As with `localhost`, where a server may listen on one of two."""
+    """`localhost`, for example, has two addresses, and a server may listen on one of them."""
     stream = (socket.AF_INET, socket.SOCK_STREAM, 6, "")
     found = [(*stream, (host, 0)) for host in ("127.77.77.77", "127.0.0.1")]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
@@ -189,6 +189,6 @@ async def test_a_program_ends_though_the_resolver_hangs(how: str) -> None:
     command = (sys.executable, "-P", "-W", "error", "-c", ENDS, how)
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(*command, stdout=pipe, stderr=pipe)
-    said, errors = await asyncio.wait_for(process.communicate(), 50)
-    assert (process.returncode, said, errors.decode()) == (0, b"True\n", "")
+    output, errors = await asyncio.wait_for(process.communicate(), 50)
+    assert (process.returncode, output, errors.decode()) == (0, b"True\n", "")
     assert watch.ms < 30_000  # the look-ups take 60 s

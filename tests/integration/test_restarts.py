@@ -1,8 +1,8 @@
 """
-Masters that restart, come back from a disk or are flushed: nobody gets in under a live lease.
+Masters that restart, empty or from a disk, or are flushed: no lock is granted under a live lease.
 
-Who has a vote when, is a rule that the unit tests know exactly. Here real servers restart, with
-real uptimes, run ids, disks and flushes.
+The unit tests check exactly which master has a vote at which time. Here real servers restart,
+with real uptimes, run ids, disks and flushes.
 """
 
 import asyncio
@@ -19,15 +19,15 @@ from redlock_aio.testing import EmbeddedMaster
 
 from .forgetful import (
     FLUSHED,
-    LASTS,
     MARKED,
     MAX_TTL,
+    QUARANTINE,
     RESTARTED,
     UNPROVEN,
     check_log,
+    granted_after,
     guarded,
     hold,
-    kept_out,
     marked,
     marker,
     restart_all,
@@ -47,7 +47,7 @@ New = Callable[[int], list[EmbeddedMaster]]
 
 @pytest.fixture
 def new(kind: str) -> Iterator[New]:
-    """Start so many masters that nobody has used."""
+    """Return a function that starts new masters; stop them after the test."""
     with contextlib.ExitStack() as stack:
         yield lambda number: [stack.enter_context(process(kind)) for _ in range(number)]
 
@@ -76,7 +76,7 @@ async def test_without_a_guard_there_is_no_marker(new: New) -> None:
         assert values(masters, MARKER) == [None] * 3
 
 
-# What a disk brings back.
+# Masters that come back with the data on their disks.
 
 
 @pytest.mark.full
@@ -84,9 +84,9 @@ async def test_masters_that_come_back_with_what_was_saved_earlier_have_no_vote(
     new: New, caplog: pytest.LogCaptureFixture
 ) -> None:
     """
-    A majority of five; the lock is younger than their disks.
+    Three of five restart, with data that was saved before the lock was acquired.
 
-    The newcomer goes by the marker from the disk, and by the uptime: no witness is left.
+    No client that saw the restart is left: a newcomer decides by the marker and the uptime.
     """
     masters = new(5)
     async with proxied(urls(masters)) as ways, guarded(ways) as holder:
@@ -98,23 +98,23 @@ async def test_masters_that_come_back_with_what_was_saved_earlier_have_no_vote(
         async with guarded(masters) as newcomer:
             assert marked(masters[:3], rejoining=True)
             assert marked(masters[3:], rejoining=False)
-            kept = await kept_out(newcomer, held)
-        assert kept.at - restarted >= LASTS - EARLY
-        kept.check([0, 1, 2], RESTARTED)
+            granted = await granted_after(newcomer, held)
+        assert granted.at - restarted >= QUARANTINE - EARLY
+        granted.check([0, 1, 2], RESTARTED)
         for way in ways:
             way.flow()
     check_log(caplog, masters[:3], RESTARTED)
 
 
 def save(masters: Sequence[EmbeddedMaster]) -> None:
-    """Write to disk what is there: markers, and no lock."""
+    """Make *masters* save their data: markers, and no lock."""
     assert marked(masters, rejoining=False)
     for master in masters:
         call(master, "SAVE")
 
 
 def restore_from_disk(masters: Sequence[EmbeddedMaster]) -> float:
-    """Restart *masters* with what they have on their disks; return when that began."""
+    """Restart *masters* with the data on their disks; return when that began."""
     before = [marker(master) for master in masters]
     began = restart_all(masters)
     assert [marker(master) for master in masters] == before
@@ -124,16 +124,16 @@ def restore_from_disk(masters: Sequence[EmbeddedMaster]) -> float:
     return began
 
 
-# What comes back empty.
+# Masters that come back empty.
 
 
 async def test_masters_that_come_back_empty_have_no_vote(
     new: New, caplog: pytest.LogCaptureFixture
 ) -> None:
     """
-    A majority of five.
+    Three of five restart empty; a newcomer is the first client to see it.
 
-    The newcomer is the first to see it: that two are members tells that this is no new set.
+    The markers of the other two prove that this set of masters is not new.
     """
     masters = new(5)
     async with proxied(urls(masters)) as ways, guarded(ways) as holder:
@@ -143,21 +143,21 @@ async def test_masters_that_come_back_empty_have_no_vote(
         restarted = restart_all(masters[:3])
         assert [marker(master) for master in masters[:3]] == [None] * 3
         async with guarded(masters) as newcomer:
-            kept = await kept_out(newcomer, held)
-        assert kept.at - restarted >= LASTS - EARLY
-        kept.check([0, 1, 2], UNPROVEN, RESTARTED)
+            granted = await granted_after(newcomer, held)
+        assert granted.at - restarted >= QUARANTINE - EARLY
+        granted.check([0, 1, 2], UNPROVEN, RESTARTED)
         for way in ways:
             way.flow()
     check_log(caplog, masters[:3], RESTARTED)
 
 
-# What is flushed.
+# Masters that are flushed.
 
 
 async def test_a_majority_that_is_flushed_has_no_vote(
     new: New, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A witness saw it; a newcomer finds that they are marked. The lease itself is not lost."""
+    """A witness sees the flush, a newcomer finds the marks. The flush does not end the lease."""
     masters = new(5)
     async with guarded(masters) as holder, guarded(masters) as witness:
         held = await hold(holder)
@@ -166,19 +166,19 @@ async def test_a_majority_that_is_flushed_has_no_vote(
             call(master, "FLUSHALL")
         await until(lambda: marked(masters[:3], rejoining=True))
         async with guarded(masters) as newcomer, asyncio.TaskGroup() as tasks:
-            later = tasks.create_task(kept_out(newcomer, held))
-            kept = await kept_out(witness, held)
-        assert kept.at - flushed >= LASTS
-        assert later.result().at - flushed >= LASTS
-        # The holder may have been the first to see it, and to mark them.
-        kept.check([0, 1, 2], FLUSHED, MARKED, RESTARTED)
+            later = tasks.create_task(granted_after(newcomer, held))
+            granted = await granted_after(witness, held)
+        assert granted.at - flushed >= QUARANTINE
+        assert later.result().at - flushed >= QUARANTINE
+        # The holder may have been the first to see the flush, and to mark the masters.
+        granted.check([0, 1, 2], FLUSHED, MARKED, RESTARTED)
     check_log(caplog, masters[:3], FLUSHED, MARKED, RESTARTED)
 
 
 async def test_the_first_to_see_a_flush_says_that_it_was_one(
     new: New, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Though it has marked the master since, by which nobody can tell why."""
+    """It keeps this reason after it has marked the master; the mark has no reason."""
     [master] = new(1)
     async with guarded([master]) as redlock:
         call(master, "FLUSHALL")
@@ -191,7 +191,7 @@ async def test_the_first_to_see_a_flush_says_that_it_was_one(
 async def test_a_flush_of_another_database_takes_no_vote(
     new: New, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The connections are made anew; the lease stays, and others find that it is held."""
+    """Connections are made anew; the lease stays valid, and other clients are refused."""
     masters = new(5)
     async with (
         guarded(masters) as holder,

@@ -1,4 +1,4 @@
-"""Passwords and tokens are in no text: not in votes, errors, logs or reprs."""
+"""Passwords and tokens are not in votes, errors, logs or reprs."""
 
 import logging
 import re
@@ -22,13 +22,13 @@ PASSWORD = "Tr0ub4dor&3-and-more"
 
 @pytest.fixture
 async def old() -> AsyncIterator[str]:
-    """The address of a server that is too old: it knows no HELLO."""
+    """Return the address of a server that is too old: it knows no HELLO."""
     async with speaker(old_redis) as where:
         yield where
 
 
 async def everything_shown(redlock: Redlock, caplog: pytest.LogCaptureFixture) -> str:
-    """Return all texts that a user could see of an attempt that fails."""
+    """Return all texts that a user could see of a failed attempt."""
     with caplog.at_level(logging.DEBUG):
         with pytest.raises(QuorumUnavailableError) as caught:
             await redlock.lock("r", wait=0).acquire()
@@ -60,7 +60,9 @@ async def test_a_vote_says_that_a_password_is_wrong_or_missing_and_not_which(
             vote = caught.value.votes[0]
             assert vote.answer is Answer.ERROR
             assert re.search(expected, vote.detail, re.IGNORECASE)
-            assert "newer" not in vote.detail  # a server that wants a password is no old server
+            assert (
+                "newer" not in vote.detail
+            )  # a server that requires a password is not taken for an old one
 
 
 @pytest.mark.spread(1)
@@ -73,7 +75,7 @@ async def test_a_vote_says_that_a_password_is_wrong_or_missing_and_not_which(
 async def test_a_password_that_a_server_repeats_is_not_shown(
     old: str, password: str, by: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A Redis that knows no HELLO repeats its arguments, and the password is one of them."""
+    """A Redis without HELLO repeats its arguments, one of which is the password."""
     host, _, port = old.partition(":")
     client = Redis(host=host, port=int(port), username="app", password=password)
     if by == "provider":
@@ -93,7 +95,7 @@ async def test_a_password_that_a_server_repeats_is_not_shown(
 async def test_a_token_that_a_server_repeats_is_not_shown(
     kind: str, length: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One that does not let us SET prints the arguments up to a length: the key, then the token."""
+    """A server that denies SET prints its arguments up to a length: the key, then the token."""
     with process(kind, "--rename-command", "SET", "") as master:
         async with Redlock([master.url], master_timeout=TIMEOUT, restart_guard="off") as redlock:
             await until(lambda: redlock.statistics().masters[0].up)
@@ -106,7 +108,7 @@ async def test_a_token_that_a_server_repeats_is_not_shown(
 
 
 async def test_the_token_is_in_no_text_about_a_lease(kind: str) -> None:
-    """It is only in `Lease.token`."""
+    """The token is in `Lease.token` only."""
     with process(kind) as master:
         async with Redlock([master.url], master_timeout=TIMEOUT, restart_guard="off") as redlock:
             await until(lambda: redlock.statistics().masters[0].up)

@@ -1,4 +1,4 @@
-"""Real Sentinels: failovers, split brains and Sentinels that are away never give two holders."""
+"""Real Sentinels: failovers, split brains and unreachable Sentinels never give two holders."""
 
 import asyncio
 import contextlib
@@ -13,19 +13,19 @@ from redlock_aio._protocol.confirmation import CONFIRMED_FOR
 from redlock_aio._rules import timing
 
 from .helpers import until
-from .sentinels import CLIENTS, Site, View, need_addresses, now, view
+from .sentinels import CLIENTS, ClientView, Site, need_addresses, now, view
 
 MAX_TTL = 1_000
-LASTS = timing.forgetting(MAX_TTL, factor=timing.DRIFT_FACTOR)
+QUARANTINE = timing.forgetting(MAX_TTL, factor=timing.DRIFT_FACTOR)
 A, B = sorted(CLIENTS)
-OFTEN = Retry(min_delay=2, max_delay=10)
+QUICK_RETRY = Retry(min_delay=2, max_delay=10)
 
 pytestmark = pytest.mark.promise("S1")
 
 
 @pytest.fixture(scope="module")
 def kind() -> str:
-    """Most of it is the same on all servers."""
+    """Return one kind of server; most of these tests are the same on all kinds."""
     return "redis"
 
 
@@ -39,20 +39,20 @@ async def site(kind: str, tmp_path: Path) -> AsyncIterator[Site]:
 
 
 @contextlib.asynccontextmanager
-async def program(site: Site, caller: str = A) -> AsyncIterator[tuple[Redlock, View]]:
-    """Have a program that locks with the master that the Sentinels name, as its only one."""
+async def program(site: Site, caller: str = A) -> AsyncIterator[tuple[Redlock, ClientView]]:
+    """Open a manager whose only master is the one that the Sentinels name."""
     async with (
         view(site, caller) as seen,
         Redlock([seen.client], max_ttl=MAX_TTL, master_timeout=300) as redlock,
     ):
-        # A server that has just been started waits until it can't have forgotten a lock.
-        async with redlock.lock("first", ttl=MAX_TTL, wait=30_000, retry=OFTEN):
+        # A server that has just been started is quarantined at first.
+        async with redlock.lock("first", ttl=MAX_TTL, wait=30_000, retry=QUICK_RETRY):
             pass
         yield redlock, seen
 
 
 async def attempt(redlock: Redlock, name: str = "probe") -> Vote:
-    """Return what the master says to one attempt, which is taken back."""
+    """Return the master's vote on one attempt; a lock that it grants is released."""
     try:
         async with redlock.lock(name, wait=0, ttl=MAX_TTL) as lease:
             return lease.votes[0]
@@ -61,18 +61,18 @@ async def attempt(redlock: Redlock, name: str = "probe") -> Vote:
 
 
 class Holders:
-    """Who has believed to hold a lock, from when to when."""
+    """The times in which each program held each lock, by its own clock."""
 
     def __init__(self) -> None:
         self.spans: dict[str, list[tuple[float, float, str]]] = {}
 
     async def compete(self, redlock: Redlock, who: str, *, at_once: int = 10) -> None:
-        """Take locks again and again, and keep each until its lease is over."""
+        """Acquire locks again and again, and hold each until its lease is over."""
 
         async def take(name: str) -> None:
             while True:
                 lock = redlock.lock(
-                    name, ttl=MAX_TTL, auto_extend=False, on_lost="flag", retry=OFTEN
+                    name, ttl=MAX_TTL, auto_extend=False, on_lost="flag", retry=QUICK_RETRY
                 )
                 lease = await lock.acquire()
                 began = now()
@@ -80,7 +80,7 @@ class Holders:
                 place = len(spans)
                 spans.append((began, began + lease.remaining / 1000, who))
                 try:
-                    await lease.lost.wait()  # maybe a moment before its deadline
+                    await lease.lost.wait()  # set up to 1 ms before the deadline
                     spans[place] = (began, min(spans[place][1], now()), who)
                 finally:
                     with contextlib.suppress(LockNotHeldError):
@@ -95,14 +95,14 @@ class Holders:
                 assert ends <= begins + 0.001, f"{name}: {one} until {ends}, {other} from {begins}"
 
     def count(self, who: str, since: float) -> int:
-        """Return how often a program has got a lock *since* then."""
+        """Return how often a program acquired a lock after *since*."""
         spans = itertools.chain(*self.spans.values())
         return sum(holder == who and began > since for began, _, holder in spans)
 
 
 @contextlib.asynccontextmanager
 async def competing(programs: dict[str, Redlock]) -> AsyncIterator[Holders]:
-    """Let the programs compete for locks meanwhile, and check that they exclude each other."""
+    """Make the programs compete for locks during the body; check that they excluded each other."""
     holders = Holders()
     tasks = [asyncio.create_task(holders.compete(r, who)) for who, r in programs.items()]
     try:
@@ -118,7 +118,7 @@ async def competing(programs: dict[str, Redlock]) -> AsyncIterator[Holders]:
 
 @pytest.mark.full
 async def test_a_split_brain_has_one_holder(site: Site) -> None:
-    """A is cut off with the old master and one Sentinel; B is with the two others."""
+    """A is on the side of the old master and one Sentinel, B on that of the two others."""
     async with program(site) as (a, near_old), program(site, B) as (b, near_new):
         async with competing({"a": a, "b": b}) as holders:
             await asyncio.sleep(0.5)
@@ -130,8 +130,8 @@ async def test_a_split_brain_has_one_holder(site: Site) -> None:
             await site.switched(0, 1)
             switched = now()
             assert site.named_by(2) == "old"
-            await asyncio.sleep(LASTS + CONFIRMED_FOR + 1.5)
-            # B has locks of the new master; when depends on how busy the machine is.
+            await asyncio.sleep(QUARANTINE + CONFIRMED_FOR + 1.5)
+            # B acquires locks of the new master; how soon depends on how busy the machine is.
             await until(lambda: holders.count("b", switched) >= 10, 30)
         assert holders.count("a", cut + CONFIRMED_FOR) == 0
         assert "1 of 3 Sentinels confirm" in (await attempt(a)).detail
@@ -139,16 +139,16 @@ async def test_a_split_brain_has_one_holder(site: Site) -> None:
 
 @pytest.mark.full
 async def test_an_old_master_that_only_clients_reach_has_no_vote(site: Site) -> None:
-    """All Sentinels see it fail, and name another; nobody tells the old master."""
+    """All Sentinels see it fail and name another master; the old master is not told."""
     async with program(site) as (a, near_old), program(site, B) as (b, _):
         async with competing({"a": a, "b": b}) as holders:
             site.cut_off_old(between=[near_old])
             await site.switched(0, 1, 2)
             switched = now()
-            await asyncio.sleep(LASTS + CONFIRMED_FOR + 1.5)
-            # Both get locks of the new master; who is first keeps all of them for a ttl.
+            await asyncio.sleep(QUARANTINE + CONFIRMED_FOR + 1.5)
+            # Both acquire locks of the new master; the first one may hold all of them for a ttl.
             await until(
-                lambda: all(holders.count(who, switched + LASTS) > 0 for who in ("a", "b")), 30
+                lambda: all(holders.count(who, switched + QUARANTINE) > 0 for who in ("a", "b")), 30
             )
         with contextlib.closing(site.servers["old"].client()) as client:
             assert client.role()[0] == "master"
@@ -157,7 +157,7 @@ async def test_an_old_master_that_only_clients_reach_has_no_vote(site: Site) -> 
 @pytest.mark.parametrize("kind", ["redis", "valkey"], scope="module")
 @pytest.mark.full
 async def test_a_planned_failover_costs_the_quarantine_and_the_bound(site: Site) -> None:
-    """It is seen at once, and the promoted master waits as long as it must, not longer."""
+    """The failover is seen at once; the promoted master votes when its quarantine is over."""
     async with program(site) as (a, near), program(site, B) as (b, _):
         async with competing({"a": a, "b": b}) as holders:
             await asyncio.sleep(0.3)
@@ -169,10 +169,10 @@ async def test_a_planned_failover_costs_the_quarantine_and_the_bound(site: Site)
             vote = await attempt(a)
             assert vote.answer is Answer.QUARANTINED
             assert "it votes again in" in vote.detail
-            async with a.lock("late", ttl=MAX_TTL, retry=OFTEN):
+            async with a.lock("late", ttl=MAX_TTL, retry=QUICK_RETRY):
                 late = now()
-            assert late > began + LASTS + CONFIRMED_FOR
-            assert late < switched + LASTS + CONFIRMED_FOR + 5
+            assert late > began + QUARANTINE + CONFIRMED_FOR
+            assert late < switched + QUARANTINE + CONFIRMED_FOR + 5
             await asyncio.sleep(0.5)
-        since = began + LASTS + CONFIRMED_FOR
+        since = began + QUARANTINE + CONFIRMED_FOR
         assert holders.count("a", since) + holders.count("b", since) > 0

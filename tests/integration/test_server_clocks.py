@@ -1,4 +1,4 @@
-"""Servers whose clocks are set while a lock is held there."""
+"""Masters whose clocks are set while they hold a lock."""
 
 import asyncio
 import contextlib
@@ -11,25 +11,25 @@ from redlock_aio import Answer
 
 from .clocked import ClockedMaster, compiled
 from .forgetful import MAX_TTL, guarded, hold, marked
-from .helpers import Stopwatch, gone, heard, pttls, until, values
+from .helpers import Stopwatch, gone, pttls, replied, until, values
 
 pytestmark = pytest.mark.integration
 
-SOON = 8_000
-"""Ms in which a holder is notified, on a busy machine; otherwise it would be 9 000 or more."""
+NOTIFIED_WITHIN = 8_000
+"""Milliseconds in which a holder is notified on a busy machine; else it takes 9,000 or more."""
 
 HOUR = 3600.0
 
 
 @pytest.fixture(scope="session")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What is preloaded into servers so that their clocks can be set."""
+    """Return the path of the library that is preloaded into servers."""
     return compiled(tmp_path_factory.mktemp("clock"))
 
 
 @pytest.fixture
 def masters(kind: str, library: Path, tmp_path: Path) -> Iterator[list[ClockedMaster]]:
-    """Five masters that nobody has used, with clocks that are right."""
+    """Run five new masters with correct clocks."""
     with contextlib.ExitStack() as stack:
         yield [
             stack.enter_context(ClockedMaster(kind, library, tmp_path / str(number)))
@@ -39,12 +39,12 @@ def masters(kind: str, library: Path, tmp_path: Path) -> Iterator[list[ClockedMa
 
 @pytest.mark.promise("S4")
 async def test_a_clock_that_is_set_forward_ends_a_key_early(masters: list[ClockedMaster]) -> None:
-    """On a minority that is nothing; it is set again. On a majority the holder is notified."""
+    """On a minority the key is restored. On a majority the holder is notified of the loss."""
     async with guarded(masters, max_ttl=60_000) as redlock:
         async with redlock.lock("r", ttl=30_000, auto_extend=False, on_lost="flag") as lease:
             token = lease.token
             await until(lambda: lease._hold.checked_at > 0)
-            await heard(redlock)  # now the masters track the key
+            await replied(redlock)  # now the masters track the key
             for master in masters[:2]:
                 master.set_clock(60)
             await until(lambda: values(masters, "r") == [None] * 2 + [token] * 3)
@@ -54,7 +54,7 @@ async def test_a_clock_that_is_set_forward_ends_a_key_early(masters: list[Clocke
             await until(lambda: values(masters, "r") == [token] * 5)
             assert all(20_000 < left <= 30_000 for left in pttls(masters, "r"))
             await lease.extend()
-            await heard(redlock)  # an extension that comes late sets the key again
+            await replied(redlock)  # a late extension restores the key
             for master in masters[2:4]:
                 master.set_clock(60)
             await until(lambda: values(masters, "r")[2:4] == [None] * 2)
@@ -63,7 +63,7 @@ async def test_a_clock_that_is_set_forward_ends_a_key_early(masters: list[Clocke
             watch = Stopwatch()
             masters[4].set_clock(60)
             await asyncio.wait_for(lease.lost.wait(), 20)
-            assert watch.ms < SOON
+            assert watch.ms < NOTIFIED_WITHIN
             assert not lease.valid
         assert all(master.votes for master in redlock.statistics().masters)
         await until(lambda: gone(masters, "r"))
@@ -73,11 +73,11 @@ async def test_a_clock_that_is_set_forward_ends_a_key_early(masters: list[Clocke
 
 @pytest.mark.promise("S3")
 async def test_a_clock_that_is_set_back_leaves_no_key(masters: list[ClockedMaster]) -> None:
-    """The key would live for an hour more: it is gone with the release, and with the loss."""
+    """The key would live for an hour more; the release deletes it, and so does the loss."""
     wrong = masters[:3]
     async with guarded(masters) as redlock, guarded(masters) as other:
         lease = await redlock.lock("r", ttl=MAX_TTL).acquire()
-        await heard(redlock)
+        await replied(redlock)
         for master in wrong:
             master.set_clock(-HOUR)
         assert all(left > 3_000_000 for left in pttls(wrong, "r"))
@@ -89,10 +89,10 @@ async def test_a_clock_that_is_set_back_leaves_no_key(masters: list[ClockedMaste
         for master in wrong:
             master.set_clock(0)
         held = await hold(redlock)
-        await heard(redlock)
+        await replied(redlock)
         for master in wrong:
             master.set_clock(-HOUR)
-        await held.is_believed_to_its_end()
+        await held.is_valid_to_its_end()
         await until(lambda: gone(masters, "r"))
         async with other.lock("r", ttl=MAX_TTL, wait=0) as lease:
             await until(lambda: {vote.answer for vote in lease.votes} == {Answer.GRANTED})

@@ -1,4 +1,4 @@
-"""Any reply of a master is its vote, never a crash, and it votes again when it is well."""
+"""Any reply of a master becomes a vote, never a crash; a master votes again when it is well."""
 
 import asyncio
 import contextlib
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.integration
 
 
 async def first_votes(redlock: Redlock, answer: Answer, words: str = "") -> Vote:
-    """Wait until the first of three masters votes so, while the others win; return its vote."""
+    """Wait until the first of three masters gives this vote while two grant; return the vote."""
     votes = []
 
     async def seen() -> bool:
@@ -48,7 +48,7 @@ async def first_votes(redlock: Redlock, answer: Answer, words: str = "") -> Vote
 
 
 async def test_a_master_without_memory_extends_and_releases(masters: list[RealMaster]) -> None:
-    """OOM: it grants no new lock, and the release does not wait until it has memory again."""
+    """OOM: it grants no new lock; extensions and releases need no memory."""
     three = masters[:3]
     async with connected(three) as redlock:
         try:
@@ -65,17 +65,17 @@ async def test_a_master_without_memory_extends_and_releases(masters: list[RealMa
 
 
 REFUSALS = {
-    # A permission that is missing is no reason to connect again.
+    # A missing permission is no reason to connect again.
     "NOPERM": ("ACL SETUSER default -set", "ACL SETUSER default +@all", True),
     "not a master": ("REPLICAOF 127.0.0.1 1", "REPLICAOF NO ONE", False),
-    # From the next connection on.
+    # Takes effect with the next connection.
     "uthentication": ("CONFIG SET requirepass new", 'CONFIG SET requirepass ""', False),
 }
-"""What an operator does to a master, undoes, and whether the master stays connected."""
+"""The command of an operator, its reverse, and whether the master stays connected."""
 
 
 @pytest.mark.parametrize("words", REFUSALS)
-async def test_a_master_that_refuses_has_no_vote_until_it_is_mended(
+async def test_a_master_that_refuses_has_no_vote_until_the_cause_is_removed(
     masters: list[RealMaster], words: str
 ) -> None:
     three = masters[:3]
@@ -98,7 +98,7 @@ async def test_a_master_that_refuses_has_no_vote_until_it_is_mended(
 async def test_a_busy_master_is_cleaned_when_it_is_idle(
     masters: list[RealMaster],
 ) -> None:
-    """BUSY: it refuses the release too, so this is repeated until it is confirmed."""
+    """BUSY: it refuses the release too, which is repeated until the master confirms it."""
     first = masters[0]
     async with connected(masters[:3]) as redlock:
         lease = await redlock.lock("r", ttl=60_000).acquire()
@@ -106,7 +106,7 @@ async def test_a_busy_master_is_cleaned_when_it_is_idle(
         call(first, "CONFIG", "SET", "lua-time-limit", "10")
 
         def block() -> None:
-            with contextlib.suppress(redis.ResponseError):  # it is killed
+            with contextlib.suppress(redis.ResponseError):  # the script is killed
                 call(first, "EVAL", "while true do end", "0")
 
         blocked = threading.Thread(target=block)
@@ -125,7 +125,7 @@ async def test_a_busy_master_is_cleaned_when_it_is_idle(
 
 @pytest.fixture
 def loading(kind: str) -> Iterator[EmbeddedMaster]:
-    """A master with keys that it loads slowly when it is told to."""
+    """Run a master with keys that it loads slowly."""
     slow = ("--enable-debug-command", "yes", "--loading-process-events-interval-bytes", "1024")
     with process(kind, *slow) as master:
         call(master, "DEBUG", "POPULATE", "300", "key", "1000")
@@ -136,7 +136,7 @@ def loading(kind: str) -> Iterator[EmbeddedMaster]:
 async def test_a_master_that_loads_its_keys_votes_afterwards(
     masters: list[RealMaster], loading: EmbeddedMaster
 ) -> None:
-    """LOADING: on the connection that it had, and on new ones."""
+    """LOADING: replied on the present connection, and on new ones."""
     async with connected([loading, *masters[:2]]) as redlock:
         call(loading, "CONFIG", "SET", "key-load-delay", "5000")
 
@@ -157,12 +157,12 @@ async def test_a_master_that_loads_its_keys_votes_afterwards(
 async def test_a_password_that_a_majority_refuses_ends_a_wait_and_is_not_shown(
     masters: list[RealMaster],
 ) -> None:
-    """WRONGPASS: at the first lock; a minority that refuses it does not matter."""
+    """WRONGPASS: the error comes at the first lock; a refusal by a minority has no effect."""
     three = masters[:3]
     named = [f"redis://:wrong@{master.url.removeprefix('redis://')}" for master in three]
     with contextlib.ExitStack() as stack:
         clients = [stack.enter_context(contextlib.closing(master.client())) for master in three]
-        for client in clients:  # they stay authenticated
+        for client in clients:  # connections stay authenticated
             client.execute_command("ACL", "SETUSER", "default", "resetpass", ">right")
         try:
             async with Redlock(named, restart_guard="off") as redlock:
@@ -203,10 +203,10 @@ JUNK = {
 @pytest.mark.parametrize("junk", JUNK)
 @pytest.mark.promise("S6")
 async def test_nonsense_is_one_vote_less(masters: list[RealMaster], junk: str) -> None:
-    """Four masters send it, each in reply to other commands; the other five decide."""
+    """Four masters reply with nonsense, each to other commands; the other five decide."""
 
     def mad(*commands: bytes) -> Answerer:
-        sane = healthy(commands[0] * 8)  # a run_id of its own
+        sane = healthy(commands[0] * 8)  # each has a run_id of its own
         return lambda command: JUNK[junk] if command[0] in commands else sane(command)
 
     async with (
@@ -232,7 +232,7 @@ async def test_nonsense_is_one_vote_less(masters: list[RealMaster], junk: str) -
 async def test_a_server_that_does_not_reply_or_has_no_run_id_has_no_vote(
     masters: list[RealMaster],
 ) -> None:
-    """A server without a run_id could be any of the others."""
+    """A server without a run_id may be the same server as another master."""
     async with speaker(lambda _: b"") as silent, speaker(healthy(b"")) as nameless:
         named = [f"redis://{silent}", f"redis://{nameless}", *urls(masters[:3])]
         async with Redlock(named, master_timeout=100, restart_guard="off") as redlock:

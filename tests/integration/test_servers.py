@@ -1,4 +1,4 @@
-"""What the real masters of the tests promise where there is no such server."""
+"""The masters of the tests: skipped tests where a kind of server is missing."""
 
 import contextlib
 import gc
@@ -16,7 +16,7 @@ from .servers import Sets
 def test_each_test_is_skipped_where_there_is_no_such_server(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # An empty set of masters was remembered once: the first test was skipped, all others failed.
+    # If an empty list of masters were stored, the first test would be skipped and the rest fail.
     monkeypatch.setattr(shutil, "which", lambda _name: None)
     monkeypatch.setattr(servers, "docker_refuses", lambda: "no Docker engine answers")
     monkeypatch.delenv("REDLOCK_AIO_CONTAINERS", raising=False)
@@ -57,7 +57,7 @@ def test_an_engine_without_the_images_is_skipped_unless_containers_are_required(
 
 
 def test_an_engine_that_refuses_leaves_no_socket(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Collected in another test, it would be that test's warning, which is an error."""
+    """A socket collected during another test would be a warning there, which is an error."""
     monkeypatch.setenv("DOCKER_HOST", "unix:///dev/null")
     assert "no Docker engine answers" in servers.docker_refuses.__wrapped__()
     gc.collect()

@@ -20,7 +20,7 @@ from .servers import process
 pytestmark = [pytest.mark.integration, pytest.mark.promise("S1")]
 
 MAX_TTL = 1_000
-LASTS = timing.forgetting(MAX_TTL, factor=timing.DRIFT_FACTOR)
+QUARANTINE = timing.forgetting(MAX_TTL, factor=timing.DRIFT_FACTOR)
 
 PROGRAM = """
 import asyncio, pathlib, sys, time
@@ -53,15 +53,15 @@ def named(masters: list[EmbeddedMaster]) -> list[str]:
 
 
 class Program:
-    """A process that locks, and writes down from when to when it has held the lock."""
+    """A process that locks, and records the times in which it held the lock."""
 
-    def __init__(self, diary: Path) -> None:
-        self.diary = diary
+    def __init__(self, record: Path) -> None:
+        self.record = record
         self._process: asyncio.subprocess.Process | None = None
 
     async def start(self, masters: list[EmbeddedMaster]) -> None:
         await self.stop()
-        command = (sys.executable, "-P", "-c", PROGRAM, str(self.diary), *named(masters))
+        command = (sys.executable, "-P", "-c", PROGRAM, str(self.record), *named(masters))
         self._process = await asyncio.create_subprocess_exec(
             *command, stderr=asyncio.subprocess.DEVNULL
         )
@@ -72,11 +72,11 @@ class Program:
             await self._process.wait()
 
     def held(self) -> list[tuple[float, float]]:
-        lines = self.diary.read_text().splitlines() if self.diary.exists() else []
+        lines = self.record.read_text().splitlines() if self.record.exists() else []
         return [(float(line.split()[0]), float(line.split()[1])) for line in lines]
 
     async def works(self) -> None:
-        """Wait until it has the lock again."""
+        """Wait until it acquires the lock again."""
         before = len(self.held())
         await until(lambda: len(self.held()) > before, within=20)
 
@@ -90,7 +90,7 @@ async def programs(tmp_path: Path) -> AsyncIterator[list[Program]]:
 
 
 def in_turns(programs: list[Program]) -> bool:
-    """Return whether no two have held the lock at the same time."""
+    """Return whether no two programs held the lock at the same time."""
     held = sorted(each for program in programs for each in program.held())
     return all(one[1] <= other[0] for one, other in itertools.pairwise(held))
 
@@ -103,7 +103,7 @@ async def test_a_swap_is_refused_and_names_both_sets(
     await programs[0].works()
     async with Redlock(named([a, b, d]), max_ttl=MAX_TTL, master_timeout=500) as wrong:
         await until(lambda: up(wrong) == 3, within=30)
-        await asyncio.sleep(LASTS)
+        await asyncio.sleep(QUARANTINE)
         with pytest.raises(QuorumUnavailableError) as refused:
             await wrong.lock("r", wait=0).acquire()
         for master in servers:
@@ -113,14 +113,16 @@ async def test_a_swap_is_refused_and_names_both_sets(
         await programs[0].stop()
         async with wrong.lock("r", wait=20_000):
             pass
-    await asyncio.sleep(LASTS * LIVES)
-    assert all(call(master, "PTTL", "redlock_aio:masters:") < LASTS * 1000 for master in servers)
+    await asyncio.sleep(QUARANTINE * LIVES)
+    assert all(
+        call(master, "PTTL", "redlock_aio:masters:") < QUARANTINE * 1000 for master in servers
+    )
 
 
 async def test_a_master_is_replaced_while_programs_hold_and_want_a_lock(
     servers: list[EmbeddedMaster], programs: list[Program]
 ) -> None:
-    """They change one after the other, as the page says, and wait by themselves between steps."""
+    """They restart with the new set one after the other, as the documentation advises."""
     a, b, c, d = servers
     for masters in ([a, b, c], [a, b], [a, b, d]):
         for program in programs:

@@ -1,4 +1,4 @@
-"""The commands of the tutorial that start masters in containers do what it says."""
+"""The commands of the tutorial that start masters in containers work as the page says."""
 
 import os
 import re
@@ -22,7 +22,7 @@ def test_a_lock_on_five_masters_survives_two_of_them(tmp_path: Path) -> None:
     chapter = PAGE.read_text().partition("## Five masters in containers")[2]
     start, stop = re.findall(r"^```sh\n(.*?)^```$", chapter, re.MULTILINE | re.DOTALL)
     shutil.copy(ROOT / "examples" / "quickstart.py", tmp_path)
-    # The last two are gone by then; `--rm` removes all.
+    # The last two are gone already; `--rm` removes all.
     end = "docker kill lock-6391 lock-6392 lock-6393 lock-6394 lock-6395 >&2"
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Waiters and holders are notified of changes of their keys, over subscriptions of real servers."""
+"""Waiters and holders are notified of changes of their keys by real servers."""
 
 import asyncio
 import contextlib
@@ -14,10 +14,10 @@ from .helpers import (
     RealMaster,
     Stopwatch,
     call,
-    heard,
     line,
     nothing_is_left,
     put,
+    replied,
     subscribed,
     until,
     up,
@@ -82,7 +82,7 @@ async def test_a_release_notifies_waiters_of_other_programs(
 async def test_any_end_of_a_foreign_key_notifies_waiters(
     redlock: Redlock, masters: list[RealMaster], options: dict[str, Any], command: tuple[str, ...]
 ) -> None:
-    """Once it is gone on a majority: for a minority no attempt is made."""
+    """They are notified when the key is gone on a majority; for a minority they do not retry."""
     put(masters, "r", TTL)
     async with waiting(redlock, **options) as waiter:
         await subscribed(redlock, masters, fair="fair" in options)
@@ -104,7 +104,7 @@ async def test_any_end_of_a_foreign_key_notifies_waiters(
 async def test_a_waiter_subscribes_again_on_new_connections(
     redlock: Redlock, masters: list[RealMaster], *, missed: bool
 ) -> None:
-    """What happened while it was not connected is noticed when it is."""
+    """A change during the outage of a connection is noticed when it is connected again."""
     put(masters, "r", TTL)
     async with waiting(redlock) as waiter:
         await subscribed(redlock, masters)
@@ -129,7 +129,7 @@ async def test_a_waiter_subscribes_again_on_new_connections(
 async def test_masters_that_come_back_notify_waiters(
     redlock: Redlock, masters: list[RealMaster], options: dict[str, Any], fault: str
 ) -> None:
-    """A majority is away when the first attempt is made, and for some time after it."""
+    """A majority is down at the first attempt, and for some time after it."""
     for master in masters[:3]:
         getattr(master, fault)()
     async with waiting(redlock, **options) as waiter:
@@ -147,11 +147,11 @@ async def test_masters_that_come_back_notify_waiters(
 async def watched(redlock: Redlock, lease: Lease) -> None:
     """Wait until the holder has subscribed to its key."""
     await until(lambda: lease._hold.checked_at > 0)
-    await heard(redlock)
+    await replied(redlock)
 
 
 async def is_lost(lease: Lease) -> None:
-    """Check that the holder is notified; its next extension would be 18 s later."""
+    """Check that the holder loses its lease by a notification: the next extension is in 18 s."""
     async with asyncio.timeout(AT_ONCE):
         await lease.lost.wait()
     assert not lease.valid
@@ -164,15 +164,15 @@ async def is_lost(lease: Lease) -> None:
 async def test_a_holder_is_notified_when_a_majority_lost_its_key(
     redlock: Redlock, masters: list[RealMaster], options: dict[str, Any], command: tuple[str, ...]
 ) -> None:
-    """An extension, which changes the key too, ends no subscription; a minority is no loss."""
+    """An extension also changes the key and keeps the subscription; a minority is no loss."""
     with pytest.raises(LockLostError, match="majority"):
         async with redlock.lock("r", ttl=TTL, **options) as lease:
             await watched(redlock, lease)
             await lease.extend()
-            await heard(redlock)
+            await replied(redlock)
             execute(masters[:2], *command)
             await asyncio.sleep(0.3)
-            await heard(redlock)
+            await replied(redlock)
             assert lease.valid
             async with asyncio.timeout(AT_ONCE):
                 execute(masters[2:3], *command)
@@ -184,7 +184,7 @@ async def test_a_holder_is_notified_when_a_majority_lost_its_key(
 async def test_a_key_that_goes_before_the_subscription_is_a_loss(
     redlock: Redlock, masters: list[RealMaster]
 ) -> None:
-    """The subscription, a tenth of a second after the acquisition, finds that it is gone."""
+    """The holder subscribes 0.1 s after the acquisition, and finds that the key is gone."""
     async with redlock.lock("r", ttl=TTL, auto_extend=False, on_lost="flag") as lease:
         execute(masters, "DEL", "r")
         assert lease._hold.checked_at < 0
@@ -196,7 +196,7 @@ async def test_a_key_that_goes_before_the_subscription_is_a_loss(
 async def test_a_holder_subscribes_again_on_new_connections(
     redlock: Redlock, masters: list[RealMaster], fault: str
 ) -> None:
-    """A key that was lost meanwhile on a majority is noticed then."""
+    """A key that a majority lost meanwhile is noticed then."""
     async with redlock.lock("r", ttl=TTL, on_lost="flag") as lease:
         await watched(redlock, lease)
         before = lease._hold.checked_at
@@ -204,7 +204,7 @@ async def test_a_holder_subscribes_again_on_new_connections(
             (master.restart if fault == "restart" else master.cut)()
         await until(lambda: up(redlock) == 5 and lease._hold.checked_at > before)
         await asyncio.sleep(0.3)
-        await heard(redlock)
+        await replied(redlock)
         assert lease.valid
         for master in masters[2:]:  # nothing else runs in this loop meanwhile
             (master.restart if fault == "restart" else master.cut)()
@@ -213,7 +213,7 @@ async def test_a_holder_subscribes_again_on_new_connections(
         if fault == "cut":
             before = lease._hold.checked_at
             await until(lambda: up(redlock) == 5 and lease._hold.checked_at > before)
-            await heard(redlock)
+            await replied(redlock)
             assert lease.valid
             execute(masters[:3], "DEL", "r")
         await is_lost(lease)
@@ -222,7 +222,7 @@ async def test_a_holder_subscribes_again_on_new_connections(
 async def test_a_key_that_changes_all_the_time_is_read_at_a_bounded_rate(
     redlock: Redlock, masters: list[RealMaster]
 ) -> None:
-    """One master's key is no reason to ask the others all the time."""
+    """A key that changes on one master does not cause constant requests to the others."""
     async with redlock.lock("r", ttl=TTL) as lease:
         await watched(redlock, lease)
         call(masters[4], "CONFIG", "RESETSTAT")
