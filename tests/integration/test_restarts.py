@@ -102,7 +102,7 @@ async def test_masters_that_come_back_with_what_was_saved_earlier_have_no_vote(
         assert granted.at - restarted >= QUARANTINE - EARLY
         granted.check([0, 1, 2], RESTARTED)
         for way in ways:
-            way.flow()
+            way.resume()
     check_log(caplog, masters[:3], RESTARTED)
 
 
@@ -147,7 +147,7 @@ async def test_masters_that_come_back_empty_have_no_vote(
         assert granted.at - restarted >= QUARANTINE - EARLY
         granted.check([0, 1, 2], UNPROVEN, RESTARTED)
         for way in ways:
-            way.flow()
+            way.resume()
     check_log(caplog, masters[:3], RESTARTED)
 
 

@@ -438,7 +438,7 @@ def _outcomes(
     """Return the tokens that a client may agree on, and the counters that it may raise to."""
     tokens, targets = set(), set()
     for counted in set(itertools.combinations(answers, needed)):
-        reply = [rules.replies(answer, asked) if asked else answer for answer in counted]
+        reply = [rules.acknowledged(answer, asked) if asked else answer for answer in counted]
         token = rules.agreed(reply, needed)
         if token:
             tokens.add(token)

@@ -1,4 +1,4 @@
-"""Uses of locks, and their cancellation at each await."""
+"""Uses of locks, and a function that cancels a use at each of its awaits."""
 
 import asyncio
 import contextlib
@@ -12,7 +12,7 @@ from redlock_aio.testing import FakeMaster, cancelled_at
 from .kit import hang, in_coroutine, occupy, remaining_keys, settle
 
 When = Literal["waiting", "answered"]
-"""Cancel while the reply is awaited, or when it has come and the task has not run since."""
+"""Cancel before the awaited reply, or after it but before the task runs again."""
 
 Use = Callable[[Redlock], Coroutine[Any, Any, None]]
 
@@ -139,7 +139,7 @@ USES: list[Use] = [
 ]
 
 SHARING: list[Use] = [nested, shares_in_another_order, share_of_several, two_tasks_of_one_owner]
-"""Uses in which several share a lease."""
+"""Uses in which a lease is shared."""
 
 
 async def every_place(
@@ -148,7 +148,7 @@ async def every_place(
     hung: int,
     use: Callable[[], Coroutine[Any, Any, None]],
 ) -> None:
-    """Cancel *use* at each of its awaits in turn; check that no key stays, whichever it was."""
+    """Cancel *use* at each of its awaits in turn; check each time that no key is left."""
     for place in itertools.count(1):
         hang(masters[:hung])
         occupy(masters, "theirs", ttl=30)

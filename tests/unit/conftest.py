@@ -30,28 +30,28 @@ async def masters() -> list[FakeMaster]:
 
 @pytest.fixture
 async def redlock(masters: list[FakeMaster]) -> AsyncIterator[Redlock]:
-    """A manager that votes with masters at once that have restarted; test_quarantine has others."""
+    """Open a manager without a restart guard: restarted masters vote at once."""
     async with Redlock(masters, restart_guard="off") as redlock:
         yield redlock
 
 
 @pytest.fixture
 async def other(masters: list[FakeMaster]) -> AsyncIterator[Redlock]:
-    """The manager of another program."""
+    """Open the manager of another program."""
     async with Redlock(masters, restart_guard="off") as other:
         yield other
 
 
 @pytest.fixture
 async def there(masters: list[FakeMaster]) -> AsyncIterator[Redlock]:
-    """The manager of the program that adopts leases of others."""
+    """Open the manager of a program that adopts leases of others."""
     async with Redlock(masters, restart_guard="off", name="there") as there:
         yield there
 
 
 @pytest.fixture
 async def young(masters: list[FakeMaster]) -> list[FakeMaster]:
-    """Five masters that have just been started for the first time."""
+    """Return five masters that have just been started for the first time."""
     for master in masters:
         master.uptime = 0
     return masters
@@ -61,7 +61,7 @@ async def young(masters: list[FakeMaster]) -> list[FakeMaster]:
 async def nothing_stays(
     redlock: Redlock, other: Redlock, masters: list[FakeMaster]
 ) -> AsyncIterator[None]:
-    """Check at the end that no lock of either manager is left, and that nobody waits."""
+    """Check after the test that no lock of either manager is left, and no waiter."""
     yield
     await check_nothing_stays([redlock, other], masters)
 
@@ -72,22 +72,22 @@ async def all_freed(
     there: Redlock,  # noqa: ARG001
     masters: list[FakeMaster],
 ) -> AsyncIterator[None]:
-    """Check at the end that no lock is left on any master."""
+    """Check after the test that no lock is left on any master."""
     yield
     await check_freed(masters)
 
 
 @pytest.fixture
 def diary() -> Diary:
-    """A listener that records what the manager emits."""
+    """Return a listener that records the events of a manager."""
     return Diary()
 
 
 @pytest.fixture(autouse=True)
 def nothing_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
-    """No task outlives a test, and nothing is reported to the loop's exception handler."""
+    """Check that no task outlives a test, and that the event loop reports no exception."""
     random.seed(0)  # the delays between attempts are the same in each run
-    gc.freeze()  # what there is before the test is not searched after it
+    gc.freeze()  # the collection after the test skips objects from before it
     if is_async_test(request.node):
         request.getfixturevalue("nothing_is_left_in_the_loop")
         yield
@@ -102,6 +102,6 @@ async def nothing_is_left_in_the_loop() -> AsyncIterator[None]:
     asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
     before = asyncio.all_tasks()
     yield
-    gc.collect()  # a task or future that failed and was asked by nobody reports that now
+    gc.collect()  # a task or future whose exception was never retrieved reports it now
     assert not asyncio.all_tasks() - before - {asyncio.current_task()}
     assert not reported

@@ -7,7 +7,7 @@ from .kit import now
 
 class Diary:
     """
-    A listener that records each event and when it came.
+    A listener that records each event and its time.
 
     Attributes:
         events: The events, in the order in which they came.
@@ -36,7 +36,7 @@ class Diary:
         return found
 
     def check(self) -> None:
-        """Check that each lease that is over has a beginning and one end."""
+        """Check that each lease that has ended has one begin and one end."""
         for events in self.leases().values():
             assert isinstance(events[0], Acquired)
             assert isinstance(events[-1], Released | Lost)

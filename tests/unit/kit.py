@@ -1,4 +1,4 @@
-"""What unit tests share: kinds of locks, virtual time, faults of masters, and what masters hold."""
+"""Helpers of unit tests: kinds of locks, virtual time, faults and contents of masters."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -24,10 +24,10 @@ LATENCY = 0.001
 """The round trip to a fake master, in seconds."""
 
 NEVER = Retry(min_delay=3_600_000, max_delay=3_600_000)
-"""Retries that come too late for any test: a waiter with it acquires only if it is woken."""
+"""Retries that come too late for any test: a waiter with this policy needs a wake-up."""
 
 MAX_TTL = 10_000
-LASTS = timing.forgetting(MAX_TTL, factor=timing.DRIFT_FACTOR)
+QUARANTINE = timing.forgetting(MAX_TTL, factor=timing.DRIFT_FACTOR)
 """The length of a quarantine with `guarded`, in seconds."""
 
 KINDS: list[Kind] = [{}, {"fencing": True}, {"fair": True}, {"fair": True, "fencing": True}]
@@ -59,7 +59,7 @@ def now() -> float:
 
 
 def cancelling() -> int:
-    """Return how many cancellations the present task has not handled."""
+    """Return the number of cancellations that the current task has not handled."""
     task = asyncio.current_task()
     assert task is not None
     return task.cancelling()
@@ -74,13 +74,13 @@ async def in_coroutine(awaitable: Awaitable[T]) -> T:
 
 
 def hang(masters: Iterable[FakeMaster]) -> None:
-    """Make *masters* answer nothing until they resume."""
+    """Make *masters* hang: they reply to nothing until they resume."""
     for master in masters:
         master.hang()
 
 
 def resume(masters: Iterable[FakeMaster]) -> None:
-    """End the hanging of *masters*; they execute what has arrived meanwhile."""
+    """Resume hung *masters*; they execute the requests that have arrived meanwhile."""
     for master in masters:
         master.resume()
 
@@ -110,7 +110,7 @@ def fail(masters: Iterable[FakeMaster], error: str = "OOM command not allowed") 
 
 
 async def settle(masters: Iterable[FakeMaster], seconds: float = 3) -> None:
-    """Resume *masters* and wait until they have executed what was sent to them."""
+    """Resume *masters* and wait until they have executed all requests sent to them."""
     resume(masters)
     await asyncio.sleep(seconds)
 
@@ -120,7 +120,7 @@ def guarded(masters: Masters, **options: Any) -> Redlock:
     return Redlock(masters, max_ttl=MAX_TTL, **options)
 
 
-# What others do to the keys of locks
+# Other clients and the keys of locks
 
 
 def occupy(masters: Iterable[FakeMaster], name: str = "r", ttl: int | None = None) -> None:
@@ -136,7 +136,7 @@ def delete(masters: Iterable[FakeMaster], name: str = "r") -> None:
 
 
 def before(master: FakeMaster, script: Script, act: Callable[[], object]) -> None:
-    """Call *act* each time before *master* runs *script*."""
+    """Make *master* call *act* each time before it runs *script*."""
     execute = master.execute
 
     def acting(command: list[bytes], listener: PushReceiver | None = None) -> object:
@@ -155,7 +155,7 @@ def execute(master: FakeMaster, payload: bytes) -> object:
     return master.execute(reader.gets())
 
 
-# What masters hold and were asked
+# Contents of masters, and the commands that they received
 
 
 def keys(masters: Iterable[FakeMaster]) -> list[dict[str, str]]:
@@ -185,7 +185,7 @@ def has_lock(masters: Iterable[FakeMaster], lease: Lease) -> list[bool]:
 
 
 def remaining_keys(masters: Iterable[FakeMaster], *, counters: bool = True) -> list[bytes]:
-    """Return all keys that acquisitions have left, queues too, and fencing counters if wanted."""
+    """Return all keys of locks and queues that are left, and fencing counters if requested."""
     permanent = [MARKER, declaration.KEY] + ([] if counters else [b"redlock_aio:fence:"])
     found = [(key, until) for master in masters for key, (_, until) in master._keys.items()]
     return [key for key, until in found if now() < until and not key.startswith(tuple(permanent))]
@@ -214,10 +214,10 @@ def ran(master: FakeMaster, script: Script) -> int:
     return sum(script.sha in command for command in master.commands)
 
 
-# What clients do
+# Clients
 
 
-async def got(redlock: Redlock, *names: str, hold: float = 0.0, **options: Any) -> float:
+async def acquired_at(redlock: Redlock, *names: str, hold: float = 0.0, **options: Any) -> float:
     """Acquire the lock, hold it for *hold* seconds, and return when it was acquired."""
     async with redlock.lock(*(names or ("r",)), **{"retry": NEVER} | options):
         acquired = now()
@@ -226,25 +226,25 @@ async def got(redlock: Redlock, *names: str, hold: float = 0.0, **options: Any) 
         return acquired
 
 
-async def got_fair(redlock: Redlock, *, ttl: int = 10_000, hold: float = 0.0) -> float:
-    """Acquire the fair lock on `r` with the manager's retries; otherwise as `got`."""
-    return await got(redlock, fair=True, retry=None, ttl=ttl, hold=hold)
+async def fair_acquired_at(redlock: Redlock, *, ttl: int = 10_000, hold: float = 0.0) -> float:
+    """Acquire the fair lock on `r` with the manager's retries; otherwise as `acquired_at`."""
+    return await acquired_at(redlock, fair=True, retry=None, ttl=ttl, hold=hold)
 
 
 def waiting_fair(redlock: Redlock, **options: Any) -> asyncio.Task[float]:
-    """Return a task that does what `got_fair` does."""
-    return asyncio.create_task(got_fair(redlock, **options))
+    """Return a task that runs `fair_acquired_at`."""
+    return asyncio.create_task(fair_acquired_at(redlock, **options))
 
 
 async def refused(redlock: Redlock, *names: str, **options: Any) -> LockNotAcquiredError:
-    """Return the error of an acquisition that fails; it does not wait unless told to."""
+    """Return the error of an acquisition that fails; without a *wait* it does not wait."""
     with pytest.raises(LockNotAcquiredError) as caught:
         await redlock.lock(*(names or ("r",)), **{"wait": 0} | options).acquire()
     return caught.value
 
 
 async def gets_lock(redlock: Redlock, name: str = "r") -> bool:
-    """Return whether the lock can be acquired now; it is released again."""
+    """Acquire the lock and release it; return whether it was free."""
     lease = await redlock.lock(name, wait=0, ttl=500).try_acquire()
     if lease is not None:
         await lease.release()
@@ -252,10 +252,10 @@ async def gets_lock(redlock: Redlock, name: str = "r") -> bool:
 
 
 async def votes(redlock: Redlock, name: str = "probe") -> tuple[Vote, ...]:
-    """Return all votes of one attempt; the lock is released again."""
+    """Return all votes of one attempt, and release the lock."""
     try:
         async with redlock.lock(name, wait=0, ttl=500) as lease:
-            await asyncio.sleep(0.02)  # the votes of slower masters come
+            await asyncio.sleep(0.02)  # wait for the votes of slower masters
             return lease.votes
     except LockNotAcquiredError as error:
         return error.votes
@@ -267,19 +267,19 @@ async def answers(redlock: Redlock, name: str = "probe") -> str:
 
 
 async def check_no_keys(masters: Sequence[FakeMaster]) -> None:
-    """Check that no master has a lock or a counter after a while."""
+    """Wait a moment, and check that no master has a lock or a counter."""
     await settle(masters, 1)
     assert keys(masters) == [{}] * len(masters)
 
 
 async def check_freed(masters: Sequence[FakeMaster]) -> None:
-    """Check that no master has a lock once it has executed what was sent to it."""
+    """Check that no master has a lock once it has executed all requests sent to it."""
     await settle(masters, 0.5)
     assert locks_of_each(masters) == [{}] * len(masters)
 
 
 async def check_nothing_stays(managers: Iterable[Redlock], masters: Sequence[FakeMaster]) -> None:
-    """Check that no lock is left but those of other clients, and that nobody waits."""
+    """Check that no lock is left except those of other clients, and no waiter."""
     await settle(masters, 0.2)
     assert not [value for value in locks(masters).values() if "their" not in value]
     for manager in managers:
@@ -289,7 +289,7 @@ async def check_nothing_stays(managers: Iterable[Redlock], masters: Sequence[Fak
 # Fencing counters
 
 LEAD = 2**53
-"""A lead with which any proposal of a token is accepted."""
+"""A lead with which masters accept any proposal of a token."""
 
 
 def fence(name: str = "r") -> str:
@@ -298,7 +298,7 @@ def fence(name: str = "r") -> str:
 
 
 def counter(master: FakeMaster, name: str = "r") -> int:
-    """Return the value of a counter, without the mark of a holder that has lifted it."""
+    """Return the value of a counter, without the mark of a holder that lifted it."""
     return int(master.keys[fence(name)].partition(".")[0])
 
 
@@ -309,8 +309,8 @@ def count_up(master: FakeMaster, by: int = 1, name: str = "r") -> int:
     return value
 
 
-def had_it(masters: Sequence[FakeMaster], name: str = "r") -> int:
-    """Raise the counters of free masters as a lock that another client had; return its token."""
+def count_other_holder(masters: Sequence[FakeMaster], name: str = "r") -> int:
+    """Raise the counters of free masters, as another holder's lock does; return its token."""
     free = [master for master in masters if name not in master.keys]
     if 2 * len(free) <= len(masters):
         return 0

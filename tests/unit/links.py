@@ -1,4 +1,4 @@
-"""One program's link to a fake master, which a test can cut, in both directions or in one."""
+"""Links between one program and fake masters, which a test can cut in one direction or both."""
 
 import asyncio
 from collections.abc import Callable
@@ -8,13 +8,13 @@ from redlock_aio.testing import FakeMaster
 
 class Link:
     """
-    The way from one program to one master.
+    The link between one program and one master.
 
-    What is sent while a direction is cut arrives when it is mended, as TCP sends it
-    again, unless the program has reset its connection by then.
+    Bytes that are sent while their direction is cut arrive when it is mended, because TCP
+    sends them again, unless the program has reset its connection by then.
 
     Args:
-        master: Where it leads.
+        master: The master at the other end.
     """
 
     secrets = ()
@@ -29,12 +29,12 @@ class Link:
         return str(self._master)
 
     def cut(self, *, requests: bool = True, replies: bool = True) -> None:
-        """Let nothing pass any more, in the directions that are named."""
+        """Stop the bytes in these directions."""
         self._requests_pass = self._requests_pass and not requests
         self._replies_pass = self._replies_pass and not replies
 
     def mend(self) -> None:
-        """Let everything pass again."""
+        """Deliver the stopped bytes, and all later ones."""
         self._requests_pass = self._replies_pass = True
         delayed, self._delayed = self._delayed, []
         for deliver in delayed:
@@ -57,7 +57,7 @@ class Link:
         return transport, keep
 
     def read(self, deliver: Callable[[], None]) -> None:
-        """Have the program read what has arrived."""
+        """Deliver bytes to the program; subclasses delay them."""
         deliver()
 
     def _pass(self, passes: bool, deliver: Callable[[], None]) -> None:
@@ -68,25 +68,25 @@ class Link:
 
 
 class BusyLink(Link):
-    """A link to a quick master whose answers a busy program reads one after the other, later."""
+    """A link to a quick master whose replies a busy program reads late, one after the other."""
 
     each = 0.0
-    """Seconds that the program needs for each answer."""
+    """Seconds that the program needs for each reply."""
 
     _free_at = 0.0
 
     def read(self, deliver: Callable[[], None]) -> None:
-        """Read it when all that came before has been read."""
+        """Deliver bytes when the program has read all earlier ones."""
         loop = asyncio.get_running_loop()
         self._free_at = max(self._free_at, loop.time()) + self.each
         loop.call_at(self._free_at, deliver)
 
 
 class FarLink(Link):
-    """A long way to a master, in both directions."""
+    """A link to a master that is far away."""
 
     delay = 0.15
-    """Seconds that it takes longer, in each direction."""
+    """The additional delay in each direction, in seconds."""
 
     def _pass(self, passes: bool, deliver: Callable[[], None]) -> None:
         asyncio.get_running_loop().call_later(self.delay, super()._pass, passes, deliver)

@@ -17,9 +17,9 @@ class FakeSentinel(FakeMaster):
     Attributes:
         names: The host, the port and the configuration epoch of the master that it names.
 
-        known: How many Sentinels it knows, with itself.
+        known: The number of Sentinels that it knows, including itself.
 
-        asked_at: When the last question came in.
+        asked_at: When it received the last request.
     """
 
     def __init__(self, name: str) -> None:
@@ -29,7 +29,7 @@ class FakeSentinel(FakeMaster):
         self.asked_at = -math.inf
 
     def switch(self, host: str, epoch: int) -> None:
-        """Learn of a failover, and tell its subscribers."""
+        """Name another master after a failover, and publish that to its subscribers."""
         self.names = (host, 6379, epoch)
         self._pushes.publish(b"+switch-master", f"{SERVICE} x 6379 {host} 6379".encode())
 
@@ -50,8 +50,8 @@ class FakeSentinel(FakeMaster):
         return [b"config-epoch", b"%d" % self.names[2], b"num-other-sentinels", others]
 
 
-class Wire:
-    """A way from one client to one server, which can be cut without harm to others."""
+class CutLink:
+    """A link between one client and one server, which can be cut without effect on other links."""
 
     secrets = ("s3cret",)
 
@@ -64,7 +64,7 @@ class Wire:
         return str(self.server)
 
     async def dial(self) -> tuple[asyncio.Transport, object]:
-        """Connect, or wait for ever if it is cut."""
+        """Connect, or wait for ever if the link is cut."""
         if self.is_cut:
             await asyncio.get_running_loop().create_future()
         transport, keep = await self.server.dial()
@@ -72,45 +72,45 @@ class Wire:
         return transport, keep
 
     def cut(self) -> None:
-        """Let nothing pass any more."""
+        """Abort the connections, and let new ones wait."""
         self.is_cut = True
         for transport in self._transports:
             transport.abort()
         self._transports.clear()
 
     def mend(self) -> None:
-        """Let new connections pass."""
+        """Make new connections possible again."""
         self.is_cut = False
 
 
 class FakeService:
     """
-    A master that Sentinels name, as one client reaches it.
+    A master that Sentinels name, with the links of one client to it.
 
     Args:
         sentinels: The Sentinels that the client names.
 
-        servers: What may become the master, by host.
+        servers: The servers that may become the master, by host.
     """
 
     secrets = ("s3cret",)
     service = SERVICE
 
     def __init__(self, sentinels: Sequence[FakeMaster], servers: dict[str, FakeMaster]) -> None:
-        self.sentinels = [Wire(sentinel) for sentinel in sentinels]
-        self.servers = {host: Wire(server) for host, server in servers.items()}
+        self.sentinels = [CutLink(sentinel) for sentinel in sentinels]
+        self.servers = {host: CutLink(server) for host, server in servers.items()}
 
     def __str__(self) -> str:
         return f"{SERVICE} (by Sentinel {self.sentinels[0]})"
 
     async def dial_to(self, host: str, port: int) -> tuple[asyncio.Transport, object]:
-        """Connect to the server there."""
+        """Connect to the server with this address."""
         assert port == 6379
         return await self.servers[host].dial()
 
 
 def replicate(source: FakeMaster, replica: FakeMaster) -> None:
-    """Let *replica* become a master with the marker of *source*, but without its locks."""
+    """Make *replica* a master with the marker of *source*, but without its locks."""
     replica.replica_before = True
     if source.marker is not None:
         replica.set("redlock_aio:marker", source.marker)

@@ -32,7 +32,9 @@ async def test_one_round_sets_one_token_on_all_masters(
     assert keys(masters) == [{"r": lease.token}] * 5
     assert all(9_990 < master.pttl("r") <= 10_000 for master in masters)
     assert re.fullmatch(r"[A-Za-z0-9+/]{28}@.+:\d+", lease.token)
-    assert lease.validity == lease.remaining == 10_000 - 1 - 102  # without the round and the drift
+    assert (
+        lease.validity == lease.remaining == 10_000 - 1 - 102
+    )  # less the round trip and the drift
     await asyncio.sleep(1)
     assert lease.remaining == lease.validity - 1000
     await lease.release()
@@ -49,7 +51,9 @@ async def test_an_uncontended_acquisition_makes_no_budget(
         budgets.append(WaitBudget(*args))
         return budgets[-1]
 
-    async with redlock.lock("r", fencing=True):  # the first one asks the masters for their time
+    async with redlock.lock(
+        "r", fencing=True
+    ):  # the first acquisition asks the masters for their time
         pass
     monkeypatch.setattr("redlock_aio._engine.acquire.acquisition.WaitBudget", counted)
     for fencing in (False, True):
@@ -115,7 +119,7 @@ async def test_an_attempt_is_decided_by_the_first_votes_that_exclude_a_majority(
     async with Redlock(masters) as redlock:
         began = now()
         await refused(redlock)
-        # A round, and the answers to its release, which name the holder.
+        # One round, and one for its release, whose replies name the holder.
         assert now() - began == pytest.approx(2 * LATENCY)
 
 
@@ -228,7 +232,7 @@ async def test_a_lease_that_expired_is_free_for_others_and_releases_nothing(
     first = await redlock.lock("r", ttl=1000, auto_extend=False).acquire()
     began = now()
     async with redlock.lock("r") as second:
-        assert 0.98 < now() - began < 1.25  # the first one gave it up at its deadline
+        assert 0.98 < now() - began < 1.25  # the first holder lost it at its deadline
         assert not first.valid
         with pytest.raises(LockNotHeldError, match="'r' not held: it was not extended"):
             await first.release()
@@ -242,7 +246,7 @@ COMMAND = "DELIFEQ"
 
 
 def releases(master: FakeMaster, name: str = "r") -> list[str]:
-    """Return by what *master* was asked to release a lock."""
+    """Return the commands by which *master* was asked to release a lock."""
     kinds = {COMMAND.encode(): "command", RELEASE.sha: "script"}
     asked = [command for command in master.commands if name.encode() in command]
     return [kinds[word] for command in asked for word in command[:2] if word in kinds]
@@ -290,10 +294,10 @@ async def test_a_master_that_comes_back_without_the_command_is_noticed(
 
 
 @pytest.mark.promise("S3")
-async def test_a_command_that_is_withdrawn_costs_one_answer(
+async def test_a_command_that_is_withdrawn_costs_one_round_trip(
     redlock: Redlock, masters: list[FakeMaster]
 ) -> None:
-    """The script follows at once, and the release waits for that, as it would for the command."""
+    """The script follows at once, and the release waits for its reply instead."""
     leases = [await redlock.lock(name, ttl=60_000).acquire() for name in ("r", "s")]
     for master in masters[:3]:
         master.forbid.add(COMMAND)
@@ -315,7 +319,7 @@ async def test_a_command_that_is_withdrawn_costs_one_answer(
 async def test_a_command_that_is_not_confirmed_is_repeated_as_a_script(
     redlock: Redlock, masters: list[FakeMaster], fault: str
 ) -> None:
-    """By then the server may be one that does not have it."""
+    """The server at that address may by then lack the command."""
     lease = await redlock.lock("r", ttl=60_000).acquire()
     if fault == "refuse":
         masters[0].forbid.add(COMMAND)
@@ -353,7 +357,7 @@ async def test_a_release_tells_that_a_majority_had_lost_the_key(
 async def test_silent_masters_do_not_tell_that_the_key_was_lost(
     redlock: Redlock, masters: list[FakeMaster]
 ) -> None:
-    """Two have released it, one had lost it: that is no majority without it."""
+    """Two have released the key, one had lost it: no majority had lost it."""
     lease = await redlock.lock("r", auto_extend=False).acquire()
     masters[0].delete("r")
     hang(masters[3:])
@@ -368,7 +372,7 @@ async def test_silent_masters_do_not_tell_that_the_key_was_lost(
 async def test_a_free_lock_is_not_taken_for_held_because_of_overload(
     masters: list[FakeMaster], monkeypatch: pytest.MonkeyPatch, *, observed: bool, fair: bool
 ) -> None:
-    """An attempt that masters may not even be asked for raises; it does not return ``None``."""
+    """An attempt that can't be sent raises an error; it does not return ``None``."""
     listener = (lambda _: None) if observed else None
     async with Redlock(masters, restart_guard="off", listener=listener) as redlock:
         async with redlock.lock("warm", fair=fair):
@@ -384,7 +388,7 @@ async def test_a_free_lock_is_not_taken_for_held_because_of_overload(
         assert errors
         assert len(won) + len(errors) == 30
         assert "too many requests are unanswered" in str(errors[0])
-        # Those that wait try again.
+        # Acquisitions with a wait retry.
         waits = (redlock.lock(f"w{number}", wait=5_000).acquire() for number in range(30))
         waited = await asyncio.gather(*waits)
         occupy(masters[:3], "held")

@@ -1,4 +1,4 @@
-"""Adoptions that go wrong: lost keys, masters without replies, rivals, cancellations."""
+"""Adoptions that fail: lost keys, masters without replies, rivals, cancellations."""
 
 import asyncio
 import dataclasses
@@ -42,7 +42,7 @@ Names = tuple[str, ...]
 
 
 def break_connection(redlock: Redlock, master: int) -> None:
-    """Break the connection of a manager to a master; it is made anew."""
+    """Break the connection of a manager to a master; the manager connects again."""
     connection = redlock._opener.session().links[master]._connection
     assert connection is not None
     connection.condemn("as if it were cut")
@@ -58,7 +58,7 @@ def break_connection(redlock: Redlock, master: int) -> None:
 async def test_a_forged_fencing_token_ahead_of_the_masters_clocks_is_refused(
     redlock: Redlock, there: Redlock, masters: list[FakeMaster], names: Names, ahead: int
 ) -> None:
-    """Else a text that was tampered with could use up all tokens."""
+    """Otherwise a manipulated text could use up all tokens."""
     lease = await redlock.lock(*names, ttl=3_000, fencing=True).acquire()
     token = lease.fencing_token
     forged = min(token + ahead * 1_000_000, NEVER - 2)
@@ -75,7 +75,7 @@ async def test_a_forged_fencing_token_ahead_of_the_masters_clocks_is_refused(
 async def test_a_high_fencing_token_that_a_majority_has_counted_is_adopted(
     redlock: Redlock, there: Redlock, masters: list[FakeMaster]
 ) -> None:
-    """As after a clock that was wrong; a master that has lost the counter refuses at first."""
+    """A wrong clock may cause such a token; a master without the counter refuses at first."""
     async with redlock.lock("r", fencing=True):
         pass
     for master in masters:
@@ -129,7 +129,7 @@ async def test_an_adoption_raises_lower_counters(
 async def test_a_lease_whose_validity_is_over_is_refused_at_once(
     redlock: Redlock, there: Redlock, masters: list[FakeMaster], *, suspended: bool
 ) -> None:
-    """On the clock that also counts the time for which the machine was suspended."""
+    """Its end counts on the clock that includes the time of a suspension."""
     lease = await redlock.lock("r", ttl=1_000).acquire()
     left = lease.remaining
     exported = lease.export()
@@ -149,7 +149,7 @@ async def test_a_lease_whose_validity_is_over_is_refused_at_once(
 async def test_a_lease_that_ends_while_the_masters_answer_is_not_revived(
     redlock: Redlock, there: Redlock, masters: list[FakeMaster]
 ) -> None:
-    """The machine sleeps meanwhile; the masters still have the key."""
+    """The machine is suspended meanwhile; the masters still have the key."""
     exported = (await redlock.lock("r", ttl=1_000).acquire()).export()
     await asyncio.sleep(0.5)
     before(masters[4], ADOPT, lambda: loop().suspend(0.6))
@@ -204,10 +204,10 @@ async def test_a_master_grants_an_adoption_only_if_it_has_all_keys(
 
 @pytest.mark.usefixtures("all_freed")
 @pytest.mark.parametrize("boot", ["", "f" * 16])
-async def test_the_clock_of_another_machine_means_nothing(
+async def test_the_clock_of_another_machine_is_not_used(
     redlock: Redlock, there: Redlock, masters: list[FakeMaster], boot: str
 ) -> None:
-    """Times count from the adoption on, and the ttl bounds the attempts."""
+    """Times count from the adoption, and the ttl bounds the attempts."""
     lease = await redlock.lock("r", ttl=1_000, max_hold=5_000, hold_at_least=3_000).acquire()
     for at in (-1e9, 1e9):
         handed = dataclasses.replace(imported(lease.export()), boot=boot, at=at)
@@ -230,7 +230,7 @@ async def test_the_clock_of_another_machine_means_nothing(
 async def test_masters_that_do_not_answer_are_asked_again(
     redlock: Redlock, there: Redlock, masters: list[FakeMaster], hung: int
 ) -> None:
-    """For as long as the lease can last; a majority that comes back in time is enough."""
+    """They are asked for as long as the lease may last; a majority is enough."""
     exported = (await redlock.lock("r", ttl=1_000).acquire()).export()
     hang(masters[:hung])
     began = now()
@@ -243,7 +243,7 @@ async def test_masters_that_do_not_answer_are_asked_again(
         resume(masters[: hung - 2])
         adopted = await task
         assert now() - began == pytest.approx(0.8, abs=0.11)
-        # The validity counts from the round that was won, which is a late one.
+        # The validity counts from the round that was won, which is not the first.
         assert 880 < adopted.remaining < 990
     await settle(masters, 0.5)
     assert locks_of_each(masters) == [{"r": adopted.token}] * 5
@@ -273,9 +273,11 @@ async def test_an_adoption_fails_when_the_lease_is_over(
 async def test_a_master_that_was_away_is_freed_of_the_old_value(
     redlock: Redlock, there: Redlock, masters: list[FakeMaster]
 ) -> None:
-    """The next extension sets the new value there."""
+    """The next extension sets the new value on that master."""
     exported = (await redlock.lock("r", ttl=60_000).acquire()).export()
-    before(masters[0], ADOPT, masters[0].cut)  # it executes the request, and the reply is lost
+    before(
+        masters[0], ADOPT, masters[0].cut
+    )  # the master executes the request, and its reply is lost
     break_connection(there, 1)
     adopted = await there.adopt(exported, auto_extend=False)
     await asyncio.sleep(1)
@@ -309,7 +311,7 @@ async def test_a_master_that_only_an_earlier_round_has_reached_is_released_as_we
 async def test_a_late_reply_to_an_earlier_round_does_not_count(
     redlock: Redlock, there: Redlock, masters: list[FakeMaster]
 ) -> None:
-    """Three masters grant the first round late: it proves nothing from the second one on."""
+    """Three masters grant the first round late: after the second began, that proves nothing."""
     exported = (await redlock.lock("r", ttl=1_000).acquire()).export()
     began = now()
     slow(masters[2:], 0.080)  # the round waits for 50 ms
@@ -330,7 +332,7 @@ async def test_a_late_reply_to_an_earlier_round_does_not_count(
 async def test_an_old_value_that_is_set_late_expires(
     redlock: Redlock, there: Redlock, masters: list[FakeMaster], kind: Kind
 ) -> None:
-    """It comes from a request of the exporter, when the lock is free again."""
+    """A request of the exporter is executed late, when the lock is free again."""
     lease = await redlock.lock("r", ttl=1_000, **kind).acquire()
     old = lease.token
     await (await there.adopt(lease.export())).release()
@@ -365,7 +367,7 @@ async def test_a_quarantined_master_changes_the_value_and_does_not_count(
 
 
 @pytest.mark.usefixtures("all_freed")
-async def test_masters_that_have_forgotten_the_script_receive_it_again(
+async def test_masters_without_the_script_receive_it_again(
     redlock: Redlock, there: Redlock, masters: list[FakeMaster]
 ) -> None:
     exported = (await redlock.lock("r").acquire()).export()
@@ -381,7 +383,7 @@ async def test_masters_that_have_forgotten_the_script_receive_it_again(
 async def test_the_next_in_a_queue_acquires_at_once_after_a_failed_adoption(
     redlock: Redlock, there: Redlock, masters: list[FakeMaster], *, cancelled: bool
 ) -> None:
-    """Also while the exporter's own place in the queue lives on."""
+    """It does so even while the exporter's own entry in the queue has not expired."""
     lease = await redlock.lock("r", fair=True, ttl=2_000).acquire()
     waiter = asyncio.create_task(redlock.lock("r", fair=True).acquire())
     await asyncio.sleep(0.1)
@@ -420,7 +422,7 @@ async def test_at_most_one_of_several_adoptions_succeeds(
         assert len(held) <= 1
         assert all(isinstance(lease, Lease | LockLostError) for lease in leases)
         for lease in held:
-            await asyncio.sleep(11)  # the releases of the others did not concern it
+            await asyncio.sleep(11)  # the releases of the other adopters had no effect on it
             assert lease.valid
             assert values(masters, names[0]) == [lease.token] * 5
             await lease.release()
@@ -433,7 +435,7 @@ async def test_at_most_one_of_several_adoptions_succeeds(
 async def test_a_second_adoption_is_refused_and_leaves_the_first_alone(
     redlock: Redlock, there: Redlock, masters: list[FakeMaster], kind: Kind
 ) -> None:
-    """It releases the old value on masters that the first has not reached."""
+    """It releases the old value on masters that the first adoption has not reached."""
     exported = (await redlock.lock("r", **kind).acquire()).export()
     hang(masters[3:])
     lease = await there.adopt(exported)

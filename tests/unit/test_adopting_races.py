@@ -66,7 +66,7 @@ class World:
 
     async def adopter(self, number: int, exported: str) -> None:
         await asyncio.sleep(self.chance.choice([0, 0, 0.0005, 0.003, 0.1, 0.5]))
-        extended = self.chance.random() < 0.5  # else it is held to the last moment
+        extended = self.chance.random() < 0.5  # else the lease is held to its last moment
         adopting = asyncio.create_task(
             self.managers[number].adopt(exported, on_lost="flag", auto_extend=extended)
         )
@@ -96,7 +96,7 @@ class World:
             await self.spend(0.1)
 
     async def faults(self) -> None:
-        """Let masters hang, cut them off, slow them down, or kill a minority for good."""
+        """Hang, cut off or slow down masters, or kill a minority for good."""
         alive = list(self.masters)
         while True:
             await asyncio.sleep(self.chance.uniform(0, 0.1))
@@ -116,7 +116,7 @@ class World:
 
 
 async def adoptions_in_world(seed: int) -> int:
-    """Let a random world go its way; return how many adoptions succeeded in it."""
+    """Run a random world; return the number of adoptions that succeeded."""
     random.seed(seed)
     masters = [FakeMaster(f"m{i}") for i in range(5)]
     async with contextlib.AsyncExitStack() as stack:
@@ -134,7 +134,7 @@ async def adoptions_in_world(seed: int) -> int:
             faults.cancel()
             await asyncio.wait([faults])
         await settle(masters, 0.5)
-        await asyncio.sleep(3.5)  # the places in queues of those who could not leave
+        await asyncio.sleep(3.5)  # until queue entries that could not be removed have expired
         alive = [master for master in masters if "dead" not in repr(master)]
         assert locks_of_each(alive) == [{}] * len(alive), world.history
         return world.adopted
@@ -157,7 +157,7 @@ async def test_no_two_leases_are_valid_at_once(seed: int) -> None:
 @pytest.mark.parametrize("hung", range(3))
 @KEYS
 @pytest.mark.parametrize("kind", [{}, {"fair": True}], ids=["plain", "fair"])
-async def test_nothing_stays_wherever_a_handing_over_is_cancelled(
+async def test_nothing_is_left_wherever_an_adoption_is_cancelled(
     redlock: Redlock, there: Redlock, masters: list[FakeMaster], kind: Any, names: Any, hung: int,
     when: When,
 ) -> None:  # fmt: skip
@@ -179,7 +179,7 @@ async def cancelled_adoptions(
     when: When,
     use: Callable[[str], Coroutine[Any, Any, None]],
 ) -> None:
-    """Cancel *use* of an exported lease at each of its awaits; check that no lock stays."""
+    """Cancel *use* of an exported lease at each of its awaits; check that no lock is left."""
     for place in itertools.count(1):
         exported = (await here.lock("r").acquire()).export()
         task = asyncio.create_task(whole(place, use(exported), when))
@@ -198,10 +198,10 @@ async def whole(place: int, use: Coroutine[Any, Any, None], when: When) -> None:
 
 @pytest.mark.promise("S3")
 @WHEN
-async def test_nothing_stays_of_an_adoption_that_is_cancelled_between_rounds(
+async def test_nothing_is_left_of_an_adoption_that_is_cancelled_between_rounds(
     redlock: Redlock, there: Redlock, masters: list[FakeMaster], when: When
 ) -> None:
-    """Three masters hang for a while, so that it takes several rounds."""
+    """Three masters hang for a while, so the adoption takes several rounds."""
 
     async def use(exported: str) -> None:
         for master in masters[:3]:
@@ -215,10 +215,10 @@ async def test_nothing_stays_of_an_adoption_that_is_cancelled_between_rounds(
 
 @pytest.mark.promise("S3")
 @WHEN
-async def test_nothing_stays_of_a_first_use_that_is_a_cancelled_adoption(
+async def test_nothing_is_left_of_a_first_use_that_is_a_cancelled_adoption(
     redlock: Redlock, masters: list[FakeMaster], when: When
 ) -> None:
-    """Before the manager is connected it has to release the lock already."""
+    """The lock must be released although the manager is not connected yet."""
     opened: list[Redlock] = []
 
     async def use(exported: str) -> None:
@@ -238,7 +238,7 @@ async def test_nothing_stays_of_a_first_use_that_is_a_cancelled_adoption(
 async def test_closing_ends_an_adoption_and_releases_the_lock(
     redlock: Redlock, masters: list[FakeMaster], after: float, fault: Any
 ) -> None:
-    """In a round and between two; the release is sent before the connections end."""
+    """It ends in a round and between two; the release is sent before the connections close."""
     exported = (await redlock.lock("r").acquire()).export()
     async with Redlock(masters, restart_guard="off") as there:
         if fault is not None:

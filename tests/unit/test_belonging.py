@@ -1,4 +1,4 @@
-"""A lease is used where it belongs: in its event loop, thread and process, and in its task."""
+"""A lease works only in its event loop, thread and process, and its block in its task."""
 
 import asyncio
 import contextlib
@@ -87,7 +87,7 @@ ELSEWHERE = pytest.mark.parametrize(
 
 @ELSEWHERE
 @pytest.mark.promise("S1")
-async def test_a_lease_is_of_no_use_elsewhere(
+async def test_a_lease_can_not_be_used_elsewhere(
     masters: Masters, elsewhere: Callable[..., str], match: str
 ) -> None:
     """Nothing is sent, no event is emitted, and the lease stays valid."""
@@ -128,7 +128,7 @@ async def test_a_block_can_not_be_left_elsewhere(
 
 
 async def test_a_thread_may_ask_whether_the_lock_is_held(redlock: Redlock) -> None:
-    """As a thread does that works for the body."""
+    """A thread that works for the body may do so."""
     lease = await redlock.lock("r", ttl=1_000, on_lost="flag").acquire()
     assert in_a_thread(lambda: lease.valid) == "returned True"
     assert in_a_thread(lease.ensure_valid) == "returned None"
@@ -144,7 +144,7 @@ async def test_a_thread_may_ask_whether_the_lock_is_held(redlock: Redlock) -> No
 
 
 async def test_a_child_holds_nothing(redlock: Redlock) -> None:
-    """And does not warn when it drops the lease of its parent."""
+    """A forked child does not warn either when it drops the lease of its parent."""
     leases = [await redlock.lock("r").acquire()]
     assert in_a_child(lambda: leases[0].valid) == "returned False"
     assert in_a_child(lambda: leases[0].remaining) == "returned 0"
@@ -165,7 +165,7 @@ async def test_a_child_holds_nothing(redlock: Redlock) -> None:
 
 @pytest.mark.parametrize("use", USES.values(), ids=USES)
 def test_a_loop_that_ran_before_is_another_one(use: Use) -> None:
-    """In the same thread, with a manager that was not closed."""
+    """It ran in the same thread, with a manager that was not closed."""
     masters = [FakeMaster() for _ in range(3)]
     redlock = Redlock(masters, restart_guard="off")
     with contextlib.closing(VirtualTimeLoop()) as first:
@@ -182,7 +182,7 @@ def test_a_loop_that_ran_before_is_another_one(use: Use) -> None:
 
 
 async def fixture(redlock: Redlock, **options: Any) -> AsyncGenerator[Lease, None]:
-    """Hold a lock as a fixture does."""
+    """Hold a lock around a yield, as a fixture does."""
     async with redlock.lock("r", ttl=1_000, **options) as lease:
         yield lease
 
@@ -235,7 +235,7 @@ async def test_with_flag_or_acquire_any_task_may_release(
 
 @pytest.mark.parametrize("ended", [True, False])
 @pytest.mark.promise("S2")
-async def test_after_that_the_first_task_is_not_cancelled(
+async def test_after_a_release_by_another_task_the_first_is_not_cancelled(
     redlock: Redlock, masters: Masters, *, ended: bool
 ) -> None:
     generator = fixture(redlock)
@@ -266,7 +266,7 @@ async def test_after_that_the_first_task_is_not_cancelled(
     await task
 
 
-async def test_without_a_loss_the_first_task_goes_on(redlock: Redlock, masters: Masters) -> None:
+async def test_without_a_loss_the_first_task_continues(redlock: Redlock, masters: Masters) -> None:
     stack = contextlib.AsyncExitStack()
 
     async def enter_and_go_on() -> bool:
@@ -286,7 +286,7 @@ async def test_without_a_loss_the_first_task_goes_on(redlock: Redlock, masters: 
 
 
 @pytest.mark.parametrize("error", [KeyError("mine"), asyncio.CancelledError("mine")], ids=repr)
-async def test_an_error_of_the_body_gets_that_as_a_note(
+async def test_an_error_of_the_body_gets_the_misuse_as_a_note(
     redlock: Redlock, masters: Masters, error: BaseException
 ) -> None:
     generator = fixture(redlock)
@@ -316,7 +316,7 @@ async def test_a_generator_that_the_loop_ends_reports_it(
 
 
 async def test_of_several_blocks_each_task_leaves_its_own(redlock: Redlock) -> None:
-    """A task that has entered none leaves that of a task that has ended, or none."""
+    """A task that entered no block leaves the block of a task that has ended, if there is one."""
     lock = redlock.lock("r", reentrant=True, owner="o", on_lost="flag")
     held: list[Lease] = []
 
@@ -345,7 +345,7 @@ async def test_of_several_blocks_each_task_leaves_its_own(redlock: Redlock) -> N
 async def test_a_dependency_of_fastapi_holds_the_lock(
     redlock: Redlock, masters: Masters, on_lost: Any
 ) -> None:
-    """For the whole of a request, also of one that is streamed or fails."""
+    """It holds the lock for the whole request, also for one that is streamed or fails."""
     app = FastAPI()
 
     async def locked() -> AsyncIterator[Lease]:

@@ -1,4 +1,4 @@
-"""A cancellation at every suspension of every call: nothing stays on a master."""
+"""A cancellation at every await of every call: no key is left on a master."""
 
 import asyncio
 
@@ -47,7 +47,7 @@ async def test_hung_masters_are_cleaned_when_they_answer(
     await asyncio.sleep(0.0001)
     task.cancel()
     await asyncio.wait([task])
-    await asyncio.sleep(60)  # long enough for the connections to be given up
+    await asyncio.sleep(60)  # long enough for the connections to be closed
     await check_no_keys(masters)
 
 

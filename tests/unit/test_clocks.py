@@ -1,4 +1,4 @@
-"""The time of the masters: all programs share it, and it rises with each request."""
+"""The time of the masters: all programs use it, and it rises with each request."""
 
 import math
 
@@ -11,7 +11,7 @@ SECOND = 1_000_000
 
 
 def clocks(*ahead: float, now: float = 0.0) -> Clocks:
-    """Return the clocks of masters that have just replied, *ahead* by so many seconds."""
+    """Return the clocks after replies of masters that are ahead by these seconds."""
     known = Clocks(len(ahead), 0.0)
     for master, seconds in enumerate(ahead):
         known.learn(master, round((now + seconds) * SECOND), now, now)
@@ -58,7 +58,7 @@ def test_the_clock_of_the_process_counts_until_a_reply() -> None:
 
 def test_a_slow_reply_does_not_widen_the_bounds() -> None:
     known = clocks(100.0)
-    known.learn(0, 110_000_000, 5.0, 10.0)  # sent 5 s ago, and executed just now
+    known.learn(0, 110_000_000, 5.0, 10.0)  # requested 5 s ago, and executed just now
     assert known.offset(0) == pytest.approx(100.0, abs=0.001)
 
 
@@ -71,7 +71,7 @@ def test_a_clock_that_was_set_begins_anew() -> None:
 
 
 def test_two_slow_replies_know_more_than_each() -> None:
-    """100 s ahead: the first was slow on its way there, the second on its way back."""
+    """The master is 100 s ahead; the first request was slow, and the second reply."""
     known = Clocks(1, 0.0)
     known.learn(0, 101_000_000, 0.0, 1.0)
     assert known.offset(0) == pytest.approx(100.5)
@@ -80,7 +80,7 @@ def test_two_slow_replies_know_more_than_each() -> None:
 
 
 DELAYS = st.floats(1e-4, 0.5)
-"""No reply takes no time: bounds without any width contradict the next ones by rounding."""
+"""Delays above 0: bounds without any width would contradict the next ones by rounding."""
 
 
 @given(st.lists(st.tuples(DELAYS, DELAYS), min_size=1, max_size=9))

@@ -1,4 +1,4 @@
-"""Which server a majority of the Sentinels confirms, as tables, and over random failovers."""
+"""The server that a majority of the Sentinels confirms: tables, and random failovers."""
 
 import math
 import os
@@ -25,7 +25,7 @@ NAMES = ["s0", "s1", "s2", "s3", "s4"]
 def confirmation(
     answers: Sequence[tuple[Configuration | None, float]], ids: str = ""
 ) -> Confirmation:
-    """Return the confirmation by these answers, each with the instant of the question."""
+    """Return the confirmation by these answers, each with the instant of its request."""
     made = Confirmation(NAMES[: len(answers)])
     for number, (configuration, asked_at) in enumerate(answers):
         sentinel = ids[number] if ids else ""
@@ -154,10 +154,10 @@ def test_the_name_of_a_master_is_data() -> None:
 @pytest.mark.parametrize("sentinels", [1, 3, 4])
 def test_no_server_is_confirmed_longer_than_the_bound_after_a_later_one(sentinels: int) -> None:
     """
-    Sentinels learn of failovers at random, clients ask at random, answers take their time.
+    Sentinels learn of failovers at random times, clients ask at random times, replies are late.
 
-    Each Sentinel goes to later epochs only. The confirmation of an epoch ends no later
-    than the bound after any client had a later one confirmed.
+    A Sentinel's epoch never decreases. The confirmation of an epoch ends no later
+    than the bound after the first confirmation of a later epoch by any client.
     """
     for seed in range(60 if "REDLOCK_AIO_FULL" in os.environ else 15):
         chance = random.Random(seed)
@@ -174,7 +174,7 @@ def test_no_server_is_confirmed_longer_than_the_bound_after_a_later_one(sentinel
             number = chance.randrange(sentinels)
             if chance.random() < 0.2:
                 epochs[number] = newest
-            # The question is answered now; it was asked before, and the answer comes later.
+            # The request is executed now; it was sent before, and the reply arrives later.
             named = Configuration(f"h{epochs[number] % 2}", 6379, epochs[number])
             answer = SentinelAnswer(named, "", "", sentinels, now - chance.expovariate(5))
             underway.append((now + chance.expovariate(5), chance.randrange(3), number, answer))

@@ -97,7 +97,7 @@ def send(connection: Connection, senders: int) -> list[Request]:
 
 
 async def test_replies_reach_their_senders_in_order(connection: Connection) -> None:
-    """However they are cut into pieces, and with pushes in between."""
+    """Replies may arrive in any pieces, and with pushes in between."""
     senders = send(connection, 4)
     data = b"+OK\r\n_\r\n>2\r\n+invalidate\r\n_\r\n:1\r\n-ERR no\r\n"
     for i in range(len(data)):
@@ -110,7 +110,7 @@ async def test_replies_reach_their_senders_in_order(connection: Connection) -> N
 async def test_large_replies_end_nothing_below_the_bound_for_one(
     connection: Connection, transport: Transport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No reply to a command of this library is that large, but it is no reason to lose locks."""
+    """No command of this library has such a reply, but a large reply must not end leases."""
     value = b"x" * (2 << 20)
     monkeypatch.setattr(module, "MAX_UNPARSED", len(value) + 100)
     senders = send(connection, 3)
@@ -148,14 +148,14 @@ async def test_a_server_that_must_not_be_used_is_condemned(
 async def test_the_confirmation_of_a_subscription_takes_the_place_of_its_reply(
     connection: Connection,
 ) -> None:
-    """Or an error does; either way the replies behind it reach their own senders."""
+    """An error may take it as well; either way the later replies reach their own senders."""
     before, behind, last = (Request(commands.look(b"k%d" % i)) for i in range(3))
     begins = Subscription(commands.subscription(b"c", begins=True))
     ends = Subscription(commands.subscription(b"c", begins=False))
     asked: list[request.Sender] = [before, begins, behind, ends, last]
     connection.send(b"".join(sender.payload for sender in asked), asked)
     subscribed = b">3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n"
-    connection.data_received(subscribed)  # it is not its turn
+    connection.data_received(subscribed)  # its position has not come yet
     connection.data_received(b":1\r\n" + subscribed + b":2\r\n-NOPERM no\r\n:3\r\n")
     assert [sender.replies for sender in (before, behind, last)] == [[1], [2], [3]]
     assert connection.pending == 0
@@ -163,7 +163,7 @@ async def test_the_confirmation_of_a_subscription_takes_the_place_of_its_reply(
     assert not connection.reason
 
 
-# Scripts that a server has forgotten.
+# Scripts that a server does not have.
 
 
 async def test_releases_whose_script_is_forgotten_are_sent_again_behind_the_scripts(
@@ -261,7 +261,7 @@ async def test_more_than_can_be_answered_is_refused_except_releases(
     loop = asyncio.get_running_loop()
     assert connection.send(commands.PING, [Question(commands.PING, loop)]) is None
     await asyncio.sleep(1.1)
-    assert transport.ended == "aborted"  # it was silent, too
+    assert transport.ended == "aborted"  # it did not reply for long, too
 
 
 @pytest.mark.promise("S1")

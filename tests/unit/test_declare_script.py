@@ -1,4 +1,4 @@
-"""The script that keeps the sets of masters which programs declare, on one master."""
+"""The script that stores the sets of masters that programs declare, on one master."""
 
 import asyncio
 
@@ -49,7 +49,7 @@ class Declarations:
         return [self.declare(b"write", text, age=age, lasts=lasts) for text in texts][-1]
 
     def kept(self) -> list[bytes]:
-        """Return the sets in use, the one that was declared last at the end."""
+        """Return the sets in use; the one that was declared last is at the end."""
         return list(self.declare(b"read"))
 
 

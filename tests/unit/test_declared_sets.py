@@ -18,10 +18,10 @@ from redlock_aio.testing import FakeMaster, cancelled_at
 from .kit import answers, in_coroutine, now
 
 MAX_TTL = 4_000
-LASTS = timing.forgetting(MAX_TTL, factor=timing.DRIFT_FACTOR)
+QUARANTINE = timing.forgetting(MAX_TTL, factor=timing.DRIFT_FACTOR)
 """The length of a quarantine in seconds."""
-OVER = LASTS * LIVES + 1.3
-"""Seconds after which a program that was refused votes, when the others have ended."""
+OVER = QUARANTINE * LIVES + 1.3
+"""Seconds after which a refused program gets votes when the other programs have ended."""
 LONG_UP = 99_999
 """The uptime in seconds of a server that was unreachable, but has not restarted."""
 
@@ -73,7 +73,7 @@ def program(masters: Any, **options: Any) -> Redlock:
 
 
 async def works(redlock: Redlock) -> bool:
-    """Return whether a lock can be acquired soon; others may have it for a moment."""
+    """Return whether a lock can be acquired soon; other programs may hold it for a moment."""
     try:
         async with redlock.lock("works", wait=400, ttl=500):
             return True
@@ -94,7 +94,7 @@ def is_refused(redlock: Redlock) -> bool:
 
 
 def declared(master: FakeMaster, *, known: bool = False) -> list[str]:
-    """Return the sets declared on a master, if wanted only those of which all servers are known."""
+    """Return the sets declared on a master; with *known*, only those with all servers known."""
     value, _ = master._data.find(declaration.KEY)
     assert value is None or isinstance(value, bytes)
     found = [membership.parse(line.split(b" ", 3)[3]) for line in (value or b"").splitlines()]
@@ -106,7 +106,7 @@ def declared(master: FakeMaster, *, known: bool = False) -> list[str]:
     ]
 
 
-# Which programs are refused.
+# The programs that are refused.
 
 
 @pytest.mark.parametrize(
@@ -145,12 +145,12 @@ async def test_a_set_that_may_have_its_own_majority_is_refused(
 async def test_other_programs_are_not_refused(
     m: dict[str, FakeMaster], first: str, second: str, options: dict[str, Any]
 ) -> None:
-    """Majorities meet, no master or no key is shared, or the guard is off."""
+    """All majorities overlap, no master or no key is shared, or the guard is off."""
     async with program(of(m, first)) as one, program(of(m, second), **options) as other:
         for _ in range(5):
             assert await answers(one) == "G" * len(first)
             assert await answers(other) == "G" * len(second)
-            await asyncio.sleep(LASTS / 3)
+            await asyncio.sleep(QUARANTINE / 3)
     assert not declared(m["d"]) or "restart_guard" not in options
 
 
@@ -187,14 +187,14 @@ async def test_a_refused_program_votes_when_the_others_leases_are_over(
         ended = now()
         await right.aclose()
         await until_it_works(wrong)
-        assert ended + LASTS <= now() <= ended + OVER
+        assert ended + QUARANTINE <= now() <= ended + OVER
         await asyncio.sleep(1.3)
         assert await answers(wrong) == "GGG"
         assert sum("votes again" in text for text in caplog.messages) == 3
 
 
 @pytest.mark.parametrize("fair", [True, False])
-async def test_a_waiter_waits_on_while_its_program_is_refused(
+async def test_a_waiter_continues_to_wait_while_its_program_is_refused(
     m: dict[str, FakeMaster], right: Redlock, *, fair: bool
 ) -> None:
     async with program(of(m, "abd")) as wrong:
@@ -215,7 +215,7 @@ async def test_a_waiter_waits_on_while_its_program_is_refused(
 async def test_of_two_programs_that_begin_together_never_do_both_vote(
     m: dict[str, FakeMaster], apart: float, latency: str
 ) -> None:
-    """Neither finds the other's set when it looks; each has its own majority of the masters."""
+    """Neither finds the other's set when it reads; each has its own majority of the masters."""
     holders: list[Redlock] = []
     both = 0
 
@@ -281,18 +281,18 @@ async def test_restarts_that_some_programs_notice_late_make_no_other_set(
         slow += elsewhere
         masters = of(m, names) if number % 2 else elsewhere
         programs.append(await program(masters).__aenter__())
-    await asyncio.sleep(LASTS + 1)
+    await asyncio.sleep(QUARANTINE + 1)
     for each in slow:
         each.delay = random.uniform(0, 0.9)
     for number in range(restarts):
         m[names[number % 3]].restart()
         for later in range(4):
-            await asyncio.sleep(random.uniform(0, LASTS / 2))
+            await asyncio.sleep(random.uniform(0, QUARANTINE / 2))
             programs.append(await program(of(m, names)).__aenter__())
             for redlock in programs:
                 assert not is_refused(redlock), (number, later)
                 assert await works(redlock)
-        await asyncio.sleep(LASTS)
+        await asyncio.sleep(QUARANTINE)
     for redlock in programs:
         await redlock.aclose()
 
@@ -300,7 +300,7 @@ async def test_restarts_that_some_programs_notice_late_make_no_other_set(
 async def test_a_restart_and_other_addresses_make_no_other_set(
     m: dict[str, FakeMaster], right: Redlock
 ) -> None:
-    """The program with the former addresses has ended, and can't declare that they are the same."""
+    """The program with the former addresses has ended, and declares nothing any more."""
     assert await works(right)
     await right.aclose()
     await asyncio.sleep(1)
@@ -314,7 +314,7 @@ async def test_a_restart_and_other_addresses_make_no_other_set(
 async def test_a_swap_for_a_server_that_has_just_started_is_refused_before_that_votes(
     m: dict[str, FakeMaster], right: Redlock
 ) -> None:
-    """Until then both of the others are needed, which no other program can have meanwhile."""
+    """Until then both other masters are needed, which no other program can have meanwhile."""
     assert await works(right)
     m["d"].restart()
     async with program(of(m, "abd")) as wrong:
@@ -337,7 +337,7 @@ async def test_an_old_set_stays_the_older_one_on_masters_that_have_forgotten_it(
     m: dict[str, FakeMaster], right: Redlock, forgetful: str, fault: str
 ) -> None:
     async with program(of(m, "abd")) as wrong:
-        await asyncio.sleep(LASTS + 3)
+        await asyncio.sleep(QUARANTINE + 3)
         for master in of(m, forgetful):
             getattr(master, fault)()
         for _ in range(20):
@@ -350,10 +350,10 @@ async def test_an_old_set_stays_the_older_one_on_masters_that_have_forgotten_it(
 async def test_a_newcomer_that_reaches_a_flushed_master_first_is_refused_all_the_same(
     m: dict[str, FakeMaster],
 ) -> None:
-    """It declares its set there before the program with the old one is connected again."""
+    """It declares its set there before the program with the old set has connected again."""
     a = Address(m["a"], "a")
     async with program([a, m["b"], m["c"]]) as right:
-        await asyncio.sleep(LASTS + 3)
+        await asyncio.sleep(QUARANTINE + 3)
         a.delay = 0.1
         m["a"].flush()
         await asyncio.sleep(0.01)
@@ -376,20 +376,20 @@ async def test_a_server_that_forgets_its_scripts_is_asked_again(
     for _ in range(3):
         for master in m.values():
             master.execute([b"SCRIPT", b"FLUSH"])
-        await asyncio.sleep(LASTS)
+        await asyncio.sleep(QUARANTINE)
     async with program(of(m, "abd")) as wrong:
         assert not await works(wrong)
     assert await answers(right) == "GGG"
 
 
-# Masters that are away or hang.
+# Masters that are down or hang.
 
 
 async def test_a_master_that_comes_up_later_makes_the_refusal(m: dict[str, FakeMaster]) -> None:
-    """While its server is not known, only the masters in common vote."""
+    """While its server is not known, only the common masters vote."""
     m["d"].kill()
     async with program(of(m, "abd")) as wrong:
-        await asyncio.sleep(LASTS + 2)
+        await asyncio.sleep(QUARANTINE + 2)
         async with program(of(m, "abc")) as right:
             await asyncio.sleep(1)
             assert await answers(wrong) == "GGU"
@@ -415,10 +415,10 @@ async def test_a_master_that_comes_up_later_makes_the_refusal(m: dict[str, FakeM
 async def test_a_master_that_comes_up_waits_for_the_replies_of_the_others(
     m: dict[str, FakeMaster],
 ) -> None:
-    """They have a set that was declared there after they were looked at last."""
+    """They have a set that was declared there after they were read last."""
     m["d"].kill()
     async with program(of(m, "abd")) as wrong:
-        await asyncio.sleep(LASTS / 4 + 0.05)
+        await asyncio.sleep(QUARANTINE / 4 + 0.05)
         async with program(of(m, "abc")):
             m["a"].latency = m["b"].latency = 0.3
             m["d"].restart(uptime=LONG_UP)
@@ -432,7 +432,7 @@ async def test_a_master_that_comes_up_waits_for_the_replies_of_the_others(
 async def test_a_set_that_is_refused_at_first_sight_is_never_declared(
     m: dict[str, FakeMaster],
 ) -> None:
-    """Except the part of it that is known at first, which conflicts with no set."""
+    """Only the part of it that is known at first is declared, which conflicts with no set."""
     async with program(of(m, "ab")):
         await asyncio.sleep(0.1)
         ends = now() + 4
@@ -451,12 +451,12 @@ async def test_a_hung_master_does_not_hold_up_the_vote_of_another_for_long(
     async with program(of(m, "abc")) as redlock:
         assert now() < 0.2, "one that is down holds up nobody"
         assert await works(redlock)
-        await asyncio.sleep(LASTS)
+        await asyncio.sleep(QUARANTINE)
         m["c"].restart(uptime=LONG_UP)
         m["b"].hang()
         began = now()
         await until_it_works(redlock)
-        # It may have been about to be dialled, and the dial waits for half a second.
+        # A dial of it may have been about to begin, and waits for half a second.
         assert now() < began + 0.5 + PATIENCE + 0.5
         m["b"].resume()
 
@@ -484,7 +484,7 @@ async def test_a_server_that_is_out_of_memory_keeps_its_vote(
 ) -> None:
     async with right.lock("r", ttl=1000) as lease:
         m["a"].error = "OOM command not allowed when used memory > 'maxmemory'."
-        await asyncio.sleep(3 * LASTS)
+        await asyncio.sleep(3 * QUARANTINE)
         m["a"].error = ""
         assert lease.valid
     assert await answers(right) == "GGG"

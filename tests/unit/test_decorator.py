@@ -1,6 +1,6 @@
 """Decorated functions: the names they lock, the checks, the results of their calls."""
 
-# ruff: noqa: ARG001, ARG004 - what a locked function is given goes into its name
+# ruff: noqa: ARG001, ARG004 - the arguments of a locked function are used in its lock's name
 
 import asyncio
 import functools
@@ -36,7 +36,7 @@ def held(masters: list[FakeMaster]) -> set[str]:
 
 
 def unused() -> Redlock:
-    """Return a manager whose repr would change if anything were sent."""
+    """Return a manager that no test opens; `is_unused` checks that it was not opened."""
     return Redlock([FakeMaster() for _ in range(3)])
 
 
@@ -180,7 +180,7 @@ async def test_methods_of_each_kind(redlock: Redlock, masters: list[FakeMaster])
 
 def test_a_decorated_function_keeps_its_name_and_signature() -> None:
     async def send(invoice_id: int, *, urgent: bool = False) -> str:
-        """Send it."""
+        """Send an invoice."""
         raise NotImplementedError
 
     redlock = unused()
@@ -203,14 +203,14 @@ def test_a_decorated_function_keeps_its_name_and_signature() -> None:
 
 
 async def function(x: Any, items: list[int]) -> None:
-    """Do nothing: it is decorated."""
+    """Do nothing; it exists to be decorated."""
 
 
 FIELDS = {
     "r:{y}": "y", "r:{x}:{y.x}": "y", "{y[x]}": "y", "{ x}": " x", "{x }": "x ", "{}": "",
     "{.x}": "", "{0.x}": "0", "{1[0]}": "1", "{x}{self}": "self",
 }  # fmt: skip
-"""Templates with a field that is no parameter."""
+"""Templates with a field that names no parameter."""
 
 BROKEN = {
     "{x": "expected '}'",
@@ -226,7 +226,7 @@ BROKEN = {
     "{x:{}}": "'x' contains another field",
     "{x:>{items[0]}}": "'x' contains another field",
 }
-"""Templates that are malformed, and what the error says of them."""
+"""Malformed templates, and the words of their errors."""
 
 
 def test_a_template_is_checked_when_a_function_is_decorated() -> None:
@@ -381,7 +381,7 @@ def signatures(draw: st.DrawFn) -> inspect.Signature:
         several = kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
         if several and kind in [parameter.kind for parameter in parameters]:
             continue
-        # After one with a default come only those with one, if they are given by position.
+        # After a positional parameter with a default come only parameters with a default.
         last = parameters[-1] if parameters else None
         after = last is not None and last.default == 0 and kind < KINDS[2]
         default = 0 if not several and (after or draw(st.booleans())) else inspect.Parameter.empty
@@ -409,7 +409,9 @@ def test_arguments_are_bound_as_python_binds_them(
         bound.apply_defaults()
         return bound.arguments
 
-    called: Any = functools.partial(function)  # it has no name, and takes any signature
+    called: Any = functools.partial(
+        function
+    )  # a lambda without a name in its error, with any signature
     called.__signature__ = signature
     names = Names(called, [])
     before = dict(kwargs)
@@ -421,10 +423,10 @@ def test_arguments_are_bound_as_python_binds_them(
 
 
 def test_a_call_that_plainly_fits_is_not_bound_by_inspect() -> None:
-    """It would cost a tenth of what a lock does."""
+    """`inspect` would cost a tenth of a lock."""
 
     async def called(x: int, y: int = 0, *, z: int = 0) -> None:
-        """Stand for a function that is called often."""
+        """Do nothing; a function that is called often."""
 
     names = Names(called, [Template("{x}{y}{z}")])
     names._signature = None  # type: ignore[assignment]
@@ -592,7 +594,7 @@ async def test_a_call_skips_after_one_attempt_if_the_holder_is_known(
 
 
 @pytest.mark.parametrize("whose", ["manager", "lock"])
-async def test_split_votes_are_repeated_as_the_retry_says(
+async def test_a_skipping_call_retries_after_split_votes_as_its_retry_has_it(
     masters: list[FakeMaster], whose: str
 ) -> None:
     retry = Retry(min_delay=1_000, max_delay=1_000, attempts=3)

@@ -19,7 +19,7 @@ Ending = Callable[[Coroutine[Any, Any, None]], object]
 
 
 def run(coroutine: Coroutine[Any, Any, None]) -> float:
-    """Run it as `asyncio.run` does, which cancels what is left; return the loop's time then."""
+    """Run *coroutine* as `asyncio.run` does, cancel the remaining tasks; return the loop's time."""
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
         loop = runner.get_loop()
         runner.run(coroutine)
@@ -27,11 +27,11 @@ def run(coroutine: Coroutine[Any, Any, None]) -> float:
 
 
 def run_and_abandon(coroutine: Coroutine[Any, Any, None]) -> None:
-    """Run it, and close the loop without cancelling what is left, as many programs do."""
+    """Run *coroutine*, and close the loop without cancelling other tasks, as many programs do."""
     loop = VirtualTimeLoop()
     try:
         loop.run_until_complete(coroutine)
-        for task in asyncio.all_tasks(loop):  # asyncio would report them
+        for task in asyncio.all_tasks(loop):  # asyncio would report these tasks
             task._log_destroy_pending = False  # type: ignore[attr-defined]
     finally:
         loop.close()
@@ -44,19 +44,19 @@ def masters() -> Masters:
 
 @pytest.fixture
 def redlock(masters: Masters) -> Redlock:
-    """One that nothing closes, and that each loop of a test may use."""
+    """Return a manager that is not closed, and that each loop of a test may use."""
     return Redlock(masters, restart_guard="off")
 
 
 @pytest.fixture(autouse=True)
 def no_loop_is_left() -> Iterator[None]:
-    """The tests of this file run loops of their own."""
+    """Replace the check of the loop: the tests of this file run loops of their own."""
     yield
     asyncio.set_event_loop(None)
 
 
 def check_no_keys(masters: Masters) -> None:
-    """Look at the keys in a loop, because their expiry needs a clock."""
+    """Check that no key is left; in a loop, because an expiry needs a clock."""
 
     async def look() -> None:
         assert keys(masters) == [{}] * 3
@@ -114,7 +114,7 @@ def test_bodies_that_clean_up_at_the_end_leave_no_key(
 
 @pytest.mark.parametrize("turns", range(5))
 def test_a_program_cancelled_while_it_connects_ends(redlock: Redlock, turns: int) -> None:
-    """The tasks of the masters may not have had their first turn, and somebody tries again."""
+    """The masters' tasks may not have run yet, and a task retries."""
     errors: list[str] = []
 
     async def stubborn() -> None:
@@ -150,7 +150,7 @@ def test_a_forgotten_lease_does_not_delay_the_end(redlock: Redlock, masters: Mas
 
 
 def test_a_body_that_does_not_end_loses_its_lease(redlock: Redlock, masters: Masters) -> None:
-    """Nothing extends it while the program ends, and the loss cancels it once more."""
+    """The lease is not extended while the program ends, and its loss cancels the body again."""
     leases: list[Lease] = []
 
     async def stubborn() -> None:
@@ -173,12 +173,12 @@ def test_a_body_that_does_not_end_loses_its_lease(redlock: Redlock, masters: Mas
     check_no_keys(masters)
 
 
-# All tasks are cancelled, and the loop goes on
+# All tasks are cancelled, and the loop continues
 
 
 @pytest.mark.parametrize(("fair", "hung"), [(False, 0), (True, 0), (False, 2), (False, 3)], ids=str)
 def test_waiters_get_an_error(redlock: Redlock, masters: Masters, *, fair: bool, hung: int) -> None:
-    """They wait for a holder, or for masters to answer."""
+    """They wait for a holder, or for replies of masters."""
 
     async def main() -> None:
         hang(masters[:hung])
@@ -233,7 +233,7 @@ def test_a_manager_whose_tasks_were_cancelled_can_be_opened_again(
 def test_a_holder_that_cancels_all_other_tasks_does_not_wait_for_itself(
     redlock: Redlock, masters: Masters
 ) -> None:
-    """The masters' tasks wait for those that were cancelled, and it waits for theirs."""
+    """The masters' tasks wait for the cancelled ones, and the holder waits for the masters'."""
 
     async def main() -> None:
         with pytest.raises(LockLostError):
@@ -251,7 +251,7 @@ def test_a_holder_that_cancels_all_other_tasks_does_not_wait_for_itself(
 
 
 def test_the_next_loop_can_use_the_manager(masters: Masters) -> None:
-    """As with `asyncio.run` twice; what is known of restarts stays."""
+    """`asyncio.run` may be called twice; facts about restarts are kept."""
     redlock = Redlock(masters)
     lock = redlock.lock("r", wait=1_000)
     leases: list[Lease] = []
@@ -331,7 +331,7 @@ def test_a_loop_that_pauses_is_another_loop(redlock: Redlock) -> None:
 
 @pytest.mark.parametrize("ending", [run, run_and_abandon])
 def test_connections_to_sentinels_end_with_the_loop(ending: Ending) -> None:
-    """The next loop makes its own."""
+    """The next loop makes new connections."""
     sentinels = [FakeSentinel(f"s{i}") for i in range(3)]
     redlock = Redlock([FakeService(sentinels, {"old": FakeMaster("old")})])
 
@@ -353,7 +353,7 @@ def test_connections_to_sentinels_end_with_the_loop(ending: Ending) -> None:
 
 
 def test_closing_ends_a_wait_at_once_though_a_master_hangs(masters: Masters) -> None:
-    """The end of its own connections would wake the waiter a master timeout later."""
+    """The end of its connections alone would wake the waiter a master time-out later."""
 
     async def program() -> None:
         async with Redlock(masters, restart_guard="off", master_timeout=500) as redlock:

@@ -1,4 +1,4 @@
-"""The events of leases, acquisitions and masters: each once, in order, with exact times."""
+"""The events of leases, acquisitions and masters: once each, in order, with exact times."""
 
 import asyncio
 import contextlib
@@ -44,12 +44,12 @@ STALLED = f"{EXPIRED}: the event loop did not run for 1.9 s"
 RESET = "unreachable, connection reset by peer"
 FAIR = pytest.mark.parametrize("fair", [False, True])
 LONG = 60
-"""Seconds after which clients have found a master again, or its restart."""
+"""Seconds after which clients have connected to a master again, or noticed its restart."""
 
 
 @pytest.fixture
 async def redlock(masters: list[FakeMaster], diary: Diary) -> AsyncIterator[Redlock]:
-    """A manager with a listener."""
+    """Open a manager with a listener."""
     async with Redlock(masters, restart_guard="off", listener=diary) as redlock:
         yield redlock
     assert redlock._opener.emitter is not None
@@ -65,7 +65,7 @@ async def test_each_way_to_hold_emits_a_begin_and_an_end(
     redlock: Redlock, diary: Diary, kind: Kind
 ) -> None:
     async with redlock.lock("first", **kind):
-        pass  # the masters are asked for the time, which is not repeated below
+        pass  # the masters are asked for the time here, and not again below
     lock = redlock.lock("r", **kind)
     for obtain in (None, lock.acquire, lock.try_acquire):
         diary.events.clear()
@@ -188,7 +188,7 @@ async def test_only_an_extension_that_holds_is_emitted(
     redlock: Redlock, masters: list[FakeMaster], diary: Diary
 ) -> None:
     lease = await redlock.lock("r", ttl=1000).acquire()
-    # The masters execute the shorter one last, so it is the one that counts.
+    # The masters execute the shorter extension last, so the shorter one counts.
     await asyncio.gather(lease.extend(5000), lease.extend(500))
     assert [(e.ttl, e.margin_ms) for e in diary.of(Extended)] == [(500, 492)]  # type: ignore[union-attr]
     hang(masters[:3])
@@ -212,7 +212,7 @@ async def masters_hang(_redlock: Redlock, masters: list[FakeMaster], _lease: Lea
 
 
 async def masters_push(_redlock: Redlock, masters: list[FakeMaster], _lease: Lease) -> None:
-    await asyncio.sleep(0.15)  # the masters track the key by now
+    await asyncio.sleep(0.15)  # the masters track the key now
     delete(masters[:3])
     await asyncio.sleep(0.01)
 
@@ -264,7 +264,7 @@ async def test_a_lost_lease_is_emitted_as_lost_and_not_as_released(
         with pytest.raises(LockNotHeldError):
             await lease.release()
     reason, held = LOSSES[lose]
-    (lost,) = diary.of(Lost)  # emitted when the holder gets the error, or before
+    (lost,) = diary.of(Lost)  # emitted before the holder gets the error, or with it
     assert isinstance(lost, Lost)
     assert lost == Lost(("r",), lease.fingerprint, reason, lost.held_ms)
     assert lost.held_ms == pytest.approx(held, abs=0.5)
@@ -326,7 +326,7 @@ async def test_waiting_in_the_local_queue_is_emitted_at_once_and_once(
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert diary.events[1:] == [Waiting(("r",))]
-    occupy(masters[:3])  # it waits again when its turn comes
+    occupy(masters[:3])  # the acquisition waits again when its turn comes
     with pytest.raises(LockNotHeldError):
         await first.release()
     await asyncio.sleep(1)
@@ -453,7 +453,7 @@ async def test_events_come_in_the_order_in_which_they_happened(
     loop().stall(1)
     with pytest.raises(LockLostError):
         first.ensure_valid()  # queues an event for the next turn of the loop
-    await second.__aexit__(KeyError, KeyError(), None)  # emits at once, and that one first
+    await second.__aexit__(KeyError, KeyError(), None)  # emits at once, after the queued event
     assert [type(event) for event in diary.events] == [Acquired, Acquired, Lost, Released]
 
 
@@ -513,7 +513,7 @@ async def test_a_quarantined_master_is_not_back(
     )
     assert diary.events == [MasterLost("m1", RESET), MasterLost("m1", reason), MasterBack("m1")]
     assert diary.times[2] - diary.times[1] == pytest.approx(11.1, abs=0.2)
-    # The log has the same, with or without a listener.
+    # The log has the same lines, with or without a listener.
     assert [record.getMessage() for record in caplog.records] == [
         f"m1: {RESET}",
         "m1: connected again",

@@ -1,4 +1,4 @@
-"""Fair waiters that reach only a minority of the masters hold nobody up for long."""
+"""Fair waiters that reach only a minority of the masters delay others for a short time only."""
 
 import asyncio
 import itertools
@@ -11,24 +11,35 @@ from redlock_aio._protocol import scripts
 from redlock_aio._rules.fair_ticket import HEARTBEAT, LIVES
 from redlock_aio.testing import FakeMaster
 
-from .kit import before, got_fair, hang, kill, now, queued, remaining_keys, resume, runs_of, values
+from .kit import (
+    before,
+    fair_acquired_at,
+    hang,
+    kill,
+    now,
+    queued,
+    remaining_keys,
+    resume,
+    runs_of,
+    values,
+)
 from .links import BusyLink, Link, links_to
 
 BOUND = LIVES / 1000 + HEARTBEAT + 0.05
-"""Seconds for which a waiter that reaches a majority may be held up."""
+"""Seconds by which a waiter that reaches a majority may be delayed."""
 
 pytestmark = pytest.mark.promise("S8")
 
 
 async def program(stack: AsyncExitStack, links: list[Link]) -> Redlock:
-    """Start a program that has used the masters before."""
+    """Open a manager that has used the masters before."""
     redlock = await stack.enter_async_context(Redlock(links, restart_guard="off"))
-    await got_fair(redlock)
+    await fair_acquired_at(redlock)
     return redlock
 
 
 def cut(links: list[Link], *reached: int) -> None:
-    """Cut a program off from all masters but those that are *reached*."""
+    """Cut a program off from all masters except those in *reached*."""
     for number, link in enumerate(links):
         if number not in reached:
             link.cut()
@@ -42,14 +53,14 @@ CASES: dict[str, tuple[int, int, list[tuple[int, ...]]]] = {
     "five, all up": (5, 0, [(0, 1), (2, 3)]),
     "five, all up, one master each": (5, 0, [(0,), (1,), (2,)]),
 }
-"""Masters, how many of them are down, and which ones each waiter without a majority reaches."""
+"""The number of masters, how many are down, and the masters that each waiter reaches."""
 
 
 @pytest.mark.spread(1)
 @pytest.mark.parametrize("ttl", [500, 60_000])
 @pytest.mark.parametrize("when", ["before it waits", "while it waits"])
 @pytest.mark.parametrize("case", CASES)
-async def test_waiters_without_a_majority_hold_nobody_up_for_long(
+async def test_waiters_without_a_majority_delay_others_for_a_short_time_only(
     case: str, when: str, ttl: int
 ) -> None:
     size, down, reached = CASES[case]
@@ -70,10 +81,10 @@ async def test_waiters_without_a_majority_hold_nobody_up_for_long(
             holder = await healthy.lock("r", fair=True).acquire()
         else:
             cut_all()
-            await asyncio.sleep(1.5)  # the connections are given up
-        waiters = [asyncio.create_task(got_fair(other, ttl=ttl)) for other in others]
+            await asyncio.sleep(1.5)  # until the connections are closed
+        waiters = [asyncio.create_task(fair_acquired_at(other, ttl=ttl)) for other in others]
         await asyncio.sleep(0.1)
-        last = asyncio.create_task(got_fair(healthy, ttl=ttl))
+        last = asyncio.create_task(fair_acquired_at(healthy, ttl=ttl))
         await asyncio.sleep(0.1)
         began = now()
         if holder is not None:
@@ -90,8 +101,8 @@ async def test_waiters_without_a_majority_hold_nobody_up_for_long(
         assert not remaining_keys(masters)
 
 
-async def test_a_waiter_that_gets_no_answers_keeps_nothing_for_long() -> None:
-    """The masters grant it the lock, and it never learns of it."""
+async def test_a_waiter_that_gets_no_replies_soon_loses_its_grants() -> None:
+    """The masters grant it the lock, but their replies never arrive."""
     masters = [FakeMaster(f"m{number}") for number in range(3)]
     async with AsyncExitStack() as stack:
         healthy = await program(stack, links_to(masters))
@@ -99,12 +110,12 @@ async def test_a_waiter_that_gets_no_answers_keeps_nothing_for_long() -> None:
         other = await program(stack, links)
         for link in links:
             link.cut(requests=False)
-        waiter = asyncio.create_task(got_fair(other, ttl=60_000))
+        waiter = asyncio.create_task(fair_acquired_at(other, ttl=60_000))
         await asyncio.sleep(0.01)
         assert [len(queued(master)) for master in masters] == [1] * 3
         began = now()
-        assert await asyncio.wait_for(got_fair(healthy), 60) - began < BOUND
-        # From then on it does not even take the lock for a moment.
+        assert await asyncio.wait_for(fair_acquired_at(healthy), 60) - began < BOUND
+        # From then on no master grants it the lock, not even for a moment.
         for _ in range(40):
             await asyncio.sleep(0.05)
             assert not any("r" in master.keys for master in masters)
@@ -127,9 +138,9 @@ async def test_a_waiter_that_reaches_a_bare_majority_keeps_its_place(
         links = links_to(masters)
         other = await program(stack, links)
         holder = await healthy.lock("r", fair=True).acquire()
-        first = asyncio.create_task(got_fair(other, hold=0.01))
+        first = asyncio.create_task(fair_acquired_at(other, hold=0.01))
         await asyncio.sleep(0.1)
-        second = asyncio.create_task(got_fair(healthy))
+        second = asyncio.create_task(fair_acquired_at(healthy))
         cut(links, *reached)
         await asyncio.sleep(10)
         await holder.release()
@@ -140,7 +151,7 @@ async def test_a_waiter_without_a_majority_adds_no_debts() -> None:
     masters = [FakeMaster(f"m{number}") for number in range(3)]
     async with AsyncExitStack() as stack:
         redlock = await program(stack, links_to(masters))
-        waiter = asyncio.create_task(got_fair(redlock))
+        waiter = asyncio.create_task(fair_acquired_at(redlock))
         kill(masters[1:])
         await asyncio.sleep(60)
         assert all(master.debts <= 3 for master in redlock.statistics().masters)
@@ -151,13 +162,13 @@ async def test_a_waiter_without_a_majority_adds_no_debts() -> None:
 
 
 async def test_grants_of_a_minority_are_given_back_to_the_holder(masters: list[FakeMaster]) -> None:
-    """The holder has lost its key on a minority, and sets it there again."""
+    """The holder has lost its key on a minority, and restores it there."""
     async with AsyncExitStack() as stack:
         healthy = await program(stack, links_to(masters))
         other = await program(stack, links_to(masters))
         holder = await healthy.lock("r", fair=True, ttl=3_000).acquire()
-        waiter = asyncio.create_task(got_fair(other, ttl=60_000))
-        await asyncio.sleep(4.5)  # now it is the first in the queues
+        waiter = asyncio.create_task(fair_acquired_at(other, ttl=60_000))
+        await asyncio.sleep(4.5)  # now the waiter is first in the queues
         for master in masters[:2]:
             master.flush()
         await asyncio.sleep(0.02)
@@ -172,12 +183,12 @@ async def test_grants_of_a_minority_are_given_back_to_the_holder(masters: list[F
         await waiter
 
 
-async def test_masters_that_answer_again_are_asked_at_once(masters: list[FakeMaster]) -> None:
-    """Not with the next heartbeat, though what they have granted meanwhile is void."""
+async def test_masters_that_reply_again_are_asked_at_once(masters: list[FakeMaster]) -> None:
+    """The waiter does not wait for the next heartbeat; grants from before are void."""
     async with AsyncExitStack() as stack:
         redlock = await program(stack, links_to(masters))
         hang(masters[2:])
-        waiter = asyncio.create_task(got_fair(redlock))
+        waiter = asyncio.create_task(fair_acquired_at(redlock))
         await asyncio.sleep(0.3)
         assert not any("r" in master.keys for master in masters[:2])
         resume(masters[2:])
@@ -186,10 +197,10 @@ async def test_masters_that_answer_again_are_asked_at_once(masters: list[FakeMas
 
 
 async def test_answers_that_a_busy_program_reads_late_count(masters: list[FakeMaster]) -> None:
-    """The masters are quick, but 300 tasks of one busy program get their answers late."""
+    """The masters are quick, but 300 tasks of one busy program read their replies late."""
     links = [BusyLink(master) for master in masters]
     async with Redlock(links, restart_guard="off") as redlock:
-        await got_fair(redlock)
+        await fair_acquired_at(redlock)
 
         async def pair(number: int) -> float:
             began = now()
@@ -211,10 +222,11 @@ async def test_a_waiter_that_left_the_queues_has_a_new_name(
     ends: bool,
 ) -> None:
     """
-    It comes next on the only master that it reaches; there the lock may have ended just then.
+    The waiter is next on the only master that it reaches, where the lock may end just then.
 
-    What is given back has those of the program ask who come next, and it is one of them.
-    Its question entered the queue again, or took a lock that nobody gave back.
+    When grants are given back, the next waiters of the program send a request, and this one is
+    among them. With its old name the request would enter the queue again, or would acquire a
+    lock that is never given back.
     """
     masters = [FakeMaster(f"m{number}") for number in range(3)]
     async with AsyncExitStack() as stack:
@@ -222,7 +234,7 @@ async def test_a_waiter_that_left_the_queues_has_a_new_name(
         links = links_to(masters)
         other = await program(stack, links)
         holder = await healthy.lock("r", max_hold=60_000).acquire()
-        waiter = asyncio.create_task(got_fair(other, ttl=60_000))
+        waiter = asyncio.create_task(fair_acquired_at(other, ttl=60_000))
         await asyncio.sleep(0.1)
         cut(links, 0)
 
@@ -230,7 +242,7 @@ async def test_a_waiter_that_left_the_queues_has_a_new_name(
         gone: list[float] = []
 
         def has_left() -> bool:
-            return b"go" in [said[-2] for said in runs_of(masters[0], scripts.LEAVE)[began:]]
+            return b"go" in [words[-2] for words in runs_of(masters[0], scripts.LEAVE)[began:]]
 
         def end() -> None:
             if ends and not gone and has_left():
@@ -238,7 +250,7 @@ async def test_a_waiter_that_left_the_queues_has_a_new_name(
                 del masters[0]._keys[b"r"]
 
         before(masters[0], scripts.ENQUEUE, end)
-        while not has_left():  # noqa: ASYNC110 - it is a master that is told
+        while not has_left():  # noqa: ASYNC110 - the event happens on a master
             await asyncio.sleep(0.001)
         await asyncio.sleep(0.002)
         assert not queued(masters[0])

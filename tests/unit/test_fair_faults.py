@@ -1,4 +1,4 @@
-"""Fair waiting while masters, connections and clocks fail, and while tokens are agreed on."""
+"""Fair waiting while masters, connections and clocks fail, and while tokens are agreed upon."""
 
 import asyncio
 
@@ -18,7 +18,7 @@ from .kit import (
     count_up,
     delete,
     execute,
-    got_fair,
+    fair_acquired_at,
     hang,
     loop,
     now,
@@ -40,8 +40,8 @@ pytestmark = pytest.mark.promise("S8")
 async def test_a_hung_or_dead_minority_costs_nothing(
     redlock: Redlock, other: Redlock, masters: list[FakeMaster]
 ) -> None:
-    await got_fair(redlock)
-    await got_fair(other)
+    await fair_acquired_at(redlock)
+    await fair_acquired_at(other)
     masters[0].hang()
     masters[1].kill()
     began = now()
@@ -59,7 +59,7 @@ async def test_a_heartbeat_does_not_lengthen_a_master_time_out(
     masters: list[FakeMaster],
 ) -> None:
     async with Redlock(masters[:3], master_timeout=1_500, restart_guard="off") as redlock:
-        await got_fair(redlock)
+        await fair_acquired_at(redlock)
         hang(masters[:2])
         began = now()
         assert await redlock.lock("r", fair=True, ttl=1_000).try_acquire() is None
@@ -92,12 +92,12 @@ async def test_waiters_enter_the_queues_again_that_have_lost_them(
             master.execute([b"SCRIPT", b"FLUSH"])
         else:
             getattr(master, how)()
-    await asyncio.sleep(0.1)  # no heartbeat comes so soon
+    await asyncio.sleep(0.1)  # earlier than any heartbeat
     assert [len(queued(master)) for master in masters] == [2] * 5
     released = now()
     await holder.release()
     first, second = await asyncio.gather(*waiters)
-    # They are woken on the new connections as well.
+    # They are woken over the new connections as well.
     assert first - released <= 3 * LATENCY + 1e-9
     assert second - first < 0.01
 
@@ -106,7 +106,7 @@ async def test_waiters_enter_the_queues_again_that_have_lost_them(
 async def test_a_grant_of_a_master_whose_connection_broke_is_void(
     redlock: Redlock, other: Redlock, masters: list[FakeMaster]
 ) -> None:
-    """It may come back empty and grant the lock to another client before that is known here."""
+    """The master may restart empty and grant the lock to another client before this is noticed."""
     occupy(masters[2:])
     waiter = asyncio.create_task(redlock.lock("r", fair=True, retry=NEVER).acquire())
     await asyncio.sleep(0.1)
@@ -117,7 +117,7 @@ async def test_a_grant_of_a_master_whose_connection_broke_is_void(
         master._data.keys.clear()
     masters[3].delete("r")
     thief = await other.lock("r", wait=0).acquire()
-    masters[2].delete("r")  # the third that the waiter needs
+    masters[2].delete("r")  # the third grant that the waiter needs
     await asyncio.sleep(0.005)
     assert thief.valid
     assert not waiter.done()
@@ -141,7 +141,7 @@ async def test_a_program_subscribes_only_while_it_has_waiters(
         assert subscriptions(masters) == 5
         await holder.release()
         await waiter
-        assert subscriptions(masters) == 5  # the next may come soon
+        assert subscriptions(masters) == 5  # the next waiter may come soon
         await asyncio.sleep(IDLE + 0.01)
         assert subscriptions(masters) == 0
 
@@ -168,10 +168,10 @@ async def test_clocks_that_jump_do_not_keep_a_waiter_out(masters: list[FakeMaste
     for number, master in enumerate(masters):
         master.clock_offset = 1000.0 * number
     async with Redlock(masters, restart_guard="off") as redlock:
-        await got_fair(redlock)
+        await fair_acquired_at(redlock)
         for master in masters[:3]:
-            master.clock_offset += 100  # all later than a request is allowed to be
-        assert await got_fair(redlock) - now() < 2 * HEARTBEAT
+            master.clock_offset += 100  # all later than a master accepts a request
+        assert await fair_acquired_at(redlock) - now() < 2 * HEARTBEAT
         for master in masters:
             master.clock_offset += 100
         async with redlock.lock("r", fair=True, wait=0):
@@ -183,13 +183,13 @@ async def test_clocks_that_jump_do_not_keep_a_waiter_out(masters: list[FakeMaste
 async def test_a_time_that_is_read_late_is_not_used(
     redlock: Redlock, masters: list[FakeMaster], stalled: float
 ) -> None:
-    await got_fair(redlock)
+    await fair_acquired_at(redlock)
     clocks = redlock._opener.session().masters.clocks
     offsets = [clocks.offset(number) for number in range(5)]
-    loop().call_later(0.0004, loop().stall, stalled)  # between a request and its answer
+    loop().call_later(0.0004, loop().stall, stalled)  # between a request and its reply
     began = now()
     lease = await redlock.lock("r", fair=True).acquire()
-    # A request that comes too late is repeated at once, by the time that the answer has.
+    # A request that arrives too late is repeated at once, with the time from the reply.
     assert now() - began < stalled + 0.01
     await lease.release()
     for number, offset in enumerate(offsets):
@@ -203,7 +203,7 @@ async def test_a_time_that_is_read_late_is_not_used(
 
 
 def three_masters() -> list[FakeMaster]:
-    """Return masters of which the first is near, and the others are far away."""
+    """Return three masters: the first is near, the others are far away."""
     return [FakeMaster(f"m{n}", latency=0.001 if n == 0 else 0.02) for n in range(3)]
 
 
@@ -226,12 +226,12 @@ async def test_grants_that_are_given_back_while_a_token_is_agreed_on_do_not_coun
         Redlock(masters, restart_guard="off", fencing=True) as redlock,
         Redlock(masters, restart_guard="off", fencing=True) as other,
     ):
-        await got_fair(redlock)
+        await fair_acquired_at(redlock)
         async with other.lock("r2", fair=True):
             pass
         holder = await other.lock("r", fair=True).acquire()
         waiter = asyncio.create_task(redlock.lock("r", fair=True).acquire())
-        await asyncio.sleep(0.2)  # now it is woken when it is its turn
+        await asyncio.sleep(0.2)  # from now on it is woken when its turn comes
         make_counters_differ(masters)
         revoked: list[object] = []
 
@@ -278,9 +278,9 @@ async def test_an_old_grant_does_not_make_a_waiter_spin_while_a_token_is_agreed_
 
     monkeypatch.setattr(FairWaiter, "_tick", counted)
     async with Redlock(masters, restart_guard="off", fencing=True) as redlock:
-        await got_fair(redlock)
+        await fair_acquired_at(redlock)
         await asyncio.sleep(0.1)
         make_counters_differ(masters)
         occupy(masters[1:], ttl=130)
-        await got_fair(redlock)
+        await fair_acquired_at(redlock)
     assert ticks

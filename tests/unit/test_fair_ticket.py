@@ -1,4 +1,4 @@
-"""What the replies of all masters to one fair waiter amount to."""
+"""The state of one fair waiter that follows from the replies of all masters."""
 
 import math
 
@@ -24,7 +24,7 @@ FACTOR = 0.01
 
 
 def ticket(*standings: Standing) -> Ticket:
-    """Return the ticket of a waiter that has got these replies."""
+    """Return the ticket of a waiter after these replies."""
     new = Ticket(len(standings))
     for master, standing in enumerate(standings):
         number = new.ask(master, 0.0)
@@ -43,7 +43,7 @@ def test_a_majority_of_grants_is_valid_for_as_long_as_its_oldest() -> None:
         assert until(waiter) == 0.0
         waiter.on_reply(master, waiter.ask(master, sent), GRANTED)
     assert until(waiter) == pytest.approx(1.0 + 1 - DRIFT)
-    waiter.on_reply(3, waiter.ask(3, 2.5), GRANTED)  # completes a majority of later grants
+    waiter.on_reply(3, waiter.ask(3, 2.5), GRANTED)  # would complete a majority of later grants
     assert until(waiter) == pytest.approx(2.0 + 1 - DRIFT)
 
 
@@ -63,7 +63,7 @@ def test_grants_make_a_majority_only_if_they_were_given_within_a_short_time() ->
 def test_a_grant_counts_from_the_request_that_was_answered() -> None:
     waiter = Ticket(1)
     waiter.on_reply(0, waiter.ask(0, 1.0), GRANTED)
-    waiter.ask(0, 1.9)  # a renewal, not answered yet
+    waiter.ask(0, 1.9)  # a renewal without a reply yet
     assert until(waiter) == pytest.approx(1.0 + 1 - DRIFT)
     assert waiter.standings == [GRANTED]
 
@@ -104,11 +104,11 @@ def test_grants_of_a_master_that_may_have_lost_its_memory_are_void() -> None:
     [
         ((GRANTED, GRANTED, BEHIND, BEHIND, BEHIND), True),
         ((GRANTED, GRANTED, FULL, BEHIND, FAILED), True),
-        ((GRANTED, GRANTED, BEHIND, BEHIND, NEXT), False),  # the lock may come free there
+        ((GRANTED, GRANTED, BEHIND, BEHIND, NEXT), False),  # the lock may become free there
         ((GRANTED, GRANTED, BEHIND, BEHIND, ASKED), False),
         ((GRANTED, GRANTED, NEXT, NEXT, NEXT), False),  # no other waiter needs its grants
         ((SILENT, GRANTED, BEHIND, BEHIND, BEHIND), True),
-        ((SILENT, NEXT, BEHIND, BEHIND, BEHIND), True),  # it may have granted the lock
+        ((SILENT, NEXT, BEHIND, BEHIND, BEHIND), True),  # that master may have granted the lock
         ((BEHIND, BEHIND, BEHIND, BEHIND, BEHIND), False),  # there is nothing to give back
         ((GRANTED, BEHIND), True),
         ((GRANTED, GRANTED, BEHIND, BEHIND), True),
@@ -148,7 +148,7 @@ def test_only_counters_of_valid_grants_are_used() -> None:
     assert counters() == []
 
 
-def answered(*grants: tuple[float, float]) -> Ticket:
+def granted_at(*grants: tuple[float, float]) -> Ticket:
     """Return the ticket of a waiter whose grants were sent and executed at these times."""
     new = Ticket(3)
     for master, (sent, done) in enumerate(grants):
@@ -169,7 +169,7 @@ def answered(*grants: tuple[float, float]) -> Ticket:
 def test_only_grants_of_nearly_the_same_time_are_added_up(
     grants: list[tuple[float, float]], valid: bool
 ) -> None:
-    assert bool(answered(*grants).until(TTL, factor=FACTOR, within=0.1)) is valid
+    assert bool(granted_at(*grants).until(TTL, factor=FACTOR, within=0.1)) is valid
 
 
 def test_grants_and_silence_are_stale_after_a_time() -> None:
@@ -181,7 +181,7 @@ def test_grants_and_silence_are_stale_after_a_time() -> None:
     waiter.ask(0, 4.0)  # the grant counts from the request that was answered
     waiter.on_reply(1, waiter.ask(1, 5.0), BEHIND)
     assert waiter.stale_at(0.1) == pytest.approx(3.1)
-    waiter.ask(2, 5.0)  # its answer may complete a majority
+    waiter.ask(2, 5.0)  # its reply may complete a majority
     assert waiter.stale_at(0.1) == math.inf
 
 
@@ -195,7 +195,7 @@ def test_a_majority_is_reached_with_its_last_helpful_answers() -> None:
     assert waiter.reached == 3.0
 
 
-def test_a_wakeup_outdates_what_masters_said_before() -> None:
+def test_a_wakeup_outdates_earlier_replies() -> None:
     waiter = ticket(BEHIND, NEXT, GRANTED, FULL)
     waiter.called()
     assert waiter.standings == [AWAITED, NEXT, GRANTED, FULL]

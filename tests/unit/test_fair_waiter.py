@@ -15,7 +15,7 @@ from .kit import (
     LATENCY,
     delete,
     execute,
-    got_fair,
+    fair_acquired_at,
     kill,
     loop,
     now,
@@ -36,7 +36,7 @@ GRANTED, IS_NEXT, TOO_LATE = 0, 1, 4
 
 
 def enqueue(master: FakeMaster, *, ttl: int = 10_000, not_after: int = 2**53) -> object:
-    """Enter a waiter in the queue of `r` that dies at once; return its standing."""
+    """Enter a waiter in the queue of `r` that never comes back; return its standing."""
     entry = commands.QueueEntry(
         member=b"theirs/1", priority=1, lives=LIVES, most=100, not_after=not_after
     )
@@ -52,7 +52,7 @@ def enqueue(master: FakeMaster, *, ttl: int = 10_000, not_after: int = 2**53) ->
 async def test_alone_it_is_one_round_and_leaves_nothing(
     redlock: Redlock, masters: list[FakeMaster]
 ) -> None:
-    await got_fair(redlock)  # once in half a minute the masters are asked for the time
+    await fair_acquired_at(redlock)  # the masters are asked for the time once in 30 s
     began = now()
     async with redlock.lock("r", fair=True) as lease:
         assert now() - began == pytest.approx(LATENCY)
@@ -122,7 +122,7 @@ async def test_programs_are_served_in_the_order_in_which_they_came(
             await asyncio.sleep(0.005)
 
     async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(got_fair(redlock, hold=0.1))
+        tasks.create_task(fair_acquired_at(redlock, hold=0.1))
         for number in range(20):
             await asyncio.sleep(0.003)
             tasks.create_task(work(number))
@@ -137,7 +137,7 @@ async def test_a_release_wakes_the_next_only_and_in_two_latencies(
     for manager in (other, redlock, other, redlock):
         waiters.append(waiting_fair(manager, hold=0.1))
         await asyncio.sleep(0.01)
-    await asyncio.sleep(0.2)  # far from a heartbeat
+    await asyncio.sleep(0.2)  # long before the next heartbeat
     asked = ran(masters[0], scripts.ENQUEUE)
     released = now()
     await holder.release()
@@ -172,7 +172,7 @@ async def test_a_dead_holder_is_waited_for_until_its_ttl_and_a_heartbeat(
 ) -> None:
     assert [enqueue(master, ttl=ttl) for master in masters] == [GRANTED] * 5
     died = now()
-    assert ttl / 1000 <= await got_fair(redlock) - died <= ttl / 1000 + HEARTBEAT + 0.01
+    assert ttl / 1000 <= await fair_acquired_at(redlock) - died <= ttl / 1000 + HEARTBEAT + 0.01
 
 
 async def test_the_queue_is_gone_when_its_last_waiter_is_dead(
@@ -185,7 +185,7 @@ async def test_the_queue_is_gone_when_its_last_waiter_is_dead(
 
 
 async def test_the_next_is_woken_when_the_first_has_left(redlock: Redlock, other: Redlock) -> None:
-    """The holder does not use the queue."""
+    """The holder is a foreign client and does not use the queue."""
     holder = await other.lock("r").acquire()
     first = waiting_fair(redlock)
     await asyncio.sleep(0.03)
@@ -218,16 +218,18 @@ class SlowLink(Link):
 async def test_a_minority_of_grants_is_given_back_and_the_place_kept(
     masters: list[FakeMaster],
 ) -> None:
-    """Two at once, whose requests reach the masters in different orders: one of them yields."""
+    """Two requests reach the masters in different orders: one of the waiters yields."""
     links = [[SlowLink(master) for master in masters] for _ in range(2)]
     async with (
         Redlock(links[0], restart_guard="off") as redlock,
         Redlock(links[1], restart_guard="off") as other,
     ):
-        await asyncio.gather(got_fair(redlock), got_fair(other))  # the time is known
+        await asyncio.gather(
+            fair_acquired_at(redlock), fair_acquired_at(other)
+        )  # the time of the masters is known now
         for number, master in enumerate(masters):
             master.commands.clear()
-            # Each reaches two of them at once, and the others later.
+            # Each waiter reaches two masters at once, and the others later.
             links[0][number].delay = 0.004 if number < 3 else 0.0
             links[1][number].delay = 0.004 if number >= 2 else 0.0
         first = waiting_fair(redlock, hold=0.05)
@@ -244,15 +246,15 @@ async def test_a_minority_of_grants_is_given_back_and_the_place_kept(
 
 
 @pytest.mark.parametrize("dead", [0, 2])
-async def test_masters_at_different_distances_make_nobody_yield_in_vain(dead: int) -> None:
-    """A request to the nearest is answered before the others have pushed."""
+async def test_masters_at_different_distances_cause_no_useless_yields(dead: int) -> None:
+    """The nearest master replies to a request before the pushes of the others arrive."""
     masters = [FakeMaster(latency=0.001 * 2**number) for number in range(5)]
     async with (
         Redlock(masters, restart_guard="off") as redlock,
         Redlock(masters, restart_guard="off") as other,
     ):
-        await got_fair(redlock)
-        await got_fair(other)
+        await fair_acquired_at(redlock)
+        await fair_acquired_at(other)
         kill(masters[1 : 1 + dead])
         holder = await redlock.lock("r", fair=True).acquire()
         waiters = []
@@ -317,10 +319,10 @@ async def test_a_single_attempt_ends_though_all_grants_come_too_late() -> None:
 async def test_no_lock_is_acquired_from_a_manager_that_is_closed_meanwhile(
     masters: list[FakeMaster], *, fencing: bool
 ) -> None:
-    """Its holder would never be notified of a loss; whenever the answers come."""
+    """Its holder would never be notified of a loss; the replies may come at any moment."""
     for turns in range(1, 25):
         async with Redlock(masters, restart_guard="off", fencing=fencing) as redlock:
-            await got_fair(redlock)
+            await fair_acquired_at(redlock)
             waiter = asyncio.create_task(redlock.lock("r", fair=True).acquire())
             for _ in range(turns):
                 await asyncio.sleep(0)

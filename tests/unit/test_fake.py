@@ -1,7 +1,7 @@
 """
-The fake master: when its pushes arrive, what a hang delays, and that scripts stay apart.
+The fake master: the times of its pushes, hangs, and the separation of scripts.
 
-Which pushes there are is compared with real servers, in tests/integration.
+Its pushes themselves are compared with those of real servers in tests/integration.
 """
 
 import asyncio
@@ -68,7 +68,7 @@ async def master() -> FakeMaster:
 
 @pytest.fixture
 async def connection(master: FakeMaster) -> Connection:
-    """A connection that tracks."""
+    """Open a connection with client tracking."""
     connection = Connection()
     (await connection.dial(master)).write(TRACKING)
     await asyncio.sleep(LATENCY)
@@ -346,7 +346,7 @@ async def test_a_script_with_a_global_variable_fails() -> None:
 
 
 async def test_a_defect_of_the_fake_is_no_reply(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise a test could pass because a command of the fake is broken."""
+    """A test must not pass because a command of the fake is broken."""
 
     def broken(*_: object) -> object:
         raise ZeroDivisionError

@@ -1,4 +1,4 @@
-"""Fencing tokens: how counters make a token, and that tokens rise from holder to holder."""
+"""Fencing tokens: counters agree on a token, and tokens rise from holder to holder."""
 
 import asyncio
 import random
@@ -76,7 +76,7 @@ async def test_tokens_rise_from_holder_to_holder_in_one_round_trip(
 async def test_a_token_is_the_time_of_the_masters_in_microseconds(
     redlock: Redlock, masters: list[FakeMaster]
 ) -> None:
-    """Therefore a lost counter does no harm, and all counters are equal."""
+    """Therefore a lost counter does no harm, and all counters are usually equal."""
     masters[0].clock_offset, masters[4].clock_offset = -2.0, 2.0
     async with redlock.lock("r", fencing=True) as lease:
         assert lease.fencing_token == pytest.approx(masters[2]._clock(), abs=2_000)
@@ -87,7 +87,7 @@ async def test_a_token_is_the_time_of_the_masters_in_microseconds(
 async def test_most_contended_acquisitions_need_one_round(
     masters: list[FakeMaster], shares: tuple[float, ...], twice: float
 ) -> None:
-    """Ten programs, plain or mixed with fair ones; the masters' clocks and latencies differ."""
+    """Ten programs contend, plain or mixed with fair ones; clocks and latencies differ."""
     for number, master in enumerate(masters):
         master.latency = 0.0005 * (1 + number / 3)
         master.clock_offset = (-0.004, 0.003, 0.0, 0.001, 0.002)[number]
@@ -160,7 +160,7 @@ async def test_the_time_is_asked_for_now_and_then_and_awaited_once(
     for master in masters:
         master.clock_offset = 0.5
     await asyncio.sleep(31)
-    for ahead in (0, 500_000):  # the second uses the times that came after the first
+    for ahead in (0, 500_000):  # the second uses the times from the replies after the first
         async with redlock.lock("r", fencing=True) as lease:
             expected = masters[0]._clock() - 500_000 + ahead
             assert lease.fencing_token == pytest.approx(expected, abs=5_000)
@@ -178,7 +178,7 @@ async def test_a_request_for_the_time_ends_with_the_wait(
         began = now()
         with pytest.raises(RedlockError):
             await redlock.lock("r", wait=20, fencing=True, fair=fair).acquire()
-        # The time and the lock together get 50 ms, which masters have at least.
+        # The request for the time and the attempt share 50 ms, the least time-out of a master.
         assert now() - began == pytest.approx(0.05, abs=0.003)
 
 
@@ -198,7 +198,7 @@ async def test_a_lease_keeps_its_token(redlock: Redlock, masters: list[FakeMaste
 async def test_a_counter_that_is_used_is_kept(redlock: Redlock, masters: list[FakeMaster]) -> None:
     async with redlock.lock("r", ttl=60_000, fencing=True) as lease:
         assert all(KEPT - 10 < master.pttl(FENCE) <= KEPT for master in masters)
-        for master in masters:  # as if it had been held for a week, less a minute
+        for master in masters:  # as if the counter had not been used for a week, less a minute
             assert master._data.pexpire(FENCE.encode(), 60_000)
         await asyncio.sleep(65)
         assert lease.valid
@@ -268,19 +268,19 @@ async def test_fencing_must_be_a_bool(masters: list[FakeMaster], wrong: bool) ->
 
 
 async def test_a_token_belongs_to_the_grants_that_agreed_on_it() -> None:
-    """A waiter stalls until its grants have expired, and another client has had the lock."""
+    """A waiter stalls until its grants have expired and another client has had the lock."""
     masters = [FakeMaster(f"m{i}", latency=0.02) for i in range(3)]
     running = loop()
     async with Redlock(masters) as redlock:
         async with redlock.lock("r", fencing=True) as lease:
             first = lease.fencing_token
         for master, ahead in zip(masters, (0, 1_000, 2_000), strict=True):
-            master.set(FENCE, f"{first + 1_000_000 + ahead:016}")  # they have to be raised
+            master.set(FENCE, f"{first + 1_000_000 + ahead:016}")  # the counters have to be raised
         theirs = first + 900_000_000
 
         def stall() -> None:
             running.stall(5)
-            for master in masters:  # the other client got it, with a higher token
+            for master in masters:  # the other client got the lock, with a higher token
                 master.set(FENCE, f"{theirs:016}")
 
         running.call_later(0.035, stall)  # the replies to RAISE are on their way

@@ -22,9 +22,9 @@ from redlock_aio.testing import FakeMaster, cancelled_at
 
 from .kit import (
     before,
+    count_other_holder,
     count_up,
     fence,
-    had_it,
     hang,
     in_coroutine,
     loop,
@@ -39,13 +39,13 @@ pytestmark = pytest.mark.promise("S7")
 
 FENCE = fence("r")
 AHEAD = 60_000_000
-"""Us by which a counter is ahead of the others, so that it is no time of the masters."""
+"""Microseconds by which a counter is ahead of the others: more than clocks differ."""
 FAIR = pytest.mark.parametrize("fair", [False, True])
 
 
 @pytest.fixture
 async def redlock(masters: list[FakeMaster]) -> AsyncIterator[Redlock]:
-    """A manager that knows the masters' time and has had the lock, so that there are counters."""
+    """Open a manager that knows the masters' time and has had the lock: there are counters."""
     async with Redlock(masters, restart_guard="off", fencing=True) as redlock:
         async with redlock.lock("r"):
             pass
@@ -60,7 +60,7 @@ async def redlock(masters: list[FakeMaster]) -> AsyncIterator[Redlock]:
 async def test_counters_that_differ_are_raised(
     redlock: Redlock, masters: list[FakeMaster], *, fair: bool
 ) -> None:
-    """On all masters, so that each counts when the lease is extended."""
+    """They are raised on all masters, so each master counts when the lease is extended."""
     ahead = count_up(masters[0], AHEAD)
     began = now()
     async with redlock.lock("r", fair=fair) as lease:
@@ -128,7 +128,7 @@ async def test_a_key_that_is_gone_when_its_counter_is_raised_is_no_grant(
         before(master, RAISE, lambda master=master: master.delete("r"))  # type: ignore[misc]
     lease = await redlock.lock("r", fair=fair).try_acquire()
     await asyncio.sleep(0.01)
-    if fair:  # it asks again
+    if fair:  # the waiter asks again
         assert lease is not None
         assert values(masters) == [lease.token] * 5
         await lease.release()
@@ -143,13 +143,13 @@ async def test_a_key_that_is_gone_when_its_counter_is_raised_is_no_grant(
 async def test_a_token_is_higher_than_those_granted_in_a_stall(
     redlock: Redlock, masters: list[FakeMaster], at: int, *, fair: bool
 ) -> None:
-    """The process stalls at any moment, its grants expire, and others have the lock."""
+    """The process stalls, its grants expire, and other clients have the lock."""
     running = loop()
     theirs: list[int] = []
 
     def stall() -> None:
         running.stall(0.2)
-        theirs.append(had_it(masters))
+        theirs.append(count_other_holder(masters))
 
     count_up(masters[0], AHEAD)
     running.call_later(at * 0.00005, stall)
@@ -197,7 +197,7 @@ async def test_an_old_token_is_not_won_by_grants_after_another_holder(
 async def test_masters_without_tokens_are_not_asked_again_at_once(
     redlock: Redlock, masters: list[FakeMaster], *, fair: bool
 ) -> None:
-    """The key is set and released there each time, but that wakes no waiter."""
+    """The key is set and released there each time, which wakes no waiter."""
     for master in masters:
         master.set(FENCE, str(NEVER - 1))
     asked = len(masters[0].commands)
@@ -232,7 +232,7 @@ async def test_a_hung_minority_costs_no_time(
         before(master, RAISE, master.hang)  # between the two rounds
     began = now()
     lease = await redlock.lock("r", fair=fair).acquire()
-    # These two have replied to RAISE, after which they hang.
+    # These two have replied to RAISE, and hang after that.
     assert now() - began == pytest.approx(0.002)
     resume(masters)
     await lease.release()
@@ -260,7 +260,7 @@ async def test_a_majority_that_hangs_between_the_rounds_keeps_no_key(
 async def test_a_master_refuses_a_request_that_is_late(
     redlock: Redlock, masters: list[FakeMaster], asleep: float, ahead: float, *, fair: bool
 ) -> None:
-    """It would grant a client that has given up, for the whole ttl."""
+    """Otherwise it would grant the lock to a client that has given up, for the whole ttl."""
     masters[0].clock_offset = ahead  # one wrong clock does not change that much
     async with redlock.lock("r", fair=fair):
         pass
@@ -287,7 +287,7 @@ async def test_a_master_refuses_a_request_that_is_late(
 async def test_wherever_it_is_cancelled_no_key_is_left(
     masters: list[FakeMaster], hung: int, when: str, *, fair: bool, first: bool
 ) -> None:
-    """Also between the rounds, and while the time of the masters is awaited."""
+    """Cancelled also between the rounds, and while the masters' time is awaited."""
     raised = 0
     async with Redlock(masters, restart_guard="off", fencing=True) as redlock:
         for place in itertools.count(1):
@@ -344,7 +344,7 @@ async def test_clocks_that_differ_a_little_do_not_matter(
 async def test_a_master_whose_clock_is_far_off_has_no_vote(
     masters: list[FakeMaster], offset: float, text: str
 ) -> None:
-    """The vote says by how much; two of five do no harm."""
+    """The vote has the difference; two such masters of five do no harm."""
     masters[0].clock_offset = masters[1].clock_offset = offset
     async with Redlock(masters, restart_guard="off", fencing=True) as redlock:
         async with redlock.lock("r", wait=0) as lease:
@@ -377,7 +377,7 @@ async def test_without_a_majority_of_equal_clocks_there_is_no_token(
 async def test_a_clock_in_another_century_breaks_no_other_master(
     masters: list[FakeMaster], *, fair: bool
 ) -> None:
-    """In the year 2286 its times have one digit more."""
+    """The clock is in the year 2286, and its times have one digit more."""
     masters[0].clock_offset = 1e10
     async with (
         Redlock(masters, restart_guard="off") as redlock,
@@ -405,7 +405,7 @@ async def test_after_all_clocks_jump_the_next_attempt_works(
 async def test_a_counter_beyond_2_to_the_53_costs_one_vote(
     redlock: Redlock, masters: list[FakeMaster], mad: int, *, fair: bool
 ) -> None:
-    """It is not spread to the other masters, where all later tokens would have it."""
+    """It is not copied to the other masters, where it would be the token of all later leases."""
     masters[0].set(FENCE, str(mad))
     tokens = []
     for _ in range(3):

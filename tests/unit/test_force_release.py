@@ -164,7 +164,7 @@ async def test_the_lock_is_held_by_a_revocation_until_it_is_free(
 async def test_different_values_of_masters_are_all_released(
     redlock: Redlock, masters: list[FakeMaster]
 ) -> None:
-    """Also one that only a minority has."""
+    """A value that only a minority has is released as well."""
     for master, value in zip(masters, ("a", "b", "b", "c"), strict=False):
         master.set("r", value, 5_000)
         master.set("x", value)
@@ -229,7 +229,7 @@ async def test_other_leases_of_the_process_stay_valid(
 async def test_a_lock_that_is_just_being_acquired_here_is_lost_too(
     redlock: Redlock, masters: list[FakeMaster]
 ) -> None:
-    """The replies come late, so that there is no lease yet when its key is revoked."""
+    """The replies are late: there is no lease yet when its key is revoked."""
     slow(masters[2:], 0.04)
     holder = Holder(redlock)
     await asyncio.sleep(0.025)
@@ -265,7 +265,7 @@ async def test_a_hung_minority_costs_one_time_out_and_is_released_later(
 async def test_a_master_that_comes_back_releases_only_the_value_that_was_seen(
     redlock: Redlock, masters: list[FakeMaster], away: str
 ) -> None:
-    """One comes back with what was revoked, one with a successor's key."""
+    """One master comes back with the revoked value, one with the key of a later holder."""
     occupy(masters, ttl=3_600_000)
     late, taken = masters[:2]
     for master in (late, taken):
@@ -325,7 +325,7 @@ async def test_a_hung_majority_is_an_error_and_releases_the_lock_later(
 async def test_masters_that_hang_between_two_steps(
     redlock: Redlock, masters: list[FakeMaster]
 ) -> None:
-    """Those that revoked it and hang then are an error; the rest ends by itself."""
+    """If masters hang after the revocation, the call fails; the revocations expire."""
     occupy(masters, ttl=3_600_000)
     task = asyncio.create_task(redlock.force_release("r"))
     await asyncio.sleep(0.1)
@@ -353,7 +353,7 @@ async def test_quarantined_masters_are_released_and_do_not_count(masters: list[F
             await redlock.force_release("r")
 
 
-async def test_masters_that_forget_the_scripts_receive_them_again(
+async def test_masters_without_the_scripts_receive_them_again(
     redlock: Redlock, masters: list[FakeMaster]
 ) -> None:
     for master in masters:
@@ -366,7 +366,7 @@ async def test_masters_that_forget_the_scripts_receive_them_again(
 
 
 class Forgets:
-    """Lets a master forget its scripts, once."""
+    """Flushes the scripts of a master, once."""
 
     def __init__(self, master: FakeMaster) -> None:
         self._master = master
@@ -419,7 +419,7 @@ async def test_a_revocation_expires_if_the_manager_is_closed(masters: list[FakeM
 async def test_fair_waiters_are_served_in_order_when_the_holder_is_dead(
     redlock: Redlock, other: Redlock, masters: list[FakeMaster]
 ) -> None:
-    """The process of the holder is gone."""
+    """The process of the holder has died."""
     gone = Redlock(masters, restart_guard="off")
     lease = await gone.lock("r", ttl=60_000, fair=True, on_lost="flag").acquire()
     lease._hold.renewed = False
@@ -445,7 +445,7 @@ async def test_fair_waiters_are_served_in_order_when_the_holder_is_dead(
 async def test_a_fair_waiter_without_client_tracking_is_notified(
     masters: list[FakeMaster],
 ) -> None:
-    """By a message in the channel of the queue."""
+    """It is notified by a message in the channel of the queue."""
     for master in masters:
         master.forbid.add("CLIENT")
         master.set("r", "theirs", 3_600_000)
@@ -480,7 +480,7 @@ async def test_a_waiter_of_this_process_is_notified(
 async def test_masters_where_the_lock_is_free_get_a_revocation_as_well(
     redlock: Redlock, other: Redlock, masters: list[FakeMaster]
 ) -> None:
-    """Else a client could combine them with older grants of other masters to a majority."""
+    """Otherwise a client could combine new grants there with older ones to a majority."""
     occupy(masters[:2], ttl=3_600_000)
     task = asyncio.create_task(redlock.force_release("r"))
     await asyncio.sleep(0.1)
@@ -495,7 +495,7 @@ async def test_masters_where_the_lock_is_free_get_a_revocation_as_well(
 async def test_a_waiter_does_not_count_grants_that_were_revoked(
     redlock: Redlock, other: Redlock, masters: list[FakeMaster]
 ) -> None:
-    """Also while the master that had granted it hangs."""
+    """This holds also while the master that granted the lock hangs."""
     occupy(masters[1:], ttl=3_600_000)
     waiter = Holder(other, fair=True)
     await asyncio.sleep(0.1)
@@ -538,7 +538,7 @@ async def test_a_revocation_is_repeated_for_as_long_as_the_lock_may_live(
 
 
 async def held(who: str, redlock: Redlock, other: Redlock, masters: list[FakeMaster]) -> Holder:
-    """Return a holder; a stranger's leaves its key for good."""
+    """Return a holder; that of a foreign client never releases its key."""
     holder = await holding(redlock if who == "own" else other, ttl=60_000)
     await asyncio.sleep(0.15)
     if who == "stranger's":
@@ -548,7 +548,7 @@ async def held(who: str, redlock: Redlock, other: Redlock, masters: list[FakeMas
 
 
 async def serve(rival: Holder, holder: Holder, masters: list[FakeMaster]) -> bool:
-    """Let *rival* have its turn; return whether *holder* lost the lock."""
+    """Wait until *rival* has had the lock; return whether *holder* lost it."""
     revoked = any(ran(master, scripts.REVOKE) for master in masters)
     assert rival.entered.is_set() == revoked
     if not holder.go.is_set():

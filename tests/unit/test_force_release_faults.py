@@ -1,4 +1,4 @@
-"""Releasing by force while masters or links fail: there are never two holders."""
+"""Forced releases while masters or links fail: there are never two holders."""
 
 import asyncio
 import contextlib
@@ -17,7 +17,7 @@ from .kit import delete, hang, now, occupy, resume, values
 from .links import FarLink
 
 TRANSIT = 0.0012
-"""Seconds after which a first round has been answered, and the next is on its way."""
+"""Seconds after which the first round has replies, and the next one is underway."""
 
 
 @pytest.fixture
@@ -32,8 +32,8 @@ async def rival(masters: list[FakeMaster]) -> AsyncIterator[Redlock]:
         yield redlock
 
 
-class Nowhere:
-    """A way to a master that leads nowhere, or only from *back_at* on."""
+class CutLink:
+    """A link to a master that can't connect, or only from *back_at* on."""
 
     secrets = ()
 
@@ -55,12 +55,12 @@ def cut_off(redlock: Redlock, *numbers: int, back_at: float = 1e9) -> None:
         link = redlock._opener.session().links[number]
         connection = link._connection
         assert connection is not None
-        link._route = Route(Nowhere(link, back_at))
+        link._route = Route(CutLink(link, back_at))
         connection.condemn("the test has cut it off")
 
 
-def lose_what_is_on_its_way(redlock: Redlock, masters: list[FakeMaster], *numbers: int) -> None:
-    """Drop what a manager has just sent to these masters."""
+def drop_requests(redlock: Redlock, masters: list[FakeMaster], *numbers: int) -> None:
+    """Drop the requests that a manager has just sent to these masters."""
     for number in numbers:
         connection = redlock._opener.session().links[number]._connection
         assert connection is not None
@@ -81,8 +81,8 @@ def delay_requests(link: Master, seconds: float) -> None:
     link.send = send
 
 
-class Late:
-    """Passes on the replies of a master, *delay* seconds later."""
+class LateReplies:
+    """Delivers the replies of a master *delay* seconds later."""
 
     def __init__(self, link: Master) -> None:
         connection = link._connection
@@ -99,8 +99,8 @@ class Late:
         self._real.connection_lost(error)
 
 
-class Room:
-    """The holders of the lock, of which there must be one at most."""
+class Holders:
+    """The holders of the lock; checks that there is at most one at a time."""
 
     def __init__(self) -> None:
         self.inside: list[str] = []
@@ -128,40 +128,40 @@ class Room:
 
 
 @pytest.fixture
-async def room() -> AsyncIterator[Room]:
-    room = Room()
-    yield room
-    await room.close()
-    assert room.most == 1, "two at once"
+async def holders() -> AsyncIterator[Holders]:
+    holders = Holders()
+    yield holders
+    await holders.close()
+    assert holders.most == 1, "two at once"
 
 
 @pytest.mark.promise("S1")
 async def test_one_master_that_granted_the_lock_is_enough_to_notify_the_holder(
-    redlock: Redlock, forcer: Redlock, rival: Redlock, room: Room
+    redlock: Redlock, forcer: Redlock, rival: Redlock, holders: Holders
 ) -> None:
-    """The holder can't reach two masters, the others not a third: no majority refuses."""
-    room.send(redlock, "holder")
+    """The holder can't reach two masters, the other clients not a third: no majority refuses."""
+    holders.send(redlock, "holder")
     await asyncio.sleep(1)
     cut_off(redlock, 1, 2)
     cut_off(forcer, 0)
     cut_off(rival, 0)
-    room.send(rival, "rival")
+    holders.send(rival, "rival")
     await asyncio.sleep(0.5)
     assert await forcer.force_release("r")
     await asyncio.sleep(1)
-    assert room.inside == ["rival"]
+    assert holders.inside == ["rival"]
 
 
 @pytest.mark.promise("S1")
 @pytest.mark.parametrize("links", [5, 3])
 @pytest.mark.parametrize("delay", [0.03, 0.08])
 async def test_a_late_reply_to_a_look_still_ends_the_lease(
-    redlock: Redlock, forcer: Redlock, rival: Redlock, room: Room, delay: float, links: int
+    redlock: Redlock, forcer: Redlock, rival: Redlock, holders: Holders, delay: float, links: int
 ) -> None:
-    room.send(redlock, "holder")
+    holders.send(redlock, "holder")
     await asyncio.sleep(1)
-    late = [Late(link) for link in redlock._opener.session().links]
-    room.send(rival, "rival")
+    late = [LateReplies(link) for link in redlock._opener.session().links]
+    holders.send(rival, "rival")
     forcing = asyncio.create_task(forcer.force_release("r"))
     for link in late[:links]:
         link.delay = delay
@@ -170,15 +170,15 @@ async def test_a_late_reply_to_a_look_still_ends_the_lease(
         link.delay = 0
     assert await forcing
     await asyncio.sleep(2)
-    assert room.inside == ["rival"]
+    assert holders.inside == ["rival"]
 
 
 @pytest.mark.promise("S1")
 @pytest.mark.parametrize("channels", [False, True])
 async def test_a_fair_waiter_does_not_combine_grants_from_before_and_after(
-    masters: list[FakeMaster], room: Room, channels: bool
+    masters: list[FakeMaster], holders: Holders, channels: bool
 ) -> None:
-    """No master fails. Without channels the waiter is not notified."""
+    """No master fails. Without the permission for channels the waiter is not notified."""
     for master in masters:
         master.forbid |= set() if channels else {"SUBSCRIBE"}
     occupy(masters[:3], ttl=3_600_000)
@@ -188,59 +188,59 @@ async def test_a_fair_waiter_does_not_combine_grants_from_before_and_after(
         ]
         for link in (*waiter._opener.session().links[1:3], rival._opener.session().links[0]):
             delay_requests(link, 0.005)
-        room.send(waiter, "waiter", fair=True)
+        holders.send(waiter, "waiter", fair=True)
         await asyncio.sleep(1.2)
-        room.send(rival, "rival")
+        holders.send(rival, "rival")
         await asyncio.sleep(0.02)
         assert values(masters)[3] == values(masters)[4] != "theirs"
         assert await forcer.force_release("r")
         await asyncio.sleep(2)
-        assert len(room.inside) == 1
-        await room.close()
+        assert len(holders.inside) == 1
+        await holders.close()
 
 
 @pytest.mark.promise("S1")
 async def test_a_master_that_has_not_confirmed_the_revocation_is_not_freed_early(
-    redlock: Redlock, forcer: Redlock, rival: Redlock, masters: list[FakeMaster], room: Room
+    redlock: Redlock, forcer: Redlock, rival: Redlock, masters: list[FakeMaster], holders: Holders
 ) -> None:
-    """Two masters hang when the revocation is sent, and execute everything at once later."""
+    """Two masters hang when the revocation is sent, and later execute all requests at once."""
     occupy(masters[:3], ttl=3_600_000)
     for link in redlock._opener.session().links[1:3]:
         delay_requests(link, 0.02)
-    room.send(redlock, "waiter", fair=True)
+    holders.send(redlock, "waiter", fair=True)
     await asyncio.sleep(0.3)
-    room.send(rival, "rival", retry=Retry(min_delay=1, max_delay=5))
+    holders.send(rival, "rival", retry=Retry(min_delay=1, max_delay=5))
     await asyncio.sleep(0.1)
     assert values(masters)[3] == values(masters)[4] != "theirs"
     forcing = asyncio.create_task(forcer.force_release("r"))
     await asyncio.sleep(TRANSIT)
     hang(masters[3:])
     for _ in range(2_000):
-        await asyncio.sleep(0 if room.inside else 0.0005)
+        await asyncio.sleep(0 if holders.inside else 0.0005)
     await asyncio.sleep(0.003)
     resume(masters[3:])
     await forcing
     await asyncio.sleep(1)
-    assert len(room.inside) == 1
+    assert len(holders.inside) == 1
 
 
 async def test_a_late_revocation_leaves_the_next_holder_alone(
-    redlock: Redlock, forcer: Redlock, masters: list[FakeMaster], room: Room
+    redlock: Redlock, forcer: Redlock, masters: list[FakeMaster], holders: Holders
 ) -> None:
     occupy(masters[:2], ttl=3_600_000)
     masters[2].set("r", "another's", 3_600_000)
-    room.send(redlock, "waiter", fair=True)
+    holders.send(redlock, "waiter", fair=True)
     await asyncio.sleep(0.3)
     forcing = asyncio.create_task(forcer.force_release("r"))
     await asyncio.sleep(TRANSIT)
-    lose_what_is_on_its_way(forcer, masters, 3, 4)
+    drop_requests(forcer, masters, 3, 4)
     cut_off(forcer, 3, 4, back_at=now() + 5)
     assert await forcing
     await asyncio.sleep(1)
-    assert room.inside == ["waiter"]
+    assert holders.inside == ["waiter"]
     mine = values(masters)[0]
     await asyncio.sleep(7)
-    assert room.inside == ["waiter"]
+    assert holders.inside == ["waiter"]
     assert values(masters) == [mine] * 5
 
 
@@ -249,7 +249,7 @@ async def test_a_late_revocation_leaves_the_next_holder_alone(
 async def test_a_manager_has_no_two_valid_leases_on_a_key(
     masters: list[FakeMaster], names: tuple[str, ...]
 ) -> None:
-    """An acquisition proves that an older lease on the key is over, without any push."""
+    """An acquisition proves, without any push, that an older lease on the key is over."""
     for master in masters:
         master.forbid.add("CLIENT")
     async with Redlock(masters, restart_guard="off") as redlock:

@@ -1,4 +1,4 @@
-"""A key under a lock's name that can't be a lock, and masters that contradict themselves."""
+"""Keys under a lock's name that are no locks, and masters with contradictory replies."""
 
 import asyncio
 import contextlib
@@ -29,14 +29,14 @@ WAYS = pytest.mark.parametrize(
 )
 
 
-def spoil(masters: list[FakeMaster], name: str = "r") -> None:
+def occupy_by_data(masters: list[FakeMaster], name: str = "r") -> None:
     """Set *name* to the sorted set of an application."""
     for master in masters:
         master._data.zadd(name.encode(), 1, b"theirs")
 
 
 def attempts(master: FakeMaster) -> int:
-    """Return how often *master* was asked for a lock."""
+    """Return the number of attempts that *master* has received."""
     grants = ([b"SET"], [b"EVALSHA", ENQUEUE.sha])
     return sum(command[:1] == [b"SET"] or command[:2] in grants for command in master.commands)
 
@@ -45,7 +45,7 @@ def attempts(master: FakeMaster) -> int:
 async def test_the_vote_names_the_type_of_the_key(
     redlock: Redlock, masters: list[FakeMaster], names: Names, options: dict[str, bool]
 ) -> None:
-    spoil(masters)
+    occupy_by_data(masters)
     error = await refused(redlock, *names, wait=0, **options)
     assert [(vote.answer, vote.detail) for vote in error.votes] == [(Answer.ERROR, NOT_A_LOCK)] * 5
     assert error.holder is None
@@ -58,8 +58,8 @@ async def test_the_vote_names_the_type_of_the_key(
 async def test_attempts_on_a_key_of_another_type_are_rare(
     redlock: Redlock, masters: list[FakeMaster], options: dict[str, bool]
 ) -> None:
-    """On two masters of five, of which one more is down: no quorum is possible until it changes."""
-    spoil(masters[:2])
+    """Two of five masters have such a key and one is down: there is no quorum."""
+    occupy_by_data(masters[:2])
     masters[2].kill()
     await asyncio.sleep(0.1)
     before = attempts(masters[4])
@@ -72,7 +72,7 @@ async def test_attempts_on_a_key_of_another_type_are_rare(
 async def test_a_waiter_acquires_when_a_key_of_another_type_is_deleted(
     redlock: Redlock, masters: list[FakeMaster]
 ) -> None:
-    spoil(masters[:2])
+    occupy_by_data(masters[:2])
     masters[2].kill()
     waiter = asyncio.create_task(redlock.lock("r", wait=60_000).acquire())
     await asyncio.sleep(5)
@@ -86,8 +86,8 @@ async def test_a_waiter_acquires_when_a_key_of_another_type_is_deleted(
 async def test_the_rate_of_attempts_is_bounded_while_the_key_changes(
     redlock: Redlock, masters: list[FakeMaster]
 ) -> None:
-    """Each change wakes the waiter, for it may have been the end of the key."""
-    spoil(masters[:2])
+    """Each change wakes the waiter, because the key may have ended."""
+    occupy_by_data(masters[:2])
     masters[2].kill()
     await asyncio.sleep(0.1)
     waiter = asyncio.create_task(redlock.lock("r", wait=10_000).acquire())
@@ -105,7 +105,7 @@ async def test_the_rate_of_attempts_is_bounded_while_the_key_changes(
 async def test_the_rate_of_attempts_at_masters_that_contradict_themselves_is_bounded(
     redlock: Redlock, masters: list[FakeMaster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They refuse the lock, and reply to the release that it is free."""
+    """The masters refuse the lock, but their replies to the release show no holder."""
     monkeypatch.setattr(FakeMaster, "_do_set", lambda *_: None)
     await refused(redlock, "r", wait=10_000)
     assert 100 < attempts(masters[0]) < 1_100
@@ -116,7 +116,7 @@ async def test_the_rate_of_attempts_at_masters_that_contradict_themselves_is_bou
 async def test_a_counter_of_another_type_leaves_no_lock_behind(
     redlock: Redlock, masters: list[FakeMaster], names: Names, *, fair: bool
 ) -> None:
-    spoil(masters, "redlock_aio:fence:{r}")
+    occupy_by_data(masters, "redlock_aio:fence:{r}")
     error = await refused(redlock, *names, fencing=True, fair=fair, wait=200)
     assert {vote.answer for vote in error.votes} == {Answer.ERROR}
     assert all("WRONGTYPE a key of another type is where" in vote.detail for vote in error.votes)
@@ -128,7 +128,7 @@ async def test_a_counter_of_another_type_leaves_no_lock_behind(
 
 
 DATA: dict[str, tuple[str, Callable[[FakeMaster], object]]] = {
-    "a sorted set": ("the key holds a zset, not a lock", lambda master: spoil([master])),
+    "a sorted set": ("the key holds a zset, not a lock", lambda master: occupy_by_data([master])),
     "no ttl": (
         "the key has no ttl, and every lock has one",
         lambda master: master.set("r", "data"),
@@ -138,11 +138,11 @@ DATA: dict[str, tuple[str, Callable[[FakeMaster], object]]] = {
         lambda master: master.set("r", "x" * 2_049, 60_000),
     ),
 }
-"""What an application keeps under the name of a lock: the objection to it, and how it is set."""
+"""Data of an application under the name of a lock: the objection, and a function that sets it."""
 
 
 def kept(master: FakeMaster) -> object:
-    """Return what the master keeps under the name, with its end."""
+    """Return the value of the key on the master, and its end."""
     return master._keys.get(b"r")
 
 
@@ -150,7 +150,7 @@ def kept(master: FakeMaster) -> object:
 async def test_a_key_that_is_no_lock_is_not_released(
     redlock: Redlock, masters: list[FakeMaster], kind: str
 ) -> None:
-    """On any number of masters; a lock on a majority beside it is released."""
+    """This holds for any number of masters; a lock on the others is released."""
     objection, put = DATA[kind]
     before: list[object] = []
     for on, more in enumerate(masters, 1):
@@ -172,7 +172,7 @@ async def test_a_key_that_is_no_lock_is_not_released(
 async def test_a_leftover_lock_is_not_released_beside_a_majority_of_data(
     redlock: Redlock, masters: list[FakeMaster]
 ) -> None:
-    spoil(masters[:3])
+    occupy_by_data(masters[:3])
     masters[4].set("r", "another library's", 60_000)
     with pytest.raises(RedlockError, match="is not a lock"):
         await redlock.force_release("r")
@@ -182,7 +182,7 @@ async def test_a_leftover_lock_is_not_released_beside_a_majority_of_data(
 async def test_a_lock_of_ours_without_a_ttl_is_released(
     redlock: Redlock, masters: list[FakeMaster]
 ) -> None:
-    """Another client has removed its ttl; without this it would never end."""
+    """Another client has removed its ttl; otherwise the lock would never end."""
     lease = await redlock.lock("r", auto_extend=False).acquire()
     for master in masters:
         master.set("r", lease.token)

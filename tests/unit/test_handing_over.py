@@ -1,4 +1,4 @@
-"""A lease that goes from one process to another, on masters in memory, in virtual time."""
+"""A lease that one process exports and another adopts, in virtual time."""
 
 import asyncio
 import gc
@@ -34,7 +34,7 @@ from .kit import (
     refused,
 )
 
-# What goes over
+# The adopted lease
 
 
 @pytest.mark.usefixtures("all_freed")
@@ -60,7 +60,7 @@ async def test_the_resources_stay_locked_during_an_adoption(
     if token is not None:
         assert adopted.fencing_token == token
         assert {master.keys[fence("r")] for master in masters} == {f"{token:016}"}
-    await asyncio.sleep(30)  # it is extended like any other
+    await asyncio.sleep(30)  # it is extended like any other lease
     assert adopted.valid
     assert all(master.keys[name] == adopted.token for master in masters for name in names)
     assert await redlock.lock(*names).try_acquire() is None
@@ -99,7 +99,7 @@ async def test_others_see_the_adopter_and_its_metadata(redlock: Redlock, there: 
 async def test_max_hold_counts_from_the_first_acquisition(
     redlock: Redlock, there: Redlock, first: int | None, second: int | None, lasts: float
 ) -> None:
-    """It is what remains of the exporter's, or the adopter's own if that ends before."""
+    """The remainder of the exporter's *max_hold* counts, or the adopter's own if it is shorter."""
     began = now()
     lease = await redlock.lock("r", ttl=3_000, max_hold=first).acquire()
     exported = lease.export()
@@ -186,7 +186,7 @@ async def test_a_with_block_goes_on_after_an_export(
 ) -> None:
     async with redlock.lock("r", ttl=1_000, on_lost=on_lost) as lease:
         lease.export()
-        await asyncio.sleep(3)  # the block is not cancelled when the ttl is over
+        await asyncio.sleep(3)  # the block is not cancelled when the ttl has passed
         masters[0].set("r", "theirs")
     with pytest.raises(KeyError):
         async with redlock.lock("s") as lease:
@@ -195,7 +195,7 @@ async def test_a_with_block_goes_on_after_an_export(
     await asyncio.sleep(0.1)
     assert all("s" in master.keys for master in masters)
     assert masters[0].keys["r"] == "theirs"
-    async with await redlock.adopt(exported):  # the exporter may adopt it, too
+    async with await redlock.adopt(exported):  # the exporter may adopt the lease itself
         pass
 
 
@@ -261,7 +261,7 @@ async def test_waiters_in_the_exporting_process_acquire_after_the_adopter(
 async def test_the_next_in_a_fair_queue_acquires_at_once(
     redlock: Redlock, there: Redlock, other: Redlock, names: tuple[str, ...]
 ) -> None:
-    """Also in the first 3 s, in which the place of the exporter in the queue lives on."""
+    """Also in the first 3 s, in which the exporter's entry in the queue has not expired."""
     for pause in (0.0, 5.0):
         lease = await redlock.lock(*names, fair=True).acquire()
         waiter = asyncio.create_task(other.lock(*names, fair=True).acquire())
@@ -298,7 +298,7 @@ async def test_the_adopter_leaves_the_fair_queue_though_hold_at_least_keeps_the_
 async def test_an_adopted_lease_belongs_to_the_owner_that_is_named(
     redlock: Redlock, there: Redlock
 ) -> None:
-    """In any task, also in one that waits for it already."""
+    """It is shared in any task, also in one that waits for it already."""
 
     async def share(owner: str) -> int:
         async with there.lock("r", reentrant=True, owner=owner, wait=500) as same:

@@ -1,4 +1,4 @@
-"""A lock that the masters keep for a while after its release: *hold_at_least*."""
+"""Locks that the masters keep for a while after the release: *hold_at_least*."""
 
 import asyncio
 from datetime import timedelta
@@ -51,7 +51,7 @@ async def use(redlock: Redlock, *names: str, keep: Any, **options: Any) -> float
 async def test_the_key_is_kept_from_the_acquisition_on(
     redlock: Redlock, masters: Masters, keep: int | timedelta, options: dict[str, Any]
 ) -> None:
-    """To the millisecond: shorter than the ttl, longer, and longer than max_ttl."""
+    """Its end is exact: shorter than the ttl, longer, and longer than max_ttl."""
     acquired = await use(redlock, keep=keep, **options)
     seconds = keep / timedelta(seconds=1) if isinstance(keep, timedelta) else keep / 1000
     ends = acquired + seconds
@@ -74,7 +74,9 @@ async def test_the_time_of_the_acquisition_does_not_count(
     acquired = await use(redlock, keep=1000)
     assert now() == pytest.approx(acquired + 0.05)
     ends = [now() + ttl / 1000 for ttl in pttls(masters)]
-    assert ends == [pytest.approx(acquired + 1 + 0.02, abs=0.0015)] * 5  # executed after 20 ms
+    assert (
+        ends == [pytest.approx(acquired + 1 + 0.02, abs=0.0015)] * 5
+    )  # the masters execute it after 20 ms
 
 
 @pytest.mark.promise("S3")
@@ -82,7 +84,7 @@ async def test_the_time_of_the_acquisition_does_not_count(
 async def test_a_master_that_answers_the_release_with_an_error_keeps_it_no_longer(
     redlock: Redlock, masters: Masters, options: dict[str, Any]
 ) -> None:
-    """Its key has the ttl of the lease, and would stay for all of it."""
+    """Its key would otherwise stay for the whole ttl of the lease."""
     async with redlock.lock("r", ttl=20_000, hold_at_least=1_000, **options) as lease:
         await asyncio.sleep(0.01)
         fail(masters[3:], "BUSY a script is running")
@@ -97,7 +99,7 @@ async def test_a_master_that_answers_the_release_with_an_error_keeps_it_no_longe
 async def test_a_master_whose_counter_is_beyond_the_token_keeps_it_no_longer(
     redlock: Redlock, masters: Masters, *, fair: bool
 ) -> None:
-    """It refuses the last extension, and would keep the key for the ttl of the lease."""
+    """It refuses the last extension, and would keep the key for the whole ttl of the lease."""
     options = {"fair": fair, "fencing": True, "ttl": 20_000, "hold_at_least": 1_000}
     async with redlock.lock("r", **options) as lease:  # type: ignore[arg-type]
         await asyncio.sleep(0.01)
@@ -110,7 +112,7 @@ async def test_a_master_whose_counter_is_beyond_the_token_keeps_it_no_longer(
 
 @pytest.mark.parametrize("keep", [0, 5, timedelta(0)])
 @pytest.mark.parametrize("can_free", [True, False])
-async def test_after_that_time_it_is_released_as_ever(
+async def test_after_that_time_the_lock_is_released_as_usual(
     masters: Masters, keep: int | timedelta, *, can_free: bool
 ) -> None:
     for master in masters:
@@ -126,7 +128,7 @@ async def test_after_that_time_it_is_released_as_ever(
 @pytest.mark.parametrize("fair", [False, True])
 @pytest.mark.parametrize("here", [False, True])
 @ALL_KINDS
-async def test_waiters_get_it_when_that_time_is_over(
+async def test_waiters_acquire_when_that_time_is_over(
     redlock: Redlock, other: Redlock, options: dict[str, Any], *, here: bool, fair: bool
 ) -> None:
     got: list[float] = []
@@ -140,7 +142,7 @@ async def test_waiters_get_it_when_that_time_is_over(
         tasks = [asyncio.create_task(wait()) for _ in range(2)]
         await asyncio.sleep(0.1)
     await asyncio.wait([*tasks, asyncio.create_task(wait())])
-    # A fair waiter is woken by the end of the key; the next is called by its release.
+    # The end of the key wakes the first fair waiter; its release wakes the next one.
     assert ends <= got[0] < ends + (0.02 if fair or here else 0.1)
     assert got[2] < ends + 0.3
     await asyncio.sleep(4)
@@ -150,14 +152,14 @@ async def test_waiters_get_it_when_that_time_is_over(
 @pytest.mark.parametrize("held", [50, 500, *range(3_000, 4_200, 100)])
 @pytest.mark.parametrize("hung", [0, 1])
 @pytest.mark.parametrize("here", [False, True])
-async def test_fair_waiters_get_it_in_order_when_that_time_is_over(
+async def test_fair_waiters_acquire_in_order_when_that_time_is_over(
     redlock: Redlock, other: Redlock, masters: Masters, held: int, hung: int, *, here: bool
 ) -> None:
     """
-    Shorter and longer than a place in the queue is believed to live.
+    The time is shorter or longer than the registration of a waiter in the queue.
 
-    After that the holder has been removed from the queue. The first waiter has asked before
-    that, the second one after it, and the key had a longer ttl than is left.
+    When the registration is over, the holder is removed from the queue. The first waiter asks
+    before that, the second one after it, and the key had a longer ttl than is left.
     """
     order: list[str] = []
     got: list[float] = []
@@ -208,7 +210,7 @@ async def test_the_key_is_kept_however_the_body_ends(
 
 
 @pytest.mark.parametrize("options", [{}, {"fair": True}], ids=str)
-async def test_masters_without_the_scripts_keep_it(
+async def test_masters_without_the_scripts_keep_the_lock(
     redlock: Redlock, masters: Masters, options: dict[str, Any]
 ) -> None:
     async with redlock.lock("r", hold_at_least=60_000, **options):
@@ -231,12 +233,14 @@ async def test_a_hung_minority_does_not_matter(redlock: Redlock, masters: Master
     await refused(redlock)
     await asyncio.sleep(1)
     assert None not in values(masters)
-    await asyncio.sleep(1.3)  # what they have executed late is taken back
+    await asyncio.sleep(1.3)  # requests that they executed late are undone
     assert keys(masters) == [{}] * 5
     assert redlock.statistics().debts == 0
 
 
-async def test_without_a_majority_it_ends_with_its_ttl(redlock: Redlock, masters: Masters) -> None:
+async def test_without_a_majority_the_lock_ends_with_its_ttl(
+    redlock: Redlock, masters: Masters
+) -> None:
     async with redlock.lock("r", ttl=1000, hold_at_least=5_000):
         hang(masters[:3])
         began = now()
@@ -290,7 +294,7 @@ async def test_a_kept_lock_is_not_shared(redlock: Redlock) -> None:
         pass
     assert await lock.try_acquire() is None
     await refused(redlock, reentrant=True, owner="x")
-    async with lock as lease:  # it waits, which is no wait for itself
+    async with lock as lease:  # an ordinary wait, not a wait of a task for itself
         assert lease.hold_count == 1
         assert 0.49 < now() < 0.6
         assert lease.fencing_token > first.fencing_token
@@ -308,7 +312,7 @@ async def test_of_several_sharers_the_last_end_counts(
         await asyncio.sleep(0.1)
         async with redlock.lock("r", reentrant=True, hold_at_least=second):
             await asyncio.sleep(0.1)
-        assert all(ttl > 9_000 for ttl in pttls(masters))  # it is still held
+        assert all(ttl > 9_000 for ttl in pttls(masters))  # the lock is still held
     ends = [now() + ttl / 1000 for ttl in pttls(masters)]
     assert ends == [pytest.approx(began + kept / 1000, abs=0.002)] * 5
 
@@ -338,6 +342,6 @@ async def test_several_are_kept_together(
         *[(wrong, TypeError, "must be an int") for wrong in (1.5, 0.0, False, True, None, "5")],
     ],
 )
-def test_hold_at_least_is_a_time(keep: Any, kind: type[Exception], match: str) -> None:
+def test_hold_at_least_is_a_duration(keep: Any, kind: type[Exception], match: str) -> None:
     with pytest.raises(kind, match=f"hold_at_least {match}"):
         Redlock(["redis://a"]).lock("r", hold_at_least=keep)

@@ -1,4 +1,4 @@
-"""The name and metadata of a holder: in the value, and where others see it; and no token."""
+"""The name and metadata of a holder, in the value and where other programs see them."""
 
 import asyncio
 import logging
@@ -66,7 +66,7 @@ def test_a_foreign_value_has_only_a_fingerprint(written: bytes) -> None:
 
 @pytest.mark.promise("S10")
 def test_the_fingerprint_depends_on_all_of_the_token() -> None:
-    """So it is no part of the token in another notation."""
+    """A fingerprint must not be a part of the token in another notation."""
     every = [TOKEN[:i] + b"x" + TOKEN[i + 1 :] for i in range(len(TOKEN))]
     assert len({*map(lock_value.fingerprint, every)}) == len(every)
 
@@ -124,7 +124,7 @@ def test_metadata_is_a_small_json_object(metadata: Any, kind: type[Exception], m
             method("r", metadata=metadata)
 
 
-# Where others see it
+# Where other programs see it
 
 
 @pytest.mark.spread(2)
@@ -179,7 +179,7 @@ async def test_the_longest_name_and_metadata_are_read(masters: Masters) -> None:
 
 
 async def test_another_library_is_excluded(redlock: Redlock, masters: Masters) -> None:
-    """A plain SET NX PX, and a release that compares the whole value."""
+    """Its lock is a plain SET NX PX, and its release compares the whole value."""
     foreign = [b"SET", b"r", b"theirs", b"NX", b"PX", b"100"]
     async with redlock.lock("r", metadata=METADATA) as lease:
         for master in masters:
@@ -220,7 +220,7 @@ async def test_metadata_is_that_of_the_moment_of_lock(redlock: Redlock) -> None:
 
 
 async def default_name(redlock: Redlock) -> str:
-    """Return the name that others see; close the manager."""
+    """Return the name that other programs see, and close the manager."""
     async with redlock.lock("r"):
         holder = (await refused(redlock)).holder
     await redlock.aclose()
@@ -257,7 +257,7 @@ def test_a_manager_made_before_a_fork_has_the_name_of_its_process() -> None:
 
 @pytest.mark.promise("S10")
 @OPTIONS
-async def test_the_token_is_in_no_text(
+async def test_no_text_shows_the_token(
     redlock: Redlock, options: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)

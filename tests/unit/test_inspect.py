@@ -48,14 +48,14 @@ async def test_a_lock_that_is_free(redlock: Redlock, masters: list[FakeMaster]) 
     assert not await redlock.is_locked("r")
 
     assert now() - began == pytest.approx(2 * LATENCY)
-    assert commands_received(masters) == [2] * 5  # one of each call
+    assert commands_received(masters) == [2] * 5  # one look from each call
     assert [ran(master, scripts.INSPECT) for master in masters] == [1] * 5
     assert not state.locked
     assert state.certain
     assert (state.holder, state.remaining, state.fencing_counter) == (None, None, None)
     assert state.waiters == 0
     assert answers(state) == [Answer.FREE] * 5
-    # Reading does not track the key, which would cost the masters memory.
+    # The request does not track the key: that would cost the masters memory.
     assert [master._pushes.remembered for master in masters] == [[]] * 5
 
 
@@ -74,7 +74,7 @@ async def test_a_lock_that_this_process_holds(redlock: Redlock) -> None:
 
 
 async def test_a_lock_that_others_hold(masters: list[FakeMaster]) -> None:
-    """With the holder's name and metadata; a key prefix is part of the key."""
+    """The state has the holder's name and metadata; a key prefix is part of the key."""
     holder = named("web-1:42").decode() + '{"job":"nightly"}'
     for number, master in enumerate(masters):
         master.set("app:r", ("a" if number else "b") * 28 + holder, None if number else 5_000)
@@ -147,7 +147,7 @@ async def test_waiters_of_a_fair_queue_are_counted_without_the_holder(
 async def test_masters_that_hang(
     redlock: Redlock, masters: list[FakeMaster], hung: int, *, held: bool
 ) -> None:
-    """An inspection waits for them for one timeout; `is_locked` only while it is uncertain."""
+    """An inspection waits one time-out for them, `is_locked` only while the result is open."""
     if held:
         occupy(masters)
     hang(masters[:hung])
@@ -155,8 +155,8 @@ async def test_masters_that_hang(
     state = await redlock.inspect("r")
 
     assert now() - began == pytest.approx(TIMEOUT)
-    answered = Answer.HELD if held else Answer.FREE
-    assert answers(state) == [Answer.TIMED_OUT] * hung + [answered] * (5 - hung)
+    expected = Answer.HELD if held else Answer.FREE
+    assert answers(state) == [Answer.TIMED_OUT] * hung + [expected] * (5 - hung)
     assert state.locked == (held and hung < 3)
     assert state.certain == (hung < 3)
     began = now()
@@ -228,7 +228,7 @@ async def test_the_remaining_time_counts_from_each_reply(
 async def test_a_key_of_another_type_is_an_error_of_that_master(
     redlock: Redlock, masters: list[FakeMaster]
 ) -> None:
-    """A counter or a queue of another type is none."""
+    """A counter or a queue of another type counts as missing."""
     masters[0]._data.zadd(b"r", 1.0, b"x")
     masters[1]._data.zadd(fence().encode(), 1.0, b"x")
     queue, live = commands.queue_keys(b"r")
@@ -261,7 +261,7 @@ async def test_a_script_that_masters_have_forgotten_is_sent_again_once(
     masters[4].execute([b"SCRIPT", b"FLUSH"])
     task = asyncio.create_task(redlock.inspect("r"))
     await asyncio.sleep(LATENCY * 1.2)
-    masters[4].kill()  # before it has answered the second request
+    masters[4].kill()  # before it has replied to the second request
     assert answers(await task) == [Answer.HELD] * 4 + [Answer.UNREACHABLE]
 
 

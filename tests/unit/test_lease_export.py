@@ -1,4 +1,4 @@
-"""The text of an exported lease: what it contains, what it hides, and what is refused."""
+"""The text of an exported lease: its fields, its repr, and texts that are refused."""
 
 import asyncio
 import base64
@@ -74,7 +74,7 @@ def fields() -> dict[str, Any]:
 
 
 def refusal(text: Any) -> str:
-    """Return the error for a text that is refused; check that it quotes nothing of the text."""
+    """Return the error for a text that is refused; check that the error quotes no part of it."""
     with pytest.raises(ValueError, match=r"^exported ") as caught:
         imported(text)
     error: BaseException = caught.value
@@ -152,7 +152,7 @@ WRONG: dict[str, list[object]] = {
     "h": [-1, 1.0, True, "", LONGEST_TIME + 1],
     "k": [None, -1, 1.0, True, LONGEST_TIME + 1],
 }  # fmt: skip
-"""For each field of a text what can't be in it."""
+"""For each field of a text, values that it can't have."""
 
 
 @pytest.mark.parametrize("field", WRONG)
@@ -190,10 +190,10 @@ def test_a_text_that_is_too_long_is_not_parsed() -> None:
     assert refusal(encoded(plain + " " * LONGEST)) == DAMAGED
 
 
-async def test_a_mistake_in_a_call_of_adopt_sends_nothing(
+async def test_a_wrong_argument_of_adopt_sends_nothing(
     redlock: Redlock, masters: list[FakeMaster]
 ) -> None:
-    """The lease can still be adopted afterwards."""
+    """The lease can still be adopted after such a call."""
     text = (await redlock.lock("r", ttl=10_000).acquire()).export()
     wrongs: list[tuple[str, dict[str, Any]]] = [
         ("auto_extend must be a bool", {"auto_extend": 1}),

@@ -138,15 +138,15 @@ def test_a_release_after_the_deadline_is_a_loss() -> None:
 
 
 class HolderAndMasters(RuleBasedStateMachine):
-    """A holder, and masters that execute its requests, each at any later moment."""
+    """A holder, and masters that execute each of its requests at any later moment."""
 
     @initialize(ttl=st.integers(10, 20_000))
     def acquire(self, ttl: int) -> None:
         self.now = 0.0
         self.state = acquired(ttl)
-        # Until when a majority is known to keep the key. Any master may have executed each
-        # request that was sent, so a granted extension is worth no more than the least that
-        # was requested since.
+        # The time until which a majority certainly keeps the key. Any master may have executed
+        # each request that was sent, so after a granted extension the least ttl that was
+        # requested since it counts.
         self.key_ends = ttl / 1000
         self.sent: list[tuple[int, float, int]] = []
         self.underway: list[int] = []

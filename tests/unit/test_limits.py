@@ -1,4 +1,4 @@
-"""Time limits that the usual speed of masters hides, and what errors and votes tell."""
+"""Time limits that masters of the usual speed never reach, and the facts in errors and votes."""
 
 import asyncio
 
@@ -70,7 +70,7 @@ async def test_the_error_of_a_fair_attempt_has_the_votes_of_masters_that_are_a_b
 async def test_a_fair_waiter_asks_once_when_the_key_of_another_client_expires(
     redlock: Redlock, masters: list[FakeMaster]
 ) -> None:
-    slow(masters, 0.0002)  # a request that leaves too early arrives too early
+    slow(masters, 0.0002)  # a request that is sent too early arrives too early
     occupy(masters, ttl=300)
     waiting = waiting_fair(redlock)
     await asyncio.sleep(0.2)  # before its next heartbeat
@@ -83,7 +83,7 @@ async def test_a_fair_waiter_asks_once_when_the_key_of_another_client_expires(
 async def test_a_key_of_another_type_on_a_minority_is_an_error_in_the_votes_of_a_lease(
     redlock: Redlock, masters: list[FakeMaster]
 ) -> None:
-    """It is no lock of another client, which would end by itself."""
+    """Such a key is not a lock of another client, which would expire."""
     masters[0]._data.zadd(b"r", 1, b"theirs")
     async with redlock.lock("r", fencing=True) as lease:
         await asyncio.sleep(0.01)

@@ -1,4 +1,4 @@
-"""Listeners that fail, stop the program or act; listeners that are refused; and the log."""
+"""Listeners that raise, stop the program or use locks; refused listeners; and the log."""
 
 import asyncio
 import contextlib
@@ -42,7 +42,7 @@ EVENTS = {Acquired, Missed, Waiting, Extended, Lost, Released, MasterLost, Maste
 
 
 async def story(listener: Listener | None) -> tuple[list[object], list[str]]:
-    """Make every event happen; return what the program observes, and the tokens."""
+    """Cause every kind of event; return the observations of the program, and the tokens."""
     masters = [FakeMaster(f"m{i}") for i in range(5)]
     seen: list[object] = []
     tokens: list[str] = []
@@ -161,7 +161,7 @@ def test_a_program_that_stops_between_replies_can_go_on() -> None:
         ):
             await asyncio.sleep(5)
             async with asyncio.timeout(1):
-                await lease.extend()  # its replies were being counted
+                await lease.extend()  # the round whose replies were being counted
             assert lease.valid
 
     loop = VirtualTimeLoop()
@@ -180,7 +180,7 @@ def test_a_program_that_stops_between_replies_can_go_on() -> None:
     assert isinstance(events[-1], Released)
 
 
-async def test_an_event_that_the_listener_causes_comes_afterwards(
+async def test_an_event_that_the_listener_causes_is_emitted_after_the_current_one(
     masters: list[FakeMaster],
 ) -> None:
     seen: list[tuple[str, type[Event], str]] = []
@@ -246,7 +246,7 @@ async def test_failed_attempts_are_freed_at_once(masters: list[FakeMaster], diar
                 assert await redlock.lock("r").try_acquire() is None
                 with pytest.raises(LockNotAcquiredError):
                     await redlock.lock("r", wait=30).acquire()
-            diary.events.clear()  # each has an error
+            diary.events.clear()  # each `Missed` has an error
             await asyncio.sleep(1)
             alive = [thing for thing in gc.get_objects() if isinstance(thing, Attempt)]
             assert len(alive) < 4, "but that of the holder, and the last one, which an error keeps"
@@ -254,7 +254,7 @@ async def test_failed_attempts_are_freed_at_once(masters: list[FakeMaster], diar
             gc.enable()
 
 
-# What can be a listener
+# Valid and invalid listeners
 
 
 async def coroutine_function(event: Event) -> None:
@@ -331,7 +331,7 @@ def test_the_log_has_a_line_for_each_event_of_a_lock(caplog: pytest.LogCaptureFi
 
 
 class Unformatted(str):
-    """A text that must not be formatted."""
+    """An object that must not be formatted."""
 
     __slots__ = ()
 

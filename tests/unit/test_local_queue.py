@@ -1,4 +1,4 @@
-"""The local queue: whose turn it is in this process, and when other processes may go first."""
+"""The local queue: the order of turns in this process, and pauses for other processes."""
 
 import asyncio
 
@@ -72,10 +72,10 @@ async def test_a_place_that_is_left_leaves_no_gap() -> None:
     second.cancel()
     queue.on_lease_ended(lease, 1.0)
     assert third.result() is True
-    fourth.set_result(False)  # its wait is over, and it never had the turn
+    fourth.set_result(False)  # its wait has ended without a turn
     queue.leave(fourth)
     assert not fifth.done()
-    queue.leave(third)  # cancelled at the moment at which its turn came
+    queue.leave(third)  # cancelled at the moment when its turn came
     assert fifth.result() is True
 
 
@@ -84,7 +84,7 @@ async def test_a_change_notifies_holder_watcher_and_guests() -> None:
     watcher, guest = Listener(), Listener()
     queue.subscribe(watcher, mine=True)
     (place,) = joined(queue, 1)
-    queue.contending = True  # the watcher has the turn, and the lease was acquired out of turn
+    queue.contending = True  # the watcher has the turn, and the lease was acquired without one
     queue.on_lease_ended(lease, 1.0)
     assert watcher.notified == ["released"]
     assert not place.done()
@@ -104,7 +104,7 @@ async def test_a_change_notifies_holder_watcher_and_guests() -> None:
     assert queue.idle
 
 
-# Letting other processes go first.
+# Pauses for other processes.
 
 
 def test_after_a_tenure_other_processes_may_go_first() -> None:
@@ -134,7 +134,7 @@ def test_a_pause_that_others_could_use_begins_a_new_tenure() -> None:
 
 
 def yields_after(queue: LocalQueue, held: float, round_trip: float = LATENCY) -> bool:
-    """Return whether other processes may go first after a tenure of *held* seconds."""
+    """Return whether the process pauses after a tenure of *held* seconds."""
     lease = Listener()
     queue.open_at = 0.0
     queue.contending = True
@@ -171,7 +171,7 @@ def test_one_pause_that_nobody_used_does_not_make_a_process_alone() -> None:
 @pytest.mark.parametrize("round_trip", [0.0003, 0.001, 0.01, 0.3])
 @pytest.mark.parametrize("seconds", [1, 10, 100])
 def test_a_process_that_is_alone_loses_at_most_3_percent(round_trip: float, seconds: int) -> None:
-    """A task that locks a key again and again: its release is answered before it asks."""
+    """A task locks a key again and again: the reply to its release arrives before it retries."""
     queue, lease = taken()
     now = paused = 0.0
     while now < seconds:

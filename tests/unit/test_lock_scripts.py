@@ -1,4 +1,4 @@
-"""What the scripts of locks do on one master, where no client shows it by itself."""
+"""The scripts of locks on one master, in cases that tests of clients do not reach."""
 
 import hiredis
 import pytest
@@ -11,7 +11,7 @@ from redlock_aio.testing._fake_commands import EPOCH
 OURS, THEIRS = b"our token", b"their token"
 TTL = 10_000
 NOW = EPOCH * 1_000_000
-"""The clock of a new fake master in us."""
+"""The clock of a new fake master, in us."""
 
 
 class Client:
@@ -35,7 +35,7 @@ async def client() -> Client:
 
 @pytest.mark.promise("S5")
 async def test_an_own_token_is_granted_again_with_the_value_of_its_counter(client: Client) -> None:
-    """A reply that was lost is no conflict: the repetition gets the same fencing token."""
+    """If the reply was lost, the repeated request gets the same fencing token."""
     counter = FencingCounter((b"r",), lead=8_000_000)
     acquire = counter.acquire(OURS, TTL, NOW, 1_000_000)
     assert client.send(acquire) == 1
@@ -45,7 +45,7 @@ async def test_an_own_token_is_granted_again_with_the_value_of_its_counter(clien
 
 @pytest.mark.promise("S1")
 async def test_a_restoration_leaves_the_lock_of_another_holder(client: Client) -> None:
-    """Also if one of several keys is missing and could be set again."""
+    """This holds also if one of several keys is missing and could be restored."""
     several = JointMutex([Mutex(b"r"), Mutex(b"s")])
     assert client.send(Mutex(b"r").acquire(THEIRS, TTL)) == b"OK"
     assert client.send(several.restore(OURS, TTL)) == -1

@@ -1,4 +1,4 @@
-"""The state of a lock, computed from what each master replies: tables and properties."""
+"""The state of a lock, computed from the masters' replies: tables and properties."""
 
 from collections import Counter as Count
 from hashlib import sha256
@@ -33,7 +33,7 @@ FREE = reply(None)
 
 
 def state(*replies: object, out: tuple[int, ...] = (), age: int = 0) -> LockState:
-    """Return the state from the *replies* of all masters; those in *out* are quarantined."""
+    """Return the state from the *replies* of all masters; masters in *out* are quarantined."""
     given = [
         MasterReply(f"m{i}", reply, age, QUARANTINE if i in out else "")
         for i, reply in enumerate(replies)
@@ -107,13 +107,13 @@ def test_a_quarantined_master_is_shown_and_does_not_count() -> None:
         ([5, 4, None, 2, 1], 3, 4),
     ],
 )
-def test_it_remains_until_the_keys_of_a_majority_have_not_ended(
+def test_the_remaining_time_ends_with_the_keys_of_a_majority(
     left: list[int | None], needed: int, expected: int | None
 ) -> None:
     assert remaining(left, needed) == expected
 
 
-def test_the_age_of_a_reply_is_subtracted_from_what_remains() -> None:
+def test_the_age_of_a_reply_is_subtracted_from_the_remaining_time() -> None:
     found = state(reply(MINE, 100), reply(MINE, 60), reply(MINE, 10), age=40)
 
     assert [its.remaining for its in found.views] == [60, 20, 0]
@@ -252,7 +252,7 @@ ANY_REPLY = st.one_of(
 
 
 @given(st.lists(ANY_REPLY, min_size=1, max_size=7), st.sets(st.integers(0, 6)))
-def test_what_holds_for_all_replies(replies: list[object], out: set[int]) -> None:
+def test_properties_of_all_states(replies: list[object], out: set[int]) -> None:
     found = state(*replies, out=tuple(out))
     counted = [
         parsed.value
@@ -282,7 +282,7 @@ def test_what_holds_for_all_replies(replies: list[object], out: set[int]) -> Non
 def test_it_is_certain_exactly_if_no_further_reply_could_change_it(
     replies: list[str | None], unknown: int
 ) -> None:
-    """The masters that are missing may all have the same value, or none."""
+    """The missing masters may all have the same value, or none."""
     masters = len(replies) + unknown
     kept = [value for value in replies if value is not None]
     ends = {

@@ -7,7 +7,7 @@ import pytest
 from redlock_aio import Redlock
 from redlock_aio.testing import FakeMaster
 
-from .kit import LASTS, MAX_TTL, answers, restart
+from .kit import MAX_TTL, QUARANTINE, answers, restart
 
 
 @pytest.mark.promise("S1")
@@ -16,20 +16,20 @@ async def test_a_master_stops_voting_at_once_when_its_longer_quarantine_is_not_o
     masters: list[FakeMaster], factor: float, votes: bool
 ) -> None:
     """
-    It may have forgotten a lock of the other program.
+    The master may have lost a lock of the program with the longer max_ttl.
 
-    The master on which that program has written its max_ttl can vote already. Both together
-    would grant this lock, before the next examination of the first one.
+    A master that already has that max_ttl in its marker can vote. Together the two could
+    grant this lock before the next examination of the first one.
     """
     async with Redlock(masters, max_ttl=MAX_TTL) as redlock:
         assert await answers(redlock) == "GGGGG"
         restart(masters[:1])
         await asyncio.sleep(2)
         assert await answers(redlock) == "QGGGG"
-        await asyncio.sleep(1.5 * LASTS)
+        await asyncio.sleep(1.5 * QUARANTINE)
         assert await answers(redlock) == "GGGGG"
         links = redlock._opener.session().links
         sentry = links[0]._sentry
         assert sentry is not None
-        sentry._guard.learn(factor * LASTS)
+        sentry._guard.learn(factor * QUARANTINE)
         assert [link.votes for link in links] == [votes, True, True, True, True]

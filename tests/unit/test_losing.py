@@ -1,4 +1,4 @@
-"""Loss of a lease: what its holder gets, in virtual time."""
+"""The loss of a lease and its effects on the holder, in virtual time."""
 
 import asyncio
 import gc
@@ -98,7 +98,7 @@ async def test_after_a_stall_nothing_is_valid(redlock: Redlock, stopped: str) ->
 
 
 async def test_a_stall_is_named_for_all_leases_that_it_ended(redlock: Redlock) -> None:
-    """Also for those that the watchdog attends to in a later turn of the loop."""
+    """It is named also for leases that the watchdog handles in a later turn of the loop."""
     leases = [await redlock.lock(f"r{n}", ttl=1000).acquire() for n in range(BATCH + 5)]
     loop().stall(2)
     await asyncio.sleep(0.1)
@@ -111,7 +111,7 @@ async def test_a_stall_is_named_for_all_leases_that_it_ended(redlock: Redlock) -
 async def test_a_harmless_stall_is_not_named(
     redlock: Redlock, masters: Masters, stalled: float
 ) -> None:
-    """Neither a short one, nor one that was over before the masters hung."""
+    """A short stall is not named, nor one that ended before the masters hung."""
     lease = await redlock.lock("r", ttl=1000).acquire()
     await asyncio.sleep(0.3)
     loop().stall(stalled)
@@ -128,7 +128,7 @@ async def test_after_a_stall_the_next_wait_is_cancelled(redlock: Redlock) -> Non
     with pytest.raises(LockLostError):
         async with redlock.lock("r", ttl=1000):
             loop().stall(2)
-            await asyncio.sleep(0)  # asyncio runs what is ready before what is due
+            await asyncio.sleep(0)  # asyncio runs ready callbacks before timers that are due
             steps.append("what is ready")
             await asyncio.sleep(0.01)
             steps.append("never")
@@ -170,7 +170,7 @@ async def test_an_error_of_the_body_gets_the_loss_as_a_note(
     assert caught.value.__notes__ == [TOO_LATE]
 
 
-async def test_a_group_of_errors_comes_without_our_cancellation(
+async def test_a_group_of_errors_does_not_contain_the_library_s_cancellation(
     redlock: Redlock, masters: Masters
 ) -> None:
     async def child() -> None:
@@ -245,7 +245,7 @@ async def test_a_release_in_the_body_ends_the_guard(redlock: Redlock, masters: M
 
 
 async def test_closing_the_manager_ends_its_leases(redlock: Redlock, masters: Masters) -> None:
-    """Also shared ones, and those with a *hold_at_least*, which nobody would release then."""
+    """This includes shared leases, and those with *hold_at_least*, which nothing would release."""
     lock = redlock.lock("r", reentrant=True, owner="x", hold_at_least=5_000)
 
     async def body() -> None:

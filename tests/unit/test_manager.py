@@ -1,4 +1,4 @@
-"""The manager: which masters and options it takes, to which loop it belongs, and its end."""
+"""The manager: its masters and options, its loop and process, its begin and its end."""
 
 import asyncio
 import os
@@ -49,7 +49,7 @@ def run(coroutine: Coroutine[Any, Any, None]) -> None:
         runner.run(coroutine)
 
 
-# What it takes
+# Masters and options
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ async def test_its_retry_is_the_default_of_its_locks(masters: Masters) -> None:
         assert "in 2 rounds" in str(await refused(redlock, wait=None, retry=Retry(attempts=2)))
 
 
-# To which loop and process it belongs
+# Its loop and process
 
 
 def test_it_can_be_made_before_there_is_a_loop() -> None:
@@ -248,7 +248,7 @@ async def test_a_forked_child_is_refused(redlock: Redlock, masters: Masters) -> 
 # Its begin and its end
 
 
-async def test_without_masters_it_opens_all_the_same(masters: Masters) -> None:
+async def test_it_opens_without_reachable_masters(masters: Masters) -> None:
     kill(masters)
     async with Redlock(masters) as redlock:
         assert now() < 0.1

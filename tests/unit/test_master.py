@@ -1,4 +1,4 @@
-"""One master: up, down and back, and its debts: the releases that it has not confirmed."""
+"""One master: up, down and back; and its debts, the releases that it has not confirmed."""
 
 import asyncio
 import contextlib
@@ -135,7 +135,7 @@ async def test_the_log_tells_once_that_a_server_is_not_accepted(
 
 
 @pytest.mark.parametrize("close", [True, False])
-def test_a_cancellation_that_is_lost_in_a_dial_ends_the_task_all_the_same(
+def test_a_cancellation_that_is_lost_in_a_dial_still_ends_the_task(
     monkeypatch: pytest.MonkeyPatch, *, close: bool
 ) -> None:
     dial = FakeMaster.dial
@@ -194,7 +194,7 @@ async def test_a_set_that_is_executed_late_does_not_outlive_its_release(
     masters[0].hang()
     async with redlock.lock("r", ttl=60_000):
         pass
-    await asyncio.sleep(30)  # the connection is given up; its SET is in the server's buffer
+    await asyncio.sleep(30)  # the connection is closed; its SET is in the server's buffer
     masters[0].resume()
     assert [command[0] for command in masters[0].commands[-2:]] == [b"SET", b"DELIFEQ"]
     await asyncio.sleep(1)
@@ -244,7 +244,7 @@ async def test_many_reconnections_do_not_change_how_often_a_release_is_repeated(
 async def test_a_debt_is_forgotten_when_its_key_has_expired_on_a_connected_master(
     redlock: Redlock, masters: list[FakeMaster], *, away: bool
 ) -> None:
-    """While the master is away its SET may not have been executed yet."""
+    """While the master is down its SET may not have been executed yet."""
     lease = await redlock.lock("r", ttl=1000).acquire()
     if away:
         masters[0].hang()
@@ -280,7 +280,7 @@ async def test_a_release_is_neither_sent_nor_owed_where_its_set_was_not_sent(
     monkeypatch: pytest.MonkeyPatch,
     kind: dict[str, Any],
 ) -> None:
-    """Debts of commands that were refused would push out those of keys that are there."""
+    """Debts for commands that were not sent would displace those of existing keys."""
     limit = 30
     monkeypatch.setattr(connection_module, "MAX_PENDING", limit)
     monkeypatch.setattr(debts, "MAX_DEBTS", limit)
@@ -292,7 +292,7 @@ async def test_a_release_is_neither_sent_nor_owed_where_its_set_was_not_sent(
         if i == 10:
             for lease in held:
                 await lease.release()
-    # All but the releases of the ten leases stay below the bound.
+    # All requests except the releases of the ten leases stay below the bound.
     assert limit <= redlock.statistics().masters[0].pending <= limit + 10
     await asyncio.sleep(2)
     assert not redlock.statistics().masters[0].up

@@ -1,4 +1,4 @@
-"""Programs with different max_ttl on the same masters: all wait for the longest lease in use."""
+"""Programs with different max_ttl on the same masters: all quarantine by the longest one."""
 
 import asyncio
 import logging
@@ -26,14 +26,14 @@ def everything_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "redlock_aio")
 
 
-@pytest.mark.parametrize("told", [True, False])
+@pytest.mark.parametrize("tracking", [True, False])
 @pytest.mark.parametrize("order", ["short first", "long first", "short after the restart"])
 async def test_a_program_with_a_short_max_ttl_waits_for_the_leases_of_one_with_a_long(
-    masters: list[FakeMaster], order: str, told: bool
+    masters: list[FakeMaster], order: str, tracking: bool
 ) -> None:
-    """A majority restarts empty; nobody gets in while the lease is believed."""
+    """A majority restarts empty; no lock is granted while the old lease is valid."""
     for master in masters:
-        if not told:
+        if not tracking:
             master.forbid.add("CLIENT")
     short, long = Redlock(masters, max_ttl=SHORT), Redlock(masters, max_ttl=LONG)
     first, second = (long, short) if order == "long first" else (short, long)
@@ -58,18 +58,17 @@ async def test_a_program_with_a_short_max_ttl_waits_for_the_leases_of_one_with_a
             assert await gets_lock(short)
 
 
-async def test_it_is_said_once_that_the_longer_one_counts(
+async def test_the_log_tells_once_that_the_longer_one_counts(
     masters: list[FakeMaster], caplog: pytest.LogCaptureFixture
 ) -> None:
     async with Redlock(masters, max_ttl=SHORT), Redlock(masters, max_ttl=LONG):
         await asyncio.sleep(1)
-    said = [text for text in caplog.messages if "max_ttl" in text]
-    (told,) = said
-    assert told.startswith("a master that may have forgotten locks waits for 21.2 s now")
+    (line,) = [text for text in caplog.messages if "max_ttl" in text]
+    assert line.startswith("a master that may have forgotten locks waits for 21.2 s now")
 
 
 @pytest.mark.parametrize("first", [SHORT, LONG])
-async def test_a_new_set_costs_no_wait_whoever_comes_first(
+async def test_a_new_set_costs_no_wait_in_either_order(
     masters: list[FakeMaster], first: int
 ) -> None:
     for master in masters:
@@ -83,15 +82,15 @@ async def test_a_new_set_costs_no_wait_whoever_comes_first(
     assert all(master.marker.split()[3] == "21200" for master in masters if master.marker)
 
 
-@pytest.mark.parametrize("told", [True, False])
+@pytest.mark.parametrize("tracking", [True, False])
 @pytest.mark.parametrize("first", [SHORT, LONG])
 async def test_programs_that_mark_a_new_set_together_mark_it_with_the_longer_one(
-    masters: list[FakeMaster], first: int, *, told: bool
+    masters: list[FakeMaster], first: int, *, tracking: bool
 ) -> None:
-    """The program with the longer one may find the marker of the other in place of its own."""
+    """The program with the longer one may find the other's marker instead of its own."""
     for master in masters:
         master.uptime = 0
-        if not told:
+        if not tracking:
             master.forbid.add("CLIENT")
     both = [Redlock(masters, max_ttl=max_ttl) for max_ttl in (first, LONG + SHORT - first)]
     await asyncio.gather(*(redlock.__aenter__() for redlock in both))
@@ -106,11 +105,11 @@ async def test_a_restarted_master_that_votes_by_the_short_one_loses_its_vote_in_
     slower: int,
 ) -> None:
     """
-    The first master is free, the second keeps the lease, the third has forgotten it.
+    The lock is free on the first master, held on the second, and lost by the third.
 
-    A program that has just started looks at the third one first, which has no marker and
-    has been up for longer than the short quarantine. The others tell of the long one in
-    the moment in which they begin to vote.
+    A new program examines the third master first, which has no marker and has been up for
+    longer than the short quarantine. The markers of the others name the long one at the
+    moment when they begin to vote.
     """
     free, keeps, forgets = masters = [FakeMaster(f"m{i}") for i in range(3)]
     links = [Link(master) for master in masters]
@@ -132,10 +131,10 @@ async def test_a_restarted_master_that_votes_by_the_short_one_loses_its_vote_in_
             link.mend()
 
 
-async def test_who_votes_by_a_short_quarantine_waits_longer_when_a_long_one_is_known(
+async def test_masters_that_vote_by_a_short_quarantine_wait_when_a_long_one_is_known(
     masters: list[FakeMaster],
 ) -> None:
-    """One has no vote yet by the short time, one has had its vote again for a while."""
+    """By the short time, one has no vote yet, and one has voted again for a while."""
     async with Redlock(masters, max_ttl=SHORT) as short:
         masters[0].restart()
         await asyncio.sleep(lasts(SHORT) + 2)

@@ -1,4 +1,4 @@
-"""Which sets of masters conflict, and which of two sets in conflict is refused."""
+"""The conflicts between sets of masters, and the refusal of one of two such sets."""
 
 import itertools
 import math
@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.promise("S1")]
 
 
 def known(letters: str, *, named: str = "") -> Masters:
-    """Return the masters with these run_ids, where the address begins with *named*."""
+    """Return masters with these run_ids, whose addresses begin with *named*."""
     return tuple(Place(named + letter, (f"run-{letter}",)) for letter in letters)
 
 
@@ -79,8 +79,8 @@ def settings_of(size: int) -> Iterator[tuple[Masters, Masters]]:
     """
     Yield two sets of up to *size* masters each, in every way that differs.
 
-    Each of the masters is in one of the sets or in both, and each program knows its server
-    or does not; where both name a master, they do it by one address or by two.
+    Each master is in one of the sets or in both, and each program knows its server or does
+    not; two programs name a common master by the same address or by different ones.
     """
     ways = [way for way in itertools.product(["", "known", "unknown"], repeat=2) if any(way)]
     for total in range(1, 2 * size + 1):
@@ -100,7 +100,7 @@ def _places(kinds: tuple[tuple[str, ...], ...], side: int, named: str) -> Master
 
 
 def may_miss(ours: Masters, theirs: Masters) -> bool:
-    """Return whether two majorities of servers that are known share none."""
+    """Return whether there are two majorities of known servers without a common server."""
     x, y = ({place.run_ids[0] for place in masters if place.run_ids} for masters in (ours, theirs))
     needed = majority(len(theirs))
     return any(
@@ -109,7 +109,7 @@ def may_miss(ours: Masters, theirs: Masters) -> bool:
 
 
 def test_majorities_overlap_without_a_conflict() -> None:
-    """Up to five masters against five, with servers that one or the other has not reached."""
+    """Tried are sets of up to five masters, with servers that a program has not reached."""
     missed = checked = 0
     for ours, theirs in settings_of(5):
         checked += 1
@@ -122,7 +122,7 @@ def test_majorities_overlap_without_a_conflict() -> None:
 
 
 def test_a_set_never_conflicts_with_its_own_past_and_future() -> None:
-    """Servers that are found, lost and found again at the same addresses change nothing."""
+    """Servers may be found, lost and found again at the same addresses."""
     for before, after in itertools.product(itertools.product(["", "1", "2"], repeat=3), repeat=2):
         one, other = (
             tuple(
@@ -165,7 +165,7 @@ YOUNGER = [[declared(ABC, 5), declared(ABD, 4)]]
 MIXED = [[declared(ABC, 4), declared(ABD, 5)], [declared(ABC, 5), declared(ABD, 4)]]
 FORGOTTEN = [[declared(ABD, 3)], [declared(ABC, 50)]]
 BEFORE = known("ab") + unknown("d")
-"""A set that is changed into a conflict when its last server becomes known."""
+"""A set that gets into conflict when its last server becomes known."""
 
 
 @pytest.mark.parametrize(
@@ -174,16 +174,16 @@ BEFORE = known("ab") + unknown("d")
         (ABC, YOUNGER, None),
         (ABD, YOUNGER, declared(ABC, 5)),
         (ABC, [[declared(known("abcd"), 9)], [declared(known("ab"), 9)]], None),
-        # One master is enough: ages on two masters are not comparable.
+        # Ages on one master decide: those on two masters are not comparable.
         (ABC, MIXED, declared(ABD, 5)),
         (ABD, MIXED, declared(ABC, 5)),
         # A set that is not declared yet is younger than all others.
         (ABC, [[declared(ABD, 0)]], declared(ABD, 0)),
-        # An old set stays the older one where it was forgotten.
+        # An old set stays the older one on masters that have lost it.
         (ABC, FORGOTTEN, None),
         (IP_ABC, FORGOTTEN, None),
         (ABD, FORGOTTEN, declared(ABC, 50)),
-        # It was in use for longer, but other programs do not know yet which server that is.
+        # The set was in use for longer, but other programs do not know its server yet.
         (BEFORE, [[declared(BEFORE, 9_000), declared(ABC, 10)]], None),
         (ABD, [[declared(BEFORE, 9_000), declared(ABC, 10)]], declared(ABC, 10)),
     ],
@@ -195,7 +195,7 @@ def test_the_younger_of_two_sets_in_conflict_is_refused(
 
 
 def test_a_third_programs_set_proves_that_two_servers_were_one_master() -> None:
-    """It has seen the master before and after a restart; the others know one address each."""
+    """The third program saw the master before and after a restart; others know one address each."""
     new = (*known("ab"), Place("c", ("c2",)))
     third = declared((*known("ab"), Place("c", ("run-c", "c2"))), 50)
     late = declared(IP_ABC, 50)
@@ -213,7 +213,7 @@ def test_a_third_programs_set_proves_that_two_servers_were_one_master() -> None:
 def test_a_server_that_started_after_a_declaration_may_be_any_master_of_it(
     started: float, *, conflict: bool
 ) -> None:
-    """It may have restarted under another address after the programs of that set had ended."""
+    """The server may have restarted under another address after those programs had ended."""
     new = (*known("ab"), Place("c", ("c2",), started))
     assert conflicts(new, IP_ABC, 100.0) is conflict
     assert (older(new, [[declared(IP_ABC, 50)._replace(at=100.0)]], 9) is not None) is conflict

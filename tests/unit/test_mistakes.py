@@ -1,7 +1,7 @@
 """
-What a mistake of a user leads to, and what the error says about it.
+Mistakes of users, and their errors.
 
-One table: what is written, which error comes, and words that must be in it. The page
+One table: the code, the error that it raises, and words that must be in it. The page
 `docs/troubleshooting.md` shows the same rows to users.
 """
 
@@ -28,7 +28,7 @@ from .kit import loop, refused
 
 PAGE = Path(__file__).parents[2] / "docs" / "troubleshooting.md"
 
-# What is written, and what comes of it. Each runs as the body of an async function.
+# The code, its error, and words of it. Each code runs as the body of an async function.
 MISTAKES: list[tuple[str, type[Exception], str]] = [
     ('redlock.lock("r", ttl=10)', ValueError, "times are milliseconds"),
     ("Redlock(masters, max_ttl=30)", ValueError, "times are milliseconds"),
@@ -99,7 +99,7 @@ async def written(code: str, **names: Any) -> None:
 
 
 @pytest.mark.parametrize(("code", "kind", "words"), MISTAKES)
-async def test_the_error_of_a_mistake_says_what_to_write(
+async def test_the_error_of_a_mistake_names_the_correction(
     redlock: Redlock, masters: list[FakeMaster], code: str, kind: type[Exception], words: str
 ) -> None:
     with pytest.raises(kind, match=re.escape(words)) as caught:
@@ -108,7 +108,7 @@ async def test_the_error_of_a_mistake_says_what_to_write(
 
 
 def rows() -> list[tuple[str, str, str]]:
-    """Return the rows of the page's table: what is written, which error, what it says."""
+    """Return the rows of the page's table: the code, the error, its words."""
     found = re.findall(r"^\| `(.+?)` \| `(\w+)`: (.+?) \|", PAGE.read_text(), re.MULTILINE)
     return [(code.replace("`, `", "\n"), kind, says) for code, kind, says in found]
 

@@ -1,4 +1,4 @@
-"""The options of a lock are checked once, and what is cached never replaces a check."""
+"""The options of a lock are checked once, and the cache of options never replaces a check."""
 
 from datetime import timedelta
 from typing import Any
@@ -19,7 +19,7 @@ class Unhashable(int):
 
 
 class Patient(Retry):
-    """A retry with more than the fields by which retries are compared."""
+    """A subclass of `Retry` with a field that its comparison ignores."""
 
     more = 0
 
@@ -61,7 +61,7 @@ def test_locks_with_the_same_options_share_them(redlock: Redlock) -> None:
 def test_an_equal_value_of_another_type_is_refused(
     redlock: Redlock, right: dict[str, Any], wrong: dict[str, Any], message: str
 ) -> None:
-    for _ in range(2):  # what was refused once is not cached either
+    for _ in range(2):  # a refused value is not cached either
         redlock.lock("a", **right)
         with pytest.raises(TypeError) as refused:
             redlock.lock("a", **wrong)
@@ -110,7 +110,7 @@ def test_max_waiters_must_be_a_positive_number(
         Redlock(["redis://a"], max_waiters=wrong)
 
 
-def test_each_lock_has_the_very_retry_that_it_was_given(redlock: Redlock) -> None:
+def test_each_lock_has_the_same_retry_object_that_it_was_given(redlock: Redlock) -> None:
     first, second = Patient(5, 50), Patient(5, 50)
     assert first == second
     assert redlock.lock("a", retry=first).options.retry is first

@@ -1,4 +1,4 @@
-"""Which votes are an outage, and which of them are logged: pure rules, without masters."""
+"""The votes that are an outage, and the outages that are logged: rules without masters."""
 
 import logging
 
@@ -37,17 +37,17 @@ def votes(*answers: Answer, detail: str = "") -> list[Vote]:
     ]
 
 
-def test_a_majority_that_answers_is_no_outage_whatever_it_answers(
+def test_a_majority_that_replies_is_no_outage(
     outages: Outages, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A waiter for a lock that is held logs nothing, also while a minority is away."""
+    """A waiter for a held lock logs nothing, also while a minority is down."""
     for answer in (Answer.GRANTED, Answer.HELD, Answer.FREE):
         for third in (answer, Answer.UNREACHABLE, Answer.TIMED_OUT, Answer.ERROR):
             assert not outages.record(["r"], votes(answer, answer, third), (), in_outage=False)
     assert not caplog.records
 
 
-def test_a_master_that_may_still_answer_counts_as_one_that_does(
+def test_a_master_that_may_still_reply_counts_as_one_that_does(
     outages: Outages, caplog: pytest.LogCaptureFixture
 ) -> None:
     seen = votes(Answer.HELD, Answer.TIMED_OUT, Answer.UNREACHABLE)
@@ -60,7 +60,7 @@ def test_a_master_that_may_still_answer_counts_as_one_that_does(
 def test_each_kind_of_error_is_a_reason_of_its_own(
     outages: Outages, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The error's code counts. The words after it may differ each time."""
+    """The error's code is compared. The words after it may differ each time."""
     refusal = (Answer.ERROR, Answer.ERROR, Answer.HELD)
     for detail, logged in [
         ("OOM command not allowed", 1),
@@ -75,7 +75,7 @@ def test_each_kind_of_error_is_a_reason_of_its_own(
         assert len(caplog.records) == logged, detail
 
 
-def test_only_an_acquisition_that_met_the_outage_logs_its_end(
+def test_only_an_acquisition_that_saw_the_outage_logs_its_end(
     outages: Outages, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     away, back = votes(*[Answer.UNREACHABLE] * 3), votes(*[Answer.HELD] * 3)

@@ -1,4 +1,4 @@
-"""Waits without a majority: what is logged, and which of them end at once."""
+"""Waits without a majority: their log lines, and waits that end at once."""
 
 import asyncio
 import contextlib
@@ -35,7 +35,7 @@ WAYS = pytest.mark.parametrize(
 async def waiting(
     redlock: Redlock, *names: str, tasks: int = 1, **options: Any
 ) -> AsyncIterator[list[asyncio.Task[Any]]]:
-    """Start tasks that wait without a limit; cancel them and release what they get."""
+    """Start tasks that wait without a limit; at the end, cancel them and release their leases."""
     lock = redlock.lock(*names, **options)
     waiters = [asyncio.create_task(lock.acquire()) for _ in range(tasks)]
     try:
@@ -57,7 +57,7 @@ def outages(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in records]
 
 
-# What is logged
+# The log
 
 
 @WAYS
@@ -98,7 +98,7 @@ async def test_many_resources_and_waits_that_come_and_go_do_not_flood_the_log(
             for number in range(5):
                 await stack.enter_async_context(waiting(redlock, f"r{number}"))
             await asyncio.sleep(AGAIN / 10)
-            if turn == 2:  # it ends, and begins again
+            if turn == 2:  # the outage ends, and another one begins
                 resume(masters[:3])
                 await asyncio.sleep(1)
                 hang(masters[:3])
@@ -110,7 +110,7 @@ async def test_many_resources_and_waits_that_come_and_go_do_not_flood_the_log(
 async def test_a_reason_that_comes_back_after_a_while_is_logged_again(
     redlock: Redlock, masters: list[FakeMaster], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A pause without any waiter is no part of the next outage."""
+    """A time without waiters does not count as a part of the next outage."""
     for pause in (AGAIN, 3600):
         kill(masters[:3])
         async with waiting(redlock, "r"):
@@ -141,7 +141,7 @@ async def test_contention_is_no_outage(
     assert not outages(caplog)
 
 
-# Which waits end at once
+# Waits that end at once
 
 
 def take_permissions(masters: list[FakeMaster]) -> None:
@@ -171,7 +171,7 @@ async def test_a_wait_ends_when_a_majority_refuses_for_good(
     options: Any,
     cause: Any,
 ) -> None:
-    """A minority ends no wait: one of the others is away, and may come back."""
+    """A refusal by a minority ends no wait: a third master is down, and may come back."""
     cause(masters[:2])
     masters[2].kill()
     await asyncio.sleep(0.1)
@@ -218,10 +218,10 @@ async def test_waiters_in_the_local_queue_give_up_in_turn(
         (TimeoutError(), (), False),
     ],
 )
-def test_which_failures_to_connect_no_waiting_mends(
+def test_failures_to_connect_that_are_permanent(
     error: Exception, secrets: tuple[str, ...], permanent: bool
 ) -> None:
-    """A credential provider, whose secret is not known, may have another password later."""
+    """A credential provider may return another password later."""
     assert why(error, secrets, 1.0).permanent is permanent
 
 
@@ -241,7 +241,7 @@ def test_which_failures_to_connect_no_waiting_mends(
         ("NOSCRIPT", False),
     ],
 )
-def test_which_answers_no_waiting_mends(text: str, permanent: bool) -> None:
+def test_replies_that_are_permanent(text: str, permanent: bool) -> None:
     assert replies.read(Exception(text)).permanent is permanent
 
 

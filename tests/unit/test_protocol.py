@@ -99,13 +99,13 @@ SHOWS_VALUES = (
 
 @pytest.mark.parametrize("script", SHOWS_VALUES, ids=lambda script: script.name)
 def test_a_script_cuts_the_value_that_it_returns(script: scripts.Script) -> None:
-    """After one byte more than the longest own value, so a cut value equals none."""
+    """It cuts after one byte more than the longest value of a lock: a cut value equals none."""
     assert b", 1, %d)" % lock_value.SHOWN in script.text
     assert lock_value.SHOWN > lock_value.LONGEST
 
 
 def test_an_empty_value_is_no_free_lock() -> None:
-    """Another program may lock with an empty value."""
+    """Another library may lock with an empty value."""
     key, keys = Mutex(b"r"), JointMutex([Mutex(b"q"), Mutex(b"r")])
     assert key.is_free([None])
     assert not key.is_free([b""])

@@ -1,4 +1,4 @@
-"""Masters that restart or are flushed: none votes while a lease that it forgot may be valid."""
+"""Masters that restart or are flushed do not vote while a lease that they lost may be valid."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -11,7 +11,7 @@ from redlock_aio.testing import FakeMaster
 from redlock_aio.testing._fake_lua import Error
 from redlock_aio.testing._fake_pushes import PushReceiver
 
-from .kit import LASTS, MAX_TTL, answers, gets_lock, guarded, now, restart, votes
+from .kit import MAX_TTL, QUARANTINE, answers, gets_lock, guarded, now, restart, votes
 
 pytestmark = [pytest.mark.promise("S1")]
 
@@ -27,24 +27,24 @@ def states(masters: list[FakeMaster]) -> list[str]:
 
 
 async def newcomer_gets_lock(masters: list[FakeMaster]) -> bool:
-    """Return whether a program that has just started gets the lock at once."""
+    """Return whether a new program acquires the lock at once."""
     async with guarded(masters) as newcomer:
         return await gets_lock(newcomer)
 
 
-def meddle(
+def intercept(
     master: FakeMaster, verb: bytes, act: Callable[[], object], *, after: bool = False
 ) -> None:
     """Call *act* before or after *verb* accesses the marker; its result replaces the reply."""
     execute = master.execute
 
-    def meddled(command: list[bytes], listener: PushReceiver | None = None) -> object:
+    def intercepted(command: list[bytes], listener: PushReceiver | None = None) -> object:
         if command[:2] != [verb, MARKER]:
             return execute(command, listener)
         reply = execute(command, listener) if after else None
         return act() or reply or execute(command, listener)
 
-    vars(master)["execute"] = meddled
+    vars(master)["execute"] = intercepted
 
 
 # A new set of masters.
@@ -83,7 +83,7 @@ async def test_a_strict_guard_makes_no_exception_for_a_new_set(young: list[FakeM
     async with guarded(young, restart_guard="strict") as redlock:
         assert await answers(redlock) == "Q" * 5
         assert states(young) == ["rejoining"] * 5
-        await asyncio.sleep(LASTS + 0.01)
+        await asyncio.sleep(QUARANTINE + 0.01)
         assert await answers(redlock) == "G" * 5
 
 
@@ -101,15 +101,15 @@ async def test_a_new_set_waits_for_a_missing_master_until_the_others_are_old(
             await asyncio.sleep(1)
             assert await answers(redlock) == "G" * 5
         else:
-            await asyncio.sleep(LASTS - 2)
+            await asyncio.sleep(QUARANTINE - 2)
             assert await answers(redlock) == "QQQQU"
             await asyncio.sleep(2)
             assert await answers(redlock) == "GGGGU"
 
 
 async def test_a_set_is_not_new_if_one_master_is_rejoining(young: list[FakeMaster]) -> None:
-    """Another program marks one as rejoining while this one marks all as members."""
-    meddle(young[3], b"SET", lambda: mark(young[3], "rejoining", 10**18))
+    """Another program marks one master as rejoining while this one marks all as members."""
+    intercept(young[3], b"SET", lambda: mark(young[3], "rejoining", 10**18))
     async with guarded(young) as redlock:
         assert await answers(redlock) == "Q" * 5
         assert states(young) == ["rejoining"] * 5
@@ -117,25 +117,25 @@ async def test_a_set_is_not_new_if_one_master_is_rejoining(young: list[FakeMaste
 
 @pytest.mark.promise("S6")
 @pytest.mark.parametrize("fault", ["full", "hung"])
-async def test_one_of_a_new_set_that_can_not_be_marked_does_not_hold_up_the_others(
+async def test_a_new_master_that_can_not_be_marked_does_not_delay_the_others(
     young: list[FakeMaster], fault: str
 ) -> None:
     full = Error("OOM command not allowed when used memory > 'maxmemory'.")
-    meddle(young[0], b"SET", young[0].hang if fault == "hung" else lambda: full)
+    intercept(young[0], b"SET", young[0].hang if fault == "hung" else lambda: full)
     async with guarded(young) as redlock:
         async with redlock.lock("r"):
             assert now() < 5
         assert states(young)[1:] == ["member"] * 4
         del vars(young[0])["execute"]
         young[0].resume()
-        await asyncio.sleep(LASTS + 1)
+        await asyncio.sleep(QUARANTINE + 1)
         assert await answers(redlock) == "G" * 5
 
 
 async def test_a_master_that_hangs_during_its_examination_is_dialled_again(
     masters: list[FakeMaster],
 ) -> None:
-    meddle(masters[0], b"GETRANGE", masters[0].hang)
+    intercept(masters[0], b"GETRANGE", masters[0].hang)
     async with guarded(masters) as redlock:
         assert await answers(redlock) == "UGGGG"
         await asyncio.sleep(3)
@@ -152,7 +152,7 @@ async def test_a_master_that_hangs_during_its_examination_is_dialled_again(
 async def test_a_majority_that_restarted_empty_grants_nothing_before_the_deadline(
     redlock: Redlock, masters: list[FakeMaster]
 ) -> None:
-    """The lease is neither ended nor extended by masters that have forgotten it."""
+    """Masters that have lost the lease neither end nor extend it."""
     lease = await redlock.lock("r", ttl=MAX_TTL).acquire()
     deadline = now() + lease.remaining / 1000
     restart(masters[:3])
@@ -166,7 +166,7 @@ async def test_a_majority_that_restarted_empty_grants_nothing_before_the_deadlin
     assert lease.lost.is_set()
     async with guarded(masters) as newcomer:
         assert (await votes(newcomer))[0].answer is Answer.QUARANTINED
-        await asyncio.sleep(restarted + LASTS + 1.1 - now())
+        await asyncio.sleep(restarted + QUARANTINE + 1.1 - now())
         assert await answers(newcomer, "r") == "G" * 5
         assert await answers(redlock, "r") == "G" * 5
 
@@ -176,15 +176,15 @@ def mark(master: FakeMaster, state: str, at: int, run_id: str = "") -> None:
 
 
 def flush_and_mark(master: FakeMaster) -> None:
-    """Flush it; a newcomer that never saw the marker writes one before this program does."""
+    """Flush *master*; a new program writes its marker before this one does."""
     master.flush()
     mark(master, "member", int(master._clock()))
 
 
 def flush_after_reading(master: FakeMaster) -> None:
-    """Flush it between the examination's read of the marker and the next command."""
+    """Flush *master* between the read of the marker and the next command."""
     once = [master.flush]
-    meddle(master, b"GETRANGE", lambda: once.pop()() if once else None, after=True)
+    intercept(master, b"GETRANGE", lambda: once.pop()() if once else None, after=True)
     master.cut()
 
 
@@ -207,19 +207,24 @@ async def test_a_member_that_may_have_forgotten_locks_loses_its_vote(
     assert states(masters) == ["rejoining"] + ["member"] * 4
     async with guarded(masters) as newcomer:
         assert await answers(newcomer) == "QGGGG"
-    await asyncio.sleep(LASTS)
+    await asyncio.sleep(QUARANTINE)
     assert await answers(redlock) == "G" * 5
 
 
 @pytest.mark.parametrize("marked", [False, True], ids=["no marker", "another server's marker"])
 @pytest.mark.parametrize(
     ("uptime", "replica", "quarantined"),
-    [(3, False, True), (3, True, True), (10 * LASTS, True, True), (10 * LASTS, False, False)],
+    [
+        (3, False, True),
+        (3, True, True),
+        (10 * QUARANTINE, True, True),
+        (10 * QUARANTINE, False, False),
+    ],
 )
 async def test_a_newcomer_quarantines_restarted_and_promoted_servers_once(
     masters: list[FakeMaster], uptime: float, *, marked: bool, replica: bool, quarantined: bool
 ) -> None:
-    """A promoted one may have been out of step: without the locks, and without the marker."""
+    """A promoted server may have missed the last writes: the locks, and the marker."""
     assert await newcomer_gets_lock(masters)
     masters[1].restart(uptime=uptime)
     masters[1].replica_before = replica
@@ -230,7 +235,7 @@ async def test_a_newcomer_quarantines_restarted_and_promoted_servers_once(
             await asyncio.sleep(0.6)
             assert await answers(redlock) == "GQGGG"
             assert states(masters)[1] == "rejoining"
-            await asyncio.sleep(LASTS - (0 if replica else uptime) - 1.6)
+            await asyncio.sleep(QUARANTINE - (0 if replica else uptime) - 1.6)
             assert await answers(redlock) == "GQGGG"
             await asyncio.sleep(2)
         assert await answers(redlock) == "G" * 5
@@ -247,7 +252,7 @@ async def test_masters_that_restart_one_after_the_other_are_no_new_set(
         await asyncio.sleep(0.6)
     assert states(masters) == ["rejoining"] * 5
     assert not await newcomer_gets_lock(masters)
-    await asyncio.sleep(LASTS - 3.5)
+    await asyncio.sleep(QUARANTINE - 3.5)
     assert not await newcomer_gets_lock(masters)
     await asyncio.sleep(4.5)
     assert await newcomer_gets_lock(masters)
@@ -256,9 +261,9 @@ async def test_masters_that_restart_one_after_the_other_are_no_new_set(
 async def test_markers_and_servers_are_remembered_while_the_manager_is_closed(
     redlock: Redlock, masters: list[FakeMaster]
 ) -> None:
-    await asyncio.sleep(LASTS / 4 - 0.2)
+    await asyncio.sleep(QUARANTINE / 4 - 0.2)
     await redlock.aclose()
-    await asyncio.sleep(LASTS - 1)
+    await asyncio.sleep(QUARANTINE - 1)
     masters[0].restart(uptime=10**6)
     masters[1].flush()
     await redlock.__aenter__()
@@ -270,14 +275,14 @@ async def test_a_restart_in_quarantine_begins_another_and_a_cut_does_not(
     redlock: Redlock, masters: list[FakeMaster], fault: str
 ) -> None:
     masters[0].restart()
-    await asyncio.sleep(LASTS - 1)
+    await asyncio.sleep(QUARANTINE - 1)
     getattr(masters[0], fault)()
     masters[1].cut()
     await asyncio.sleep(0.6)
     assert await answers(redlock) == "QGGGG"
     await asyncio.sleep(1)
     assert await answers(redlock) == ("QGGGG" if fault == "restart" else "GGGGG")
-    await asyncio.sleep(LASTS - 0.5)
+    await asyncio.sleep(QUARANTINE - 0.5)
     assert await answers(redlock) == "G" * 5
 
 
@@ -289,7 +294,7 @@ async def test_a_flush_ends_the_vote_of_masters_and_no_lease(
     redlock: Redlock, masters: list[FakeMaster], flushed: int
 ) -> None:
     lease = await redlock.lock("r", ttl=MAX_TTL, auto_extend=False).acquire()
-    await asyncio.sleep(0.5)  # its key is tracked
+    await asyncio.sleep(0.5)  # the key is tracked now
     for master in masters[:flushed]:
         master.flush()
     await asyncio.sleep(0.05)
@@ -299,7 +304,7 @@ async def test_a_flush_ends_the_vote_of_masters_and_no_lease(
         assert not await newcomer_gets_lock(masters)
         await asyncio.sleep(1)
     await lease.release()
-    await asyncio.sleep(LASTS)
+    await asyncio.sleep(QUARANTINE)
     assert await answers(redlock, "r") == "G" * 5
 
 
@@ -317,28 +322,28 @@ async def test_no_reply_counts_that_was_underway_at_a_flush(masters: list[FakeMa
     async with guarded(masters[:1]) as redlock:
         task = asyncio.create_task(redlock.lock("r", wait=0).acquire())
         await asyncio.sleep(0)
-        masters[0].flush()  # pushed before the reply: the lock may be among what is forgotten
+        masters[0].flush()  # pushed before the reply: the lock may be among the flushed keys
         with pytest.raises(QuorumUnavailableError) as caught:
             await task
         assert str(caught.value.votes[0]) == "m0: unreachable, its keys were flushed"
 
 
-@pytest.mark.parametrize("ago", [LASTS / 2, 9 * LASTS])
+@pytest.mark.parametrize("ago", [QUARANTINE / 2, 9 * QUARANTINE])
 async def test_a_flush_while_a_program_was_away_costs_it_no_more_than_its_quarantine(
     masters: list[FakeMaster], ago: float
 ) -> None:
-    """A manager that comes back must not keep all programs from locks for an old flush."""
+    """A returning manager must not stop all programs because of an old flush."""
     async with guarded(masters) as away:
         assert await answers(away) == "G" * 5
-    await asyncio.sleep(9 * LASTS)
+    await asyncio.sleep(9 * QUARANTINE)
     for master in masters:
         master.flush()
     flushed = now()
     async with guarded(masters):
-        pass  # it has not seen the old markers, and writes new ones
+        pass  # this manager has not seen the old markers, and writes new ones
     await asyncio.sleep(flushed + ago - now())
     async with away:
-        left = flushed + LASTS - now()
+        left = flushed + QUARANTINE - now()
         assert await answers(away) == ("Q" if left > 0 else "G") * 5
         await asyncio.sleep(max(left, 0) + 0.1)
         assert await answers(away) == "G" * 5
@@ -357,5 +362,5 @@ async def test_without_pushes_the_marker_is_read_periodically_and_that_is_logged
             masters[0].flush()
         else:
             masters[0].run_id = "9" * 40
-        await asyncio.sleep(LASTS / 4 + 0.1)
+        await asyncio.sleep(QUARANTINE / 4 + 0.1)
         assert await answers(redlock) == "QGGGG"

@@ -1,4 +1,4 @@
-"""The restart guard's rules as tables: which masters may have forgotten locks."""
+"""The rules of the restart guard as tables: the masters that may have lost locks."""
 
 import math
 
@@ -43,7 +43,7 @@ def rejoining(left: float, run_id: str = ME, lasts: float = LASTS) -> Marker:
 
 
 def new_member(ago: float) -> Marker:
-    """A member's marker that was written so many seconds from now."""
+    """Return a member's marker, written *ago* seconds before now."""
     return member(at=CLOCK + int(ago * 1_000_000))
 
 
@@ -66,12 +66,12 @@ SERVED = Seen(ME, NOW - 1, rejoining(99).at, NOW - 0.01, Reason.FLUSHED)
 @pytest.mark.parametrize(
     ("server", "marker", "seen", "state", "seconds", "reason"),
     [
-        # Another server was here within the time, whatever its uptime.
+        # Another server was at this address within the time: its uptime does not matter.
         (OLD, None, ANOTHER_BEFORE, QUARANTINED, 60, Reason.RESTARTED),
         (OLD, member(), ANOTHER_BEFORE, QUARANTINED, 60, Reason.RESTARTED),
         (OLD, member(), LONG_AGO, MEMBER, 0, Reason.NONE),
         (OLD, None, LONG_AGO, MEMBER, 0, Reason.NONE),
-        # The marker has gone, or was written by a program that had not seen it.
+        # The marker is gone, or was written by a program that had not seen the former one.
         (OLD, None, THERE_BEFORE, QUARANTINED, 60, Reason.FLUSHED),
         (OLD, member(OTHER), THERE_BEFORE, QUARANTINED, 60, Reason.FLUSHED),
         (OLD, new_member(-4), THERE_BEFORE, QUARANTINED, 56, Reason.FLUSHED),
@@ -83,7 +83,7 @@ SERVED = Seen(ME, NOW - 1, rejoining(99).at, NOW - 0.01, Reason.FLUSHED)
         (OLD, None, THERE_LONG_AGO, QUARANTINED, 60, Reason.FLUSHED),
         (OLD, member(), THERE_BEFORE, MEMBER, 0, Reason.NONE),
         (OLD, rejoining(9), THERE_BEFORE, QUARANTINED, 9, Reason.MARKED),
-        # An uptime that can't be.
+        # Impossible uptimes.
         (info(-3598), None, NOTHING, QUARANTINED, 60, Reason.ABSURD),
         (info(None), None, NOTHING, QUARANTINED, 60, Reason.ABSURD),
         (info(10**9 + 1), None, NOTHING, QUARANTINED, 60, Reason.ABSURD),
@@ -99,7 +99,7 @@ SERVED = Seen(ME, NOW - 1, rejoining(99).at, NOW - 0.01, Reason.FLUSHED)
         (OLD, rejoining(0), NOTHING, MEMBER, 0, Reason.NONE),
         (info(99, time=None), rejoining(0), NOTHING, QUARANTINED, 60, Reason.MARKED),
         (OLD, Marker(ME, rejoining=True, at=0), NOTHING, QUARANTINED, 60, Reason.MARKED),
-        # A quarantine that this process has begun lasts to its end and no longer.
+        # A quarantine that this process began lasts exactly to its end.
         (OLD, rejoining(99), OUT, QUARANTINED, 7, Reason.FLUSHED),
         (info(0), rejoining(99), SERVED, MEMBER, 0, Reason.NONE),
         (YOUNG, None, Seen(ME, NOW - 1, None, NOW + 55, Reason.FLUSHED), QUARANTINED, 55,
@@ -145,12 +145,12 @@ def test_the_standing_of_a_master(
         (YOUNG, rejoining(1), NOTHING, None, False),
         (OLD, rejoining(0), NOTHING, member(at=CLOCK, since=MINUTE_AGO), False),
         (YOUNG, member(OTHER), NOTHING, rejoining(50), False),
-        # The number stays, so that two programs that write at once write the same.
+        # The number is kept, so two programs that write at once write the same marker.
         (OLD, member(OTHER), NOTHING, member(since=MINUTE_AGO), False),
         (OLD, None, NOTHING, member(at=CLOCK, since=MINUTE_AGO), True),
         (info(60, time=None), None, NOTHING, member(at=0), True),
         (info(-1, time=None), None, NOTHING, Marker(ME, rejoining=True, at=0, lasts=60_000), False),
-        # Of a program with a shorter quarantine, or of a version that did not write it.
+        # Written by a program with a shorter quarantine, or by a version that did not write it.
         (OLD, member(lasts=2), NOTHING, member(), False),
         (OLD, member(lasts=0), NOTHING, member(), False),
         (OLD, member(lasts=99), NOTHING, None, False),
@@ -206,7 +206,7 @@ def test_no_quarantine_is_longer_than_a_forgotten_lease_may_live(
 
     assert 0 <= verdict.seconds <= LASTS
     assert (verdict.seconds == 0) == (verdict.state is MEMBER)
-    # Another look at the marker that was written comes to the same.
+    # A second examination of the written marker has the same result.
     kept = quarantine.remember(seen, server, marker, verdict, NOW)
     if verdict.write is not None:
         again = judge(server, verdict.write, kept, strict=strict)

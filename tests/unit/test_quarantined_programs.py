@@ -11,7 +11,7 @@ from redlock_aio import Answer, QuorumUnavailableError, Redlock, Vote
 from redlock_aio.testing import FakeMaster, VirtualTimeLoop
 
 from .cancelling import When, every_place
-from .kit import LASTS, MAX_TTL, answers, guarded, hang, now, restart, votes
+from .kit import MAX_TTL, QUARANTINE, answers, guarded, hang, now, restart, votes
 
 pytestmark = [pytest.mark.promise("S1")]
 
@@ -22,7 +22,7 @@ async def redlock(masters: list[FakeMaster]) -> AsyncIterator[Redlock]:
         yield redlock
 
 
-# What is reported.
+# Errors and log lines.
 
 
 async def test_the_error_tells_the_reason_and_the_time_left(
@@ -47,12 +47,12 @@ async def test_without_a_guard_no_marker_is_read_or_written(
     caplog: pytest.LogCaptureFixture,
     guard: Literal["off", "fsync-always"],
 ) -> None:
-    """A server that does not persist each write is warned of once with "fsync-always"."""
+    """With "fsync-always", a server that does not persist each write is logged once."""
     async with Redlock(masters, restart_guard=guard) as redlock:
         masters[0].restart()
         await asyncio.sleep(0.6)
         assert await answers(redlock) == "G" * 5
-    # Whether they have DELIFEQ is tried with a value that nothing has.
+    # The probe for DELIFEQ uses a value that no key has.
     commands = [c for master in masters for c in master.commands if c[0] != b"DELIFEQ"]
     assert b"marker" not in b" ".join(b" ".join(command) for command in commands)
     warned = "m0: restart_guard is 'fsync-always', but the server has no append-only file"
@@ -109,7 +109,7 @@ async def test_a_waiter_gets_the_lock_when_the_quarantine_ends(
     restart(masters[:3])
     restarted = now()
     lease = await redlock.lock("r", fair=fair).acquire()
-    assert LASTS <= now() - restarted < LASTS + 0.1
+    assert QUARANTINE <= now() - restarted < QUARANTINE + 0.1
     await lease.release()
 
 
@@ -134,7 +134,7 @@ async def test_a_quarantined_master_gets_releases_also_beside_an_acquisition(
     lease = await redlock.lock("r").acquire()
     masters[0].restart()
     await asyncio.sleep(0.6)
-    masters[0].set("r", lease.token)  # as an extension would have restored it
+    masters[0].set("r", lease.token)  # the key is there, as after a restoration by an extension
     if alone:
         await lease.release()
     else:
@@ -171,7 +171,7 @@ async def test_a_quarantined_master_without_delifeq_gets_the_release_script(
 
 
 @pytest.mark.promise("S6")
-async def test_a_minority_that_hangs_does_not_hold_up_the_first_lock(
+async def test_a_minority_that_hangs_does_not_delay_the_first_lock(
     masters: list[FakeMaster],
 ) -> None:
     hang(masters[:2])
@@ -179,7 +179,7 @@ async def test_a_minority_that_hangs_does_not_hold_up_the_first_lock(
         assert now() < 0.06
 
 
-async def test_masters_that_come_and_go_do_not_hold_up_a_single_try(
+async def test_masters_that_come_and_go_do_not_delay_a_single_attempt(
     young: list[FakeMaster],
 ) -> None:
     masters = young[:3]

@@ -1,4 +1,4 @@
-"""A `RedisFence` before it asks a server: its arguments, its key, its error."""
+"""`RedisFence` without a server: its arguments, its key, its error."""
 
 import copy
 import pickle
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.promise("S7")
 
 @pytest.fixture
 def fence() -> RedisFence:
-    """A fence on a server that is not there: each request is a ConnectionError."""
+    """Return a fence without a server: each request raises ConnectionError."""
     return RedisFence(Redis(unix_socket_path="/nowhere"), "invoice:42")
 
 

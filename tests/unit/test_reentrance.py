@@ -1,4 +1,4 @@
-"""Reentrant locks: who shares a lease, what that costs, and who would wait for itself."""
+"""Reentrant locks: the tasks that share a lease, its cost, and tasks waiting for themselves."""
 
 import asyncio
 import gc
@@ -54,7 +54,7 @@ async def test_a_recursive_function_shares_its_lock(redlock: Redlock) -> None:
 
 
 async def test_a_share_has_the_fencing_token(redlock: Redlock, masters: Masters) -> None:
-    """The masters are not asked for their time either, when that is due."""
+    """A share does not ask the masters for their time either, when that is due."""
     lock = redlock.lock("r", reentrant=True, fencing=True)
     async with lock as outer:
         redlock._opener.session().masters.clocks.due_at = 0.0
@@ -112,7 +112,7 @@ async def test_a_new_task_in_the_memory_of_an_old_one_does_not_share(redlock: Re
 
     await asyncio.create_task(acquire())
     for _ in range(50):
-        # CPython gives the memory of the old task to the new one, as a rule.
+        # CPython usually gives the memory of the old task to the new one.
         with pytest.raises(LockNotAcquiredError):
             await asyncio.create_task(acquire())
     await kept.pop().release()
@@ -142,7 +142,7 @@ async def test_a_task_that_failed_does_not_keep_its_leases(redlock: Redlock) -> 
 
 
 async def test_the_task_that_enters_a_lease_has_it(redlock: Redlock) -> None:
-    """Another one has acquired it, and waits for it from then on."""
+    """Another task acquired it, and has to wait from then on."""
     lock = redlock.lock("r", **SHARES)
     leave = asyncio.Event()
 
@@ -156,7 +156,7 @@ async def test_the_task_that_enters_a_lease_has_it(redlock: Redlock) -> None:
     with pytest.raises(LockNotAcquiredError):
         await lock.acquire()
     leave.set()
-    async with redlock.lock("r"):  # which waits, and is no error
+    async with redlock.lock("r"):  # it waits, without an error
         assert task.done()
     await task
 
@@ -164,20 +164,22 @@ async def test_the_task_that_enters_a_lease_has_it(redlock: Redlock) -> None:
 # Tasks of one owner
 
 
-class Same:
-    """Equal to others of its name, neither hashable nor the same object."""
+class ByName:
+    """An owner that equals others of its name; it is not hashable and not the same object."""
 
     def __init__(self, name: str) -> None:
         self.name = name
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Same) and other.name == self.name
+        return isinstance(other, ByName) and other.name == self.name
 
     __hash__ = None  # type: ignore[assignment]
 
 
 @pytest.mark.parametrize(
-    "owner", [lambda: "request 7", lambda: Same("x"), int, str], ids=["str", "other", "0", "empty"]
+    "owner",
+    [lambda: "request 7", lambda: ByName("x"), int, str],
+    ids=["str", "other", "0", "empty"],
 )
 async def test_tasks_of_one_owner_share(
     redlock: Redlock, masters: Masters, owner: Callable[[], object]
@@ -201,7 +203,7 @@ async def test_tasks_of_one_owner_share(
                 await stranger
         with pytest.raises(LockNotAcquiredError):
             await child("another")
-        assert await child(None) == 2  # this task has it
+        assert await child(None) == 2  # this task holds the lock
     await check_no_keys(masters)
 
 
@@ -213,7 +215,7 @@ async def test_an_owner_does_not_share_the_lease_of_a_task(redlock: Redlock) -> 
 async def test_tasks_of_one_owner_that_come_together_share(
     redlock: Redlock, masters: Masters
 ) -> None:
-    """Otherwise the second would wait for the first, which may wait for the second."""
+    """Otherwise the second task would wait for the first, which may wait for the second."""
     everybody = asyncio.Barrier(6)
 
     async def work(*names: str, **options: Any) -> None:
@@ -263,7 +265,7 @@ async def test_a_waiter_for_more_than_its_owner_gets_waits_on(redlock: Redlock) 
 
 @pytest.mark.parametrize("drops", [False, True])
 async def test_a_task_that_has_left_shares_no_more(redlock: Redlock, *, drops: bool) -> None:
-    """Though another task of its owner still holds the lock."""
+    """This holds although another task of its owner still holds the lock."""
     leave = asyncio.Event()
 
     async def other() -> None:
@@ -289,7 +291,7 @@ async def test_a_task_that_has_left_shares_no_more(redlock: Redlock, *, drops: b
     await task
 
 
-# A wait for oneself
+# Tasks that would wait for themselves
 
 
 @pytest.mark.parametrize(
@@ -389,7 +391,7 @@ async def test_a_lease_that_ends_by_itself_is_waited_for(
 async def test_a_wait_that_the_end_would_cancel_is_an_error(
     redlock: Redlock, ends: dict[str, Any]
 ) -> None:
-    """Also if the body that would be cancelled is not the first one of the lease."""
+    """This holds also if the body that would be cancelled is not the first of the lease."""
     lock = redlock.lock("r", ttl=1000, **OWNER, **ends)
     leave = asyncio.Event()
 

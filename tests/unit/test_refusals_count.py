@@ -1,4 +1,4 @@
-"""Masters without a vote: their refusals count, their grants do not, and they get keys again."""
+"""Masters without a vote: their refusals count, their grants do not; keys are restored there."""
 
 import asyncio
 
@@ -12,7 +12,7 @@ from redlock_aio._protocol.scripts import SCRIPTS
 from redlock_aio._rules.quorum import GRANTED, Answer
 from redlock_aio.testing import FakeMaster
 
-from .kit import KEYS, LASTS, guarded, has_lock, kill, occupy, restart, slow, values
+from .kit import KEYS, QUARANTINE, guarded, has_lock, kill, occupy, restart, slow, values
 
 TTL = 6_000
 
@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.promise("S1")]
 
 
 async def restarted(masters: list[FakeMaster]) -> None:
-    """Restart *masters* without their keys, and wait until that is known."""
+    """Restart *masters* without their keys, and wait until the managers have noticed it."""
     restart(masters)
     await asyncio.sleep(0.6)
 
@@ -34,7 +34,7 @@ FENCING = pytest.mark.parametrize("fencing", [False, True])
 async def test_a_lease_is_lost_when_another_has_a_majority(
     masters: list[FakeMaster], names: tuple[str, ...], fencing: bool, extended: bool
 ) -> None:
-    """A program without a guard gets what restarted masters grant; the holder must not go on."""
+    """A program without a guard acquires on restarted masters; the holder must not continue."""
     async with guarded(masters, fencing=fencing) as redlock:
         lock = redlock.lock(*names, ttl=TTL, auto_extend=extended, on_lost="flag")
         lease = await lock.acquire()
@@ -54,7 +54,7 @@ async def test_a_lease_is_lost_when_another_has_a_majority(
 async def test_a_key_that_another_took_ends_the_lease_before_its_extension(
     masters: list[FakeMaster], connected: bool
 ) -> None:
-    """With a push, or, without a connection at that time, when there is one again."""
+    """It ends at the push, or, without a connection at that time, after the next connect."""
     async with guarded(masters) as redlock:
         lease = await redlock.lock("r", ttl=TTL, auto_extend=connected, on_lost="flag").acquire()
         await asyncio.sleep(0.2)
@@ -83,7 +83,7 @@ async def test_a_counter_beyond_the_token_on_a_majority_ends_the_lease(
 async def test_a_minority_that_refuses_ends_nothing(
     masters: list[FakeMaster], fencing: bool, taken: int
 ) -> None:
-    """The value of another counts, a missing key on a restarted master does not."""
+    """A key of another client counts; a missing key on a restarted master does not."""
     async with guarded(masters, fencing=fencing) as redlock:
         lease = await redlock.lock("r", ttl=TTL, auto_extend=False).acquire()
         await restarted(masters[:3])
@@ -93,7 +93,7 @@ async def test_a_minority_that_refuses_ends_nothing(
         await lease.release()
 
 
-# Keys are set again
+# Restored keys
 
 
 @pytest.mark.promise("S4")
@@ -123,7 +123,7 @@ async def test_a_master_that_votes_again_has_the_key_and_counts(
     async with guarded(masters, fencing=fencing) as redlock:
         lease = await redlock.lock("r", ttl=3_000, on_lost="flag").acquire()
         await restarted(masters[:2])
-        await asyncio.sleep(LASTS)
+        await asyncio.sleep(QUARANTINE)
         kill(masters[3:])
         await lease.extend()
         assert lease.valid

@@ -1,4 +1,4 @@
-"""A master is replaced as docs/how-to says, while programs hold locks and contend for them."""
+"""A master is replaced as docs/how-to describes, while programs hold and contend for locks."""
 
 import asyncio
 import random
@@ -12,7 +12,7 @@ from redlock_aio._transport.declarations import LIVES
 from redlock_aio.testing import FakeMaster
 
 MAX_TTL = 5_000
-LASTS = timing.forgetting(MAX_TTL, factor=timing.DRIFT_FACTOR)
+QUARANTINE = timing.forgetting(MAX_TTL, factor=timing.DRIFT_FACTOR)
 """The length of a quarantine in seconds."""
 
 pytestmark = [pytest.mark.promise("S1")]
@@ -22,7 +22,7 @@ class Program:
     """
     One of several programs, which is restarted with another list of masters.
 
-    It works under a lock for which all contend, and counts how often it has had it.
+    It works under a lock for which all programs contend, and counts its acquisitions.
     """
 
     def __init__(self, inside: list["Program"]) -> None:
@@ -45,7 +45,7 @@ class Program:
             await self.redlock.aclose()
 
     async def works(self) -> bool:
-        """Return whether it gets the lock within some time."""
+        """Return whether it acquires the lock within some seconds."""
         before = self.worked
         await asyncio.sleep(2)
         return self.worked > before
@@ -66,7 +66,7 @@ class Program:
 
 @pytest.fixture
 async def programs() -> AsyncIterator[list[Program]]:
-    """Three programs that have not been started."""
+    """Return three programs that have not been started; stop them after the test."""
     inside: list[Program] = []
     programs = [Program(inside) for _ in range(3)]
     yield programs
@@ -79,12 +79,12 @@ async def programs() -> AsyncIterator[list[Program]]:
 async def test_a_master_is_replaced_in_two_steps_under_held_and_contended_locks(
     masters: list[FakeMaster], programs: list[Program], size: int, uptime: float
 ) -> None:
-    """It is removed from all programs, one after the other; then the new one is added to all."""
+    """All programs drop the old master, one after the other; then all add the new one."""
     old, fresh = masters[:size], FakeMaster("fresh")
     fresh.uptime = uptime
     for program in programs:
         await program.restart(old)
-    await asyncio.sleep(2 * LASTS)
+    await asyncio.sleep(2 * QUARANTINE)
     *others, holder = programs
     for step in (old[:-1], [*old[:-1], fresh]):
         held: Lease = await holder.redlock.lock("held", ttl=2000, on_lost="flag").acquire()
@@ -97,7 +97,7 @@ async def test_a_master_is_replaced_in_two_steps_under_held_and_contended_locks(
         await held.release()
         await holder.restart(step)
         assert await holder.works()
-        await asyncio.sleep(LIVES * LASTS + 1)  # until the leases by the old list are over
+        await asyncio.sleep(LIVES * QUARANTINE + 1)  # until the leases of the old list are over
     async with programs[0].redlock.lock("probe", ttl=1000) as lease:
         await asyncio.sleep(0.05)
         assert [vote.answer.name for vote in lease.votes] == ["GRANTED"] * size

@@ -1,4 +1,4 @@
-"""A master that has lost a key gets it back with an extension, and never after the lease."""
+"""A key that a master lost is restored by an extension, and never after the lease."""
 
 import asyncio
 import itertools
@@ -38,12 +38,12 @@ FENCED = pytest.mark.parametrize("fenced", [True], ids=["fenced"])
 
 @pytest.fixture
 async def redlock(masters: Masters, *, fenced: bool) -> Redlock:
-    """One whose locks have a fencing token, or have none."""
+    """Open a manager whose locks have a fencing token, or have none."""
     return Redlock(masters, restart_guard="off", fencing=fenced)
 
 
 async def executed() -> None:
-    """Wait until the masters have executed what was sent."""
+    """Wait until the masters have executed all requests."""
     await asyncio.sleep(0.01)
 
 
@@ -63,7 +63,7 @@ def counters(masters: Masters) -> set[str]:
 async def test_a_minority_that_lost_the_key_gets_it_back(
     redlock: Redlock, masters: Masters, *, fenced: bool, fair: bool
 ) -> None:
-    """With the ttl and the counter that it has elsewhere."""
+    """The restored key has the ttl and the counter of the other masters."""
     async with redlock, redlock.lock("r", ttl=3000, fair=fair) as lease:
         masters[0].flush()
         masters[1].restart()
@@ -86,7 +86,7 @@ async def test_a_minority_that_lost_the_key_gets_it_back(
 @BOTH
 @pytest.mark.promise("S3")
 async def test_masters_that_come_back_get_the_key(redlock: Redlock, masters: Masters) -> None:
-    """Then any other two may fail; and a release is owed to them, even if they are cut off."""
+    """Then any two others may fail; the release becomes a debt even if they are cut off."""
     kill(masters[:2])
     async with redlock:
         lease = await redlock.lock("r", ttl=3000).acquire()
@@ -109,7 +109,7 @@ async def test_masters_that_come_back_get_the_key(redlock: Redlock, masters: Mas
 async def test_the_order_of_replies_does_not_matter(
     redlock: Redlock, masters: Masters, latency: float
 ) -> None:
-    """Masters without the key may answer before the others, or after the verdict."""
+    """Masters without the key may reply before the others, or after the verdict."""
     slow(masters[:2], latency)
     async with redlock, redlock.lock("r", ttl=3000) as lease:
         flush(masters[:2])
@@ -122,7 +122,7 @@ async def test_the_order_of_replies_does_not_matter(
 async def test_a_restored_key_counts_from_the_next_extension(
     redlock: Redlock, masters: Masters
 ) -> None:
-    """Two that keep the key and two that would set it again are no majority."""
+    """Two masters with the key and two on which it is restored are no majority."""
     async with redlock, redlock.lock("r", ttl=3000, auto_extend=False) as lease:
         flush(masters[:2])
         masters[4].hang()
@@ -145,10 +145,10 @@ async def test_a_restored_key_counts_from_the_next_extension(
 
 @BOTH
 @pytest.mark.parametrize("held", [1, 12, 60])
-async def test_a_key_of_another_client_is_tried_again_for_a_moment(
+async def test_a_restoration_is_repeated_where_another_client_has_the_key(
     redlock: Redlock, masters: Masters, held: int
 ) -> None:
-    """The extension wakes waiters, which try on the masters that are free."""
+    """The extension wakes waiters, whose attempts hold the free masters for a moment."""
     async with redlock, redlock.lock("r", ttl=3000, auto_extend=False) as lease:
         occupy(masters[:1], ttl=held)
         await lease.extend()
@@ -160,7 +160,9 @@ async def test_a_key_of_another_client_is_tried_again_for_a_moment(
 
 
 @BOTH
-async def test_after_the_release_nothing_is_tried_again(redlock: Redlock, masters: Masters) -> None:
+async def test_after_the_release_no_restoration_is_repeated(
+    redlock: Redlock, masters: Masters
+) -> None:
     async with redlock:
         async with redlock.lock("r", ttl=3000, auto_extend=False) as lease:
             occupy(masters[:1], ttl=4)
@@ -189,10 +191,10 @@ async def test_an_extension_without_a_majority_sets_nothing(
 @pytest.mark.parametrize("late", [0.001, 0.01, 0.04])
 @pytest.mark.parametrize("after", [0.0, 0.0004, 0.0006, 0.002, 0.006, 0.012])
 @pytest.mark.parametrize("harm", ["none", "cut", "hang"])
-async def test_after_the_release_nothing_is_set_again(
+async def test_after_the_release_nothing_is_restored(
     redlock: Redlock, masters: Masters, late: float, after: float, harm: str
 ) -> None:
-    """However soon after the extension, and whatever happens to the connection."""
+    """The release may follow the extension at once, and the connection may break."""
     masters[0].latency = late
     async with redlock:
         lease = await redlock.lock("r", ttl=3000, auto_extend=False).acquire()
@@ -214,8 +216,8 @@ async def test_after_the_release_nothing_is_set_again(
 
 @BOTH
 @pytest.mark.promise("S3")
-async def test_after_the_deadline_nothing_is_set_again(redlock: Redlock, masters: Masters) -> None:
-    """A majority grants the extension when the lease is over."""
+async def test_after_the_deadline_nothing_is_restored(redlock: Redlock, masters: Masters) -> None:
+    """A majority grants the extension only when the lease is over."""
     async with redlock:
         lease = await redlock.lock("r", ttl=3000, auto_extend=False).acquire()
         await asyncio.sleep(2.9)
@@ -253,7 +255,7 @@ async def test_a_cancelled_extension_leaves_nothing(
 
 
 @BOTH
-async def test_without_extensions_nothing_is_set_again(redlock: Redlock, masters: Masters) -> None:
+async def test_without_extensions_nothing_is_restored(redlock: Redlock, masters: Masters) -> None:
     async with redlock, redlock.lock("r", ttl=3000, auto_extend=False) as lease:
         masters[0].flush()
         await asyncio.sleep(2)
@@ -287,7 +289,7 @@ async def test_a_quarantined_minority_gets_the_key_and_counts_later(
         assert lease.valid
 
 
-# With a fencing token: the counters show other holders
+# Fencing: counters that show other holders
 
 
 def lifted(lease: Lease, value: int) -> str:
@@ -300,7 +302,7 @@ def lifted(lease: Lease, value: int) -> str:
 async def test_a_counter_beyond_the_token_does_not_count_at_once(
     redlock: Redlock, masters: Masters
 ) -> None:
-    """Though the master has the key."""
+    """The master does not count although it has the key."""
     async with redlock, redlock.lock("r", ttl=3000, auto_extend=False) as lease:
         count_up(masters[0])
         count_up(masters[1])
@@ -320,7 +322,7 @@ async def test_a_counter_beyond_the_token_does_not_count_at_once(
 async def test_masters_with_raised_counters_count_after_an_extension(
     redlock: Redlock, masters: Masters, by: tuple[int, int], *, gone: bool
 ) -> None:
-    """Then two others may fail, and the fencing token is the same."""
+    """Then two other masters may fail; the fencing token stays the same."""
     async with redlock, redlock.lock("r", ttl=3000, auto_extend=False) as lease:
         raised = [count_up(master, n) for master, n in zip(masters, by, strict=False)]
         if gone:
@@ -349,7 +351,7 @@ async def test_masters_with_raised_counters_count_after_an_extension(
 async def test_counters_beyond_the_token_on_a_majority_are_a_loss(
     redlock: Redlock, masters: Masters, *, was_lifted: bool
 ) -> None:
-    """Another client had the lock, though late requests have set our key again."""
+    """Another client had the lock, although late requests have set the old key again."""
     async with redlock:
         lease = await redlock.lock("r", ttl=60_000, auto_extend=False).acquire()
         if was_lifted:
@@ -369,7 +371,7 @@ async def test_counters_beyond_the_token_on_a_majority_are_a_loss(
 
 @pytest.mark.promise("S7")
 @FENCED
-async def test_a_counter_that_a_minority_has_lifted_helps_nobody(
+async def test_a_counter_that_only_a_minority_has_lifted_has_no_effect(
     redlock: Redlock, masters: Masters
 ) -> None:
     async with redlock, redlock.lock("r", ttl=3000, auto_extend=False) as lease:

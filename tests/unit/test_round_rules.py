@@ -1,4 +1,4 @@
-"""What single rounds make of single replies, with masters that only record requests."""
+"""The effects of single replies on rounds, with masters that only record requests."""
 
 import asyncio
 import time
@@ -61,7 +61,7 @@ def time_of(microseconds: int) -> list[bytes]:
 async def test_a_key_that_an_extension_does_not_find_is_checked_soon(
     master_set: MasterSet, reply: object, checked: int
 ) -> None:
-    """It may have been released by force: the holder must not wait for its next extension."""
+    """The lock may have been released by force, so the holder checks before its next extension."""
     checks: list[int] = []
     hold = SimpleNamespace(
         attempt=SimpleNamespace(extension=lambda _ttl: b""),
@@ -85,7 +85,7 @@ def claim_of(master_set: MasterSet) -> FairClaim:
 async def test_a_fair_request_proposes_the_highest_counter_that_masters_have_granted(
     master_set: MasterSet,
 ) -> None:
-    """All counters agree then, without another round; with a lower value they would not."""
+    """Then all counters agree without another round; with a lower value they would not."""
     present = master_set.clocks.new_time(now())
     claim = claim_of(master_set)
     counters = [present + 1000, present + 3000, present + 2000]
@@ -97,7 +97,7 @@ async def test_a_fair_request_proposes_the_highest_counter_that_masters_have_gra
 async def test_a_fair_request_proposes_the_time_where_counters_are_far_from_it(
     master_set: MasterSet,
 ) -> None:
-    """The masters would refuse such a value."""
+    """The masters would refuse a proposal far from their time."""
     claim = claim_of(master_set)
     far = master_set.clocks.new_time(now()) + 60_000_000
     assert b"%d" % far not in claim.question(0, now(), [far], place=1, most=100)
@@ -118,7 +118,7 @@ async def test_masters_that_are_asked_shortly_after_each_other_get_one_proposal(
 async def test_a_master_that_went_down_or_came_back_notifies_the_waiters_in_its_queue(
     master_set: MasterSet, links: list[Link]
 ) -> None:
-    """It may have forgotten them, and the wake-ups of a new connection need a subscription."""
+    """The master may have lost its queue, and a new connection needs a subscription."""
     forgotten: list[int] = []
     called: list[int] = []
     queue = FairQueue(master_set, LocalQueues())
@@ -148,7 +148,7 @@ async def test_a_master_that_went_down_or_came_back_notifies_the_waiters_in_its_
 async def test_a_waiter_whose_grants_are_too_far_apart_gives_them_back_and_asks_again(
     master_set: MasterSet, links: list[Link]
 ) -> None:
-    """Not only with its next heartbeat: until then its grants would block the others."""
+    """It does so before its next heartbeat: until then its grants would block other waiters."""
     local_queues = LocalQueues()
     wanted = FairOptions(KEY, 10_000, b"", None, 0.01, 100)
     queue = FairQueue(master_set, local_queues)
@@ -177,7 +177,7 @@ async def test_a_waiter_whose_grants_are_too_far_apart_gives_them_back_and_asks_
 async def test_a_master_that_refuses_for_another_reason_than_a_holder_wakes_nobody(
     master_set: MasterSet,
 ) -> None:
-    """That its key is free proves nothing: the attempt would be repeated at once, for ever."""
+    """Its free key proves nothing: the attempt would be repeated at once, for ever."""
     for reply, wakes in [(None, True), (ResponseError("OOM command not allowed"), False)]:
         attempt = Attempt(master_set, KEY, 1000)
         watch = Watch(master_set, LocalQueues(), attempt)
@@ -190,7 +190,7 @@ async def test_a_master_that_refuses_for_another_reason_than_a_holder_wakes_nobo
 
 
 class Dialled:
-    """A master whose connection is made, and which votes, or one that hangs."""
+    """A master that is connected and votes, or one that hangs."""
 
     def __init__(self, *, up: bool, votes: bool | None = None) -> None:
         self.up = up
@@ -203,13 +203,13 @@ class Dialled:
             self.decide()
 
     def decide(self) -> None:
-        """Vote from now on."""
+        """Make the master vote."""
         self.votes = True
         self.tried.set_result(None)
 
 
 async def ready_after(*masters: Dialled, wait: int | None = None) -> tuple[bool, float]:
-    """Return the result of `readiness`, and after how many seconds it came."""
+    """Return the result of `readiness`, and the seconds that it took."""
     began = now()
     async with asyncio.timeout(60):
         dialled = [cast("Master", master) for master in masters]
@@ -254,7 +254,7 @@ async def test_the_first_lock_waits_until_it_is_known_whether_masters_that_are_u
 async def test_a_refusal_by_a_clock_tells_how_wrong_that_clock_is(
     master_set: MasterSet, seconds: float, detail: str
 ) -> None:
-    """The time until the reply came is no error of that clock."""
+    """The delay of the reply does not count as an error of that clock."""
     await asyncio.sleep(1000)  # the clock of leases is far from 0
     attempt = FencedAttempt(master_set, COUNTER, KEY, 1000)
     await asyncio.sleep(0.2)
@@ -266,7 +266,7 @@ async def test_a_refusal_by_a_clock_tells_how_wrong_that_clock_is(
 async def test_before_any_master_is_asked_their_time_is_that_of_this_machine(
     links: list[Link],
 ) -> None:
-    """Only then is the first proposal of a fencing token not refused."""
+    """Otherwise the first proposal of a fencing token would be refused."""
     await asyncio.sleep(100_000)
     masters = MasterSet(links, asyncio.get_running_loop(), trips=RoundTrips(3, 50))
     assert masters.clocks.new_time(masters.clock()) / 1e6 == pytest.approx(time.time(), abs=60)

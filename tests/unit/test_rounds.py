@@ -1,4 +1,4 @@
-"""Rounds: when requests leave, in which order, and for which replies a round waits."""
+"""Rounds: the time and order of requests, and the replies for which a round waits."""
 
 import asyncio
 from collections.abc import Sequence
@@ -105,7 +105,7 @@ async def test_a_master_that_does_not_reply_is_counted_as_timed_out(
     assert round.verdict is LOST
 
 
-async def test_a_settled_round_takes_replies_until_the_time_out(
+async def test_a_settled_round_accepts_replies_until_the_time_out(
     master_set: MasterSet, links: list[Link]
 ) -> None:
     round = ask(master_set, b"a")

@@ -1,4 +1,4 @@
-"""The timeout for masters' replies, learned from their round trips."""
+"""The adaptive master time-out, computed from round trips."""
 
 import asyncio
 from datetime import timedelta
@@ -33,7 +33,7 @@ def learn(trips: RoundTrips, ms: float, times: int = 1) -> int:
     return trips.timeout
 
 
-# The rule.
+# The rules.
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def learn(trips: RoundTrips, ms: float, times: int = 1) -> int:
         ([80.0] * 3, 160),
         ([80.0], 160),
         ([700.0] * 3, LONGEST),
-        ([1.0, 1.0, 80.0], 160),  # if one of the first hangs, the last is needed
+        ([1.0, 1.0, 80.0], 160),  # if one of the near masters hangs, the far one is needed
         ([1.0, 1.0, 900.0], FAR * SHORTEST),
         ([1.0, 1.0, 1.0, 900.0, 900.0], FAR * SHORTEST),
         ([1.0, 900.0, 900.0], LONGEST),
@@ -77,9 +77,9 @@ def test_a_master_that_is_gone_does_not_count() -> None:
     assert trips.timeout == 640
     trips.forget(2)
     assert trips.timeout == 160
-    trips.learn(2, 400.0)  # a reply that was still on its way
+    trips.learn(2, 400.0)  # a reply that was still underway
     assert trips.timeout == 160
-    trips.begin(2, 1.0)  # it is another machine now
+    trips.begin(2, 1.0)  # a reconnect begins anew, as with another machine
     assert trips.timeout == 160
 
 
@@ -113,7 +113,9 @@ async def test_masters_that_are_far_away_grant_locks(latency: float, kind: dict[
         for name in ("a", "b"):
             began = now()
             async with redlock.lock(name, wait=0, **kind) as lease:
-                rounds = 1 if not kind or name == "b" else 2  # the first asks for the time
+                rounds = (
+                    1 if not kind or name == "b" else 2
+                )  # the first acquisition asks for the time
                 assert now() - began <= rounds * latency + 0.001
                 await lease.extend()
                 await asyncio.sleep(5)
@@ -201,7 +203,7 @@ async def test_a_blocked_event_loop_reads_replies_before_time_outs_and_learns_no
 
 
 async def test_dialling_masters_that_are_far_away_gets_more_time_with_each_try() -> None:
-    """A connection takes several round trips: here the dialling alone takes 1.5 s."""
+    """A connection needs several round trips: here each dial takes 1.5 s."""
 
     class SlowToDial(FakeMaster):
         async def dial(self) -> tuple[asyncio.Transport, object]:

@@ -1,4 +1,4 @@
-"""A master behind Sentinel votes while a majority of the Sentinels confirms it, end to end."""
+"""A master behind Sentinels votes while a majority of them confirms it, end to end."""
 
 import asyncio
 import itertools
@@ -18,30 +18,30 @@ from redlock_aio._transport.connection import Connection
 from redlock_aio.testing import FakeMaster, cancelled_at
 
 from .kit import hang, in_coroutine, kill, loop, now, slow
-from .sentinels import FakeSentinel, FakeService, Wire, replicate
+from .sentinels import CutLink, FakeSentinel, FakeService, replicate
 
 MAX_TTL = 2_000
 QUARANTINE = timing.forgetting(MAX_TTL, factor=timing.DRIFT_FACTOR) + CONFIRMED_FOR
-"""For how many seconds a promoted server has no vote: it may also have been superseded."""
+"""Seconds for which a promoted server has no vote: it may also have been superseded."""
 SOON = 0.1
-"""Seconds in which everything is done that does not have to wait."""
+"""Seconds in which all operations end that do not have to wait."""
 
 pytestmark = [pytest.mark.promise("S1")]
 
 
 class Site:
-    """Three Sentinels, an old master, and a replica of it."""
+    """Three Sentinels, an old master and its replica."""
 
     def __init__(self) -> None:
         self.sentinels = [FakeSentinel(f"s{i}") for i in range(3)]
         self.old, self.new = FakeMaster("old"), FakeMaster("new")
 
     def service(self) -> FakeService:
-        """Return the master as a client that names all Sentinels gives it to its manager."""
+        """Return the master for a manager that names all Sentinels."""
         return FakeService(self.sentinels, {"old": self.old, "new": self.new})
 
     def promote(self, *, by: int = 3) -> None:
-        """Make the replica the master; so many Sentinels learn of it."""
+        """Make the replica the master; the last *by* Sentinels name it."""
         replicate(self.old, self.new)
         for sentinel in self.sentinels[3 - by :]:
             sentinel.switch("new", 1)
@@ -62,7 +62,7 @@ def manager(service: FakeService, **options: Any) -> Redlock:
 
 
 async def attempt(redlock: Redlock) -> Vote:
-    """Return the master's vote in one attempt; the lock is released again."""
+    """Return the master's vote in one attempt, and release the lock."""
     try:
         async with redlock.lock("probe", wait=0, ttl=1_000) as lease:
             return lease.votes[0]
@@ -71,7 +71,7 @@ async def attempt(redlock: Redlock) -> Vote:
 
 
 async def voting_at(redlock: Redlock) -> float:
-    """Return when the master grants a lock at last."""
+    """Return the time at which the master first grants a lock."""
     async with redlock.lock("late", ttl=1_000, retry=Retry(min_delay=5, max_delay=10)):
         return now()
 
@@ -164,7 +164,7 @@ async def test_a_sentinel_that_was_not_named_is_reported_once(
 
 @pytest.mark.promise("S10")
 async def test_no_text_holds_a_password(site: Site) -> None:
-    class Leaky(Wire):
+    class Leaky(CutLink):
         async def dial(self) -> tuple[asyncio.Transport, object]:
             raise ConnectionError("wrong password s3cret")
 
@@ -182,7 +182,7 @@ async def test_no_text_holds_a_password(site: Site) -> None:
 
 @pytest.mark.parametrize("how", ["stall", "suspend"])
 async def test_the_clock_is_read_when_a_command_is_sent(site: Site, how: str) -> None:
-    """A program that was away for longer than the bound sends no attempt before it asks."""
+    """A program that was suspended for longer than the bound asks before its next attempt."""
     async with manager(site.service()) as redlock:
         await attempt(redlock)
         hang(site.sentinels)
@@ -192,14 +192,14 @@ async def test_the_clock_is_read_when_a_command_is_sent(site: Site, how: str) ->
 
 
 async def test_an_answer_counts_from_when_it_was_asked_for(site: Site) -> None:
-    """It may be about any instant of the time that it took."""
+    """The answer may describe any instant between the request and the reply."""
     slow(site.sentinels, 0.7)
     async with manager(site.service(), master_timeout=500) as redlock:
         await voting_at(redlock)
         for _ in range(500):
             await asyncio.sleep(0.01)
             asked_at = sorted(sentinel.asked_at for sentinel in site.sentinels)[1]
-            # A question arrives half of the latency after it was sent.
+            # A request arrives half of the latency after it was sent.
             assert confirmed_until(redlock) <= asked_at - 0.35 + CONFIRMED_FOR + 1e-9
 
 
@@ -245,7 +245,7 @@ async def test_a_master_that_is_not_confirmed_gets_releases(site: Site) -> None:
 
 @pytest.mark.parametrize("pushed", [True, False])
 async def test_a_failover_ends_the_connection(site: Site, *, pushed: bool) -> None:
-    """At once if a Sentinel pushes it, at the next question otherwise."""
+    """It ends at once if a Sentinel pushes the failover, else at the next request."""
     async with manager(site.service()) as redlock:
         await asyncio.sleep(1.1)
         site.promote(by=2 if pushed else 0)
@@ -261,7 +261,7 @@ async def test_a_failover_ends_the_connection(site: Site, *, pushed: bool) -> No
 
 
 async def test_a_failover_while_the_old_master_is_dialled_is_seen(site: Site) -> None:
-    """The connection leads to the wrong server, and must not stay open without a vote."""
+    """The connection is to the wrong server, and must not stay open without a vote."""
     site.old.latency = 0.2
     redlock = manager(site.service(), master_timeout=500)
     opening = asyncio.create_task(redlock.__aenter__())
@@ -287,7 +287,7 @@ async def test_one_sentinel_that_names_another_server_ends_no_connection(site: S
 async def test_a_promoted_server_waits_for_the_bound_besides_the_quarantine(
     site: Site, *, again: bool, newcomer: bool
 ) -> None:
-    """The former master has its old marker, but not the locks that the other server granted."""
+    """The former master has its old marker, but no locks that the other server granted."""
     async with manager(site.service()) as redlock:
         site.promote()
         if again:
@@ -309,7 +309,7 @@ async def test_a_promoted_server_waits_for_the_bound_besides_the_quarantine(
 
 
 async def test_a_master_that_was_failed_over_before_its_first_use_waits(site: Site) -> None:
-    """No program can tell when that failover was, and which locks were granted before."""
+    """No program knows the time of that failover, or the locks granted before it."""
     for sentinel in site.sentinels:
         sentinel.names = ("old", 6379, 4)
     async with manager(site.service()) as redlock:
@@ -329,7 +329,7 @@ async def test_a_master_that_some_programs_name_by_its_address_has_no_vote(site:
 
 
 async def test_two_sides_of_a_partition_never_hold_one_lock(site: Site) -> None:
-    """A is cut off with the old master and one Sentinel, B is with the others."""
+    """A is on the side of the old master and one Sentinel, B on that of the others."""
     mine, yours = site.service(), site.service()
     held: list[tuple[float, float, Redlock]] = []
     async with manager(mine) as a, manager(yours) as b:
@@ -350,7 +350,7 @@ async def test_two_sides_of_a_partition_never_hold_one_lock(site: Site) -> None:
 
 
 async def compete(redlock: Redlock, held: list[tuple[float, float, Redlock]]) -> None:
-    """Acquire the lock again and again, and record for how long each lease is valid."""
+    """Acquire the lock again and again, and record the validity of each lease."""
     while True:
         lock = redlock.lock("r", ttl=MAX_TTL, wait=None, auto_extend=False, on_lost="flag")
         async with lock as lease:
@@ -387,7 +387,7 @@ async def test_masters_without_sentinels_have_plain_connections(masters: list[Fa
 async def test_sentinels_of_a_master_are_checked(
     sentinels: list[str], options: dict[str, Any], complaint: str
 ) -> None:
-    """Masters of one name behind different Sentinels are different masters."""
+    """Two masters with one name behind different Sentinels are different masters."""
     sites = [Sentinel([(host, 26379) for host in hosts]) for hosts in sentinels]
     masters = [site.master_for("mine") for site in sites]
     if not complaint:
@@ -413,9 +413,9 @@ async def test_closing_ends_all_tasks_wherever_the_first_use_was_cancelled(site:
 async def test_closing_ends_all_tasks_if_a_cancellation_is_lost_in_a_dial(
     site: Site, *, connects: bool
 ) -> None:
-    """Some versions of Python, event loops and clients lose one now and then."""
+    """Some versions of Python, event loops and clients sometimes lose a cancellation."""
 
-    class Deaf(Wire):
+    class IgnoresCancellation(CutLink):
         async def dial(self) -> tuple[asyncio.Transport, object]:
             try:
                 await asyncio.sleep(1)
@@ -425,7 +425,7 @@ async def test_closing_ends_all_tasks_if_a_cancellation_is_lost_in_a_dial(
             return await super().dial()
 
     service = site.service()
-    service.sentinels[2] = Deaf(site.sentinels[2])
+    service.sentinels[2] = IgnoresCancellation(site.sentinels[2])
     redlock = manager(service)
     await attempt(redlock)
     async with asyncio.timeout(10):
@@ -436,12 +436,12 @@ async def test_closing_ends_all_tasks_if_a_cancellation_is_lost_in_a_dial(
 async def test_the_longer_quarantine_of_one_master_lengthens_no_others(
     site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Some programs find the master by Sentinels, some by its address; both share two others."""
+    """One program finds the master by Sentinels, one by its address; both share two others."""
     others = [FakeMaster("a"), FakeMaster("b")]
     found = Redlock([site.service(), *others], max_ttl=MAX_TTL)
     named = Redlock([site.old, *others], max_ttl=MAX_TTL)
     async with found, named:
-        for _ in range(4):  # each time both programs read all markers
+        for _ in range(4):  # each time, both programs read all markers
             for master in (site.old, *others):
                 master.set(MARKER.decode(), master.marker or "")
             await asyncio.sleep(MAX_TTL / 1000)

@@ -22,9 +22,9 @@ from .kit import (
     KINDS,
     LATENCY,
     Kind,
+    acquired_at,
     delete,
     fence,
-    got,
     locks,
     now,
     ran,
@@ -42,7 +42,7 @@ async def test_all_masters_get_all_keys_in_one_round(
     redlock: Redlock, masters: list[FakeMaster], kind: Kind
 ) -> None:
     async with redlock.lock("x", **kind):
-        pass  # the time is known now, if it must be
+        pass  # the masters' time is known now, if the kind needs it
     began = now()
     async with redlock.lock("c", "a", "b", ttl=10_000, **kind) as lease:
         assert now() - began == pytest.approx(LATENCY)
@@ -58,7 +58,7 @@ async def test_all_masters_get_all_keys_in_one_round(
 @KIND
 @pytest.mark.promise("S1")
 async def test_on_each_master_all_or_none(kind: Kind) -> None:
-    """Whatever others hold where, also if no single master has all of them free."""
+    """Other clients may hold any of the keys on any masters."""
     for held in itertools.combinations_with_replacement(["", "a", "b", "ab"], 3):
         masters = [FakeMaster(f"m{i}") for i in range(3)]
         for master, names in zip(masters, held, strict=True):
@@ -93,7 +93,7 @@ async def test_one_resource_that_is_held_refuses_all(
         assert 9_900 < error.retry_after <= 10_000
         assert str(error).startswith("'a', 'b' not acquired in 1 ")
         async with redlock.lock("a", wait=0):
-            pass  # nothing has stayed
+            pass  # no key is left
 
 
 @KIND
@@ -145,12 +145,12 @@ async def test_one_to_a_hundred_different_names_are_locked_together(
 async def test_overlapping_sets_exclude_each_other(
     redlock: Redlock, other: Redlock, first: dict[str, Any], second: dict[str, Any], *, same: bool
 ) -> None:
-    """In one process and in two, in each kind; also a set and a single one of its resources."""
+    """Tried in one process and in two, with each kind; also a set against one resource of it."""
     taken = [("a", "b"), ("b", "c"), ("b",), ("c", "b", "a")]
     second_manager = redlock if same else other
 
     async def wanted(*names: str) -> bool:
-        # In another task: one that holds a part would get the error that it waits for itself.
+        # In another task: a task that holds a part would get an error for waiting for itself.
         lease = await second_manager.lock(*names, **second).try_acquire()
         if lease is not None:
             await lease.release()
@@ -282,7 +282,7 @@ async def test_one_key_that_a_majority_loses_is_the_loss_of_all(
     gone = 0.0
     with pytest.raises(LockLostError, match=r"'a', 'b', 'c' lost: .* no longer has its key"):
         async with redlock.lock("a", "b", "c", ttl=60_000, **kind):
-            await asyncio.sleep(45)  # extended twice meanwhile
+            await asyncio.sleep(45)  # the lease is extended twice meanwhile
             for master in masters[1:4]:
                 master.delete(name)
                 if how == "overwrite":
@@ -314,7 +314,7 @@ async def test_keys_that_a_minority_has_lost_are_restored(
 async def test_a_master_grants_an_extension_only_if_it_has_all_keys(
     redlock: Redlock, masters: list[FakeMaster], kind: Kind
 ) -> None:
-    """Different keys on different masters, that together are a majority."""
+    """Different keys are gone on different masters, which together are a majority."""
     with pytest.raises(LockLostError):
         async with redlock.lock("a", "b", ttl=900, **kind):
             await asyncio.sleep(0.01)
@@ -335,5 +335,5 @@ async def test_all_stay_locked_for_hold_at_least(
     async with redlock.lock("a", "b", hold_at_least=500):
         pass
     assert set(locks(masters)) == {"a", "b"}
-    assert await got(redlock, "b", "c") - began == pytest.approx(0.5, abs=0.01)
+    assert await acquired_at(redlock, "b", "c") - began == pytest.approx(0.5, abs=0.01)
     await asyncio.sleep(0.1)

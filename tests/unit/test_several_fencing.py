@@ -91,10 +91,10 @@ async def test_a_key_that_is_lost_between_two_rounds_is_no_grant(
     for number, master in enumerate(masters):
         count_up(master, by=5_000_000 * number, name="a")
 
-        def meddle(master: FakeMaster = master) -> None:
+        def intercept(master: FakeMaster = master) -> None:
             master.set("b", "theirs", ttl=50)
 
-        before(master, script, meddle)  # type: ignore[arg-type]
+        before(master, script, intercept)  # type: ignore[arg-type]
     assert await redlock.lock("a", "b", fencing=True).try_acquire() is None
     await asyncio.sleep(0.06)
     assert not locks(masters)
@@ -105,12 +105,12 @@ async def test_a_key_that_is_lost_between_two_rounds_is_no_grant(
 async def test_a_counter_beyond_the_token_is_a_loss(
     redlock: Redlock, masters: list[FakeMaster], name: str, *, fair: bool
 ) -> None:
-    """Though all keys have our value: another client may have held them in between."""
+    """It is one although all keys have the holder's value: another client had them in between."""
     with pytest.raises(LockLostError) as caught:
         async with redlock.lock("a", "b", fair=fair, fencing=True, ttl=900):
             await asyncio.sleep(0.01)
             count_up(masters[0], name=name)
-            await asyncio.sleep(1)  # on a minority it is none
+            await asyncio.sleep(1)  # on a minority it is no loss
             for master in masters[:3]:
                 count_up(master, name=name)
             await asyncio.sleep(1)
@@ -123,7 +123,7 @@ async def test_a_counter_beyond_the_token_is_a_loss(
 async def test_masters_whose_counters_others_have_raised_count_after_the_next_extension(
     redlock: Redlock, masters: list[FakeMaster], gone: str, *, fair: bool
 ) -> None:
-    """Two others may fail then."""
+    """After that two other masters may fail."""
     async with redlock.lock("a", "b", fair=fair, fencing=True, auto_extend=False) as lease:
         await asyncio.sleep(0.01)
         count_up(masters[0], name="a")

@@ -17,7 +17,7 @@ from redlock_aio._protocol import commands
 from redlock_aio._rules.fair_ticket import LIVES
 from redlock_aio.testing import FakeMaster
 
-from .kit import KIND, KINDS, LATENCY, Kind, delete, got, now, occupy, slow
+from .kit import KIND, KINDS, LATENCY, Kind, acquired_at, delete, now, occupy, slow
 
 pytestmark = pytest.mark.usefixtures("nothing_stays")
 
@@ -39,12 +39,12 @@ async def test_a_release_notifies_waiters_at_once(
     same: bool,
 ) -> None:
     lease = await (redlock if same else other).lock(*held, **kind).acquire()
-    waiter = asyncio.create_task(got(redlock, *wanted, **kind))
+    waiter = asyncio.create_task(acquired_at(redlock, *wanted, **kind))
     await asyncio.sleep(1.5)
     released = now()
     await lease.release()
-    # Half a latency for the release, as much for the news, one for the attempt; and a little
-    # more of one process that must let others go first.
+    # Half a latency for the release, half for the push, one for the attempt; and a pause if
+    # the process has to let other processes go first.
     assert 0.9 * LATENCY < await waiter - released < 4 * LATENCY
 
 
@@ -58,11 +58,11 @@ async def test_a_waiter_is_notified_when_the_last_key_expires_or_is_deleted(
             master.set(names[0], "theirs", ttl=300)
             master.set(names[1], "also theirs", ttl=900)
         expires = now() + 0.9
-        waited = await got(redlock, *names, **kind) - expires
+        waited = await acquired_at(redlock, *names, **kind) - expires
         assert waited == pytest.approx(2 * LATENCY, abs=2 * LATENCY)
     occupy(masters, "a")
     occupy(masters, "b")
-    waiter = asyncio.create_task(got(redlock, "a", "b", **kind))
+    waiter = asyncio.create_task(acquired_at(redlock, "a", "b", **kind))
     deleted = 0.0
     for name in "ba":
         await asyncio.sleep(0.9)
@@ -78,7 +78,7 @@ async def test_a_waiter_is_notified_when_the_last_key_expires_or_is_deleted(
 async def test_a_failed_attempt_of_this_process_notifies_waiters_that_it_refused(
     redlock: Redlock, masters: list[FakeMaster], kind: Kind, how: str
 ) -> None:
-    """Masters push no change to the connection that made it."""
+    """Masters push a change to all connections except the one that made it."""
     async with redlock.lock("x", **kind):
         pass
     masters[2].set("b", "theirs", ttl=4)
@@ -89,7 +89,7 @@ async def test_a_failed_attempt_of_this_process_notifies_waiters_that_it_refused
     options = kind | ({"fair": True} if how == "cancelled in a queue" else {"wait": 0})
     first = asyncio.create_task(redlock.lock("b", **options).acquire())
     await asyncio.sleep(0)
-    waiter = asyncio.create_task(got(redlock, "a", "b", **kind))
+    waiter = asyncio.create_task(acquired_at(redlock, "a", "b", **kind))
     await asyncio.sleep(0.1 if how == "lost" else 0.005)
     first.cancel()
     await asyncio.wait([first])
@@ -121,8 +121,8 @@ async def test_a_task_that_holds_a_part_gets_an_error(redlock: Redlock) -> None:
 @KIND
 async def test_only_local_queues_that_are_idle_are_forgotten(redlock: Redlock, kind: Kind) -> None:
     async with redlock.lock("a", "b", **kind):
-        waiter = asyncio.create_task(got(redlock, "b", "c", **kind))
-        guest = asyncio.create_task(got(redlock, "b", **kind))
+        waiter = asyncio.create_task(acquired_at(redlock, "b", "c", **kind))
+        guest = asyncio.create_task(acquired_at(redlock, "b", **kind))
         for number in range(IDLE_QUEUES + 50):
             async with redlock.lock(f"r{number}", f"s{number}"):
                 pass
@@ -138,7 +138,7 @@ async def test_closing_ends_the_lease_and_all_waits(masters: list[FakeMaster], k
     async with Redlock(masters, restart_guard="off") as redlock:
         lease = await redlock.lock("a", "b", **kind).acquire()
         sets = [("a", "b"), ("b", "c"), ("b",)]
-        waiters = [asyncio.create_task(got(redlock, *names, **kind)) for names in sets]
+        waiters = [asyncio.create_task(acquired_at(redlock, *names, **kind)) for names in sets]
         await asyncio.sleep(0.1)
     async with asyncio.timeout(0.1):
         results = await asyncio.gather(*waiters, return_exceptions=True)
@@ -155,15 +155,15 @@ async def test_closing_ends_the_lease_and_all_waits(masters: list[FakeMaster], k
 async def test_later_waiters_do_not_overtake_on_any_resource(
     redlock: Redlock, other: Redlock, *, same: bool
 ) -> None:
-    """While a waiter for a and b waits for b, nobody overtakes it on a, though a is free."""
+    """A waiter for a and b that waits for b is not overtaken on a, although a is free."""
     later = redlock if same else other
     lease = await redlock.lock("b", fair=True).acquire()
-    both = asyncio.create_task(got(redlock, "a", "b", fair=True))
+    both = asyncio.create_task(acquired_at(redlock, "a", "b", fair=True))
     await asyncio.sleep(0.1)
-    single = asyncio.create_task(got(later, "a", fair=True))
-    behind = asyncio.create_task(got(later, "c", "a", fair=True))
+    single = asyncio.create_task(acquired_at(later, "a", fair=True))
+    behind = asyncio.create_task(acquired_at(later, "c", "a", fair=True))
     await asyncio.sleep(0.1)
-    last = asyncio.create_task(got(other, "c", fair=True))
+    last = asyncio.create_task(acquired_at(other, "c", fair=True))
     await asyncio.sleep(1)
     assert not any(task.done() for task in (both, single, behind, last))
     released = now()
@@ -176,7 +176,7 @@ async def test_later_waiters_do_not_overtake_on_any_resource(
 @pytest.mark.promise("S8")
 @pytest.mark.seeds(2, full=5)
 async def test_each_queue_is_in_order(redlock: Redlock, other: Redlock, seed: int) -> None:
-    """Random sets of several programs are served in order on each resource."""
+    """Waiters of several programs for random sets are served in order on each resource."""
     chance = random.Random(seed)
     served: dict[str, list[int]] = {name: [] for name in "abcd"}
     holders: list[str] = []
@@ -201,7 +201,7 @@ async def test_each_queue_is_in_order(redlock: Redlock, other: Redlock, seed: in
 
 @pytest.mark.promise("S8")
 async def test_waiters_for_overlapping_sets_do_not_deadlock(masters: list[FakeMaster]) -> None:
-    """Each comes first to some masters, so that none can have all it wants at first."""
+    """Each waiter comes first on some masters, so at first none can have all its locks."""
     async with AsyncExitStack() as stack:
         managers = [
             await stack.enter_async_context(Redlock(masters, restart_guard="off")) for _ in range(3)
@@ -211,7 +211,7 @@ async def test_waiters_for_overlapping_sets_do_not_deadlock(masters: list[FakeMa
         for _ in range(20):
             sets = zip(managers, ("ab", "bc", "ca"), strict=True)
             began = now()
-            await asyncio.gather(*(got(m, *names, fair=True) for m, names in sets))
+            await asyncio.gather(*(acquired_at(m, *names, fair=True) for m, names in sets))
             assert now() - began < 0.2
 
 
@@ -219,35 +219,35 @@ async def test_waiters_for_overlapping_sets_do_not_deadlock(masters: list[FakeMa
 async def test_a_waiter_that_dies_blocks_others_only_while_it_is_registered(
     redlock: Redlock, masters: list[FakeMaster]
 ) -> None:
-    await got(redlock, "a", fair=True)  # the scripts are there
+    await acquired_at(redlock, "a", fair=True)  # the masters have the scripts now
     keys = (b"a", b"b", *commands.queue_keys(b"a", b"b"))
     for master in masters:
         master.set("b", "theirs", ttl=60_000)
         reader = hiredis.Reader()
-        said = commands.enqueue(
+        payload = commands.enqueue(
             keys,
             b"?",
             10_000,
             commands.QueueEntry(member=b"its/1", priority=1, lives=LIVES, most=9, not_after=2**53),
         )
-        reader.feed(said)
+        reader.feed(payload)
         answer = master.execute(reader.gets())
         assert isinstance(answer, list)
-        assert answer[0] == 1  # it is next
+        assert answer[0] == 1  # the waiter that dies is next
     died = now()
-    assert LIVES / 1000 <= await got(redlock, "a", fair=True) - died < LIVES / 1000 + 1.1
+    assert LIVES / 1000 <= await acquired_at(redlock, "a", fair=True) - died < LIVES / 1000 + 1.1
 
 
 async def test_a_full_queue_of_one_refuses_all(masters: list[FakeMaster]) -> None:
     async with Redlock(masters, max_waiters=2) as redlock, redlock.lock("b", fair=True):
-        first = asyncio.create_task(got(redlock, "b", fair=True))
+        first = asyncio.create_task(acquired_at(redlock, "b", fair=True))
         await asyncio.sleep(0.1)
         with pytest.raises(LockNotAcquiredError, match="its queue is full"):
-            await asyncio.create_task(got(redlock, "a", "b", "c", fair=True))
+            await asyncio.create_task(acquired_at(redlock, "a", "b", "c", fair=True))
         await asyncio.sleep(0.1)
         for name in b"a", b"c":
             for key in commands.queue_keys(name):
                 assert all(key not in master._keys for master in masters)
-        await got(redlock, "a", "c", fair=True)
+        await acquired_at(redlock, "a", "c", fair=True)
         first.cancel()
         await asyncio.wait([first])

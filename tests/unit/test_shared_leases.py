@@ -1,4 +1,4 @@
-"""A lease that several share: its ttl, its deadline, its release and its loss."""
+"""A lease with several sharers: its ttl, its deadline, its release and its loss."""
 
 import asyncio
 import contextlib
@@ -30,12 +30,12 @@ LOST = "'r' lost: a majority of the masters no longer has its key"
 
 
 def extensions(masters: Masters) -> list[int]:
-    """Return how many extensions each master was asked for."""
+    """Return the number of extensions that each master was asked for."""
     return [ran(master, EXTEND) for master in masters]
 
 
 async def lose(masters: Masters) -> None:
-    """Delete the key when it is tracked, and wait for the cancellation."""
+    """Delete the key once it is tracked, and wait for the cancellation."""
     await asyncio.sleep(0.2)
     delete(masters)
     await asyncio.sleep(9)
@@ -55,7 +55,7 @@ async def test_a_longer_ttl_is_requested_at_once(redlock: Redlock, masters: Mast
             await asyncio.sleep(5)
             assert extensions(masters) == [1] * 5
         await asyncio.sleep(40)
-        assert outer.ttl == 20_000  # the watchdog goes on with it
+        assert outer.ttl == 20_000  # the watchdog continues with the longer ttl
         assert all(number <= 9 for number in extensions(masters))
 
 
@@ -93,7 +93,7 @@ async def test_a_longer_ttl_is_requested_until_it_is_granted(
             assert lease.ttl == 9_000
             await lease.extend()
             assert lease.ttl == 9_000
-        await lease.extend(500)  # it is the last word
+        await lease.extend(500)  # the longer ttl is sent last
         await asyncio.sleep(2)
         assert lease.ttl == 500
 
@@ -136,7 +136,7 @@ async def test_the_longest_ttl_stays_when_a_shorter_one_ends_later(redlock: Redl
 
 @pytest.mark.parametrize("ttl", [100, 300, 1000])
 async def test_one_sharer_that_extends_is_enough(redlock: Redlock, ttl: int) -> None:
-    """Also if no extension is needed at that moment."""
+    """This holds also if no extension is needed at that moment."""
     async with redlock.lock("r", ttl=1000, auto_extend=False) as outer:
         await asyncio.sleep(0.5)
         async with redlock.lock("r", ttl=ttl, reentrant=True):
@@ -188,7 +188,7 @@ async def test_a_lease_is_shared_while_it_is_extended(redlock: Redlock, masters:
 
 @pytest.mark.promise("S4")
 async def test_an_expired_lease_is_not_shared(redlock: Redlock, masters: Masters) -> None:
-    """Though nobody has noticed its end, because the loop was stalled."""
+    """Its end has not been noticed yet, because the loop was stalled."""
     lock = redlock.lock("r", ttl=300, reentrant=True)
     lease = await lock.acquire()
     loop().stall(1)
@@ -251,7 +251,7 @@ async def test_a_share_released_in_its_body_is_not_guarded(
         await outer.release()
         delete(masters)
         await inner.lost.wait()
-        await asyncio.sleep(1)  # the loss does not concern this body
+        await asyncio.sleep(1)  # the loss does not cancel this body
     with pytest.raises(LockNotHeldError):
         await inner.release()
 
@@ -289,7 +289,7 @@ async def test_a_lease_is_not_shared_while_it_is_released(
 
 @pytest.mark.promise("S2")
 async def test_a_share_that_is_released_too_late_is_lost(redlock: Redlock) -> None:
-    """Before anybody else has noticed."""
+    """The late release itself notices the loss."""
     lock = redlock.lock("r", ttl=300, reentrant=True)
     first, second = await lock.acquire(), await lock.acquire()
     loop().stall(1)
@@ -314,10 +314,10 @@ async def test_dropped_shares_warn_and_the_rest_is_extended(
     with pytest.warns(ResourceWarning, match="it is not extended any more"):
         del second
         gc.collect()
-    async with lock as again:  # it can still be shared
+    async with lock as again:  # the lease can still be shared
         assert again.hold_count == 1
         await asyncio.sleep(3)
-        assert again.valid  # it is extended again
+        assert again.valid  # the lease is extended again
     assert keys(masters) == [{}] * 5
     assert redlock.statistics().leases == 0
 

@@ -1,5 +1,5 @@
 """
-The whole library in virtual time: random programs, random faults, and the promises all along.
+The whole library in virtual time: random programs and faults; promises are checked all the time.
 
 A failure names the seed that repeats its run. Run more seeds with, for instance,
 ``REDLOCK_AIO_SEEDS=0:3000 pytest tests/unit/test_simulation.py``.
@@ -37,13 +37,13 @@ TTLS = (50, 100, 300, 1000, 3000)
 LONGEST_TTL = max(TTLS) / 1000
 KEPT = (30, 300, 2000)
 PROMPT = 1.0
-"""Seconds in which a cancelled worker ends, and in which masters without faults are clean."""
+"""Seconds in which a cancelled worker ends, and in which healthy masters have no key left."""
 
 pytestmark = [pytest.mark.promise("S1"), pytest.mark.promise("S2"), pytest.mark.promise("S3")]
 
 
 class BodyError(Exception):
-    """The own error of a body."""
+    """An error that a body raises."""
 
 
 @dataclass(eq=False)
@@ -59,16 +59,16 @@ class Held:
 
 
 class Simulation:
-    """One run: workers that acquire locks in every way, among faults of every kind."""
+    """One run: workers that acquire locks in every way, with faults of every kind."""
 
     def __init__(self, loop: VirtualTimeLoop, seed: int) -> None:
         self.loop = loop
         self.clock = loop.boottime
         self.chance = random.Random(seed)
         self.pick = self.chance.choice
-        random.seed(seed)  # the library draws its delays there
+        random.seed(seed)  # the library draws its delays from this generator
         self.broken: list[str] = []
-        """The promises that were broken, and when."""
+        """The broken promises, each with its time."""
         self.sets: tuple[tuple[str, ...], ...] = (("a",), ("b",))
         if seed % 3 == 2:  # in a third of all runs some locks have several keys
             self.sets = (("a",), ("b",), ("a", "b"), ("c", "b"), ("b", "a", "c"))
@@ -114,7 +114,7 @@ class Simulation:
             await self.stack.enter_async_context(self.redlock)
             await self.stack.enter_async_context(self.other)
             self.workers = [asyncio.create_task(self.work()) for _ in range(WORKERS)]
-            await self.go_wrong()
+            await self.inject_faults()
             for worker in self.workers:
                 await self.cancel(worker)
             await self.recover()
@@ -122,7 +122,7 @@ class Simulation:
         tasks = asyncio.all_tasks()
         self.must(len(tasks) == 1, "tasks are left", tasks)
 
-    async def go_wrong(self) -> None:
+    async def inject_faults(self) -> None:
         for _ in range(self.chance.randrange(35)):
             await asyncio.sleep(self.chance.random() * self.pick((0.01, 0.1, 0.7)))
             done = self.pick(self.faults)()
@@ -167,7 +167,7 @@ class Simulation:
         self.late_until = max(self.late_until, self.loop.time())
 
     def suspend(self) -> None:
-        """Suspend the machine of the programs; the masters' time goes on."""
+        """Suspend the machine of the programs; the masters' time continues."""
         seconds = self.chance.random() * self.pick((0.1, 3))
         self.loop.suspend(seconds)
         for master in self.masters:
@@ -177,7 +177,7 @@ class Simulation:
         self.late_until = max(self.late_until, self.loop.time() + LONGEST_SLEEP)
 
     def kill(self) -> None:
-        # It may restart at once: the restart guard keeps it from voting.
+        # The master may restart at once: the restart guard keeps it from voting.
         master = self.pick(self.faulty)
         if master not in self.away:
             master.kill()
@@ -248,7 +248,7 @@ class Simulation:
         if lease is None:
             return
         try:
-            await self.hold(lease, options | {"on_lost": "flag"})  # nothing guards it here
+            await self.hold(lease, options | {"on_lost": "flag"})  # the lease is not guarded here
         finally:
             with suppress(LockNotHeldError):
                 await lease.release()
@@ -275,7 +275,7 @@ class Simulation:
                 self.holders[name].remove(held)
 
     def check_shared(self, held: Held, sharers: list[Held], options: dict[str, Any]) -> None:
-        """A share belongs to the same task or the same owner."""
+        """Check that all sharers are one task or one owner."""
         self.must(options.get("reentrant", False), "shared and not reentrant", held)
         self.must(held.lease.hold_count == len(sharers) + 1, "not counted", held, sharers)
         ours = [
@@ -286,7 +286,7 @@ class Simulation:
         self.must(bool(ours), "shared with a stranger", held, sharers)
 
     def check_new(self, lease: Lease, options: dict[str, Any]) -> None:
-        """A new lease is no former one, and no lock is kept by *hold_at_least*."""
+        """Check that a lease is new, and that its lock was not kept by *hold_at_least*."""
         if options["fencing"]:
             self.check_token(lease, options["above"])
         past = set().union(*(self.past[name] for name in lease.resources))
@@ -316,7 +316,7 @@ class Simulation:
                     await self.pick(self.uses)(options)
 
     async def step(self, held: Held) -> None:
-        """Sleep; after the end of the lease the body must not run on unless it has the loss."""
+        """Sleep; check that the body does not run on after its lease without the loss."""
         lease, believed = held.lease, held.lease.valid
         await asyncio.sleep(self.chance.random() * 0.2)
         self.check()
@@ -336,7 +336,7 @@ class Simulation:
             held.over = not held.lease.valid
 
     def check_token(self, lease: Lease, above: int) -> None:
-        """The token is unique, and higher than all tokens before the request for it."""
+        """Check that the token is unique, and higher than all tokens before its request."""
         token = lease.fencing_token
         self.must(token > above, "a lower token than before", lease, token, above)
         for name in lease.resources:
@@ -344,9 +344,9 @@ class Simulation:
             self.tokens[name].append(token)
 
     def check_valid(self, resource: str, held: Held) -> None:
-        """A valid lease has a majority of the masters; a lease that was over stays over."""
+        """Check that a valid lease has a majority, and that no lease becomes valid again."""
         lease, masters = held.lease, self.masters
-        # A master that restarted must not vote before the lease is over.
+        # A restarted master must not vote before the lease is over.
         out = {m for m in masters if m in self.away or m.uptime < LONGEST_TTL}
         keep = [m for m in masters if m in out or m.keys.get(resource) == lease.token]
         self.must(2 * len(keep) > len(masters), "not with a majority", lease, keep, masters)
@@ -379,7 +379,7 @@ class Simulation:
         wanted += [f"<Master {fake}, up, 0 debts>" for fake in self.masters]
         self.must(states == wanted, "something is left", states)
         pending = [master.pending for master in redlock._opener.session().links]
-        # The set of masters, or INFO, CACHING and GETRANGE: the guard looks at each now and then.
+        # Requests of the guard may be underway: the set of masters, or INFO, CACHING and GETRANGE.
         self.must({0, 1, 3} >= {*pending}, "commands are pending", pending)
 
 
@@ -403,7 +403,7 @@ def groups() -> list[range]:
 @pytest.mark.parametrize("seeds", groups(), ids=lambda seeds: f"{seeds.start}:{seeds.stop}")
 def test_the_promises_hold_among_all_faults(seeds: range, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("CRITICAL", logger="redlock_aio")
-    gc.freeze()  # older objects need not be searched after each run
+    gc.freeze()  # the collection after each run skips older objects
     seed = seeds.start
     try:
         for seed in seeds:

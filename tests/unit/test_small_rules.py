@@ -1,4 +1,4 @@
-"""Rules of one line each that nothing else shows: names of keys, budgets, states of keys."""
+"""Rules of one line each that no other test checks: names, budgets and states of keys."""
 
 import asyncio
 
@@ -28,7 +28,7 @@ def test_the_hash_tag_of_a_key_is_that_of_a_redis_cluster(key: bytes, tag: bytes
     assert hash_tag(key) == tag
 
 
-def test_a_lock_that_expires_in_this_millisecond_is_not_one_without_an_end() -> None:
+def test_a_lock_that_expires_in_this_millisecond_has_a_ttl() -> None:
     """PTTL replies 0 in the last millisecond, and -1 for a key without a ttl."""
     lefts = []
     for reply in (1, 0, -1):
@@ -38,7 +38,7 @@ def test_a_lock_that_expires_in_this_millisecond_is_not_one_without_an_end() -> 
     assert lefts == [1, 0, lock_state.ENDLESS]
 
 
-def test_the_last_attempt_is_due_when_what_it_may_take_is_left() -> None:
+def test_the_last_attempt_is_due_when_only_its_time_is_left() -> None:
     budget = WaitBudget(lambda: 101.0, 5000, began=100.0)
     assert budget.left() == pytest.approx(4000)
     assert budget.until_last_attempt(500) == pytest.approx(3500)

@@ -1,4 +1,4 @@
-"""Durations, drift and deadlines; and the delays between attempts."""
+"""Durations, drift, deadlines, and the delays between attempts."""
 
 from datetime import timedelta
 from typing import Any
@@ -41,7 +41,7 @@ def test_a_lease_ends_before_the_masters_release_it(
     until = timing.deadline(began, ttl, factor=factor)
     left = timing.remaining(until, began + elapsed)
 
-    # A float's last digit is worth far less than the 2 ms of the drift.
+    # The rounding of floats is far below the 2 ms of the drift.
     assert left <= max(0, ttl - elapsed * 1000 - ttl * factor - 2 + 0.001)
 
 

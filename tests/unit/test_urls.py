@@ -14,7 +14,7 @@ from redlock_aio._transport.address import Address
 
 pytestmark = pytest.mark.promise("S10")
 
-# Letters that are rare, and all that has a meaning in a URL.
+# Rare letters, and all characters with a meaning in a URL.
 PASSWORDS = st.text(":/?#[]@!$&'()*+,;=% \\|<>\"`~^{}-._\n\t789QXZJKVWäß", min_size=3, max_size=24)
 URLS = {
     "password": "redis://:{}@10.0.0.4",
@@ -36,13 +36,13 @@ SOURCES = [
 
 
 def shown(master: str) -> tuple[str, Address | None]:
-    """Return all texts that the user of a URL could see, and the address if there is one."""
+    """Return all texts that the user of a URL could see, and the address if it is accepted."""
     try:
         redlock = Redlock([master])
     except ValueError as error:
         seen = [str(error), repr(error), repr(error.args), repr(error.__dict__)]
         seen += map(str, (error.__cause__, error.__context__))
-        # Lines of the traceback are lines of our code, so only its last is looked at.
+        # The traceback's other lines are lines of the code, so only the last line is checked.
         return " ".join([*seen, traceback.format_exception_only(error)[-1]]), None
     (address,) = redlock._opener.settings.diallers
     assert isinstance(address, Address)
@@ -51,9 +51,9 @@ def shown(master: str) -> tuple[str, Address | None]:
 
 def pieces(password: str, url: str) -> set[str]:
     """
-    Return all pieces of three characters that are nowhere by chance.
+    Return all pieces of three characters of a password that no other text contains by chance.
 
-    Three signs without a letter or a digit between them may be the message's own punctuation.
+    Three characters without a letter or a digit may be punctuation of the message.
     """
     always = (shown(url.format(plain))[0] for plain in ("plain", "pl#ain"))
     elsewhere = "".join((url, *always, *SOURCES))
@@ -67,13 +67,13 @@ def pieces(password: str, url: str) -> set[str]:
 def test_no_piece_of_a_password_is_shown_wherever_it_is_in_the_url(url: str, password: str) -> None:
     text, address = shown(url.format(password))
     if address is not None and url == URLS["alone"]:
-        return  # "redis://:Q@XZJ" names the host XZJ, whatever was meant
+        return  # "redis://:Q@XZJ" names the host XZJ, also if it was meant as a password
     for piece in pieces(password, url):
         assert piece not in text
         assert piece.lower() not in text
     if address is None or url == URLS["user"]:
         return
-    # What is accepted is understood: the whole password, and nothing else, is the password.
+    # An accepted URL is parsed right: the whole password, and nothing else, is the password.
     kwargs = address._kwargs
     taken = {str(kwargs.get("password")), str(kwargs.get("ssl_password"))}
     if "option" not in url and "password=" not in url:

@@ -1,4 +1,4 @@
-"""How long an acquisition may take, what happens at its end, and what its error says."""
+"""The end of a wait: its time, its effects, and the error of the acquisition."""
 
 import asyncio
 import math
@@ -15,7 +15,7 @@ from .kit import KIND, NEVER, Kind, hang, kill, now, occupy, refused, resume, sl
 
 
 class BusyMaster(FakeMaster):
-    """A master that takes some time for each write that it gets, as a loaded server does."""
+    """A master that needs some time for each write, as a loaded server does."""
 
     takes = 0.0002
     _busy_until = 0.0
@@ -31,7 +31,7 @@ class BusyMaster(FakeMaster):
 async def refused_after(
     redlock: Redlock, wait: int | timedelta, **options: Any
 ) -> tuple[LockNotAcquiredError, int]:
-    """Return the error of an acquisition that fails, and after how many ms it came."""
+    """Return the error of an acquisition that fails, and the ms that it took."""
     began = now()
     error = await refused(redlock, wait=wait, **options)
     return error, round((now() - began) * 1000)
@@ -58,7 +58,7 @@ async def test_tasks_that_give_up_together_all_learn_who_holds_the_lock() -> Non
 
 @pytest.mark.parametrize("wait", [1, 3, 10, 50, 100, timedelta(seconds=1), 10_000])
 @pytest.mark.parametrize("own", [False, True])
-async def test_a_wait_ends_when_it_says(
+async def test_a_wait_ends_in_time(
     redlock: Redlock, other: Redlock, own: bool, wait: int | timedelta
 ) -> None:
     ms = wait if isinstance(wait, int) else 1000
@@ -67,13 +67,13 @@ async def test_a_wait_ends_when_it_says(
         for error, took in await asyncio.gather(*waits):
             assert fingerprint(error) == lease.fingerprint
             assert error.elapsed == took
-            # If a tenth of it is shorter than two rounds, it ends with the answers.
+            # If a tenth of the wait is shorter than two rounds, it ends with the replies.
             assert ms <= took <= ms + (2 if ms < 20 else 1)
 
 
 @pytest.mark.parametrize("fault", [hang, kill])
 @pytest.mark.parametrize("wait", [1, 100, 1_000])
-async def test_a_wait_ends_when_it_says_without_a_majority(
+async def test_a_wait_without_a_majority_ends_in_time(
     redlock: Redlock, masters: list[FakeMaster], wait: int, fault: Any
 ) -> None:
     fault(masters[:3])
@@ -125,7 +125,7 @@ async def test_a_release_just_before_the_end_of_a_wait_is_not_missed(
 async def test_a_turn_that_comes_during_the_last_attempt_is_used(
     redlock: Redlock, masters: list[FakeMaster]
 ) -> None:
-    """The attempt comes before the release on three masters, after it on two."""
+    """The attempt arrives before the release on three masters, after it on two."""
     slow(masters[:3], 0.01)
     lease = await redlock.lock("r").acquire()
     waiter = asyncio.create_task(redlock.lock("r", wait=1_000, retry=NEVER).acquire())
@@ -149,10 +149,10 @@ async def test_waiters_that_gave_up_leave_no_turn_behind(redlock: Redlock, other
 @KIND
 @pytest.mark.parametrize("wait", [1, 2, 5, 10, 30, 100])
 @pytest.mark.parametrize("latency", [0.001, 0.005, 0.02, 0.045])
-async def test_a_short_wait_is_enough_to_learn_the_state(
+async def test_a_short_wait_is_enough_to_know_the_state(
     latency: float, wait: int, kind: Kind
 ) -> None:
-    """A free lock is acquired, and a held one is not taken for an outage."""
+    """A free lock is acquired, and a held one is not reported as an outage."""
     masters = [FakeMaster(latency=latency) for _ in range(3)]
     async with Redlock(masters) as redlock, Redlock(masters) as other:
         if latency < 0.04:
@@ -171,7 +171,7 @@ async def test_an_attempt_that_is_cut_short_does_not_hide_the_holder() -> None:
         first = await other.lock("r").acquire()
         waiter = asyncio.create_task(refused_after(redlock, 100, retry=NEVER))
         await asyncio.sleep(0.07)
-        occupy(masters)  # the push comes at 0.08, and an answer would come at 0.1
+        occupy(masters)  # the push arrives at 0.08, and a reply would arrive at 0.1
         error, took = await waiter
         assert fingerprint(error)
         assert 100 <= took <= 102
@@ -180,7 +180,7 @@ async def test_an_attempt_that_is_cut_short_does_not_hide_the_holder() -> None:
 
 
 @pytest.mark.promise("S6")
-async def test_a_hung_minority_does_not_hold_up_a_refusal(
+async def test_a_hung_minority_does_not_delay_a_refusal(
     redlock: Redlock, other: Redlock, masters: list[FakeMaster]
 ) -> None:
     async with other.lock("r") as lease:
@@ -192,11 +192,11 @@ async def test_a_hung_minority_does_not_hold_up_a_refusal(
         await asyncio.sleep(1)
 
 
-# The budget alone, by a clock that the tests set.
+# The budget alone, with a clock that the tests set.
 
 
 class Clock:
-    """A clock that stands until it is set."""
+    """A clock that stands still until it is set."""
 
     now = 100.0
 
@@ -208,13 +208,20 @@ class Clock:
     ("wait", "passed", "left", "last_attempt", "limit", "is_over"),
     [
         (None, 1e9, math.inf, math.inf, None, False),
-        (1000, 0, 1000, 950, 1000, False),  # the last attempt is early enough for its answers
+        (1000, 0, 1000, 950, 1000, False),  # the last attempt is early enough for its replies
         (1000, 0.25, 750, 700, 750, False),
         (1000, 0.95, 50, None, 50, False),
-        (1000, 1, 0, None, 1, True),  # an attempt gets 1 ms at least
+        (1000, 1, 0, None, 1, True),  # an attempt gets at least 1 ms
         (1000, 2, -1000, None, 1, True),
-        (100, 0, 100, 90, 100, False),  # the last attempt is a tenth of the wait early, at most
-        (10, 0.009995, 0.005, None, 1, True),  # a rounding error is nothing left
+        (
+            100,
+            0,
+            100,
+            90,
+            100,
+            False,
+        ),  # the last attempt begins at most a tenth of the wait before its end
+        (10, 0.009995, 0.005, None, 1, True),  # a rounding error counts as nothing left
         (0, 0, 0, None, None, True),  # one attempt without a limit of its own
     ],
 )

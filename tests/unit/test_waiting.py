@@ -31,8 +31,8 @@ from redlock_aio.testing import FakeMaster
 from .kit import (
     LATENCY,
     NEVER,
+    acquired_at,
     delete,
-    got,
     hang,
     kill,
     now,
@@ -56,11 +56,11 @@ async def test_a_release_wakes_a_waiter_of_another_program(
     redlock: Redlock, other: Redlock
 ) -> None:
     lease = await other.lock("r").acquire()
-    waiter = asyncio.create_task(got(redlock))
+    waiter = asyncio.create_task(acquired_at(redlock))
     await asyncio.sleep(1)
     released = now()
     await lease.release()
-    # Half a latency for the release, as much for the push, one for the attempt.
+    # Half a latency for the release, half for the push, one for the attempt.
     assert await waiter - released == pytest.approx(2 * LATENCY)
 
 
@@ -70,13 +70,13 @@ async def test_a_waiter_is_woken_however_a_majority_loses_the_key(
     redlock: Redlock, masters: list[FakeMaster], how: str
 ) -> None:
     occupy(masters)
-    waiter = asyncio.create_task(got(redlock))
+    waiter = asyncio.create_task(acquired_at(redlock))
     await asyncio.sleep(1)
     delete(masters[:2])
     await asyncio.sleep(1)
-    assert not waiter.done()  # a minority is not enough
+    assert not waiter.done()  # the loss on a minority is not enough
     gone = now()
-    if how == "cut":  # the key is deleted while no connection is there for the push
+    if how == "cut":  # the key is deleted while there is no connection for the push
         masters[2].cut()
         masters[2].delete("r")
     elif how == "delete":
@@ -89,11 +89,11 @@ async def test_a_waiter_is_woken_however_a_majority_loses_the_key(
     assert gone < await waiter < gone + (0.1 if how in {"restart", "cut"} else 0.01)
 
 
-async def test_a_master_that_comes_back_wakes_who_had_no_majority(
+async def test_a_master_that_comes_back_wakes_waiters_without_a_majority(
     redlock: Redlock, masters: list[FakeMaster]
 ) -> None:
     kill(masters[:3])
-    waiter = asyncio.create_task(got(redlock))
+    waiter = asyncio.create_task(acquired_at(redlock))
     await asyncio.sleep(5)
     assert not waiter.done()
     masters[0].restart()
@@ -101,32 +101,32 @@ async def test_a_master_that_comes_back_wakes_who_had_no_majority(
     assert await waiter - back < 0.6  # the delay between two dials
 
 
-async def test_a_late_answer_still_tells_how_long_the_key_is_held(
+async def test_a_late_reply_still_gives_the_remaining_time_of_the_key(
     masters: list[FakeMaster],
 ) -> None:
     async with Redlock(masters, master_timeout=50) as redlock:
         hang(masters[:3])
         occupy(masters[:3], ttl=400)
-        waiter = asyncio.create_task(got(redlock))
+        waiter = asyncio.create_task(acquired_at(redlock))
         await asyncio.sleep(0.3)
         resume(masters)
         assert await waiter == pytest.approx(0.4, abs=0.05)
 
 
-async def test_a_waiter_without_pushes_tries_again(masters: list[FakeMaster]) -> None:
+async def test_a_waiter_without_pushes_retries(masters: list[FakeMaster]) -> None:
     occupy(masters)
     for master in masters:
         master.forbid = {"CLIENT"}
     async with Redlock(masters) as redlock:
         retry = Retry(min_delay=20, max_delay=20)
-        waiter = asyncio.create_task(got(redlock, retry=retry))
+        waiter = asyncio.create_task(acquired_at(redlock, retry=retry))
         await asyncio.sleep(1)
         delete(masters)
         deleted = now()
         assert 0 < await waiter - deleted < 0.03
 
 
-# What the error says
+# The error
 
 
 async def test_the_error_names_the_holder_and_when_to_retry(
@@ -161,7 +161,11 @@ async def test_the_error_names_the_holder_and_when_to_retry(
     ("ttls", "silent", "retry_after"),
     [
         ((None, 500, 10_000), [0], 500),
-        ((None, 0, 10_000), [0], 10_000),  # the silent one has most likely what the last has
+        (
+            (None, 0, 10_000),
+            [0],
+            10_000,
+        ),  # the silent master most likely has the key of the last one
         ((None, 500, 500), [0], 500),
         ((None, None, 500), [0, 1], None),
         ((None, None, 500, 700, 900), [0, 1], 500),
@@ -235,7 +239,7 @@ async def test_failed_attempts_are_freed_at_once(redlock: Redlock, other: Redloc
 async def test_the_jitter_does_not_use_up_the_wait(
     redlock: Redlock, other: Redlock, wait: int
 ) -> None:
-    """Else the last attempt has no time, and a held lock looks like masters that are away."""
+    """Otherwise the last attempt has no time, and a held lock looks like an outage."""
     async with other.lock("r"):
         for _ in range(5):
             queue(redlock).spread = LONGEST_SPREAD
@@ -245,7 +249,7 @@ async def test_the_jitter_does_not_use_up_the_wait(
             assert now() - began <= wait / 1000 + 0.002
 
 
-async def test_masters_that_are_away_are_no_split_vote(
+async def test_masters_that_are_down_are_no_split_vote(
     redlock: Redlock, masters: list[FakeMaster]
 ) -> None:
     hang(masters[:3])
@@ -274,14 +278,14 @@ async def test_one_waiter_of_a_process_asks_the_masters(
     redlock: Redlock, other: Redlock, masters: list[FakeMaster]
 ) -> None:
     lease = await other.lock("r").acquire()
-    waiters = [asyncio.create_task(got(redlock)) for _ in range(10)]
+    waiters = [asyncio.create_task(acquired_at(redlock)) for _ in range(10)]
     await asyncio.sleep(1)
     attempts = [command[0] for command in masters[0].commands].count(b"SET")
-    assert attempts == 2  # the holder's, and one
+    assert attempts == 2  # the holder's attempt, and one of the waiters
     await lease.release()
     times = await asyncio.gather(*waiters)
     assert list(times) == sorted(times)
-    # One after another, and one latency each: an attempt travels behind the release.
+    # One after another, one latency each: an attempt is sent right behind the release.
     assert times[-1] - times[0] == pytest.approx(9 * LATENCY, rel=0.2)
 
 
@@ -289,13 +293,13 @@ async def test_a_task_that_leaves_the_local_queue_leaves_no_gap(redlock: Redlock
     async with redlock.lock("r"):
         waits: list[int | None] = [None, 100, None, None]
         first, second, third, fourth = (
-            asyncio.create_task(got(redlock, wait=wait)) for wait in waits
+            asyncio.create_task(acquired_at(redlock, wait=wait)) for wait in waits
         )
         await asyncio.sleep(0.2)
         third.cancel()
         with pytest.raises(LockNotAcquiredError) as caught:
             await second
-        assert caught.value.attempts == 1  # out of turn, to name the holder
+        assert caught.value.attempts == 1  # made out of turn, to name the holder
         assert caught.value.holder is not None
         await asyncio.sleep(0)
         assert redlock.statistics().waiters == 2
@@ -309,8 +313,8 @@ async def test_a_turn_that_comes_to_a_cancelled_task_is_passed_on(
     redlock: Redlock, turns: int
 ) -> None:
     lease = await redlock.lock("r").acquire()
-    first = asyncio.create_task(got(redlock))
-    second = asyncio.create_task(got(redlock))
+    first = asyncio.create_task(acquired_at(redlock))
+    second = asyncio.create_task(acquired_at(redlock))
     await asyncio.sleep(0.1)
     released = asyncio.create_task(lease.release())
     for _ in range(turns):
@@ -325,13 +329,13 @@ async def test_a_single_attempt_is_made_out_of_turn(
     redlock: Redlock, masters: list[FakeMaster]
 ) -> None:
     occupy(masters)
-    waiter = asyncio.create_task(got(redlock))
+    waiter = asyncio.create_task(acquired_at(redlock))
     await asyncio.sleep(0.1)
     began = now()
     assert await redlock.lock("r").try_acquire() is None
     await refused(redlock)
     assert now() - began < 0.01
-    # It may even win, and the waiter that has the turn is notified of its end.
+    # It may even win; then the waiter that has the turn is notified of the lease's end.
     for master in masters:
         master._data.keys.clear()  # without a push
     lease = await redlock.lock("r").try_acquire()
@@ -348,9 +352,9 @@ async def test_a_limited_number_of_attempts_is_made_out_of_turn(redlock: Redlock
         began = now()
         assert (await refused(redlock, wait=None, retry=few)).attempts == 3
         assert now() - began == pytest.approx(0.06, abs=0.01)
-        waiter = asyncio.create_task(got(redlock, retry=few))
+        waiter = asyncio.create_task(acquired_at(redlock, retry=few))
         await asyncio.sleep(0.01)
-    assert await waiter - began < 0.1  # a release in the same process wakes it as well
+    assert await waiter - began < 0.1  # a release in the same process wakes the waiter as well
 
 
 @pytest.mark.parametrize("own", [False, True])
@@ -360,7 +364,9 @@ async def test_closing_ends_all_waits(masters: list[FakeMaster], own: bool) -> N
         lease = await redlock.lock("r", on_lost="flag").acquire()
     else:
         occupy(masters)
-    waiters = [asyncio.create_task(got(redlock, fair=number % 2 == 0)) for number in range(10)]
+    waiters = [
+        asyncio.create_task(acquired_at(redlock, fair=number % 2 == 0)) for number in range(10)
+    ]
     await asyncio.sleep(1)
     closed = now()
     await redlock.aclose()
@@ -381,7 +387,7 @@ async def test_idle_local_queues_are_dropped(redlock: Redlock) -> None:
         assert b"kept" in by_key
 
 
-async def test_a_task_that_asks_for_the_time_uses_the_queue_that_there_is_then(
+async def test_a_task_that_awaits_the_masters_time_uses_the_queue_that_exists_afterwards(
     redlock: Redlock,
 ) -> None:
     task = asyncio.create_task(redlock.lock("r", fair=True).acquire())
@@ -398,7 +404,7 @@ async def test_a_task_that_asks_for_the_time_uses_the_queue_that_there_is_then(
 
 @pytest.mark.parametrize("latency", [0.005, 0.04])
 async def test_a_process_that_passes_the_lock_on_lets_others_go_first(latency: float) -> None:
-    """Also after it was alone for long."""
+    """It does so also after it was alone for long."""
     masters = [FakeMaster(latency=latency) for _ in range(3)]
     async with Redlock(masters) as redlock, Redlock(masters) as other:
         ends = now() + 400 * latency + 8
@@ -413,7 +419,7 @@ async def test_a_process_that_passes_the_lock_on_lets_others_go_first(latency: f
         tasks = [asyncio.create_task(work(redlock, "greedy")) for _ in range(3)]
         await asyncio.sleep(200 * latency + 5)
         before, came = turns["greedy"], now()
-        assert await got(other) - came <= max(LONGEST_TENURE, ALONE * latency) + 5 * latency
+        assert await acquired_at(other) - came <= max(LONGEST_TENURE, ALONE * latency) + 5 * latency
         await asyncio.gather(work(other, "late"), *tasks)
         greedy = turns["greedy"] - before
         assert greedy > 0.1 * turns["late"]
@@ -457,7 +463,7 @@ async def test_a_minority_that_loses_the_key_is_no_loss(
             masters[0].set("r", "theirs")
             masters[0].delete("r")
         assert lease.valid
-        assert 2 <= ran(masters[4], LOOK) <= 60  # not one for each change
+        assert 2 <= ran(masters[4], LOOK) <= 60  # fewer than one for each change
 
 
 async def test_a_short_lease_sends_nothing_but_its_release(

@@ -1,4 +1,4 @@
-"""Automatic and explicit extension, in virtual time."""
+"""Automatic and explicit extensions, in virtual time."""
 
 import asyncio
 import random
@@ -159,7 +159,7 @@ async def test_entries_of_leases_that_have_ended_are_removed(redlock: Redlock) -
 # By the holder
 
 
-async def test_an_expired_key_is_not_set_again(redlock: Redlock, masters: Masters) -> None:
+async def test_an_expired_key_is_not_restored(redlock: Redlock, masters: Masters) -> None:
     lease = await redlock.lock("r", ttl=1000, auto_extend=False).acquire()
     await asyncio.sleep(1.1)
     with pytest.raises(LockLostError):
