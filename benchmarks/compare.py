@@ -1,21 +1,21 @@
 """
-What a lock costs: redlock_aio against the floor and against other libraries.
+The cost of a lock: redlock_aio compared with the floor and with other libraries.
 
 It claims that `async with redlock.lock(key, ttl=10_000)` on five masters makes
 at least half as many pairs as the floor (see `floor.py`) and takes alone at most
 one and a half times as long, that with ``fencing=True`` it makes at least two
-fifths of them, and that one or two hung masters of five cost less
-than half of a healthy pair's latency again; with three, `QuorumUnavailableError`
-comes when the master time-out is over.
+fifths of them, and that with one or two hung masters of five a pair takes less
+than one and a half times as long; with three, `QuorumUnavailableError`
+is raised when the master time-out is over.
 
 The floor releases by a script, as any server runs it. A second table compares like
 for like, with floors that send the very commands of redlock_aio: DELIFEQ where the
 masters have it (Valkey 9), and the script that gives out fencing tokens.
 
 All contestants run in one process, in turn, again and again; every ratio is the
-median of the ratios within one turn, so that a busy machine touches both sides.
+median of the ratios within one turn, so a busy machine slows both sides.
 Each pair makes a lock object of its own, as a program would, and each task has
-its own key, so that nobody waits for anybody.
+its own key, so no task waits for another.
 
     python benchmarks/compare.py [--quick] [--uvloop] [--containers]
 
@@ -57,15 +57,15 @@ LEAST_RATE = {OURS: 0.5, FENCED: 0.4}
 MOST_LATENCY, MOST_HUNG_LATENCY = 1.5, 1.5
 MASTER_TIMEOUT = 50
 MOST_TIMEOUT = 1.2
-"""Times the master time-out until it is told that no quorum can be had."""
+"""The most time until the error without a quorum, in master time-outs."""
 
-CONDEMNED_AFTER = 2.0
-"""Seconds after which a master that hangs is surely known to hang."""
+HANG_KNOWN_AFTER = 2.0
+"""Seconds after which a hung master has certainly been noticed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How long to measure, in seconds, and how often."""
+    """The seconds and the number of the measurements."""
 
     times: int
     rate: float
@@ -80,7 +80,7 @@ class Plan:
 
 @dataclass(slots=True)
 class Taken:
-    """What was measured of one contestant, a figure for each repetition."""
+    """The measurements of one contestant, one for each repetition."""
 
     rates: list[Rate] = field(default_factory=list)
     p50: list[float] = field(default_factory=list)
@@ -123,7 +123,7 @@ def pottery_pair(clients: Sequence[redis.asyncio.Redis]) -> Pair:
 
 @contextlib.asynccontextmanager
 async def contestants(urls: Sequence[str], who: Sequence[str]) -> AsyncIterator[dict[str, Pair]]:
-    """Open all that are to be compared; each has made its first pairs."""
+    """Open all contestants, and make their first pairs."""
     async with contextlib.AsyncExitStack() as stack:
         native = has_delifeq(urls[0])
         floors = {
@@ -152,7 +152,7 @@ async def contestants(urls: Sequence[str], who: Sequence[str]) -> AsyncIterator[
             REDIS_PY: redis_py_pair(clients[0]),
             POTTERY: pottery_pair(clients),
         }
-        for name in who:  # connections are made on demand, and are no part of a pair
+        for name in who:  # connections are made on demand; their cost is not part of a pair
             await measuring.rate(everybody[name], seconds=0.1)
         yield {name: everybody[name] for name in who}
 
@@ -181,9 +181,9 @@ def cost_rows(taken: dict[str, Taken], loop: str = "") -> Iterator[list[str]]:
         bars = []
         if name in LEAST_RATE:
             least = LEAST_RATE[name]
-            bars.append(bar(f"rate >= {least}", met=share >= least))
+            bars.append(bar(f"rate >= {least}", passed=share >= least))
         if name == OURS:
-            bars.append(bar(f"latency <= {MOST_LATENCY}", met=slower <= MOST_LATENCY))
+            bars.append(bar(f"latency <= {MOST_LATENCY}", passed=slower <= MOST_LATENCY))
         yield [
             f"**{name}**{loop}" if name in LEAST_RATE else name + loop,
             f"{median(figures.pairs):,.0f}",
@@ -234,7 +234,7 @@ async def recovered(redlock: Redlock) -> None:
 
 
 async def time_to_error(redlock: Redlock, seconds: float) -> list[float]:
-    """Attempt for so many seconds; return how many us each took to say that there is no quorum."""
+    """Attempt for *seconds*; return the us that each attempt took until its error."""
     clock = time.perf_counter
     took = []
     ends = clock() + seconds
@@ -249,7 +249,7 @@ async def time_to_error(redlock: Redlock, seconds: float) -> list[float]:
 
 @dataclass(frozen=True, slots=True)
 class Hang:
-    """How a pair fared while masters hung, in us: at once, and when it was known."""
+    """The latency of a pair while masters hang, in us: at first, and after that was noticed."""
 
     healthy: list[float]
     fresh: list[float]
@@ -257,7 +257,7 @@ class Hang:
 
 
 async def hang(redlock: Redlock, servers: Sequence[Server], number: int, plan: Plan) -> Hang:
-    """Measure while *number* of the *servers* hang, and just before."""
+    """Measure just before *number* of the *servers* hang, and while they hang."""
     pair = redlock_pair(redlock)
     majority_left = len(servers) - number > len(servers) // 2
 
@@ -270,14 +270,14 @@ async def hang(redlock: Redlock, servers: Sequence[Server], number: int, plan: P
     with hanging(servers[:number]):
         began = time.perf_counter()
         fresh = await measure()
-        await asyncio.sleep(CONDEMNED_AFTER - (time.perf_counter() - began))
+        await asyncio.sleep(HANG_KNOWN_AFTER - (time.perf_counter() - began))
         known = await measure()
     await recovered(redlock)
     return Hang(healthy, fresh, known)
 
 
 async def hangs(servers: Sequence[Server], plan: Plan) -> dict[int, list[Hang]]:
-    """Measure with one, two and three hung masters, in turn, not always the same ones."""
+    """Measure with one, two and three hung masters in turn; the hung masters vary."""
     found: dict[int, list[Hang]] = {1: [], 2: [], 3: []}
     turn = list(servers)
     urls = [server.url for server in servers]
@@ -301,19 +301,19 @@ def hang_rows(found: dict[int, list[Hang]]) -> Iterator[list[str]]:
                 ratio = median_ratio(p50, healthy)
                 yield [
                     what, f"{median(p50):,.0f} us", f"{p99:,.0f} us", f"{ratio:.2f}",
-                    bar(f"< {MOST_HUNG_LATENCY} x healthy", met=ratio < MOST_HUNG_LATENCY),
+                    bar(f"< {MOST_HUNG_LATENCY} x healthy", passed=ratio < MOST_HUNG_LATENCY),
                 ]  # fmt: skip
             else:
                 ratio = median(p50) / MASTER_TIMEOUT / 1000
                 yield [
                     f"{what}: `QuorumUnavailableError`",
                     f"{median(p50) / 1000:,.1f} ms", f"{p99 / 1000:,.1f} ms", f"{ratio:.2f}",
-                    bar(f"<= {MOST_TIMEOUT} x master_timeout", met=ratio <= MOST_TIMEOUT),
+                    bar(f"<= {MOST_TIMEOUT} x master_timeout", passed=ratio <= MOST_TIMEOUT),
                 ]  # fmt: skip
 
 
 class Container:
-    """A Redis in a container; it hangs when the engine freezes it."""
+    """A Redis in a container, which the engine can freeze."""
 
     def __init__(self) -> None:
         from testcontainers.core.container import DockerContainer
@@ -324,7 +324,7 @@ class Container:
         self._container.start()
         host = self._container.get_container_host_ip()
         self.url = f"redis://{host}:{self._container.get_exposed_port(6379)}"
-        # The port is open before the server is: it is asked until it answers, some 30 s.
+        # The port is open before the server is: requests are repeated for up to 30 s.
         retry = Retry(ConstantBackoff(0.1), 300)
         with redis.Redis.from_url(self.url, retry=retry) as client:
             client.ping()
@@ -359,7 +359,7 @@ def bars(taken: dict[str, Taken]) -> list[Bar]:
 
 
 def spread(taken: dict[str, Taken]) -> str:
-    """Say how far the most important ratio went from one repetition to the next."""
+    """Return the range of the most important ratio over the repetitions."""
     ours, floor = taken[OURS].pairs, taken[FLOOR].pairs
     ratios = [one / other for one, other in zip(ours, floor, strict=True)]
     return f"{min(ratios):.2f} to {max(ratios):.2f} of the floor's ({len(ratios)} of them)"
@@ -409,7 +409,7 @@ def main() -> None:
     parser.add_argument("--containers", action="store_true", help="masters in containers")
     options = parser.parse_args()
     plan = Plan.of(quick=options.quick)
-    # That masters go down and come back is what is asked for here.
+    # The log lines about masters that go down and come back are expected here.
     logging.getLogger("redlock_aio").setLevel(logging.ERROR)
     with running(containers=options.containers) as servers:
         urls = [server.url for server in servers]

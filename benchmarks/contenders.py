@@ -1,14 +1,13 @@
 """
-One client process of `contention.py`: so many waiters for one lock.
+One client process of `contention.py`: several waiters for one lock.
 
-It claims nothing; `contention.py` starts it, as often as a setting has
-processes, and puts together what they say. It makes its connections, says that
-it is ready, is told the instant at which all of them start, and prints when each
-turn of each waiter began and ended. `time.monotonic` is the same clock in all
-processes of a machine.
+It has no claims of its own. `contention.py` starts one for each process of a setting,
+and joins their results. A process makes its connections, prints that it is ready, reads
+the instant at which all of them start, and prints the begin and end of each turn of each
+waiter. `time.monotonic` is the same clock in all processes of a machine.
 
-A turn is 1 ms of work under the lock, after which its waiter asks again at once.
-When the time is over whoever still waits is cancelled.
+A turn is 1 ms of work under the lock; then its waiter acquires the lock again at once.
+At the end the remaining waiters are cancelled.
 """
 
 import asyncio
@@ -35,18 +34,18 @@ WORK = 0.001
 """Seconds of work in a turn."""
 
 Take = Callable[[str], AbstractAsyncContextManager[object]]
-"""Holds the lock with this name."""
+"""Returns a context that holds the lock with this name."""
 
 PATIENCE = 2.0
-"""For how many seconds who was cancelled may take to end."""
+"""Seconds that cancelled waiters may take to end."""
 
 Turns = list[tuple[float, float]]
-"""When each turn of one waiter began and ended, by the monotonic clock."""
+"""The begin and end of each turn of one waiter, on the monotonic clock."""
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What one process is to do."""
+    """The work of one process."""
 
     contestant: str
     urls: Sequence[str]
@@ -84,7 +83,7 @@ async def pottery(urls: Sequence[str]) -> AsyncIterator[Take]:
 
 
 def contestant(load: Load) -> tuple[AbstractAsyncContextManager[Take], tuple[type[Exception], ...]]:
-    """Return who is to be opened, and the errors by which it says that it has no lock."""
+    """Return the context that opens a contestant, and its errors for a lock not acquired."""
     if load.contestant == REDIS_PY:
         return redis_py(load.urls[0]), (LockError,)
     if load.contestant == POTTERY:
@@ -104,7 +103,7 @@ async def contend(load: Load) -> None:
         async with take(name):
             pass
 
-    async def wait_again_and_again(mine: Turns) -> None:
+    async def acquire_repeatedly(mine: Turns) -> None:
         nonlocal failed
         while True:
             try:
@@ -116,19 +115,19 @@ async def contend(load: Load) -> None:
                 failed += 1
 
     async with opening as take:
-        # Connections are made on demand, and are no part of a turn.
+        # Connections are made on demand; their cost is not part of a turn.
         await asyncio.gather(*(pair(f"warm:{os.getpid()}:{n}") for n in range(load.waiters)))
         gc.collect()
         print("ready", flush=True)
         start = float(await asyncio.to_thread(sys.stdin.readline))
         await asyncio.sleep(start - clock())
-        waiters = [asyncio.create_task(wait_again_and_again(mine)) for mine in turns]
+        waiters = [asyncio.create_task(acquire_repeatedly(mine)) for mine in turns]
         await asyncio.wait(waiters, timeout=start + load.seconds - clock())
         for waiter in waiters:
             waiter.cancel()
         await asyncio.wait(waiters, timeout=PATIENCE)
         print(json.dumps({"turns": turns, "failed": failed}), flush=True)
-        os._exit(0)  # some do not end when they are told to
+        os._exit(0)  # some waiters do not end when they are cancelled
 
 
 if __name__ == "__main__":

@@ -1,23 +1,22 @@
 """
-Many waiters for one lock: how much of the time it is in use, and who gets it.
+Many waiters for one lock: the share of the time in which it is used, and its fairness.
 
-Each waiter takes the lock, works for 1 ms under it, and asks again at once. The
-ideal is a lock that loses two pairs of the floor's (see `floor.py`) from one turn
-to the next. It claims that redlock_aio on five masters makes at least half as
-many turns as the ideal with all waiters in one process, and 0.4 with five
-processes; with `fair=True` at least 0.35 however many there are, and that the
-waiter with the fewest turns has at most 20 % fewer than the one with the most.
-No two turns overlap.
+Each waiter acquires the lock, works for 1 ms under it, and acquires it again at once.
+The ideal is a lock that loses two pairs of the floor (see `floor.py`) from one turn
+to the next. The benchmark claims that redlock_aio on five masters makes at least half as
+many turns as the ideal with all waiters in one process, and 0.4 with five processes;
+with `fair=True` at least 0.35 with any number of them; and that the waiter with the
+fewest turns has at most 20 % fewer than the one with the most. No two turns overlap.
 
-It also claims that who waits in another manager has the lock within 4 round trips
-after a release (the median; one is for the news, one for the attempt), and within
-50 ms after an expiry or a foreign `DEL` (the longest). A minute lies between two
-attempts of that waiter, so that only being woken explains it. The round trips are
-those of the floor after a pause such as the waiter's.
+It also claims that a waiter in another manager has the lock within 4 round trips
+after a release (the median; one is for the push, one for the attempt), and within
+50 ms after an expiry or a foreign `DEL` (the longest). That waiter retries after a
+minute, so only a wake-up explains an earlier acquisition. The round trips are those of
+the floor after a pause as long as the waiter's.
 
-Every process is one of the system's, running `contenders.py`. All start at one
-instant; the longest wait and the turns are those within the time, and a wait
-that has not ended counts for as long as it lasted.
+Every process of a setting is an operating system process that runs `contenders.py`. All
+start at one instant; the longest wait and the turns are those within the time, and a
+wait that has not ended counts with its length so far.
 
     python benchmarks/contention.py [--quick] [--seconds S] [--containers]
 
@@ -51,23 +50,23 @@ from picture import Rates, draw_rates
 from redlock_aio import Redlock, Retry
 
 LEAST_PLAIN = {1: 0.5, 5: 0.4}
-"""By the number of processes: the least share of the ideal."""
+"""The least share of the ideal, by the number of processes."""
 LEAST_FAIR = 0.35
 MOST_APART = 0.2
-"""By what share of the most turns the fewest may be less, once there are enough of them."""
+"""The largest difference of the fewest to the most turns, once a waiter has `ENOUGH_TURNS`."""
 ENOUGH_TURNS = 20
 
 MOST_ROUND_TRIPS = 4
 MOST_WAKING_MS = 50
 EXPIRY = 100
-"""Milliseconds that a foreign key lives."""
+"""The ttl of a foreign key, in milliseconds."""
 NEVER = 60_000
-"""Milliseconds between two attempts of a waiter that is to be woken."""
+"""Milliseconds between two attempts of a waiter that is to be woken earlier."""
 GIVEN_UP = 10.0
-"""Seconds; a waiter that is not awake by then is counted with this."""
+"""Seconds; a waiter that was not woken counts with this time."""
 
 HEAD_START = 0.2
-"""Seconds from telling all processes when to start until then."""
+"""Seconds between the message with the start time and the start."""
 
 OURS = (PLAIN, FAIR)
 ON_ONE = (REDIS_PY,)
@@ -75,7 +74,7 @@ ON_ONE = (REDIS_PY,)
 
 @dataclass(frozen=True, slots=True, order=True)
 class Setting:
-    """How many processes, and how many waiters in all of them."""
+    """The number of processes, and of waiters in all of them together."""
 
     processes: int
     waiters: int
@@ -97,7 +96,7 @@ FOR_QUICK = [Setting(1, 10), Setting(5, 10)]
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What came of one contestant in one setting."""
+    """The measurements of one contestant in one setting."""
 
     contestant: str
     setting: Setting
@@ -106,7 +105,7 @@ class Taken:
     turns: Sequence[Turns]
     failed: int
     commands: float
-    """On each master, those inside of scripts included."""
+    """The commands on each master, including those of scripts."""
 
     @property
     def merged(self) -> Turns:
@@ -126,7 +125,7 @@ class Taken:
 
     @property
     def longest_wait(self) -> float:
-        """In ms, from the end of a waiter's turn to the beginning of its next one."""
+        """The longest time from the end of a waiter's turn to the begin of its next one, in ms."""
         over = self.start + self.seconds
         waits = (
             began - ended
@@ -139,7 +138,7 @@ class Taken:
 
     @property
     def gaps(self) -> list[float]:
-        """In ms, from the end of a turn to the beginning of the next one's, whoever's; sorted."""
+        """The times from the end of each turn to the begin of the next waiter's, in ms, sorted."""
         gaps = [(new[0] - old[1]) * 1000 for old, new in itertools.pairwise(self.merged)]
         return sorted(gaps) or [self.seconds * 1000]
 
@@ -151,14 +150,14 @@ class Taken:
 
 
 class Counters:
-    """How many commands the masters have executed, those inside of scripts included."""
+    """Counts the commands that the masters have executed, including those of scripts."""
 
     def __init__(self, urls: Sequence[str]) -> None:
         self._clients = [redis.Redis.from_url(url) for url in urls]
 
     def read(self) -> int:
-        told = [client.info("stats") for client in self._clients]
-        return sum(int(each["total_commands_processed"]) for each in told)
+        output = [client.info("stats") for client in self._clients]
+        return sum(int(each["total_commands_processed"]) for each in output)
 
     def close(self) -> None:
         for client in self._clients:
@@ -177,12 +176,12 @@ async def start_at(client: Process, instant: float) -> None:
 
 
 async def result(client: Process) -> tuple[list[Turns], int]:
-    told, _ = await client.communicate()
+    output, _ = await client.communicate()
     if client.returncode:
         raise RuntimeError(f"a client process ended with {client.returncode}")
-    said = json.loads(told)
-    turns = [[(began, ended) for began, ended in mine] for mine in said["turns"]]
-    return turns, said["failed"]
+    parsed = json.loads(output)
+    turns = [[(began, ended) for began, ended in mine] for mine in parsed["turns"]]
+    return turns, parsed["failed"]
 
 
 @asynccontextmanager
@@ -191,7 +190,7 @@ async def client_processes(load: Load, number: int) -> AsyncIterator[list[Proces
     arguments = (sys.executable, str(measuring.HERE / "contenders.py"), load.dump())
     try:
         for _ in range(number):
-            clients.append(  # noqa: PERF401 - those that have started are ended in any case
+            clients.append(  # noqa: PERF401 - processes that have started are ended in any case
                 await asyncio.create_subprocess_exec(*arguments, stdin=PIPE, stdout=PIPE)
             )
         yield clients
@@ -203,7 +202,7 @@ async def client_processes(load: Load, number: int) -> AsyncIterator[list[Proces
 
 
 async def contend(urls: Sequence[str], contestant: str, setting: Setting, seconds: float) -> Taken:
-    """Let one contestant's processes contend; a key that was never used before is theirs."""
+    """Run the processes of one contestant, which contend for a new key."""
     each = setting.waiters // setting.processes
     used = urls[:1] if contestant in ON_ONE else urls
     load = Load(contestant, used, f"hot:{time.monotonic_ns()}", each, seconds)
@@ -214,18 +213,22 @@ async def contend(urls: Sequence[str], contestant: str, setting: Setting, second
         start = time.monotonic() + HEAD_START
         await asyncio.gather(*(start_at(client, start) for client in clients))
         await asyncio.sleep(start + seconds - time.monotonic())
-        commands = counters.read() - before - len(used)  # the first question is counted, too
-        told = await asyncio.gather(*map(result, clients))
+        commands = (
+            counters.read() - before - len(used)
+        )  # the first request for the counters is counted, too
+        output = await asyncio.gather(*map(result, clients))
     counters.close()
     turns = [
-        [turn for turn in mine if turn[1] <= start + seconds] for their, _ in told for mine in their
+        [turn for turn in mine if turn[1] <= start + seconds]
+        for their, _ in output
+        for mine in their
     ]
-    failed = sum(number for _, number in told)
+    failed = sum(number for _, number in output)
     return Taken(contestant, setting, start, seconds, turns, failed, commands / len(used))
 
 
 async def floor_latency(urls: Sequence[str], seconds: float) -> float:
-    """Return the median us of a pair alone."""
+    """Return the median latency of a pair of the floor, in us."""
     floor = Floor(urls)
     await floor.open(measuring.names())
     took = await measuring.latencies(floor.pair, seconds=seconds)
@@ -235,13 +238,13 @@ async def floor_latency(urls: Sequence[str], seconds: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Woken:
-    """How many ms a waiter took, each time, and how many a pair of the floor's."""
+    """The times until a waiter had the lock, and those of pairs of the floor, in ms."""
 
     took: list[float]
     busy: float
-    """One pair right after the other, just before."""
+    """The latency of pairs one right after the other, measured just before."""
     idle: list[float]
-    """A pair after a pause, in turn with the waiter's, which had one as well."""
+    """The latencies of pairs after a pause, measured in turn with the waiter's times."""
 
     @property
     def round_trips(self) -> float:
@@ -254,7 +257,7 @@ class Woken:
 
 @dataclass(slots=True)
 class Found:
-    """All that was measured."""
+    """All measurements."""
 
     floors: list[float] = field(default_factory=list)
     taken: list[Taken] = field(default_factory=list)
@@ -262,7 +265,7 @@ class Found:
 
     @property
     def floor(self) -> float:
-        """Us of one pair."""
+        """The latency of one pair, in us."""
         return median(self.floors)
 
     @property
@@ -271,11 +274,11 @@ class Found:
 
 
 Awake = Callable[[], Awaitable[float]]
-"""Returns how many ms the waiter took, from now on."""
+"""Returns the ms from now until the waiter has the lock."""
 
 
 class Waking:
-    """A holder, a waiter with connections of its own, and somebody who has no library."""
+    """A holder, a waiter with connections of its own, and plain clients of the masters."""
 
     KEY = "waking"
 
@@ -292,7 +295,7 @@ class Waking:
         self._floor = floor
 
     async def idle_pair(self) -> float:
-        """Return what a pair of the floor's takes when everything has been quiet for a while."""
+        """Return the latency of a pair of the floor after a pause."""
         await self._a_while()
         began = time.monotonic()
         await self._floor.pair("benchmark:0")
@@ -323,7 +326,7 @@ class Waking:
         return await waiting - began
 
     async def after_expiry(self) -> float:
-        began = time.monotonic()  # no key can end earlier than its time after this
+        began = time.monotonic()  # no key expires earlier than its ttl after this
         await self._set(EXPIRY)
         return await self._wait(fair=False) - began - EXPIRY / 1000
 
@@ -341,7 +344,7 @@ EXPIRED, DELETED = "the expiry of a foreign key", "a foreign `DEL` on all master
 
 
 async def waking(urls: Sequence[str], times: int) -> dict[str, Woken]:
-    """Measure each way in which a lock gets free."""
+    """Measure each way in which a lock becomes free."""
     async with AsyncExitStack() as stack:
         holder = await stack.enter_async_context(Redlock(urls))
         never = Retry(min_delay=NEVER, max_delay=NEVER)
@@ -387,10 +390,10 @@ def bars(each: Taken, share: float) -> Iterator[str]:
     fair = each.contestant == FAIR
     least = LEAST_FAIR if fair else LEAST_PLAIN.get(each.setting.processes)
     if least is not None:
-        yield bar(f"ratio >= {least}", met=share >= least)
+        yield bar(f"ratio >= {least}", passed=share >= least)
     if fair and max(each.counts) >= ENOUGH_TURNS:
-        yield bar(f"within {MOST_APART:.0%}", met=each.apart <= MOST_APART)
-    yield bar("no overlaps", met=not each.overlaps)
+        yield bar(f"within {MOST_APART:.0%}", passed=each.apart <= MOST_APART)
+    yield bar("no overlaps", passed=not each.overlaps)
 
 
 def rows(found: Found) -> Iterator[list[str]]:
@@ -425,9 +428,9 @@ def waking_rows(found: Found) -> Iterator[list[str]]:
             f"{woken.round_trips:.1f}",
             f"{trips:.1f}",
             f"{longest:.2f} ms",
-            bar(f"median <= {MOST_ROUND_TRIPS} idle ones", met=trips <= MOST_ROUND_TRIPS)
+            bar(f"median <= {MOST_ROUND_TRIPS} idle ones", passed=trips <= MOST_ROUND_TRIPS)
             if way in {RELEASE, FAIR_RELEASE}
-            else bar(f"longest <= {MOST_WAKING_MS} ms", met=longest <= MOST_WAKING_MS),
+            else bar(f"longest <= {MOST_WAKING_MS} ms", passed=longest <= MOST_WAKING_MS),
         ]
 
 
@@ -470,7 +473,7 @@ def report(found: Found, seconds: float, where: str, url: str) -> str:
 
 
 def rates(found: Found) -> list[Rates]:
-    """Return what is drawn: a panel for each setting that everybody was in."""
+    """Return the panels of the picture, one for each setting of all contestants."""
     by = {(each.setting, each.contestant): each for each in found.taken}
     return [
         Rates(

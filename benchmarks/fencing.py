@@ -1,12 +1,12 @@
 """
-What fencing tokens cost in round trips, and whether they rise.
+The cost of fencing tokens in round trips, and their order.
 
-It claims that a token takes one round trip if nobody contends, and in more than
-95 of 100 acquisitions if ten processes contend for one lock; that no token is
-given out twice; and that of any two leases the later one has the higher token.
+The benchmark claims that a token takes one round trip without contention, and in more
+than 95 of 100 acquisitions if ten processes contend for one lock; that no token is
+granted twice; and that of any two leases the later one has the higher token.
 
-The masters are asked a second time when the counters of a majority differ. Nobody
-outside can see that, so each process counts the calls of the engine's `agree`.
+The masters are asked a second time when the counters of a majority differ. That is
+not visible from outside, so each process counts the calls of the engine's `agree`.
 
     python benchmarks/fencing.py [--quick]
 
@@ -37,7 +37,7 @@ LEAST_SHARE = 0.95
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Who contends."""
+    """The contending processes and waiters."""
 
     processes: int
     waiters: int
@@ -55,12 +55,12 @@ SETTINGS = [
 ]
 
 Held = tuple[float, float, int]
-"""When a lease began and ended, by the clock of the machine, and its token."""
+"""The begin and end of a lease, on the clock of the machine, and its token."""
 
 
 @dataclass(slots=True)
 class Found:
-    """What came of one setting."""
+    """The measurements of one setting."""
 
     held: list[Held]
     second_rounds: int
@@ -80,7 +80,7 @@ class Found:
 
 
 async def contend(urls: Sequence[str], waiters: int, seconds: float, *, fair: bool) -> Found:
-    """Take one lock again and again, with so many tasks."""
+    """Acquire one lock again and again, with *waiters* tasks."""
     found = Found([], 0)
     agree = attempt.agree
 
@@ -96,19 +96,19 @@ async def contend(urls: Sequence[str], waiters: int, seconds: float, *, fair: bo
             pass
         ends = clock() + seconds
 
-        async def again_and_again() -> None:
+        async def acquire_repeatedly() -> None:
             while clock() < ends:
                 async with lock as lease:
                     began = clock()
                     await asyncio.sleep(WORK)
                     found.held.append((began, clock(), lease.fencing_token))
 
-        await asyncio.gather(*(again_and_again() for _ in range(waiters)))
+        await asyncio.gather(*(acquire_repeatedly() for _ in range(waiters)))
     return found
 
 
 async def measure(urls: Sequence[str], setting: Setting, seconds: float) -> Found:
-    """Run the processes of one setting, and put together what they say."""
+    """Run the processes of one setting, and join their results."""
     what = (json.dumps(urls), str(setting.waiters), str(seconds), str(int(setting.fair)))
     clients = [
         await asyncio.create_subprocess_exec(
@@ -117,15 +117,15 @@ async def measure(urls: Sequence[str], setting: Setting, seconds: float) -> Foun
         for _ in range(setting.processes)
     ]
     found = Found([], 0)
-    for said, _ in await asyncio.gather(*(client.communicate() for client in clients)):
-        held, second_rounds = json.loads(said)
+    for output, _ in await asyncio.gather(*(client.communicate() for client in clients)):
+        held, second_rounds = json.loads(output)
         found.held += [tuple(each) for each in held]
         found.second_rounds += second_rounds
     return found
 
 
 def client(urls: str, waiters: str, seconds: str, fair: str) -> None:
-    """Be one process of a setting."""
+    """Run one process of a setting."""
     found = measuring.run(contend(json.loads(urls), int(waiters), float(seconds), fair=fair == "1"))
     json.dump([found.held, found.second_rounds], sys.stdout)
 
@@ -139,9 +139,9 @@ def row(setting: Setting, found: Found) -> list[str]:
         f"{found.share:.2%}",
         ", ".join(
             [
-                bar(f"one round trip in {least:.0%}", met=found.share >= least),
-                bar("unique", met=found.unique),
-                bar("rising", met=found.rising),
+                bar(f"one round trip in {least:.0%}", passed=found.share >= least),
+                bar("unique", passed=found.unique),
+                bar("rising", passed=found.rising),
             ]
         ),
     ]

@@ -1,13 +1,12 @@
 """
 The floor: the least work that asyncio can do for a pair on N masters.
 
-It claims nothing for redlock_aio; it is what everything else is measured
-against. One raw `asyncio.Protocol` and one `hiredis.Reader` for each master,
-commands that were packed before the clock started but for the token, which is
-new for each pair, one future and one counter for each round, one `write` to
-each master for all that is asked in one turn of the loop. There are no
-time-outs, no errors, no lease: it is not a lock that anybody should use. It
-does check that a majority said yes, and waits for ever if not.
+It has no claims about redlock_aio; all contestants are compared with it. It has
+one raw `asyncio.Protocol` and one `hiredis.Reader` for each master, commands that
+are packed before the clock starts except for the token, which is new for each pair,
+one future and one counter for each round, and one `write` to each master for all
+requests of one turn of the loop. It has no time-outs, no errors and no lease, so it
+must not be used as a lock. It waits for a majority of grants, for ever if need be.
 
 There are three of them. `Floor` releases by a script, as any server runs it; with
 *native* by DELIFEQ, as redlock_aio does where the masters have it (Valkey 9).
@@ -44,7 +43,7 @@ _NOTHING = object()
 
 
 class Round:
-    """One question to all masters: how many must still say yes, and who waits for it."""
+    """One request to all masters: the number of missing grants, and the future of the round."""
 
     __slots__ = ("future", "missing")
 
@@ -54,7 +53,7 @@ class Round:
 
 
 class Wire(asyncio.Protocol):
-    """One connection; replies come in the order of the rounds."""
+    """One connection; replies arrive in the order of the rounds."""
 
     def __init__(self) -> None:
         self.pending: deque[Round] = deque()
@@ -77,7 +76,7 @@ class Wire(asyncio.Protocol):
 
 class Floor:
     """
-    A lock without anything that makes a lock safe.
+    A lock without any of the parts that make a lock safe.
 
     Args:
         release: The script that releases.
@@ -112,7 +111,7 @@ class Floor:
         return wire
 
     def _load(self, script: bytes) -> None:
-        # Nobody waits for the reply, which is no yes: whatever needs the script comes behind it.
+        # Not awaited: the reply is no grant, and commands that need the script are sent after it.
         self._ask(pack(b"SCRIPT", b"LOAD", script))
 
     def _acquisition(self, key: bytes) -> list[bytes]:
@@ -126,7 +125,7 @@ class Floor:
         return pack(*how, key, TOKEN).split(TOKEN)[0]
 
     async def pair(self, name: str) -> None:
-        # A value that nobody has used before is what makes it a lock at all.
+        # A lock needs a value that was never used before.
         token = hexlify(urandom(len(TOKEN) // 2))
         acquire, seconds, release = self._commands[name]
         await self._ask(acquire + token + seconds)
@@ -142,7 +141,7 @@ class Floor:
         return future
 
     def _flush(self) -> None:
-        # All masters are asked the same, so that it is joined once for all of them.
+        # All masters get the same requests, which are joined once for all.
         data = b"".join(self._payloads)
         for wire in self._wires:
             wire.pending.extend(self._rounds)

@@ -1,5 +1,5 @@
 """
-What the benchmarks share: how a figure is taken, and how it is shown.
+The parts that all benchmarks share: measurements and tables.
 
 A *pair* is one acquisition and one release, with nothing in between. It is
 measured in two ways: as a rate, with many tasks that each have a key of their
@@ -23,17 +23,17 @@ from typing import Protocol, TypeVar
 import redis
 
 TTL = 10_000
-"""Milliseconds; what every contestant asks for."""
+"""The ttl of every contestant's locks, in milliseconds."""
 
 TASKS = 100
 
 HERE = Path(__file__).parent
 
 LIBRARIES = {"redis": "redis-py"}
-"""Where a package and what it is called have two names."""
+"""The usual names of packages that have another one."""
 
 Pair = Callable[[str], Awaitable[None]]
-"""Takes and releases the lock with this name."""
+"""Acquires and releases the lock with this name."""
 
 T = TypeVar("T")
 
@@ -49,7 +49,7 @@ class Server(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """What many tasks at once achieve, and what it costs the client's process."""
+    """The rate of many tasks at once, and the processor time of the client's process."""
 
     pairs_per_second: float
     cpu_us: float
@@ -61,7 +61,7 @@ def names(tasks: int = TASKS) -> list[str]:
 
 
 async def rate(pair: Pair, *, seconds: float, tasks: int = TASKS) -> Rate:
-    """Let *tasks* tasks make pairs, one after another, for so many seconds."""
+    """Make pairs in *tasks* tasks for *seconds*, in each task one after another."""
     going = True
 
     def stop() -> None:
@@ -84,7 +84,7 @@ async def rate(pair: Pair, *, seconds: float, tasks: int = TASKS) -> Rate:
 
 
 async def latencies(pair: Pair, *, seconds: float) -> list[float]:
-    """Let one task make pairs for so many seconds; return how many us each took, sorted."""
+    """Make pairs in one task for *seconds*; return their latencies in us, sorted."""
     (name,) = names(1)
     clock = time.perf_counter
     took = []
@@ -110,10 +110,10 @@ def median(values: Iterable[float]) -> float:
 
 def median_ratio(values: Iterable[float], to: Iterable[float]) -> float:
     """
-    Return the median of the ratios of what was measured in the same repetition.
+    Return the median of the ratios of two measurements in the same repetition.
 
-    A neighbour that takes the processor for a while slows both sides of a
-    ratio, but not both sides of two medians.
+    Another process that uses the processor for a while slows both sides of a
+    ratio, but not both of two medians.
     """
     return median(value / other for value, other in zip(values, to, strict=True))
 
@@ -139,10 +139,10 @@ def arguments(what: str | None) -> argparse.ArgumentParser:
 
 
 def machine(url: str, *packages: str) -> str:
-    """Return one line about what the figures were taken on; it names no host."""
-    said = redis.Redis.from_url(url).info("server")
-    server = said.get("server_name", "redis")
-    number = said.get(f"{server}_version", said["redis_version"])
+    """Return one line about the machine and the versions, without the host's name."""
+    info = redis.Redis.from_url(url).info("server")
+    server = info.get("server_name", "redis")
+    number = info.get(f"{server}_version", info["redis_version"])
     return ", ".join(
         [
             _cpu_model(),
@@ -156,8 +156,8 @@ def machine(url: str, *packages: str) -> str:
 
 
 def _cpu_model() -> str:
-    told = Path("/proc/cpuinfo")
-    for line in told.read_text().splitlines() if told.exists() else ():
+    cpuinfo = Path("/proc/cpuinfo")
+    for line in cpuinfo.read_text().splitlines() if cpuinfo.exists() else ():
         if line.startswith("model name"):
             return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
@@ -169,6 +169,6 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(cells) + " |" for cells in (head, rule, *rows))
 
 
-def bar(label: str, *, met: bool) -> str:
-    """Return how a promise fared."""
-    return f"{'PASS' if met else 'miss'} ({label})"
+def bar(label: str, *, passed: bool) -> str:
+    """Return the text for a claim that was met or missed."""
+    return f"{'PASS' if passed else 'miss'} ({label})"

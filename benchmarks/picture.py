@@ -1,8 +1,8 @@
 """
 The pictures of the comparisons, for light pages and for dark ones.
 
-There is no background, and the grey of the words is as far from white as from
-black.
+There is no background, and the grey of the texts has the same contrast to white and
+to black.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ ON_BARS = "#1f2328"
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One contestant: pairs in a second, and us for a pair alone."""
+    """One contestant: pairs per second, and the latency of a pair in us."""
 
     name: str
     pairs: float
@@ -32,7 +32,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """One setting: what each contestant made in a second, and the waiters with least and most."""
+    """One setting: the turns of each contestant per second; the fewest and most of a waiter."""
 
     title: str
     values: Sequence[float]
@@ -41,7 +41,7 @@ class Rates:
 
 def draw(bars: Sequence[Bar], path: Path) -> None:
     """Draw rates and latencies, one bar for each contestant, and write them to *path*."""
-    # With the salt the same figures give the same file.
+    # With a fixed salt the same figures give the same file.
     with plt.rc_context({"font.size": 10.5, "text.color": WORDS, "svg.hashsalt": "redlock_aio"}):
         figure, (left, right) = plt.subplots(
             1, 2, figsize=(9.6, 0.46 * len(bars) + 0.7), sharey=True, layout="constrained"
@@ -71,12 +71,12 @@ def draw_rates(
         )
         red = [name in ours for name in names]
         for each, panel in zip(axes, panels, strict=True):
-            # Beside the bars the figures would meet the line.
-            told = [
+            # Beside the bars the figures would touch the line.
+            labels = [
                 f"{value:,.0f}  ({fewest:,} to {most:,})"
                 for value, (fewest, most) in zip(panel.values, panel.turns, strict=True)
             ]
-            _panel(each, red, panel.values, told, inside=True)
+            _panel(each, red, panel.values, labels, inside=True)
             each.set_xlim(0, max(ideal, *panel.values) * 1.08)
             each.axvline(ideal, color=WORDS, linestyle="--", linewidth=1)
             each.set_title(panel.title, loc="left", fontsize=10.5)
@@ -104,16 +104,16 @@ def _panel(
     axes: Axes,
     ours: Sequence[bool],
     values: Sequence[float],
-    told: Sequence[str],
+    labels: Sequence[str],
     *,
     inside: bool = False,
 ) -> None:
     rows = range(len(values))
     drawn = axes.barh(rows, values, height=0.62, color=[OURS if red else OTHERS for red in ours])
     if inside:
-        axes.bar_label(drawn, told, label_type="center", color=ON_BARS)
+        axes.bar_label(drawn, labels, label_type="center", color=ON_BARS)
     else:
-        axes.bar_label(drawn, told, padding=4, color=WORDS)
+        axes.bar_label(drawn, labels, padding=4, color=WORDS)
     axes.set_xlim(0, max(values) * 1.22)
     axes.set_xticks([])
     axes.tick_params(length=0)

@@ -182,10 +182,10 @@ def acquisition() -> Picture:
         text = "granted late: released with the others" if late else "lock:invoice:42 = token"
         picture.bar(y, arrives, arrives + ttl, ink="good")
         picture.label(500 if late else 624, y, text, "small" if late else "code")
-    for name, (y, arrives, answered) in masters.items():
-        if answered:
+    for name, (y, arrives, replied) in masters.items():
+        if replied:
             top, ink = (client + HALF, "wait") if name == "E" else (client + 2, "good")
-            picture.arrow(arrives + 14, y - HALF, (answered, top), ink=ink)
+            picture.arrow(arrives + 14, y - HALF, (replied, top), ink=ink)
     picture.text(sent + 6, client - 10, "SET … NX PX 10000", kind="code", ink="soft")
     picture.mark(won, client, good=True)
     picture.text(won - 10, client - 22, "3 of 5 have granted it", kind="small")
@@ -247,7 +247,7 @@ def lost() -> Picture:
 
 
 def quarantine() -> Picture:
-    """Draw a master that restarts without memory."""
+    """Draw a master that restarts without its data."""
     picture = Picture(
         "quarantine",
         "A master that restarts empty",

@@ -1,5 +1,5 @@
 """
-How docstrings and signatures appear in the API pages: an extension of griffe.
+The form of docstrings and signatures in the API pages: an extension of griffe.
 
 - `Lease.extend` in a docstring becomes a link, if it is a public name.
 - A default that is a name, as ``timing.MAX_TTL``, is shown as its value.
@@ -80,7 +80,7 @@ class PublicNames(Extension):  # type: ignore[misc]  # griffe is not there for m
         return REFERENCE.sub(link, docstring.value)
 
     def on_function(self, *, func: Function, **_: Any) -> None:
-        """Show values of defaults, and leave out what users do not pass."""
+        """Show values of defaults, and remove parameters that users do not pass."""
         for parameter in list(func.parameters):
             if parameter.name in NOT_FOR_USERS:
                 del func.parameters[parameter.name]
@@ -93,7 +93,7 @@ class PublicNames(Extension):  # type: ignore[misc]  # griffe is not there for m
                 parameter.default = repr(value_of(func, default))
 
     def on_attribute(self, *, attr: Attribute, **_: Any) -> None:
-        """Leave out values that are private."""
+        """Remove values that are private."""
         if re.search(r"\b_[a-z]", str(attr.value)):
             attr.value = None
 

@@ -1,11 +1,11 @@
 """
-What all tests share, and which of them run by default.
+Settings of all tests, and the choice of those that run by default.
 
 ``python -m pytest`` runs a short form of everything, in about three minutes on two cores.
 ``python -m pytest --full`` runs everything: the second kind of server, chaos, long proofs
-and many seeds. What `full` marks runs there only. Of a test marked `seeds` the first seeds run
-without it, of a product of parameters marked `spread` some cases. A module that repeats
-something itself reads how often from ``REDLOCK_AIO_FULL``, which this option sets.
+and many seeds. Tests marked `full` run there only. Without this option a test marked `seeds`
+gets its first seeds, and a product of parameters marked `spread` some of its cases. A module
+with a number of repetitions chooses it by ``REDLOCK_AIO_FULL``, which this option sets.
 """
 
 import gc
@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-# How long an example takes says how busy the machine is, and nothing of the library.
+# No deadline: the time of an example depends on how busy the machine is.
 for name, examples in {"short": 25, "full": 100}.items():
     settings.register_profile(
         name, max_examples=examples, deadline=None, suppress_health_check=[HealthCheck.too_slow]
@@ -42,19 +42,19 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def wants_everything(config: pytest.Config) -> bool:
-    """Return whether nothing is left out: in the full run, and where single tests are named."""
+    """Return whether no test is left out: in the full run, and where single tests are named."""
     return config.getoption("--full") or any("::" in argument for argument in config.args)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Give a test its seeds."""
+    """Parametrize a test marked `seeds` with its seeds."""
     for marker in metafunc.definition.iter_markers("seeds"):
         number = marker.kwargs["full"] if wants_everything(metafunc.config) else marker.args[0]
         metafunc.parametrize("seed", range(number))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what belongs to the full run."""
+    """Deselect the tests and cases that belong to the full run."""
     if wants_everything(config):
         return
     left = {item for item in items if item.get_closest_marker("full")}
@@ -76,16 +76,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def spread(cases: list[dict[str, int]], strength: int) -> set[int]:
     """
-    Return the numbers of few *cases* that have together what all have of *strength* values.
+    Return the numbers of a few *cases* that together cover all combinations of *strength* values.
 
-    With 1 each value of each parameter occurs, with 2 each pair of values of two parameters.
+    With 1, each value of each parameter occurs; with 2, each pair of values of two parameters.
     """
     has = [set(itertools.combinations(case.items(), min(strength, len(case)))) for case in cases]
     missing = set[Any]().union(*has)
     used: Counter[tuple[str, int]] = Counter()
     kept: set[int] = set()
     while missing:
-        # Of those with the most news the one whose values have been taken least often.
+        # Among the cases with the most new combinations, the one with the rarest values.
         best = max(
             range(len(cases)),
             key=lambda number: (
@@ -100,7 +100,7 @@ def spread(cases: list[dict[str, int]], strength: int) -> set[int]:
 
 @pytest.fixture(scope="module", autouse=True)
 def what_is_there_already() -> Iterator[None]:
-    """Spare the collection after each test what was there before, which is most of all objects."""
+    """Freeze the objects from before the module: the collection after each test skips them."""
     gc.collect()
     gc.freeze()
     yield
@@ -110,7 +110,7 @@ def what_is_there_already() -> Iterator[None]:
 @pytest.fixture
 def sigint_is_not_ignored() -> Iterator[None]:
     """
-    Let the processes that a test starts be interrupted.
+    Restore the default of SIGINT, so that processes of the test can be interrupted.
 
     A shell that starts the suite in the background ignores SIGINT, and every process below it
     inherits that.

@@ -1,4 +1,4 @@
-"""The floors of the house: imports run downward, and no two modules import each other."""
+"""The layers of the package: imports run downward, and no two modules import each other."""
 
 import ast
 import graphlib
@@ -27,7 +27,7 @@ FLOORS = [
     ["demo"],
 ]
 """
-From below to above. A module lives where the longest name says that its own begins with.
+The layers from the lowest up. A module belongs to the longest entry that its name begins with.
 
 It imports from its own package and from the floors below.
 """
@@ -35,10 +35,10 @@ It imports from its own package and from the floors below.
 FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 NO_IO = {"asyncio", "anyio", "hiredis", "logging", "random", "redis", "secrets", "socket", "time"}
 PURE = ("_rules", "_protocol")
-# The engine sees masters only as links, so that a fake is as good as a socket. What is
-# opened with the session is the exception: it makes the links, and waits for them.
+# The engine uses masters only as links, so a fake can replace a socket. The modules that
+# open a session are the exception: they make the links, and wait for them.
 MAKES_LINKS = {"_engine.readiness", "_engine.session"}
-# What users could have written themselves uses what users see.
+# Code that users could have written imports public names only.
 ONLY_PUBLIC = {"demo", "fencing", "testing._embedded"}
 MOST_LINES, MOST_IN_A_FUNCTION = 400, 40
 MOST_METHODS = 15  # of a class that does not say what its one subject is
@@ -51,7 +51,7 @@ IMPLEMENTED_BY = {
     "ServiceDialler": ["SentinelAddress", "FakeService"],
     "Witness": ["Pushes", "Nobody"],
 }
-"""Why there are protocols: each has several implementations, in the package or in its tests."""
+"""The implementations of each `Protocol`: there are several, in the package or in its tests."""
 
 
 def modules() -> Iterator[tuple[str, Path]]:
@@ -66,7 +66,7 @@ NAMES = {name for name, _ in modules()}
 
 
 def room(name: str) -> str:
-    """Return the row of `FLOORS` in which a module lives."""
+    """Return the entry of `FLOORS` to which a module belongs."""
     while name not in FLOOR_OF:
         assert "." in name, f"{name} lives on no floor yet: give it one in FLOORS"
         name = name.rpartition(".")[0]

@@ -1,4 +1,4 @@
-"""What is public is said once, explained, and known to the type checkers."""
+"""Public names: they are listed once, documented, and used in a file for the type checkers."""
 
 import ast
 import inspect
@@ -50,7 +50,7 @@ def test_the_type_checkers_see_every_public_name_used() -> None:
 
 
 @pytest.mark.parametrize(("name", "thing"), list(things()))
-def test_every_public_name_explains_itself(name: str, thing: object) -> None:
+def test_every_public_name_is_documented(name: str, thing: object) -> None:
     assert inspect.getdoc(thing), name
     members = vars(thing) if inspect.isclass(thing) else {"": thing}
     for attribute, value in members.items():
@@ -60,8 +60,8 @@ def test_every_public_name_explains_itself(name: str, thing: object) -> None:
         if inspect.isfunction(function):
             assert inspect.getdoc(function), f"{name}.{attribute}"
         if inspect.iscoroutinefunction(function):
-            said = inspect.getdoc(function) or ""
-            assert "Cancellation:" in said, f"{name}.{attribute}"
+            text = inspect.getdoc(function) or ""
+            assert "Cancellation:" in text, f"{name}.{attribute}"
 
 
 @pytest.mark.parametrize(("name", "thing"), list(things()))
@@ -93,7 +93,7 @@ def test_the_version_is_the_distribution_s() -> None:
 
 def test_every_promise_has_tests(request: pytest.FixtureRequest) -> None:
     tests = Path(__file__).parent
-    said = "".join(path.read_text() for path in tests.rglob("test_*.py"))
+    text = "".join(path.read_text() for path in tests.rglob("test_*.py"))
     for number in range(1, 11):
-        assert f'promise("S{number}")' in said, f"no test shows S{number}"
+        assert f'promise("S{number}")' in text, f"no test shows S{number}"
     assert request.config.getini("markers")

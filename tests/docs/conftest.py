@@ -1,4 +1,4 @@
-"""What the documentation is tried on: real servers, and Python as a user runs it."""
+"""Real servers, and Python as a user runs it, for the tests of the documentation."""
 
 import os
 import subprocess
@@ -39,7 +39,7 @@ def environment(masters: list[EmbeddedMaster]) -> dict[str, str]:
 
 @pytest.fixture
 def run(environment: dict[str, str]) -> Run:
-    """Run Python with warnings as errors, and the embedded masters in the environment."""
+    """Return a function that runs Python with warnings as errors, on embedded masters."""
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(

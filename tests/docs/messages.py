@@ -1,11 +1,10 @@
 """
-The messages of the library, from its source, and those of the page about them.
+The messages of the library, from its source, and those of the page that explains them.
 
 A message is more than the argument of a `raise`: reasons of votes and losses are returned from
-functions, kept in constants, and joined to longer texts. So every text in the package counts
-that has a word and a space; where only users read it (`FOR_USERS`), one word is enough. Not
-counted are docstrings, annotations, reprs, texts that are compared with others (`COMPARED`),
-and those in `NO_MESSAGES`.
+functions, kept in constants, and joined to longer texts. Therefore every text in the package
+with a word and a space counts; in `FOR_USERS` one word is enough. Not counted are docstrings,
+annotations, reprs, texts that are compared with others (`COMPARED`), and `NO_MESSAGES`.
 
 ``f"{name} lost: {reason}"`` is the text ``... lost: ...``. The page writes messages in the same
 way, as the terms of definition lists. There a hole may also be filled with another text.
@@ -19,28 +18,28 @@ from pathlib import Path
 from typing import NamedTuple
 
 HOLE = "..."
-"""Takes the place of a value that differs from one message to the next."""
+"""Stands for a value that differs from one message to the next."""
 
 PROGRAMS = {"demo.py"}
-"""Modules that are programs: they write all the time, and explain what they show themselves."""
+"""Modules that are programs: their output explains itself."""
 
 RAISED_ONLY = "testing/"
-"""Where only the arguments of `raise` count: most other texts there are those of a server."""
+"""A package in which only the arguments of `raise` count: its other texts imitate a server."""
 
 NOT_OURS = {"Error", "ConnectionRefusedError", "AssertionError"}
-"""Errors in `testing/` that imitate a server or the system, or never happen."""
+"""Errors in `testing/` that imitate a server or the system, or never occur."""
 
 FOR_USERS = {"NoReply", "Vote", "condemn", "_end", "Answer"}
-"""Calls and classes in which one word is a text."""
+"""Calls and classes in which a single word counts as a text."""
 
 ENUMS = {"MasterStatus", "QuarantineRule", "Standing"}
-"""Enumerations whose values describe the members to readers of the source, and are not shown."""
+"""Enumerations whose values are descriptions for readers of the source, and never shown."""
 
 COMPARED = {"compile", "fullmatch", "search", "sub", "startswith", "removeprefix", "partition"}
-"""Functions whose arguments are compared with other texts, and shown to nobody."""
+"""Functions whose arguments are compared with other texts, and never shown."""
 
 FORMATS = re.compile(r"%(?:s|d|\.1f)|\{ago\}")
-"""The fields of texts that `logging` or `str.format` fills."""
+"""The fields that `logging` or `str.format` fills."""
 
 NO_MESSAGES = {
     "redlock_aio ...": "the name of a task",
@@ -54,7 +53,7 @@ NO_MESSAGES = {
     "a streaming protocol is wanted": "can't happen: fake masters are used by this library only",
     "no script runs": "can't happen: a fake master runs each script with its own commands",
 }
-"""Texts that no user sees as a message, and what they are instead."""
+"""Texts that no user sees as a message, each with its purpose."""
 
 
 class Text(NamedTuple):
@@ -65,7 +64,7 @@ class Text(NamedTuple):
 
 
 def normal(text: str) -> str:
-    """Return *text* without quotes around holes, and without what joins it to other texts."""
+    """Return *text* without quotes around holes and without separators at its ends."""
     return re.sub(r"(['\"])\.\.\.\1", HOLE, text).strip(" ,;:\n")
 
 
@@ -189,14 +188,14 @@ def of_page(page: str) -> dict[str, str]:
 
 
 class Grammar:
-    """The messages that can be made of *texts*."""
+    """The messages that can be composed of *texts*."""
 
     def __init__(self, texts: list[Text]) -> None:
         self._texts = {text: tuple(text.split(HOLE)) for text, _ in texts}
         self.parts = functools.cache(self._parts)
 
     def _parts(self, message: str) -> frozenset[str] | None:
-        """Return the texts that *message* is made of; ``None`` if a part of it is no text."""
+        """Return the texts of which *message* is composed; ``None`` if a part of it is no text."""
         message = normal(message)
         if message in ("", HOLE):
             return frozenset()

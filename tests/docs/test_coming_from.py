@@ -1,4 +1,4 @@
-"""The page for people who come from other locks names calls that there are."""
+"""The page for users of other locks names calls that exist."""
 
 import ast
 import inspect
@@ -17,7 +17,7 @@ THERE = {
     "RheaKV": "tryLock(ctx) watchdog getFencingToken() losers",
     "DisGo": "order wake-up spin watchdog",
 }
-"""What the page must have a row for."""
+"""The calls of other libraries for which the page must have a row."""
 
 
 @pytest.fixture
@@ -32,30 +32,30 @@ def rows(page: str) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("system", THERE)
-def test_what_they_had_there_has_its_row(page: str, system: str) -> None:
+def test_each_call_of_another_library_has_its_row(page: str, system: str) -> None:
     _, _, rest = page.partition(f"\n## {system}")
     there = [row[0].replace(" ", "") for row in rows(rest.partition("\n## ")[0])]
     for name in THERE[system].split():
         assert any(name in cell for cell in there), f"{system}: {name}"
 
 
-def test_every_row_names_what_does_it_here(page: str) -> None:
+def test_every_row_names_its_counterpart(page: str) -> None:
     for row in rows(page):
         assert "`" in row[1] or row[1] in ("nothing to do", "cancel the task"), row
 
 
-def test_every_name_and_option_that_it_says_is_there(page: str) -> None:
+def test_every_name_and_option_on_the_page_exists(page: str) -> None:
     code = re.findall(r"`([^`]+)`", " ".join(row[1] + " " + row[-1] for row in rows(page)))
     assert len(code) > 40
     checked = 0
-    for said in code:
-        for name, attribute in re.findall(r"\b(redlock|lock|lease|holder)\.(\w+)", said):
-            assert hasattr(KINDS[name], attribute) or attribute in _fields(KINDS[name]), said
+    for snippet in code:
+        for name, attribute in re.findall(r"\b(redlock|lock|lease|holder)\.(\w+)", snippet):
+            assert hasattr(KINDS[name], attribute) or attribute in _fields(KINDS[name]), snippet
             checked += 1
-        for call in re.findall(r"redlock\.(?:lock|locked)\(.*?\)(?=[`:.,]|$)", said):
+        for call in re.findall(r"redlock\.(?:lock|locked)\(.*?\)(?=[`:.,]|$)", snippet):
             options = _options(call)
             known = {*inspect.signature(Redlock.lock).parameters, "skip_if_locked"}
-            assert options <= known, said
+            assert options <= known, snippet
     assert checked > 30
     assert "holder" in inspect.signature(LockNotAcquiredError.__init__).parameters
 

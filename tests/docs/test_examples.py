@@ -29,7 +29,7 @@ pytestmark = pytest.mark.integration
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.py"))
-SAYS = {
+OUTPUT = {
     "decorated.py": (
         r"(invoice 42 is being sent\ninvoice 42 is sent\n){2}"
         r"ada has 50\n"
@@ -117,8 +117,8 @@ def test_it_runs(path: Path, run: Run) -> None:
         assert "4 passed" in done.stdout, done.stdout
     else:
         done = run(str(path))
-        assert re.fullmatch(SAYS[path.name], done.stdout), done.stdout
-    # What the library logs of masters that are killed, or of missed locks, and nothing else.
+        assert re.fullmatch(OUTPUT[path.name], done.stdout), done.stdout
+    # The output has the library's log lines about killed masters or missed locks, and no others.
     logged = LOGS.get(path.name)
     assert all(logged and re.search(logged, line) for line in done.stderr.splitlines())
     assert done.returncode == 0
@@ -155,14 +155,14 @@ async def test_the_job_runs_on_one_host(environment: dict[str, str], root: Path)
         )
 
     hosts = [await host(name) for name in ("alpha", "beta", "gamma")]
-    said = [(await each.communicate())[0].decode() for each in hosts]
-    assert min(said) == "cleaning up\n"
-    winner = said.index("cleaning up\n")
+    outputs = [(await each.communicate())[0].decode() for each in hosts]
+    assert min(outputs) == "cleaning up\n"
+    winner = outputs.index("cleaning up\n")
     name = ("alpha", "beta", "gamma")[winner]
     others = f"it runs or has run on {name}, as process {hosts[winner].pid}\n"
-    late = await host("late")  # it comes when the job is done
-    said.append((await late.communicate())[0].decode())
-    assert sorted(said)[1:] == [others] * 3
+    late = await host("late")  # this host comes when the job is done
+    outputs.append((await late.communicate())[0].decode())
+    assert sorted(outputs)[1:] == [others] * 3
 
 
 def module_at(path: Path) -> Any:

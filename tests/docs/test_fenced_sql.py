@@ -1,4 +1,4 @@
-"""The SQL that is recommended does what is said of it, with connections that compete."""
+"""The recommended SQL works as documented, with connections that compete."""
 
 import ast
 import inspect
@@ -43,7 +43,7 @@ def path(tmp_path: Path) -> Path:
     path = tmp_path / "database"
     with closing(connect(path)) as database:
         database.execute(statement("TABLE"))
-        # What every write that came through did, in order.
+        # A log of all successful writes, in their order.
         database.execute("CREATE TABLE log (number INTEGER PRIMARY KEY, token BIGINT)")
         database.execute("INSERT INTO invoice (id, state) VALUES ('there', 'new')")
         for event in ("INSERT", "UPDATE"):
@@ -61,19 +61,19 @@ def database(path: Path) -> Iterator[sqlite3.Connection]:
 
 
 def write(database: sqlite3.Connection, sql: str, name: str, state: str, token: int) -> int:
-    """Return how many rows were written."""
+    """Write a row; return the number of rows written."""
     return database.execute(sql, {"id": name, "state": state, "token": token}).rowcount
 
 
 def test_the_module_s_statements_are_the_example_s() -> None:
     text = inspect.getdoc(redlock_aio.fencing)
     assert text is not None
-    told = re.findall(r"^    (?:UPDATE|INSERT)(?:.*\n)+?(?=\n)", text, re.MULTILINE)
-    told = [" ".join(sql.split()) for sql in told]
+    documented = re.findall(r"^    (?:UPDATE|INSERT)(?:.*\n)+?(?=\n)", text, re.MULTILINE)
+    documented = [" ".join(sql.split()) for sql in documented]
     names = (("account", "invoice"), ("balance", "state"))
     for one, other in names:
-        told = [sql.replace(one, other) for sql in told]
-    assert told == [" ".join(sql.split()) for sql in (UPDATE, INSERT_OR_UPDATE)]
+        documented = [sql.replace(one, other) for sql in documented]
+    assert documented == [" ".join(sql.split()) for sql in (UPDATE, INSERT_OR_UPDATE)]
 
 
 @BOTH
@@ -90,7 +90,7 @@ def test_a_row_takes_a_higher_token_and_the_same_again_and_no_lower_one(
     assert row == ("d", 2**53 - 1)
 
 
-def test_a_row_that_is_not_there_is_inserted_only_where_that_is_wanted(
+def test_a_missing_row_is_inserted_only_by_the_statement_for_that(
     database: sqlite3.Connection,
 ) -> None:
     assert write(database, UPDATE, "new", "a", 5) == 0
@@ -104,7 +104,7 @@ def test_a_row_that_is_not_there_is_inserted_only_where_that_is_wanted(
     [(UPDATE, "there"), (INSERT_OR_UPDATE, "there"), (INSERT_OR_UPDATE, "new")],
     ids=["update", "insert over", "insert"],
 )
-def test_of_many_connections_none_writes_behind_a_later_token(
+def test_of_many_connections_none_writes_after_a_higher_token(
     path: Path, database: sqlite3.Connection, sql: str, name: str
 ) -> None:
     tokens = list(range(1, 201))
@@ -129,7 +129,7 @@ def test_of_many_connections_none_writes_behind_a_later_token(
 def test_a_transaction_whose_first_statement_it_is_goes_as_a_whole(
     path: Path, database: sqlite3.Connection, sql: str
 ) -> None:
-    """Who comes while it is open waits, and is then refused by its token."""
+    """A write that comes while it is open waits, and is then refused by its token."""
     with closing(connect(path)) as other:
         other.execute("PRAGMA busy_timeout = 0")
         database.execute("BEGIN")

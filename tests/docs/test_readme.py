@@ -1,4 +1,4 @@
-"""The README and the pages that it leads to claim what is so."""
+"""The claims of the README and of the pages that it links are true."""
 
 import re
 from pathlib import Path
@@ -42,14 +42,14 @@ def test_its_python_is_an_example_to_the_letter(readme: str, root: Path) -> None
         assert any(block in example for example in examples), block
 
 
-def test_every_file_that_it_names_is_there(readme: str, root: Path) -> None:
+def test_every_file_that_it_names_exists(readme: str, root: Path) -> None:
     named = set(re.findall(r"\]\((?!https?:)([^)#]+)[^)]*\)", readme))
     named |= set(re.findall(r"`((?:examples|tests|benchmarks|docs|\.ci)/[\w./-]*)`", readme))
     assert len(named) > 20
     assert not [name for name in sorted(named) if not (root / name).exists()]
 
 
-def test_every_example_is_in_the_table_of_what_it_can_do(readme: str, root: Path) -> None:
+def test_every_example_is_in_the_table_of_features(readme: str, root: Path) -> None:
     table = section(readme, "What it can do")
     named = set(re.findall(r"\]\(examples/(\w+\.py)\)", table))
     named |= set(re.findall(r"\]\(examples/(\w+\.py)\)", readme.partition("## Install")[0]))

@@ -1,4 +1,4 @@
-"""The pages of docs/: all of them can be reached, and no link leads nowhere. Nothing is built."""
+"""The pages of docs/ can be reached, and their links lead somewhere; the site is not built."""
 
 import asyncio
 import importlib
@@ -33,7 +33,7 @@ DOCUMENTED = (
 
 
 def module_of_docs(name: str) -> ModuleType:
-    """Import a program of docs/, which is no package."""
+    """Import a program from docs/, which is not a package."""
     spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
@@ -76,13 +76,13 @@ def test_every_link_to_a_page_leads_somewhere(name: str) -> None:
 
 
 @BY_NAME
-def test_every_link_to_the_api_names_what_there_is(name: str) -> None:
+def test_every_link_to_the_api_names_a_public_object(name: str) -> None:
     for target in re.findall(r"\]\[(redlock_aio[\w.]*)\]", prose(name)):
         assert resolved(target) is not None, target
 
 
 @BY_NAME
-def test_every_file_that_a_page_includes_or_names_is_there(name: str) -> None:
+def test_every_file_that_a_page_includes_or_names_exists(name: str) -> None:
     text = PAGES[name].read_text()
     named = re.findall(r'--8<-- "([^":]+)', text)
     assert len(named) == len(re.findall(r"^\W*8\W*<", text, re.MULTILINE)), "a broken marker"
@@ -164,7 +164,7 @@ def keys_page() -> dict[str, tuple[str, str]]:
 
 @pytest.mark.integration
 async def test_the_keys_on_a_master_are_those_of_the_page(masters: list[EmbeddedMaster]) -> None:
-    """One fenced and fair lock, and one who waits for it, make every kind of key."""
+    """A fenced and fair lock with a waiter causes every kind of key."""
     urls = [master.url for master in masters]
     seen: dict[str, tuple[str, int]] = {}
     async with Redlock(urls) as redlock, Redis.from_url(urls[0], decode_responses=True) as client:
@@ -179,7 +179,7 @@ async def test_the_keys_on_a_master_are_those_of_the_page(masters: list[Embedded
                 kind, left = str(await client.type(key)), await client.pttl(key)
                 seen[str(key)] = (kind.replace("zset", "sorted set"), left)
         await (await waiter).release()
-    told = keys_page()
+    documented = keys_page()
     longest = {
         "key": 10_000,
         "redlock_aio:fence:{key}": fencing.KEPT,
@@ -187,29 +187,29 @@ async def test_the_keys_on_a_master_are_those_of_the_page(masters: list[Embedded
         "redlock_aio:live:{key}": fair_ticket.LIVES + 100,
         "redlock_aio:masters:": 93_000,
     }
-    assert len(seen) == len(told)
+    assert len(seen) == len(documented)
     for key, (kind, left) in seen.items():
         name = key.replace("{invoice:42}", "{key}").replace("invoice:42", "key")
         name = name.replace("seen:{key}", "seen:{name}")
-        assert told[name][0] == kind, key
+        assert documented[name][0] == kind, key
         if name in longest:
             assert 0 < left <= longest[name] + 1_000, key
         else:
-            assert (left, told[name][1]) == (-1, "none"), key
-    assert told["redlock_aio:fence:{key}"][1].startswith(f"{fencing.KEPT // 86_400_000} days")
-    assert f"{(fair_ticket.LIVES + 100) / 1000} s" in told["redlock_aio:queue:{key}"][1]
+            assert (left, documented[name][1]) == (-1, "none"), key
+    assert documented["redlock_aio:fence:{key}"][1].startswith(f"{fencing.KEPT // 86_400_000} days")
+    assert f"{(fair_ticket.LIVES + 100) / 1000} s" in documented["redlock_aio:queue:{key}"][1]
 
 
 def test_every_name_that_the_library_reserves_is_on_the_page_of_keys() -> None:
     page = prose("reference/keys.md")
-    told = set(re.findall(r"redlock_aio:[a-z]+", page))
+    documented = set(re.findall(r"redlock_aio:[a-z]+", page))
     own = set()
     for path in (ROOT / "redlock_aio").rglob("*"):
         if path.suffix in {".py", ".lua"}:
             own |= set(re.findall(r"""b["'](redlock_aio:[a-z]+)""", path.read_text()))
     assert {name.decode().rstrip(":") for name in (commands.MARKER, commands.CHANNEL)} <= own
     assert declaration.KEY.decode().rstrip(":") in own
-    assert own | {"redlock_aio:seen"} == told
+    assert own | {"redlock_aio:seen"} == documented
 
 
 def test_the_pictures_are_those_that_the_script_draws() -> None:
@@ -254,8 +254,8 @@ def pages() -> list[str]:
         if "--8<--" not in block
     ],
 )
-async def test_python_that_is_no_example_runs(name: str, block: str) -> None:
-    """Such blocks make a manager, and connect to nothing."""
+async def test_blocks_of_python_run(name: str, block: str) -> None:
+    """Blocks that are not examples make a manager, and connect to nothing."""
     names: dict[str, object] = {}
     exec(compile(block, name, "exec"), names)
     assert isinstance(names["redlock"], Redlock)

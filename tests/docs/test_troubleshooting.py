@@ -1,4 +1,4 @@
-"""The page about messages has an entry for each message of the library, and for no other."""
+"""The page about messages has an entry for each message of the library, and no other one."""
 
 import re
 from pathlib import Path
@@ -33,7 +33,7 @@ def test_each_entry_names_a_message_of_the_library(grammar: Grammar) -> None:
     assert [message for message in of_page(PAGE) if grammar.parts(message) is None] == []
 
 
-def test_the_whole_page_is_read() -> None:
+def test_the_whole_page_is_parsed() -> None:
     listed = re.findall(r"^`([^`]+)`$", PAGE, re.MULTILINE)
     assert listed == list(of_page(PAGE)), "a message is listed twice, or has no explanation"
     assert len(listed) > 200

@@ -4,9 +4,9 @@ Measures the power of the tests: defects are put into the package, and tests mus
     python -m tests.mutants draw                             writes drawn.toml, by a fixed seed
     python -m tests.mutants map MAP                          runs the tests once, and writes MAP
     python -m tests.mutants check MAP                        runs them as `run` does, unchanged
-    python -m tests.mutants run --map MAP --results RESULTS  tries what RESULTS lack yet
-    python -m tests.mutants run ... --again                  tries once more what was not caught
-    python -m tests.mutants compare BEFORE AFTER             fails if BEFORE has caught more
+    python -m tests.mutants run --map MAP --results RESULTS  tries the mutants that RESULTS lack
+    python -m tests.mutants run ... --again                  tries again those that were not caught
+    python -m tests.mutants compare BEFORE AFTER             fails if BEFORE caught more mutants
     python -m tests.mutants report RESULTS                   writes tests/mutants.md
 
 MAP and RESULTS are files that are not committed. A map is for one state of the tests and
@@ -27,7 +27,7 @@ hand; it is kept when the same change is drawn again."""
 
 
 def main() -> None:
-    """Do what the command line says."""
+    """Run the command of the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.mutants",
         description=__doc__,

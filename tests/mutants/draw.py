@@ -22,13 +22,13 @@ PLACES = ("_rules", "_protocol", "_engine", "_transport")
 SEED = 11
 TOTAL = 230
 LEAST = {"_rules/": 2, ".lua": 2}
-"""How many mutants a file with such a path gets at least; 1 without a row here."""
+"""The least number of mutants of a file with such a path; 1 without an entry."""
 
 SKIPPED = (Function, ast.ClassDef, ast.JoinedStr, ast.Raise, ast.Assert)
-"""What is not changed in a function: texts for people, and functions with a name of their own."""
+"""Nodes that are not changed: messages, and functions that are changed under their own name."""
 
 SILENT = {"__repr__", "__str__"}
-"""Functions that are not changed: they only serve people."""
+"""Functions that are not changed, because their results are for people only."""
 
 COMPARISONS: dict[type[ast.cmpop], tuple[str, str]] = {
     ast.Lt: ("<", "<="),
@@ -167,7 +167,7 @@ class Finder(ast.NodeVisitor):
 
 
 def _other(number: int) -> int:
-    """Return the next integer, or twice a large one, where 1 more hardly makes a difference."""
+    """Return the next integer, or the double of a large one, where 1 makes little difference."""
     return number + 1 if number < 100 else 2 * number
 
 
@@ -194,7 +194,7 @@ LUA_TOKENS = [
     ("if", r"\bif (.+) then$", "true"),
     ("if", r"\bif (.+) then$", "false"),
 ]  # fmt: skip
-"""The kind, the pattern, and what its group becomes: by a table, or always the same."""
+"""The kind, the pattern, and the replacement of its group: a table, or one text."""
 
 NUMBER = re.compile(r"(?<![\w.\"%\[])(\d+)(?![\w.\"\]])")
 
@@ -244,7 +244,7 @@ def draw(root: Path, *, seed: int = SEED, total: int = TOTAL) -> list[Mutant]:
     Return about *total* mutants of the package under *root*.
 
     Args:
-        seed: With the path of a file, it decides which of its changes are drawn.
+        seed: Chooses the changes of each file, together with the file's path.
     """
     files = sorted(
         path
@@ -263,7 +263,7 @@ def draw(root: Path, *, seed: int = SEED, total: int = TOTAL) -> list[Mutant]:
 
 
 def _drawn(file: str, text: str, count: int, chance: random.Random) -> list[Mutant]:
-    """Return *count* mutants of one file, or as many as there are."""
+    """Return *count* mutants of one file, or all if there are fewer."""
     find, is_valid = LANGUAGES[Path(file).suffix]
     kinds = defaultdict(list)
     for change in find(text):
@@ -289,7 +289,7 @@ def _drawn(file: str, text: str, count: int, chance: random.Random) -> list[Muta
 
 
 def _mutant(name: str, file: str, text: str, change: Change) -> Mutant:
-    """Return *change* as a mutant that replaces whole lines, which can be found again."""
+    """Return *change* as a mutant that replaces whole lines, which can be found by their text."""
     begin = text.rfind("\n", 0, change.begin) + 1
     begin += len(text[begin:]) - len(text[begin:].lstrip(" "))
     end = text.find("\n", change.end)

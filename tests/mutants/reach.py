@@ -1,5 +1,5 @@
 """
-Which tests run which line of the package, and which script.
+A map from the lines and scripts of the package to the tests that run them.
 
 The map is made by one run of the tests. It chooses the tests for each mutant: only a test
 that runs a changed line can fail by it.
@@ -42,14 +42,14 @@ def state() -> str:
 @dataclass
 class Reach:
     """
-    What each test runs.
+    The lines and scripts that each test runs.
 
     Attributes:
         state: The `state` of package and tests for which it was made.
 
-        seconds: How long each test took, by its node id.
+        seconds: The duration of each test, by its node id.
 
-        breadth: How many lines of the package each test runs.
+        breadth: The number of lines of the package that each test runs.
 
         lines: The numbers of the tests that run a line, by file and line.
 
@@ -84,7 +84,7 @@ class Reach:
         Return the tests for *mutant*, the most promising first; none if nothing runs it.
 
         Args:
-            budget: How many seconds they may have taken altogether.
+            budget: The most seconds that the tests may have taken altogether.
         """
         names = list(self.seconds)
         if mutant.file in self.scripts:
@@ -127,7 +127,7 @@ class _Recorder:
         self._ran: set[str] = set()
 
     def loaded(self, sha: bytes, text: bytes) -> None:
-        """Find the files of which a script consists."""
+        """Find the files that a script was composed of."""
         source = text.decode()
         self._of_sha[sha] = [name for name, part in self._scripts.items() if part in source]
 
@@ -153,7 +153,7 @@ class _Recorder:
             self.failed.append(report.nodeid)
 
     def finish(self) -> None:
-        """Add what the coverage has measured."""
+        """Add the lines that the coverage has measured."""
         data = self._coverage.get_data()
         number = {name: i for i, name in enumerate(self.reach.seconds)}
         breadth = dict.fromkeys(number, 0)
@@ -171,10 +171,10 @@ class _Recorder:
 
 def make(tests: Sequence[str]) -> Reach:
     """
-    Run *tests* once, and return what each of them runs.
+    Run *tests* once, and return their map.
 
     Raises:
-        SystemExit: One of them failed.
+        SystemExit: A test failed.
     """
     coverage = Coverage(data_file=None, config_file=False, include=[f"{ROOT / PACKAGE}/*"])
     scripts = {

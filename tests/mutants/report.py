@@ -1,4 +1,4 @@
-"""The report on the mutants: `tests/mutants.md`, and what two runs say about the tests."""
+"""The report on the mutants, `tests/mutants.md`, and the comparison of two runs."""
 
 import itertools
 from collections import Counter
@@ -71,7 +71,7 @@ def _summary(
 
 
 def _table(head: Sequence[str], mutants: Sequence[Mutant], results: Mapping[str, Result]) -> str:
-    """Return one table, without those that were not caught."""
+    """Return one table of the mutants that were caught."""
     rows = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for mutant in mutants:
         if _status(mutant, results) in CAUGHT:
@@ -87,7 +87,7 @@ def _table(head: Sequence[str], mutants: Sequence[Mutant], results: Mapping[str,
 
 
 def change(mutant: Mutant) -> str:
-    """Return what *mutant* changes, in one line."""
+    """Return the change of *mutant*, in one line."""
     old, new = " ".join(mutant.old.split()), " ".join(mutant.new.split())
     where = mutant.inside or mutant.file.removeprefix(f"{PACKAGE}/")
     before = _common(old, new)
@@ -105,13 +105,13 @@ def change(mutant: Mutant) -> str:
 
 
 def _common(one: str, other: str) -> int:
-    """Return how many characters two texts have in common at their begins."""
+    """Return the length of the common prefix of two texts."""
     pairs = zip(one, other, strict=False)
     return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 def compare(before: Mapping[str, Result], after: Mapping[str, Result]) -> list[str]:
-    """Return a line for each mutant that was caught in one run, and was not in a later one."""
+    """Return a line for each mutant that was caught in one run, but not in a later one."""
     lines = []
     for name, result in before.items():
         now = after.get(name)

@@ -1,9 +1,9 @@
 """
 Runs the tests against one mutant after the other.
 
-The parent process imports what the tests need from others, but nothing of the package.
-Each mutant gets a child of it, which finds the package in a folder of its own: links to
-all files but the changed one. There it runs the tests in turn until one fails.
+The parent process imports the other packages that the tests need, but nothing of this one.
+It forks a child for each mutant, which finds the package in a folder of its own: links to
+all files except the changed one. There the child runs the tests in turn until one fails.
 """
 
 import gc
@@ -34,22 +34,22 @@ WARM = (
     "coverage", "hiredis", "hypothesis.strategies", "lupa.lua51", "pytest_asyncio.plugin",
     "pytest_timeout", "redis.asyncio", "unittest.mock", "xdist.plugin",
 )  # fmt: skip
-"""What the parent imports, so that no child has to."""
+"""Modules that the parent imports once for all children."""
 
 STALL, STALL_FACTOR = 30.0, 5
-"""After how many seconds a test hangs, and how many times its usual time is added to that."""
+"""A test hangs after this many seconds, plus this many times its usual duration."""
 
 FIRST_FILES, FIRST_TESTS = 6, 100
-"""From how many files a first child runs tests, and how many; a second child runs the others."""
+"""The limits of files and tests for a first child; a second child runs the others."""
 
 MEMORY = 4 * 2**30
-"""How many bytes of addresses a child may have."""
+"""The bytes of address space that a child may use."""
 
 KILLED, SURVIVES = "killed", "survives"
 HANGS = "hangs"
 """A test did not end."""
 DIES = "dies"
-"""The process of the tests ended before they did."""
+"""The process ended before its tests."""
 UNREACHED = "unreached"
 """No test runs the changed line."""
 STALE = "stale"
@@ -61,7 +61,7 @@ CAUGHT = {KILLED, HANGS, DIES}
 @dataclass(frozen=True)
 class Result:
     """
-    What the tests did to one mutant.
+    The result of the tests with one mutant.
 
     Attributes:
         id: The mutant.
@@ -72,9 +72,9 @@ class Result:
 
         killer: The test that failed, or hung.
 
-        seconds: How long it took to find out.
+        seconds: The duration of the trial.
 
-        tests: How many tests were run.
+        tests: The number of tests that were run.
     """
 
     id: str
@@ -138,7 +138,7 @@ def _child(folder: Path, file: str, text: str, tests: Sequence[str]) -> None:
         code = pytest.main([*OPTIONS, "-x", *files], plugins=[child])
     child.report("ended", f"{int(code)}")
     sys.stdout.flush()
-    os._exit(0)  # what the parent wants to do at its end is not the child's business
+    os._exit(0)  # the child must not run the parent's exit handlers
 
 
 class _Trial:
@@ -146,7 +146,7 @@ class _Trial:
     One child that runs, for one mutant.
 
     Args:
-        before: The result of the first of the tests, if they have passed already.
+        before: The result of the first tests, if they have passed already.
     """
 
     def __init__(
@@ -175,7 +175,7 @@ class _Trial:
         return [line.split(" ", 1) for line in lines]
 
     def hangs(self) -> bool:
-        """Return whether the current test takes so long that it will not end."""
+        """Return whether the current test takes so long that it counts as hanging."""
         log = self._log()
         now = time.monotonic()
         if len(log) > self._size:
@@ -184,19 +184,19 @@ class _Trial:
         return now > self._stirred + STALL + STALL_FACTOR * usual
 
     def end(self, *, hangs: bool) -> Result:
-        """Return the result; the child has ended, or is ended here."""
+        """Kill the child if it has not ended; return the result."""
         if hangs:
             assert self.process.pid is not None
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.join()
         log = self._log()
-        said = dict(log)  # the last line of each word
+        last = dict(log)  # the last line of each word
         status, killer = SURVIVES, ""
-        if "failed" in said:
+        if "failed" in last:
             status, killer = KILLED, next(name for word, name in log if word == "failed")
-        elif hangs or "ended" not in said:
-            status, killer = HANGS if hangs else DIES, said.get("began", "(import)")
-        elif said["ended"] != "0":
+        elif hangs or "ended" not in last:
+            status, killer = HANGS if hangs else DIES, last.get("began", "(import)")
+        elif last["ended"] != "0":
             output = (self._folder / "output").read_text(errors="replace")
             raise SystemExit(f"{self.mutant}: pytest did not run the tests\n{output}")
         seconds = round(time.monotonic() - self._began, 1)
@@ -213,7 +213,7 @@ def _first(tests: Sequence[str]) -> tuple[list[str], list[str]]:
     """
     Split *tests*: those from a few files, which most often are enough, come before the others.
 
-    To collect all files takes longer than most mutants live.
+    To collect all files takes longer than to kill most mutants.
     """
     files: dict[str, None] = {}
     first: list[str] = []
@@ -263,7 +263,9 @@ def trials(
                         yield result
     finally:
         for trial in running.values():
-            trial.end(hangs=True)  # they are in sessions of their own, which Ctrl-C does not reach
+            trial.end(
+                hangs=True
+            )  # the children have sessions of their own, which Ctrl-C does not reach
 
 
 def _begin(mutant: Mutant | None, reach: Reach, budget: float) -> _Trial | Result:

@@ -1,5 +1,5 @@
 """
-The table of mutants: what is changed, and where.
+The table of mutants: the changes and their places.
 
 A mutant is a replacement of text inside one function. It is found by the function's name
 and the text, not by a line number, so the same mutants can be applied after other lines,
@@ -24,7 +24,7 @@ Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 class StaleError(Exception):
-    """The text that a mutant replaces is not there any more."""
+    """The text that a mutant replaces is missing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +73,7 @@ class Mutant:
         Return the begin and end of the replaced part in the *text* of the file.
 
         Raises:
-            StaleError: It is not there.
+            StaleError: The text to replace is missing.
         """
         begin, end = _span(text, self.inside) if self.inside else (0, len(text))
         begin -= 1
@@ -108,7 +108,7 @@ def functions(
 
 
 def offsets(text: str) -> list[int]:
-    """Return at which character each line of *text* begins."""
+    """Return the character at which each line of *text* begins."""
     begins = [0]
     for line in text.splitlines(keepends=True):
         begins.append(begins[-1] + len(line))
@@ -139,7 +139,7 @@ def write(path: Path, head: str, mutants: Iterable[Mutant]) -> None:
         rows = [
             (field.name, getattr(mutant, field.name), field.default) for field in fields(mutant)
         ]
-        # A JSON string of ASCII is a string of TOML too.
+        # A JSON string of ASCII characters is also a TOML string.
         lines = [f"{name} = {json.dumps(value)}" for name, value, usual in rows if value != usual]
         parts.append("[[mutant]]\n" + "\n".join(lines) + "\n")
     path.write_text("\n".join(parts))

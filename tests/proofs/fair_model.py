@@ -17,13 +17,13 @@ from collections.abc import Iterator
 from redlock_aio._protocol import commands, replies
 from redlock_aio._rules.fair_ticket import ASKED, FAILED, SILENT, Standing, Ticket
 
-from .masters import Keys, words
+from .masters import MasterKeys, words
 from .rules import SHIPPED, Rules
 from .search import Step, replaced
 
 WAITING, HELD, DONE = range(3)
 
-Waiter = tuple[int, int]
+WaiterState = tuple[int, int]
 """Whether the waiter waits, holds the lock or is done, and its claim: see `_name`."""
 
 Message = tuple[int, int, int]
@@ -38,7 +38,7 @@ more requests it may send, the messages underway to the master, and the replies 
 Column = tuple[int, tuple[int, ...], tuple[Side, ...]]
 """One master: the holder and its claim, the members of its queue, and its sides."""
 
-State = tuple[tuple[Waiter, ...], tuple[Column, ...]]
+State = tuple[tuple[WaiterState, ...], tuple[Column, ...]]
 
 STANDINGS = tuple(Standing)
 NUMBER = {standing: number for number, standing in enumerate(STANDINGS)}
@@ -206,8 +206,8 @@ def _served(column: Column, w: int, *, listens: bool) -> tuple[str, Column]:
     return label, (holder, queue, replaced(sides, w, side))
 
 
-def _master(holder: int, queue: tuple[int, ...]) -> Keys:
-    master = Keys()
+def _master(holder: int, queue: tuple[int, ...]) -> MasterKeys:
+    master = MasterKeys()
     data = master.data
     if holder != NOBODY:
         data.set(KEYS[0], b"%d" % holder)
@@ -232,7 +232,7 @@ def _claim(w: int, claim: int) -> bytes:
     return b"%d" % (10 * w + claim)
 
 
-def _contents(master: Keys) -> tuple[int, tuple[int, ...]]:
+def _contents(master: MasterKeys) -> tuple[int, tuple[int, ...]]:
     data = master.data
     holder = data.get(KEYS[0])
     names = range(4)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from redlock_aio._protocol.primitives import FencingCounter
 from redlock_aio._rules.quorum import GRANTED, majority
 
-from .masters import Keys, words
+from .masters import MasterKeys, words
 from .rules import SHIPPED, Rules
 from .search import Step, replaced
 
@@ -196,7 +196,7 @@ def _reply(
     extend: Extend = FencingCounter.extend,
 ) -> Reply:
     """Run a shipped script on one master."""
-    master = Keys(NOW / 1_000_000)
+    master = MasterKeys(NOW / 1_000_000)
     data = master.data
     every = [FencingCounter((name,), LEAD).keys[0] for name in NAMES]
     for name, key, holder, value in zip(NAMES, every, holders, counters, strict=True):

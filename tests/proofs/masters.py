@@ -32,7 +32,7 @@ class Nobody:
         return 0
 
 
-class Keys(KeyCommands):
+class MasterKeys(KeyCommands):
     """
     The keys of one master.
 

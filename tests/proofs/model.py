@@ -38,7 +38,7 @@ from redlock_aio._protocol.primitives import FencingCounter
 from redlock_aio._rules import fencing
 from redlock_aio._rules.quorum import GRANTED, majority
 
-from .masters import Keys, words
+from .masters import MasterKeys, words
 from .rules import SHIPPED, Rules
 from .search import Step, replaced
 
@@ -371,8 +371,8 @@ def _text(counter: int) -> str:
     return f"{value} by the holder of {mark}" if mark else str(value)
 
 
-def _master(holder: int, counter: int) -> Keys:
-    master = Keys(NOW / 1_000_000)
+def _master(holder: int, counter: int) -> MasterKeys:
+    master = MasterKeys(NOW / 1_000_000)
     mark, value = divmod(counter, MARK)
     if holder != NOBODY:
         master.data.set(b"r", b"%d" % holder)
@@ -381,7 +381,7 @@ def _master(holder: int, counter: int) -> Keys:
     return master
 
 
-def _ran(master: Keys, payload: bytes) -> tuple[object, int, int]:
+def _ran(master: MasterKeys, payload: bytes) -> tuple[object, int, int]:
     """Return the reply, and the holder and the counter afterwards."""
     reply = master.run(words(payload))
     holder, counter = master.data.get(b"r"), master.data.get(COUNTER.keys[0])
@@ -438,12 +438,12 @@ def _outcomes(
     """Return the tokens that a client may agree on, and the counters that it may raise to."""
     tokens, targets = set(), set()
     for counted in set(itertools.combinations(answers, needed)):
-        reply = [rules.acknowledged(answer, asked) if asked else answer for answer in counted]
-        token = rules.agreed(reply, needed)
+        replies = [rules.acknowledged(answer, asked) if asked else answer for answer in counted]
+        token = rules.agreed(replies, needed)
         if token:
             tokens.add(token)
         else:
-            targets.add(max(reply))
+            targets.add(max(replies))
     return tuple(sorted(tokens)), tuple(sorted(targets))
 
 

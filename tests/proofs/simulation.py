@@ -34,7 +34,7 @@ from redlock_aio._rules.lease_state import HELD, LeaseState
 from redlock_aio._rules.quorum import SPLIT, WON, Tally
 
 from .conditions import FACTOR, Conditions
-from .masters import Keys, words
+from .masters import MasterKeys, words
 from .rules import SHIPPED, Rules
 
 EPOCH = 1_700_000_000
@@ -75,7 +75,7 @@ class Master:
     def __init__(self, world: "World", number: int) -> None:
         conditions, chance = world.conditions, world.chance
         self.number = number
-        self.keys = Keys()
+        self.keys = MasterKeys()
         self.quarantined_until = -math.inf
         self._world = world
         self._ahead = chance.uniform(-1, 1) * conditions.skew

@@ -1,4 +1,4 @@
-"""Read by the type checkers, never run: what a user's checker makes of the public names."""
+"""Uses of all public names, which the type checkers read and nothing runs."""
 
 import asyncio
 import contextlib
@@ -156,7 +156,7 @@ async def call(perhaps: bool) -> None:
     assert_type(await Decorated.of_the_class(1), str)
     assert_type(await Decorated.static(1), str | None)
     assert_type(await typed.locked("r", skip_if_locked=perhaps)(decorated)(1), str | None)
-    # What a checker refuses: an ignore that is not needed is an error in itself.
+    # Uses that a checker must refuse: an unneeded ignore is an error.
     await decorated("1")  # type: ignore[arg-type]
     await Decorated().method()  # type: ignore[call-arg]
     typed.locked("r", tll=1000)  # type: ignore[call-overload]

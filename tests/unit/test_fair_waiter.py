@@ -65,7 +65,7 @@ async def test_alone_it_is_one_round_and_leaves_nothing(
 async def test_the_requests_of_one_turn_of_the_loop_leave_in_one_write_to_each_master(
     redlock: Redlock, other: Redlock, masters: list[FakeMaster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await got_fair(redlock)
+    await fair_acquired_at(redlock)
     holder = await other.lock("0", fair=True).acquire()
     writes = [0] * 5
     receive = FakeMaster.receive
@@ -95,7 +95,7 @@ async def test_a_request_that_is_lost_with_its_release_is_released_on_the_next_c
     redlock: Redlock, masters: list[FakeMaster]
 ) -> None:
     """Both are sent in the turn of the loop in which the waiter is cancelled."""
-    await got_fair(redlock)
+    await fair_acquired_at(redlock)
     waiter = waiting_fair(redlock)
     for _ in range(10):
         await asyncio.sleep(0)
