@@ -6,7 +6,7 @@ at least half as many pairs as the floor (see `floor.py`) and takes alone at mos
 one and a half times as long, that with ``fencing=True`` it makes at least two
 fifths of them, and that with one or two hung masters of five a pair takes less
 than one and a half times as long; with three, `QuorumUnavailableError`
-is raised when the master time-out is over.
+is raised when the master timeout is over.
 
 The floor releases by a script, as any server runs it. A second table compares like
 for like, with floors that send the very commands of redlock_aio: DELIFEQ where the
@@ -57,7 +57,7 @@ LEAST_RATE = {OURS: 0.5, FENCED: 0.4}
 MOST_LATENCY, MOST_HUNG_LATENCY = 1.5, 1.5
 MASTER_TIMEOUT = 50
 MOST_TIMEOUT = 1.2
-"""The most time until the error without a quorum, in master time-outs."""
+"""The most time until the error without a quorum, in master timeouts."""
 
 HANG_KNOWN_AFTER = 2.0
 """Seconds after which a hung master has certainly been noticed."""
@@ -384,7 +384,7 @@ def report(
     machine = measuring.machine(url, "redlock_aio", "redis", "hiredis", "pottery")
     hung = (
         "And when masters hang (their connections stay, nothing is answered). The ratio is to the"
-        f" healthy latency just before; for three, to the master time-out of {MASTER_TIMEOUT} ms."
+        f" healthy latency just before; for three, to the master timeout of {MASTER_TIMEOUT} ms."
     )
     loops = {"": taken} | ({", uvloop": on_uvloop} if on_uvloop else {})
     rows = [row for loop, figures in loops.items() for row in cost_rows(figures, loop)]

@@ -5,7 +5,7 @@ It has no claims about redlock_aio; all contestants are compared with it. It has
 one raw `asyncio.Protocol` and one `hiredis.Reader` for each master, commands that
 are packed before the clock starts except for the token, which is new for each pair,
 one future and one counter for each round, and one `write` to each master for all
-requests of one turn of the loop. It has no time-outs, no errors and no lease, so it
+requests of one turn of the loop. It has no timeouts, no errors and no lease, so it
 must not be used as a lock. It waits for a majority of grants, for ever if need be.
 
 There are three of them. `Floor` releases by a script, as any server runs it; with

@@ -1,5 +1,5 @@
 """
-Hooks of `mkdocs build`: option tables, and a check that pages load nothing from other hosts.
+What `mkdocs build` does besides: option tables, and a check that pages load nothing from outside.
 
 ``<!-- options: redlock_aio.Redlock.lock -->`` in a page becomes a table of the keyword options of
 that function: name, type and default from its signature, meaning from the first sentence of its

@@ -247,7 +247,7 @@ def lost() -> Picture:
 
 
 def quarantine() -> Picture:
-    """Draw a master that restarts without its data."""
+    """Draw a master that restarts without memory."""
     picture = Picture(
         "quarantine",
         "A master that restarts empty",

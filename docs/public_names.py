@@ -1,5 +1,5 @@
 """
-The form of docstrings and signatures in the API pages: an extension of griffe.
+How docstrings and signatures appear in the API pages: an extension of griffe.
 
 - `Lease.extend` in a docstring becomes a link, if it is a public name.
 - A default that is a name, as ``timing.MAX_TTL``, is shown as its value.

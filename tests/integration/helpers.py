@@ -17,7 +17,7 @@ from redlock_aio._protocol.primitives import Mutex
 
 TIMEOUT = 1_500
 """
-A master time-out, in ms, within which a healthy master on a busy machine replies.
+A master timeout, in ms, within which a healthy master on a busy machine replies.
 
 A test with one attempt needs all its healthy masters to answer within it. Tests in which hung
 masters cost their timeout pass a smaller one.

@@ -97,7 +97,7 @@ async def test_another_database(masters: list[RealMaster]) -> None:
 
 @pytest.mark.parametrize("decoding", [False, True])
 async def test_clients_of_redis_py(masters: list[RealMaster], decoding: bool) -> None:
-    """Their options for decoding and time-outs make no difference."""
+    """Their options for decoding and timeouts make no difference."""
     async with contextlib.AsyncExitStack() as stack:
         clients = [
             await stack.enter_async_context(

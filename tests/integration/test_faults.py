@@ -77,7 +77,7 @@ async def test_a_hung_or_dead_minority_costs_no_time(
                     waiter = asyncio.create_task(lock.acquire())
                     await asyncio.sleep(0)
                 await (await waiter).release()
-            # A new manager waits for the hung masters once, for its master time-out.
+            # A new manager waits for the hung masters once, for its master timeout.
             async with (
                 Redlock(urls(masters), master_timeout=QUICK, restart_guard="off") as newcomer,
                 newcomer.lock("r", **options),

@@ -170,7 +170,7 @@ async def test_replies_that_come_in_pieces_are_understood(
 async def test_masters_that_are_far_away_grant_locks_with_default_options(
     proxies: list[Proxy], masters: list[RealMaster], *, fair: bool
 ) -> None:
-    """The time-out adapts to the delay, also under load, and a hung minority costs no more time."""
+    """The timeout adapts to the delay, also under load, and a hung minority costs no more time."""
     for proxy in proxies:
         proxy.delay = 0.04
     async with Redlock(urls(proxies), restart_guard="off") as redlock:

@@ -286,7 +286,7 @@ else:
 async def test_bodies_that_clean_up_at_the_end_of_a_program_leave_no_key(
     masters: list[RealMaster], how: str
 ) -> None:
-    """The manager is not closed, and the clean-up takes longer than a master time-out."""
+    """The manager is not closed, and the clean-up takes longer than a master timeout."""
     output, errors = await output_of(CLEANS_UP, how, masters)
     assert errors == []
     assert "held" in output

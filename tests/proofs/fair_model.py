@@ -138,7 +138,7 @@ class Waiting:
             yield f"{w} sends a request", (waiters, tuple(sorted(after))), ""
         if STANDINGS[standing] is ASKED:
             ticket = self._ticket(columns, w)
-            # As the shipped waiter does after the master time-out, or when a connection ends.
+            # As the shipped waiter does after the master timeout, or when a connection ends.
             ticket.standings[i] = SILENT if self._ages else FAILED
             yield from self._after_reply(state, i, w, ticket, replies, "gives up on a reply")
         if replies:

@@ -75,7 +75,7 @@ async def test_a_hung_minority_costs_nothing(redlock: Redlock, masters: list[Fak
     await check_no_keys(masters)
 
 
-async def test_a_hung_majority_costs_the_master_time_out(
+async def test_a_hung_majority_costs_the_master_timeout(
     redlock: Redlock, masters: list[FakeMaster]
 ) -> None:
     lease = await redlock.lock("q").acquire()

@@ -353,7 +353,7 @@ def test_connections_to_sentinels_end_with_the_loop(ending: Ending) -> None:
 
 
 def test_closing_ends_a_wait_at_once_though_a_master_hangs(masters: Masters) -> None:
-    """The end of its connections alone would wake the waiter a master time-out later."""
+    """The end of its connections alone would wake the waiter a master timeout later."""
 
     async def program() -> None:
         async with Redlock(masters, restart_guard="off", master_timeout=500) as redlock:

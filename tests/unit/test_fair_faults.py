@@ -55,7 +55,7 @@ async def test_a_hung_or_dead_minority_costs_nothing(
 
 
 @pytest.mark.promise("S6")
-async def test_a_heartbeat_does_not_lengthen_a_master_time_out(
+async def test_a_heartbeat_does_not_lengthen_a_master_timeout(
     masters: list[FakeMaster],
 ) -> None:
     async with Redlock(masters[:3], master_timeout=1_500, restart_guard="off") as redlock:

@@ -178,7 +178,7 @@ async def test_a_request_for_the_time_ends_with_the_wait(
         began = now()
         with pytest.raises(RedlockError):
             await redlock.lock("r", wait=20, fencing=True, fair=fair).acquire()
-        # The request for the time and the attempt share 50 ms, the least time-out of a master.
+        # The request for the time and the attempt share 50 ms, the least timeout of a master.
         assert now() - began == pytest.approx(0.05, abs=0.003)
 
 

@@ -239,7 +239,7 @@ async def test_a_lock_that_is_just_being_acquired_here_is_lost_too(
 
 @pytest.mark.promise("S6")
 @pytest.mark.parametrize("own", [True, False])
-async def test_a_hung_minority_costs_one_time_out_and_is_released_later(
+async def test_a_hung_minority_costs_one_timeout_and_is_released_later(
     redlock: Redlock, other: Redlock, masters: list[FakeMaster], own: bool
 ) -> None:
     holder = await holding(redlock if own else other, ttl=60_000)

@@ -263,7 +263,7 @@ async def test_a_manager_has_no_two_valid_leases_on_a_key(
         await new.release()
 
 
-async def test_a_far_holder_leaves_first_if_the_time_out_of_the_caller_is_long_enough(
+async def test_a_far_holder_leaves_first_if_the_timeout_of_the_caller_is_long_enough(
     masters: list[FakeMaster], rival: Redlock
 ) -> None:
     async with (

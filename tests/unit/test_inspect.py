@@ -147,7 +147,7 @@ async def test_waiters_of_a_fair_queue_are_counted_without_the_holder(
 async def test_masters_that_hang(
     redlock: Redlock, masters: list[FakeMaster], hung: int, *, held: bool
 ) -> None:
-    """An inspection waits one time-out for them, `is_locked` only while the result is open."""
+    """An inspection waits one timeout for them, `is_locked` only while the result is open."""
     if held:
         occupy(masters)
     hang(masters[:hung])

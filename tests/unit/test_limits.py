@@ -30,7 +30,7 @@ async def test_a_forced_release_without_a_majority_tells_how_long_it_has_taken(
     resume(masters)
 
 
-async def test_closing_waits_a_whole_master_time_out_for_masters_that_hang(
+async def test_closing_waits_a_whole_master_timeout_for_masters_that_hang(
     masters: list[FakeMaster],
 ) -> None:
     redlock = Redlock(masters, restart_guard="off", master_timeout=400)

@@ -217,7 +217,7 @@ async def ready_after(*masters: Dialled, wait: int | None = None) -> tuple[bool,
     return known, now() - began
 
 
-async def test_a_minority_that_hangs_delays_the_first_lock_by_one_master_time_out() -> None:
+async def test_a_minority_that_hangs_delays_the_first_lock_by_one_master_timeout() -> None:
     known, seconds = await ready_after(Dialled(up=True), Dialled(up=True), Dialled(up=False))
     assert known
     assert seconds == pytest.approx(0.05)

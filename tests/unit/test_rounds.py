@@ -105,7 +105,7 @@ async def test_a_master_that_does_not_reply_is_counted_as_timed_out(
     assert round.verdict is LOST
 
 
-async def test_a_settled_round_accepts_replies_until_the_time_out(
+async def test_a_settled_round_accepts_replies_until_the_timeout(
     master_set: MasterSet, links: list[Link]
 ) -> None:
     round = ask(master_set, b"a")
@@ -118,7 +118,7 @@ async def test_a_settled_round_accepts_replies_until_the_time_out(
     assert links[2].late == 1
 
 
-async def test_a_round_may_have_a_shorter_time_out(master_set: MasterSet) -> None:
+async def test_a_round_may_have_a_shorter_timeout(master_set: MasterSet) -> None:
     short, usual = ask(master_set, b"a", at_most=10), ask(master_set, b"b", at_most=70)
     await asyncio.sleep(0.011)
     assert (short.verdict, usual.verdict) == (LOST, OPEN)

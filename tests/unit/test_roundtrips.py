@@ -1,4 +1,4 @@
-"""The adaptive master time-out, computed from round trips."""
+"""The adaptive master timeout, computed from round trips."""
 
 import asyncio
 from datetime import timedelta
@@ -54,7 +54,7 @@ def learn(trips: RoundTrips, ms: float, times: int = 1) -> int:
         ([60.0, 60.0, 900.0], FAR * 120),
     ],
 )
-def test_the_time_out_is_twice_a_majoritys_time_and_more_for_others_within_reason(
+def test_the_timeout_is_twice_a_majoritys_time_and_more_for_others_within_reason(
     samples: list[float], timeout: int
 ) -> None:
     assert learned(*samples).timeout == timeout
@@ -83,7 +83,7 @@ def test_a_master_that_is_gone_does_not_count() -> None:
     assert trips.timeout == 160
 
 
-def test_a_fixed_time_out_stays() -> None:
+def test_a_fixed_timeout_stays() -> None:
     trips = RoundTrips(3, fixed=30)
     for master in range(3):
         trips.begin(master, 80.0)
@@ -94,7 +94,7 @@ def test_a_fixed_time_out_stays() -> None:
 
 
 @given(st.lists(st.lists(st.floats(0, 1e5), min_size=1, max_size=20), min_size=1, max_size=7))
-def test_the_time_out_is_always_within_its_bounds(samples: list[list[float]]) -> None:
+def test_the_timeout_is_always_within_its_bounds(samples: list[list[float]]) -> None:
     assert SHORTEST <= learned(*samples).timeout <= LONGEST
 
 
@@ -124,7 +124,7 @@ async def test_masters_that_are_far_away_grant_locks(latency: float, kind: dict[
 
 
 @pytest.mark.parametrize("wanted", [50, timedelta(milliseconds=50)])
-async def test_an_error_tells_that_replies_take_longer_than_the_fixed_time_out(
+async def test_an_error_tells_that_replies_take_longer_than_the_fixed_timeout(
     wanted: int | timedelta,
 ) -> None:
     masters = far(0.08)
@@ -142,7 +142,7 @@ async def test_an_error_tells_that_replies_take_longer_than_the_fixed_time_out(
     assert not any(master.keys for master in masters)
 
 
-async def test_the_time_out_follows_masters_that_become_slower_and_faster() -> None:
+async def test_the_timeout_follows_masters_that_become_slower_and_faster() -> None:
     masters = far(0.001)
     async with Redlock(masters) as redlock:
         assert redlock.master_timeout == 50
@@ -190,7 +190,7 @@ async def test_a_hung_majority_of_near_masters_fails_soon_beside_one_that_is_far
         await asyncio.sleep(3)
 
 
-async def test_a_blocked_event_loop_reads_replies_before_time_outs_and_learns_nothing(
+async def test_a_blocked_event_loop_reads_replies_before_timeouts_and_learns_nothing(
     redlock: Redlock,
 ) -> None:
     for blocked in (0.06, 0, 0.5, 0, 3.0, *[0, 0.3] * 8):

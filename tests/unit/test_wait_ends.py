@@ -86,7 +86,7 @@ async def test_a_wait_without_a_majority_ends_in_time(
 
 
 @pytest.mark.parametrize("wait", [1, 30, 300])
-async def test_a_wait_may_be_shorter_than_the_master_time_out(
+async def test_a_wait_may_be_shorter_than_the_master_timeout(
     masters: list[FakeMaster], wait: int
 ) -> None:
     async with Redlock(masters, master_timeout=5_000) as redlock:
