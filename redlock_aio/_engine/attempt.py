@@ -26,7 +26,7 @@ class Attempt(Round):
     """
     One round that tries to acquire a lock.
 
-    The token is new for each attempt. If two attempts shared one, a late release of
+    The token is new for each attempt. If two attempts shared a token, a late release of
     the first would delete the lock that the second has won.
     """
 
@@ -60,7 +60,7 @@ class Attempt(Round):
 
     @property
     def is_curable(self) -> bool:
-        """Whether only NOSCRIPT replies prevented a majority: the attempt is worth repeating."""
+        """Whether only NOSCRIPT replies prevented a majority: a repetition may succeed."""
         forgotten = sum(map(replies.has_no_script, self.replies))
         return self.verdict is LOST and self.granted + forgotten >= self.won_at
 
@@ -69,7 +69,7 @@ class Attempt(Round):
         Make the masters that granted the lock agree on a fencing token, if they differ.
 
         Args:
-            at_most: How many ms a round may take, if less than the master timeout.
+            at_most: The limit of a round in ms, if it is less than the master timeout.
 
         Cancellation:
             Counters may stay raised, which only skips numbers.
@@ -117,7 +117,7 @@ def _count(self: "FencedAttempt | Raising", master: int, reply: object, /) -> No
     replies = self.replies
     if replies[master] is not NOT_YET:
         return
-    if type(reply) is int and 0 < reply < commands.NEVER:  # beyond that, x + 1 may be x
+    if type(reply) is int and 0 < reply < commands.NEVER:  # beyond, x + 1 may be x
         replies[master] = GRANTED
         self.counters.append(self.proposal if reply == 1 else reply)
         self.granted = granted = self.granted + 1
@@ -206,15 +206,15 @@ class Raising(Round):
     on_reply = _count
 
     def read(self, _master: int, reply: object) -> object:
-        """Return *reply*, which is a refusal, as it is counted."""
+        """Return the refusal *reply* as it is: every refusal counts the same."""
         return reply
 
 
 class NativeRelease(Release):
     """
-    The release of a lock by a command of the server (``DELIFEQ``), which few servers have.
+    The release of a lock by ``DELIFEQ``, a command that few servers have.
 
-    The reply says less than that of the script, but the command takes a third of its time.
+    Its reply has fewer facts than that of the script, but it takes a third of the time.
     """
 
     __slots__ = ("_attempt", "_masters")
@@ -228,12 +228,12 @@ class NativeRelease(Release):
 
     @property
     def debt(self) -> bytes:
-        """The script: when the debt is repeated, another server may be in its place."""
+        """The script: another server may be at the address when the debt is repeated."""
         return self._attempt.release()
 
     def instead(self, master: int) -> Request:
         """
-        Return the request to send to a master that has refused the command.
+        Return the request to send to *master*, which has refused the command.
 
         Also stop using the command until that master has been asked for it on a new
         connection: otherwise each release would cost another round trip.
@@ -260,10 +260,10 @@ async def agree(
     at_most: float | None = None,
 ) -> int:
     """
-    Make a majority that granted the lock to *token* with different *counters* agree on one.
+    Make a majority that granted the lock to *token* agree on one of its *counters*.
 
     Args:
-        at_most: How many ms a round may take, if that is less than the master timeout.
+        at_most: The limit of a round in ms, if it is less than the master timeout.
 
     Returns:
         The fencing token; 0 if too few masters keep the lock, or other clients raised the

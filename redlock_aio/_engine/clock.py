@@ -1,4 +1,4 @@
-"""Identifies the boot of the machine from which the clock of leases counts."""
+"""The identifier of the machine's boot, from which the clock of leases counts."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""The TIME round, by which the offsets of the masters' clocks are learnt."""
+"""The TIME round, which measures the offsets of the masters' clocks."""
 
 import math
 
@@ -44,7 +44,7 @@ async def know_the_time(masters: MasterSet, at_most: float | None) -> None:
     offsets are good enough until the replies arrive.
 
     Args:
-        at_most: How many ms it may take, if that is less than the master timeout.
+        at_most: The limit of the round in ms, if it is less than the master timeout.
 
     Cancellation:
         Replies that arrive later are still used.
@@ -57,6 +57,6 @@ async def know_the_time(masters: MasterSet, at_most: float | None) -> None:
     if due_at > -math.inf:
         return
     await masters.wait_for(times)
-    # If too few masters have answered, the attempt fails for that reason and not for the time.
+    # If too few masters have answered, the attempt fails for that reason, not for lack of the time.
     # A wrong proposal is corrected by the masters that refuse it: they reply with their time.
     masters.clocks.due_at = max(masters.clocks.due_at, masters.clock())

@@ -1,11 +1,11 @@
 """
 The emitter of events to the listener of a manager.
 
-An event of a task's own call is emitted at once, before the call goes on. An event of a
-master's reply or of the watchdog is emitted in the loop's next turn: whatever the listener
-does, it never runs in the middle of a change of state. Both kinds go through one queue, so
-that the listener gets all events in the order in which they happened. A manager without a
-listener has no emitter; each place that emits an event tests for that first.
+An event of a task's own call is emitted at once, before the call continues. An event of a
+master's reply or of the watchdog is emitted in the loop's next turn, so that no listener
+runs in the middle of a change of state. Both kinds go through one queue: the listener gets
+all events in the order in which they happened. A manager without a listener has no emitter;
+each place that emits an event tests for that first.
 """
 
 import asyncio
@@ -66,14 +66,14 @@ class Emitter:
     def flush(self) -> None:
         """Call the listener with each event in the queue."""
         if self._emitting:
-            return  # the listener caused this call: the loop below goes on when it returns
+            return  # called by the listener: the loop below continues afterwards
         self._emitting = True
         try:
             while self._queue:
                 event = self._queue.popleft()
                 try:
                     self._listener(event)
-                except (Exception, asyncio.CancelledError):  # noqa: BLE001 - it is the user's code
+                except (Exception, asyncio.CancelledError):  # noqa: BLE001 - the listener is the user's code
                     # An error of the listener must not fail the task that locks, and its
                     # CancelledError is no cancellation of that task. The log names only the
                     # event's class.
@@ -88,7 +88,7 @@ class Emitter:
         self._acquiring[asyncio.current_task()] = resources
 
     def end_acquiring(self) -> None:
-        """Remove the record of the running task: its acquisition has ended, in whatever way."""
+        """Remove the record of the running task, whose acquisition has ended."""
         self._acquiring.pop(asyncio.current_task(), None)
 
     def on_waiting(self, task: asyncio.Task[object] | None = None) -> None:
@@ -101,7 +101,7 @@ class Emitter:
     # Masters.
 
     def on_master_state(self, vote: Vote) -> None:
-        """Emit `MasterLost` or `MasterBack` if *vote*, the present one of a master, is a change."""
+        """Emit `MasterLost` or `MasterBack` if *vote*, a master's current one, is a change."""
         lost = self._lost_masters
         if vote.answer is Answer.GRANTED:
             if lost.pop(vote.master, None) is not None:

@@ -33,7 +33,7 @@ value is for masters that have just been too slow.
 """
 
 STALLED = 0.01
-"""Seconds by which a timer is late if the event loop was blocked in between."""
+"""A timer that is late by this many seconds shows that the event loop was blocked."""
 
 
 class LivenessProbe(Round):
@@ -49,7 +49,7 @@ class LivenessProbe(Round):
         self._trips = masters.trips
 
     def on_reply(self, master: int, reply: object, /) -> None:
-        """Measure the round trip by any reply, also by an error or a late reply."""
+        """Measure the round trip; an error or a late reply counts as well."""
         if reply.__class__ is not NoReply:
             self._trips.learn(master, (self._loop.time() - self._sent) * 1000)
         super().on_reply(master, reply)
@@ -66,7 +66,7 @@ class MasterSet:
     """
     All masters of one session, and the rounds that are underway.
 
-    One subject: rounds on their way, from the batch of a loop turn to its timeout.
+    One subject: the rounds underway, from the batch of a loop turn to its timeout.
 
     All rounds sent in one turn of the loop leave together, in one write to each master, in
     the order in which they were sent. Requests to single masters leave with them.
@@ -111,12 +111,12 @@ class MasterSet:
         self.loop: asyncio.AbstractEventLoop = loop
         self._caching = Round(links, commands.CACHING)
         for number in range(len(links)):
-            self._caching.on_reply(number, GRANTED)  # its replies are not needed: it is complete
+            self._caching.on_reply(number, GRANTED)  # complete: no reply to it is awaited
         self._asked: list[Round | Addressed] = []
-        self._addressed = False  # whether a request to a single master is among them
+        self._addressed = False  # whether the batch has a request to a single master
         self._underway: deque[tuple[float, list[Round]]] = deque()
         self._timer: asyncio.TimerHandle | None = None
-        self._probed_at = loop.time()  # connecting to a master measures its round trip, too
+        self._probed_at = loop.time()  # connecting to a master measures its round trip as well
         self._probe_at = self._probed_at + PROBE_EVERY
         self._tokens: list[bytes] = []
 
@@ -125,14 +125,14 @@ class MasterSet:
 
     @property
     def underway(self) -> int:
-        """How many rounds are incomplete: some master has not answered, and has not timed out."""
+        """The number of rounds for which a master has neither answered nor timed out."""
         asked = [each for each in self._asked if isinstance(each, Round)]
         batches = [asked, *(batch for _, batch in self._underway)]
         return sum(not round.complete for batch in batches for round in batch)
 
     @property
     def master_timeout(self) -> int:
-        """The current timeout in ms: how long a master may take to answer."""
+        """The current timeout for the reply of a master, in ms."""
         return self.trips.timeout
 
     def token(self) -> bytes:
@@ -140,7 +140,7 @@ class MasterSet:
         Return a new random value in base 64, which cannot be guessed.
 
         Random bytes are read for 100 tokens at once, because a system call costs as much as
-        counting a round. A forked child would draw the same tokens, but a fleet is never
+        counting a round. A forked child would draw the same tokens, but a session is never
         used in a forked child.
         """
         if not self._tokens:
@@ -172,7 +172,7 @@ class MasterSet:
         The request leaves in the loop's next turn, in one write with all others of this turn.
 
         Args:
-            at_most: How many ms an answer may take, if less than the master timeout.
+            at_most: The limit for a reply in ms, if it is less than the master timeout.
         """
         asked = self._asked
         if not asked:
@@ -185,7 +185,7 @@ class MasterSet:
         """
         Send *request* to one master, in the same write as the rounds of this turn of the loop.
 
-        It stays in order with them: it follows what was sent to this master before. The
+        The request follows all requests that were sent to this master before. The
         caller has to time out the reply.
         """
         if not self._asked:
@@ -213,7 +213,7 @@ class MasterSet:
         if now >= self._probe_at:
             self._probed_at = now
             self._probe_at = now + PROBE_EVERY
-            # The probe goes first: behind the others it would measure their execution, too.
+            # The probe goes first: behind the other requests it would measure their execution, too.
             asked.insert(0, LivenessProbe(self, now))
         rounds = self._send_each(asked) if self._addressed else self._send_all(asked)
         underway = self._underway
@@ -227,7 +227,7 @@ class MasterSet:
             self._timer = self.loop.call_at(expires_at, self._expire)
 
     def _send_all(self, rounds: list[Any]) -> list[Round]:
-        """Send a batch of rounds only, which is the same for all masters."""
+        """Send a batch of rounds, which is the same for all masters."""
         payload = rounds[0].payload if len(rounds) == 1 else b"".join([r.payload for r in rounds])
         for number, link in enumerate(self.links):
             no_reply = link.send(payload, rounds)
@@ -284,7 +284,7 @@ class MasterSet:
 
     def release(self, payload: bytes, ttl: int, asked: Round) -> Release:
         """
-        Release on all masters what *asked* may have set, now or when they can be reached.
+        Release the keys that *asked* may have set, on each master as soon as it can be reached.
 
         Nothing is awaited. The release uses the same connections, and therefore cannot
         arrive before the request that it undoes.
@@ -295,17 +295,17 @@ class MasterSet:
 
     def check_open(self) -> None:
         """
-        Check that the fleet was not closed.
+        Check that the session was not closed.
 
         Raises:
-            RedlockError: The fleet was closed; the error says why.
+            RedlockError: The session was closed; the error has the reason.
         """
         if self.closed:
             raise RedlockError(self._why_closed)
 
     def close(self, why: str = "this Redlock was closed") -> None:
         """
-        Send pending rounds, refuse new attempts, and end those that are underway.
+        Send pending rounds, refuse new attempts, and end the rounds that are underway.
 
         Args:
             why: The text of the error that every use raises from now on; the first one counts.

@@ -8,7 +8,7 @@ _forks = 0
 
 
 def _count_fork() -> None:
-    global _forks  # noqa: PLW0603 - it is a fact of the process
+    global _forks  # noqa: PLW0603 - the count belongs to the process
     _forks += 1
 
 
@@ -17,7 +17,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class Origin:
-    """The loop, thread and process in which an object was made, and only there can be used."""
+    """The loop, thread and process in which an object was made; it can be used only there."""
 
     __slots__ = ("_forks", "_loop", "_thread")
 
@@ -27,7 +27,7 @@ class Origin:
         self._forks = _forks
 
     def is_here(self) -> bool:
-        """Return whether the caller runs in this loop, without the system call of a look-up."""
+        """Return whether the caller runs in this loop; needs no system call."""
         return self._thread == get_ident() and self._forks == _forks and self._loop.is_running()
 
     def is_of_this_process(self) -> bool:
@@ -35,7 +35,7 @@ class Origin:
         return self._forks == _forks
 
     def whose(self) -> str:
-        """Return the text that names the loop, thread or process, for the error of another one."""
+        """Return the name of the loop, thread or process, for errors of calls from another one."""
         if self._forks != _forks:
             return "the parent process; export() it there, and adopt() it here"
         if self._loop.is_closed():

@@ -23,12 +23,12 @@ _ANSWERS = frozenset({Answer.GRANTED, Answer.HELD, Answer.FREE})
 _AWAY = frozenset({Answer.TIMED_OUT, Answer.UNREACHABLE})
 
 _ABOUT_TIME = ("it got the request too late", "its clock is")
-"""The first words of votes about the time of a request; see `FencedAttempt.read`."""
+"""The first words of votes about the time of a request; `FencedAttempt.read` makes them."""
 
 
 class Outages:
     """
-    The outages that the acquisitions of one manager have met.
+    The outages that acquisitions of one manager have observed.
 
     Args:
         clock: The clock of leases, in seconds.
@@ -71,7 +71,7 @@ class Outages:
             return False
         now = self._clock()
         if now - self._met_at >= AGAIN:
-            self._since = None  # the acquisitions that met the last outage gave up before its end
+            self._since = None  # the acquisitions in the last outage gave up before its end
         self._met_at = now
         if now - self._logged.get(kinds, -math.inf) >= AGAIN:
             fresh = {why: at for why, at in self._logged.items() if now - at < AGAIN}
@@ -83,7 +83,7 @@ class Outages:
         return True
 
     def over(self) -> None:
-        """Log the end of the outage, unless that was logged, or the outage itself was not."""
+        """Log the end of an outage that was logged; once."""
         if self._since is not None:
             lasted, self._since = self._clock() - self._since, None
             _log.warning("a majority of the masters answers again, after %.1f s", lasted)
@@ -91,7 +91,7 @@ class Outages:
 
 def _kind(vote: Vote) -> str:
     """
-    Return the part of a vote that stays the same as long as its reason does.
+    Return the part of a vote that is constant while its reason stays the same.
 
     Texts that change all the time are left out, such as how long a master has no vote yet.
     Timed out and unreachable are one kind, because a silent master is counted as unreachable

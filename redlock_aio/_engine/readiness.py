@@ -1,4 +1,4 @@
-"""The wait until the first attempt of a session makes sense."""
+"""The wait for connections and votes before the first attempt of a session."""
 
 import asyncio
 import math
@@ -30,7 +30,7 @@ async def readiness(masters: Sequence[Master], wait: int | None, trips: RoundTri
     while trying := [master for master in masters if not master.tried.done()]:
         votes = sum(master.votes for master in masters)
         if votes + len(trying) < needed:
-            break  # no majority can come together now
+            break  # no majority is possible now
         up = sum(master.up for master in masters)
         dialling = [master.reached for master in trying if not master.up]
         if up < needed or not (dialling or votes >= needed):

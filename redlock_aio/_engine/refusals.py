@@ -1,4 +1,4 @@
-"""Single attempts that failed: which of them are errors, and not only a ``None``."""
+"""The errors of failed single attempts; some are raised instead of returning ``None``."""
 
 from redlock_aio._engine.attempt import Attempt
 from redlock_aio._protocol import request
@@ -31,6 +31,6 @@ def check_overload(
 
 
 def single_refusal(resources: tuple[str, ...], failed: Attempt, now: float) -> LockNotAcquiredError:
-    """Return the error that says why the only attempt failed."""
+    """Return the error that gives the reason why the only attempt failed."""
     votes = failed.votes()
     return refusal(resources, votes, None, attempts=1, began=failed.began, now=now)

@@ -2,7 +2,7 @@
 One request to all masters, and the tally of their replies.
 
     MasterSet.ask ─┬─ send(payload) ── master A ──► reply ─┐
-                   ├─ send(payload) ── master B ...        ├─► Round.answered ─► Tally ─► outcome
+                   ├─ send(payload) ── master B ...        ├─► Round.on_reply ─► Tally ─► outcome
                    └─ ...                                  ┘
 
 A round is settled as soon as its outcome is certain. Masters that have not answered by
@@ -33,7 +33,7 @@ class Round(Tally):
     in_quarantine = QuarantineRule.COUNT_REFUSALS
 
     def __init__(self, links: Sequence[Link], payload: bytes) -> None:
-        # Not `super()`: four classes deep it costs as much as the rest, for each release.
+        # Not `super()`: through four base classes it costs as much as the rest of making a release.
         Tally.__init__(self, len(links))
         self._links = links
         self.payload: bytes = payload
@@ -57,7 +57,7 @@ class Round(Tally):
             self.waiter.set_result(None)
 
     def expire(self) -> None:
-        """Count the masters that have not answered as timed out."""
+        """Count the masters that have not replied as timed out."""
         for number in self.missing:
             self.on_reply(number, self._links[number].overdue())
 

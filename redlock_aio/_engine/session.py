@@ -33,7 +33,7 @@ from redlock_aio._transport.master import TASK_NAME, Master, MasterContext
 from redlock_aio._transport.restart_guard import Guard
 
 RestartGuard = Literal["auto", "strict", "fsync-always", "off"]
-"""How a master that may have forgotten its locks is kept from voting."""
+"""The way in which masters that may have lost their locks are quarantined."""
 
 CANCELLED = (
     "the tasks of this Redlock were cancelled, as at the end of a program; 'async with' opens it"
@@ -88,9 +88,9 @@ class Session:
 
         watchdog: The watchdog of all leases.
 
-        ready: Whether it is known which masters vote.
+        ready: Whether the votes of the masters are known.
 
-        clock_lead: How far a fencing token may be ahead of a master's clock, in µs.
+        clock_lead: The most by which a fencing token may be ahead of a master's clock, in µs.
 
         drift_factor, max_ttl, max_waiters, emitter: The options of the manager.
     """
@@ -162,7 +162,7 @@ class Session:
         )
 
     def _on_push(self, master: int, push: object) -> None:
-        # Masters get this method before the queues are made; they call it only later.
+        # Masters get this method before the queues exist, and call it only later.
         self.fair_queue.on_push(master, push)
         self.masters.on_push(push)
         self.local_queues.on_push(master, push)
@@ -199,7 +199,7 @@ class Session:
         patience = masters.master_timeout / 1000
         ends = self.loop.time() + patience
         try:
-            # A release is on the hot path, so it sets no event for this.
+            # Polled: a release is on the hot path and must not set an event for this.
             while (  # noqa: ASYNC110
                 self.loop.time() < ends and _other_tasks(self.loop)
             ) or watchdog.is_awaited():
@@ -275,12 +275,12 @@ def this_process() -> bytes:
 
 
 def address_of(dialler: AnyDialler) -> str:
-    """Return how other programs identify a master: by its Sentinel service, or by its name."""
+    """Return the name by which other programs know a master: its Sentinel service or address."""
     return dialler.service if isinstance(dialler, ServiceDialler) else str(dialler)
 
 
 def log_state(good: bool, text: str) -> None:
-    """Log what a master reports, as a warning unless it is *good* news."""
+    """Log a report of a master: *good* ones as information, others as a warning."""
     _log.log(logging.INFO if good else logging.WARNING, "%s", text)
 
 

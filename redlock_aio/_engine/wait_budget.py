@@ -1,4 +1,4 @@
-"""The time limit of one acquisition, and the rest of it."""
+"""The time limit of one acquisition, and its remaining time."""
 
 import math
 from collections.abc import Callable
@@ -29,31 +29,31 @@ class WaitBudget:
         return f"<WaitBudget {self.wait} ms, {self.left():.0f} left>"
 
     def left(self) -> float:
-        """Return the rest in ms: infinite without a limit, 0 or less when the budget is over."""
+        """Return the remaining ms: infinite without a limit, 0 or less when the budget is over."""
         wait = self.wait
         return math.inf if wait is None else wait - (self.clock() - self.began) * 1000
 
     @property
     def is_over(self) -> bool:
-        """Whether the rest is at most a rounding error."""
+        """Whether the remaining time is at most a rounding error."""
         return self.left() <= retry.SHORTEST_PAUSE
 
     def until_last_attempt(self, reserve: float) -> float | None:
         """
-        Return in how many ms the last attempt is due, ``None`` if that instant has passed.
+        Return the ms until the last attempt is due, ``None`` if that instant has passed.
 
         The last attempt is due so early that its replies can arrive before the budget is over.
         The result is infinite without a limit.
 
         Args:
-            reserve: How many ms an attempt may take.
+            reserve: The ms that an attempt may take.
         """
         waited = (self.clock() - self.began) * 1000
         return retry.pause(math.inf, wait=self.wait, waited=waited, reserve=reserve)
 
     def attempt_limit(self) -> float | None:
         """
-        Return how many ms an attempt may take, ``None`` for no limit.
+        Return the limit of an attempt in ms, ``None`` for no limit.
 
         A wait of 0 is a single attempt, which is limited only by the master timeout.
         """

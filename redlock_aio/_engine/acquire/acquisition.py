@@ -46,7 +46,7 @@ class Acquisition:
         began: When the call began, on the clock of leases.
 
     Attributes:
-        attempts: How many attempts have been made.
+        attempts: The number of attempts so far.
 
         has_turn: Whether it has the turn in its local queue. A won lease or
             `LocalQueue.give_up` ends the turn.
@@ -66,7 +66,7 @@ class Acquisition:
         self._wait = wait
         self._began = self._asking_since = began
         self._made_budget: WaitBudget | None = None
-        self._watch: Watch | None = None  # of the last attempt, if that has failed
+        self._watch: Watch | None = None  # the watch of the last attempt, if that failed
         self.attempts = 0
         self.has_turn = False
         self.queue: LocalQueue = session.local_queues.of(lock.key)
@@ -201,7 +201,7 @@ class Acquisition:
                     tried = await self._attempt(self._answer_limit())
                     if not tried.until:
                         await asyncio.wait([place], timeout=max(budget.left(), 0) / 1000)
-            has_come = place.done()  # perhaps while that attempt was underway
+            has_come = place.done()  # the turn may have come while that attempt was underway
             if tried is not None and not tried.until:
                 # Tasks that began together end together: a turn that one of them passes on at
                 # that moment comes too late for the others.
@@ -257,7 +257,7 @@ class Acquisition:
             is_repeated: Whether this repeats an attempt that had no chance.
 
         Cancellation:
-            The attempt did not happen: its release follows on every master that it was sent to.
+            The attempt is released on every master to which it was sent.
         """
         masters, lock = self._masters, self._lock
         if masters.closed:
@@ -302,7 +302,7 @@ class Acquisition:
 
     async def _persist(self, failed: Attempt) -> Attempt:
         """
-        Attempt again, after *failed*, until the lock is won or the budget is over.
+        Repeat the attempt after *failed*, until the lock is won or the budget is over.
 
         The last attempt without a wake-up is made so early that its replies arrive before the
         budget is over. From then to the end of the budget, attempts follow only a wake-up: a

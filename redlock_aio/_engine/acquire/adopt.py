@@ -134,7 +134,7 @@ class Pause:
         self._over = loop.create_future()
 
     def changed(self, master: int) -> None:
-        """Called when the key may have changed; the next round finds that out."""
+        """Called when the key may have changed; ignored, because the next round reads it."""
 
     def on_local_release(self) -> None:
         """End the wait: called by its timer, and when the manager is closed."""
@@ -195,7 +195,7 @@ class Adoption:
         self.since = handed.at if same_clock else began
         """The instant from which the remaining times of the lease count."""
         # The exporter's deadline, if the export was made in this boot of this machine. The
-        # clock of another machine means nothing here; only the masters can tell then.
+        # clock of another machine can't be compared; then only the masters know the end.
         self._deadline = handed.at + handed.left / 1000 if same_clock else math.inf
         # Without an extension no key lives longer, wherever the export was made.
         self._ends = min(began + handed.ttl / 1000, self._deadline)
@@ -238,7 +238,7 @@ class Adoption:
                     return last
             elif last.refused_by_a_majority():
                 raise self._lost(last.why_refused())
-            # A round that is cut short wins nothing, and its votes say nothing about the masters.
+            # A round that was cut short is not won, and its votes prove nothing about the masters.
             left = self._ends - self._pause / 2 - masters.clock()
             if left <= 0:
                 raise self._lost(TOO_FEW)

@@ -28,14 +28,14 @@ async def acquire(
         queue: The local queue of the resource.
 
     Raises:
-        LockNotAcquiredError: Others held it to the end, or too many wait.
+        LockNotAcquiredError: Others held the lock to the end, or too many wait.
 
         QuorumUnavailableError: Too few masters answered.
 
         RedlockError: The manager was closed.
 
     Cancellation:
-        The acquisition did not happen: no key stays, and no place in a queue.
+        No key of the acquisition is left, and no place in a queue.
     """
     masters = session.masters
     masters.check_open()
@@ -54,7 +54,7 @@ async def acquire(
             unheard = waiter.ticket.count(ASKED) > len(masters.links) - waiter.ticket.needed
             least = budget.began + masters.trips.at_least / 1000 - TIMER_SLACK
             if over and unheard and ends < least:
-                # The wait was too short for an answer. Wait for one as with a wait of 0:
+                # The wait was too short for any reply. Wait for replies as with a wait of 0:
                 # masters without time to answer must not be reported as unreachable.
                 waiter.patient = False
                 ends = least

@@ -108,7 +108,7 @@ class ForcedRelease:
         Release the lock, also if another client holds it.
 
         Returns:
-            Whether it was held, on any master.
+            Whether the lock was held on any master.
 
         Raises:
             QuorumUnavailableError: Too few masters have answered.

@@ -1,5 +1,5 @@
 """
-Reading the state of a lock from the masters, without changing it.
+The state of a lock, read from the masters without changing it.
 
 `inspect` waits for all masters, because the caller wants the view of each. `is_locked`
 returns as soon as a majority is known to keep one value, or can no longer keep one.
@@ -25,14 +25,14 @@ class Query(Round):
 
     def __init__(self, links: Sequence[Link], payload: bytes) -> None:
         super().__init__(links, payload)
-        self._again = 0  # a bit for each master that was asked twice
+        self._again = 0  # a bit for each master that got the request twice
 
     def _unless_resent(self, master: int, reply: object) -> object:
         """Return the *reply* to count for *master*; `NOT_YET` if the script was sent again."""
         if not replies.has_no_script(reply) or self._again >> master & 1:
             return reply
         self._again |= 1 << master
-        # Follows the scripts, which the connection sends again.
+        # This request follows the scripts, which the connection sends again.
         no_reply = self._links[master].send(self.payload, [self])
         return NOT_YET if no_reply is None else no_reply
 
@@ -51,7 +51,7 @@ class Inspection(Query):
         self._masters = masters
 
     def on_reply(self, master: int, reply: object, /) -> None:
-        """Store the *reply* of a master, when it came, and whether the master had a vote then."""
+        """Store the *reply* of a master, its time, and whether the master had a vote then."""
         if (
             self.replies[master] is not NOT_YET
             or (reply := self._unless_resent(master, reply)) is NOT_YET
@@ -64,7 +64,7 @@ class Inspection(Query):
             super().settled()
 
     def settled(self) -> None:
-        """Wake no task yet: the verdict does not matter, all masters are awaited."""
+        """Do nothing: all masters are awaited, so the verdict wakes no task."""
 
     def master_replies(self) -> list[MasterReply]:
         """Return the reply of each master, and its age."""
@@ -78,14 +78,14 @@ class Inspection(Query):
 
 
 class Probe(Query):
-    """The question whether a lock is held; awaited until the answer is certain."""
+    """The request that determines whether a lock is held; awaited until that is certain."""
 
     __slots__ = ("_kept", "_no_replies", "held")
 
     def __init__(self, masters: MasterSet, key: bytes) -> None:
         super().__init__(masters.links, commands.look(key))
         self.held: bool | None = None
-        """Whether a majority keeps one value; ``None`` while that is uncertain."""
+        """The result: whether a majority keeps one value; ``None`` while that is uncertain."""
         self._kept: list[bytes] = []
         self._no_replies = 0
 
@@ -111,7 +111,7 @@ class Probe(Query):
             super().settled()
 
     def settled(self) -> None:
-        """Wake no task yet: the verdict of the tally does not matter here."""
+        """Do nothing: the task is woken when the result is certain, not by the verdict."""
 
     def votes(self) -> tuple[Vote, ...]:
         """Return the vote of each master so far."""

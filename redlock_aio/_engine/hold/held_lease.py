@@ -30,7 +30,7 @@ OVERTAKEN = "another client has acquired the lock on a majority of the masters s
 
 
 Sharer: TypeAlias = "weakref.ref[asyncio.Task[object]] | None"
-"""A task that shares a lease; a weak reference, so that its frames are not kept alive."""
+"""A task that shares a lease; a weak reference, which does not keep its frames alive."""
 
 
 class HeldLease(LeaseState):
@@ -40,17 +40,17 @@ class HeldLease(LeaseState):
     One subject: one lease, which its shares, its bodies and its events all read.
 
     Args:
-        attempt: The attempt that has won it, with its token, key and fencing token.
+        attempt: The attempt that won the lock, with its token, key and fencing token.
 
         resources: The names that are locked, as the user gave them.
 
         queue: The local queue of the key.
 
-        now: The present instant, after a majority was counted.
+        now: The current instant, after a majority was counted.
 
         factor: The drift factor.
 
-        renewed: Whether the watchdog extends it.
+        renewed: Whether the watchdog extends the lease.
     """
 
     __slots__ = (
@@ -72,39 +72,39 @@ class HeldLease(LeaseState):
         self.resources: tuple[str, ...] = resources
         self.attempt: Attempt = attempt
         self.count: int = 1
-        """How many leases of one owner share it; 0 if the last was dropped without a release."""
+        """The number of sharers; 0 if the last one was dropped without a release."""
         self.owner: object = None
-        """The *owner* of its lock; without one it belongs to its task."""
+        """The *owner* of the lock; without one the lease belongs to its task."""
         self.task: Sharer = None
-        """The task that has acquired it, or has entered it since."""
+        """The task that acquired the lease, or has entered it since."""
         self.others: tuple[Sharer, ...] = ()
-        """The tasks that share it with the first one."""
+        """The tasks that share the lease with the first one."""
         self.requested_ttl: int = attempt.ttl
         """The ttl in ms of the last extension that was sent, acknowledged or not."""
         self.pending_ttl: int = 0
         """The longest ttl that a sharer wants and no extension has requested yet; 0 for none."""
         self.keep_until: float = 0.0
-        """Until when the masters keep the key after a release; see *hold_at_least*."""
+        """The instant until which the masters keep the key after a release; see *hold_at_least*."""
         self.released: Round | None = None
-        """The round that releases it, once it has ended."""
+        """The round that releases the lock, once the lease has ended."""
         self.scope: CancelScope | None = None
-        """The scope that cancels the body of the task that entered it first."""
+        """The scope that cancels the body of the task that entered the lease first."""
         self.guarded: Sharer = None
         """The task whose body `scope` cancels."""
         self.inner: tuple[tuple[CancelScope, Sharer], ...] = ()
         """The scopes and tasks of bodies that were entered later, in that order."""
         self.held_since: float = now
         self.held_for: float | None = None
-        """For how many seconds it was held, from a release until that is emitted."""
+        """The seconds for which the lease was held; set between its release and the event."""
         self.queue: LocalQueue = queue
         self.at: float = 0.0
-        """When the watchdog attends to it next."""
+        """The next instant at which the watchdog handles the lease."""
         self.check_at: float = math.inf
-        """When to check whether the masters still have its key."""
+        """The instant of the next check whether the masters still have the key."""
         self.checked_at: float = -math.inf
-        """When that was checked last."""
+        """The instant of the last such check."""
         self.on_recheck: Callable[[HeldLease], None] | None = None
-        """Called with this lease when its key should be checked soon; the watchdog sets it."""
+        """Set by the watchdog; called with this lease when its key should be checked soon."""
         self._lost: asyncio.Event | None = None
 
     @property
@@ -117,7 +117,7 @@ class HeldLease(LeaseState):
 
     def handover(self, now: float, boot: str) -> ExportedLease:
         """
-        Return the values that another process needs to go on with the lease.
+        Return the values that another process needs to continue the lease.
 
         Args:
             boot: The boot that *now* counts from, see `clock.boot_of`.
@@ -148,7 +148,7 @@ class HeldLease(LeaseState):
         return Extended(self.resources, lock_value.fingerprint(token), ttl, before)
 
     def end_event(self, held: float) -> Released | Lost:
-        """Return the event of its end, after it was held for so many seconds."""
+        """Return the event of the lease's end after *held* seconds."""
         who, held_ms = lock_value.fingerprint(self.attempt.token), milliseconds(held)
         if self.state is RELEASED:
             return Released(self.resources, who, held_ms)
@@ -158,12 +158,12 @@ class HeldLease(LeaseState):
         self, emitter: Emitter, end: Callable[[], Coroutine[Any, Any, None]]
     ) -> None:
         """
-        Release the lease by *end*, then emit the event of its end.
+        Release the lease by awaiting *end*, then emit the event of its end.
 
-        Meant for the first call that releases it, which waits for the masters' replies.
+        For the first call that releases the lease, which waits for the masters' replies.
 
         Cancellation:
-            As for *end*; the event is emitted all the same.
+            As for *end*; the event is emitted nevertheless.
         """
         try:
             await end()
@@ -172,10 +172,10 @@ class HeldLease(LeaseState):
             if held is not None:
                 emitter.emit(self.end_event(held))
             else:
-                emitter.flush()  # the event of its loss may wait for the next turn
+                emitter.flush()  # the event of the loss may be due in the next turn
 
     def apply_release(self) -> None:
-        """Mark it as lost if the replies to its release say that the key was gone before."""
+        """Mark the lease as lost if the replies to its release show that the key was gone."""
         release = self.released
         if release is None or release.verdict is WON:
             return
@@ -204,7 +204,7 @@ class HeldLease(LeaseState):
                 scope.cancel(f"lock lost: {self.reason}")
 
     def is_of(self, task: asyncio.Task[object] | None) -> bool:
-        """Return whether *task* holds it, alone or with others."""
+        """Return whether *task* holds the lease, alone or with others."""
         shares = (self.task, *self.others)
         return task is not None and any(ref is not None and ref() is task for ref in shares)
 
@@ -217,7 +217,7 @@ class HeldLease(LeaseState):
                     self._lost.set()
 
     def add_share(self, task: Sharer) -> None:
-        """Add a lease of *task* to those that share it."""
+        """Add a share of *task*."""
         if self.count:
             self.others = (*self.others, task)
         else:
@@ -225,7 +225,7 @@ class HeldLease(LeaseState):
         self.count += 1
 
     def remove_share(self, task: Sharer) -> None:
-        """Remove a lease of *task* from those that share it."""
+        """Remove a share of *task*."""
         self.count -= 1
         others = list(self.others)
         if task in others:
@@ -235,9 +235,9 @@ class HeldLease(LeaseState):
         self.others = tuple(others)
 
     def dropped(self, task: Sharer) -> str:
-        """Remove a lease of *task* that was not released; return the text of the warning."""
+        """Remove a share of *task* that was not released; return the text of the warning."""
         self.remove_share(task)
-        if self.count:  # the last of the others releases it
+        if self.count:  # the last of the other sharers releases the lock
             return f"was never released; {self.count} more share it"
         self.renewed = False
         return "was never released; it is not extended any more"
@@ -258,7 +258,7 @@ class HeldLease(LeaseState):
             self.inner = tuple(inner for inner in self.inner if inner[0] is not scope)
 
     def add_note(self, error: BaseException | None) -> None:
-        """If the lease is lost, add that to *error* as a note, unless the error says so."""
+        """If the lease is lost, add the loss to *error* as a note, unless it is in the error."""
         if self.state is LOST and isinstance(error, Exception):
             loss = str(LockLostError(self.resources, self.reason))
             # The body of another share may have raised this error, or noted the loss.
@@ -271,8 +271,8 @@ class HeldLease(LeaseState):
             self.on_recheck(self)
 
     def changed(self, _master: int) -> None:
-        """Called when a master reports that others may have changed the key."""
+        """Called when a master reports that another client may have changed the key."""
         self.recheck_soon()
 
     def on_local_release(self) -> None:
-        """Called when another lock of this process was released; that changes nothing here."""
+        """Called when another lease of this process was released; ignored."""

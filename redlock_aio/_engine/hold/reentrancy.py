@@ -2,8 +2,8 @@
 Re-entrant locks: a second acquisition by the same owner shares the lease that it holds.
 
 A lease belongs to the *owner* of its lock, or without one to the task that has acquired
-or entered it. The masters are not asked for a share; the last release releases the lease.
-An acquisition that would wait for its own holder for ever raises an error instead.
+or entered it. A share needs no request to the masters; the last release releases the lock.
+An acquisition that would wait for its own holder for ever raises an error.
 """
 
 import asyncio
@@ -122,7 +122,7 @@ def _has_all(hold: HeldLease, lock: LockSpec) -> bool:
 
 def _lasts(hold: HeldLease) -> bool:
     """Return whether a wait for *hold* by its own holder could never succeed."""
-    # It is extended for ever, or its end would cancel the body that waits.
+    # The lease is extended for ever, or its end would cancel the body that waits.
     guards = hold.scope is not None or bool(hold.inner)
     return guards or (hold.renewed and hold.ends == math.inf)
 

@@ -1,7 +1,7 @@
 """
 The two rounds about a lease that is held: its extension, and the check of its key.
 
-Each evaluates only its own replies, and reports to a callback of the watchdog.
+Each round evaluates only its own replies, and reports to a callback of the watchdog.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from redlock_aio._protocol.revocation import BY_FORCE, is_revocation
 from redlock_aio._rules.quorum import GRANTED, WON, Answer
 
 REPEATS = 3
-"""How often setting a key after an extension is repeated where another client has it."""
+"""The number of repetitions of a restoration on a master where another client has the key."""
 
 
 class KeyCheck(Round):
@@ -39,7 +39,7 @@ class KeyCheck(Round):
         self.why = KEY_GONE
 
     def is_refusal(self, reply: object) -> bool:
-        """Return whether *reply* says that another client has one of the keys."""
+        """Return whether *reply* shows that another client has one of the keys."""
         values = reply if isinstance(reply, list) else [reply]
         ours = self.hold.attempt.token
         foreign = any(isinstance(value, bytes) and value != ours for value in values)
@@ -56,7 +56,7 @@ class KeyCheck(Round):
             reply = 0
         elif replies.has_no_script(reply):
             # The master has read nothing, so it will not push changes either. Check again,
-            # behind the scripts that are on their way.
+            # behind the scripts that are being sent.
             self.hold.recheck_soon()
         super().on_reply(master, reply)
 
@@ -74,7 +74,7 @@ class KeyCheck(Round):
             self._on_lost(self.hold, BY_FORCE)
 
     def settled(self) -> None:
-        """Lose the lease after so many refusals that no majority can have its key."""
+        """Lose the lease if the refusals prove that no majority has its key."""
         if self.refused_by_a_majority(self.hold.attempt.unsent):
             self._on_lost(self.hold, self.why)
 
@@ -117,29 +117,29 @@ class Renewal(Round):
         super().settled()
 
     def is_refusal(self, reply: object) -> bool:
-        """Return whether *reply* says that another client has, or has had, the lock."""
+        """Return whether *reply* shows that another client has, or has had, the lock."""
         return reply.__class__ is int and reply != 0
 
     def declined(self, master: int, reply: object) -> None:
-        """Set the key again on a master whose refusal comes after the extension has held."""
+        """Restore the key on a master whose refusal arrives after the extension succeeded."""
         if isinstance(reply, int) and reply in {0, OTHERS}:
-            self.hold.recheck_soon()  # it may have been released by force
+            self.hold.recheck_soon()  # the lock may have been released by force
         if self.verdict is WON and _may_lack_key(reply):
             self._restore(master)
 
     def restore_missing(self) -> None:
-        """Set the key again on each master whose reply so far says that it may lack it."""
+        """Restore the key on each master that may lack it by its reply so far."""
         for master, reply in enumerate(self.replies):
             if _may_lack_key(reply):
                 self._restore(master)
 
     def _restore(self, master: int) -> None:
-        # The reply of a quarantined master does not tell whether it has the key: no repetition.
+        # A quarantined master's reply does not show whether it has the key: no repetition.
         tries = REPEATS if self.replies[master].__class__ is int else 0
         Restoration(self._masters, self.hold, tries=tries).send_to(master)
 
     def why_refused(self) -> str:
-        """Return the reason that the refusals give."""
+        """Return the reason for the refusals."""
         beyond = [reply for reply in self.replies if isinstance(reply, int) and reply > 0]
         return OVERTAKEN if beyond else KEY_GONE
 

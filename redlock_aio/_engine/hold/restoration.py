@@ -1,5 +1,5 @@
 """
-Requests by which masters keep the key of a lease again, or for longer.
+Requests that restore the key of a lease on a master, or keep it after the release.
 
 A master may lack the key because another client had it when the lease was acquired, or
 because the master has lost it since. After an extension that holds, the key is set there
@@ -25,12 +25,12 @@ from redlock_aio._protocol.request import Request
 from redlock_aio._rules.quorum import WON
 
 REPEAT_AFTER = 0.01
-"""The mean delay in seconds before a key is set again where another client had it."""
+"""The mean delay in seconds before a restoration is repeated on a master."""
 
 
 class Restoration:
     """
-    The request to set the key of a held lease again on one master.
+    The request to restore the key of a held lease on one master.
 
     The master counts from the next extension on: until then it keeps the key, while a
     majority of others has it. If its counter is beyond the fencing token, it keeps the key
@@ -40,7 +40,7 @@ class Restoration:
     Args:
         ceiling: The value to which a majority has lifted its counters; see `Lifting`.
 
-        tries: How often it is repeated if another client has the key there.
+        tries: The number of repetitions if another client has the key there.
     """
 
     __slots__ = ("_ceiling", "_hold", "_masters", "_tries")
@@ -54,18 +54,18 @@ class Restoration:
         self._tries = tries
 
     def send_to(self, master: int) -> None:
-        """Send it to *master*, unless the lease is over."""
+        """Send the request to *master*, unless the lease is over."""
         masters, hold = self._masters, self._hold
         if not hold.valid(masters.clock()):
             return
-        masters.flush()  # behind all that was asked before
+        masters.flush()  # behind all earlier requests
         request = Request(hold.attempt.restoration(hold.ttl, self._ceiling), self._on_reply)
         if masters.links[master].send(request.payload, (request,)) is None:
             hold.attempt.unsent &= ~(1 << master)
 
     def _on_reply(self, master: int, reply: object) -> None:
         """
-        Repeat it if another client has the key; lift the counters if the master's is too high.
+        Repeat it if another client has the key; lift the counters if the master's is higher.
 
         1. An extension changes the key on all masters, which wakes the waiters.
         2. They try at once, and get the key on the masters where it is free, just before
@@ -90,7 +90,7 @@ class Lifting(Round):
     The request to lift the counters of a lease to the higher one of another master.
 
     When a majority has done so, no other acquisition can get a fencing token up to that
-    value. So the other master counts again with its counter as it is.
+    value. Therefore the other master counts again, although its counter is higher.
     """
 
     __slots__ = ("_on_won",)
@@ -108,7 +108,7 @@ class Lifting(Round):
         self._on_won = functools.partial(Restoration(masters, hold, ceiling).send_to, master)
 
     def settled(self) -> None:
-        """With a majority, make the other master count again; else the next extension retries."""
+        """If a majority has lifted its counters, restore the key on the other master."""
         if self.verdict is WON:
             self._on_won()
         super().settled()
@@ -127,12 +127,12 @@ def lift(masters: MasterSet, hold: HeldLease, master: int, ceiling: int) -> None
 
 
 class Leaving(Round):
-    """A request at the end of a lease whose key the masters keep on (*hold_at_least*)."""
+    """A request at the end of a lease whose key the masters keep (*hold_at_least*)."""
 
     __slots__ = ()
 
     def declined(self, master: int, reply: object) -> None:
-        """Repeat it on a master without the scripts, behind the scripts that it now gets."""
+        """Repeat the request on a master without the scripts, behind the scripts."""
         if replies.has_no_script(reply):
             self._links[master].send(self.payload, (Request(self.payload),))
 
@@ -142,7 +142,7 @@ class Keeping(Leaving):
     The request to keep the key of a lease that was released, for *hold_at_least*.
 
     Args:
-        left: For how many ms the key is kept.
+        left: The ms for which the key is kept.
     """
 
     __slots__ = ("_attempt", "_lives", "_masters", "_until")

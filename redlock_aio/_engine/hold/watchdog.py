@@ -36,7 +36,7 @@ from redlock_aio._rules.quorum import LOST as LOST_ROUND, OPEN, WON
 from redlock_aio.errors import LockLostError, LockNotHeldError
 
 BATCH = 200
-"""How many leases are attended to in one turn of the loop, so that other callbacks run between."""
+"""The most leases handled in one turn of the loop, so that other callbacks run in between."""
 
 LONGEST_SLEEP = 0.5
 """
@@ -51,7 +51,7 @@ CHECK_INTERVAL = 0.02
 """The shortest time in seconds between two checks of a key that is changed repeatedly."""
 
 STALL = 0.02
-"""Seconds by which the timer must be late for the error of a lost lease to mention it."""
+"""Seconds by which the timer must be late for the error of a lost lease to mention a stall."""
 
 CLOSED = "its Redlock was closed"
 
@@ -110,7 +110,7 @@ class Watchdog:
         Check soon whether the masters still have the key of *hold*.
 
         Several calls in a short time, one for each master that pushes the change, lead to one
-        check; another one follows if the key is changed again after that was sent.
+        check; another one follows if the key is changed again after the check was sent.
         """
         now = self.masters.clock()
         if hold.state is HELD and hold.check_at > now + CHECK_INTERVAL:
@@ -143,7 +143,7 @@ class Watchdog:
             self._timer = self.masters.loop.call_later(delay, self._tick)
 
     def _tick(self) -> None:
-        """Attend to the leases that are due."""
+        """Handle the leases that are due: each is lost, checked or extended."""
         self._timer = None
         now = self.masters.clock()
         if now - self._armed_for >= STALL:
@@ -169,14 +169,14 @@ class Watchdog:
         if hold.expired(now):
             self.lose(hold, self.why_expired(hold, now))
         elif now >= hold.check_at:
-            # Before it is sent: a change that is pushed from now on needs another check.
+            # Set before the check is sent: a change that is pushed from now on needs another check.
             hold.check_at = math.inf
             hold.checked_at = now
             self._push(hold, now)
             self.masters.send_and_watch(KeyCheck(self.masters, hold, self.lose))
         elif hold.renewed and not self.masters.closed:
             self.renew(hold, max(hold.ttl, hold.pending_ttl), now)
-        else:  # not extended, or dropped without a release: it ends at its deadline
+        else:  # Not extended, or dropped without a release: the lease ends at its deadline.
             hold.schedule_retry(now)
             self._push(hold, now)
 
@@ -228,12 +228,12 @@ class Watchdog:
         Extend *hold* to *ttl* milliseconds from now, trying until its deadline.
 
         Raises:
-            LockLostError: It was lost before a majority had agreed.
+            LockLostError: The lease was lost before a majority agreed.
 
-            LockNotHeldError: It has been released.
+            LockNotHeldError: The lease has been released.
 
         Cancellation:
-            The lease is extended, or it stands as it was.
+            The lease is extended, or unchanged.
         """
         while True:
             now = self.masters.clock()
@@ -251,7 +251,7 @@ class Watchdog:
                 return
             if hold.state is not HELD:
                 continue  # to say how it ended
-            # A task waits for it, so it is repeated sooner than by the watchdog.
+            # A task waits for the extension, so it is repeated sooner than by the watchdog.
             pause = retry_pause(hold.ttl, self.masters.master_timeout)
             await asyncio.sleep(max(min(pause, hold.deadline - self.masters.clock()), 0))
 
@@ -279,7 +279,7 @@ class Watchdog:
 
     def lose_tokens(self, tokens: Collection[bytes], reason: str) -> None:
         """Lose each lease whose token is one of *tokens*."""
-        for _, _, hold in list(self._heap):  # to lose one may push another
+        for _, _, hold in list(self._heap):  # losing one lease may push another
             if hold.attempt.token in tokens:
                 self.lose(hold, reason)
 
@@ -288,7 +288,7 @@ class Watchdog:
         End *hold*, and send its release to the masters without waiting for replies.
 
         Returns:
-            Whether it was still valid. If not, it is lost.
+            Whether the lease was still valid; if not, it is lost.
         """
         if hold.state is HELD:
             now = self.masters.clock()
@@ -316,7 +316,7 @@ class Watchdog:
             hold.keep_until = max(hold.keep_until, now + at_least / 1000)
         was_renewed, hold.renewed = hold.renewed, hold.renewed or renewed
         is_kept = was_renewed and min(hold.ttl, hold.requested_ttl) >= ttl
-        # The next extension asks for it again if the masters do not get this one.
+        # The next extension requests the ttl again if the masters do not get this one.
         hold.pending_ttl = max(hold.pending_ttl, ttl)
         ends = min(hold.ends, timing.deadline(now, ttl, factor=hold.factor))
         if not is_kept and ends > hold.deadline:
@@ -334,7 +334,7 @@ class Watchdog:
 
     def hand_over(self, hold: HeldLease) -> None:
         """
-        End *hold* without a release: another process goes on with its key.
+        End *hold* without a release: another process continues with its key.
 
         A master that hung may execute an earlier request late: the acquisition, or a
         restoration. By then the other process has given the key a new value, or the lock

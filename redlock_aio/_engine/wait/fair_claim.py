@@ -13,7 +13,7 @@ from redlock_aio._rules.fair_ticket import ASIDE, BEHIND, FAILED, FULL, GRANTED,
 from redlock_aio._rules.quorum import Answer
 
 CALLS_LAST = 0.01
-"""Seconds after the first wake-up at which masters that sent none are asked all the same."""
+"""Seconds after the first wake-up at which the masters that sent none are asked as well."""
 
 MEANS = {
     GRANTED: NoReply(Answer.GRANTED),
@@ -23,7 +23,7 @@ MEANS = {
     FAILED: NoReply(Answer.ERROR, "it got the request too late"),
     ASIDE: NoReply(Answer.FREE, "too few others answer"),
 }
-"""The vote that each reply to a request of a waiter stands for."""
+"""The vote for each kind of reply to a request of a waiter."""
 
 
 class FairOptions(NamedTuple):
@@ -100,7 +100,7 @@ class FairClaim(Attempt):
         Release the lock on all masters that may have granted it; nothing is awaited.
 
         Args:
-            ttl: For how many ms a master may keep the key, or the place, without the release.
+            ttl: The ms for which a master may keep the key, or the place, without the release.
 
             keep_place: Whether the place in the queues is kept.
         """
@@ -142,7 +142,7 @@ class FairClaim(Attempt):
             return ()
         if now > self._proposed_at + CALLS_LAST:
             time = self._masters.clocks.new_time(now)
-            # With the value that the first masters granted all agree without another round.
+            # With the value that the first masters granted, all agree without another round.
             # But the other masters may refuse a value that is far from their time.
             known = max(counters, default=0)
             self._proposal = known if abs(time - known) < TOO_LATE * 1_000_000 else time
@@ -150,7 +150,7 @@ class FairClaim(Attempt):
         return self.counter.proposed(self._proposal)
 
     def propose_anew(self) -> None:
-        """Make the next request propose another value: a master has refused this one."""
+        """Make the next request propose another value, because a master refused this one."""
         self._proposed_at = -math.inf
 
     async def settle_on(self, counters: list[int], needed: int) -> bool:

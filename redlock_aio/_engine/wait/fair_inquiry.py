@@ -22,7 +22,7 @@ from redlock_aio._rules.fair_ticket import ASIDE, ASKED, FAILED, FULL, NEXT, SIL
 from redlock_aio._rules.quorum import NOT_YET
 
 MOST_REPEATS = 3
-"""How often in a row a request is repeated after NOSCRIPT or a refusal by a master's clock."""
+"""The most repetitions in a row after NOSCRIPT or a refusal by a master's clock."""
 
 
 class QueueRequest(Request):
@@ -32,7 +32,7 @@ class QueueRequest(Request):
     Args:
         on_reply: Called with the number of the master and its reply.
 
-        on_sent: Called with the number of the master when the request has left.
+        on_sent: Called with the number of the master when the request was sent.
     """
 
     __slots__ = ("_on_sent",)
@@ -47,7 +47,7 @@ class QueueRequest(Request):
         self._on_sent = on_sent
 
     def was_sent(self, master: int) -> None:
-        """Called when it has left for *master*."""
+        """Called when the request was sent to *master*."""
         self._on_sent(master)
 
 
@@ -55,7 +55,7 @@ class Inquiry(abc.ABC):
     """
     The requests of one waiter to all masters.
 
-    One subject: requests and replies of one waiter; what follows from them is in `FairWaiter`.
+    One subject: requests and replies of one waiter; `FairWaiter` acts on them.
 
     Args:
         queues: The fair queues of all masters, shared by the waiters of this process.
@@ -80,7 +80,7 @@ class Inquiry(abc.ABC):
         self._wanted = wanted
         self._over = False
         self._aside = False
-        """Whether it is in no queue, and only checks whether a majority answers again."""
+        """Whether the waiter is in no queue, and only checks whether a majority answers again."""
         self._never_asked = (1 << masters) - 1
         """A bit for each master that was never asked to enter the present name in its queue."""
         self._repeats = [0] * masters
@@ -90,7 +90,7 @@ class Inquiry(abc.ABC):
         self._unanswered = [0] * masters
         """The number of unanswered requests per master, including those that are void by now."""
         self._received = [0] * masters
-        """How many chunks each connection had received when the wait for a reply began."""
+        """The number of chunks that each connection had received when the wait for it began."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.ticket!r}>"
@@ -117,7 +117,7 @@ class Inquiry(abc.ABC):
 
     @property
     def _fresh_for(self) -> float:
-        """Seconds after its request was sent for which a grant may count for a majority."""
+        """The seconds from the request for which a grant may count for a majority."""
         return fair_ticket.FRESH + self.masters.master_timeout / 1000
 
     def _ask(self, master: int) -> None:
@@ -136,7 +136,7 @@ class Inquiry(abc.ABC):
         self.masters.send_to(master, request)
 
     def _on_sent(self, claim: FairClaim, master: int) -> None:
-        """Called when a request under *claim* has left for *master*, which may grant the lock."""
+        """Called when a request under *claim* was sent to *master*, which may grant the lock."""
         sent = ~(1 << master)
         claim.unsent &= sent
         if claim.member == self.member:
@@ -198,7 +198,7 @@ class Inquiry(abc.ABC):
         if standing is FAILED and self._repeats[master] < MOST_REPEATS:
             self._repeats[master] += 1
             self.claim.propose_anew()
-            self._ask(master)  # now by the master's clock, as this reply gives it
+            self._ask(master)  # by the master's clock, whose time this reply contains
             return
         self._repeats[master] = 0
         if answer.holder is None:
@@ -241,12 +241,12 @@ class Inquiry(abc.ABC):
         self._release(given, self._wanted.ttl, keep_place=True)
 
     def _release(self, claim: FairClaim, ttl: int, *, keep_place: bool) -> None:
-        """Send the release of *claim*, see there, and notify the waiters of this process."""
+        """Send the release of *claim*, and notify the waiters of this process."""
         claim.send_release(ttl, keep_place=keep_place)
         self.queues.local_queues.notify_released(claim.key)
 
     def _start_over(self) -> None:
-        """Start anew under a member name that no master has seen yet."""
+        """Start again under a member name that no master has seen yet."""
         # The name is new each time: a master that has not executed the request to leave
         # yet still has the old name in its queue, at the old place.
         self.member, self.place = self.queues.enter_again(self.member)
@@ -255,7 +255,7 @@ class Inquiry(abc.ABC):
         self.ticket.start_over()
 
     def _until(self) -> float:
-        """Return until when the grants of a majority are valid, 0 if there is no majority."""
+        """Return the end of the validity of a majority's grants, 0 if there is no majority."""
         wanted = self._wanted
         return self.ticket.until(wanted.ttl, factor=wanted.factor, within=self._fresh_for)
 

@@ -65,7 +65,7 @@ class FairQueue:
         self.waiters[member] = callbacks
         return member, self.masters.clocks.new_time(self.masters.clock())
 
-    # Being woken.
+    # Wake-ups.
 
     def listen(self) -> bool:
         """Subscribe to wake-ups on all masters; return False if that was done before."""

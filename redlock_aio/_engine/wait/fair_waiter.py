@@ -36,7 +36,7 @@ class FairWaiter(Inquiry):
     """
     One task that waits in the queues.
 
-    One subject: what one waiter does after each reply, push or timer.
+    One subject: the actions of one waiter after each reply, push or timer.
 
     Args:
         queues: The fair queues of all masters, shared by the waiters of this process.
@@ -60,10 +60,10 @@ class FairWaiter(Inquiry):
         self._timer: asyncio.TimerHandle | None = None
         self._bell: asyncio.Future[None] | None = None
         self._began = self._unreached_since = self.masters.clock()
-        # When the grace for late replies ends: None before it begins, infinite after it.
+        # The end of the grace for late replies: None before the grace, infinite after it.
         self._stragglers_until: float | None = None
 
-    # Asking.
+    # Requests.
 
     def begin(self) -> None:
         """Enter the queues of all masters."""
@@ -148,7 +148,7 @@ class FairWaiter(Inquiry):
             self._arm()
 
     def _reevaluate(self) -> None:
-        """Re-evaluate the replies: wake the task, give back grants, or enter the queues again."""
+        """After a reply: wake the task, give back grants, or enter the queues again."""
         ticket = self.ticket
         if self._over:
             return
@@ -221,10 +221,10 @@ class FairWaiter(Inquiry):
             return
         self.ticket.called()
         if self.ticket.standings[master] is GRANTED:
-            self._give_back()  # the grant was revoked there: see revoke.lua
+            self._give_back()  # the grant was revoked on that master; see revoke.lua
         soon = self.masters.clock() + CALLS_LAST
         for number, standing in enumerate(self.ticket.standings):
-            if standing in (AWAITED, UNASKED):  # its wake-up is due, or a new request to it
+            if standing in (AWAITED, UNASKED):  # a wake-up or a new request is due
                 self._due[number] = min(self._due[number], soon)
         # A push that comes before the reply to a request was sent before the master executes that
         # request, because both come over one connection. That reply will be up to date.
@@ -302,14 +302,14 @@ class FairWaiter(Inquiry):
                 self._give_back()
                 self.ask_all()
                 return False
-        if masters.closed:  # nothing would extend it, or notify its holder of a loss
+        if masters.closed:  # the lease would be neither extended nor notified of a loss
             return False
         claim.until = until
         self._end()
         return True
 
     def _until_when(self) -> float:
-        """Return until when a majority's grants are valid, else 0; ask again if they are stale."""
+        """Return the end of a majority's validity, else 0; ask again where grants are stale."""
         until = self._until()
         if not until and self.ticket.count(GRANTED) >= self.ticket.needed:
             self._give_back()
@@ -331,7 +331,7 @@ class FairWaiter(Inquiry):
         self.queues.left(self.member)
 
     def check(self, resources: tuple[str, ...], began: float, *, over: bool) -> None:
-        """Raise the error that says why the lock was not acquired, if the wait has ended."""
+        """Raise the error with the reason of the failure, if the wait has ended."""
         self.masters.check_open()
         if not (over or self.ticket.refused or self._has_failed):
             return

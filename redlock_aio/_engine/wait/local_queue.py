@@ -32,7 +32,7 @@ SEEN = 3
 """The pauses without an acquisition by others after which a process counts as alone again."""
 
 YIELD_TIME = 0.0005
-"""Seconds of a pause in addition to two rounds: the time until the tasks of others run."""
+"""Seconds of a pause beyond two rounds: the time until tasks of other processes run."""
 
 STEADY = 0.75
 """The factor by which the spread shrinks after each failed attempt that is not split."""
@@ -46,7 +46,7 @@ LONGEST_SPREAD = 0.1
 
 class Party(Protocol):
     """
-    A lease or a waiter, which is notified when the key may have changed on a master.
+    A lease or a waiter that is notified when the key may have changed on a master.
 
     Implemented by `HeldLease`, and by those that wait: `Watch`, `FairWaiter`, and the `Pause`
     of an adoption.
@@ -59,15 +59,15 @@ class Party(Protocol):
         """
         Called when a lease of this process was released.
 
-        No master pushes it: the connection that changes a key gets no push for it (NOLOOP).
+        Masters do not push that: the connection that changes a key gets no push for it (NOLOOP).
         """
 
 
 class LocalQueue:
     """
-    The holder of a resource in this process, the task that has the turn, and those that wait.
+    The holder of a resource in this process, the task that has the turn, and its waiters.
 
-    One subject: who of this process goes next; each method is one event of that.
+    One subject: the order of the tasks of this process; each method is one event.
 
     Attributes:
         contending: Whether a task has the turn and no lease yet.
@@ -102,7 +102,7 @@ class LocalQueue:
         self.holder: Party | None = None
         self.watcher: Party | None = None
         self.guests: dict[Party, None] | None = None
-        # A dict keeps the order, and removes a task that leaves in constant time.
+        # A dict keeps the order, and removes a task in constant time.
         self._queue: dict[asyncio.Future[bool], None] | None = None
         self.since: float = 0.0
         self.open_at: float = 0.0
@@ -128,7 +128,7 @@ class LocalQueue:
 
     @property
     def waiters(self) -> list[object]:
-        """One object for each task that waits here; a joint queue shares it with its queues."""
+        """One object for each waiting task; a joint queue shares its objects with its queues."""
         watching = [] if self.watcher is None else [self.watcher]
         return [*(self._queue or ()), *watching, *(self.guests or ())]
 
@@ -152,7 +152,7 @@ class LocalQueue:
             self.give_up()
 
     def take_turn(self) -> bool:
-        """Start a turn if the turn and the lock are free; return whether it was started."""
+        """Start a turn if the turn and the lock are free; return whether a turn was started."""
         if self.contending or self.holder is not None:
             return False
         self.contending = True
@@ -173,7 +173,7 @@ class LocalQueue:
         self.contending = False
         self.set_holder(holder)
         if began > self._tried_by:
-            self.since = now  # other processes had a chance: a new tenure begins
+            self.since = now  # other processes could go first: a new tenure begins
         self.round_trip = now - began
 
     def set_holder(self, holder: Party) -> None:
@@ -195,7 +195,7 @@ class LocalQueue:
             if kept >= self._tenure and (self._others or kept >= ALONE * self.round_trip):
                 self.open_at = tried_by
         if self.guests or self.watcher is not None:
-            self.notify_released()  # a watcher, too: the lease may have been won out of turn
+            self.notify_released()  # the watcher as well: the lease may have been won out of turn
         self._next()
 
     def _next(self) -> None:
@@ -243,18 +243,18 @@ class LocalQueue:
             elif party is not None:
                 party.changed(master)
 
-    # Letting others go first.
+    # Pauses for other processes.
 
     def yield_delay(self, now: float) -> float:
         """Return the rest of the pause for other processes in seconds, 0 if none is due."""
         return max(self.open_at - now, 0.0)
 
     def on_yield_result(self, by_others: bool) -> None:
-        """Adapt the tenure after a pause: reset it if others took the lock, else double it."""
+        """Adapt the tenure after a pause: reset it if others acquired the lock, else double it."""
         # One unused pause proves little: contenders may have split their votes, or may have
         # acquired and released the lock before the attempt of this process.
         self._others = SEEN if by_others else max(self._others - 1, 0)
-        # Other processes had their chance: the next lease of this process begins a new tenure,
+        # Other processes could go first: the next lease of this process begins a new tenure,
         # even if the timer of the pause fired a little early.
         self._tried_by = 0.0
         self._tenure = TENURE if by_others else min(2 * self._tenure, LONGEST_TENURE)
@@ -325,7 +325,7 @@ class LocalQueues:
     The local queues of one session, and the pushes of the masters for them.
 
     Attributes:
-        by_key: The local queue of each key that is in use, or was lately.
+        by_key: The local queue of each key that is in use, or was in use lately.
 
         owner_waiters: Callbacks of waiting tasks with an owner; called with each lease that
             an owner has acquired.
@@ -343,7 +343,7 @@ class LocalQueues:
 
     @property
     def waiters(self) -> int:
-        """How many tasks of this process wait for a lock."""
+        """The number of tasks of this process that wait for a lock."""
         return len({waiter for queue in self.by_key.values() for waiter in queue.waiters})
 
     def of(self, key: Mutex | JointMutex) -> LocalQueue:
@@ -379,7 +379,7 @@ class LocalQueues:
         """
         Notify the waiters of this process that grants without a lease are being released.
 
-        No master pushes that: the connection that changes a key gets no push (NOLOOP).
+        Masters do not push that: the connection that changes a key gets no push (NOLOOP).
 
         Args:
             master: The master that has executed the release; if left out, the release was

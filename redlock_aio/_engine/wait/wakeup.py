@@ -55,7 +55,7 @@ class Watch(Release):
             value, left = held
             self.view.held(master, value, self._clock() + left)
         elif replies.is_of_another_type(reply):
-            # SET NX replies nil for such a key, as for a lock that is held. If the key
+            # SET NX replies nil for such a key, as for a held lock. If the key
             # counted as released now, the next attempt would follow at once.
             self.view.can_not_be(master, replies.read(reply).detail)
         elif replies.is_settled(reply) and not self._was_refused(master):
@@ -69,12 +69,12 @@ class Watch(Release):
             self._local_queues.notify_released(self._key, master)
 
     def _was_refused(self, master: int) -> bool:
-        """Whether a master refused, but not for a holder; a free key there then proves nothing."""
+        """Whether a master refused for another reason than a holder; a free key proves nothing."""
         answer = replies.read(self._asked.replies[master]).answer
         return answer in {Answer.ERROR, Answer.QUARANTINED}
 
     def changed(self, master: int) -> None:
-        """Called when the key was changed on *master*; ignored until the release is answered."""
+        """Called when the key was changed on *master*; ignored before the reply to the release."""
         if self.replies[master] is not NOT_YET:
             self.view.may_be_free(master)
             self._wake_task()
@@ -139,7 +139,7 @@ def is_cut_short(failed: Attempt, at_most: float | None, master_timeout: float) 
     """
     Return whether *failed* had too little time for the masters to answer.
 
-    The votes of such an attempt say nothing about the masters. The votes of the attempt
+    The votes of such an attempt prove nothing about the masters. The votes of the attempt
     before it, such as that others hold the lock, remain the best information.
 
     Args:
