@@ -87,6 +87,15 @@ def test_an_extension_holds_if_it_is_granted_before_the_deadline() -> None:
     assert not state.valid(state.deadline)
 
 
+@pytest.mark.promise("S4")
+def test_an_extension_that_is_granted_after_the_deadline_revives_nothing() -> None:
+    state = acquired()
+    over = state.deadline
+    epoch = state.begin_extension(0.9, 1000)
+    assert not state.extended(epoch, 0.9, 1000, over)
+    assert not state.valid(over)
+
+
 def test_a_shorter_extension_counts_from_when_it_is_sent() -> None:
     state = acquired(10_000)
     first = state.begin_extension(1.0, 10_000)

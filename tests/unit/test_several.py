@@ -232,7 +232,6 @@ async def test_a_majority_that_fails_is_an_error(
     await asyncio.sleep(1.2)
 
 
-@pytest.mark.spread(1)
 @KIND
 @pytest.mark.parametrize("forgetful", [2, 3])
 async def test_scripts_that_masters_have_forgotten_cost_a_round(
