@@ -1,4 +1,4 @@
-"""The commands for masters, each packed once into the bytes that all masters get."""
+"""The commands for masters, packed once into the bytes that all masters get."""
 
 from typing import NamedTuple
 
@@ -62,7 +62,7 @@ def release(key: bytes, token: bytes) -> bytes:
 
 
 def free(key: bytes, token: bytes) -> bytes:
-    """Return DELIFEQ, which does the same as `release` without a script; the reply is 1 or 0."""
+    """Return DELIFEQ, which has the effect of `release` without a script; its reply is 1 or 0."""
     return b"*3\r\n$7\r\nDELIFEQ\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n" % (
         len(key), key, len(token), token,
     )  # fmt: skip
@@ -75,16 +75,16 @@ def look(*keys: bytes) -> bytes:
 
 LONGEST_MARKER = 4_096
 """
-How many bytes of a marker are read. This library writes shorter ones, but others may write
+The bytes of a marker that are read. This library writes shorter ones, but others may write
 a value of any length.
 """
 
-# Not a script: a master that has forgotten its scripts must still return its marker.
+# Not a script: a master without the scripts must still return its marker.
 LOOK = pack(b"GETRANGE", MARKER, b"0", b"%d" % (LONGEST_MARKER - 1))
 
 
 def mark(value: bytes, *, careful: bool) -> bytes:
-    """Return the command that sets a master's marker; if *careful*, only where there is none."""
+    """Return the command that sets a master's marker; with *careful* only if it has none."""
     return pack(b"SET", MARKER, value, *([b"NX"] if careful else []))
 
 
@@ -124,9 +124,9 @@ class QueueEntry(NamedTuple):
     priority: int
     """The member's place, in microseconds: the lowest is the first."""
     lives: int
-    """For how many ms the member counts as alive if it does not ask again."""
+    """The ms for which the member counts as alive without another request."""
     most: int
-    """How many members a queue may have."""
+    """The most members that a queue may have."""
     not_after: int
     """The instant, in microseconds of the master's clock, after which the command is too late."""
 

@@ -35,7 +35,7 @@ from redlock_aio._rules.display import harmless
 from redlock_aio._rules.quorum import majority
 
 CONFIRMED_FOR = 2.0
-"""For how many seconds the answer of a Sentinel counts, from the moment of the question."""
+"""Seconds for which the answer of a Sentinel counts, from the moment of the question."""
 
 ASK_INTERVAL = 0.5
 """
@@ -93,13 +93,13 @@ class SentinelAnswer:
     The answer of one Sentinel.
 
     Attributes:
-        configuration: The server that it names; ``None`` if it names none.
+        configuration: The server that the Sentinel names; ``None`` if it names none.
 
-        reason: Why it names none, or why there is no newer answer.
+        reason: Why the Sentinel names none, or why there is no newer answer.
 
-        sentinel: Its own identity (MYID), empty if it is not known.
+        sentinel: The Sentinel's identity (MYID), empty if it is not known.
 
-        known: How many Sentinels it knows, itself included; 0 if it does not say.
+        known: The number of Sentinels that it knows, including itself; 0 if that is not known.
 
         asked_at: When the question was sent.
     """
@@ -176,7 +176,7 @@ class Confirmation:
         self._answers[number] = replace(self._answers[number], reason=reason)
 
     def until(self, configuration: Configuration) -> float:
-        """Return until when *configuration* is confirmed; minus infinity if it is not."""
+        """Return the end of the confirmation of *configuration*; minus infinity if it has none."""
         newest: dict[str, float] = {}
         for name, answer in zip(self._names, self._answers, strict=True):
             if answer.configuration == configuration:
@@ -192,7 +192,7 @@ class Confirmation:
         """Return the configuration that is confirmed *now*; ``None`` if none is."""
         for configuration in {answer.configuration for answer in self._answers}:
             if configuration is not None and now <= self.until(configuration):
-                return configuration  # two majorities share a Sentinel, so there is no other
+                return configuration  # two majorities share a Sentinel: no other one can be
         return None
 
     def describe(self, configuration: Configuration | None, now: float) -> str:

@@ -1,4 +1,4 @@
-"""How programs declare their sets of masters on each master, and read those of others."""
+"""The command by which programs declare their sets of masters and read those of others."""
 
 from redlock_aio._protocol.scripts import DECLARE, pack
 from redlock_aio._rules.membership import Declared, parse
@@ -8,7 +8,7 @@ KEY = b"redlock_aio:masters:"
 
 
 def read(reply: object, now: float) -> list[Declared] | None:
-    """Parse the *reply* to `declare`, which came *now*; ``None`` if it is malformed."""
+    """Parse the *reply* to `declare` that arrived *now*; ``None`` if it is malformed."""
     if not isinstance(reply, list) or len(reply) % 2:
         return None
     found = []
@@ -35,9 +35,9 @@ def declare(
         how: ``b"read"`` to read only, ``b"write"`` to declare *ours*, ``b"withdraw"`` to
             remove it where it was declared only once.
 
-        age: For how many ms *ours* has been in use elsewhere.
+        age: The ms for which *ours* has been in use on other masters.
 
-        lasts: For how many ms *ours* counts if it is not written again.
+        lasts: The ms for which *ours* counts if it is not written again.
 
         former: The declared set that *ours* replaces, if any.
     """

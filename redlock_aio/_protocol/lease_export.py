@@ -33,7 +33,7 @@ from redlock_aio._rules.validation import MOST_RESOURCES, of_type, text
 VERSION = 1
 
 LONGEST = 150_000
-"""How many characters a text may have: `MOST_RESOURCES` with the longest names fit in."""
+"""The most characters of a text: enough for `MOST_RESOURCES` with the longest names."""
 
 LAST = 1e11
 """An instant that is later than all others, in seconds: some thousand years."""
@@ -77,9 +77,9 @@ class ExportedLease:
 
         ttl: In milliseconds.
 
-        at: When it was handed over, in seconds on the clock of leases.
+        at: The instant of the export, in seconds on the clock of leases.
 
-        left: For how many ms from then the lease is valid.
+        left: The validity from that instant, in ms.
 
         boot: The identity of that clock, see `boot`; empty if other processes can't know it.
 
@@ -87,9 +87,9 @@ class ExportedLease:
 
         member: The holder's name in the masters' queues; empty if it has none.
 
-        max_hold: After how many ms the lease ends for good, ``None`` for never.
+        max_hold: The ms after which the lease ends in any case, ``None`` for no limit.
 
-        keep: For how many ms the resources stay locked even if the lease is released.
+        keep: The ms for which the resources stay locked even if the lease is released.
     """
 
     resources: tuple[str, ...]
@@ -110,7 +110,7 @@ class ExportedLease:
         return brace + rest
 
     def on(self, boot: str) -> bool:
-        """Return whether its instants were read on the clock of this *boot*."""
+        """Return whether the lease's instants are on the clock of this *boot*."""
         return self.boot == boot != ""
 
 
@@ -119,7 +119,7 @@ def boot(machine: str) -> str:
     Return an identity for one run of one machine's clock, different from all others.
 
     Args:
-        machine: The system's own identity of it; only a hash of that is returned.
+        machine: The system's identity of the machine; only a hash of it is returned.
     """
     return sha256(b"redlock_aio:" + machine.encode()).hexdigest()[:16]
 
@@ -149,9 +149,9 @@ def imported(exported: str) -> ExportedLease:
     Parse the text that `exported` has written.
 
     Raises:
-        TypeError: It is no text.
+        TypeError: *exported* is not a text.
 
-        ValueError: It is damaged, or of another version.
+        ValueError: The text is damaged, or of another version.
     """
     read, wrong = _read(of_type(exported, str, name="exported"))
     # Raised here, outside of any except block: an exception from the parser carries
@@ -234,13 +234,13 @@ def adoption(
     key: Mutex | JointMutex, counter: FencingCounter | None, handed: ExportedLease, value: bytes
 ) -> bytes:
     """
-    Return the command that gives the lock a new *value*, where it has that or the old one.
+    Return the command that gives the lock a new *value* where it has the old or the new one.
 
     A master writes the fencing token of a text into its counter only if the token is not
     ahead of its clock: a text with the highest possible token would use up all tokens.
 
     Args:
-        counter: The counter of its fencing token, if it has one.
+        counter: The counter of the lease's fencing token, if it has one.
     """
     names = key.each if counter is None else (*key.each, *counter.keys)
     arguments = [handed.value, value, b"%d" % handed.ttl]

@@ -21,7 +21,7 @@ from redlock_aio._rules.lock_value import Holder
 from redlock_aio._rules.quorum import NOT_YET, Answer, Vote, majority
 
 ENDLESS = 2**53
-"""More ms than any key is left."""
+"""More ms than any ttl."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +67,12 @@ class MasterView:
 
     @property
     def counts(self) -> bool:
-        """Whether its reply counts: it has a vote, and has answered."""
+        """Whether the master's reply counts: it has a vote, and has answered."""
         return self.answer in (Answer.HELD, Answer.FREE)
 
     @property
     def vote(self) -> Vote:
-        """Its answer as a vote."""
+        """The answer as a vote."""
         return Vote(self.master, self.answer, self.detail)
 
 
@@ -171,7 +171,7 @@ class KeyState(NamedTuple):
     Attributes:
         value: The value of the lock; ``None`` if the key does not exist.
 
-        left: Its remaining ms, `ENDLESS` if it does not end.
+        left: The remaining ms of the key, `ENDLESS` if it does not end.
     """
 
     value: bytes | None
@@ -182,12 +182,12 @@ class KeyState(NamedTuple):
 
 class MasterReply(NamedTuple):
     """
-    The reply of one master, and its standing.
+    The reply of one master, its age, and whether the master has a vote.
 
     Attributes:
-        age: How many ms ago the reply came.
+        age: The age of the reply in ms.
 
-        quarantine: Why it has no vote, empty if it has one.
+        quarantine: Why the master has no vote, empty if it has one.
     """
 
     master: str
@@ -246,7 +246,7 @@ def is_kept(kept: Sequence[Hashable], unknown: int, masters: int) -> bool | None
     Args:
         kept: The values on the masters whose replies count.
 
-        unknown: How many masters may keep any value.
+        unknown: The number of masters that may keep any value.
     """
     most = max(Count(kept).values(), default=0)
     if most >= majority(masters):
@@ -297,7 +297,7 @@ def lock_state(resource: str, replies: Sequence[MasterReply]) -> LockState:
 
 
 def remaining(left: Sequence[int | None], needed: int) -> int | None:
-    """Return in how many ms fewer than *needed* masters keep the lock; ``None`` for never."""
+    """Return the ms until fewer than *needed* masters keep the lock; ``None`` for never."""
     lasting = sorted((ENDLESS if ms is None else ms for ms in left), reverse=True)
     return lasting[needed - 1] if lasting[needed - 1] < ENDLESS else None
 

@@ -35,7 +35,7 @@ class FencingCounter:
     Args:
         keys: The lock's key, or the keys of all its resources.
 
-        lead: By how many us a proposal may be off a master's clock.
+        lead: The most us by which a proposal may differ from a master's clock.
     """
 
     __slots__ = ("_head", "_keys", "_lead", "keys")
@@ -57,7 +57,7 @@ class FencingCounter:
 
     @property
     def lead(self) -> int:
-        """By how many us a value may be off a master's clock for the master to accept it."""
+        """The most us by which a value may differ from a master's clock to be accepted."""
         return self._lead
 
     def acquire(self, token: bytes, ttl: int, proposal: int, patience: int) -> bytes:
@@ -69,7 +69,7 @@ class FencingCounter:
 
             proposal: The least value for the counter: the masters' time in us.
 
-            patience: How many us after the proposal the command is refused as too late.
+            patience: The us after the proposal from which the command is refused as too late.
         """
         digits = b"%d" % ttl
         lead = self._lead
@@ -81,12 +81,12 @@ class FencingCounter:
         )  # fmt: skip
 
     def raise_to(self, value: int, token: bytes) -> bytes:
-        """Return the command that raises the counter to *value*, if the lock is *token*'s."""
+        """Return the command that raises the counter to *value*, if the lock has *token*."""
         return pack(b"EVALSHA", RAISE.sha, *self._keys, token, b"%016d" % value, _KEPT)
 
     def extend(self, token: bytes, ttl: int, fence: int) -> bytes:
         """
-        Return the command that sets the ttl of the lock to *ttl* ms, if it is *token*'s.
+        Return the command that sets the ttl of the lock to *ttl* ms, if the lock has *token*.
 
         Args:
             fence: The fencing token; a master whose counter is beyond it refuses,
@@ -102,7 +102,7 @@ class FencingCounter:
 
     def restore(self, token: bytes, ttl: int, fence: int, ceiling: int = 0) -> bytes:
         """
-        Return the command that sets the lock for *ttl* ms again where nobody has it.
+        Return the command that sets the lock for *ttl* ms again where it is free.
 
         Args:
             fence: The fencing token.
@@ -180,7 +180,7 @@ class Mutex(bytes, _Locked):
 
 
 class JointMutex(tuple[Mutex, ...], _Locked):
-    """Several keys that are locked together, in sorted order, however the caller orders them."""
+    """Several keys that are locked together; they are sorted, whatever order the caller uses."""
 
     __slots__ = ()
     can_free: ClassVar[bool] = False
@@ -191,15 +191,15 @@ class JointMutex(tuple[Mutex, ...], _Locked):
         return self
 
     def acquire(self, token: bytes, ttl: int) -> bytes:
-        """Return the command that sets all to *token* for *ttl* ms, if none of them exists."""
+        """Return the command that sets all keys to *token* for *ttl* ms, if none of them exists."""
         return self._packed(ACQUIRE_ALL, token, b"%d" % ttl)
 
     def extend(self, token: bytes, ttl: int) -> bytes:
-        """Return the command that extends all to *ttl* ms from now, if all have *token*."""
+        """Return the command that sets the ttl of all keys to *ttl* ms, if all have *token*."""
         return self._packed(EXTEND, token, b"%d" % ttl)
 
     def restore(self, token: bytes, ttl: int) -> bytes:
-        """Return the command that extends all, and sets again the keys that are gone."""
+        """Return the command that extends all keys, and restores those that are gone."""
         return self._packed(EXTEND, token, b"%d" % ttl, b"again")
 
     def release(self, token: bytes) -> bytes:

@@ -15,7 +15,7 @@ OLDEST_SERVER = 6
 
 
 def looked(reply: object, keys: int = 1) -> list[bytes | None] | None:
-    """Return the values in the reply to `look` for so many *keys*; ``None`` if it is malformed."""
+    """Return the values in the reply to `look` for *keys* keys; ``None`` if it is malformed."""
     if not isinstance(reply, list) or len(reply) != keys:
         return None
     return reply if all(isinstance(value, bytes | None) for value in reply) else None
@@ -28,13 +28,13 @@ def is_confirmation(push: object) -> bool:
 
 
 EVERYTHING_CHANGED = [b"invalidate", None]
-"""The push after a flush, or when a master drops the keys that it tracks: any may have changed."""
+"""The push after a flush, or when a master drops its tracked keys: any key may have changed."""
 
 GONE = [b"gone"]
-"""The push that this library makes up when a connection ends."""
+"""A push that the library creates when a connection ends."""
 
 OTHERS = -1
-"""The reply to an extension where another holder has the lock; it is 0 where nobody has."""
+"""The reply to an extension if another holder has the lock; it is 0 if the lock is free."""
 
 
 def is_settled(reply: object) -> bool:
@@ -52,7 +52,7 @@ def is_settled(reply: object) -> bool:
 def is_unsettled(reply: object) -> bool:
     """Return whether a release has to be repeated after this *reply*."""
     if reply.__class__ is NoReply:
-        # No reply comes over a connection that has ended. After a timeout it may still come.
+        # No reply arrives on a connection that has ended. After a timeout it may still arrive.
         return reply.answer is Answer.UNREACHABLE
     return isinstance(reply, Exception) and not is_settled(reply)
 
@@ -69,7 +69,7 @@ def lacks_command(reply: object) -> bool:
 
 
 def has_no_script(reply: object) -> bool:
-    """Return whether a master has forgotten its scripts; its link loads them again."""
+    """Return whether a master lacks the script; its connection loads the scripts again."""
     return isinstance(reply, Exception) and str(reply).startswith("NOSCRIPT")
 
 
@@ -176,7 +176,7 @@ def read(reply: object) -> NoReply:
         return NoReply(Answer.TIMED_OUT, "not answered when the round was decided")
     if isinstance(reply, Exception):
         text = harmless(str(reply))
-        if text.startswith("WRONGTYPE Operation"):  # the server's words, which name nothing
+        if text.startswith("WRONGTYPE Operation"):  # the server's own words, which contain no names
             text = "WRONGTYPE a key of another type is where the lock, its counter or its queue is"
         return NoReply(Answer.ERROR, text, is_permanent(text))
     if reply == GRANTED:

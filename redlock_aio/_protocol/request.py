@@ -1,4 +1,4 @@
-"""One command to one master, and `NoReply`, the substitute for a reply that never came."""
+"""One command to one master, and `NoReply`, the substitute for a missing reply."""
 
 import enum
 from collections.abc import Callable
@@ -18,7 +18,7 @@ class NoReply:
 
 
 class QuarantineRule(enum.Enum):
-    """What happens to a command for a quarantined master, which may have forgotten locks."""
+    """The treatment of a command for a quarantined master, which may have lost locks."""
 
     COUNT = "it is sent, and its reply counts"
     COUNT_IF_FOUND = "it is sent; a reply of 0 (no key) does not count: the key may be lost"
@@ -32,7 +32,7 @@ class Sender(Protocol):
     in_quarantine: QuarantineRule
     payload: bytes
     debt_ttl: int
-    """For a release: for how many ms its key may live, and its debt is kept so long; else 0."""
+    """For a release: the ms for which its key may live and its debt is kept; else 0."""
 
     @property
     def needless(self) -> int:
@@ -48,7 +48,7 @@ OVERRUN = NoReply(Answer.ERROR, "too many requests are unanswered")
 
 
 def ignore(_master: int, _reply: object, /) -> None:
-    """Discard a reply on which nothing depends."""
+    """Discard a reply that is not needed."""
 
 
 class Request:
@@ -63,7 +63,7 @@ class Request:
         on_reply: Called with the number of the master and its reply; with a `NoReply`
             if none will come.
 
-        debt_ttl: For a release: for how many ms the key lives if it is not released.
+        debt_ttl: For a release: the ms for which the key lives if it is not released.
 
         needless: For a release: a bit for each master that can't have the key.
 
@@ -91,10 +91,10 @@ class Request:
         return f"<{type(self).__name__} of {len(self.payload)} bytes>"
 
     def was_sent(self, master: int) -> None:
-        """Called when a set of masters has sent it to *master*; does nothing here."""
+        """Called when the request was sent to *master*; does nothing here."""
 
     def not_sent(self, master: int, no_reply: NoReply) -> None:
-        """Called with the substitute for the reply if it could not be sent to *master*."""
+        """Called with the substitute for the reply if the request could not be sent to *master*."""
         self.on_reply(master, no_reply)
 
 

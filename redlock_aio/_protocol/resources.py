@@ -4,10 +4,10 @@ from redlock_aio._protocol.primitives import JointMutex, Mutex
 from redlock_aio._rules.validation import MOST_RESOURCES, text
 
 RESERVED = b"redlock_aio:"
-"""The prefix of the keys that this library keeps on the masters besides the locks."""
+"""The prefix of this library's keys on the masters other than the locks."""
 
 MOST_NAMES = 1_000
-"""How many names are cached with their keys, so that each is checked once."""
+"""The number of names that are cached with their keys, so that each is checked once."""
 
 
 class Resources:
@@ -34,7 +34,7 @@ class Resources:
         Return the key of one *resource*.
 
         Raises:
-            TypeError, ValueError: It can't be locked.
+            TypeError, ValueError: The name is not a valid resource.
         """
         if isinstance(resource, list | tuple | set | frozenset):
             kind = type(resource).__name__
@@ -56,7 +56,7 @@ class Resources:
         Return the key of one resource, or the keys of several that are locked together.
 
         Raises:
-            TypeError, ValueError: They can't be locked, or not together.
+            TypeError, ValueError: A name is not a valid resource, or they can't be locked together.
         """
         if len(resources) == 1:
             return self.key(resources[0])

@@ -1,8 +1,8 @@
 """
-Release a lock by force: its holder learns of that before others can acquire the lock.
+Forced releases: the holder is notified before another client can acquire the lock.
 
 The value on the masters is replaced by a revocation, which belongs to no holder and
-expires by itself. While it is there, nobody can acquire the lock, an extension of the old
+expires by itself. While it exists, no client can acquire the lock, an extension of the old
 value is refused, and a holder with client tracking reads the key and sees the revocation.
 
 Nothing here waits, reads a clock or opens a socket.
@@ -33,7 +33,7 @@ def is_revocation(value: bytes) -> bool:
 
 def grace(look_after: float, look_interval: float, master_timeout: int) -> int:
     """
-    Return for how many ms nobody can acquire a lock that was released by force.
+    Return the ms for which no client can acquire a lock after a forced release.
 
     A holder with client tracking knows of the revocation by then. Its acquisition may
     be answered late, its first look comes *look_after* seconds later, two looks are

@@ -14,9 +14,9 @@ class Script:
     One script that the masters run.
 
     Args:
-        name: The name of its file.
+        name: The name of the script's file.
 
-        after: The names of the files whose functions it uses; they are put before it.
+        after: The names of files whose functions the script uses; they are put before it.
     """
 
     __slots__ = ("load", "name", "sha", "text")

@@ -93,7 +93,7 @@ class _Settings:
         self.secrets = tuple(
             str(taken[key]) for key in ("password", "ssl_password") if taken.get(key)
         )
-        self._make()  # raises here, not at the first lock, if a setting is unknown
+        self._make()  # an unknown setting raises here, not at the first lock
 
     def __str__(self) -> str:
         return self._name
@@ -111,13 +111,13 @@ class _Settings:
         except BaseException as error:
             await connection.drop()
             if not self._was_connected and (hint := self._hint(error)):
-                error.add_note(hint)  # `handshake.why` makes it a part of the vote
+                error.add_note(hint)  # `handshake.why` adds the hint to the vote
             raise
         self._was_connected = True
         return transport, keep
 
     def _hint(self, error: BaseException) -> str | None:
-        """Return a hint if it seems that only one of the URL and the port uses TLS."""
+        """Return a hint if the error suggests that only the URL or only the port uses TLS."""
         if issubclass(self._class, SSLConnection):
             # A Redis without TLS waits for the end of a line, until the timeout.
             late = isinstance(error, asyncio.CancelledError | TimeoutError)
@@ -129,7 +129,7 @@ class _Settings:
 
 
 class Address(_Settings):
-    """One master, or one Sentinel, as the user has named it."""
+    """One master, or one Sentinel, that the user named."""
 
     async def dial(self) -> tuple[asyncio.Transport, object]:
         """
@@ -174,7 +174,7 @@ class SentinelAddress(_Settings):
         Connect to the server at this address and log in.
 
         Raises:
-            OSError, redis.RedisError: It could not be reached, or refused the login.
+            OSError, redis.RedisError: The server could not be reached, or refused the login.
 
         Cancellation:
             The connection is closed.
@@ -185,7 +185,7 @@ class SentinelAddress(_Settings):
 
 
 class _Found:
-    """Takes the place of redis-py's Sentinel pool: its master address is fixed."""
+    """Replaces redis-py's Sentinel pool: its master address is fixed."""
 
     is_master = True
     check_connection = False
@@ -238,7 +238,7 @@ def _looking_up(kind: type[AbstractConnection]) -> Any:
 
 
 def _handing_over(kind: type[AbstractConnection]) -> Any:
-    """Return a subclass of *kind* that gives its transport away, with few private names used."""
+    """Return a subclass of *kind* that gives its transport away; it uses few private names."""
 
     class HandingOver(kind):  # type: ignore[valid-type, misc]
         _reader: asyncio.StreamReader | None
@@ -257,7 +257,7 @@ def _handing_over(kind: type[AbstractConnection]) -> Any:
             await super().disconnect(*args, **kwargs)
 
         async def drop(self) -> None:
-            """End the connection and await its end; asyncio logs an error that is not awaited."""
+            """End the connection and await its end: asyncio logs an error that is not awaited."""
             writer, self._writer, self._reader = self._writer or self._left, None, None
             if writer is not None:
                 writer.transport.abort()
@@ -318,9 +318,9 @@ def addresses(masters: Iterable[str | Redis | AnyDialler]) -> list[AnyDialler]:
     Return the diallers of *masters*.
 
     Raises:
-        TypeError: *masters* is not a list, or one of them is not a master.
+        TypeError: *masters* is not a list, or an item is not a master.
 
-        ValueError: There is none, one is named twice, or one can't be parsed.
+        ValueError: The list is empty, a master is named twice, or a URL can't be parsed.
     """
     if isinstance(masters, str | bytes | Redis) or not isinstance(masters, Iterable):
         raise TypeError(f"masters must be a list of masters, not a single {type(masters).__name__}")

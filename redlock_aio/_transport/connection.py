@@ -78,7 +78,7 @@ class Question:
 
 
 class Repetition(Request):
-    """A release that is sent for the second and last time on one connection."""
+    """A release that is sent on one connection for the second and last time."""
 
     __slots__ = ()
 
@@ -116,7 +116,7 @@ class Connection(asyncio.Protocol):
         on_push: Called with that number and each push of the server.
 
         on_lost: Called once with the reason when the connection has ended, before the
-            unanswered askers get their `NoReply`, oldest first.
+            unanswered senders get their `NoReply`, oldest first.
     """
 
     __slots__ = (
@@ -160,7 +160,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def received(self) -> int:
-        """How often data was received."""
+        """The number of times that data was received."""
         return self._received
 
     def adopt(self, transport: asyncio.Transport, keep: object) -> None:
@@ -208,7 +208,7 @@ class Connection(asyncio.Protocol):
         return isinstance(sender, Question)
 
     def data_received(self, data: bytes) -> None:
-        """Pass the replies in *data* on to their askers, in order."""
+        """Pass the replies in *data* on to their senders, in order."""
         self._received += 1
         self._unparsed += len(data)
         gets = self._reader.gets
@@ -223,7 +223,7 @@ class Connection(asyncio.Protocol):
             self._unparsed = 0
             if reply.__class__ is _Push:
                 self._take_push(reply)
-            elif not pending:  # also when an asker has ended this connection meanwhile
+            elif not pending:  # also when a sender has ended this connection meanwhile
                 self.condemn("it sent a reply to no command")
                 return
             elif reply.__class__ is _Error:
@@ -261,7 +261,7 @@ class Connection(asyncio.Protocol):
             return
         sender.on_reply(self._number, reply)
         if code in ("READONLY", "NOAUTH"):
-            # It is a replica now, or has lost the login: connect and examine it again.
+            # The server is a replica now, or has lost the login: connect and examine it again.
             self.condemn(display.harmless(str(reply)))
 
     def _try_again(self, sender: Sender) -> bool:
@@ -305,7 +305,7 @@ class Connection(asyncio.Protocol):
         return left
 
     def overdue(self) -> None:
-        """Called when a reply is overdue: end the connection if it stays silent."""
+        """Called when a reply is overdue: end the connection if no data follows."""
         if self._watch is None and self._transport is not None:
             self._watch = self._loop.call_later(self._condemn_after, self._judge, self._received)
 
@@ -331,7 +331,7 @@ class Connection(asyncio.Protocol):
             return
         raw = transport.get_extra_info("socket")
         if raw is not None:
-            # An error means that it is closed already, as it is about to be.
+            # An error means that the socket is closed already.
             with contextlib.suppress(OSError):
                 raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
         transport.abort()
@@ -377,7 +377,7 @@ class Connection(asyncio.Protocol):
         """Return None, so that the transport closes itself; see `asyncio.Protocol`."""
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Answer all pending askers with a `NoReply`."""
+        """Give each pending sender a `NoReply`."""
         self._end(display.harmless(str(exc)) if exc else "it closed the connection")
 
     def _end(self, reason: str) -> None:
@@ -390,7 +390,7 @@ class Connection(asyncio.Protocol):
         if self._watch is not None:
             self._watch.cancel()
             self._watch = None
-        # First the master is down, then its askers learn of it. In the other order a task that
+        # First the master goes down, then its senders get their replies. Otherwise a task that
         # tries again at once would send on this connection, or count on this master's vote.
         unanswered = list(self._pending)
         self._pending.clear()

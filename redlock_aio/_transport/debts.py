@@ -24,7 +24,7 @@ A master that hangs leaves at most one debt for each command that may be unanswe
 Send: TypeAlias = Callable[[bytes, Sequence[Sender]], NoReply | None]
 
 DEBT_INTERVAL = 0.2
-"""After how many seconds a release that a live connection has not confirmed is repeated."""
+"""Seconds after which a release without confirmation is repeated on a live connection."""
 
 
 class Debt:
@@ -40,7 +40,7 @@ class Debt:
         self.debt_ttl = ttl
         self.underway = False
         self.until: float | None = None
-        """When the key has expired on the master; ``None`` without a connection."""
+        """The instant at which the key has expired on the master; ``None`` without a connection."""
 
     def on_reply(self, _number: int, reply: object, /) -> None:
         """Forget the debt if *reply* proves that the value is gone from this master."""
@@ -54,7 +54,7 @@ class Debts:
     The debts of one master.
 
     Args:
-        overdue: Called while debts remain, so that a silent connection is ended.
+        overdue: Called while debts remain, to end a connection without data.
 
         warn: Called with a sentence for operators.
     """
@@ -128,7 +128,7 @@ class Debts:
             self._collector = self._loop.call_later(DEBT_INTERVAL, self._collect)
 
     def _collect(self) -> None:
-        """Send all debts that are not underway, in one write, and forget those that expired."""
+        """Send all debts that are not underway, in one write, and drop the expired ones."""
         if self._collector is not None:  # called by `connected`, before the timer
             self._collector.cancel()
         self._collector = None
@@ -139,7 +139,7 @@ class Debts:
         due = []
         for debt in list(self._owed.values()):
             if debt.until is not None and now >= debt.until:
-                if not debt.underway:  # its key has expired
+                if not debt.underway:  # the key has expired
                     del self._owed[debt.payload]
             elif not debt.underway:
                 due.append(debt)

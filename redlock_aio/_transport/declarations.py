@@ -1,5 +1,5 @@
 """
-The sets of masters that programs declare on the masters, and whether this one may vote.
+The sets of masters that programs declare on the masters, and the refusal of this program's.
 
     join ──► read ──► write ──► vote        a master that was just reached
     look ──────────► write                  periodically, while this set is in use
@@ -10,7 +10,7 @@ Each program reads the declared sets before it writes its own. Hence a program t
 refused, and tries again for ever, leaves nothing that could refuse others. It also judges
 the sets in the reply to its own write, because two programs may read at the same time.
 
-Each reply is judged when it comes, even if the task that asked for it has been cancelled.
+Each reply is evaluated when it arrives, even if the task that awaited it was cancelled.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ from redlock_aio._transport.handshake import MasterError, is_forbidden
 
 LIVES = 1.5
 """
-How long a declared set counts unless it is declared again, in longest quarantines.
+The time for which a declared set counts without a repetition, in longest quarantines.
 
 A lease that was granted at the last moment before the next declaration lives for the whole
 of it, and sets are declared at least every 3/8 of it.
@@ -37,16 +37,16 @@ DUE = 1 / 8
 """The share of the longest quarantine after which `look` declares a set again."""
 
 PATIENCE = 0.5
-"""For how many seconds a new master waits until the others have confirmed the new set."""
+"""Seconds for which a new master waits until the others have confirmed the new set."""
 
 TRIES = 3
-"""How often a master that has forgotten the scripts is asked in a row."""
+"""The number of requests in a row to a master that lacks the scripts."""
 
 UNDECLARED = "this program's set of masters is not declared there yet"
 
 
 class Declaration(Question):
-    """A question whose reply is judged when it comes, even if no task waits for it."""
+    """A question whose reply is evaluated when it arrives, even if no task waits for it."""
 
     __slots__ = ("_on_reply",)
 
@@ -60,7 +60,7 @@ class Declaration(Question):
         self._on_reply = on_reply
 
     def on_reply(self, master: int, reply: object, /) -> None:
-        """Judge *reply*, then pass it on to the waiting task."""
+        """Evaluate *reply*, then pass it on to the waiting task."""
         self._on_reply(master, reply)
         super().on_reply(master, reply)
 
@@ -78,9 +78,9 @@ class Declarations:
 
         lasts: Returns the longest quarantine, in seconds.
 
-        on_refused: Called when no master may vote any more.
+        on_refused: Called when the masters lose their votes.
 
-        tell: Called with True for good news and a sentence for operators.
+        tell: Called with a sentence for operators, and first whether it is good news.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class Declarations:
         self.refusal = ""
         """Why no master votes; empty if there is no conflict."""
         self.read = declaration.declare(key, b"read")
-        """The command that asks a master for the sets in use."""
+        """The command that reads the sets in use on a master."""
         self._key = key
         self._clock = clock
         self._lasts = lasts
@@ -152,7 +152,7 @@ class Declarations:
         self, number: int, connection: Connection, answers: Sequence[asyncio.Future[object]]
     ) -> None:
         """
-        Wait for the replies to `join`, after which `objection` tells whether a master may vote.
+        Wait for the replies to `join`; then `objection` has the result.
 
         Args:
             answers: The result of `join`. A master that hangs among the others delays this
@@ -164,7 +164,7 @@ class Declarations:
             ConnectionError: The connection has ended.
 
         Cancellation:
-            Replies that come later are judged all the same.
+            Replies that arrive later are still evaluated.
         """
         own, *others = answers
         reply = await own
@@ -207,7 +207,7 @@ class Declarations:
                 return
 
     def _ask(self, number: int, connection: Connection, *, reads: bool = False) -> Question:
-        """Declare the set on a master; while it is refused, withdraw it there, or only read."""
+        """Declare the set on a master; a refused set is withdrawn there, or only read."""
         command = self.read
         if self.refusal and number in self._written:
             # The script withdraws a set that was declared only once: one that was in use
@@ -236,7 +236,7 @@ class Declarations:
         )
 
     def _check(self, reply: object) -> None:
-        """Raise if *reply* means that the connection is lost, or the key forbidden."""
+        """Raise an error if *reply* means that the connection is lost, or the key forbidden."""
         if isinstance(reply, NoReply):
             raise ConnectionError(reply.detail)
         if is_forbidden(reply):
@@ -251,8 +251,8 @@ class Declarations:
         return [sets for at, sets in self._found.values() if at > since]
 
     def _note(self, number: int, info: ServerInfo) -> None:
-        """Record which server this master is now, and when that server started."""
-        # An uptime that makes no sense may hide a restart; such a server has no vote either.
+        """Record the server that this master is now, and its start."""
+        # An invalid uptime may hide a restart; such a server has no vote either.
         known = info.uptime is not None and 0 <= info.uptime <= quarantine.LONGEST_UPTIME
         started = self._clock() - (info.uptime or 0) if known else math.inf
         places = list(self._masters)
@@ -261,7 +261,7 @@ class Declarations:
         self._text = membership.write(self._masters)
 
     def _take(self, number: int, reply: object) -> None:
-        """Update `refusal` by the sets in *reply*; a malformed reply adds no sets."""
+        """Update `refusal` with the sets in *reply*; a malformed reply has no sets."""
         now = self._clock()
         sets = declaration.read(reply, now)
         if sets is not None:

@@ -20,9 +20,9 @@ class GuardSettings(NamedTuple):
     lasts: float
     """The quarantine in seconds: the longest validity of a lease that a master may have lost."""
     strict: bool
-    """Whether young servers without a marker count as restarted even if all masters are so."""
+    """Whether young servers without a marker count as restarted even if all masters are young."""
     tell: Callable[[bool, str], None]
-    """Called with True for good news and a sentence for operators."""
+    """Called with a sentence for operators, and first whether it is good news."""
     addresses: Sequence[str]
     """The names of the masters."""
     key: bytes
@@ -30,14 +30,14 @@ class GuardSettings(NamedTuple):
 
 
 class Peer(NamedTuple):
-    """What a sentry tells the others, and how they notify it."""
+    """The callbacks by which one sentry informs the others and is notified by them."""
 
     is_old: Callable[[], bool]
-    """Returns whether its master is known not to be new."""
+    """Returns whether the sentry's master is known not to be new."""
     on_longer: Callable[[], None]
     """Called when the quarantine has become longer."""
     on_refused: Callable[[], None]
-    """Called when no master may vote any more."""
+    """Called when the masters lose their votes."""
 
 
 class GuardState:
@@ -82,7 +82,7 @@ class GuardState:
 
     @property
     def is_old(self) -> bool:
-        """Whether some master is known not to be new."""
+        """Whether a master is known not to be new."""
         return any(peer.is_old() for peer in self.peers)
 
     def _refuse(self) -> None:
@@ -94,11 +94,11 @@ class GuardState:
         Lengthen the quarantine to *lasts* seconds if that is longer; it is never shortened.
 
         A program with a longer *max_ttl* writes its quarantine into the marker of a master
-        before that master votes for it. Hence every master that may have forgotten one of
+        before that master votes for it. Therefore every master that may have lost one of
         its leases stays in quarantine until that lease is over.
 
         Args:
-            by: The sentry that has read the marker; it is judging, and is not notified.
+            by: The sentry that has read the marker; it is not notified.
         """
         if milliseconds(lasts) <= milliseconds(self.lasts):
             return
@@ -112,4 +112,4 @@ class GuardState:
         )
         for peer in self.peers:
             if peer is not by:
-                peer.on_longer()  # it may vote by the shorter time
+                peer.on_longer()  # its master may vote by the shorter time

@@ -22,7 +22,7 @@ M = TypeVar("M", Marker, Marker | None)
 
 
 class MasterError(Exception):
-    """A server was reached and must not vote; the text says why."""
+    """A server was reached and must not vote; the text has the reason."""
 
 
 def info_of(reply: object) -> ServerInfo:
@@ -95,7 +95,7 @@ def is_forbidden(reply: object) -> bool:
 
 
 def forbidden(error: Exception) -> MasterError:
-    """Return the error that tells which rights a server with the reply *error* must grant."""
+    """Return the error that names the rights that a server with the reply *error* must grant."""
     return MasterError(
         f"the restart guard must GETRANGE and SET the key {commands.MARKER.decode()}, or be off"
         f' (restart_guard="off"): {error}'
@@ -108,7 +108,7 @@ def muted(sender: Sender, no_reply: NoReply) -> Request:
 
     A grant of such a master, and a missing key there, prove nothing: it may have forgotten
     locks. A reply that another client has the lock counts all the same: it can only end a
-    lease, or refuse one. An asker that recognises such replies has a method
+    lease, or refuse one. A sender that recognises such replies has a method
     ``is_refusal(reply)``.
     """
     in_quarantine = sender.in_quarantine
@@ -152,7 +152,7 @@ def mute(
 
 def why(error: Exception, secrets: tuple[str, ...], patience: float) -> NoReply:
     """
-    Return the vote of a master that could not be connected; the reason holds no secret.
+    Return the vote of a master after a failed connection; the reason holds no secret.
 
     Args:
         patience: The timeout of the connection attempt in seconds.

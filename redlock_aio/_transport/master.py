@@ -31,19 +31,19 @@ SHORTEST_DIAL = 1.0
 """The shortest timeout of a connection attempt, in seconds."""
 
 LONGEST_DIAL = 4.0
-"""The longest one: if timeouts are learned, it doubles after each attempt that timed out."""
+"""The longest timeout: it doubles after each attempt that timed out, if timeouts are adaptive."""
 
 FIRST_DELAY, LONGEST_DELAY = 0.02, 0.5
-"""The first and the longest delay in seconds between two attempts; up to half is left out."""
+"""The first and the longest delay between two attempts, in seconds; jitter takes up to half."""
 
 TASK_NAME = "redlock_aio "
-"""How the name of a master's task begins."""
+"""The begin of the name of a master's task."""
 
 NO_TRACKING = "it forbids client tracking (client|tracking), so a flush is seen late"
 
 
 class MasterContext(NamedTuple):
-    """What the masters of one manager share, and the functions by which they report."""
+    """The objects that the masters of one manager share, and their callbacks."""
 
     trips: RoundTrips
     """The round trips of all masters, from which their timeouts follow."""
@@ -55,20 +55,20 @@ class MasterContext(NamedTuple):
     made up by `Master` (`replies.EVERYTHING_CHANGED`, `GONE`).
     """
     tell: Callable[[bool, str], None]
-    """Called with True for good news and a sentence for operators."""
+    """Called with a sentence for operators, and first whether it is good news."""
     on_state: Callable[[Vote], None]
-    """Called with the vote of a master from now on, which may be no change."""
+    """Called with the current vote of a master, also if it has not changed."""
     cancelled: Callable[["Master"], Awaitable[None]]
     """
     Called with a master whose task ends without a `close`; the connection ends after that
     is awaited.
     """
     never_began: Callable[[], None]
-    """Called instead if the task was cancelled before its first turn."""
+    """Called instead if the task was cancelled before it ran."""
     guard: Guard | None
     """The restart guard; ``None`` if that is off."""
     vouched: bool
-    """Whether the operator vouches that no master ever forgets a lock."""
+    """Whether the operator guarantees that no master loses a lock."""
     neighbours: dict[str, "Master"]
     """The masters by the run_id of their servers."""
 
@@ -77,7 +77,7 @@ class Master:
     """
     One master, for as long as its manager is open.
 
-    One subject: one master up, down and back; what it may have forgotten is in `Sentry`.
+    One subject: one master up, down and back; `Sentry` handles the locks that it may have lost.
 
     Args:
         number: The number of the master.
@@ -107,9 +107,9 @@ class Master:
         self._run_id = ""
         self._cautioned = ""
         self.can_free = True
-        """Whether the server has and allows DELIFEQ, or did when it was last up."""
+        """Whether the server has and allows DELIFEQ, or did so when it was last up."""
         self.clustered = False
-        """Whether it accepts several keys in one command only if they have the same hash tag."""
+        """Whether the server accepts several keys in one command only with the same hash tag."""
         self.debts = Debts(
             self._loop,
             overdue=self.overdue,
@@ -135,7 +135,7 @@ class Master:
 
     @property
     def _patience(self) -> float:
-        """After how many seconds of silence a connection or an attempt to connect is ended."""
+        """Seconds without data after which a connection or an attempt to connect is ended."""
         return max(SHORTEST_DIAL, self._trips.timeout / 100)
 
     @property
@@ -145,12 +145,12 @@ class Master:
 
     @property
     def votes(self) -> bool:
-        """Whether it is up and not in quarantine."""
+        """Whether the master is up and not quarantined."""
         return self.up and not self.quarantine
 
     @property
     def quarantine(self) -> str:
-        """Why a master that is up has no vote (restart guard or Sentinels); empty if it has one."""
+        """The reason why a master that is up has no vote (restart guard, Sentinels), or empty."""
         return ("" if self._sentry is None else self._sentry.detail) or self._route.detail
 
     @property
@@ -160,14 +160,14 @@ class Master:
 
     @property
     def received(self) -> int:
-        """How often the present connection has received data; it rises while the master answers."""
+        """The number of times that the current connection has received data."""
         return self._connection.received if self._connection is not None else 0
 
     def _refuse(self, _payload: bytes, _askers: Sequence[Sender], /) -> NoReply:
         return self._no_reply
 
     def overdue(self) -> NoReply:
-        """Called when a reply is overdue: watch the connection, and return the vote instead."""
+        """Called when a reply is overdue: watch the connection, and return the vote to count."""
         if self._connection is not None:
             self._connection.overdue()
         slow = self._trips.too_slow(self._number)
@@ -191,7 +191,7 @@ class Master:
                 self._connection.close()
 
     def _ended(self, never_began: Callable[[], None]) -> None:
-        """Called when the task has ended: wake waiters if it never had a turn."""
+        """Called when the task has ended: wake waiters if it never ran."""
         if not self._closing:
             self._closing = True
             self._is_known()
@@ -224,7 +224,7 @@ class Master:
                 failures = 0
                 if not task.cancelling():
                     await (down if self._sentry is None else self._sentry.monitor(down))
-                self._is_known()  # it does not vote now
+                self._is_known()  # the master does not vote now
             if self._sentry is not None and self._sentry.at_once:
                 self._sentry.at_once = False
                 continue
@@ -277,9 +277,9 @@ class Master:
         """Called when the vote may have changed: choose `send`, and report a change."""
         connection, sentry = self._connection, self._sentry
         if connection is None:
-            return  # it is still being examined, and does not count as up
+            return  # still being examined: the master does not count as up
         if sentry is not None and sentry.state is MEMBER:
-            sentry = None  # it has no objection
+            sentry = None  # the guard has no objection
         self._is_known(votes=sentry is None or sentry.settled)
         self.send = connection.send if sentry is None else sentry.send
         if self.votes:
@@ -293,15 +293,15 @@ class Master:
         if (sentry is None or sentry.settled) and self._out != reason:
             self._out = reason
             vote = Vote(self.name, Answer.QUARANTINED, self.quarantine)
-            if sentry is None or not sentry.objection:  # it is reported once for all masters
+            if sentry is None or not sentry.objection:  # reported once for all masters
                 self._tell(False, str(vote))
             self._context.on_state(vote)
 
     async def _examine(self, connection: Connection) -> None:
-        """Load the scripts and judge the server; raise if it must not be used."""
+        """Load the scripts and examine the server; raise an error if it must not be used."""
         questions = [Question(commands.INFO, self._loop)]
         questions += [Question(script.load, self._loop) for script in scripts.SCRIPTS]
-        # These may fail: without tracking, waiters find out by trying again.
+        # These may fail: without tracking, waiters retry after a delay.
         wishes = [Question(wish, self._loop) for wish in (commands.TRACKING, commands.CAN_FREE)]
         if self._sentry is not None:
             wishes += [Question(wish, self._loop) for wish in self._sentry.questions]
@@ -320,7 +320,7 @@ class Master:
         other = self._context.neighbours.setdefault(info.run_id, self)
         if other is not self:
             raise MasterError(f"the same server as {other.name}")
-        self._run_id = info.run_id  # stepping down gives the name back
+        self._run_id = info.run_id  # `_step_down` removes the name
         self._trips.begin(self._number, took * 1000)
         untold = isinstance(await wishes[0].reply, Exception) and self._sentry is not None
         self.can_free = await wishes[1].reply == 0
@@ -338,13 +338,13 @@ class Master:
             await self._sentry.examine(connection, info, [await w.reply for w in wishes[2:]])
 
     def _report(self, no_reply: NoReply) -> None:
-        """Report that the master is up or down, unless that was reported last."""
+        """Report that the master is up or down, unless that was the last report."""
         if no_reply != self._reported:
             self._reported = no_reply
             good = no_reply.answer is Answer.GRANTED
             vote = Vote(self.name, no_reply.answer, no_reply.detail)
             self._tell(good, f"{self.name}: connected again" if good else str(vote))
-            if not good:  # whether one that is up votes is not known yet
+            if not good:  # the vote of a master that is up is not known yet
                 self._context.on_state(vote)
 
     def _step_down(self, no_reply: NoReply) -> None:
@@ -362,7 +362,7 @@ class Master:
             del self._context.neighbours[self._run_id]
 
     def _lost(self, reason: str) -> None:
-        if self._connection is not None:  # else it is still being examined, which says why
+        if self._connection is not None:  # else the examination reports the reason
             self._step_down(NoReply(Answer.UNREACHABLE, reason))
         self.debts.lost()
 
@@ -380,7 +380,7 @@ class Master:
         self._route.close()
 
     def abandon(self) -> None:
-        """End the connection of a closed event loop, in which the task never runs again."""
+        """End the connection of a closed event loop, in which the task can't run any more."""
         self._closing = True
         self._route.abandon()
         if self._sentry is not None:
@@ -394,7 +394,7 @@ class Master:
         Wait until the task and the route have ended after `close`.
 
         Cancellation:
-            They end all the same.
+            The task and the route end nevertheless.
         """
         await asyncio.wait([self._task])
         await self._route.ended()

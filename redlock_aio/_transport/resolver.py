@@ -21,7 +21,7 @@ import time
 from collections.abc import Sequence
 
 KEPT_FOR = 10.0
-"""For how many seconds a result is kept that no caller has taken."""
+"""Seconds for which a result that no caller has used is kept."""
 
 
 class LookUp:
@@ -41,7 +41,7 @@ class LookUp:
 
     @property
     def is_usable(self) -> bool:
-        """Whether it is underway, or its result is recent."""
+        """Whether the look-up is underway, or its result is recent."""
         return self._ended_at is None or time.monotonic() < self._ended_at + KEPT_FOR
 
     def start(self) -> None:
@@ -59,7 +59,7 @@ class LookUp:
             self._ended_at = time.monotonic()
             waiters, self._waiters = self._waiters, {}
         for waiter, loop in waiters.items():
-            with contextlib.suppress(RuntimeError):  # its loop was closed
+            with contextlib.suppress(RuntimeError):  # the loop of the waiter was closed
                 loop.call_soon_threadsafe(_wake, waiter)
 
     async def ended(self) -> None:
@@ -67,7 +67,7 @@ class LookUp:
         Wait until there is a result.
 
         Cancellation:
-            The look-up goes on.
+            The look-up continues.
         """
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[None] = loop.create_future()
@@ -118,12 +118,12 @@ async def look_up(host: str, port: int) -> Sequence[str]:
     Return at least one address of *host*, in the order in which to try them.
 
     Raises:
-        OSError, UnicodeError: There is none; as `socket.getaddrinfo`.
+        OSError, UnicodeError: There is no address; raised as by `socket.getaddrinfo`.
 
         RuntimeError: The process can't have another thread.
 
     Cancellation:
-        The look-up goes on; the next caller gets its result.
+        The look-up continues; the next caller gets its result.
     """
     if is_numeric(host):
         return (host,)
@@ -135,7 +135,7 @@ async def look_up(host: str, port: int) -> Sequence[str]:
             look_up.start()
             _look_ups[key] = look_up
     await look_up.ended()
-    # A result that was taken is not kept: the next caller looks up anew.
+    # A result that was used is not kept: the next caller looks up again.
     with _lock:
         if _look_ups.get(key) is look_up:
             del _look_ups[key]

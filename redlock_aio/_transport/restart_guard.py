@@ -46,7 +46,7 @@ class Guard:
         on_push: Callable[[int, object], None],
         judged: Callable[[], None],
     ) -> Sentry:
-        """Return the sentry of the master with this number; for the other arguments see there."""
+        """Return the sentry of a master; for the arguments see `Sentry`."""
         sentry = Sentry(
             self._state, number, route=route, on_push=on_push, judged=judged, found=self.found
         )
@@ -71,7 +71,7 @@ class Guard:
         try:
             asked = [s.ask_for(quarantine.founding(s.info, s.lasts)) for s in sentries]
             if None in asked:
-                return  # one has just gone
+                return  # a connection has just ended
             replies = [(await mark.reply, await get.reply) for mark, get in filter(None, asked)]
         finally:
             state.founding = False

@@ -33,13 +33,13 @@ from redlock_aio._transport.connection import Connection, Question
 from redlock_aio._transport.handshake import mute, why
 
 ANSWER_TIMEOUT = 1.0
-"""After how many seconds of silence the connection to a Sentinel is ended, if it was asked."""
+"""Seconds without a reply after which the connection to a Sentinel is ended."""
 
 DIAL_TIMEOUT = 3.0
 """The timeout in seconds for connecting to a Sentinel, which takes several round trips."""
 
 PATIENCE = 0.8
-"""For how many seconds `Sentinels.dial` waits for a majority; less than its whole timeout."""
+"""Seconds for which `Sentinels.dial` waits for a majority; less than its whole timeout."""
 
 
 class ConfirmedConnection(Connection):
@@ -49,7 +49,7 @@ class ConfirmedConnection(Connection):
     Args:
         sentinels: The Sentinels that confirm the master.
 
-        configuration: The configuration in which it was dialled.
+        configuration: The configuration in which the master was dialled.
     """
 
     __slots__ = ("_sentinels", "configuration", "confirmed_until")
@@ -63,7 +63,7 @@ class ConfirmedConnection(Connection):
         self.confirmed_until = -math.inf
 
     def send(self, payload: bytes, senders: Sequence[Sender], /) -> NoReply | None:
-        """As `Connection.send` while confirmed; otherwise as for a master without a vote."""
+        """Send as `Connection.send` while confirmed; otherwise as to a master without a vote."""
         sentinels = self._sentinels
         if sentinels.clock() <= self.confirmed_until:
             return super().send(payload, senders)
@@ -74,9 +74,9 @@ class Route:
     """The route to a master with a fixed address."""
 
     outlives = 0.0
-    """For how many seconds a master that was replaced may go on granting locks."""
+    """Seconds for which a replaced master may continue to grant locks."""
     detail = ""
-    """Why the server that was reached is not known to be the master, empty if it is."""
+    """The reason why the connected server is not known to be the master; empty if it is."""
 
     def __init__(self, dialler: Dialler) -> None:
         self._dialler = dialler
@@ -99,10 +99,10 @@ class Route:
         return info
 
     def close(self) -> None:
-        """Begin to end the tasks that find the master."""
+        """Start to end the tasks that find the master."""
 
     def abandon(self) -> None:
-        """End their connections in an event loop that was closed."""
+        """End the connections of these tasks after the event loop was closed."""
 
     async def ended(self) -> None:
         """
@@ -135,10 +135,10 @@ class Sentinels(Route):
 
         clock: The clock of leases.
 
-        changed: Called when the confirmation of the connected server runs out, or it is
+        changed: Called when the confirmation of the connected server ends, or the server is
             confirmed again.
 
-        tell: Called with True for good news and a sentence for operators.
+        tell: Called with a sentence for operators, and first whether it is good news.
     """
 
     outlives = confirmation.CONFIRMED_FOR
@@ -175,7 +175,7 @@ class Sentinels(Route):
 
     @property
     def detail(self) -> str:  # type: ignore[override]
-        """Why the connected server is not confirmed, empty if it is."""
+        """The reason why the connected server is not confirmed; empty if it is."""
         connection = self._connection
         now = self.clock()
         if connection is None or now <= connection.confirmed_until:
@@ -184,7 +184,7 @@ class Sentinels(Route):
 
     @property
     def no_reply(self) -> NoReply:
-        """The vote of a server that is not confirmed."""
+        """The vote of the server while it is not confirmed."""
         if self._no_reply is None:  # cached until the next answer
             self._no_reply = NoReply(Answer.QUARANTINED, self.detail)
         return self._no_reply
@@ -238,7 +238,7 @@ class Sentinels(Route):
                 async with asyncio.timeout(DIAL_TIMEOUT):
                     transport, keep = await sentinel.dial()
                 await self._listen(number, transport, keep)
-            except Exception as error:  # noqa: BLE001 - any failure is this Sentinel's silence
+            except Exception as error:  # noqa: BLE001 - any failure counts as no answer of this Sentinel
                 reason = why(error, sentinel.secrets, DIAL_TIMEOUT).detail
                 self._confirmation.failed(number, reason)
             self._conclude()
@@ -257,7 +257,7 @@ class Sentinels(Route):
         self._open.add(connection)
         task = asyncio.current_task()
         try:
-            # To failovers; a Sentinel that forbids the subscription is only polled.
+            # The subscription is for failovers; a Sentinel that forbids it is only polled.
             subscription = Subscription(confirmation.SUBSCRIBE)
             connection.send(subscription.payload, [subscription])
             while task is not None and not task.cancelling():
@@ -314,7 +314,7 @@ class Sentinels(Route):
             task.cancel()
 
     def abandon(self) -> None:
-        """End all connections to Sentinels in an event loop that was closed."""
+        """End all connections to Sentinels after the event loop was closed."""
         while self._open:
             self._open.pop().abandon()
 

@@ -38,10 +38,10 @@ from redlock_aio._transport.handshake import (
 from redlock_aio._transport.sentinels import Route
 
 WRITES = 3
-"""How often a marker is written in a row: another program may be first, or memory be full."""
+"""Attempts in a row to write a marker: another program may write first, or memory be full."""
 
 REFUSED = 0.75, 1.25
-"""After how many seconds (random, in this range) a refused set of masters is examined again."""
+"""The range of the random delay in seconds until a refused set of masters is examined again."""
 
 SAME_WORDS = 0.2
 """Seconds for which the text about a master without a vote is reused."""
@@ -78,7 +78,7 @@ class Sentry:
         found: Callable[[], Awaitable[None]],
     ) -> None:
         self.state: quarantine.MasterStatus | None = None
-        """The state of the master, ``None`` while it is away."""
+        """The state of the master; ``None`` while it is not connected."""
         self.at_once = False
         """Whether `_again` ended the connection: the master is to be dialled without a delay."""
         self.settled = False
@@ -102,7 +102,7 @@ class Sentry:
         self._forgot_at = -math.inf
         self._reason = quarantine.Reason.NONE
         self.objection = ""
-        """Why `Declarations` refuse the vote of a member, empty if they do not."""
+        """The reason why `Declarations` refuses the vote of a member; empty if it does not."""
         self._no_reply = NoReply(Answer.QUARANTINED)
         self._described_at = -math.inf
         self.info: ServerInfo
@@ -117,14 +117,14 @@ class Sentry:
         """
         The length of the quarantine of this master in seconds.
 
-        It is longer for a master behind Sentinel. Markers carry only the part that is the
+        It is longer for a master behind Sentinels. Markers carry only the part that is the
         same for all masters.
         """
         return self._guard.lasts + self._outlives
 
     @property
     def detail(self) -> str:
-        """Why the master has no vote, empty if it has one."""
+        """The reason why the master has no vote; empty if it has one."""
         if self.state in (None, MEMBER) or self.objection:
             return self.objection
         now = self._guard.clock()
@@ -132,7 +132,7 @@ class Sentry:
 
     @property
     def why(self) -> str:
-        """A text that is equal for equal quarantines, so that each is reported once."""
+        """A text that identifies a quarantine, so that each quarantine is reported once."""
         return f"{self.info.run_id} {self._reason.name} {bool(self.objection)}"
 
     @property
@@ -144,11 +144,11 @@ class Sentry:
 
     @property
     def left(self) -> float:
-        """For how many more seconds the master has no vote."""
+        """The remaining seconds without a vote."""
         return self._until - self._guard.clock()
 
     def send(self, payload: bytes, senders: Sequence[Sender], /) -> NoReply | None:
-        """Send what a master without a vote may get; return a `NoReply` if nothing is sent."""
+        """Send the commands that are allowed without a vote; return a `NoReply` if none is sent."""
         now = self._guard.clock()
         if now > self._described_at + SAME_WORDS:
             self._described_at = now
@@ -164,7 +164,7 @@ class Sentry:
 
     @property
     def questions(self) -> tuple[bytes, ...]:
-        """The commands of which `examine` needs the replies."""
+        """The commands whose replies `examine` needs."""
         return self._guard.declarations.read, commands.CACHING, commands.LOOK
 
     async def examine(
@@ -179,12 +179,12 @@ class Sentry:
             replies: Its replies to the `questions`.
 
         Raises:
-            MasterError: It forbids access to the marker.
+            MasterError: The server forbids access to the marker.
 
             ConnectionError: The connection has ended.
 
         Cancellation:
-            The master is away.
+            The master counts as not connected.
         """
         if self._connection is not connection:
             raise ConnectionError(connection.reason)
@@ -198,7 +198,7 @@ class Sentry:
             # between; that push reaches `on_push`, because `attach` came before the read.
             declared = sets.join(number, info, connection, replies[0])
             await self._judge(self._identified(info), marker)
-            await sets.joined(number, connection, declared)  # no vote before
+            await sets.joined(number, connection, declared)  # the master had no vote before
             if self._recheck:  # the marker was changed while the set was declared
                 self._recheck = False
                 await self._look()
@@ -221,7 +221,7 @@ class Sentry:
                 if not down.done():
                     await self._look()
             except ConnectionError:
-                pass  # it is down
+                pass  # the connection is down
             except MasterError as error:
                 if self._connection is not None:
                     self._connection.condemn(display.harmless(str(error)))
@@ -235,7 +235,7 @@ class Sentry:
         self._recheck = False
 
     def _pause(self) -> float:
-        """Return after how many seconds to look again; settle if quick rereads have not helped."""
+        """Return the delay until the next examination; settle after enough quick rereads."""
         if self.state is UNDECIDED:
             self._rereads += 1
             if self._rereads > len(quarantine.REREADS) and not self.settled:
@@ -244,7 +244,7 @@ class Sentry:
         return quarantine.pause(self.state, self.left, self.lasts, self._rereads)
 
     async def _look(self) -> None:
-        """Declare the set again if that is due, read INFO and the marker, and judge by them."""
+        """Declare the set again if that is due, read INFO and the marker, and evaluate them."""
         connection = self._connection
         if connection is None:
             return
@@ -262,7 +262,7 @@ class Sentry:
         if verdicts != self._verdicts or (self.state is UNDECIDED and self._guard.founding):
             return  # a new set was, or is being, founded: this program may have written the marker
         if self.state is MEMBER:
-            # The server may have lost its keys and granted a lock of somebody else since. That
+            # The server may have lost its keys and granted another client's lock since. That
             # reply may be underway now: only the end of the connection keeps it from counting.
             verdict = self._verdict(now, found)
             if verdict.state is not MEMBER:
@@ -300,14 +300,14 @@ class Sentry:
                 raise forbidden(marked)
             longest = marker is not None and marker.lasts >= milliseconds(self.lasts)
             if marker == verdict.write and not verdict.careful and longest:
-                break  # it equals what was written: no other program knows more
+                break  # equal to the written marker: no other program knows more
             verdict = self._verdict(info, marker)
             if isinstance(marked, Exception) and verdict.state is MEMBER:
                 must_carry(marker, self.lasts, marked)
         self.set_verdict(verdict, marker)
 
     def ask_for(self, verdict: Verdict) -> tuple[Question, Question] | None:
-        """Write the marker of *verdict* and read it back; ``None`` if it has none to write."""
+        """Write the marker of *verdict* and read it back; ``None`` if there is none to write."""
         if verdict.write is None or self._connection is None:
             return None
         loop = asyncio.get_running_loop()
@@ -372,10 +372,10 @@ class Sentry:
             self._wake.set_result(None)
 
     def refuse(self) -> None:
-        """End the vote of the master, and of replies underway; called for every master."""
+        """End the vote of the master, and discard replies underway; called for every master."""
         if self.state is MEMBER:
             self._again(self._guard.declarations.refusal)
-        self.recheck_soon()  # the next look withdraws the declared set there
+        self.recheck_soon()  # the next examination withdraws the declared set there
 
     def _again(self, reason: str) -> None:
         """End the connection, so that no reply underway counts, and dial again at once."""
@@ -384,7 +384,7 @@ class Sentry:
             self._connection.condemn(reason)
 
     def gone(self) -> None:
-        """Called when the connection has ended: remember when the server was last seen."""
+        """Called when the connection has ended: store when the server was last seen."""
         if self.state is not None:
             guard, number = self._guard, self._number
             guard.seen[number] = quarantine.last_seen(guard.seen[number], guard.clock())
