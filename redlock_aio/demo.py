@@ -1,11 +1,10 @@
 """
-A lock at work, in front of your eyes: ``python -m redlock_aio.demo``.
+A demonstration of a lock under faults: ``python -m redlock_aio.demo``.
 
-Five masters are started on this machine. The tasks of several processes take
-turns at a counter that nothing but the lock protects, while one master is
-killed and comes back without its memory, and another one is paused and goes on. In the end the
-counter must have counted every turn. Only what any program may import of
-redlock_aio is used here.
+Five masters are started on this machine. The tasks of several processes increment a
+counter that only the lock protects, while one master is killed and restarts without its
+data, and another one is paused and resumed. In the end the counter must equal the number
+of increments. The module uses public names of redlock_aio only.
 """
 
 import argparse
@@ -33,16 +32,16 @@ TASKS = 4
 WORKERS = PROCESSES * TASKS
 
 WORK = 0.003
-"""For how many seconds a worker waits between reading the counter and writing it."""
+"""Seconds between a worker's read of the counter and its write."""
 
 REST = 0.05
-"""For how many seconds a worker has other things to do after its turn, at least."""
+"""The least seconds between two turns of a worker."""
 
 DIGITS = 20
-"""The width of the counter: always the same, so that one system call writes it."""
+"""The digits of the counter: always the same number, so that one system call writes it."""
 
 STOPS = (signal.SIGTERM, signal.SIGHUP)
-"""By what else than an interrupt from the keyboard it is stopped."""
+"""The signals that stop the demonstration, besides an interrupt from the keyboard."""
 
 FEWEST_SECONDS = 3.0
 LONGEST_START = 30.0
@@ -52,7 +51,7 @@ Step = tuple[float, Callable[[], None], str]
 
 @dataclass(frozen=True)
 class Plan:
-    """What a worker process must know; it is the same for all of them."""
+    """The settings of the worker processes, equal for all of them."""
 
     masters: tuple[str, ...]
     counter: Path
@@ -61,7 +60,7 @@ class Plan:
 
 
 class Record:
-    """What all processes see: each worker writes its own place, the parent reads."""
+    """Memory that all processes share: each worker writes its own place, the parent reads."""
 
     def __init__(self, context: SpawnContext) -> None:
         self.turns: Any = context.RawArray("q", WORKERS)
@@ -72,7 +71,7 @@ class Record:
 
 
 class Worker:
-    """One of those who want the counter."""
+    """A task that increments the counter under the lock."""
 
     def __init__(self, number: int, plan: Plan, record: Record, file: int) -> None:
         self._number = number
@@ -82,7 +81,7 @@ class Worker:
 
     async def take_turns(self, redlock: Redlock) -> None:
         """
-        Do one turn after the other until all is over.
+        Take one turn after the other until the end of the run.
 
         Cancellation:
             The turn that is underway does not count.
@@ -101,7 +100,7 @@ class Worker:
                 self._record.losses[self._number] += 1
             except LockNotAcquiredError:
                 self._got_it_after(time.monotonic() - wants_since)
-                continue  # still the same wish
+                continue  # the same turn continues to wait
             await asyncio.sleep(REST * (1 + self._number / WORKERS))
             wants_since = time.monotonic()
 
@@ -110,7 +109,7 @@ class Worker:
         longest[self._number] = max(seconds, longest[self._number])
 
     async def _increment(self, ensure_valid: Callable[[], None]) -> None:
-        """Do what must never be done by two at once."""
+        """Read the counter, wait, and write it: never safe for two workers at once."""
         number = int(os.pread(self._file, DIGITS, 0))
         await asyncio.sleep(WORK)
         ensure_valid()
@@ -132,7 +131,7 @@ async def _work(process: int, plan: Plan, record: Record) -> None:
 
 
 async def _end_with_parent(record: Record) -> None:
-    """See to it that nobody goes on when the parent was killed."""
+    """End the run of this process if the parent was killed."""
     parent = multiprocessing.parent_process()
     while not record.over.value:
         await asyncio.sleep(0.05)
@@ -141,15 +140,15 @@ async def _end_with_parent(record: Record) -> None:
 
 
 def work(process: int, plan: Plan, record: Record) -> None:
-    """Run the workers of one process, in that process."""
+    """Run the workers of one process; called in that process."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
-    # That masters come and go is told by the parent, once.
+    # The parent prints the faults of masters, once for all processes.
     logging.getLogger("redlock_aio").setLevel(logging.ERROR)
     asyncio.run(_work(process, plan, record))
 
 
 class Screen:
-    """Says what happens, with the seconds since the beginning."""
+    """Prints the progress, with the seconds since the begin."""
 
     def __init__(self, record: Record) -> None:
         self._began = time.monotonic()
@@ -161,10 +160,10 @@ class Screen:
 
     def wait_for_all(self, processes: Sequence[SpawnProcess]) -> None:
         """
-        Wait until all processes are at work: the story is told to them, not to their interpreters.
+        Wait until the workers of all processes have begun; the faults begin only then.
 
         Raises:
-            RuntimeError: One has failed, or has not begun after `LONGEST_START`.
+            RuntimeError: A process has failed, or has not begun after `LONGEST_START`.
         """
         ends = time.monotonic() + LONGEST_START
         while not all(self._record.ready):
@@ -175,7 +174,7 @@ class Screen:
             time.sleep(0.01)
 
     def watch(self, seconds: float, processes: Sequence[SpawnProcess]) -> None:
-        """Wait for the end of the run, and print every second how far the workers are."""
+        """Wait for *seconds*, and print the turns of the workers every second."""
         ends = time.monotonic() + seconds
         while (left := ends - time.monotonic()) > 0:
             time.sleep(min(1.0, left))
@@ -188,7 +187,7 @@ class Screen:
 
 
 def story(masters: Sequence[EmbeddedMaster], seconds: float, ttl: int) -> Iterator[Step]:
-    """Yield what happens to the masters: after how many seconds, what, and what it means."""
+    """Yield the faults of the masters: the delay, the action, and the text to print."""
     second, fourth = masters[1], masters[3]
     out = 1.01 * ttl / 1000 + 1
     yield 0.15 * seconds, second.kill, "master 2 is KILLED: four of five are still a majority"
@@ -212,15 +211,15 @@ def story(masters: Sequence[EmbeddedMaster], seconds: float, ttl: int) -> Iterat
 
 @contextlib.contextmanager
 def workers(plan: Plan, record: Record, context: SpawnContext) -> Iterator[list[SpawnProcess]]:
-    """Run the worker processes for the body; they have ended after it."""
+    """Run the worker processes during the body, and wait for their end after it."""
     processes = [
         context.Process(target=work, args=(number, plan, record), daemon=True)
         for number in range(PROCESSES)
     ]
-    # An interrupt from the keyboard goes to all processes, but is the parent's to
-    # handle. What is blocked stays so in the processes that begin now; the parent
-    # gets it afterwards. The tracker would unblock it, if it began in between. And a
-    # process that is half begun when the parent ends would complain.
+    # An interrupt from the keyboard goes to all processes, but only the parent handles it.
+    # Signals that are blocked here stay blocked in the processes that begin now; the parent
+    # gets them afterwards. The resource tracker would unblock them, so it begins earlier. A
+    # process that has not begun completely when the parent ends would print an error.
     resource_tracker.ensure_running()
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT, *STOPS])
     try:
@@ -238,7 +237,7 @@ def workers(plan: Plan, record: Record, context: SpawnContext) -> Iterator[list[
 
 
 def play(seconds: float, *, locked: bool) -> int:
-    """Run the demonstration; return how many updates were lost."""
+    """Run the demonstration; return the number of lost updates."""
     context = multiprocessing.get_context("spawn")
     record = Record(context)
     ttl = int(100 * seconds)
@@ -267,7 +266,7 @@ def play(seconds: float, *, locked: bool) -> int:
 
 
 def summary(record: Record, counted: int) -> int:
-    """Say what it came to; return how many updates were lost."""
+    """Print the result; return the number of lost updates."""
     turns: int = sum(record.turns)
     lost = turns - counted
     busy = sum(bool(number) for number in record.turns)
@@ -285,7 +284,7 @@ def _stopped(number: int, _frame: object) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Read the command line, and return the exit status."""
+    """Run the demonstration by the command line; return the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m redlock_aio.demo",
         description=(
@@ -304,7 +303,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not FEWEST_SECONDS <= chosen.seconds <= 3600:
         parser.error(f"--seconds must be from {FEWEST_SECONDS:g} to 3600")
     for number in STOPS:
-        signal.signal(number, _stopped)  # an exception, so that everything is cleaned up
+        signal.signal(number, _stopped)  # raises an exception, so that everything is cleaned up
     try:
         return int(play(chosen.seconds, locked=not chosen.no_lock) != 0)
     except KeyboardInterrupt:

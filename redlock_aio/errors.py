@@ -1,5 +1,5 @@
 """
-The errors that callers get.
+The errors that the library raises about locks.
 
 Every class here carries its facts as attributes and builds its own message
 from them. A message names every master and its vote, and never a password or a
@@ -159,7 +159,7 @@ def refusal(
     began: float,
     now: float,
 ) -> LockNotAcquiredError:
-    """Return the error that explains by *votes* and *view* why a lock was not acquired."""
+    """Return the error for a lock that was not acquired, with the reasons in *votes* and *view*."""
     holder = retry_after = None
     if view is not None:
         votes = view.explain(votes, now)

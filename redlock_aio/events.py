@@ -217,7 +217,7 @@ def log_to(logger: logging.Logger | None = None) -> Listener:
         logger: The logger to write to; ``redlock_aio`` if it is left out.
 
     Raises:
-        TypeError: It is no logger.
+        TypeError: *logger* is not a logger.
     """
     if logger is None:
         logger = logging.getLogger("redlock_aio")
@@ -246,7 +246,7 @@ _LEVELS: dict[type[_OfLocks], int] = {
 def _line(event: _OfLocks) -> tuple[str, *tuple[object, ...]]:
     """Return the format of a log line, and its arguments."""
     if isinstance(event, Missed):
-        return "%s", event.error  # it names its resources itself
+        return "%s", event.error  # the error names its resources itself
     names = ", ".join(map(repr, event.resources))
     if isinstance(event, Waiting):
         return "%s: waiting", names

@@ -1,5 +1,5 @@
 """
-Adopts a lease that another process has handed over.
+The adoption of leases that other processes have exported.
 
 All masters are asked to give the lock a new value where it still has the old one. A
 majority counts as for an extension: the validity begins when the round is sent, and the
@@ -42,7 +42,7 @@ from redlock_aio.events import Acquired
 
 
 class Adopting:
-    """The part of `Redlock` that adopts a lease which another process has handed over."""
+    """The part of `Redlock` that adopts leases which other processes have exported."""
 
     __slots__ = ()
     _opener: Opener
@@ -123,7 +123,7 @@ class Adopting:
             # this call knows.
             adoption.abandon(session.max_ttl)
             raise
-        # Nothing is awaited from here on: a cancellation could not take the lease back.
+        # Nothing is awaited from here on: after a cancellation nothing would release the lease.
         adoption.release_old(session.max_ttl)
         if owner is not None:
             hold.owner = owner
@@ -157,10 +157,10 @@ def _hold(
     Return the adopted lease, added to the watchdog.
 
     Args:
-        max_hold: In ms from now; ``None`` for the rest of the exporter's.
+        max_hold: In ms from now; ``None`` for the remainder of the exporter's.
 
     Raises:
-        LockLostError: It has been held for as long as *max_hold* allows.
+        LockLostError: The lease has been held for as long as *max_hold* allows.
     """
     handed, masters = adoption.handed, session.masters
     now = masters.clock()

@@ -17,10 +17,10 @@ T = TypeVar("T")
 
 def check_here(hold: HeldLease, origin: Origin) -> None:
     """
-    Raise unless *hold* belongs to this event loop, thread and process, or is lost.
+    Raise an error unless *hold* belongs to this event loop, thread and process, or is lost.
 
     Raises:
-        RedlockError: It belongs to another one. Nothing was done.
+        RedlockError: *hold* belongs to another one. Nothing was done.
     """
     if hold.state is not LOST and not origin.is_here():
         refuse(hold, origin)
@@ -64,7 +64,7 @@ def exit_scope(
     except BaseException as rest:
         stray = _left_elsewhere(hold, scope, masters)
         if stray is None:
-            hold.add_note(rest)  # the rest of a group that held the cancellation too
+            hold.add_note(rest)  # the other errors of a group that contained the cancellation
             raise
         if error is None or isinstance(error, GeneratorExit):
             raise stray from None
@@ -73,10 +73,10 @@ def exit_scope(
 
 
 def _left_elsewhere(hold: HeldLease, scope: CancelScope, masters: MasterSet) -> RedlockError | None:
-    """Return the error if the guarded block was entered by another task than the present one."""
+    """Return the error if another task than the running one entered the guarded block."""
     if not _stop_cancelling_another(scope, asyncio.current_task(masters.loop)):
         return None
-    hold.notify_lost()  # the bodies around this one, if it was lost
+    hold.notify_lost()  # if the lease was lost, the bodies around this one
     if hold.state is LOST:
         return LockLostError(hold.resources, hold.reason)
     names = ", ".join(map(repr, hold.resources))
@@ -98,7 +98,7 @@ def _stop_cancelling_another(scope: CancelScope, task: asyncio.Task[object] | No
     host, cancelling = inner._host_task, inner._cancel_handle  # noqa: SLF001 - nothing else ends it
     if host is task:
         return False
-    inner._cancel_called = False  # noqa: SLF001 - or a scope within it begins it again
+    inner._cancel_called = False  # noqa: SLF001 - else an inner scope starts it again
     if cancelling is not None:
         cancelling.cancel()
     return True

@@ -185,8 +185,8 @@ def _checked(
     options: LockArguments,
     skip_if_locked: bool,
 ) -> dict[str, object]:
-    """Return the options for the lock of each call; raise if `Redlock.lock` refuses them."""
-    # Names with fields are not known yet. Their stand-ins differ from each other, because
+    """Return the options for the lock of each call, checked as by `Redlock.lock`."""
+    # Names with fields are not known yet. Their placeholders differ from each other, because
     # the names of one lock must.
     names = [t.filled({}) if t.fixed else f"stand-in:{n}" for n, t in enumerate(templates)]
     lock(*names, **options)

@@ -8,7 +8,7 @@ The lease can be lost between any two steps of the body, by the watchdog's timer
 If that is before the release is sent, or if its replies show a loss, the block ends with a
 `LockLostError`. This is the only file in which a cancellation is turned into an error.
 
-One subject: what a user reads and does with one share of a lease.
+One subject: the user's interface of one share of a lease.
 """
 
 import asyncio
@@ -67,7 +67,7 @@ class Lease:
         self._scope: CancelScope | None = None
         self._released = False
         if entered:
-            # Nothing was awaited since the acquisition: a cancellation comes in the body.
+            # Nothing was awaited since the acquisition: a cancellation arrives in the body.
             self._guard()
 
     def __repr__(self) -> str:
@@ -308,7 +308,7 @@ class Lease:
         self.ensure_valid()
         hold = self._hold
         task = reentrancy.task_ref(asyncio.current_task(self._watchdog.masters.loop))
-        if task is not self._task:  # another task acquired it, and passed it on to this one
+        if task is not self._task:  # another task acquired the lease, and passed it on to this one
             hold.add_share(task)
             hold.remove_share(self._task)
             self._task = task
@@ -387,7 +387,7 @@ class Lease:
             self._released = released_here = self._watchdog.leave(hold, self._task)
         if scope is not None:
             error = exit_scope(hold, scope, self._watchdog.masters, kind, error, trace)
-        # A body that failed does not wait: its release is sent before all later commands.
+        # After a failed body nothing is awaited: the release is sent before all later commands.
         if released_here and error is None:
             release = hold.released
             if release is not None and release.verdict is OPEN:

@@ -1,4 +1,4 @@
-"""A lock that can be acquired, and how an acquisition becomes a lease."""
+"""A lock that can be acquired, and the lease that each acquisition returns."""
 
 import asyncio
 import functools
@@ -50,7 +50,7 @@ class Lock(LockSpec, NotALease):
         self.options = options
         self.owner = owner
         self.metadata = metadata
-        # The leases of blocks that are entered now, with the tasks that have entered them.
+        # The leases of the entered blocks, with the tasks that entered them.
         self._entered: dict[Lease, Sharer] = {}
 
     def __repr__(self) -> str:
@@ -128,7 +128,7 @@ class Lock(LockSpec, NotALease):
         )
 
     def _share(self, session: Session, hold: HeldLease, *, entering: bool) -> Lease:
-        """Return one more lease that shares *hold*; the masters are not asked for it."""
+        """Return another lease that shares *hold*; no request is sent."""
         options, watchdog = self.options, session.watchdog
         task = reentrancy.task_ref(asyncio.current_task(session.loop))
         keep = options.hold_at_least

@@ -19,12 +19,12 @@ from redlock_aio.errors import RedlockError
 
 class Opener:
     """
-    Opens a session when one is needed, and closes it.
+    Opens a session on first use, and closes it.
 
     Args:
         settings: The options of the manager.
 
-        master_timeout: In milliseconds; ``None`` to learn it from round trips.
+        master_timeout: In milliseconds; ``None`` for one that follows from round trips.
 
     Raises:
         ValueError: The options contradict each other.
@@ -69,7 +69,7 @@ class Opener:
 
     async def ready_session(self) -> Session:
         """
-        Return the session of the running loop after it is known which masters vote.
+        Return the session of the running loop, once the votes of the masters are known.
 
         Raises:
             RedlockError: As for `session`.
@@ -122,12 +122,12 @@ class Opener:
                 closed meanwhile.
 
         Cancellation:
-            It is closed.
+            The session is closed.
         """
         session = self.current
         loop = asyncio.get_running_loop()
         if session is not None and session.loop is loop and session.masters.closed:
-            await self.close()  # its tasks were cancelled
+            await self.close()  # the tasks of the session were cancelled
         self._closed = False
         try:
             session = await self.ready_session()
@@ -142,7 +142,7 @@ class Opener:
         Close the session, if there is one.
 
         Raises:
-            RedlockError: It belongs to another event loop, thread or process.
+            RedlockError: The session belongs to another event loop, thread or process.
 
         Cancellation:
             As for `Session.close`.
@@ -159,7 +159,7 @@ class Opener:
 
 def _check(settings: Settings) -> None:
     """
-    Raise ValueError for "fsync-always" with Sentinel: a failover loses locks all the same.
+    Raise ValueError for "fsync-always" with Sentinels: a failover loses locks nevertheless.
 
     For an even number of masters only a line is logged.
     """

@@ -27,7 +27,7 @@ from redlock_aio._transport.address import AnyDialler, addresses
 from redlock_aio.events import Listener
 
 MAX_WAITERS = 1_000
-"""How many may wait in the queue of one resource."""
+"""The most waiters in the fair queue of one resource."""
 
 
 class Redlock(Adopting, Decorating):

@@ -1,4 +1,4 @@
-"""Emits the events of an acquisition; used only if the manager has a listener."""
+"""The events of an acquisition; used only if the manager has a listener."""
 
 import asyncio
 from collections.abc import Callable, Coroutine

@@ -34,11 +34,11 @@ class Template:
 
     @property
     def fixed(self) -> bool:
-        """Whether the name has no fields, and so is the same for all calls."""
+        """Whether the name has no fields, and therefore is the same for all calls."""
         return not self._roots
 
     def check(self, parameters: Iterable[str], called: str) -> None:
-        """Raise a `ValueError` if a function with these parameters can't fill it."""
+        """Raise a `ValueError` if a function with these parameters can't fill the template."""
         for root in self._roots:
             if root not in parameters:
                 raise ValueError(
@@ -126,7 +126,7 @@ class Names:
         if kwargs:
             given |= kwargs
         if (
-            len(given) < len(args) + len(kwargs)  # too many, or one twice
+            len(given) < len(args) + len(kwargs)  # too many arguments, or one twice
             or not self._required.issubset(given)
             or not self._by_name.issuperset(kwargs)
         ):

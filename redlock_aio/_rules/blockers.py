@@ -16,7 +16,7 @@ class Blockers:
     For each of *masters*, the value that blocks the lock there, and when it may be free.
 
     Args:
-        masters: How many there are.
+        masters: The number of masters.
     """
 
     __slots__ = ("_free_from", "_unfit", "_values")
@@ -42,7 +42,7 @@ class Blockers:
         self._unfit[master] = why
 
     def may_be_free(self, master: int) -> None:
-        """Record that the key did not exist on *master*, or has changed since."""
+        """Record that the key does not exist on *master*, or has changed."""
         self._free_from[master] = 0.0
         self._unfit.pop(master, None)
 
@@ -79,7 +79,7 @@ class Blockers:
 
     @property
     def is_hopeless(self) -> bool:
-        """Whether the masters whose key is no lock leave no majority of the others."""
+        """Whether so many masters have a key that is no lock that the others are no majority."""
         return len(self._free_from) - len(self._unfit) < majority(len(self._free_from))
 
     @property
@@ -97,7 +97,7 @@ class Blockers:
         return None
 
     def explain(self, votes: Sequence[Vote], now: float) -> tuple[Vote, ...]:
-        """Return *votes* with the remaining time of the lock, or the reason why it can't be one."""
+        """Return *votes* with the remaining time of the lock, or why its key is no lock."""
         return tuple(
             Vote(vote.master, Answer.ERROR, self._unfit[master], permanent=True)
             if master in self._unfit

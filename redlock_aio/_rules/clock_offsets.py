@@ -9,10 +9,10 @@ import math
 from statistics import median
 
 LONGEST_LEAD = 1_000_000
-"""By how many us the last returned time may lie ahead of the masters; beyond it is ignored."""
+"""The most us by which the last returned time may be ahead of the masters; else it is ignored."""
 
 DRIFT = 1e-4
-"""By how many seconds a master's clock may drift from that of this process in each second."""
+"""The drift between a master's clock and that of this process, in seconds per second."""
 
 FIRST_INTERVAL, LONGEST_INTERVAL = 0.05, 30.0
 """
@@ -27,10 +27,10 @@ class Clocks:
 
     A reply to TIME proves only that the master's clock showed this time at some instant
     between the question and the reply. Therefore each offset is known between two bounds.
-    A quick reply brings them close together, a slow one leaves them as they are.
+    A quick reply narrows the bounds, a slow one does not change them.
 
     Args:
-        masters: How many there are.
+        masters: The number of masters.
 
         ahead: The assumed offset in seconds until a master has replied.
     """
@@ -38,16 +38,16 @@ class Clocks:
     __slots__ = ("_ahead", "_interval", "_known", "_last", "_least", "_most", "due_at", "spread")
 
     def __init__(self, masters: int, ahead: float) -> None:
-        self._known = [-math.inf] * masters  # since when
+        self._known = [-math.inf] * masters  # the instants from which the bounds hold
         self._least = [-math.inf] * masters
         self._most = [math.inf] * masters
         self._ahead = ahead
         self._last = 0
         self._interval = FIRST_INTERVAL
         self.due_at: float = -math.inf
-        """When the next round of TIME is due, after the first one."""
+        """The instant at which the next TIME round is due; the first one is due at once."""
         self.spread: float = 0.0
-        """By how many seconds the fastest clock is ahead of the median."""
+        """The seconds by which the fastest clock is ahead of the median."""
 
     def __repr__(self) -> str:
         return f"<Clocks {self._ahead:+.6f} s>"
@@ -58,7 +58,7 @@ class Clocks:
         parted = (now - self._known[master]) * DRIFT
         at_least = max(least, self._least[master] - parted)
         at_most = min(most, self._most[master] + parted)
-        if at_least > at_most:  # its clock has been set
+        if at_least > at_most:  # the clock of the master was set
             at_least, at_most = least, most
         self._known[master], self._least[master], self._most[master] = now, at_least, at_most
         offsets = [
@@ -73,7 +73,7 @@ class Clocks:
         self._interval = min(2 * self._interval, LONGEST_INTERVAL)
 
     def offset(self, master: int) -> float | None:
-        """Return by how many seconds a master's clock is ahead; ``None`` if it is not known."""
+        """Return the seconds by which a master's clock is ahead; ``None`` if that is not known."""
         if self._known[master] == -math.inf:
             return None
         return (self._least[master] + self._most[master]) / 2
@@ -91,7 +91,7 @@ class Clocks:
         """
         time = int((now + self._ahead) * 1_000_000)
         last = self._last
-        # A time far ahead was returned while a master's clock was wrong.
+        # The last time was far ahead, because a master's clock was wrong then.
         if time <= last < time + LONGEST_LEAD:
             time = last + 1
         self._last = time

@@ -1,4 +1,4 @@
-"""Cleaning of foreign texts before they are shown to people."""
+"""Removes secrets and control characters from foreign texts before they are shown."""
 
 import re
 

@@ -41,7 +41,7 @@ from redlock_aio._rules.quorum import majority
 
 
 class Standing(enum.Enum):
-    """How a waiter stands with one master."""
+    """The standing of a waiter at one master."""
 
     UNASKED = "not asked yet"
     ASKED = "asked"
@@ -66,7 +66,7 @@ HELPFUL = (GRANTED, NEXT, BEHIND)
 
 
 LIVES = 3_000
-"""For how many ms a waiter counts as alive after its last request."""
+"""The ms for which a waiter counts as alive after its last request."""
 
 HEARTBEAT = LIVES / 3000
 """Seconds between two requests of a waiter that gets no push."""
@@ -89,12 +89,12 @@ so the delay of an answer after that does not matter. Partial grants are given b
 
 class Ticket:
     """
-    One waiter's standing with each of *masters*.
+    The standings of one waiter at all *masters*.
 
-    One subject: the replies of all masters to one waiter, and what they amount to.
+    One subject: the replies of all masters to one waiter, and the state that follows from them.
 
     Args:
-        masters: How many there are.
+        masters: The number of masters.
     """
 
     __slots__ = (
@@ -105,11 +105,11 @@ class Ticket:
         self.standings = [UNASKED] * masters
         self.needed = majority(masters)
         self._numbers = [0] * masters
-        self._asked = [0.0] * masters  # when the last question was sent
-        self._sent = [0.0] * masters  # when the last granted question was sent
-        self._done = [0.0] * masters  # when it had been executed at the latest
+        self._asked = [0.0] * masters  # the instant of the last question
+        self._sent = [0.0] * masters  # the instant of the last granted question
+        self._done = [0.0] * masters  # the latest instant of its execution
         self._counters = [0] * masters  # the counter in that grant
-        self._helped = [-math.inf] * masters  # when the last one with a HELPFUL answer was sent
+        self._helped = [-math.inf] * masters  # that of the last one with a HELPFUL answer
 
     def __repr__(self) -> str:
         return f"<Ticket {', '.join(standing.name for standing in self.standings)}>"
@@ -136,7 +136,7 @@ class Ticket:
         Args:
             counter: The value of the master's counter, if it grants the lock with one.
 
-            done: When the master had executed the question at the latest.
+            done: The latest instant at which the master can have executed the question.
         """
         if number != self._numbers[master]:
             return False
@@ -150,7 +150,7 @@ class Ticket:
         return True
 
     def asked_at(self, master: int) -> float:
-        """Return when the last question to *master* was sent."""
+        """Return the instant at which the last question to *master* was sent."""
         return self._asked[master]
 
     def counters(self, now: float, ttl: int, *, factor: float) -> list[int]:
@@ -167,7 +167,7 @@ class Ticket:
         Return the end of the validity that a majority has granted; 0 if none has.
 
         Args:
-            within: The seconds within which they must have granted it, see `FRESH`.
+            within: The seconds within which the masters must have granted the lock, see `FRESH`.
         """
         grants = [
             (sent, done)
@@ -185,7 +185,7 @@ class Ticket:
 
     def stale_at(self, within: float) -> float:
         """
-        Return when to give back the grants and possible grants; infinite if there are none.
+        Return the instant at which to give back all (possible) grants; infinite if there are none.
 
         They are kept while an answer is outstanding that may complete a majority.
 
@@ -206,7 +206,7 @@ class Ticket:
         return sorted(self._helped, reverse=True)[self.needed - 1]
 
     def count(self, *standings: Standing) -> int:
-        """Return at how many masters the waiter has one of *standings*."""
+        """Return the number of masters at which the waiter has one of *standings*."""
         return sum(standing in standings for standing in self.standings)
 
     def may_win(self, master: int) -> bool:
@@ -215,7 +215,7 @@ class Ticket:
 
     @property
     def hopeless(self) -> bool:
-        """Whether the present standings exclude a majority."""
+        """Whether the current standings exclude a majority."""
         return self.count(*AGAINST) > len(self.standings) - self.needed
 
     @property
@@ -225,12 +225,12 @@ class Ticket:
 
     @property
     def refused(self) -> bool:
-        """Whether so many queues are full that no majority is left to wait for."""
+        """Whether so many queues are full that waiting can't lead to a majority."""
         return self.count(FULL) > len(self.standings) - self.needed
 
     @property
     def must_yield(self) -> bool:
-        """Whether to give back grants that can't become a majority: others may wait for them."""
+        """Whether to give back grants that can't become a majority: other waiters may need them."""
         return self.hopeless and (GRANTED in self.standings or SILENT in self.standings)
 
     def give_back(self) -> None:

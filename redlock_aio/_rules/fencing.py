@@ -1,5 +1,5 @@
 """
-Fencing tokens over several masters: how they are agreed, and why they only rise.
+Fencing tokens over several masters: the agreement on a token, and why tokens only rise.
 
 Each master has a counter for each resource, and raises it with every lock that it
 grants: to the masters' time if that is higher, so most often all counters are equal.
@@ -49,21 +49,21 @@ The whole is a number: a script that reads it as one reads the counter.
 
 KEPT = 7 * 24 * 60 * 60 * 1000
 """
-For how many ms an unused counter is kept. A master that has forgotten it starts from the
+The ms for which an unused counter is kept. A master that has deleted it starts from the
 time, which is higher by then than any counter was.
 """
 
 MOST_RAISES = 3
-"""How often the counters are raised for one acquisition."""
+"""The most rounds that raise the counters for one acquisition."""
 
 LEAD_SHARE = 1 / 8
 """
-By how much a proposal may be off a master's clock, as a share of the quarantine after a
+The most by which a proposal may differ from a master's clock, as a share of the quarantine after a
 restart: two clocks that are wrong by that much, and a lead each, fit into the quarantine.
 """
 
 SHORTEST_LEAD = 2_000_000
-"""In us: an acquisition looks at whole seconds."""
+"""In us: an acquisition compares whole seconds."""
 
 
 def agreed(counters: Sequence[int], needed: int) -> int:
@@ -76,7 +76,7 @@ def agreed(counters: Sequence[int], needed: int) -> int:
     Args:
         counters: The counters of the masters that keep the lock for this client.
 
-        needed: How many must be equal.
+        needed: The number of counters that must be equal.
     """
     highest = max(counters)
     return highest if counters.count(highest) >= needed else 0

@@ -35,19 +35,19 @@ class State(enum.Enum):
 HELD, LOST, RELEASED = State.HELD, State.LOST, State.RELEASED
 
 RENEW_SHARE = 1 / 3
-"""The share of its ttl after which a lease is extended."""
+"""The share of the ttl after which a lease is extended."""
 
 RENEW_SPREAD = 0.13
-"""The share by which that is jittered downwards, so that leases are spread over time."""
+"""The largest share by which that time is shortened at random, to spread the extensions."""
 
 STEP, STEP_SHARE = 1 / 64, 1 / 200
 """
-Extensions are due at multiples of this step, the smaller of so many seconds and this share of
-the ttl. What is due within one step leaves together, which costs a fraction of its CPU.
+Extensions are due at multiples of this step: the smaller of `STEP` seconds and `STEP_SHARE` of
+the ttl. Extensions that are due at one step are sent together, which costs a fraction of the CPU.
 """
 
 RETRY_SHARE = 1 / 12
-"""The share of its ttl after which a failed extension is repeated."""
+"""The share of the ttl after which a failed extension is repeated."""
 
 MARGIN = 0.003
 """Seconds before the deadline at which the loss is reported: timers are late, never early."""
@@ -74,15 +74,15 @@ class LeaseState:
     One subject: the states of one lease, with a method for each transition.
 
     Args:
-        now: The present instant, after a majority was counted.
+        now: The current instant, after a majority was counted.
 
-        deadline: The end of its validity.
+        deadline: The end of the validity.
 
         ttl: The ttl that the masters were sent, in milliseconds.
 
         factor: The drift factor.
 
-        renewed: Whether it is extended for as long as it is held.
+        renewed: Whether the lease is extended while it is held.
     """
 
     __slots__ = (
@@ -92,14 +92,14 @@ class LeaseState:
 
     def __init__(self, now: float, deadline: float, ttl: int, factor: float, renewed: bool) -> None:
         self.ttl: int = ttl
-        """The ttl in ms of the last extension that held, or of the acquisition."""
+        """The ttl in ms of the last successful extension, or of the acquisition."""
         self.longest_ttl: int = ttl
-        """The longest ttl in ms that any master may have been sent."""
+        """The longest ttl in ms that was sent to any master."""
         self.state: State = HELD
         self.reason: str = ""
-        """Why it was lost, or how it ended."""
+        """The reason of the loss, or the way in which the lease ended."""
         self.deadline: float = deadline
-        """The end of its validity."""
+        """The end of the validity."""
         self.ends: float = math.inf
         """The end that no extension moves; see `limit`."""
         self.renewed: bool = renewed
@@ -107,7 +107,7 @@ class LeaseState:
         self._promised = deadline
         self._epoch = 0  # counts the extensions that promised less than the one before
         self.due: float = now
-        """When the next action is due: an extension, or the report of its loss."""
+        """The instant of the next action: an extension, or the report of the loss."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.state.value}, until {self.deadline:.3f}>"
@@ -130,7 +130,7 @@ class LeaseState:
         """
         last = self._loss_at()
         due = now + self.ttl * (RENEW_SHARE / 1000) * (1 - RENEW_SPREAD * chance)
-        # Of a very short ttl, or after slow answers, little more than a third is left.
+        # With a very short ttl, or after slow answers, little more than a third is left.
         middle = (now + last) / 2
         if due > middle:  # noqa: PLR1730 - faster
             due = middle
@@ -148,7 +148,7 @@ class LeaseState:
         self.due = min(due, last) if self._can_be_renewed() else last
 
     def _loss_at(self) -> float:
-        """Return when to report the loss, if no extension holds before."""
+        """Return the instant at which to report the loss, if no extension succeeds before."""
         margin = self.ttl * (MARGIN_SHARE / 1000)
         return self.deadline - (margin if margin < MARGIN else MARGIN)  # noqa: FURB136 - faster
 
@@ -169,30 +169,30 @@ class LeaseState:
 
     def extended(self, epoch: int, began: float, ttl: int, now: float) -> bool:
         """
-        Move the deadline if an extension holds that a majority has granted.
+        Move the deadline after a majority granted an extension, if that extension is valid.
 
         Args:
-            epoch: What `begin_extension` returned.
+            epoch: The result of `begin_extension`.
 
-            began: When it was sent.
+            began: The instant at which the extension was sent.
 
         Returns:
-            Whether it holds: the lease is valid, and no later extension promised less.
+            Whether the extension is valid: the lease was, and no later extension promised less.
         """
         if epoch != self._epoch or not self.valid(now):
             return False
         promised = min(self.ends, timing.deadline(began, ttl, factor=self.factor))
-        if promised >= self.deadline:  # else a later one was answered first
+        if promised >= self.deadline:  # else the replies to a later extension came first
             self.deadline = promised
             self.ttl = ttl
         return self.valid(now)
 
     def expired(self, now: float) -> bool:
-        """Return whether the lease is still held, and its loss is to be reported by now."""
+        """Return whether the lease is still held, but its loss is due to be reported."""
         return self.state is HELD and now >= self._loss_at()
 
     def lose(self, reason: str) -> None:
-        """End the lease against its holder's will."""
+        """End the lease without a release by its holder."""
         if self.state is HELD:
             self.state = LOST
             self.reason = reason
@@ -226,7 +226,7 @@ class LeaseState:
             return HELD_TOO_LONG
         why = "it was not extended before its validity was over"
         began, ended = stalled
-        # Shorter stalls are no reason: a failed extension is repeated after such a time.
+        # A shorter stall is no reason: a failed extension is repeated after such a time.
         if began < self._loss_at() <= ended and ended - began >= self.ttl * (RETRY_SHARE / 1000):
             why += f": the event loop did not run for {max(ended - began, 0.1):.1f} s"
         return why

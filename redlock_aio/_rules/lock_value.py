@@ -19,14 +19,14 @@ TOKEN = re.compile(rb"[A-Za-z0-9+/]{28}@")
 """The begin of this library's values: 168 random bits, in base 64."""
 
 MOST_METADATA = 1_024
-"""How many bytes metadata may have as JSON."""
+"""The most bytes of metadata as JSON."""
 
 LONGEST = MOST_METADATA + 1_024
 """The most bytes of a value of this library."""
 
 SHOWN = LONGEST + 1
 """
-How many bytes of a value a master returns; the scripts have the same number.
+The most bytes of a value that a master returns; the scripts have the same number.
 
 It is one byte more than `LONGEST`, so a value that was cut is longer than any value of this
 library, and never equal to one. The masters compare the whole value.

@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 
 MOST_BYTES = 4000
-"""The most bytes of a marker; a longer value is none."""
+"""The most bytes of a marker; a longer value is not a marker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class Marker:
     The marker of one master.
 
     Attributes:
-        run_id: The server that it was written for.
+        run_id: The server for which the marker was written.
 
         rejoining: Whether the master may have forgotten locks.
 
@@ -28,8 +28,8 @@ class Marker:
             in us; 0 if that is not known. A member keeps the number, so that a marker
             that was written anew can be recognised.
 
-        lasts: The quarantine of the program that wrote it, in ms: the longest of all
-            that it knew of; 0 if the marker does not contain it.
+        lasts: The quarantine of the program that wrote the marker, in ms: the longest
+            that the program knew; 0 if the marker does not contain it.
 
         since: The instant before which the master may have forgotten locks, on its own
             clock, in us; 0 if it was one of a new set, or the marker does not contain it.

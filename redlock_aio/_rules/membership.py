@@ -22,13 +22,13 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, TypeAlias
 
 MOST_SERVERS = 4
-"""How many former and present servers of one address are remembered."""
+"""The number of former and current servers of one address that are stored."""
 
 UPTIME_ERROR = 1.0
-"""By how many seconds a server may be older than its uptime, which has no fractions."""
+"""The most seconds by which a server is older than its uptime, which has no fractions."""
 
 MOST_NAMED = 200
-"""After how many characters the text of a set of masters is cut."""
+"""The most characters of the text of a set of masters; a longer one is cut."""
 
 _REFUSED = "use these locks; this program names"
 
@@ -71,9 +71,9 @@ class Declared(NamedTuple):
     A set of masters that programs use, as declared on one master.
 
     Attributes:
-        age: For how many ms it has been in use, by that master's clock.
+        age: The ms for which the set has been in use, by that master's clock.
 
-        at: When it was declared last, on the clock of leases, in seconds.
+        at: The instant of its last declaration, on the clock of leases, in seconds.
     """
 
     text: bytes
@@ -97,7 +97,7 @@ def conflicts(ours: Masters, theirs: Masters, at: float = math.inf) -> bool:
     Return whether majorities of the two sets may miss each other.
 
     Args:
-        at: When theirs was declared last. A server in *ours* that started later may be any
+        at: The last declaration of *theirs*. A server in *ours* that started later may be any
             of their masters after a restart, under another address: programs that have
             ended, or are cut off, can't declare that any more.
     """

@@ -1,4 +1,4 @@
-"""Hints for options and methods of other lock libraries: which ones replace them here."""
+"""Hints for options and methods of other lock libraries: their replacements here."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Never
@@ -36,7 +36,7 @@ class NotALease:
 
     __slots__ = ()
 
-    if not TYPE_CHECKING:  # type checkers would take it for "has every attribute"
+    if not TYPE_CHECKING:  # with this method, type checkers would accept every attribute
 
         def __getattr__(self, name: str) -> Never:
             what = f"{type(self).__name__!r} object has no attribute {name!r}"

@@ -6,7 +6,7 @@ each master has a marker, a key with the run_id of the server that it was writte
 and each client that connects compares:
 
     member     it has not lost a lock since it was marked: it votes
-    rejoining  it may have; it votes from the instant that the marker names
+    rejoining  it may have lost some: it votes from the instant in the marker
 
 A run_id is new with every start of a server. If the marker is missing or was written
 for another run_id, the master either restarted or is one of a new set. The observations
@@ -40,10 +40,10 @@ process may be marking a new set at this very moment.
 """
 
 UNDECIDED_INTERVAL = 0.5
-"""Seconds between two reads of it after that, while other masters can't be reached."""
+"""Seconds between two later reads, while other masters can't be reached."""
 
 LOOKS = 4
-"""How often a connected master is checked during *lasts*."""
+"""The number of checks of a connected master during *lasts*."""
 
 SLACK = 0.001
 """Seconds by which a timer may fire too early."""
@@ -65,7 +65,7 @@ MEMBER, QUARANTINED, UNDECIDED = (
 
 
 class Reason(enum.Enum):
-    """Why a master has no vote, for people; *ago* is the number of seconds since it started."""
+    """The texts of the reasons for a quarantine; *ago* is the number of seconds since the start."""
 
     NONE = ""
     RESTARTED = "it restarted {ago} s ago and may have forgotten locks"
@@ -82,11 +82,11 @@ class Seen:
     The observations of this process at one address.
 
     Attributes:
-        run_id: The server that was there last.
+        run_id: The last server at the address.
 
-        at: When that was.
+        at: The last instant at which that server was seen.
 
-        marker: The number in its marker (`Marker.at`), ``None`` if it had none.
+        marker: The number in the server's marker (`Marker.at`), ``None`` if it had none.
 
         until: The instant before which it has no vote, whatever other programs find;
             minus infinity if it has one.
@@ -107,13 +107,13 @@ class Verdict:
     The standing of a master, and the marker to write there.
 
     Attributes:
-        state: Its standing.
+        state: The standing of the master.
 
-        seconds: For how many seconds it has no vote, if nothing else becomes known.
+        seconds: The seconds without a vote, if nothing else becomes known.
 
         reason: Why it has none.
 
-        write: Its new marker, ``None`` if the marker stays as it is.
+        write: The new marker, ``None`` if the marker stays as it is.
 
         careful: Whether the marker is written only if there is none: another program
             may know better.
@@ -145,9 +145,9 @@ def judge(
 
         seen: The earlier observations at its address.
 
-        now: The present instant, on the clock of *seen*.
+        now: The current instant, on the clock of *seen*.
 
-        lasts: For how many seconds a forgotten lease may be valid at most.
+        lasts: The most seconds for which a lost lease may be valid.
 
         strict: Whether a young server without a marker counts as restarted, whatever
             the other masters are.
@@ -158,7 +158,7 @@ def judge(
             # already, as a replica.
             older = info.promoted and (info.uptime or 0) > now - seen.at
             return _out(info, lasts, lasts, Reason.PROMOTED if older else Reason.RESTARTED)
-        seen = Seen()  # of another server, long ago
+        seen = Seen()  # the observation is of another server, long ago
     elif (left := _since_flush(info, marker, seen, lasts)) > 0:
         return _out(info, left, lasts, Reason.FLUSHED)
     verdict = _by_marker(info, marker, seen, now, lasts, strict=strict)
@@ -180,9 +180,9 @@ def judge(
 
 def _since_flush(info: ServerInfo, marker: Marker | None, seen: Seen, lasts: float) -> float:
     """
-    Return for how many seconds leases may live that were lost with the earlier marker.
+    Return the seconds for which leases may live that were lost with the earlier marker.
 
-    It is 0 if that marker is still there.
+    The result is 0 if that marker still exists.
     """
     if seen.marker is None:
         return 0.0
@@ -230,12 +230,12 @@ def _by_marker(
 def _by_own_marker(
     info: ServerInfo, marker: Marker, seen: Seen, now: float, lasts: float
 ) -> Verdict:
-    """Return the standing by a marker that was written for this very server."""
+    """Return the standing by a marker that was written for this server."""
     shorter = marker.lasts < milliseconds(lasts)
     if not marker.rejoining:
         if not shorter:
             return Verdict(MEMBER)
-        # It votes after the quarantine of a program that did not know of leases this long.
+        # The master votes after the quarantine of a program that did not know leases this long.
         left = _until(marker, info, lasts) if marker.since else 0.0
         if left > 0:
             return _out(info, _bounded(left, lasts), lasts, Reason.MARKED)
@@ -274,18 +274,18 @@ def remember(
     certain = verdict.state is QUARANTINED and not verdict.careful
     until = now + verdict.seconds if certain else -math.inf
     if certain and seen.run_id == info.run_id and abs(until - seen.until) < 1e-6:
-        until = seen.until  # rounding of floats must not move it
+        until = seen.until  # the rounding of floats must not change the instant
     at = marker.at if marker is not None and ours else None
     return Seen(info.run_id, now, at, until, verdict.reason)
 
 
 def last_seen(seen: Seen, now: float) -> Seen:
-    """Return the observations when the connection to a server ends that was there until *now*."""
+    """Return the observations after the connection to a server has ended at the instant *now*."""
     return replace(seen, at=now)
 
 
 def since_forgot(info: ServerInfo, marker: Marker | None) -> float:
-    """Return for how many seconds the master can't have forgotten locks; infinite for ever."""
+    """Return the seconds since which the master can't have lost locks; may be infinite."""
     if marker is None or not marker.since or info.time is None:
         return math.inf
     return (info.time - marker.since) / 1_000_000
@@ -296,9 +296,9 @@ def pause(state: MasterStatus | None, left: float, lasts: float, looks: int) -> 
     Return the seconds until the next check of a master.
 
     Args:
-        left: For how many more seconds it has no vote.
+        left: The remaining seconds without a vote.
 
-        looks: How often an undecided master has been checked.
+        looks: The number of checks of an undecided master.
     """
     if state is QUARANTINED:
         return max(min(left + SLACK, lasts / LOOKS), 0.0)
@@ -310,7 +310,7 @@ def pause(state: MasterStatus | None, left: float, lasts: float, looks: int) -> 
 
 
 def describe(reason: Reason, *, ago: float, left: float) -> str:
-    """Return why a master has no vote, and for how much longer."""
+    """Return the text with the reason and the remaining time of a quarantine."""
     why = reason.value.format(ago=max(0, math.floor(ago)))
     return f"{why}; it votes again in {max(1, math.ceil(left))} s"
 
@@ -340,7 +340,7 @@ def _out(
 
 
 def _started(info: ServerInfo) -> int:
-    """Return when a server started, on its own clock in us; 0 if that is not known."""
+    """Return the start of a server, on its own clock in us; 0 if that is not known."""
     if info.time is None or info.uptime is None:
         return 0
     return max(info.time - info.uptime * 1_000_000, 1)

@@ -3,10 +3,10 @@ Votes and quorum: count the replies of one round.
 
 Nothing here waits, reads a clock or opens a socket. A `Tally` gets the masters'
 replies one by one, in any order, and knows after each whether the round is
-settled. Two facts carry all of Redlock's speed:
+settled. The speed of Redlock follows from two facts:
 
-- A round is won with the first majority, the other masters need not answer.
-- It is lost as soon as a majority can no longer come together. For an even
+- A round is won with the first majority; the other masters are not awaited.
+- A round is lost as soon as a majority is no longer possible. For an even
   number of masters that is at one half, not at one more than half.
 """
 
@@ -92,7 +92,7 @@ class Vote:
 
 
 def majority(masters: int) -> int:
-    """Return the least number of *masters* that any two majorities share one of."""
+    """Return the size of a majority: any two majorities of *masters* share a master."""
     return masters // 2 + 1
 
 
@@ -112,7 +112,7 @@ class Tally:
     Replies are kept as they came, and are interpreted only when they are read.
 
     Args:
-        masters: How many there are.
+        masters: The number of masters.
     """
 
     yes: ClassVar[object] = GRANTED
@@ -126,7 +126,7 @@ class Tally:
         self.against: int = 0
         self.verdict: Outcome = OPEN
         self.won_at: int = majority(masters)
-        # Lost when the masters without a refusal are no majority any more.
+        # Lost when the masters that have not refused are no majority any more.
         self.lost_at: int = masters - self.won_at + 1
 
     def __repr__(self) -> str:
@@ -163,7 +163,7 @@ class Tally:
         """Called for each reply that grants nothing; does nothing here."""
 
     def late(self, master: int, reply: object) -> None:
-        """Called for a reply that comes after its master was counted; does nothing here."""
+        """Called for a reply of a master that was counted before; does nothing here."""
 
     def settled(self) -> None:
         """Called once, when the verdict is final; does nothing here."""
@@ -180,7 +180,7 @@ class Tally:
 
 
 PERMANENT = ("NOPERM", "NOAUTH", "WRONGPASS", "MOVED", "WRONGTYPE")
-"""The begins of errors that do not go away until a person removes their cause."""
+"""The begins of errors that are permanent until a person removes their cause."""
 
 
 def is_permanent(error: str) -> bool:

@@ -1,4 +1,4 @@
-"""When an acquisition tries again: delays, back-off and jitter."""
+"""The delays between the attempts of an acquisition: back-off and jitter."""
 
 import math
 from dataclasses import dataclass
@@ -64,15 +64,15 @@ class Retry:
 
 
 BURST = 20
-"""How many attempts of one acquisition may follow each other without any pause."""
+"""The number of attempts of one acquisition that may follow each other without a pause."""
 
 FLOOR = 0.01
-"""Seconds between two attempts of one acquisition after that, on average."""
+"""The mean seconds between two attempts of one acquisition after that."""
 
 
 class Pace:
     """
-    A bound on how often one acquisition asks the masters, whatever they push.
+    A bound on the rate at which one acquisition asks the masters.
 
     A waiter that is woken asks at once: `BURST` times, and once more for each `FLOOR`
     that has passed since. A lock that really passes from holder to holder hardly reaches

@@ -15,10 +15,10 @@ import math
 from redlock_aio._rules.quorum import majority
 
 SHORTEST, LONGEST = 50, 1_000
-"""The bounds of the learned timeout."""
+"""The bounds of the adaptive timeout, in ms."""
 
 FAR = 4
-"""The most that a slower minority gets, as a multiple of the fastest majority's time."""
+"""The largest timeout for a slower minority, as a multiple of the fastest majority's."""
 
 NEW, SPREAD_NEW = 1 / 8, 1 / 4
 """The shares of a new sample in the mean and in the mean deviation."""
@@ -33,7 +33,7 @@ class RoundTrip:
         self._before = self._mean = ms
         self._spread = ms / 4
         self.last = ms
-        """The latest sample that counted."""
+        """The last sample that counted."""
 
     def __repr__(self) -> str:
         return f"<RoundTrip {self._mean:.1f} ms>"
@@ -61,12 +61,12 @@ class RoundTrips:
     The round trips to all masters, and the timeout that follows from them.
 
     Args:
-        masters: How many there are.
+        masters: The number of masters.
 
-        fixed: The timeout if it is not to be learned.
+        fixed: The timeout, if it is not adaptive.
 
     Attributes:
-        timeout: For how many whole milliseconds an answer is waited for.
+        timeout: The time limit for a reply, in whole milliseconds.
     """
 
     __slots__ = ("_trips", "fixed", "timeout")
@@ -103,7 +103,7 @@ class RoundTrips:
         self._judge()
 
     def too_slow(self, master: int) -> str:
-        """Return why an answer came too late if *master* is usually too slow; else empty."""
+        """Return the reason for late replies if *master* is usually too slow; else empty."""
         trip = self._trips[master]
         if trip is None or trip.last <= self.timeout:
             return ""

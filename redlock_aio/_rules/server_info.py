@@ -9,7 +9,7 @@ class ServerInfo:
     The facts in a server's ``INFO`` that matter to a lock.
 
     Attributes:
-        uptime: For how many seconds it has been running by its own clock; ``None``
+        uptime: The seconds for which the server has been running, by its own clock; ``None``
             if the reply lacks it.
 
         time: Its clock, in microseconds; ``None`` if the reply lacks it.
@@ -63,7 +63,7 @@ class ServerInfo:
 
     @property
     def objection(self) -> str:
-        """Why this server can't vote, empty if it can."""
+        """The reason why this server can't vote; empty if it can."""
         if self.role != "master":
             return f"not a master but a {self.role}"
         if not self.run_id:
@@ -72,7 +72,7 @@ class ServerInfo:
 
     @property
     def caution(self) -> str:
-        """A warning about a setting that may make locks vanish there; else empty."""
+        """A warning about a setting by which the server may drop locks; else empty."""
         if not self.evicts:
             return ""
         return (
@@ -82,7 +82,7 @@ class ServerInfo:
 
     @property
     def forgets(self) -> str:
-        """Why it can't keep its locks over a restart, empty if it may."""
+        """The reason why the server can't keep its locks over a restart; empty if it may."""
         if self.appends is not False:
             return ""
         return (

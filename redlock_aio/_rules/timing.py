@@ -1,5 +1,5 @@
 """
-Milliseconds, drift, deadlines, and how long to wait between two attempts.
+Durations in milliseconds, drift, deadlines, and the limits of a ttl.
 
 Durations are whole milliseconds, instants are seconds on a clock that only
 moves forward. Every rounding is against the holder, so a lease is never valid for
@@ -20,10 +20,10 @@ MAX_TTL = 60_000
 """The longest ttl that a lock may have, in milliseconds."""
 
 SHORTEST_TTL = 50
-"""In milliseconds: a shorter lease does not outlive one late answer, or one late timer."""
+"""The shortest ttl in ms: a shorter lease may not outlast one late reply or timer."""
 
 TTL = 10_000
-"""After how many milliseconds the masters release a lock, unless *max_ttl* is shorter."""
+"""The default ttl in milliseconds, unless *max_ttl* is shorter."""
 
 
 def milliseconds(duration: int | timedelta, *, name: str, zero: bool = False) -> int:
@@ -63,7 +63,7 @@ def milliseconds(duration: int | timedelta, *, name: str, zero: bool = False) ->
 
 def drift(ttl: int, *, factor: float) -> int:
     """
-    Return by how many milliseconds client and master may disagree about the end of *ttl*.
+    Return the most ms by which client and master may disagree about the end of *ttl*.
 
     drift = ttl * factor, rounded up, + 2 ms: *factor* for clocks that run at different
     rates, 1 ms for the precision of a master's expiry and 1 ms more, as on the Redlock page.
@@ -91,9 +91,9 @@ def drift_factor(factor: float) -> float:
     Return *factor* if it can be a drift factor.
 
     Raises:
-        TypeError: It is no number.
+        TypeError: *factor* is not a number.
 
-        ValueError: It is outside [0, 0.5].
+        ValueError: *factor* is outside [0, 0.5].
     """
     if isinstance(factor, bool) or not isinstance(factor, int | float):
         raise TypeError(f"drift_factor must be a number, not {type(factor).__name__}")
@@ -117,7 +117,7 @@ def at_most(ttl: int, max_ttl: int) -> int:
     Return *ttl* if it is not longer than *max_ttl*.
 
     Raises:
-        ValueError: It is: a master that restarts would vote again too early.
+        ValueError: It is longer: a master that restarts would vote again too early.
     """
     if ttl > max_ttl:
         raise ValueError(f"ttl must be at most max_ttl, which is {max_ttl} ms, not {ttl} ms")
@@ -129,7 +129,7 @@ def at_least(ttl: int, *, name: str = "ttl") -> int:
     Return *ttl* if it is at least `SHORTEST_TTL`; then some validity is left after the drift.
 
     Raises:
-        ValueError: It is shorter, and was most likely meant in seconds.
+        ValueError: *ttl* is shorter, and was most likely meant in seconds.
     """
     if ttl < SHORTEST_TTL:
         raise ValueError(

@@ -35,7 +35,7 @@ def check(url: str, *, name: str) -> None:
         name: The argument's name, for the error.
 
     Raises:
-        ValueError: It is not; the text shows no part of a password.
+        ValueError: *url* is ambiguous or malformed; the text shows no part of a password.
     """
     complaint = _complaint(url)
     if complaint:
@@ -105,7 +105,7 @@ def wrong_option(url: str, option: str | None) -> str:
         option: The option that redis-py rejects, if it names one.
     """
     names = {name for name, _ in parse_qsl(urlsplit(url).query)}
-    # A password among the options may have an '&'; its rest then looks like an option, too.
+    # A password among the options may contain '&'; its rest then looks like an option, too.
     if option is None or option not in names or names & _PASSWORDS:
         return "has an option that is unknown, or has a value of another kind"
     if option.startswith("ssl") and not url.lower().startswith("rediss:"):

@@ -8,7 +8,7 @@ from typing import TypeVar
 LONGEST_RESOURCE = 512
 
 MOST_RESOURCES = 100
-"""How many resources may be locked together: a master is blocked while it locks them."""
+"""The most resources that are locked together: a master is blocked while it locks them."""
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., object])

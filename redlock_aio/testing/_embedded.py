@@ -143,7 +143,7 @@ class EmbeddedMaster:
             time.sleep(0.005)
 
     def _answers(self) -> bool:
-        # Ask on its Unix socket, which it opens last: another program may own the port.
+        # Uses the Unix socket, which the server opens last: another program may own the port.
         with socket.socket(socket.AF_UNIX) as probe:
             probe.settimeout(1)
             try:

@@ -5,7 +5,7 @@ Clients use it through the same connection class as a real one, so a test runs a
 of the library except the dialling. This project's tests compare its replies and
 pushes with those of real servers.
 
-One subject: the requests of a fake master's clients on their way, and a master's faults.
+One subject: the requests of clients that are underway, and the faults of a master.
 """
 
 import asyncio
@@ -180,7 +180,7 @@ class FakeMaster(Commands):
         return transport, self
 
     def forget(self, transport: _FakeTransport) -> None:
-        """Remove a connection that has ended; its requests underway are executed all the same."""
+        """Remove a connection that has ended; its requests underway are still executed."""
         self._connections.pop(transport, None)
         self._pushes.forget(transport.listener)
 
@@ -198,7 +198,7 @@ class FakeMaster(Commands):
 
     def _serve_next(self) -> None:
         if not self._inbox:
-            return  # `cut` has dropped it
+            return  # `cut` has dropped the request
         transport, data = self._inbox.popleft()
         transport.reader.feed(data)
         replies = bytearray()
@@ -220,7 +220,7 @@ class FakeMaster(Commands):
             self._say(transport, encode(push))
 
     def _notice(self, key: bytes) -> None:
-        if not self._hung:  # else it is noticed on resuming
+        if not self._hung:  # else the end of the key is noticed on resuming
             super()._notice(key)
 
     def _say(self, transport: _FakeTransport, data: bytes) -> None:

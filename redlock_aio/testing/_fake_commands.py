@@ -1,7 +1,7 @@
 """
 The replies of a fake master to commands about itself and its connections.
 
-It knows the commands that the library sends, and a few more for tests that play another client.
+Implemented are the commands that the library sends, and a few for tests with other clients.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ class Commands(KeyCommands):
     One subject: the commands about connections and the server; one method for each.
 
     Args:
-        run_id: Its identity, as in ``INFO``.
+        run_id: The identity of the server, as in ``INFO``.
     """
 
     def __init__(self, run_id: str) -> None:
@@ -44,7 +44,7 @@ class Commands(KeyCommands):
 
     @property
     def uptime(self) -> float:
-        """For how many seconds it has been running."""
+        """The seconds for which the master has been running."""
         return self._age + _now() - self._age_at
 
     @uptime.setter
@@ -84,7 +84,7 @@ class Commands(KeyCommands):
 
     @property
     def marker(self) -> str | None:
-        """The marker of the restart guard; ``None`` if it has none."""
+        """The marker of the restart guard; ``None`` if there is none."""
         value = self._data.find(commands.MARKER)[0]
         return value.decode() if isinstance(value, bytes) else None
 
@@ -107,7 +107,7 @@ class Commands(KeyCommands):
         """
         Execute *command* and return its reply.
 
-        It is bytes, a `Status`, an int, ``None``, a list of these, or an `Error`; or a
+        The reply is bytes, a `Status`, an int, ``None``, a list of these, or an `Error`; or a
         `Push`, which takes the place of a reply.
 
         Args:
@@ -152,7 +152,7 @@ class Commands(KeyCommands):
         return "".join(f"{key}:{value}\r\n" for key, value in fields.items()).encode()
 
     def _clock(self) -> int:
-        """Return the time on its clock, in microseconds."""
+        """Return the time on the master's clock, in microseconds."""
         seconds = EPOCH + self.clock_offset + asyncio.get_running_loop().time()
         return round(seconds * 1_000_000)
 
@@ -185,7 +185,7 @@ class Commands(KeyCommands):
 def _now() -> float:
     try:
         return asyncio.get_running_loop().time()
-    except RuntimeError:  # the master is created before the loop, and is old enough
+    except RuntimeError:  # the master was created before the loop, and is old enough
         return 0.0
 
 

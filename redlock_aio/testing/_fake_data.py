@@ -12,7 +12,7 @@ NEVER = float("inf")
 
 
 class Witness(Protocol):
-    """An observer of reads and changes of keys: `Pushes`, or one of the proofs that ignores all."""
+    """An observer of reads and changes of keys: `Pushes`, or one that ignores all (proofs)."""
 
     def was_read(self, key: bytes, until: float) -> None:
         """Called when *key*, which ends at *until*, was read; a missing key never ends."""
@@ -42,7 +42,7 @@ class Data:
         self.keys: dict[bytes, tuple[Value, float]] = {}
 
     def find(self, key: bytes) -> tuple[Value | None, float]:
-        """Return the value of *key* and when it ends, without counting as a read."""
+        """Return the value of *key* and its end, without counting as a read."""
         value, until = self.keys.get(key, (None, NEVER))
         if value is not None and until != NEVER and self._now() >= until:
             del self.keys[key]
@@ -112,7 +112,7 @@ class Data:
         return int(member not in members)
 
     def zrem(self, key: bytes, *members: bytes) -> int:
-        """Remove members, and the key with the last of them; return how many were removed."""
+        """Remove members, and the key with its last member; return the number removed."""
         _, until = found = self.find(key)
         present = self._members(found)
         left = {member: score for member, score in present.items() if member not in members}

@@ -1,7 +1,7 @@
 """
 The commands about keys, as clients and scripts send them to a fake master.
 
-It knows the commands that the library and its scripts use. An unknown option is an error,
+Implemented are the commands that the library and its scripts use. An unknown option is an error,
 and never ignored.
 """
 
@@ -22,7 +22,7 @@ class KeyCommands:
     One subject: the commands about keys and scripts; one method for each.
 
     Args:
-        data: Its keys.
+        data: The keys of the master.
     """
 
     def __init__(self, data: Data) -> None:
@@ -35,7 +35,7 @@ class KeyCommands:
         Return the method that executes the command *name*.
 
         Raises:
-            Error: There is no such command.
+            Error: The command does not exist.
         """
         command: Command | None = getattr(self, _method(name), None)
         if command is None:

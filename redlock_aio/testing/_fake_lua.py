@@ -64,7 +64,7 @@ class Lua:
         self._table: Callable[[object], object] = runtime.table_from
         self._scripts: dict[bytes, object] = {}
         self._execute: Execute = _nothing_runs
-        self._lock = threading.Lock()  # two threads may have masters in loops of their own
+        self._lock = threading.Lock()  # two threads may have masters in event loops of their own
 
     def load(self, text: bytes) -> bytes:
         """
@@ -89,7 +89,7 @@ class Lua:
         Args:
             execute: Executes its commands.
 
-            keys: How many of its *words* are keys; the others are arguments.
+            keys: The number of *words* that are keys; the others are arguments.
 
         Raises:
             Error: The script returned an error, or failed.

@@ -10,11 +10,11 @@ import asyncio
 from collections.abc import Callable
 
 NOTICED_AFTER = 0.1
-"""Seconds after its end at which a key is found to have ended if nobody accesses it."""
+"""Seconds after which the end of a key is noticed without an access."""
 
 
 class Push(list[object]):
-    """A message that is no reply to a command."""
+    """A message that is not a reply to a command."""
 
 
 class PushReceiver:
@@ -84,7 +84,7 @@ class Pushes:
             timer.cancel()
 
     def was_changed(self, key: bytes) -> None:
-        """Push the change of *key* to all that track it but the speaker, and stop tracking it."""
+        """Push the change of *key* to all that track it except the speaker; stop tracking it."""
         self._unwatch(key)
         for listener in self._remembered.pop(key, ()):
             if listener is not self.speaker:

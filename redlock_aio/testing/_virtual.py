@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class _JumpingSelector(selectors.DefaultSelector):
-    """A selector that never blocks: it moves the loop's clock on instead."""
+    """A selector that never blocks: it advances the loop's clock instead."""
 
     jumped = 0.0
 
@@ -98,7 +98,7 @@ def cancelled_at(
                 cancel()
         try:
             value = yield awaited
-        except BaseException as error:  # noqa: BLE001 - it is the coroutine's to handle
+        except BaseException as error:  # noqa: BLE001 - the coroutine handles it
             step = functools.partial(coroutine.throw, error)
         else:
             step = functools.partial(coroutine.send, value)
