@@ -88,7 +88,7 @@ class Missed:
 
         error: The reason, as it is raised: a `QuorumUnavailableError` if too few masters
             answered, else others held the lock. `Lock.try_acquire` does not raise it, but
-            the event has it all the same, with the votes at the moment of the decision.
+            the event has it anyway, with the votes at the moment of the decision.
             Its holder is then given for a fair lock only, because `Lock.try_acquire` does
             not wait for that reply.
     """

@@ -149,7 +149,7 @@ class RedisFence:
         Run *commands* if no higher token has been seen, all in one step.
 
         If a command fails, the later ones are not run and the earlier ones stay, because
-        Redis has no rollback; the token is stored all the same. Without *commands*, only
+        Redis has no rollback; the token is stored anyway. Without *commands*, only
         the token is stored: from then on no earlier holder can write any more.
 
         Args:

@@ -232,7 +232,7 @@ class Lease:
                 released before. The key of a later holder is not touched.
 
         Cancellation:
-            The lock is released all the same, only the wait ends. The call can
+            The lock is released anyway; only the wait ends. The call can
             be repeated.
         """
         emitter = self._watchdog.masters.emitter
@@ -351,7 +351,7 @@ class Lease:
                 another event loop, thread or process, and nothing was done.
 
         Cancellation:
-            The lock is released all the same.
+            The lock is released anyway.
         """
         if not self._watchdog.origin.is_here():
             refuse(self._hold, self._watchdog.origin, error)

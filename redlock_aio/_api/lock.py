@@ -237,7 +237,7 @@ class Lock(LockSpec, NotALease):
             LockLostError: The lease was lost, and the body has no exception of its own.
 
         Cancellation:
-            The lock is released all the same.
+            The lock is released anyway.
         """
         entered = self._entered
         if len(entered) == 1:

@@ -75,7 +75,7 @@ class Opener:
             RedlockError: As for `session`.
 
         Cancellation:
-            Connecting goes on.
+            The connecting continues.
         """
         session = self.session()
         if not session.ready:

@@ -141,7 +141,7 @@ class Redlock(Adopting, Decorating):
     @property
     def master_timeout(self) -> int:
         """
-        The present timeout for the reply of one master, in milliseconds.
+        The current timeout for the reply of one master, in milliseconds.
 
         It is the option *master_timeout*, or learned from round trips.
         """
@@ -264,7 +264,7 @@ class Redlock(Adopting, Decorating):
         Return the holder of *resource* as each master reports it; ``print`` it to read it.
 
         All masters are asked once and all replies awaited, so that one that hangs costs a
-        master timeout. The view of a master that does not answer says so; see
+        master timeout. The view of a master that does not answer shows that; see
         `LockState.certain`.
 
         Raises:
@@ -327,7 +327,7 @@ class Redlock(Adopting, Decorating):
 
         Raises:
             QuorumUnavailableError: Too few masters have answered to find or release it.
-                Those that have answered release it all the same.
+                Those that have answered release it anyway.
 
             RedlockError: The keys on the masters can't be a lock, and nothing was changed;
                 or the manager is closed, or belongs to another event loop or process.

@@ -20,7 +20,7 @@ from redlock_aio._rules.validation import of_type, one_of
 OnLost = Literal["cancel", "flag"]
 
 MOST_OPTIONS = 256
-"""How many different sets of options are cached for one manager."""
+"""The number of different sets of options that are cached for one manager."""
 
 
 @dataclass(frozen=True, slots=True)

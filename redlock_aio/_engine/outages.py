@@ -4,8 +4,8 @@ Warnings while waiting acquisitions can't reach a majority of the masters.
 A wait may have no limit, and an outage must not go unnoticed meanwhile. One manager may
 have thousands of waiting tasks, each of which fails several times a second, nearly always
 for the same reason. Therefore a reason is logged once, with the votes of the first
-acquisition that meets it, and not again for `AGAIN` seconds. The first acquisition that
-met the outage and reaches a majority again logs its end.
+acquisition that observes it, and not again for `AGAIN` seconds. The first acquisition that
+observed the outage and reaches a majority again logs its end.
 """
 
 import logging

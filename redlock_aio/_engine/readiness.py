@@ -15,13 +15,13 @@ async def readiness(masters: Sequence[Master], wait: int | None, trips: RoundTri
 
     Once a majority is up, the other masters get one master timeout more: a minority that
     hangs does not delay the first lock. If no master hangs, but it is not known yet whether
-    the masters are a new set, the wait goes on until that is known.
+    the masters are a new set, the wait continues until that is known.
 
     Returns:
         Whether enough is known; if not, a caller with a longer limit waits on.
 
     Cancellation:
-        Connecting goes on.
+        The connecting continues.
     """
     loop = asyncio.get_running_loop()
     ends = loop.time() + wait / 1000 if wait else math.inf

@@ -175,7 +175,7 @@ class Session:
             RedlockError: The session was closed.
 
         Cancellation:
-            Connecting goes on.
+            The connecting continues.
         """
         self.masters.check_open()
         if await readiness(self.links, wait, self.masters.trips):

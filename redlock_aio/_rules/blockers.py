@@ -1,5 +1,5 @@
 """
-The values that stand in the way of a lock, and when a majority of masters may be free.
+The values that block a lock on each master, and when a majority may be free.
 
 Nothing here waits or reads a clock: instants are seconds on the clock of leases.
 """

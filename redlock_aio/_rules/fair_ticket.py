@@ -24,12 +24,12 @@ whether they are next. This file is one waiter's side of it:
   and so are possible grants of a silent master. A waiter that is cut off from a
   majority would keep them for as long as it waits.
 - A waiter that no majority has answered for as long as a registration lives leaves
-  all queues: it can't win, and would hold up others where it is the first. It goes on
-  asking without a registration (its standing is then ASIDE), and when a majority
-  answers, it enters the queues again at a new place. At the old place it would hold
-  up the same others again whenever its links come and go.
+  all queues: it can't win, and would delay others where it is the first. It continues
+  to ask without a registration (its standing is then ASIDE), and when a majority
+  answers, it enters the queues again at a new place. At the old place it would delay
+  the same waiters again whenever its links come and go.
 
-The first waiter in all queues keeps its place there and asks on, so one waiter always
+The first waiter in all queues keeps its place and continues to ask, so one waiter always
 makes progress. Nothing here waits, reads a clock or opens a socket.
 """
 

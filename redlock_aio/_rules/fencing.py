@@ -12,7 +12,7 @@ holder has the lock on these masters:
                                    └── one is higher now ──────┘
 
 - Two majorities share a master. It has granted the lock to one after the other, and
-  raised its counter in between. So the later token is the higher one, whatever
+  raised its counter in between. Therefore the later token is the higher one, whatever
   clocks, pauses and late messages do to the lock itself.
 - "At least" instead of "exactly" would hand out one token twice: a counter that
   is higher already does not tell which client has raised it.

@@ -211,7 +211,7 @@ def parse(text: object) -> Masters | None:
 
 
 def describe(ours: Masters, theirs: Masters, *, lasts: float) -> str:
-    """Return why a program with *ours* is refused."""
+    """Return the reason why a program with *ours* is refused."""
     return (
         f"programs with the masters {_named(theirs)} {_REFUSED}"
         f" {_named(ours)}, and gets no votes until {math.ceil(lasts)} s after the last of them"

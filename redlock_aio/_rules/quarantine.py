@@ -35,7 +35,7 @@ LONGEST_UPTIME = 10**9
 
 REREADS = (0.02, 0.03, 0.05, 0.1, 0.15, 0.15)
 """
-After how many seconds the marker of an undecided master is read again: another
+The delays in seconds before the marker of an undecided master is read again: another
 process may be marking a new set at this very moment.
 """
 

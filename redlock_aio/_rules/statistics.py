@@ -54,5 +54,5 @@ class Statistics:
 
     @property
     def debts(self) -> int:
-        """How many releases are not confirmed, summed over all masters."""
+        """The number of releases that are not confirmed, summed over all masters."""
         return sum(master.debts for master in self.masters)

@@ -208,7 +208,7 @@ def _looking_up(kind: type[AbstractConnection]) -> Any:
             Connect to the first address of the host that can be reached.
 
             Cancellation:
-                A look-up goes on; the next attempt uses its result.
+                A look-up continues; the next attempt uses its result.
             """
             host = getattr(self, "host", None)
             if not isinstance(host, str) or is_numeric(host):

@@ -36,7 +36,7 @@ from redlock_aio._rules.quorum import Answer
 
 MAX_PENDING = 10_000
 """
-How many commands may be unanswered. Beyond this only questions of the transport, and
+The most unanswered commands. Beyond this limit only questions of the transport, and
 releases of commands that were sent before, are accepted.
 """
 
@@ -110,7 +110,7 @@ class Connection(asyncio.Protocol):
     Args:
         number: The number of its master, passed on with every reply.
 
-        condemn_after: After how many seconds of silence the connection is ended
+        condemn_after: The seconds without data after which the connection is ended
             while a reply is overdue.
 
         on_push: Called with that number and each push of the server.

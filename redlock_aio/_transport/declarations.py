@@ -94,7 +94,7 @@ class Declarations:
         tell: Callable[[bool, str], None],
     ) -> None:
         self.refusal = ""
-        """Why no master votes; empty if there is no conflict."""
+        """The reason why no master votes; empty if there is no conflict."""
         self.read = declaration.declare(key, b"read")
         """The command that reads the sets in use on a master."""
         self._key = key

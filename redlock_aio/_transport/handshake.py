@@ -107,7 +107,7 @@ def muted(sender: Sender, no_reply: NoReply) -> Request:
     Wrap the request of *sender* for a quarantined master: most replies count as *no_reply*.
 
     A grant of such a master, and a missing key there, prove nothing: it may have forgotten
-    locks. A reply that another client has the lock counts all the same: it can only end a
+    locks. A reply that another client has the lock counts anyway: it can only end a
     lease, or refuse one. A sender that recognises such replies has a method
     ``is_refusal(reply)``.
     """

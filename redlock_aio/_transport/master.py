@@ -130,7 +130,7 @@ class Master:
 
     @property
     def reason(self) -> str:
-        """Why the master has no vote, empty if it has one."""
+        """The reason why the master has no vote; empty if it has one."""
         return self.quarantine if self.up else self._no_reply.detail
 
     @property

@@ -57,7 +57,7 @@ class Guard:
         """
         Mark all masters as members, if none of them has a marker.
 
-        The set is new only if the markers, read back after all were written, still say so:
+        The set is new only if the markers, read back after all were written, still prove it:
         another program that knows a master from before may have marked it as rejoining
         meanwhile. A master that can't be marked is judged alone.
 

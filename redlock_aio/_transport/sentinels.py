@@ -109,7 +109,7 @@ class Route:
         Wait until these tasks have ended after `close`.
 
         Cancellation:
-            They end all the same.
+            They end anyway.
         """
 
 
@@ -323,7 +323,7 @@ class Sentinels(Route):
         Wait until all tasks have ended after `close`.
 
         Cancellation:
-            They end all the same.
+            They end anyway.
         """
         await asyncio.wait(self._tasks)
 

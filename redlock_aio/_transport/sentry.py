@@ -1,5 +1,5 @@
 """
-Examines one master: may it have forgotten locks, and when does it vote again?
+The examination of one master: whether it may have lost locks, and when it votes again.
 
     away ──► UNDECIDED ──► QUARANTINED ──► MEMBER
        └─────────┴───────────────┴───────────┘ (by the verdict of `quarantine.judge`)
@@ -288,7 +288,7 @@ class Sentry:
         verdict = self._verdict(info, marker)
         # Two programs may judge the same restart at the same time, and one may know more: a
         # longer quarantine, or the server from before. Each writes, reads back, and judges again
-        # by the marker that it finds, until that equals its own or says at least as much.
+        # by the marker that it finds, until that equals its own or has at least as many facts.
         for _ in range(WRITES):
             self._remember(verdict, marker)
             asked = self.ask_for(verdict)

@@ -373,7 +373,7 @@ class Acquisition:
 
     async def _refusal(self, failed: Attempt, watch: Watch | None) -> LockNotAcquiredError:
         """
-        Return the error that says why the last attempt failed.
+        Return the error with the reason why the last attempt failed.
 
         Cancellation:
             There is nothing to undo.

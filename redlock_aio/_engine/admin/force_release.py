@@ -1,5 +1,5 @@
 """
-Releasing a lock that another client holds.
+The release of a lock that another client holds.
 
     inspect ──► revoke these values ──► a majority ──► grace ─────────► release the
     (all         (set a value without    has done       (the holder       revocations (the

@@ -46,7 +46,7 @@ class Inspection(Query):
         super().__init__(masters.links, lock_state.inspect(key))
         self.began = masters.clock()
         self.quarantines = [""] * len(masters.links)
-        """Why each master had no vote when it answered; empty if it had one."""
+        """The reason why each master had no vote when it answered; empty if it had one."""
         self._at = [0.0] * len(masters.links)
         self._masters = masters
 

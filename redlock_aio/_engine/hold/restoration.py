@@ -161,7 +161,7 @@ class Keeping(Leaving):
         If the master hung, or the connection ended before the reply, it may still execute
         the request later, and would keep the key for the full time from then on. After an
         error, or if its counter is beyond the fencing token, the key keeps the ttl of the
-        lease. A reply of 0 or -1 says that the key is gone, or is that of another holder.
+        lease. A reply of 0 or -1 means that the key is gone, or is that of another holder.
         """
         super().declined(master, reply)
         never_sent = self._attempt.unsent >> master & 1

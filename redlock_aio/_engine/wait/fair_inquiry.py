@@ -151,7 +151,7 @@ class Inquiry(abc.ABC):
         Count a master as silent if nothing has arrived from it for a master timeout.
 
         If replies to earlier requests have arrived meanwhile, the delay is in this program:
-        the reply waits to be read. Counted as silence, it would make the waiter give back its
+        the reply waits to be read. If it counted as missing, the waiter would give back its
         other grants, and wait for the next heartbeat (seen with 300 busy tasks). After
         `TOO_LATE` the master refuses the request in any case.
         """

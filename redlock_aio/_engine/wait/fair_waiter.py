@@ -201,7 +201,7 @@ class FairWaiter(Inquiry):
         """
         End the wait when all masters have replied, or after a grace.
 
-        The outcome is certain, but with the late votes the error says more. The grace is as
+        The outcome is certain, but with the late votes the error is more precise. The grace is as
         long as the waiter has existed by then, and at least 1 ms.
         """
         if self._stragglers_until is None:
