@@ -92,19 +92,19 @@ class Worker:
             try:
                 if self._plan.locked:
                     async with lock as lease:
-                        self._got_it_after(time.monotonic() - wants_since)
+                        self._record_wait(time.monotonic() - wants_since)
                         await self._increment(lease.ensure_valid)
                 else:
                     await self._increment(lambda: None)
             except LockLostError:
                 self._record.losses[self._number] += 1
             except LockNotAcquiredError:
-                self._got_it_after(time.monotonic() - wants_since)
+                self._record_wait(time.monotonic() - wants_since)
                 continue  # the same turn continues to wait
             await asyncio.sleep(REST * (1 + self._number / WORKERS))
             wants_since = time.monotonic()
 
-    def _got_it_after(self, seconds: float) -> None:
+    def _record_wait(self, seconds: float) -> None:
         longest = self._record.longest
         longest[self._number] = max(seconds, longest[self._number])
 
@@ -154,7 +154,7 @@ class Screen:
         self._began = time.monotonic()
         self._record = record
 
-    def say(self, text: str) -> None:
+    def show(self, text: str) -> None:
         """Print one line."""
         print(f"{time.monotonic() - self._began:6.2f} s  {text}", flush=True)
 
@@ -183,10 +183,10 @@ class Screen:
             if left < 1.0:
                 continue
             longest = max(self._record.longest)
-            self.say(f"         {sum(self._record.turns)} turns, longest wait {longest:.2f} s")
+            self.show(f"         {sum(self._record.turns)} turns, longest wait {longest:.2f} s")
 
 
-def story(masters: Sequence[EmbeddedMaster], seconds: float, ttl: int) -> Iterator[Step]:
+def faults(masters: Sequence[EmbeddedMaster], seconds: float, ttl: int) -> Iterator[Step]:
     """Yield the faults of the masters: the delay, the action, and the text to print."""
     second, fourth = masters[1], masters[3]
     out = 1.01 * ttl / 1000 + 1
@@ -195,18 +195,18 @@ def story(masters: Sequence[EmbeddedMaster], seconds: float, ttl: int) -> Iterat
         0.05 * seconds,
         second.start,
         (
-            f"master 2 is BACK and has forgotten everything: QUARANTINED for {out:.1f} s, the"
-            " longest ttl and 1 s,\n          so that it gives nobody a lock that is still alive"
+            f"master 2 is BACK without its keys: QUARANTINED for {out:.1f} s, the longest ttl"
+            " and 1 s,\n          so that it grants no lock whose lease may still be valid"
         ),
     )
     yield max(0.3 * seconds, out + 0.1), lambda: None, "master 2 VOTES AGAIN"
-    yield 0.05 * seconds, fourth.pause, "master 4 is PAUSED: it takes requests and answers none"
+    yield 0.05 * seconds, fourth.pause, "master 4 is PAUSED: it receives requests and answers none"
     yield (
         0.25 * seconds,
         fourth.resume,
-        "master 4 GOES ON, and meets late what was sent to it: every request with its release",
+        "master 4 is RESUMED, and executes late what it received: every request and its release",
     )
-    yield 0.25 * seconds, lambda: None, "that is all"
+    yield 0.25 * seconds, lambda: None, "no more faults"
 
 
 @contextlib.contextmanager
@@ -249,17 +249,17 @@ def play(seconds: float, *, locked: bool) -> int:
         counter.write_bytes(b"%0*d" % (DIGITS, 0))
         plan = Plan(tuple(master.url for master in masters), counter, ttl, locked)
         screen = Screen(record)
-        screen.say("five masters run on this machine")
-        screen.say(
-            f"{PROCESSES} processes with {TASKS} tasks each want to count in one file:"
-            f" {'only who has the lock may' if locked else 'there is NO LOCK'}"
+        screen.show("five masters run on this machine")
+        screen.show(
+            f"{PROCESSES} processes with {TASKS} tasks each increment one counter:"
+            f" {'only under the lock' if locked else 'WITHOUT A LOCK'}"
         )
         with workers(plan, record, context) as processes:
             screen.wait_for_all(processes)
-            for pause, act, text in story(masters, seconds, ttl):
+            for pause, act, text in faults(masters, seconds, ttl):
                 screen.watch(pause, processes)
                 act()
-                screen.say(text)
+                screen.show(text)
         if any(process.exitcode for process in processes):
             raise RuntimeError("a worker process has failed")
         return summary(record, int(counter.read_bytes()))
