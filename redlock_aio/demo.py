@@ -81,7 +81,7 @@ class Worker:
 
     async def take_turns(self, redlock: Redlock) -> None:
         """
-        Take one turn after the other until the end of the run.
+        Lock and increment the counter again and again, until the end of the run.
 
         Cancellation:
             The turn that is underway does not count.
