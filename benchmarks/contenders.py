@@ -58,7 +58,7 @@ class Load:
 
 
 @contextlib.asynccontextmanager
-async def ours(urls: Sequence[str], *, fair: bool) -> AsyncIterator[Take]:
+async def own_locks(urls: Sequence[str], *, fair: bool) -> AsyncIterator[Take]:
     from redlock_aio import Redlock
 
     async with Redlock(urls) as redlock:
@@ -90,7 +90,7 @@ def contestant(load: Load) -> tuple[AbstractAsyncContextManager[Take], tuple[typ
         from pottery.exceptions import PotteryError
 
         return pottery(load.urls), (PotteryError,)
-    return ours(load.urls, fair=load.contestant == FAIR), ()
+    return own_locks(load.urls, fair=load.contestant == FAIR), ()
 
 
 async def contend(load: Load) -> None:

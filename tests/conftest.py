@@ -99,7 +99,7 @@ def spread(cases: list[dict[str, int]], strength: int) -> set[int]:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def what_is_there_already() -> Iterator[None]:
+def frozen_objects() -> Iterator[None]:
     """Freeze the objects from before the module: the collection after each test skips them."""
     gc.collect()
     gc.freeze()

@@ -41,7 +41,7 @@ MAKES_LINKS = {"_engine.readiness", "_engine.session"}
 # Code that users could have written imports public names only.
 ONLY_PUBLIC = {"demo", "fencing", "testing._embedded"}
 MOST_LINES, MOST_IN_A_FUNCTION = 400, 40
-MOST_METHODS = 15  # of a class that does not say what its one subject is
+MOST_METHODS = 15  # of a class whose docstring does not name its one subject
 IMPLEMENTED_BY = {
     "Sender": ["Request", "Round"],
     "Dialler": ["Address", "FakeMaster"],

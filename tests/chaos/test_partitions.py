@@ -2,7 +2,7 @@
 Workers that are cut off from some masters by a real network that drops their packets.
 
 Checked are exclusion, rising fencing tokens and progress: workers that reach a majority of the
-masters get each lock within a bound, whatever the worker does that is cut off.
+masters get each lock within a bound, although one worker is cut off.
 """
 
 import random

@@ -248,7 +248,7 @@ async def test_the_service_is_unavailable_without_a_majority(
     ],
     ids=["fastapi", "aiohttp"],
 )
-async def test_the_service_runs_as_its_docstring_says(
+async def test_the_service_runs_by_the_command_in_its_docstring(
     environment: dict[str, str], root: Path, command: tuple[str, ...], up: bytes, end: bytes
 ) -> None:
     module, app, *options = command

@@ -322,7 +322,7 @@ async def test_the_command_for_releases_can_be_withdrawn_at_run_time(
         (GUARD[1], "app:r", r'redlock_aio:masters:app:.*restart_guard="off".*NOPERM'),
     ],
 )
-async def test_the_vote_names_what_is_missing(
+async def test_the_vote_names_the_missing_permission(
     server: EmbeddedMaster, missing: str, name: str, expected: str
 ) -> None:
     commands = [command for command in NEEDED if command != missing]

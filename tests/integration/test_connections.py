@@ -183,7 +183,7 @@ async def test_a_certificate_is_checked(tls: Tls) -> None:
     ("wrong", "hint"),
     [("redis", "if so, write rediss://"), ("rediss", "if not, write redis://")],
 )
-async def test_the_vote_of_a_port_of_the_other_kind_says_so(
+async def test_the_vote_of_a_port_with_or_without_tls_has_a_hint(
     wrong: str, hint: str, tls: Tls
 ) -> None:
     port = tls.port if wrong == "redis" else tls.master.port
@@ -282,7 +282,9 @@ async def test_what_a_sentinel_must_allow(
         await each.aclose()
 
 
-async def test_a_replica_has_no_vote_and_says_why(masters: list[RealMaster], kind: str) -> None:
+async def test_a_replica_has_no_vote_and_its_vote_has_the_reason(
+    masters: list[RealMaster], kind: str
+) -> None:
     """A lock on a replica may never reach its master."""
     replica = process(kind, "--replicaof", f"127.0.0.1 {masters[0].url.rpartition(':')[2]}")
     with replica:

@@ -155,7 +155,7 @@ async def test_waiters_queue_again_in_order_at_masters_that_restarted_empty(
         await waiters.join(8)
         for master in masters[:4]:
             master.restart()
-            # Before any client connects: three masters would grant the forgotten lock.
+            # Before any client connects: three masters would grant the lock that they lost.
             call(master, "SET", "r", lease.token, "PX", "60000")
             await until(lambda master=master: queued([master]) >= [8])  # type: ignore[misc]
             await lease.extend()

@@ -121,7 +121,7 @@ async def test_connections_that_end_under_an_attempt_leave_nothing(
 
 
 @pytest.mark.promise("S2")
-async def test_a_holder_who_is_cut_off_is_cancelled_in_time(
+async def test_a_holder_that_is_cut_off_is_cancelled_in_time(
     redlock: Redlock, proxies: list[Proxy], masters: list[RealMaster]
 ) -> None:
     """It is cancelled before a key of its lease expires, by its own clock only."""

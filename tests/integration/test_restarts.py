@@ -175,7 +175,7 @@ async def test_a_majority_that_is_flushed_has_no_vote(
     check_log(caplog, masters[:3], FLUSHED, MARKED, RESTARTED)
 
 
-async def test_the_first_to_see_a_flush_says_that_it_was_one(
+async def test_the_first_program_to_see_a_flush_reports_a_flush(
     new: New, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It keeps this reason after it has marked the master; the mark has no reason."""

@@ -48,7 +48,7 @@ async def everything_shown(redlock: Redlock, caplog: pytest.LogCaptureFixture) -
         ("default:{}@", "password|WRONGPASS"), ("", "NOAUTH|[Aa]uthentication"),
     ],
 )  # fmt: skip
-async def test_a_vote_says_that_a_password_is_wrong_or_missing_and_not_which(
+async def test_a_vote_tells_a_wrong_password_from_a_missing_one_without_showing_it(
     kind: str, login: str, expected: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with process(kind, "--requirepass", "right") as master:

@@ -132,7 +132,7 @@ def _child(folder: Path, file: str, text: str, tests: Sequence[str]) -> None:
     os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = str(folder / "hypothesis")
     child = _Child(tests, folder / "log")
     files = dict.fromkeys(name.partition("::")[0] for name in tests)
-    # The suite freezes what is there before each module, and unfreezes it after it. Here the
+    # The suite freezes all objects before each module, and unfreezes them after it. Here the
     # modules take turns, and each turn would look at all objects of the parent.
     with mock.patch.object(gc, "unfreeze"):
         code = pytest.main([*OPTIONS, "-x", *files], plugins=[child])

@@ -1,7 +1,7 @@
 """
 All interleavings of two waiters in the fair queues of a lock.
 
-Runs what is shipped: `Ticket`, `commands.enqueue` and `commands.leave` with their Lua
+Runs the shipped code: `Ticket`, `commands.enqueue` and `commands.leave` with their Lua
 scripts, and `replies.queued`.
 
 Models itself: the waiter, which sends requests, gives up on a reply, yields, releases grants

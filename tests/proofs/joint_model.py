@@ -1,7 +1,7 @@
 """
 All interleavings of a few attempts to get fencing tokens of one resource and of two.
 
-Runs what is shipped: `FencingCounter` over one and two keys, whose `acquire`, `raise_to`
+Runs the shipped code: `FencingCounter` over one and two keys, whose `acquire`, `raise_to`
 and `extend` run their Lua scripts, and `fencing.agreed`.
 
 Models itself: the clients, which decide by any majority of the replies and raise once (the

@@ -1,7 +1,7 @@
 """
 A master that consists of its keys and the shipped scripts.
 
-Runs what is shipped: the Lua files that real masters run, by `redlock_aio.testing`, and the
+Runs the shipped code: the Lua files that real masters run, by `redlock_aio.testing`, and the
 commands of its fake master, which other tests compare with real servers.
 
 Models itself: the clock, which is set and does not run. There are no pushes.

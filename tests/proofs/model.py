@@ -1,13 +1,13 @@
 """
 All interleavings of a few acquisitions with fencing tokens.
 
-Runs what is shipped: `FencingCounter`, whose `acquire`, `raise_to`, `extend`, `lift` and
+Runs the shipped code: `FencingCounter`, whose `acquire`, `raise_to`, `extend`, `lift` and
 `restore` run their Lua scripts on the keys of a master, `fencing.agreed`, `MOST_RAISES` and
 `majority`.
 
 Models itself: the clients, with their decisions to raise, to extend, to lift and to set
 again (the shipped ones are `FencedAttempt` and the watchdog); the quarantine, as a bit of
-each master; messages; and time, of which there is none: whatever it can do may happen at
+each master; messages; and time, which does not run: each of its effects may happen at
 any moment.
 
 - A lock may end on a master at any moment. That is a ttl, a clock that jumps, a

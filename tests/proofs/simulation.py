@@ -1,7 +1,7 @@
 """
 Clients and masters in time: ttls and validity, slow and lost messages, wrong clocks.
 
-Runs what is shipped: `FencedAttempt` with `Raising`, `Round`, `LeaseState`, `Clocks`, `Retry`
+Runs the shipped code: `FencedAttempt` with `Raising`, `Round`, `LeaseState`, `Clocks`, `Retry`
 and `timing`; and the Lua scripts, on masters with clocks of their own.
 
 Models itself: the set of masters (`Client` takes the place of `MasterSet`); the loop of an

@@ -21,7 +21,7 @@ LOADED = b"$1\r\nx\r\n" * len(SCRIPTS)
 
 
 class Transport(asyncio.Transport):
-    """Records what is written."""
+    """Records the data that is written."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -166,7 +166,7 @@ async def test_the_confirmation_of_a_subscription_takes_the_place_of_its_reply(
 # Scripts that a server does not have.
 
 
-async def test_releases_whose_script_is_forgotten_are_sent_again_behind_the_scripts(
+async def test_releases_after_noscript_are_sent_again_behind_the_scripts(
     connection: Connection, transport: Transport
 ) -> None:
     senders = [Request(commands.release(b"r", b"t%d" % i), debt_ttl=9) for i in range(3)]
@@ -180,7 +180,7 @@ async def test_releases_whose_script_is_forgotten_are_sent_again_behind_the_scri
     assert [sender.replies for sender in senders] == [[1], [0], [1]]
 
 
-async def test_a_script_that_is_forgotten_again_and_again_is_an_error(
+async def test_repeated_noscript_is_an_error(
     connection: Connection,
 ) -> None:
     sender = Request(commands.release(b"r", b"t"), debt_ttl=9)
@@ -191,7 +191,7 @@ async def test_a_script_that_is_forgotten_again_and_again_is_an_error(
     assert RELEASE.sha in sender.payload
 
 
-async def test_an_extension_whose_script_is_forgotten_is_not_sent_again(
+async def test_an_extension_after_noscript_is_not_sent_again(
     connection: Connection, transport: Transport
 ) -> None:
     sender = Request(commands.extend(b"r", b"t", 5))

@@ -333,7 +333,7 @@ async def test_a_swap_for_a_server_that_has_just_started_is_refused_before_that_
 
 @pytest.mark.parametrize("fault", ["restart", "flush"])
 @pytest.mark.parametrize("forgetful", ["a", "abcd"])
-async def test_an_old_set_stays_the_older_one_on_masters_that_have_forgotten_it(
+async def test_an_old_set_stays_the_older_one_on_masters_that_have_lost_it(
     m: dict[str, FakeMaster], right: Redlock, forgetful: str, fault: str
 ) -> None:
     async with program(of(m, "abd")) as wrong:
@@ -347,7 +347,7 @@ async def test_an_old_set_stays_the_older_one_on_masters_that_have_forgotten_it(
         assert await answers(right) == "GGG"
 
 
-async def test_a_newcomer_that_reaches_a_flushed_master_first_is_refused_all_the_same(
+async def test_a_newcomer_that_reaches_a_flushed_master_first_is_still_refused(
     m: dict[str, FakeMaster],
 ) -> None:
     """It declares its set there before the program with the old set has connected again."""

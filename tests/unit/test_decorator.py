@@ -276,7 +276,7 @@ def plain() -> None:
     pass
 
 
-class Callable_:  # noqa: N801 - it is told by this name
+class Callable_:  # noqa: N801 - the error has this name
     async def __call__(self) -> None:
         pass
 

@@ -72,7 +72,7 @@ async def cancel_all() -> None:
     await asyncio.wait(others)
 
 
-def cancel_ours() -> None:
+def cancel_own() -> None:
     """Cancel the tasks of the manager."""
     for task in asyncio.all_tasks():
         if "redlock_aio" in task.get_name():
@@ -138,7 +138,9 @@ def test_a_program_cancelled_while_it_connects_ends(redlock: Redlock, turns: int
     assert CANCELLED in errors[0]
 
 
-def test_a_forgotten_lease_does_not_delay_the_end(redlock: Redlock, masters: Masters) -> None:
+def test_a_lease_without_references_does_not_delay_the_end(
+    redlock: Redlock, masters: Masters
+) -> None:
     leases: list[Lease] = []
 
     async def main() -> None:
@@ -187,7 +189,7 @@ def test_waiters_get_an_error(redlock: Redlock, masters: Masters, *, fair: bool,
             leases.append(await lock.acquire())
         waiting = asyncio.create_task(lock.acquire())
         await asyncio.sleep(5)
-        cancel_ours()
+        cancel_own()
         with pytest.raises(RedlockError, match=CANCELLED):
             await asyncio.wait_for(waiting, 5)
         await asyncio.sleep(0.1)  # for the leases

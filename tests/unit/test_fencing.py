@@ -240,7 +240,7 @@ async def test_each_resource_has_its_own_counter(
 
 
 @FAIR
-async def test_locks_have_a_token_if_they_or_their_manager_say_so(
+async def test_locks_have_a_token_by_their_own_option_or_the_managers(
     redlock: Redlock, masters: list[FakeMaster], *, fair: bool
 ) -> None:
     async with redlock.lock("r", fair=fair) as lease:

@@ -199,7 +199,7 @@ async def test_an_extension_and_a_release_are_refused_at_once(
     assert await task
 
 
-async def test_a_holder_without_client_tracking_finds_out_when_it_extends(
+async def test_a_holder_without_client_tracking_learns_of_the_loss_by_its_extension(
     redlock: Redlock, masters: list[FakeMaster]
 ) -> None:
     for master in masters:

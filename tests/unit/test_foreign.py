@@ -179,7 +179,7 @@ async def test_a_leftover_lock_is_not_released_beside_a_majority_of_data(
     assert kept(masters[4]) is not None
 
 
-async def test_a_lock_of_ours_without_a_ttl_is_released(
+async def test_a_lock_of_this_library_without_a_ttl_is_released(
     redlock: Redlock, masters: list[FakeMaster]
 ) -> None:
     """Another client has removed its ttl; otherwise the lock would never end."""

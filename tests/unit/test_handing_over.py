@@ -181,7 +181,7 @@ async def test_the_exporter_can_do_nothing_more_with_its_lease(
 
 
 @pytest.mark.parametrize("on_lost", ["cancel", "flag"])
-async def test_a_with_block_goes_on_after_an_export(
+async def test_a_with_block_continues_after_an_export(
     redlock: Redlock, masters: list[FakeMaster], on_lost: Any
 ) -> None:
     async with redlock.lock("r", ttl=1_000, on_lost=on_lost) as lease:

@@ -242,7 +242,7 @@ async def test_a_key_of_another_type_is_an_error_of_that_master(
     assert await redlock.is_locked("r")
 
 
-async def test_a_script_that_masters_have_forgotten_is_sent_again_once(
+async def test_a_script_that_masters_have_lost_is_sent_again_once(
     redlock: Redlock, masters: list[FakeMaster]
 ) -> None:
     occupy(masters)

@@ -241,7 +241,7 @@ async def test_many_reconnections_do_not_change_how_often_a_release_is_repeated(
 
 
 @pytest.mark.parametrize("away", [False, True])
-async def test_a_debt_is_forgotten_when_its_key_has_expired_on_a_connected_master(
+async def test_a_debt_ends_when_its_key_has_expired_on_a_connected_master(
     redlock: Redlock, masters: list[FakeMaster], *, away: bool
 ) -> None:
     """While the master is down its SET may not have been executed yet."""

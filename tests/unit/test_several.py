@@ -234,7 +234,7 @@ async def test_a_majority_that_fails_is_an_error(
 
 @KIND
 @pytest.mark.parametrize("forgetful", [2, 3])
-async def test_scripts_that_masters_have_forgotten_cost_a_round(
+async def test_scripts_that_masters_have_lost_cost_a_round(
     redlock: Redlock, masters: list[FakeMaster], kind: Kind, forgetful: int
 ) -> None:
     for master in masters[:forgetful]:

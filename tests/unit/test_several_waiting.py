@@ -119,7 +119,7 @@ async def test_a_task_that_holds_a_part_gets_an_error(redlock: Redlock) -> None:
 
 
 @KIND
-async def test_only_local_queues_that_are_idle_are_forgotten(redlock: Redlock, kind: Kind) -> None:
+async def test_only_idle_local_queues_are_dropped(redlock: Redlock, kind: Kind) -> None:
     async with redlock.lock("a", "b", **kind):
         waiter = asyncio.create_task(acquired_at(redlock, "b", "c", **kind))
         guest = asyncio.create_task(acquired_at(redlock, "b", **kind))

@@ -225,7 +225,7 @@ class Clock:
         (0, 0, 0, None, None, True),  # one attempt without a limit of its own
     ],
 )
-def test_the_budget_tells_what_is_left_of_a_wait(
+def test_the_budget_is_the_remaining_time_of_a_wait(
     wait: int | None,
     passed: float,
     left: float,
