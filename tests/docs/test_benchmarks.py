@@ -15,6 +15,8 @@ BENCHMARKS = sorted(path for path in HERE.glob("*.py") if "measuring.arguments" 
 def test_a_benchmark_runs_to_its_end(path: Path) -> None:
     pytest.importorskip("pottery", reason="the extra `bench` is not installed")
     pytest.importorskip("matplotlib", reason="the extra `bench` is not installed")
+    if path.name == "check.py" and not (HERE.parent / ".git").exists():
+        pytest.skip("check.py compares with a commit, and this is no clone")
     done = subprocess.run(
         [sys.executable, str(path), "--quick"],
         check=False,
