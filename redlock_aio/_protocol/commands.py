@@ -137,6 +137,8 @@ def enqueue(
     ttl: int,
     entry: QueueEntry,
     fence: tuple[bytes, ...] = (),
+    *,
+    first: bool = False,
 ) -> bytes:
     """
     Return the command that grants the lock to *token* if it is *entry*'s turn, else enqueues it.
@@ -146,10 +148,12 @@ def enqueue(
             the counters.
 
         fence: The arguments for a fencing token, see `primitives.FencingCounter.proposed`.
+
+        first: Whether the lock may be granted without an entry, where the queues are empty.
     """
     member, *numbers = entry
     head = (b"EVALSHA", ENQUEUE.sha, b"%d" % len(keys), *keys, token, b"%d" % ttl, member)
-    return pack(*head, *[b"%d" % number for number in numbers], *fence)
+    return pack(*head, *[b"%d" % number for number in numbers], b"first" if first else b"", *fence)
 
 
 def leave(

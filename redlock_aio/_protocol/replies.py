@@ -130,6 +130,8 @@ class Queued(NamedTuple):
         holder: The value of the lock, if there is one.
 
         counter: The value of the counter, if the lock was granted with one; else 0.
+
+        in_queue: Whether the member is in the queue, if it is granted the lock.
     """
 
     standing: Standing
@@ -137,6 +139,7 @@ class Queued(NamedTuple):
     now: int
     holder: bytes | None
     counter: int
+    in_queue: bool = True
 
 
 _SAID = (
@@ -148,8 +151,21 @@ _SAID = (
 )
 
 
+def at_once(reply: object) -> int | None:
+    """Return the counter if *reply* grants the lock to a member in no queue; else ``None``."""
+    if not isinstance(reply, list) or len(reply) != 2:
+        return None
+    now, counter = reply
+    if now.__class__ is not int or counter.__class__ is not int:
+        return None
+    return counter if 0 <= now < NEVER and 0 <= counter < NEVER else None
+
+
 def queued(reply: object) -> Queued | None:
     """Parse the reply to `enqueue`; ``None`` if it is malformed."""
+    counter = at_once(reply)
+    if counter is not None and isinstance(reply, list):
+        return Queued(Standing.GRANTED, 0.0, reply[0], None, counter, in_queue=False)
     if not isinstance(reply, list) or len(reply) != 5:
         return None
     what, left, now, holder, counter = reply

@@ -3,7 +3,9 @@ The standing of one waiter in the fair queues, of which each master has its own.
 
 Every waiter has a place: an instant that it gets once and that is the same on all
 masters. A master grants only to the first in its queue, and replies to the others
-whether they are next. This file is one waiter's side of it:
+whether they are next. Where the queue is empty, the first request of a waiter is granted
+without an entry; `fair_entry` describes what follows from that. This file is one waiter's
+side of it:
 
     UNASKED ─► ASKED ─┬─► GRANTED    the master keeps the lock for this waiter
                       ├─► NEXT       another has the lock, and this waiter is next

@@ -340,6 +340,7 @@ def enqueue(
     keys: tuple[bytes, ...],
     *,
     fenced: bool,
+    first: bool,
     at: int,
     proposal: int,
     **how: int,
@@ -350,7 +351,7 @@ def enqueue(
         commands.QueueEntry(
             member=member, priority=how["place"], lives=how["lives"], most=how["most"], not_after=at
         ),
-        fence=counter.proposed(proposal) if fenced else (),
+        fence=counter.proposed(proposal) if fenced else (), first=first,
     )  # fmt: skip
 
 
@@ -381,7 +382,8 @@ def requests(draw: st.DrawFn) -> bytes:
         "lift": lambda: counter.lift(token, number, ceiling),
         "restore, fenced": lambda: counter.restore(token, ttl, number, ceiling),
         "enqueue": lambda: enqueue(
-            counter, names, fenced=draw(st.booleans()), at=at, proposal=number,
+            counter, names, fenced=draw(st.booleans()), first=draw(st.booleans()), at=at,
+            proposal=number,
             token=draw(st.integers(0, 1)), member=draw(st.integers(0, 4)), ttl=ttl,
             place=draw(st.sampled_from([1, 2, 2**51])), lives=draw(ttls),
             most=draw(st.integers(1, 4)),

@@ -15,7 +15,7 @@ import functools
 from collections.abc import Iterator
 
 from redlock_aio._protocol import commands, replies
-from redlock_aio._rules.fair_ticket import ASKED, FAILED, SILENT, Standing, Ticket
+from redlock_aio._rules.fair_ticket import ASKED, FAILED, GRANTED, SILENT, Standing, Ticket
 
 from .masters import MasterKeys, words
 from .rules import SHIPPED, Rules
@@ -27,7 +27,10 @@ WaiterState = tuple[int, int]
 """Whether the waiter waits, holds the lock or is done, and its claim: see `_name`."""
 
 Message = tuple[int, int, int]
-"""A request: its number, the claim, 0. Or a leave: 0, the claim, `LEAVES` or `STAYS`."""
+"""
+A request: its number, the claim, 0 or `FIRST`. Or a leave: 0, the claim, `LEAVES` or `STAYS`. Or
+0, the claim, `ENTERS`: a request whose reply is void already.
+"""
 
 Side = tuple[int, int, int, tuple[Message, ...], tuple[tuple[int, int], ...]]
 """
@@ -43,7 +46,9 @@ State = tuple[tuple[WaiterState, ...], tuple[Column, ...]]
 STANDINGS = tuple(Standing)
 NUMBER = {standing: number for number, standing in enumerate(STANDINGS)}
 NOBODY = -1
-LEAVES, STAYS = 1, 2
+LEAVES, STAYS, FIRST, ENTERS = 1, 2, 3, 4
+OUTSIDE = len(STANDINGS)
+"""The standing of a waiter that was granted the lock without an entry in the queue."""
 RENAMED = 4
 """Added to the claims of a waiter that has left the queues and enters again."""
 KEYS = (b"r", *commands.queue_keys(b"r"))
@@ -116,6 +121,7 @@ class Waiting:
         claim = waiters[w][1]
         ticket = self._ticket(columns, w)
         if self._ages and ticket.stale_at(0.0) <= 0.0 and claim % RENAMED < self._yields:
+            columns = _with_entries(columns, w, claim)
             ticket.give_back()
             after = _with_message(_with_ticket(columns, w, ticket), w, (0, claim, STAYS))
             label = f"{w} gives back grants that are too old"
@@ -130,13 +136,15 @@ class Waiting:
     def _steps_at(self, state: State, i: int, w: int) -> Iterator[Step[State]]:
         waiters, columns = state
         standing, _, left, sent, replies = columns[i][2][w]
-        if left and STANDINGS[standing] is not ASKED:
+        if left and _standing(standing) is not ASKED:
             ticket = self._ticket(columns, w)
             number = ticket.ask(i, 0.0)
-            changed = (left - 1, (*sent, (number, waiters[w][1], 0)), replies)
+            claim = waiters[w][1]
+            kind = FIRST if number == 1 and not claim else 0
+            changed = (left - 1, (*sent, (number, claim, kind)), replies)
             after = _with_changes(columns, w, ticket, i, changed)
             yield f"{w} sends a request", (waiters, tuple(sorted(after))), ""
-        if STANDINGS[standing] is ASKED:
+        if _standing(standing) is ASKED:
             ticket = self._ticket(columns, w)
             # As the shipped waiter does after the master timeout, or when a connection ends.
             ticket.standings[i] = SILENT if self._ages else FAILED
@@ -144,8 +152,10 @@ class Waiting:
         if replies:
             ticket = self._ticket(columns, w)
             number, standing_now = replies[0]
-            ticket.on_reply(i, number, STANDINGS[standing_now])
-            label = f"gets {STANDINGS[standing_now].name} to request {number}"
+            counts = ticket.on_reply(i, number, _standing(standing_now))
+            if counts:  # a reply that is void does not change where the waiter has an entry
+                state = waiters, replaced(columns, i, _with_standing(columns[i], w, standing_now))
+            label = f"gets {_name_of(standing_now)} to request {number}"
             yield from self._after_reply(state, i, w, ticket, replies[1:], label)
 
     def _after_reply(
@@ -170,10 +180,12 @@ class Waiting:
             won = _with_changes(columns, w, ticket, i, (0, sent, ()))
             after = tuple([_without_replies(column, w) for column in won])
             waiters = replaced(waiters, w, (HELD, claim))
-        elif ticket.must_yield:
+        elif ticket.must_yield or (ticket.lost and any(c[2][w][0] == OUTSIDE for c in columns)):
             if claim % RENAMED == self._yields:
                 return
             label += ", and gives back its grants"
+            columns = _with_entries(columns, w, claim)
+            left, sent = columns[i][2][w][2:4]
             ticket.give_back()
             after = _with_changes(columns, w, ticket, i, (left, sent, replies))
             after = _with_message(after, w, (0, claim, STAYS))
@@ -184,7 +196,7 @@ class Waiting:
 
     def _ticket(self, columns: tuple[Column, ...], w: int) -> Ticket:
         ticket = self._rules.ticket(len(columns))
-        ticket.standings = [STANDINGS[column[2][w][0]] for column in columns]
+        ticket.standings = [_standing(column[2][w][0]) for column in columns]
         ticket._numbers = [column[2][w][1] for column in columns]
         return ticket
 
@@ -194,16 +206,25 @@ def _served(column: Column, w: int, *, listens: bool) -> tuple[str, Column]:
     holder, queue, sides = column
     standing, number, left, sent, replies = sides[w]
     asked, claim, leaves = sent[0]
-    if leaves:
+    if leaves in (LEAVES, STAYS):
         label = f"a master gets the leave of {w}"
         holder, queue = _left(holder, queue, w, claim, leaves == STAYS)
     else:
-        standing_now, holder, queue = _enqueued(holder, queue, w, claim)
-        label = f"a master answers {w}: {STANDINGS[standing_now].name}"
-        if listens:
+        standing_now, holder, queue = _enqueued(holder, queue, w, claim, leaves == FIRST)
+        label = f"a master answers {w}: {_name_of(standing_now)}"
+        if listens and leaves != ENTERS:
             replies = (*replies, (asked, standing_now))
     side = (standing, number, left, sent[1:], replies)
     return label, (holder, queue, replaced(sides, w, side))
+
+
+def _standing(number: int) -> Standing:
+    """Return the standing as a ticket has it."""
+    return GRANTED if number == OUTSIDE else STANDINGS[number]
+
+
+def _name_of(number: int) -> str:
+    return "GRANTED outside of the queue" if number == OUTSIDE else STANDINGS[number].name
 
 
 def _master(holder: int, queue: tuple[int, ...]) -> MasterKeys:
@@ -242,7 +263,7 @@ def _contents(master: MasterKeys) -> tuple[int, tuple[int, ...]]:
 
 @functools.cache
 def _enqueued(
-    holder: int, queue: tuple[int, ...], w: int, claim: int
+    holder: int, queue: tuple[int, ...], w: int, claim: int, first: bool
 ) -> tuple[int, int, tuple[int, ...]]:
     master = _master(holder, queue)
     payload = commands.enqueue(
@@ -256,10 +277,12 @@ def _enqueued(
             most=9,
             not_after=NEVER,
         ),
+        first=first,
     )
     standing_now = replies.queued(master.run(words(payload)))
     assert standing_now is not None
-    return NUMBER[standing_now.standing], *_contents(master)
+    number = NUMBER[standing_now.standing] if standing_now.in_queue else OUTSIDE
+    return number, *_contents(master)
 
 
 @functools.cache
@@ -285,8 +308,9 @@ def _with_changes(
     """Return the columns with the contents of *ticket*, and *changed* at master *i*."""
     after = []
     for j, (holder, queue, sides) in enumerate(columns):
+        outside = sides[w][0] == OUTSIDE and ticket.standings[j] is GRANTED
         side = (
-            NUMBER[ticket.standings[j]],
+            OUTSIDE if outside else NUMBER[ticket.standings[j]],
             ticket._numbers[j],
             *(changed if j == i else sides[w][2:]),
         )
@@ -297,6 +321,24 @@ def _with_changes(
 def _with_ticket(columns: tuple[Column, ...], w: int, ticket: Ticket) -> tuple[Column, ...]:
     """Return the columns with the contents of *ticket*."""
     return _with_changes(columns, w, ticket, 0, columns[0][2][w][2:])
+
+
+def _with_standing(column: Column, w: int, standing: int) -> Column:
+    """Return the column with a new standing of a waiter."""
+    holder, queue, sides = column
+    return holder, queue, replaced(sides, w, (standing, *sides[w][1:]))
+
+
+def _with_entries(columns: tuple[Column, ...], w: int, claim: int) -> tuple[Column, ...]:
+    """Return the columns with what a waiter sends before it gives back grants without entries."""
+    after = []
+    for holder, queue, sides in columns:
+        standing, number, left, sent, replies = sides[w]
+        asked = not claim and number == 1 and _standing(standing) in (ASKED, SILENT)
+        if standing == OUTSIDE or asked:
+            sent = (*sent, (0, claim, ENTERS))
+        after.append((holder, queue, replaced(sides, w, (standing, number, left, sent, replies))))
+    return tuple(after)
 
 
 def _with_message(columns: tuple[Column, ...], w: int, message: Message) -> tuple[Column, ...]:

@@ -112,7 +112,7 @@ async def test_a_waiter_that_gets_no_replies_soon_loses_its_grants() -> None:
             link.cut(requests=False)
         waiter = asyncio.create_task(fair_acquired_at(other, ttl=60_000))
         await asyncio.sleep(0.01)
-        assert [len(queued(master)) for master in masters] == [1] * 3
+        assert None not in values(masters)
         began = now()
         assert await asyncio.wait_for(fair_acquired_at(healthy), 60) - began < BOUND
         # From then on no master grants it the lock, not even for a moment.
@@ -174,8 +174,9 @@ async def test_grants_of_a_minority_are_given_back_to_the_holder(masters: list[F
         await asyncio.sleep(0.02)
         keys = values(masters)
         assert [key == holder.token for key in keys] == [False] * 2 + [True] * 3
+        granted = keys[0]
         await asyncio.sleep(0.2)
-        assert ["r" in master.keys for master in masters] == [False] * 2 + [True] * 3
+        assert granted not in values(masters)
         await asyncio.sleep(4)
         assert [master.keys["r"] == holder.token for master in masters] == [True] * 5
         assert not waiter.done()

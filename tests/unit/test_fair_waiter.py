@@ -1,6 +1,7 @@
 """Waiting in the masters' fair queues, in virtual time."""
 
 import asyncio
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,7 @@ from .kit import (
     delete,
     execute,
     fair_acquired_at,
+    hang,
     kill,
     loop,
     now,
@@ -24,6 +26,7 @@ from .kit import (
     ran,
     refused,
     remaining_keys,
+    resume,
     runs_of,
     values,
     waiting_fair,
@@ -32,18 +35,26 @@ from .links import Link
 
 pytestmark = pytest.mark.promise("S8")
 
-GRANTED, IS_NEXT, TOO_LATE = 0, 1, 4
+GRANTED, IS_NEXT, NOT_YET, TOO_LATE, OUTSIDE = 0, 1, 2, 4, "granted outside of the queue"
 
 
-def enqueue(master: FakeMaster, *, ttl: int = 10_000, not_after: int = 2**53) -> object:
+def enqueue(
+    master: FakeMaster,
+    *,
+    ttl: int = 10_000,
+    not_after: int = 2**53,
+    member: bytes = b"theirs/1",
+    place: int = 1,
+    first: bool = False,
+) -> object:
     """Enter a waiter in the queue of `r` that never comes back; return its standing."""
     entry = commands.QueueEntry(
-        member=b"theirs/1", priority=1, lives=LIVES, most=100, not_after=not_after
+        member=member, priority=place, lives=LIVES, most=100, not_after=not_after
     )
     keys = (b"r", *commands.queue_keys(b"r"))
-    reply = execute(master, commands.enqueue(keys, b"a token", ttl, entry))
+    reply = execute(master, commands.enqueue(keys, b"of " + member, ttl, entry, first=first))
     assert isinstance(reply, list)
-    return reply[0]
+    return OUTSIDE if replies.at_once(reply) is not None else reply[0]
 
 
 # One after the other
@@ -57,9 +68,39 @@ async def test_alone_it_is_one_round_and_leaves_nothing(
     async with redlock.lock("r", fair=True) as lease:
         assert now() - began == pytest.approx(LATENCY)
         assert values(masters) == [lease.token] * 5
+        assert remaining_keys(masters) == [b"r"] * 5  # no queue
         assert [str(vote).split(": ")[1] for vote in lease.votes] == ["granted"] * 5
     assert not remaining_keys(masters)
     assert not [command for command in masters[0].commands if command[0] == b"SUBSCRIBE"]
+
+
+async def test_a_master_grants_outside_of_the_queue_only_where_nobody_waits(
+    masters: list[FakeMaster],
+) -> None:
+    master = masters[0]
+    master.execute([b"SCRIPT", b"LOAD", scripts.ENQUEUE.text])
+    assert enqueue(master, first=True) == OUTSIDE
+    assert queued(master) == []
+    assert enqueue(master, first=True, member=b"a/1") == IS_NEXT
+    assert enqueue(master, first=True, member=b"b/1", place=2) == NOT_YET
+    master.delete("r")
+    assert enqueue(master, first=True, member=b"c/1", place=0) == GRANTED
+    assert queued(master) == [b"c/1", b"a/1", b"b/1"]
+    master.delete("r")
+    await asyncio.sleep(LIVES / 1000 + 0.2)
+    assert enqueue(master) == GRANTED
+    assert queued(master) == [b"theirs/1"]
+
+
+async def test_a_holder_outside_of_the_queue_that_asks_again_enters_it(
+    masters: list[FakeMaster],
+) -> None:
+    """So a waiter keeps its place when it gives back grants that make no majority."""
+    master = masters[0]
+    master.execute([b"SCRIPT", b"LOAD", scripts.ENQUEUE.text])
+    assert enqueue(master, first=True) == OUTSIDE
+    assert enqueue(master) == GRANTED
+    assert queued(master) == [b"theirs/1"]
 
 
 async def test_the_requests_of_one_turn_of_the_loop_leave_in_one_write_to_each_master(
@@ -79,14 +120,15 @@ async def test_the_requests_of_one_turn_of_the_loop_leave_in_one_write_to_each_m
     waiting, *acquiring = [asyncio.create_task(lock.acquire()) for lock in locks]
     leases = await asyncio.gather(*acquiring)
     await asyncio.sleep(0.01)
-    # One for all requests, one for what the waiter adds when it learns that it is the next.
-    assert writes == [2] * 5
-    await asyncio.gather(*(lease.release() for lease in leases))
+    # One for all first requests, one in which the waiter subscribes to wake-ups and asks again,
+    # and one in which it tracks the key.
     assert writes == [3] * 5
+    await asyncio.gather(*(lease.release() for lease in leases))
+    assert writes == [4] * 5
     waiting.cancel()
     await asyncio.wait([waiting])
     await asyncio.sleep(0.01)
-    assert writes == [4] * 5
+    assert writes == [5] * 5
     await holder.release()
     assert not remaining_keys(masters)
 
@@ -245,6 +287,82 @@ async def test_a_minority_of_grants_is_given_back_and_the_place_kept(
     assert not back & gone, "a token was used again after it was given back"
 
 
+@pytest.mark.promise("S1")
+async def test_grants_outside_of_the_queues_that_make_no_majority_are_given_back_at_once(
+    masters: list[FakeMaster],
+) -> None:
+    """
+    Two at once are granted the lock on two of four masters each, and wait in no queue there.
+
+    Each is the next on the other masters. If neither gave way, both would wait until their
+    grants are too old. They enter the queues before they release the lock, so a third client
+    that asks at that moment does not come before them.
+    """
+    masters[4].kill()
+    links = [[SlowLink(master) for master in masters] for _ in range(2)]
+    async with (
+        Redlock(links[0], restart_guard="off") as redlock,
+        Redlock(links[1], restart_guard="off") as other,
+    ):
+        await asyncio.gather(
+            fair_acquired_at(redlock), fair_acquired_at(other)
+        )  # the time is known
+        for number in range(4):
+            links[0][number].delay = 0.004 if number < 2 else 0.0
+            links[1][number].delay = 0.004 if number >= 2 else 0.0
+        standings = [
+            after(master, [scripts.LEAVE.sha, b"stay"], functools.partial(ask_third, master))
+            for master in masters[:4]
+        ]
+        began = now()
+        first = waiting_fair(redlock, hold=0.05)
+        await asyncio.sleep(0.0001)
+        times = await asyncio.gather(first, waiting_fair(other))
+        assert times[0] - began < 0.04
+        assert times[0] + 0.05 <= times[1] < times[0] + 0.07
+        assert any(standings), "nobody had to give way"
+        assert {standing for each in standings for standing in each} == {NOT_YET}
+
+
+async def test_a_waiter_keeps_its_place_where_it_gives_back_grants_outside_of_the_queues(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    """A majority hangs; at the others a client that comes later must not be first."""
+    await fair_acquired_at(redlock)
+    hang(masters[2:])
+    standings = [
+        after(master, [scripts.LEAVE.sha, b"stay"], functools.partial(ask_third, master))
+        for master in masters[:2]
+    ]
+    waiter = waiting_fair(redlock)
+    await asyncio.sleep(0.2)
+    assert standings == [[NOT_YET]] * 2
+    resume(masters)
+    await waiter
+
+
+def ask_third(master: FakeMaster) -> object:
+    """Ask *master* for the lock as a client that has come last, and leave."""
+    standing = enqueue(master, member=b"third/1", place=2**52, first=True)
+    keys = (b"r", *commands.queue_keys(b"r"))
+    execute(master, commands.leave(keys, b"of third/1", b"third/1", keep_place=False))
+    return standing
+
+
+def after(master: FakeMaster, words: list[bytes], act: Callable[[], object]) -> list[object]:
+    """Call *act* each time after *master* has executed a command with *words*; return results."""
+    run, results = master.execute, []
+
+    def acting(command: list[bytes], listener: Any = None) -> object:
+        reply = run(command, listener)
+        if set(words) <= set(command):
+            results.append(act())
+        return reply
+
+    vars(master)["execute"] = acting
+    return results
+
+
 @pytest.mark.parametrize("dead", [0, 2])
 async def test_masters_at_different_distances_cause_no_useless_yields(dead: int) -> None:
     """The nearest master replies to a request before the pushes of the others arrive."""
@@ -288,7 +406,7 @@ async def test_a_waiter_that_gives_up_leaves_the_queues_and_names_the_holder(
     began = now()
     error = await refused(redlock, fair=True, wait=300)
     assert now() - began == pytest.approx(0.3, abs=0.01)
-    assert "others come first, " in str(error)
+    assert "this waiter is next, " in str(error)
     assert "ms left" in str(error)
     assert error.holder is not None
     assert error.holder.fingerprint == holder.fingerprint
@@ -298,7 +416,8 @@ async def test_a_waiter_that_gives_up_leaves_the_queues_and_names_the_holder(
     await refused(redlock, fair=True)
     assert now() - began < 0.01
     await asyncio.sleep(0.01)
-    assert [len(queued(master)) for master in masters] == [1] * 5
+    assert [queued(master) for master in masters] == [[]] * 5
+    assert values(masters) == [holder.token] * 5
     await holder.release()
     assert not remaining_keys(masters)
 
@@ -351,8 +470,8 @@ def test_names_with_braces_have_queues_of_their_own() -> None:
 
 NO_REPLIES: list[Any] = [
     [], [0, 1, 2], [9, 1, 2, None], [-1, 1, 2, None], ["0", 1, 2, None], [0, 1, 2**70, None],
-    [0, 2**70, 1, None], [0, -9, 1, None], [True, 1, 1, None], b"OK", None, {}, 7, [1, 2],
-    [b"1", b"x"], [b"9" * 5000, b"1"], [b"1"], [b"-1", b"1"],
+    [0, 2**70, 1, None], [0, -9, 1, None], [True, 1, 1, None], b"OK", None, {}, 7, [1, None],
+    [b"1", b"x"], [b"9" * 5000, b"1"], [b"1"], [b"-1", b"1"], [1, True], [-1, 2], [1, 2**53],
 ]  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from redlock_aio._engine.hold.renewal import Renewal
 from redlock_aio._engine.masters import MasterSet
 from redlock_aio._engine.readiness import readiness
 from redlock_aio._engine.wait.fair_claim import CALLS_LAST, FairClaim, FairOptions
+from redlock_aio._engine.wait.fair_inquiry import Entry
 from redlock_aio._engine.wait.fair_queue import Callbacks, FairQueue
 from redlock_aio._engine.wait.fair_waiter import FairWaiter
 from redlock_aio._engine.wait.local_queue import LocalQueues
@@ -152,12 +153,15 @@ async def test_a_waiter_whose_grants_are_too_far_apart_gives_them_back_and_asks_
     local_queues = LocalQueues()
     wanted = FairOptions(KEY, 10_000, b"", None, 0.01, 100)
     queue = FairQueue(master_set, local_queues)
-    waiter = FairWaiter(queue, local_queues.of(KEY), wanted, patient=True)
-    waiter.begin()
+    member, place = queue.new_place()
+    entry = Entry(FairClaim(master_set, wanted, member), place, [0, 0, 0])
+    waiter = FairWaiter(queue, entry, patient=True)
+    waiter.begin([[3, 1, 1, None, 0]] * 3)
+    waiter.ask_all()
     given = waiter.claim
     for master in (0, 1):
         waiter._unanswered[master] = 0
-        waiter.ticket.on_reply(master, 1, Standing.GRANTED, done=now() + 60)
+        waiter.ticket.on_reply(master, 2, Standing.GRANTED, done=now() + 60)
     master_set.flush()
     for link in links:
         link.writes.clear()

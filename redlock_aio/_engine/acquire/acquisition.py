@@ -102,9 +102,9 @@ class Acquisition:
         options, began, wait = self._lock.options, self._began, self._wait
         if (options.fair or options.fencing) and began >= self._masters.clocks.due_at:
             await self._know_the_time()
-        queue = self.queue
+        queue, since = self.queue, self._asking_since
         if options.fair:
-            return await fair_acquisition.acquire(self._lock, self.session, self._budget, queue)
+            return await fair_acquisition.acquire(self._lock, self.session, self._budget, since)
         tried = None
         if queue.take_turn():
             self.has_turn = True
@@ -143,9 +143,9 @@ class Acquisition:
         options = self._lock.options
         if (options.fair or options.fencing) and self._began >= self._masters.clocks.due_at:
             await self._know_the_time()
-        queue = self.queue
+        queue, since = self.queue, self._asking_since
         if options.fair:
-            return await fair_acquisition.acquire(self._lock, self.session, self._budget, queue)
+            return await fair_acquisition.acquire(self._lock, self.session, self._budget, since)
         self.has_turn = queue.take_turn()
         tried = None
         try:
@@ -162,11 +162,10 @@ class Acquisition:
         Cancellation:
             Replies that arrive later are still used.
         """
-        masters = self._masters
-        if not masters.closed:
+        if not (masters := self._masters).closed:
             await know_the_time(masters, self._answer_limit())
-            # While this task waited, the idle queue may have been dropped, and another task may
-            # have a new queue for the same key. With two queues both tasks would have the turn.
+            # The idle queue may have been dropped meanwhile, and another task may have a new one
+            # for the same key. With two queues both tasks would have the turn.
             self.queue = self.session.local_queues.of(self._lock.key)
 
     # The turn among the tasks of this process.

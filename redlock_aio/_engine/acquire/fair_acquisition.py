@@ -5,8 +5,7 @@ import math
 from redlock_aio._engine.options import LockSpec
 from redlock_aio._engine.session import Session
 from redlock_aio._engine.wait.fair_claim import FairClaim, FairOptions
-from redlock_aio._engine.wait.fair_waiter import FairWaiter
-from redlock_aio._engine.wait.local_queue import LocalQueue
+from redlock_aio._engine.wait.fair_entry import FirstClaim
 from redlock_aio._engine.wait_budget import WaitBudget
 from redlock_aio._rules.fair_ticket import ASKED
 from redlock_aio._rules.quorum import NOT_YET, is_final
@@ -19,13 +18,14 @@ LOOK_INTERVAL = 1.0
 
 
 async def acquire(
-    lock: LockSpec, session: Session, budget: WaitBudget, queue: LocalQueue
+    lock: LockSpec, session: Session, budget: WaitBudget, asking_since: float
 ) -> FairClaim:
     """
     Wait in the queues of the masters until *lock* is acquired.
 
     Args:
-        queue: The local queue of the resource.
+        asking_since: The instant from which the masters have the time for an answer, however
+            short the wait is.
 
     Raises:
         LockNotAcquiredError: Others held the lock to the end, or too many wait.
@@ -41,9 +41,12 @@ async def acquire(
     masters.check_open()
     ends = budget.began + budget.wait / 1000 - TIMER_SLACK if budget.wait else math.inf
     in_outage, look = False, masters.master_timeout / 1000
-    waiter = _waiter(lock, session, budget, queue)
+    first = FirstClaim(session.fair_queue, _wanted(lock, session), patient=budget.wait != 0)
     try:
-        waiter.begin()
+        await masters.ask(first, budget.attempt_limit())
+        waiter = await first.win()
+        if waiter is None:
+            return first
         while True:
             await waiter.wait(min(ends - masters.clock(), look))
             if await waiter.win():
@@ -52,7 +55,7 @@ async def acquire(
                 return waiter.claim
             over = masters.clock() >= ends
             unheard = waiter.ticket.count(ASKED) > len(masters.links) - waiter.ticket.needed
-            least = budget.began + masters.trips.at_least / 1000 - TIMER_SLACK
+            least = asking_since + masters.trips.at_least / 1000 - TIMER_SLACK
             if over and unheard and ends < least:
                 # The wait was too short for any reply. Wait for replies as with a wait of 0:
                 # masters without time to answer must not be reported as unreachable.
@@ -71,13 +74,13 @@ async def acquire(
         # A majority may have granted the lock while this task was being cancelled. The release
         # deletes those grants and wakes the next waiter. It follows every request of this
         # waiter on each connection, and the masters execute them in that order.
-        waiter.leave()
+        first.leave()
         raise
 
 
-def _waiter(lock: LockSpec, session: Session, budget: WaitBudget, queue: LocalQueue) -> FairWaiter:
-    masters = session.masters
-    wanted = FairOptions(
+def _wanted(lock: LockSpec, session: Session) -> FairOptions:
+    masters, queue = session.masters, session.local_queues.of(lock.key)
+    return FairOptions(
         lock.key,
         lock.options.ttl,
         masters.stamp + lock.metadata,
@@ -85,4 +88,3 @@ def _waiter(lock: LockSpec, session: Session, budget: WaitBudget, queue: LocalQu
         session.drift_factor,
         session.max_waiters,
     )
-    return FairWaiter(session.fair_queue, queue, wanted, patient=budget.wait != 0)

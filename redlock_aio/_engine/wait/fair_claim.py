@@ -64,14 +64,22 @@ class FairClaim(Attempt):
         self._proposal = 0
         self._proposed_at = -math.inf
         key = wanted.key
-        super().__init__(masters, key, wanted.ttl, wanted.stamp, wanted.counter)
         self._keys = (*key.each, *commands.queue_keys(*key.each))
         self._member = member
+        super().__init__(masters, key, wanted.ttl, wanted.stamp, wanted.counter)
         self.unsent = (1 << len(masters.links)) - 1
+
+    def _request(self, _masters: MasterSet) -> bytes:
+        return b""  # each master gets requests of its own, see `question`
 
     def with_new_token(self, member: bytes) -> "FairClaim":
         """Return the claim that follows this one after its grants were given back."""
         return FairClaim(self._masters, self._wanted, member)
+
+    @property
+    def wanted(self) -> FairOptions:
+        """The lock, and the options of the acquisition."""
+        return self._wanted
 
     @property
     def member(self) -> bytes:
@@ -121,13 +129,14 @@ class FairClaim(Attempt):
         """
         offset = self._masters.clocks.offset(master)
         late = commands.NEVER if offset is None else int((now + offset + TOO_LATE) * 1_000_000)
-        return commands.enqueue(
-            self._keys if self.counter is None else (*self._keys, *self.counter.keys),
-            self.token,
-            self.ttl,
-            commands.QueueEntry(self._member, place, fair_ticket.LIVES, most, late),
-            fence=self._proposal_at(now, counters),
-        )
+        entry = commands.QueueEntry(self._member, place, fair_ticket.LIVES, most, late)
+        return self._enqueue(entry, self._proposal_at(now, counters))
+
+    def _enqueue(
+        self, entry: commands.QueueEntry, fence: tuple[bytes, ...], *, first: bool = False
+    ) -> bytes:
+        keys = self._keys if self.counter is None else (*self._keys, *self.counter.keys)
+        return commands.enqueue(keys, self.token, self.ttl, entry, fence, first=first)
 
     def _proposal_at(self, now: float, counters: list[int]) -> tuple[bytes, ...]:
         """

@@ -9,16 +9,26 @@ the waiter's turn. `fair_waiter` decides what follows from the replies of all ma
 import abc
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from redlock_aio._engine.attempt import EXPIRY_SLACK, TOO_LATE
-from redlock_aio._engine.wait.fair_claim import MEANS, FairClaim, FairOptions
+from redlock_aio._engine.wait.fair_claim import MEANS, FairClaim
 from redlock_aio._engine.wait.fair_queue import Callbacks, FairQueue
 from redlock_aio._protocol import commands, replies
 from redlock_aio._protocol.request import QuarantineRule, Request
 from redlock_aio._rules import fair_ticket
 from redlock_aio._rules.blockers import Blockers
-from redlock_aio._rules.fair_ticket import ASIDE, ASKED, FAILED, FULL, NEXT, SILENT, Ticket
+from redlock_aio._rules.fair_ticket import (
+    ASIDE,
+    ASKED,
+    FAILED,
+    FULL,
+    GRANTED,
+    NEXT,
+    SILENT,
+    Ticket,
+)
 from redlock_aio._rules.quorum import NOT_YET
 
 MOST_REPEATS = 3
@@ -51,6 +61,16 @@ class QueueRequest(Request):
         self._on_sent(master)
 
 
+class Entry(NamedTuple):
+    """The first request of a waiter, which is the same for all masters."""
+
+    claim: FairClaim
+    place: int
+    """The place in the queues."""
+    received: Sequence[int]
+    """How many chunks each connection had received when it was sent."""
+
+
 class Inquiry(abc.ABC):
     """
     The requests of one waiter to all masters.
@@ -60,36 +80,41 @@ class Inquiry(abc.ABC):
     Args:
         queues: The fair queues of all masters, shared by the waiters of this process.
 
-        wanted: The lock, and the options of the acquisition.
+        entry: The first request, which all masters have been sent.
 
         patient: Whether it waits if the lock can't be acquired at once.
     """
 
-    def __init__(self, queues: FairQueue, wanted: FairOptions, *, patient: bool) -> None:
+    def __init__(self, queues: FairQueue, entry: Entry, *, patient: bool) -> None:
+        claim = entry.claim
         masters = len(queues.masters.links)
         self.queues = queues
         self.masters = queues.masters
-        callbacks = Callbacks(self.called, self.forgotten, self.on_wakeup)
-        self.member, self.place = queues.enter(callbacks)
+        self.claim = claim
+        self.member, self.place = claim.member, entry.place
+        queues.waiters[claim.member] = Callbacks(self.called, self.forgotten, self.on_wakeup)
         self.ticket = Ticket(masters)
-        self.claim = FairClaim(self.masters, wanted, self.member)
+        for master in range(masters):
+            self.ticket.ask(master, claim.began)
         self.patient = patient
         """Whether it waits if the lock can't be acquired at once."""
         self.replies: list[object] = [NOT_YET] * masters
         """The last reply of each master, in the form from which votes are made."""
-        self._wanted = wanted
+        self._wanted = claim.wanted
         self._over = False
         self._aside = False
         """Whether the waiter is in no queue, and only checks whether a majority answers again."""
-        self._never_asked = (1 << masters) - 1
+        self._never_asked = claim.unsent
         """A bit for each master that was never asked to enter the present name in its queue."""
+        self._outside = (1 << masters) - 1
+        """A bit for each master that may have granted the lock without an entry in its queue."""
         self._repeats = [0] * masters
         self._view = Blockers(masters)
-        self._due = [math.inf] * masters
+        self._due = [claim.began + self.masters.master_timeout / 1000] * masters
         """The instants at which to ask each master again, or to count it as silent."""
-        self._unanswered = [0] * masters
+        self._unanswered = [1] * masters
         """The number of unanswered requests per master, including those that are void by now."""
-        self._received = [0] * masters
+        self._received = list(entry.received)
         """The number of chunks that each connection had received when the wait for it began."""
 
     def __repr__(self) -> str:
@@ -201,6 +226,7 @@ class Inquiry(abc.ABC):
             self._ask(master)  # by the master's clock, whose time this reply contains
             return
         self._repeats[master] = 0
+        self._outside &= ~(answer.in_queue << master)
         if answer.holder is None:
             self._view.may_be_free(master)
             return
@@ -236,6 +262,13 @@ class Inquiry(abc.ABC):
         release follows them on each connection. A grant that is still on its way is undone
         by that release, and must not count when it arrives.
         """
+        for master, standing in enumerate(self.ticket.standings):
+            if self._outside >> master & 1 and standing in (GRANTED, ASKED, SILENT):
+                # The master may have granted the lock without an entry in its queue. This
+                # request, which comes before the release, makes the entry. Otherwise a waiter
+                # that comes later might find the lock free there, and nobody in the queue.
+                self._ask(master)
+        self._outside = 0
         given, self.claim = self.claim, self.claim.with_new_token(self.member)
         self.ticket.give_back()
         self._release(given, self._wanted.ttl, keep_place=True)
@@ -251,6 +284,7 @@ class Inquiry(abc.ABC):
         # yet still has the old name in its queue, at the old place.
         self.member, self.place = self.queues.enter_again(self.member)
         self.claim = self.claim.with_new_token(self.member)
+        self._outside = 0
         self._never_asked = (1 << len(self.masters.links)) - 1
         self.ticket.start_over()
 

@@ -60,9 +60,14 @@ class FairQueue:
         Returns:
             Its new name, and its place, which is behind all other waiters of this session.
         """
+        member, place = self.new_place()
+        self.waiters[member] = callbacks
+        return member, place
+
+    def new_place(self) -> tuple[bytes, int]:
+        """Return a new name, and a place behind all waiters of this session."""
         self._members += 1
         member = b"%b/%d" % (self.client, self._members)
-        self.waiters[member] = callbacks
         return member, self.masters.clocks.new_time(self.masters.clock())
 
     # Wake-ups.

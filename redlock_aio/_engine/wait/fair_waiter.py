@@ -22,13 +22,14 @@ gives its grants back if it can't get a majority now, or if the grants are too o
 import asyncio
 import math
 import random
+from collections.abc import Sequence
 
-from redlock_aio._engine.wait.fair_claim import CALLS_LAST, FairOptions
-from redlock_aio._engine.wait.fair_inquiry import Inquiry
+from redlock_aio._engine.wait.fair_claim import CALLS_LAST
+from redlock_aio._engine.wait.fair_inquiry import Entry, Inquiry
 from redlock_aio._engine.wait.fair_queue import FairQueue
-from redlock_aio._engine.wait.local_queue import LocalQueue
 from redlock_aio._rules import fair_ticket
 from redlock_aio._rules.fair_ticket import ASIDE, ASKED, AWAITED, GRANTED, NEXT, UNASKED
+from redlock_aio._rules.quorum import NOT_YET
 from redlock_aio.errors import refusal
 
 
@@ -41,34 +42,44 @@ class FairWaiter(Inquiry):
     Args:
         queues: The fair queues of all masters, shared by the waiters of this process.
 
-        queue: The local queue of the resource.
-
-        wanted: The lock, and the options of the acquisition.
+        entry: The first request, which all masters have been sent.
 
         patient: Whether it waits if the lock can't be acquired at once.
+
+        task: The task that waits, for the listener.
     """
 
     def __init__(
-        self, queues: FairQueue, queue: LocalQueue, wanted: FairOptions, *, patient: bool
+        self,
+        queues: FairQueue,
+        entry: Entry,
+        *,
+        patient: bool,
+        task: asyncio.Task[object] | None = None,
     ) -> None:
-        super().__init__(queues, wanted, patient=patient)
-        self._queue = queue
-        self._beats = 0
-        self._task = asyncio.current_task()
-        self._beat_at = math.inf
+        super().__init__(queues, entry, patient=patient)
+        self._queue = queues.local_queues.of(self.claim.key)
+        self._beats = 1
+        self._task = task
         self._armed_for = math.inf
         self._timer: asyncio.TimerHandle | None = None
         self._bell: asyncio.Future[None] | None = None
-        self._began = self._unreached_since = self.masters.clock()
+        self._began = self._unreached_since = self.claim.began
+        self._beat_at = self._began + _until_next_beat()
         # The end of the grace for late replies: None before the grace, infinite after it.
         self._stragglers_until: float | None = None
 
     # Requests.
 
-    def begin(self) -> None:
-        """Enter the queues of all masters."""
+    def begin(self, replies: Sequence[object]) -> None:
+        """Begin to wait, with the *replies* to the first request so far."""
         self._queue.subscribe(self, mine=False)
-        self.ask_all()
+        for master, reply in enumerate(replies):
+            if reply is not NOT_YET:
+                self._unanswered[master] -= 1
+                self._apply(master, 1, self._began, reply)
+        self._reevaluate()
+        self._arm()
 
     def ask_all(self, *, again: bool = False) -> None:
         """
@@ -79,7 +90,7 @@ class FairWaiter(Inquiry):
         """
         self._beats += 1
         now = self.masters.clock()
-        self._beat_at = now + fair_ticket.HEARTBEAT * random.uniform(0.9, 1)  # noqa: S311
+        self._beat_at = now + _until_next_beat()
         if self.ticket.reached >= self._unreached_since:
             self._unreached_since = now
         for master, unanswered in enumerate(self._unanswered):
@@ -165,13 +176,30 @@ class FairWaiter(Inquiry):
             return
         if lost and self.masters.emitter is not None:
             self.masters.emitter.on_waiting(self._task)
-        if ticket.must_yield or ticket.stale_at(self._fresh_for) <= self.masters.clock():
+        if lost and self._has_grants_outside:
+            self._enter_queues()
+        elif ticket.must_yield or ticket.stale_at(self._fresh_for) <= self.masters.clock():
             self._give_back()
         if lost and self.queues.listen():
             # A master may have published the wake-up before it executed the subscription. No
             # other push comes then, and without these requests this waiter would wait until
             # the next heartbeat.
             self.ask_all(again=True)
+
+    @property
+    def _has_grants_outside(self) -> bool:
+        """Whether a master has granted the lock without an entry in its queue."""
+        return any(
+            standing is GRANTED and self._outside >> master & 1
+            for master, standing in enumerate(self.ticket.standings)
+        )
+
+    def _enter_queues(self) -> None:
+        """Enter the queues where the lock was granted without an entry; give the grants back."""
+        granted = [i for i, standing in enumerate(self.ticket.standings) if standing is GRANTED]
+        self._give_back()
+        for master in granted:
+            self._ask(master)
 
     def _step_aside(self) -> None:
         """Withdraw from all queues, and ask until a majority answers; see `_rules.fair_ticket`."""
@@ -344,3 +372,8 @@ class FairWaiter(Inquiry):
             began=began,
             now=self.masters.clock(),
         )
+
+
+def _until_next_beat() -> float:
+    """Return in how many seconds to send the next heartbeat, a little different each time."""
+    return fair_ticket.HEARTBEAT * random.uniform(0.9, 1)  # noqa: S311 - no secret

@@ -3,30 +3,25 @@
 -- with a fencing token the locks' counters; as many of each as there are locks.
 -- ARGV[1]: the token, ARGV[2]: the ttl in ms, ARGV[3]: the member, ARGV[4]: its priority,
 -- ARGV[5]: for how many ms a member counts as alive, ARGV[6]: how many members a queue may have,
--- ARGV[7]: the us of this master's clock after which the command is too late; with counters also
--- ARGV[8]: the proposed value of the counter, ARGV[9]: by how many us it may be off this master's
--- clock, ARGV[10]: for how many ms a counter is kept (see acquire.lua).
+-- ARGV[7]: the us of this master's clock after which the command is too late, ARGV[8]: "first" if
+-- the member need not enter queues that are empty; with counters also ARGV[9]: the proposed value of
+-- the counter, ARGV[10]: by how many us it may be off this master's clock, ARGV[11]: for how many ms
+-- a counter is kept (see acquire.lua).
 -- Several locks are granted together, to a member that is the first in each queue.
--- Returns {code, the lock's ttl in ms, us of this master's clock, the lock's value, cut after 2049
--- bytes (see release.lua), the counter's value if granted}. The codes: 0 granted, 1 held and this
--- member is next, 2 not its turn, 3 the queue is full, 4 too late. Of several locks the ttl and the
--- value are those of the lock that is held for longest.
+-- Returns {us of this master's clock, the counter's value} if the locks are granted to a member that
+-- has not entered the queues. Otherwise returns {code, the lock's ttl in ms, us of this master's
+-- clock, the lock's value, cut after 2049 bytes (see release.lua), the counter's value if granted}.
+-- The codes: 0 granted, 1 held and this member is next, 2 not its turn, 3 the queue is full, 4 too
+-- late. Of several locks the ttl and the value are those of the lock that is held for longest.
 local time = redis.call("TIME")
 local now = time[1] * 1000000 + time[2]
-local ms = math.floor(now / 1000)
-local asked = tonumber(ARGV[8] or now)
-if now > tonumber(ARGV[7]) or math.abs(asked - now) > tonumber(ARGV[9] or 0) then
+local asked = tonumber(ARGV[9] or now)
+if now > tonumber(ARGV[7]) or math.abs(asked - now) > tonumber(ARGV[10] or 0) then
   return {4, -2, now, false, 0}
 end
-local locks = #KEYS / (ARGV[8] and 4 or 3)
-local mine, holder, left, full, new = true, false, -2, false, {}
+local locks = #KEYS / (ARGV[9] and 4 or 3)
+local mine, holder, left = true, false, -2
 for i = 1, locks do
-  local queue, live = KEYS[locks + i], KEYS[2 * locks + i]
-  local dead = redis.call("ZRANGEBYSCORE", live, "-inf", string.format("(%.0f", ms), "LIMIT", 0, 100)
-  if #dead > 0 then
-    redis.call("ZREM", live, unpack(dead))
-    redis.call("ZREM", queue, unpack(dead))
-  end
   local has = get(KEYS[i])
   if type(has) == "table" then
     return has -- the error: no member can get all locks, so none is enqueued
@@ -38,32 +33,56 @@ for i = 1, locks do
       holder, left = string.sub(has, 1, 2049), ends
     end
   end
-  new[i] = not redis.call("ZSCORE", queue, ARGV[3])
-  full = full or new[i] and redis.call("ZCARD", queue) >= tonumber(ARGV[6])
 end
-if full and not mine then
-  return {3, left, now, holder, 0}
+local alone = ARGV[8] == "first" and not mine and not holder
+for i = locks + 1, 2 * locks do
+  alone = alone and redis.call("ZCARD", KEYS[i]) == 0
 end
-local first, lives = true, tonumber(ARGV[5])
-for i = 1, locks do
-  local queue = KEYS[locks + i]
-  if new[i] and not mine then
-    redis.call("ZADD", queue, ARGV[4], ARGV[3])
+if not alone then
+  local ms, lives = math.floor(now / 1000), tonumber(ARGV[5])
+  local first, full, new, heads = true, false, {}, {}
+  for i = 1, locks do
+    local queue, live = KEYS[locks + i], KEYS[2 * locks + i]
+    new[i] = not redis.call("ZSCORE", queue, ARGV[3])
+    heads[i] = not new[i] and redis.call("ZRANGE", queue, 0, 0)[1]
+    if heads[i] ~= ARGV[3] then
+      heads[i] = false
+      local dead = redis.call("ZRANGEBYSCORE", live, "-inf", string.format("(%.0f", ms), "LIMIT", 0, 100)
+      if #dead > 0 then
+        redis.call("ZREM", live, unpack(dead))
+        redis.call("ZREM", queue, unpack(dead))
+        new[i] = not redis.call("ZSCORE", queue, ARGV[3]) -- it is among them if it asks so late
+      end
+      full = full or new[i] and redis.call("ZCARD", queue) >= tonumber(ARGV[6])
+    end
   end
-  first = redis.call("ZRANGE", queue, 0, 0)[1] == ARGV[3] and first
-  redis.call("PEXPIRE", queue, lives + 100)
-end
-local granted = mine or (first and not holder)
-if granted then
-  -- The queue does not wait for a dead holder longer than for its lock.
-  lives = math.min(lives, tonumber(ARGV[2])) + 0.5
-end
-for i = 2 * locks + 1, 3 * locks do
-  redis.call("ZADD", KEYS[i], string.format("%.1f", ms + lives), ARGV[3])
-  redis.call("PEXPIRE", KEYS[i], ARGV[5] + 100)
-end
-if not granted then
-  return {first and 1 or 2, left, now, holder, 0}
+  if full and not mine then
+    return {3, left, now, holder, 0}
+  end
+  for i = 1, locks do
+    if new[i] then
+      redis.call("ZADD", KEYS[locks + i], ARGV[4], ARGV[3])
+    end
+    first = (heads[i] or redis.call("ZRANGE", KEYS[locks + i], 0, 0)[1]) == ARGV[3] and first
+  end
+  local granted = mine or (first and not holder)
+  if granted then
+    -- The queue does not wait for a dead holder longer than for its lock.
+    lives = math.min(lives, tonumber(ARGV[2])) + 0.5
+  end
+  for i = 1, locks do
+    local queue, live = KEYS[locks + i], KEYS[2 * locks + i]
+    redis.call("ZADD", live, string.format("%.1f", ms + lives), ARGV[3])
+    -- A member that is granted the lock in its turn waits no more, and need not be kept for longer
+    -- than its last request has asked for.
+    if new[i] or mine or not granted then
+      redis.call("PEXPIRE", queue, ARGV[5] + 100)
+      redis.call("PEXPIRE", live, ARGV[5] + 100)
+    end
+  end
+  if not granted then
+    return {first and 1 or 2, left, now, holder, 0}
+  end
 end
 local value = 0
 -- Read before anything is granted: a counter of another type is an error, which must leave no lock
@@ -74,12 +93,15 @@ end
 for i = 1, locks do
   redis.call("SET", KEYS[i], ARGV[1], "PX", ARGV[2])
 end
-if ARGV[8] then
+if ARGV[9] then
   if not mine or value == 0 then
     value = math.max(value + 1, asked)
   end
   for i = 3 * locks + 1, #KEYS do
-    redis.call("SET", KEYS[i], string.format("%016.0f", value), "PX", ARGV[10])
+    redis.call("SET", KEYS[i], string.format("%016.0f", value), "PX", ARGV[11])
   end
+end
+if alone then
+  return {now, value}
 end
 return {0, tonumber(ARGV[2]), now, ARGV[1], value}

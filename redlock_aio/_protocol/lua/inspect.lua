@@ -29,5 +29,6 @@ for _, member in ipairs(redis.pcall("ZRANGE", KEYS[3], 0, -1)) do
     end
   end
 end
--- The holder of the lock stays in the queue, and is marked as granted; there is only one holder.
+-- A holder that was granted the lock in the queue stays there, and is marked as granted; there is
+-- only one holder.
 return {value and string.sub(value, 1, 2049), redis.call("PTTL", KEYS[1]), counter, value and waiters - granted or waiters}

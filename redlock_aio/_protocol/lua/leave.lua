@@ -5,14 +5,13 @@
 -- Deletes the locks that have the token, and wakes the first member of each queue if its situation
 -- has changed: the lock is free, or the member is next after another holder, or the lock is kept,
 -- because a member that was not the first when it asked does not know when the lock ends. Returns
--- the same as release.lua.
-local time = redis.call("TIME")
-local ms = string.format("(%.0f", time[1] * 1000 + math.floor(time[2] / 1000))
+-- the same as release.lua. The first member may be dead: then the next one gets the lock by its
+-- heartbeat, which removes dead members (see enqueue.lua).
 local locks = #KEYS / 3
 local kept = ARGV[3] == "kept"
 local gone, other, ends, called, failed = false, false, 0, {}, nil
 for i = 1, locks do
-  local queue, live = KEYS[locks + i], KEYS[2 * locks + i]
+  local queue = KEYS[locks + i]
   local holder = get(KEYS[i])
   local news = kept or holder == ARGV[1] or not holder
   if type(holder) == "table" then
@@ -28,24 +27,21 @@ for i = 1, locks do
   else
     gone = true
   end
-  if ARGV[3] ~= "stay" then
-    news = news or redis.call("ZRANGE", queue, 0, 0)[1] == ARGV[2]
-    redis.call("ZREM", queue, ARGV[2])
-    redis.call("ZREM", live, ARGV[2])
+  local members = redis.call("ZRANGE", queue, 0, 1)
+  local first = members[1]
+  if first and ARGV[3] ~= "stay" then
+    if first == ARGV[2] then
+      news, first = true, members[2]
+    end
+    if redis.call("ZREM", queue, ARGV[2]) == 1 then
+      redis.call("ZREM", KEYS[2 * locks + i], ARGV[2])
+    end
   end
-  if news then
-    local dead = redis.call("ZRANGEBYSCORE", live, "-inf", ms, "LIMIT", 0, 100)
-    if #dead > 0 then
-      redis.call("ZREM", live, unpack(dead))
-      redis.call("ZREM", queue, unpack(dead))
-    end
-    local first = redis.call("ZRANGE", queue, 0, 0)[1]
-    if first and first ~= ARGV[2] and not called[first] then
-      called[first] = true
-      -- A client without the permission to publish releases the lock all the same; the first
-      -- member learns of that when it asks again.
-      redis.pcall("PUBLISH", ARGV[4] .. string.match(first, "^[^/]*"), first)
-    end
+  if news and first and first ~= ARGV[2] and not called[first] then
+    called[first] = true
+    -- A client without the permission to publish releases the lock all the same; the first member
+    -- learns of that when it asks again.
+    redis.pcall("PUBLISH", ARGV[4] .. string.match(first, "^[^/]*"), first)
   end
 end
 if failed then

@@ -1,0 +1,139 @@
+"""
+The first request of a fair acquisition, which wins an uncontended lock in one round.
+
+Where a lock is free and its queue is empty, a master grants the lock without an entry in the
+queue. A majority of such grants is a win, and no queue was touched:
+
+    FirstClaim ─► all masters ─┬─ a majority grants at once ────────────────────► won
+                               └─ a queue was entered, no majority, a time-out ─► FairWaiter
+
+Grants without an entry can't be kept by a waiter: of two waiters with two of four masters
+each, both would be the first in the queues of the others, and neither would give way.
+Therefore a waiter that has not won by its first request enters those queues, too, and then
+gives the grants back (see `Inquiry._give_back`).
+"""
+
+import asyncio
+
+from redlock_aio._engine.attempt import TOO_LATE
+from redlock_aio._engine.masters import MasterSet
+from redlock_aio._engine.round import Round
+from redlock_aio._engine.wait.fair_claim import MEANS, FairClaim, FairOptions
+from redlock_aio._engine.wait.fair_inquiry import Entry
+from redlock_aio._engine.wait.fair_queue import FairQueue
+from redlock_aio._engine.wait.fair_waiter import FairWaiter
+from redlock_aio._protocol import commands, replies
+from redlock_aio._rules import fair_ticket, timing
+from redlock_aio._rules.quorum import GRANTED, NOT_YET, OPEN, WON, Tally
+
+
+class FirstClaim(FairClaim):
+    """
+    The first request of a fair acquisition, the same for all masters.
+
+    It makes a `FairWaiter` when it can't win as one round, and passes the replies on to it.
+
+    Args:
+        queues: The fair queues of all masters, shared by the waiters of this process.
+
+        wanted: The lock, and the options of the acquisition.
+
+        patient: Whether it waits if the lock can't be acquired at once.
+    """
+
+    __slots__ = (
+        "_counters", "_entry", "_is_over", "_patient", "_queues", "_raw", "_task", "_waiter",
+    )  # fmt: skip
+
+    def __init__(self, queues: FairQueue, wanted: FairOptions, *, patient: bool) -> None:
+        masters = queues.masters
+        member, place = queues.new_place()
+        self._entry = Entry(self, place, [link.received for link in masters.links])
+        super().__init__(masters, wanted, member)
+        self.unsent = 0
+        self._queues = queues
+        self._patient = patient
+        self._counters: list[int] = []
+        self._raw: list[object] = [NOT_YET] * len(masters.links)
+        self._task = None if masters.emitter is None else asyncio.current_task()
+        self._waiter: FairWaiter | None = None
+        self._is_over = False
+
+    def _request(self, masters: MasterSet) -> bytes:
+        place, clocks = self._entry.place, masters.clocks
+        late = place + int((TOO_LATE + clocks.spread) * 1_000_000)
+        entry = commands.QueueEntry(self._member, place, fair_ticket.LIVES, self._wanted.most, late)
+        return self._enqueue(entry, self._proposal_at(masters.clock(), []), first=True)
+
+    def on_reply(self, master: int, reply: object, /) -> None:
+        """Count a grant, or have a `FairWaiter` go on; it gets the replies from then on."""
+        if self._waiter is not None:
+            self.against += 1  # the round is complete when all masters have replied
+            self._waiter.on_answer(1, self.began, master, reply)
+            return
+        if self._raw[master] is not NOT_YET:
+            return
+        self._raw[master] = reply
+        counter = replies.at_once(reply)
+        if counter is not None:
+            self._counters.append(counter)
+            Tally.on_reply(self, master, GRANTED)
+            return
+        answer = replies.queued(reply)
+        Tally.on_reply(self, master, reply if answer is None else MEANS[answer.standing])
+        if answer is not None and self.verdict is OPEN:
+            self._hand_over()
+
+    def settled(self) -> None:
+        """Called when the verdict is known: wake the task that awaits the round."""
+        if self.verdict is not WON:
+            self._hand_over()
+        Round.settled(self)
+
+    def expire(self) -> None:
+        """Make the waiter that waits longer if the round is open, else count missing replies."""
+        if self.verdict is not OPEN:
+            super().expire()
+        elif self._waiter is None:
+            self._hand_over()
+
+    def _hand_over(self) -> None:
+        """Make the waiter that goes on, with all replies so far, and wake the task."""
+        if self._waiter is None and not self._is_over:
+            self._waiter = FairWaiter(
+                self._queues, self._entry, patient=self._patient, task=self._task
+            )
+            self._waiter.begin(self._raw)
+            Round.settled(self)
+
+    async def win(self) -> FairWaiter | None:
+        """
+        Return ``None`` if the lock is acquired, else the waiter that goes on.
+
+        Raises:
+            RedlockError: The manager was closed meanwhile.
+
+        Cancellation:
+            `leave` has to release the grants.
+        """
+        masters = self._masters
+        masters.check_open()
+        if self._waiter is None:
+            counters = list(self._counters)  # late grants are not agreed on
+            agreed = self.counter is None or await self.settle_on(counters, self.won_at)
+            masters.check_open()  # nothing would extend it, or notify its holder of a loss
+            until = timing.deadline(self.began, self.ttl, factor=self._wanted.factor)
+            if agreed and masters.clock() < until:
+                self.until = until
+                return None
+            self._hand_over()
+        return self._waiter
+
+    def leave(self) -> None:
+        """Release all grants, and leave the queues of all masters."""
+        self._is_over = True
+        if self._waiter is not None:
+            self._waiter.leave()
+            return
+        self.send_release(max(self.ttl, fair_ticket.LIVES), keep_place=False)
+        self._queues.local_queues.notify_released(self.key)
