@@ -220,7 +220,8 @@ class Redlock(Adopting, Decorating):
                 *name*: a mapping of at most 1 KiB as JSON.
 
             retry: How to wait between attempts (default: as the manager has it).
-                A fair wait is woken and needs none.
+                A fair wait is woken and needs none; only *wait* limits it, not the
+                *attempts* of a `Retry`.
 
             on_lost: ``"cancel"`` (the default) cancels the body of ``async with``
                 when the lease is lost and raises `LockLostError`; ``"flag"`` only

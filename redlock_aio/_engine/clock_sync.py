@@ -36,12 +36,15 @@ class Times(Round):
         super().settled()
 
 
-async def know_the_time(masters: MasterSet, at_most: float | None) -> None:
+async def know_the_time(masters: MasterSet, at_most: float | None) -> bool:
     """
     Send a TIME round to the masters if one is due.
 
     Only the first round is awaited. Later rounds run in the background, because the known
     offsets are good enough until the replies arrive.
+
+    Returns:
+        Whether a round was awaited, and a majority answered.
 
     Args:
         at_most: The limit of the round in ms, if it is less than the master timeout.
@@ -51,12 +54,13 @@ async def know_the_time(masters: MasterSet, at_most: float | None) -> None:
     """
     due_at = masters.clocks.due_at
     if masters.clock() < due_at:
-        return
+        return False
     times = Times(masters)
     masters.send(times, at_most)
     if due_at > -math.inf:
-        return
+        return False
     await masters.wait_for(times)
     # If too few masters have answered, the attempt fails for that reason, not for lack of the time.
     # A wrong proposal is corrected by the masters that refuse it: they reply with their time.
     masters.clocks.due_at = max(masters.clocks.due_at, masters.clock())
+    return times.verdict is WON

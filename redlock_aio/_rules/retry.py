@@ -25,7 +25,9 @@ class Retry:
 
         attempts: After how many attempts to give up, ``None`` for no limit but
             the lock's *wait*. An acquisition with a limit does not wait in the
-            local queue with the other tasks of its process.
+            local queue with the other tasks of its process. A lock with *fair*
+            ignores it, as it ignores the delays: its place in the queues is one
+            attempt, which only *wait* limits.
     """
 
     min_delay: int | timedelta = 10

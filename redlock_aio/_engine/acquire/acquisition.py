@@ -163,7 +163,8 @@ class Acquisition:
             Replies that arrive later are still used.
         """
         if not (masters := self._masters).closed:
-            await know_the_time(masters, self._answer_limit())
+            if await know_the_time(masters, self._answer_limit()):
+                self._asking_since = masters.clock()  # the masters may take as long once more
             # The idle queue may have been dropped meanwhile, and another task may have a new one
             # for the same key. With two queues both tasks would have the turn.
             self.queue = self.session.local_queues.of(self._lock.key)
