@@ -50,10 +50,9 @@ the memory that a false server, or a foreign message to this client's channel, c
 """
 
 _NOT_ENOUGH = object()
-# TypeError and ValueError come from replies that Python has no form for, such as
-# a map with a list for a key.
+# TypeError and ValueError: Python has no form for the reply, such as a map with lists for keys.
 _NONSENSE = (hiredis.ProtocolError, TypeError, ValueError)
-_Error, _Push = hiredis.ReplyError, hiredis.PushNotification
+_RARE = frozenset((_Error := hiredis.ReplyError, _Push := hiredis.PushNotification))
 # SO_LINGER with a time of 0: close() drops unacknowledged data and sends a reset.
 # Otherwise the kernel would go on retransmitting abandoned commands.
 _NO_LINGER = struct.pack("ii", 1, 0)
@@ -219,19 +218,20 @@ class Connection(asyncio.Protocol):
             reply = gets()
         except _NONSENSE as error:
             reply = self._mad(error)
-        while reply is not _NOT_ENOUGH:
+        if reply is not _NOT_ENOUGH:
             self._unparsed = 0
-            if reply.__class__ is _Push:
+        while reply is not _NOT_ENOUGH:
+            if type(reply) not in _RARE and pending:
+                # This may run code of a lock, which may send more, or end this connection:
+                # `pending` is empty then, and the next reply ends the loop.
+                pending.popleft().on_reply(number, reply)
+            elif type(reply) is _Push:
                 self._take_push(reply)
-            elif not pending:  # also when a sender has ended this connection meanwhile
+            elif pending:
+                self._take_error(reply)
+            else:  # also when a sender has ended this connection meanwhile
                 self.condemn("it sent a reply to no command")
                 return
-            elif reply.__class__ is _Error:
-                self._take_error(reply)
-            else:
-                # This may run the code of a lock, which may send more, or end this connection.
-                # In the second case `_pending` is empty now, and the check above ends the loop.
-                pending.popleft().on_reply(number, reply)
             try:
                 reply = gets()
             except _NONSENSE as error:
