@@ -27,7 +27,7 @@ from redlock_aio._engine.hold.held_lease import HeldLease, Sharer
 from redlock_aio._engine.hold.watchdog import Watchdog
 from redlock_aio._engine.options import OnLost
 from redlock_aio._protocol import lease_export
-from redlock_aio._rules import lock_value, timing
+from redlock_aio._rules import timing
 from redlock_aio._rules.lease_state import HELD, LOST, RELEASED
 from redlock_aio._rules.quorum import OPEN, Vote
 from redlock_aio.errors import LockLostError, LockNotHeldError, RedlockError
@@ -121,7 +121,7 @@ class Lease:
     @property
     def fingerprint(self) -> str:
         """The *holder* in the errors of other clients: a hash that does not reveal the token."""
-        return lock_value.fingerprint(self._hold.attempt.token)
+        return self._hold.fingerprint
 
     @property
     def ttl(self) -> int:

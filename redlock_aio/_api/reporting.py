@@ -33,16 +33,17 @@ async def reported(
     Cancellation:
         As for *obtain*: once there is a lease nothing is awaited.
     """
-    clock = clock_of(asyncio.get_running_loop())
+    loop = asyncio.get_running_loop()
+    clock, task = clock_of(loop), asyncio.current_task(loop)
     began = clock()
-    emitter.begin_acquiring(lock.resources)
+    emitter.begin_acquiring(task, lock.resources)
     try:
         lease = await obtain()
     except LockNotAcquiredError as error:
         emitter.emit(Missed(lock.resources, milliseconds(clock() - began), error))
         raise
     finally:
-        emitter.end_acquiring()
+        emitter.end_acquiring(task)
     # A share of a lease that was held already is no acquisition. The count is 0 if the lease is
     # over by now: its end is emitted, and so must be its beginning.
     if lease is not None and lease.hold_count <= 1:

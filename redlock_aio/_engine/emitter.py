@@ -83,13 +83,15 @@ class Emitter:
 
     # Acquisitions.
 
-    def begin_acquiring(self, resources: tuple[str, ...]) -> None:
-        """Record that the running task is acquiring, until `end_acquiring`."""
-        self._acquiring[asyncio.current_task()] = resources
+    def begin_acquiring(
+        self, task: asyncio.Task[object] | None, resources: tuple[str, ...]
+    ) -> None:
+        """Record that *task* is acquiring, until `end_acquiring`."""
+        self._acquiring[task] = resources
 
-    def end_acquiring(self) -> None:
-        """Remove the record of the running task, whose acquisition has ended."""
-        self._acquiring.pop(asyncio.current_task(), None)
+    def end_acquiring(self, task: asyncio.Task[object] | None) -> None:
+        """Remove the record of *task*, whose acquisition has ended."""
+        self._acquiring.pop(task, None)
 
     def on_waiting(self, task: asyncio.Task[object] | None = None) -> None:
         """Emit `Waiting` for *task* (default: the running one), once per acquisition."""

@@ -48,10 +48,11 @@ async def test_an_emitter_is_idle_when_no_task_acquires_and_no_event_waits() -> 
     events: list[Event] = []
     emitter = Emitter(events.append)
     emitter.loop = asyncio.get_running_loop()
+    task = asyncio.current_task()
     assert emitter.is_idle
-    emitter.begin_acquiring(("r",))
+    emitter.begin_acquiring(task, ("r",))
     assert not emitter.is_idle
-    emitter.end_acquiring()
+    emitter.end_acquiring(task)
     assert emitter.is_idle
     emitter.emit_soon(Waiting(("r",)))
     assert not emitter.is_idle

@@ -54,9 +54,9 @@ class HeldLease(LeaseState):
     """
 
     __slots__ = (
-        "_lost", "at", "attempt", "check_at", "checked_at", "count", "guarded", "held_for",
-        "held_since", "inner", "keep_until", "on_recheck", "others", "owner", "pending_ttl",
-        "queue", "released", "requested_ttl", "resources", "scope", "task",
+        "_fingerprint", "_lost", "at", "attempt", "check_at", "checked_at", "count", "guarded",
+        "held_for", "held_since", "inner", "keep_until", "on_recheck", "others", "owner",
+        "pending_ttl", "queue", "released", "requested_ttl", "resources", "scope", "task",
     )  # fmt: skip
 
     def __init__(
@@ -106,6 +106,7 @@ class HeldLease(LeaseState):
         self.on_recheck: Callable[[HeldLease], None] | None = None
         """Set by the watchdog; called with this lease when its key should be checked soon."""
         self._lost: asyncio.Event | None = None
+        self._fingerprint = ""
 
     @property
     def lost(self) -> asyncio.Event:
@@ -114,6 +115,13 @@ class HeldLease(LeaseState):
             self._lost = asyncio.Event()
             self.notify_lost()
         return self._lost
+
+    @property
+    def fingerprint(self) -> str:
+        """The identity of the lease for others; made by the first access, see `lock_value`."""
+        if not self._fingerprint:
+            self._fingerprint = lock_value.fingerprint(self.attempt.token)
+        return self._fingerprint
 
     def handover(self, now: float, boot: str) -> ExportedLease:
         """
@@ -144,12 +152,11 @@ class HeldLease(LeaseState):
 
     def extended_event(self, ttl: int, before: int) -> Extended:
         """Return the event of an extension to *ttl* that came *before* ms before the loss."""
-        token = self.attempt.token
-        return Extended(self.resources, lock_value.fingerprint(token), ttl, before)
+        return Extended(self.resources, self.fingerprint, ttl, before)
 
     def end_event(self, held: float) -> Released | Lost:
         """Return the event of the lease's end after *held* seconds."""
-        who, held_ms = lock_value.fingerprint(self.attempt.token), milliseconds(held)
+        who, held_ms = self.fingerprint, milliseconds(held)
         if self.state is RELEASED:
             return Released(self.resources, who, held_ms)
         return Lost(self.resources, who, self.reason, held_ms)
