@@ -42,6 +42,12 @@ process may be marking a new set at this very moment.
 UNDECIDED_INTERVAL = 0.5
 """Seconds between two later reads, while other masters can't be reached."""
 
+PUSHED_INTERVAL = 0.5
+"""
+Seconds between two checks of a master in quarantine that pushes request, on average, after
+the first `retry.BURST`.
+"""
+
 LOOKS = 4
 """The number of checks of a connected master during *lasts*."""
 

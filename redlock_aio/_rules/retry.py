@@ -76,20 +76,27 @@ class Pace:
     """
     A bound on the rate at which one acquisition asks the masters.
 
-    A waiter that is woken asks at once: `BURST` times, and once more for each `FLOOR`
+    A waiter that is woken asks at once: `BURST` times, and once more for each *interval*
     that has passed since. A lock that really passes from holder to holder hardly reaches
     the bound. Without it, masters that contradict themselves, or a key that others change
     all the time without freeing it, would keep this process and the masters busy.
+
+    The restart guard bounds in the same way how often it examines a master in quarantine.
+
+    Args:
+        interval: Seconds between two attempts after the first ones, on average.
     """
 
-    __slots__ = ("_spent_until",)
+    __slots__ = ("_interval", "_spent_until")
 
-    def __init__(self) -> None:
+    def __init__(self, interval: float = FLOOR) -> None:
+        self._interval = interval
         self._spent_until = -math.inf
 
     def pause(self, now: float) -> float:
         """Count an attempt that is requested *now*; return the seconds for which it must wait."""
-        self._spent_until = max(self._spent_until, now - BURST * FLOOR) + FLOOR
+        interval = self._interval
+        self._spent_until = max(self._spent_until, now - BURST * interval) + interval
         return max(self._spent_until - now, 0.0)
 
 

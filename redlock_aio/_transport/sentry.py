@@ -23,6 +23,7 @@ from redlock_aio._rules import display, quarantine
 from redlock_aio._rules.marker import Marker, milliseconds
 from redlock_aio._rules.quarantine import MEMBER, QUARANTINED, UNDECIDED, Verdict
 from redlock_aio._rules.quorum import Answer
+from redlock_aio._rules.retry import Pace
 from redlock_aio._rules.server_info import ServerInfo
 from redlock_aio._transport.connection import Connection, Question
 from redlock_aio._transport.guard_state import GuardState, Peer
@@ -213,11 +214,12 @@ class Sentry:
         Cancellation:
             The master is not examined any more.
         """
+        pace = Pace(quarantine.PUSHED_INTERVAL)
         while not down.done():
             try:
                 if self.state is UNDECIDED:
                     await self._found()
-                await self._rest(down)
+                await self._rest(down, pace)
                 if not down.done():
                     await self._look()
             except ConnectionError:
@@ -226,12 +228,17 @@ class Sentry:
                 if self._connection is not None:
                     self._connection.condemn(display.harmless(str(error)))
 
-    async def _rest(self, down: asyncio.Future[None]) -> None:
+    async def _rest(self, down: asyncio.Future[None], pace: Pace) -> None:
         """Wait until the next examination is due or requested, or the connection is *down*."""
         wait = self._pause()
         if not self._recheck:
             self._wake = wake = asyncio.get_running_loop().create_future()
             await asyncio.wait([down, wake], timeout=wait, return_when="FIRST_COMPLETED")
+        if self._recheck and self.state is QUARANTINED:
+            # Programs that name the server by a URL and through Sentinel replace each other's
+            # markers, each as soon as the other's is pushed. A member is examined at once: its
+            # vote may have to end. This one has none, and is examined when its wait is over.
+            await asyncio.wait([down], timeout=min(pace.pause(self._guard.clock()), self._pause()))
         self._recheck = False
 
     def _pause(self) -> float:

@@ -286,6 +286,40 @@ async def test_a_restart_in_quarantine_begins_another_and_a_cut_does_not(
     assert await answers(redlock) == "G" * 5
 
 
+# Markers that others change all the time.
+
+
+async def rewrite_marker(master: FakeMaster, until: float) -> None:
+    """Write the same marker every 2 ms until the master's clock shows *until*."""
+    while master._clock() < until:
+        assert master.marker is not None
+        master.set(MARKER.decode(), master.marker)
+        await asyncio.sleep(0.002)
+
+
+async def test_changes_of_the_marker_do_not_delay_the_end_of_a_quarantine(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    masters[0].restart()
+    await asyncio.sleep(QUARANTINE - 1)
+    assert masters[0].marker is not None
+    votes_at = int(masters[0].marker.split()[2])
+    await rewrite_marker(masters[0], votes_at - 5_000)
+    assert await answers(redlock) == "QGGGG"
+    await asyncio.sleep(0.005)
+    assert await answers(redlock) == "G" * 5
+
+
+async def test_a_member_is_examined_at_once_however_often_its_marker_changes(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    await rewrite_marker(masters[0], masters[0]._clock() + 200_000)
+    assert await answers(redlock) == "G" * 5
+    masters[0].delete(MARKER.decode())
+    await asyncio.sleep(0.005)
+    assert await answers(redlock) == "QGGGG"
+
+
 # Flushes.
 
 

@@ -1,6 +1,7 @@
 """A master behind Sentinels votes while a majority of them confirms it, end to end."""
 
 import asyncio
+import contextlib
 import itertools
 import logging
 import random
@@ -14,6 +15,7 @@ from redlock_aio import Answer, LockNotAcquiredError, Redlock, Retry, Vote
 from redlock_aio._protocol.commands import MARKER
 from redlock_aio._protocol.confirmation import ASK_INTERVAL, CONFIRMED_FOR
 from redlock_aio._rules import timing
+from redlock_aio._rules.quarantine import LOOKS, PUSHED_INTERVAL
 from redlock_aio._transport.connection import Connection
 from redlock_aio.testing import FakeMaster, cancelled_at
 
@@ -326,6 +328,30 @@ async def test_a_master_that_some_programs_name_by_its_address_has_no_vote(site:
                 vote = await attempt(redlock)
                 assert vote.answer is Answer.QUARANTINED
                 assert "its keys were flushed" in vote.detail
+
+
+@pytest.mark.parametrize("each", [1, 3])
+@pytest.mark.parametrize("named", ["by address", "in another epoch"])
+async def test_programs_that_name_a_master_in_two_ways_do_not_keep_it_busy(
+    site: Site, named: str, each: int
+) -> None:
+    """They replace each other's marker, and neither may do that at the speed of round trips."""
+    others: list[Any] = [site.old] * each
+    if named == "in another epoch":
+        others = [FakeService([FakeSentinel("x")], {"old": site.old}) for _ in range(each)]
+        for other in others:
+            other.sentinels[0].server.names = ("old", 6379, 4)
+    async with contextlib.AsyncExitStack() as stack:
+        for server in (*[site.service() for _ in range(each)], *others):
+            await stack.enter_async_context(Redlock([server], max_ttl=MAX_TTL))
+        await asyncio.sleep(1)
+        site.old.commands.clear()
+        await asyncio.sleep(10)
+        naming = sum(MARKER in command for command in site.old.commands)
+    # Each program reads the marker, writes its own and reads it back, and also looks when
+    # an earlier look is a quarter of a quarantine ago.
+    looks = 10 / PUSHED_INTERVAL + 10 / (QUARANTINE / LOOKS)
+    assert naming <= 2 * each * 3 * looks
 
 
 async def test_two_sides_of_a_partition_never_hold_one_lock(site: Site) -> None:
