@@ -13,6 +13,9 @@ from dataclasses import dataclass
 MOST_BYTES = 4000
 """The most bytes of a marker; a longer value is not a marker."""
 
+MOST_DIGITS = 20
+"""The most digits of its numbers: enough for the end of a quarantine of the longest *max_ttl*."""
+
 
 @dataclass(frozen=True, slots=True)
 class Marker:
@@ -57,9 +60,9 @@ class Marker:
         return cls(
             run_id,
             rejoining=state == "rejoining",
-            at=_number(at, 19),
-            lasts=_number(lasts, 10),
-            since=_number(since, 19),
+            at=_number(at),
+            lasts=_number(lasts),
+            since=_number(since),
         )
 
 
@@ -68,6 +71,6 @@ def milliseconds(seconds: float) -> int:
     return math.ceil(seconds * 1000 - 1e-6)
 
 
-def _number(digits: str, most: int) -> int:
-    known = digits.isascii() and digits.isdigit() and len(digits) <= most
+def _number(digits: str) -> int:
+    known = digits.isascii() and digits.isdigit() and len(digits) <= MOST_DIGITS
     return int(digits) if known else 0

@@ -6,6 +6,7 @@ import logging
 import pytest
 
 from redlock_aio import Redlock
+from redlock_aio._protocol.commands import MARKER
 from redlock_aio._rules import timing
 from redlock_aio.testing import FakeMaster
 
@@ -15,6 +16,7 @@ from .links import Link
 pytestmark = [pytest.mark.promise("S1")]
 
 LONG, SHORT = 20_000, 1_000
+FOR_MONTHS = 150 * 24 * 3_600_000
 
 
 def lasts(max_ttl: int) -> float:
@@ -129,6 +131,25 @@ async def test_a_restarted_master_that_votes_by_the_short_one_loses_its_vote_in_
         assert lease.valid
         for link in links:
             link.mend()
+
+
+@pytest.mark.parametrize("first", [SHORT, FOR_MONTHS])
+async def test_a_max_ttl_of_months_is_carried_and_agreed_on(
+    masters: list[FakeMaster], first: int
+) -> None:
+    """Otherwise each program would mark the masters anew whenever the other has."""
+    for master in masters:
+        master.uptime = 0
+    one, other, short = (Redlock(masters, max_ttl=ttl) for ttl in (first, FOR_MONTHS, SHORT))
+    async with one, other, short:
+        await asyncio.sleep(1)
+        for master in masters:
+            master.commands.clear()
+        await asyncio.sleep(1)
+        assert not any(MARKER in command for m in masters for command in m.commands)
+        masters[0].restart()
+        await asyncio.sleep(lasts(SHORT) + 1)
+        assert await answers(short) == "QGGGG"
 
 
 async def test_masters_that_vote_by_a_short_quarantine_wait_when_a_long_one_is_known(

@@ -5,7 +5,7 @@ import math
 import pytest
 from hypothesis import given, strategies as st
 
-from redlock_aio._rules import quarantine
+from redlock_aio._rules import quarantine, timing
 from redlock_aio._rules.marker import MOST_BYTES, Marker
 from redlock_aio._rules.quarantine import (
     MEMBER,
@@ -232,8 +232,16 @@ def test_a_malformed_marker_belongs_to_no_server(value: bytes) -> None:
 def test_a_marker_without_all_numbers_is_parsed() -> None:
     assert Marker.parse(None) is None
     assert Marker.parse(ME.encode() + b" member") == member(at=0, lasts=0)
-    assert Marker.parse(f"{ME} member 5 {10**10} -1 more".encode()) == member(lasts=0)
+    assert Marker.parse(f"{ME} member 5 {10**20} -1 more".encode()) == member(lasts=0)
     assert Marker.parse(ME.encode() + b" rejoining soon") == Marker(ME, rejoining=True, at=0)
+
+
+@pytest.mark.parametrize("max_ttl", [timing.SHORTEST_TTL, timing.MAX_TTL, timing.LONGEST])
+def test_a_marker_carries_the_quarantine_of_any_max_ttl(max_ttl: int) -> None:
+    lasts = timing.forgetting(max_ttl, factor=0.5)
+    for verdict in (quarantine.founding(YOUNG, lasts), quarantine.not_new(YOUNG, lasts)):
+        assert verdict.write is not None
+        assert Marker.parse(bytes(verdict.write)) == verdict.write
 
 
 def test_the_reason_and_the_time_left_are_in_whole_seconds() -> None:
