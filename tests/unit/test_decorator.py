@@ -192,7 +192,11 @@ def test_a_decorated_function_keeps_its_name_and_signature() -> None:
         assert seen is not send
         assert inspect.iscoroutinefunction(seen)
         assert asyncio.iscoroutinefunction(seen)
-        assert (seen.__name__, seen.__doc__, seen.__module__) == ("send", "Send an invoice.", __name__)
+        assert (seen.__name__, seen.__doc__, seen.__module__) == (
+            "send",
+            "Send an invoice.",
+            __name__,
+        )
         assert seen.__qualname__ == send.__qualname__
         assert inspect.signature(seen) == inspect.signature(send)
         assert seen.__wrapped__ is send
