@@ -10,6 +10,7 @@ from typing import ClassVar
 from redlock_aio._engine.masters import MasterSet
 from redlock_aio._engine.round import Release, Round
 from redlock_aio._protocol import commands, replies
+from redlock_aio._protocol.commands import Extension
 from redlock_aio._protocol.primitives import FencingCounter, JointMutex, Mutex
 from redlock_aio._protocol.request import NoReply, QuarantineRule, Request
 from redlock_aio._rules import fencing
@@ -93,11 +94,11 @@ class Attempt(Round):
         """Whether a release only has to delete one key."""
         return self.key.can_free
 
-    def extension(self, ttl: int) -> bytes:
-        """Return the command that sets the ttl to *ttl* ms, where the key has this token."""
+    def extension(self, ttl: int) -> Extension:
+        """Return the part of `commands.extend` that sets the ttl to *ttl* ms."""
         if self.counter is None:
-            return self.key.extend(self.token, ttl)
-        return self.counter.extend(self.token, ttl, self.fence)
+            return self.key.extension(self.token, ttl)
+        return self.counter.extension(self.token, ttl, self.fence)
 
     def restoration(self, ttl: int, ceiling: int = 0) -> bytes:
         """

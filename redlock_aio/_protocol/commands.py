@@ -1,8 +1,18 @@
 """The commands for masters, packed once into the bytes that all masters get."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from redlock_aio._protocol.scripts import ENQUEUE, EXTEND, LEAVE, LOOK as LOOK_AT, RELEASE, pack
+from redlock_aio._protocol.scripts import (
+    ENQUEUE,
+    EXTEND,
+    LEAVE,
+    LOOK as LOOK_AT,
+    RELEASE,
+    bulk,
+    pack,
+)
+from redlock_aio._rules.fencing import KEPT
 
 INFO = pack(b"INFO")
 
@@ -35,7 +45,11 @@ _SET_TAIL = b"$2\r\nNX\r\n$2\r\nPX\r\n$%d\r\n%b\r\n"
 
 _BULK = b"$%d\r\n%b\r\n"
 
-_EXTEND = b"*6\r\n$7\r\nEVALSHA\r\n$40\r\n" + EXTEND.sha + b"\r\n$1\r\n1\r\n$%d\r\n%b\r\n"
+_EXTEND = b"*%d\r\n" + bulk(b"EVALSHA", EXTEND.sha) + b"$%d\r\n%b\r\n"
+
+_LEASE = 4 * _BULK
+
+_ONLY_KEPT, _SET_AGAIN = bulk(b"", b"%d" % KEPT), bulk(b"again", b"%d" % KEPT)
 
 _RELEASE = b"*5\r\n$7\r\nEVALSHA\r\n$40\r\n" + RELEASE.sha + b"\r\n$1\r\n1\r\n$%d\r\n%b\r\n"
 
@@ -48,12 +62,50 @@ def acquire(key: bytes, token: bytes, ttl: int) -> bytes:
     )  # fmt: skip
 
 
-def extend(key: bytes, token: bytes, ttl: int) -> bytes:
-    """Return the command that sets the ttl of *key* to *ttl* ms, if its value is *token*."""
-    digits = b"%d" % ttl
-    return (_EXTEND + _BULK + _BULK) % (
-        len(key), key, len(token), token, len(digits), digits,
+class Extension(NamedTuple):
+    """The part of one lease in the command `extend`."""
+
+    keys: int
+    """How many keys it has."""
+    names: bytes
+    """The keys, packed."""
+    arguments: bytes
+    """The other arguments, packed."""
+
+
+def extension(
+    keys: Sequence[bytes], locks: int, token: bytes, ttl: int, fence: bytes = b""
+) -> Extension:
+    """
+    Return the part of one lease in the command `extend`.
+
+    Args:
+        keys: Its locks, and with *fence* their counters.
+
+        locks: The number of its locks.
+
+        fence: The fencing token in 16 digits, if there is one.
+    """
+    number, digits = b"%d" % locks, b"%d" % ttl
+    arguments = _LEASE % (
+        len(number), number, len(token), token, len(digits), digits, len(fence), fence,
     )  # fmt: skip
+    return Extension(len(keys), bulk(*keys), arguments)
+
+
+def extend(*leases: Extension, again: bool = False) -> bytes:
+    """
+    Return the command that sets the ttl of each lease on a master where its keys have its token.
+
+    Args:
+        again: Whether keys that are gone are set again.
+    """
+    keys = sum([lease.keys for lease in leases])
+    digits = b"%d" % keys
+    head = _EXTEND % (5 + keys + 4 * len(leases), len(digits), digits)
+    names = [lease.names for lease in leases]
+    how = _SET_AGAIN if again else _ONLY_KEPT
+    return b"".join([head, *names, how, *[lease.arguments for lease in leases]])
 
 
 def release(key: bytes, token: bytes) -> bytes:

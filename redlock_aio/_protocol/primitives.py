@@ -10,11 +10,10 @@ from collections.abc import Callable, Sequence
 from typing import ClassVar, TypeAlias
 
 from redlock_aio._protocol import commands, scripts
-from redlock_aio._protocol.commands import hash_tagged
+from redlock_aio._protocol.commands import Extension, hash_tagged
 from redlock_aio._protocol.scripts import (
     ACQUIRE,
     ACQUIRE_ALL,
-    EXTEND,
     LIFT,
     RAISE,
     RELEASE,
@@ -84,16 +83,16 @@ class FencingCounter:
         """Return the command that raises the counter to *value*, if the lock has *token*."""
         return pack(b"EVALSHA", RAISE.sha, *self._keys, token, b"%016d" % value, _KEPT)
 
-    def extend(self, token: bytes, ttl: int, fence: int) -> bytes:
+    def extension(self, token: bytes, ttl: int, fence: int) -> Extension:
         """
-        Return the command that sets the ttl of the lock to *ttl* ms, if the lock has *token*.
+        Return the part of `commands.extend` that sets the ttl of the lock to *ttl* ms.
 
         Args:
             fence: The fencing token; a master whose counter is beyond it refuses,
                 unless `lift` or `restore` has marked the counter with it.
         """
-        lives, own = b"%d" % ttl, b"%016d" % fence
-        return pack(b"EVALSHA", EXTEND.sha, *self._keys, token, lives, b"", own, _KEPT)
+        keys, own = self._keys[1:], b"%016d" % fence
+        return commands.extension(keys, len(self.keys), token, ttl, own)
 
     def lift(self, token: bytes, fence: int, ceiling: int) -> bytes:
         """Return the command that raises the counters to *ceiling* and marks them with *fence*."""
@@ -168,10 +167,13 @@ class Mutex(bytes, _Locked):
     """Whether some servers have a command that deletes it if it has a value (DELIFEQ)."""
 
     acquire: ClassVar[Setting] = commands.acquire
-    extend: ClassVar[Setting] = commands.extend
     free: ClassVar[FreeCommand] = commands.free
     release: ClassVar[FreeCommand] = commands.release
     restore: ClassVar[Setting] = commands.acquire
+
+    def extension(self, token: bytes, ttl: int) -> Extension:
+        """Return the part of `commands.extend` that sets its ttl to *ttl* ms."""
+        return commands.extension((self,), 1, token, ttl)
 
     @property
     def each(self) -> tuple["Mutex", ...]:
@@ -194,13 +196,13 @@ class JointMutex(tuple[Mutex, ...], _Locked):
         """Return the command that sets all keys to *token* for *ttl* ms, if none of them exists."""
         return self._packed(ACQUIRE_ALL, token, b"%d" % ttl)
 
-    def extend(self, token: bytes, ttl: int) -> bytes:
-        """Return the command that sets the ttl of all keys to *ttl* ms, if all have *token*."""
-        return self._packed(EXTEND, token, b"%d" % ttl)
+    def extension(self, token: bytes, ttl: int) -> Extension:
+        """Return the part of `commands.extend` that sets the ttl of all keys to *ttl* ms."""
+        return commands.extension(self, len(self), token, ttl)
 
     def restore(self, token: bytes, ttl: int) -> bytes:
         """Return the command that extends all keys, and restores those that are gone."""
-        return self._packed(EXTEND, token, b"%d" % ttl, b"again")
+        return commands.extend(self.extension(token, ttl), again=True)
 
     def release(self, token: bytes) -> bytes:
         """Return the command that deletes the keys whose value is *token*."""

@@ -37,6 +37,15 @@ OTHERS = -1
 """The reply to an extension if another holder has the lock; it is 0 if the lock is free."""
 
 
+def for_each(reply: object, leases: int) -> Sequence[object]:
+    """Return the reply for each of several *leases* in the *reply* to `extend`."""
+    if isinstance(reply, list) and len(reply) == leases:
+        return reply
+    if not isinstance(reply, Exception | NoReply):
+        reply = NoReply(Answer.ERROR, f"a malformed reply: a {type(reply).__name__}")
+    return [reply] * leases
+
+
 def is_settled(reply: object) -> bool:
     """
     Return whether the *reply* to a release proves that this client's value is not on the master.

@@ -102,7 +102,7 @@ class Lua:
                 self._execute = _nothing_runs
         if reply is True:
             return OK
-        return [*map(_taken, reply[2:])] if type(reply) is tuple else _taken(reply)
+        return [*map(_element, reply[2:])] if type(reply) is tuple else _taken(reply)
 
     def _executed(self, *words: bytes | float) -> object:
         """Execute a command of the script that runs; return the reply as the script gets it."""
@@ -146,8 +146,16 @@ def _taken(reply: Any) -> object:
         raise Error(text.decode(errors="replace"))
     items: list[object] = []
     while (item := reply[len(items) + 1]) is not None:
-        items.append(_taken(item))
+        items.append(_element(item))
     return items
+
+
+def _element(item: Any) -> object:
+    """Convert an element of an array; an error there is a part of the reply."""
+    try:
+        return _taken(item)
+    except Error as error:
+        return error
 
 
 def _word(argument: object) -> bytes:

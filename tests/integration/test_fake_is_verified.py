@@ -370,7 +370,7 @@ def requests(draw: st.DrawFn) -> bytes:
     at = draw(st.sampled_from([AT_ANY_TIME] * 6 + [AT_NO_TIME]))
     kinds: dict[str, Callable[[], bytes]] = {
         "acquire": lambda: lock.acquire(token, ttl),
-        "extend": lambda: lock.extend(token, ttl),
+        "extend": lambda: commands.extend(lock.extension(token, ttl)),
         "restore": lambda: lock.restore(token, ttl),
         "release": lambda: lock.release(token),
         "look": lock.look,
@@ -378,7 +378,11 @@ def requests(draw: st.DrawFn) -> bytes:
         "adopt, fenced": lambda: adoption(lock, counter, handed(token, ttl, number), other),
         "acquire, fenced": lambda: counter.acquire(token, ttl, number, at),
         "raise": lambda: counter.raise_to(number, token),
-        "extend, fenced": lambda: counter.extend(token, ttl, number),
+        "extend, fenced": lambda: commands.extend(counter.extension(token, ttl, number)),
+        "extend several": lambda: commands.extend(
+            Mutex(LOCKS[0]).extension(token, ttl), counter.extension(other, ttl, number),
+            Mutex(LOCKS[1]).extension(token, ttl),
+        ),
         "lift": lambda: counter.lift(token, number, ceiling),
         "restore, fenced": lambda: counter.restore(token, ttl, number, ceiling),
         "enqueue": lambda: enqueue(

@@ -9,7 +9,7 @@ import pytest
 
 from redlock_aio._protocol import commands, scripts
 from redlock_aio._protocol.commands import CACHING, TRACKING
-from redlock_aio._protocol.primitives import FencingCounter
+from redlock_aio._protocol.primitives import FencingCounter, Mutex
 from redlock_aio._protocol.scripts import pack
 from redlock_aio.testing import EmbeddedMaster, FakeMaster
 
@@ -61,7 +61,7 @@ FLUSH, SET, DEL = words("FLUSHALL"), words("SET k v"), words("DEL k")
 PEXPIRE = words("PEXPIRE k 50000")
 GLANCE = commands.look(b"k")
 LOOK = CACHING + GLANCE
-EXTEND = commands.extend(b"k", TOKEN, LONG)
+EXTEND = commands.extend(Mutex(b"k").extension(TOKEN, LONG))
 MINE, THEIRS = commands.acquire(b"k", TOKEN, LONG), commands.acquire(b"k", OTHERS, LONG)
 ENDS = commands.acquire(b"k", OTHERS, SHORT)
 COUNTER = FencingCounter((b"k",), 2**53)
@@ -108,7 +108,7 @@ STORIES: dict[str, tuple[list[Step], Pushes]] = {
     # The end of a key.
     "a key ends and comes back": ([you(ENDS), me(LOOK), MISSED, you(SET)], gone(b"k")),
     "a key is extended by me and ends": (
-        [me(MINE, CACHING, commands.extend(b"k", TOKEN, SHORT)), MISSED],
+        [me(MINE, CACHING, commands.extend(Mutex(b"k").extension(TOKEN, SHORT))), MISSED],
         gone(b"k"),
     ),
     # Scripts.

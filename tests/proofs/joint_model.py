@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from redlock_aio._protocol.primitives import FencingCounter
 from redlock_aio._rules.quorum import GRANTED, majority
 
+from . import rules
 from .masters import MasterKeys, words
 from .rules import SHIPPED, Rules
 from .search import Step, replaced
@@ -193,7 +194,7 @@ def _reply(
     counters: tuple[int, ...],
     a: int,
     number: int,
-    extend: Extend = FencingCounter.extend,
+    extend: Extend = rules.extend,
 ) -> Reply:
     """Run a shipped script on one master."""
     master = MasterKeys(NOW / 1_000_000)

@@ -9,9 +9,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from redlock_aio._protocol import commands
-from redlock_aio._protocol.primitives import FencingCounter
+from redlock_aio._protocol.primitives import FencingCounter, Mutex
 from redlock_aio._rules import fencing
 from redlock_aio._rules.fair_ticket import UNASKED, Standing, Ticket
+
+
+def extend(counter: FencingCounter, token: bytes, ttl: int, fence: int) -> bytes:
+    """Return the command that extends one lease."""
+    return commands.extend(counter.extension(token, ttl, fence))
 
 
 @dataclass(frozen=True)
@@ -43,7 +48,7 @@ class Rules:
 
     agreed: Callable[[Sequence[int], int], int] = fencing.agreed
     acknowledged: Callable[[int, int], int] = lambda reply, _value: reply
-    extend: Callable[[FencingCounter, bytes, int, int], bytes] = FencingCounter.extend
+    extend: Callable[[FencingCounter, bytes, int, int], bytes] = extend
     lift: Callable[[FencingCounter, bytes, int, int], bytes] = FencingCounter.lift
     lifts_a_majority: bool = True
     ticket: type[Ticket] = Ticket
@@ -57,7 +62,7 @@ def _at_least(counters: Sequence[int], needed: int) -> int:
 
 
 def _value_only(_counter: FencingCounter, token: bytes, ttl: int, _fence: int) -> bytes:
-    return commands.extend(b"r", token, ttl)
+    return commands.extend(Mutex(b"r").extension(token, ttl))
 
 
 def _lifts_any(counter: FencingCounter, token: bytes, fence: int, ceiling: int) -> bytes:

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from redlock_aio._protocol import commands
 from redlock_aio._protocol.primitives import FencingCounter, JointMutex, Mutex
 from redlock_aio._protocol.scripts import ACQUIRE_ALL
 from redlock_aio.testing._fake_lua import lua
@@ -48,7 +49,8 @@ def test_tokens_rise_for_each_resource(name: str) -> None:
 
 def _value_only(counter: FencingCounter, token: bytes, ttl: int, _fence: int) -> bytes:
     names = [Mutex(name) for name in counter._keys[1 : 1 + len(counter.keys)]]
-    return (JointMutex(names) if len(names) > 1 else names[0]).extend(token, ttl)
+    key = JointMutex(names) if len(names) > 1 else names[0]
+    return commands.extend(key.extension(token, ttl))
 
 
 DEFECTS: dict[str, tuple[Rules, bool, str]] = {

@@ -7,6 +7,7 @@ import pytest
 
 from redlock_aio import Answer
 from redlock_aio._protocol import commands, request
+from redlock_aio._protocol.primitives import Mutex
 from redlock_aio._protocol.request import NoReply, Subscription
 from redlock_aio._protocol.scripts import RELEASE, SCRIPTS
 from redlock_aio._transport import connection as module
@@ -194,7 +195,7 @@ async def test_repeated_noscript_is_an_error(
 async def test_an_extension_after_noscript_is_not_sent_again(
     connection: Connection, transport: Transport
 ) -> None:
-    sender = Request(commands.extend(b"r", b"t", 5))
+    sender = Request(commands.extend(Mutex(b"r").extension(b"t", 5)))
     connection.send(sender.payload, [sender])
     connection.data_received(NOSCRIPT)
     assert [str(reply) for reply in sender.replies] == ["NOSCRIPT No matching script."]

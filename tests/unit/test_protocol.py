@@ -10,6 +10,7 @@ from redlock_aio._protocol.primitives import JointMutex, Mutex
 from redlock_aio._protocol.request import NoReply
 from redlock_aio._protocol.scripts import EXTEND, RELEASE
 from redlock_aio._rules import display, lock_value
+from redlock_aio._rules.fencing import KEPT
 from redlock_aio._rules.quorum import NOT_YET
 from redlock_aio._rules.server_info import ServerInfo
 
@@ -33,8 +34,8 @@ def test_names_and_tokens_travel_as_arguments(key: bytes, token: bytes, ttl: int
     digits = str(ttl).encode()
 
     assert parsed(commands.acquire(key, token, ttl)) == [[b"SET", key, token, b"NX", b"PX", digits]]
-    assert parsed(commands.extend(key, token, ttl)) == [
-        [b"EVALSHA", EXTEND.sha, b"1", key, token, digits]
+    assert parsed(commands.extend(commands.extension([key], 1, token, ttl))) == [
+        [b"EVALSHA", EXTEND.sha, b"1", key, b"", b"%d" % KEPT, b"1", token, digits, b""]
     ]
     assert parsed(commands.release(key, token)) == [[b"EVALSHA", RELEASE.sha, b"1", key, token]]
 

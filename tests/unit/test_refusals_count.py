@@ -6,13 +6,13 @@ import pytest
 
 from redlock_aio import LockLostError, Redlock
 from redlock_aio._engine.hold.held_lease import KEY_GONE, OVERTAKEN
-from redlock_aio._protocol import replies
+from redlock_aio._protocol import commands, replies
 from redlock_aio._protocol.primitives import JointMutex, Mutex
 from redlock_aio._protocol.scripts import SCRIPTS
 from redlock_aio._rules.quorum import GRANTED, Answer
 from redlock_aio.testing import FakeMaster
 
-from .kit import KEYS, QUARANTINE, guarded, has_lock, kill, occupy, restart, slow, values
+from .kit import KEYS, QUARANTINE, execute, guarded, has_lock, kill, occupy, restart, slow, values
 
 TTL = 6_000
 
@@ -152,11 +152,11 @@ async def test_an_extension_tells_a_missing_key_from_the_key_of_another() -> Non
     one, two = Mutex(b"a"), JointMutex((Mutex(b"a"), Mutex(b"b")))
 
     def extensions() -> list[object]:
-        payloads = [
-            *(one.extend(b"t", 1000), one.counter(0).extend(b"t", 1000, 5)),
-            *(two.extend(b"t", 1000), two.counter(0).extend(b"t", 1000, 5)),
+        parts = [
+            *(one.extension(b"t", 1000), one.counter(0).extension(b"t", 1000, 5)),
+            *(two.extension(b"t", 1000), two.counter(0).extension(b"t", 1000, 5)),
         ]
-        return [master.execute(payload.split(b"\r\n")[2::2]) for payload in payloads]
+        return [execute(master, commands.extend(part)) for part in parts]
 
     assert extensions() == [0] * 4
     master.set("b", "another")

@@ -54,8 +54,8 @@ class HeldLease(LeaseState):
     """
 
     __slots__ = (
-        "_fingerprint", "_lost", "at", "attempt", "check_at", "checked_at", "count", "guarded",
-        "held_for", "held_since", "inner", "keep_until", "on_recheck", "others", "owner",
+        "_fingerprint", "_lost", "alone", "at", "attempt", "check_at", "checked_at", "count",
+        "guarded", "held_for", "held_since", "inner", "keep_until", "on_recheck", "others", "owner",
         "pending_ttl", "queue", "released", "requested_ttl", "resources", "scope", "task",
     )  # fmt: skip
 
@@ -97,6 +97,7 @@ class HeldLease(LeaseState):
         self.held_for: float | None = None
         """The seconds for which the lease was held; set between its release and the event."""
         self.queue: LocalQueue = queue
+        self.alone: bool = False  # its next extension shares no command; see `Renewal.has_errors`
         self.at: float = 0.0
         """The next instant at which the watchdog handles the lease."""
         self.check_at: float = math.inf

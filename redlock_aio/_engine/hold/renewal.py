@@ -2,15 +2,19 @@
 The two rounds about a lease that is held: its extension, and the check of its key.
 
 Each round evaluates only its own replies, and reports to a callback of the watchdog.
+Extensions of several leases are sent in one command (`RenewalBatch`); each is still a
+round of its own, with a quorum of its own.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 
 from redlock_aio._engine.hold.held_lease import KEY_GONE, OVERTAKEN, HeldLease
 from redlock_aio._engine.hold.restoration import Restoration
+from redlock_aio._engine.links import Link
 from redlock_aio._engine.masters import MasterSet
 from redlock_aio._engine.round import Round
-from redlock_aio._protocol import replies
+from redlock_aio._protocol import commands, replies
+from redlock_aio._protocol.commands import Extension
 from redlock_aio._protocol.replies import OTHERS
 from redlock_aio._protocol.request import NoReply
 from redlock_aio._protocol.revocation import BY_FORCE, is_revocation
@@ -18,6 +22,15 @@ from redlock_aio._rules.quorum import GRANTED, WON, Answer
 
 REPEATS = 3
 """The number of repetitions of a restoration on a master where another client has the key."""
+
+MOST_KEYS = 64
+"""
+How many keys one command extends at most: a master executes nothing else meanwhile.
+
+A lease takes a master 4 to 7 us, one with a fencing token (two keys) 7 to 13 us (Redis 7.0 and
+Valkey 9.1 on two busy cores). So a command takes less than 0.5 ms, and less than 1 ms on a
+machine that is half as fast.
+"""
 
 
 class KeyCheck(Round):
@@ -81,7 +94,7 @@ class KeyCheck(Round):
 
 class Renewal(Round):
     """
-    One extension of one lease.
+    One extension of one lease, sent alone or with others in a `RenewalBatch`.
 
     Args:
         ttl: The new ttl in ms, from *now* on.
@@ -89,7 +102,7 @@ class Renewal(Round):
         on_result: Called with this round when its verdict is final.
     """
 
-    __slots__ = ("_masters", "_on_result", "began", "epoch", "hold", "ttl")
+    __slots__ = ("_masters", "_on_result", "began", "epoch", "extension", "hold", "ttl")
 
     def __init__(
         self,
@@ -99,13 +112,25 @@ class Renewal(Round):
         now: float,
         on_result: "Callable[[Renewal], object]",
     ) -> None:
-        super().__init__(masters.links, hold.attempt.extension(ttl))
+        super().__init__(masters.links, b"")
+        self.extension: Extension = hold.attempt.extension(ttl)
+        """What the command says about this lease."""
         self._masters = masters
         self._on_result = on_result
         self.hold: HeldLease = hold
         self.ttl: int = ttl
         self.began: float = now
         self.epoch: int = hold.begin_extension(now, ttl)
+
+    def send_alone(self) -> None:
+        """
+        Send it in a command of its own.
+
+        It ends at the deadline at the latest: an extension that is granted after it revives
+        nothing.
+        """
+        self.payload = commands.extend(self.extension)
+        self._masters.send_and_watch(self, (self.hold.deadline - self.began) * 1000)
 
     def settled(self) -> None:
         """
@@ -129,19 +154,90 @@ class Renewal(Round):
 
     def restore_missing(self) -> None:
         """Restore the key on each master that may lack it by its reply so far."""
-        for master, reply in enumerate(self.replies):
-            if _may_lack_key(reply):
-                self._restore(master)
+        if self.against:
+            for master, reply in enumerate(self.replies):
+                if _may_lack_key(reply):
+                    self._restore(master)
 
     def _restore(self, master: int) -> None:
         # A quarantined master's reply does not show whether it has the key: no repetition.
         tries = REPEATS if self.replies[master].__class__ is int else 0
         Restoration(self._masters, self.hold, tries=tries).send_to(master)
 
+    @property
+    def has_errors(self) -> bool:
+        """
+        Whether a master has replied with an error.
+
+        The key of another lease in the same command may have caused it, for instance if the
+        access list of the master does not permit that key any more.
+        """
+        return any(isinstance(reply, Exception) for reply in self.replies)
+
     def why_refused(self) -> str:
         """Return the reason for the refusals."""
         beyond = [reply for reply in self.replies if isinstance(reply, int) and reply > 0]
         return OVERTAKEN if beyond else KEY_GONE
+
+
+class RenewalBatch(Round):
+    """
+    One command that extends several leases.
+
+    Its own tally says only which masters have answered.
+
+    Args:
+        renewals: The extensions; each gets its own replies, as if it had been sent alone.
+    """
+
+    __slots__ = ("_renewals",)
+
+    def __init__(self, links: Sequence[Link], renewals: Sequence[Renewal]) -> None:
+        super().__init__(links, commands.extend(*[renewal.extension for renewal in renewals]))
+        self._renewals = renewals
+
+    def on_reply(self, master: int, reply: object, /) -> None:
+        """Pass on to each extension the reply for it."""
+        super().on_reply(master, GRANTED)
+        parts = replies.for_each(reply, len(self._renewals))
+        for renewal, part in zip(self._renewals, parts, strict=True):
+            renewal.on_reply(master, part)
+
+    def refusals(self, reply: object, no_reply: NoReply) -> object:
+        """Return the refusals in *reply*, and *no_reply* for each other lease."""
+        parts = replies.for_each(reply, len(self._renewals))
+        return [
+            part if renewal.is_refusal(part) else no_reply
+            for renewal, part in zip(self._renewals, parts, strict=True)
+        ]
+
+
+def send_together(masters: MasterSet, renewals: Sequence[Renewal]) -> None:
+    """Send *renewals*, in as few commands as `MOST_KEYS` permits."""
+    # A node of a Cluster refuses a command with keys of different slots.
+    clustered = any(link.clustered for link in masters.links)
+    for group in _grouped(renewals, 0 if clustered else MOST_KEYS):
+        if len(group) > 1:
+            masters.send_and_watch(RenewalBatch(masters.links, group))
+        else:
+            group[0].send_alone()
+
+
+def _grouped(renewals: Sequence[Renewal], most: int) -> Iterator[list[Renewal]]:
+    """Divide *renewals* into groups of one, or of at most *most* keys."""
+    group: list[Renewal] = []
+    keys = 0
+    for renewal in renewals:
+        if renewal.hold.alone:
+            yield [renewal]
+            continue
+        keys += renewal.extension.keys
+        if group and keys > most:
+            yield group
+            group, keys = [], renewal.extension.keys
+        group.append(renewal)
+    if group:
+        yield group
 
 
 def _may_lack_key(reply: object) -> bool:

@@ -18,7 +18,7 @@ import random
 from redlock_aio._engine.hold.held_lease import HeldLease
 from redlock_aio._engine.masters import MasterSet
 from redlock_aio._engine.round import Round
-from redlock_aio._protocol import replies
+from redlock_aio._protocol import commands, replies
 from redlock_aio._protocol.commands import NEVER
 from redlock_aio._protocol.primitives import FencingCounter
 from redlock_aio._protocol.request import Request
@@ -148,7 +148,7 @@ class Keeping(Leaving):
     __slots__ = ("_attempt", "_lives", "_masters", "_until")
 
     def __init__(self, masters: MasterSet, hold: HeldLease, left: int) -> None:
-        super().__init__(masters.links, hold.attempt.extension(left))
+        super().__init__(masters.links, commands.extend(hold.attempt.extension(left)))
         self._masters = masters
         self._attempt = hold.attempt
         self._until = hold.keep_until

@@ -6,8 +6,8 @@ One watchdog for all leases of a manager.
                 │                              └─ extension is due ──► Renewal ──► apply_result
                 └──────────────────────────────────────────────────────────────────────┘
 
-Leases that are due in one turn of the loop are extended together: their commands
-are sent in one write per master. Each extension holds or fails by its own quorum.
+Leases that are due in one turn of the loop are extended together, many in one command
+and all in one write per master. Each extension holds or fails by its own quorum.
 The timer ends a lease at its deadline, even if an extension is underway.
 
 A lease that is held for longer than `CHECK_AFTER` has the masters push changes of
@@ -26,7 +26,7 @@ from anyio import CancelScope
 
 from redlock_aio._engine.attempt import take_back
 from redlock_aio._engine.hold.held_lease import HeldLease, Sharer
-from redlock_aio._engine.hold.renewal import KeyCheck, Renewal
+from redlock_aio._engine.hold.renewal import KeyCheck, Renewal, send_together
 from redlock_aio._engine.hold.restoration import Keeping, Leaving
 from redlock_aio._engine.masters import MasterSet
 from redlock_aio._engine.origin import Origin
@@ -151,6 +151,7 @@ class Watchdog:
         self._armed_for = -math.inf  # no `_push` in the loop below arms the timer; the end does
         heap = self._heap
         batch = BATCH
+        together: list[Renewal] = []
         while heap:
             at, _, hold = heap[0]
             if hold.state is not HELD or at != hold.at:
@@ -160,10 +161,11 @@ class Watchdog:
             else:
                 heapq.heappop(heap)
                 batch -= 1
-                self._attend(hold, now)
+                self._attend(hold, now, together)
+        send_together(self.masters, together)
         self._arm(now)
 
-    def _attend(self, hold: HeldLease, now: float) -> None:
+    def _attend(self, hold: HeldLease, now: float, together: list[Renewal]) -> None:
         # The deadline comes first: after a suspension all three may be due at once, and
         # neither a check nor an extension can revive the lease then.
         if hold.expired(now):
@@ -175,23 +177,27 @@ class Watchdog:
             self._push(hold, now)
             self.masters.send_and_watch(KeyCheck(self.masters, hold, self.lose))
         elif hold.renewed and not self.masters.closed:
-            self.renew(hold, max(hold.ttl, hold.pending_ttl), now)
+            together.append(self._begin(hold, max(hold.ttl, hold.pending_ttl), now))
         else:  # Not extended, or dropped without a release: the lease ends at its deadline.
             hold.schedule_retry(now)
             self._push(hold, now)
 
     def renew(self, hold: HeldLease, ttl: int, now: float) -> Renewal:
+        """Send one extension of *hold* to *ttl* ms from *now*, and return its round."""
+        renewal = self._begin(hold, ttl, now)
+        renewal.send_alone()
+        return renewal
+
+    def _begin(self, hold: HeldLease, ttl: int, now: float) -> Renewal:
         """
-        Send one extension of *hold* to *ttl* ms from *now*, and return its round.
+        Return the round of an extension, which the caller sends in this turn of the loop.
 
         The order matters: making the round moves the deadline back if *ttl* is shorter than
-        what remains, and `_push` must see the new one. The round ends at the deadline at the
-        latest, because an extension that is granted after it revives nothing.
+        what remains, and `_push` must see the new one.
         """
         hold.requested_ttl = ttl
         renewal = Renewal(self.masters, hold, ttl, now, self.apply_result)
         self._push(hold, now)
-        self.masters.send_and_watch(renewal, (hold.deadline - now) * 1000)
         return renewal
 
     def apply_result(self, renewal: Renewal) -> bool:
@@ -210,6 +216,7 @@ class Watchdog:
             return False
         deadline = hold.deadline
         if renewal.verdict is WON and hold.extended(renewal.epoch, renewal.began, renewal.ttl, now):
+            hold.alone = False
             hold.schedule_renewal(now, random.random())  # noqa: S311 - no secret
             self._push(hold, now)
             renewal.restore_missing()
@@ -219,6 +226,7 @@ class Watchdog:
         if renewal.refused_by_a_majority(hold.attempt.unsent):
             self.lose(hold, renewal.why_refused())
         elif renewal.verdict is LOST_ROUND:
+            hold.alone = renewal.has_errors
             hold.schedule_retry(now)
             self._push(hold, now)
         return False
