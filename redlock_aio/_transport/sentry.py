@@ -257,10 +257,10 @@ class Sentry:
             return
         verdicts = self._verdicts
         await self._guard.declarations.look(self._number, connection)
-        loop = asyncio.get_running_loop()
         packed = (commands.INFO, commands.CACHING, commands.LOOK)
-        info, _, marker = questions = [Question(command, loop) for command in packed]
-        connection.send(b"".join(packed), questions)
+        info, _, marker = asked = [Question(c, asyncio.get_running_loop()) for c in packed]
+        if connection.send(b"".join(packed), asked) is not None:
+            return  # it has ended since: no reply would come, and `monitor` would wait for ever
         connection.overdue()
         now = self._identified(info_of(await info.reply))
         found = carried(marker_of(await marker.reply), self._outlives)
@@ -317,12 +317,12 @@ class Sentry:
         """Write the marker of *verdict* and read it back; ``None`` if there is none to write."""
         if verdict.write is None or self._connection is None:
             return None
-        loop = asyncio.get_running_loop()
         written = carried(verdict.write, -self._outlives)
         mark = commands.mark(bytes(written), careful=verdict.careful)
         packed = (mark, commands.CACHING, commands.LOOK)
-        questions = [Question(command, loop) for command in packed]
-        self._connection.send(b"".join(packed), questions)
+        questions = [Question(command, asyncio.get_running_loop()) for command in packed]
+        if self._connection.send(b"".join(packed), questions) is not None:
+            return None  # it has ended, and `gone` was not called yet
         self._connection.overdue()
         return questions[0], questions[2]
 

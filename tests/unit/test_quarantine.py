@@ -7,11 +7,13 @@ import pytest
 
 from redlock_aio import Answer, QuorumUnavailableError, Redlock
 from redlock_aio._protocol.commands import MARKER
+from redlock_aio._protocol.scripts import DECLARE
+from redlock_aio._rules.quarantine import founding
 from redlock_aio.testing import FakeMaster
 from redlock_aio.testing._fake_lua import Error
 from redlock_aio.testing._fake_pushes import PushReceiver
 
-from .kit import MAX_TTL, QUARANTINE, answers, gets_lock, guarded, now, restart, votes
+from .kit import MAX_TTL, QUARANTINE, answers, before, gets_lock, guarded, now, restart, votes
 
 pytestmark = [pytest.mark.promise("S1")]
 
@@ -360,6 +362,26 @@ async def test_no_reply_counts_that_was_underway_at_a_flush(masters: list[FakeMa
         with pytest.raises(QuorumUnavailableError) as caught:
             await task
         assert str(caught.value.votes[0]) == "m0: unreachable, its keys were flushed"
+
+
+async def test_a_master_whose_connection_ends_right_behind_a_reply_comes_back(
+    masters: list[FakeMaster],
+) -> None:
+    """The reply and the push arrive together: the task resumes when the connection has ended."""
+    async with guarded(masters[:3]) as redlock:
+        flushes = [masters[0].flush]
+        before(masters[0], DECLARE, lambda: flushes and flushes.pop()())
+        await asyncio.sleep(QUARANTINE / 2)
+        assert not flushes
+        assert redlock.statistics().masters[0].up
+
+
+async def test_no_marker_is_written_through_a_connection_that_has_ended(redlock: Redlock) -> None:
+    link = redlock._opener.session().links[0]
+    assert link._sentry is not None
+    assert link._connection is not None
+    link._connection.abandon()
+    assert link._sentry.ask_for(founding(link._sentry.info, QUARANTINE)) is None
 
 
 @pytest.mark.parametrize("ago", [QUARANTINE / 2, 9 * QUARANTINE])
