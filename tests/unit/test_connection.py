@@ -277,6 +277,7 @@ async def test_a_forked_child_sends_nothing_to_its_parents_masters(
             refused = connection.send(commands.PING, [Request()])
             connection.close()
             connection.condemn("")
+            connection.abandon()
             done = (len(transport.writes), transport.ended, len(lost))
             code = 0 if refused is not None and done == (1, "", 0) else 2
         finally:

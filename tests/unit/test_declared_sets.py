@@ -9,13 +9,17 @@ from typing import Any, Literal
 
 import pytest
 
-from redlock_aio import QuorumUnavailableError, Redlock
+from redlock_aio import Answer, QuorumUnavailableError, Redlock
 from redlock_aio._protocol import declaration
+from redlock_aio._protocol.commands import MARKER
+from redlock_aio._protocol.scripts import DECLARE
 from redlock_aio._rules import membership, timing
-from redlock_aio._transport.declarations import LIVES, PATIENCE
+from redlock_aio._transport.declarations import DUE, LIVES, PATIENCE
 from redlock_aio.testing import FakeMaster, cancelled_at
+from redlock_aio.testing._fake_lua import Error
+from redlock_aio.testing._fake_pushes import PushReceiver
 
-from .kit import answers, in_coroutine, now
+from .kit import answers, in_coroutine, now, ran, votes
 
 MAX_TTL = 4_000
 QUARANTINE = timing.forgetting(MAX_TTL, factor=timing.DRIFT_FACTOR)
@@ -380,6 +384,50 @@ async def test_a_server_that_forgets_its_scripts_is_asked_again(
     async with program(of(m, "abd")) as wrong:
         assert not await works(wrong)
     assert await answers(right) == "GGG"
+
+
+async def test_only_the_master_that_was_reached_again_is_asked_if_the_set_has_not_changed(
+    m: dict[str, FakeMaster], right: Redlock
+) -> None:
+    assert await works(right)
+    before = [ran(master, DECLARE) for master in of(m, "abc")]
+    m["a"].cut()
+    await asyncio.sleep(0.1)
+    asked = [ran(master, DECLARE) for master in of(m, "abc")]
+    assert [now - then for now, then in zip(asked, before, strict=True)] == [2, 0, 0]
+
+
+async def test_a_set_is_not_declared_again_before_that_is_due(
+    m: dict[str, FakeMaster], right: Redlock
+) -> None:
+    assert await works(right)
+    before, info = ran(m["a"], DECLARE), m["a"].commands.count([b"INFO"])
+    for _ in range(3):
+        await asyncio.sleep(QUARANTINE * DUE / 4)
+        m["a"].set(MARKER.decode(), m["a"].marker or "")
+    await asyncio.sleep(0.01)
+    assert ran(m["a"], DECLARE) == before
+    assert m["a"].commands.count([b"INFO"]) == info + 3, "the master was examined each time"
+    await asyncio.sleep(QUARANTINE / 2)
+    assert ran(m["a"], DECLARE) > before
+
+
+async def test_a_master_where_the_set_can_be_read_but_not_declared_has_no_vote(
+    m: dict[str, FakeMaster],
+) -> None:
+    execute = m["a"].execute
+
+    def refusing(command: list[bytes], listener: PushReceiver | None = None) -> object:
+        if DECLARE.sha in command and b"write" in command:
+            return Error("ERR The user executing the script can't access at least one of the keys")
+        return execute(command, listener)
+
+    vars(m["a"])["execute"] = refusing
+    async with program(of(m, "abc")) as redlock:
+        vote, *others = await votes(redlock)
+    assert [other.answer for other in others] == [Answer.GRANTED] * 2
+    assert vote.answer is Answer.ERROR
+    assert vote.detail.startswith("the restart guard must run scripts on the key")
 
 
 # Masters that are down or hang.

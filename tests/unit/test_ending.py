@@ -88,10 +88,11 @@ async def use(redlock: Redlock) -> None:
 
 
 @pytest.mark.promise("S3")
-@pytest.mark.parametrize("seconds", [0.01, 5.0])
+@pytest.mark.parametrize(("seconds", "timeout"), [(0.01, None), (0.01, 2_000), (5.0, None)])
 def test_bodies_that_clean_up_at_the_end_leave_no_key(
-    redlock: Redlock, masters: Masters, seconds: float
+    masters: Masters, seconds: float, timeout: int | None
 ) -> None:
+    redlock = Redlock(masters, restart_guard="off", master_timeout=timeout)
     ended: list[bool] = []
 
     async def hold(name: str) -> None:

@@ -33,3 +33,16 @@ async def test_a_master_stops_voting_at_once_when_its_longer_quarantine_is_not_o
         assert sentry is not None
         sentry._guard.learn(factor * QUARANTINE)
         assert [link.votes for link in links] == [votes, True, True, True, True]
+
+
+@pytest.mark.promise("S1")
+async def test_a_quarantine_that_is_underway_becomes_longer(masters: list[FakeMaster]) -> None:
+    async with Redlock(masters, max_ttl=MAX_TTL) as redlock:
+        restart(masters[:1])
+        await asyncio.sleep(2)
+        sentry = redlock._opener.session().links[0]._sentry
+        assert sentry is not None
+        sentry._guard.learn(1.5 * QUARANTINE)
+        for expected in "QG":
+            await asyncio.sleep(0.7 * QUARANTINE)
+            assert await answers(redlock) == expected + "GGGG"

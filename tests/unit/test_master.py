@@ -68,6 +68,20 @@ async def test_dialling_slows_down_and_never_stops(
     assert "4 up" in repr(redlock)
 
 
+async def test_the_timeout_of_a_connection_attempt_doubles_up_to_its_longest(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    masters[0].hang()
+    masters[0].cut()
+    seconds: dict[str, None] = {}
+    for _ in range(300):
+        await asyncio.sleep(0.1)
+        seconds[redlock.statistics().masters[0].reason] = None
+    first, *later = seconds
+    assert first == "connection reset by peer"
+    assert later == [f"no connection in {longest} s" for longest in (1, 2, 4)]
+
+
 async def test_two_names_of_one_server_have_one_vote(masters: list[FakeMaster]) -> None:
     masters[1].run_id = masters[0].run_id
     async with Redlock(masters[:2]) as redlock:

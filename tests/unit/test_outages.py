@@ -13,8 +13,9 @@ from redis.exceptions import AuthenticationError, NoPermissionError
 from redlock_aio import Answer, QuorumUnavailableError, Redlock, Vote
 from redlock_aio._engine.outages import AGAIN
 from redlock_aio._protocol import replies
+from redlock_aio._protocol.request import NoReply
 from redlock_aio._rules.quorum import is_final
-from redlock_aio._transport.handshake import MasterError, why
+from redlock_aio._transport.handshake import MasterError, info_of, why
 from redlock_aio.testing import FakeMaster
 
 from .kit import delete, hang, kill, now, occupy, refused, restart, resume
@@ -223,6 +224,34 @@ def test_failures_to_connect_that_are_permanent(
 ) -> None:
     """A credential provider may return another password later."""
     assert why(error, secrets, 1.0).permanent is permanent
+
+
+@pytest.mark.parametrize(
+    ("error", "detail"),
+    [
+        (TimeoutError(), "no connection in 1 s"),
+        (TimeoutError(110, "timed out"), "[Errno 110] timed out"),
+        (ConnectionError(), ""),
+    ],
+)
+def test_a_timeout_is_described_unless_it_has_a_text(error: Exception, detail: str) -> None:
+    assert why(error, (), 1.0) == NoReply(Answer.UNREACHABLE, detail)
+
+
+@pytest.mark.parametrize(
+    ("reply", "error", "text"),
+    [
+        (NoReply(Answer.UNREACHABLE, "cut"), ConnectionError, "^cut$"),
+        (Exception("BUSY"), MasterError, "^BUSY$"),
+        (7, MasterError, "^INFO is answered with a int$"),
+        (b"role:slave\r\nrun_id:x\r\n", MasterError, "^not a master but a slave$"),
+    ],
+)
+def test_a_server_whose_info_is_missing_or_wrong_has_no_vote(
+    reply: object, error: type[Exception], text: str
+) -> None:
+    with pytest.raises(error, match=text):
+        info_of(reply)
 
 
 @pytest.mark.parametrize(

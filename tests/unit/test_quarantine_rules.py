@@ -215,7 +215,10 @@ def test_no_quarantine_is_longer_than_a_forgotten_lease_may_live(
         assert again.seconds >= verdict.seconds - 1e-6
 
 
-@pytest.mark.parametrize("marker", [member(), rejoining(9), member(at=0)])
+LONGEST = Marker("r" * (MOST_BYTES - len(" member 5 60000 7")), False, 5, 60_000, 7)
+
+
+@pytest.mark.parametrize("marker", [member(), rejoining(9), member(at=0), LONGEST])
 def test_a_marker_is_read_as_it_was_written(marker: Marker) -> None:
     assert Marker.parse(bytes(marker)) == marker
 

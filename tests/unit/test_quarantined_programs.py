@@ -8,6 +8,8 @@ from typing import Any, Literal
 import pytest
 
 from redlock_aio import Answer, QuorumUnavailableError, Redlock, Vote
+from redlock_aio._protocol.request import NoReply, QuarantineRule, Request
+from redlock_aio._transport.sentry import SAME_WORDS
 from redlock_aio.testing import FakeMaster, VirtualTimeLoop
 
 from .cancelling import When, every_place
@@ -39,6 +41,20 @@ async def test_the_error_tells_the_reason_and_the_time_left(
         "it restarted 1 s ago and may have forgotten locks; it votes again in 11 s",
     )
     assert str(caught.value.votes[0]) in str(caught.value)
+
+
+async def test_the_reason_is_formatted_once_in_a_while_and_not_for_each_request(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    restart(masters[:1])
+    await asyncio.sleep(1)
+    refused = [Request(b"", in_quarantine=QuarantineRule.REFUSE)]
+    replies: list[NoReply | None] = []
+    for _ in range(3):
+        replies.append(redlock._opener.session().links[0].send(b"", refused))
+        await asyncio.sleep(0.6 * SAME_WORDS)
+    assert replies[0] is replies[1]
+    assert replies[1] is not replies[2]
 
 
 @pytest.mark.parametrize("guard", ["off", "fsync-always"])

@@ -171,6 +171,7 @@ async def test_the_error_names_the_holder_and_when_to_retry(
         ((None, None, 500, 700, 900), [0, 1], 500),
         ((None, 0, 0, 10_000, 10_000), [0], 10_000),
         ((0, 500, 10_000), [], 500),
+        ((300, 500, 10_000), [], 500),
     ],
 )
 async def test_a_silent_master_does_not_lengthen_retry_after(
@@ -424,6 +425,15 @@ async def test_a_process_that_passes_the_lock_on_lets_others_go_first(latency: f
         greedy = turns["greedy"] - before
         assert greedy > 0.1 * turns["late"]
         assert turns["late"] > 0.1 * greedy
+
+
+async def test_a_pause_for_others_is_cut_so_that_an_attempt_fits_into_the_wait(
+    redlock: Redlock,
+) -> None:
+    began = now()
+    queue(redlock).open_at = began + 60
+    async with redlock.lock("r", wait=1_000):
+        assert began + 0.9 < now() < began + 1
 
 
 # A holder is notified that its key is gone.
