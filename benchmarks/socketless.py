@@ -141,13 +141,13 @@ async def contestants() -> AsyncIterator[dict[str, Pair]]:
     await fenced_floor.open(measuring.names())
     async with (
         Redlock(masters(), restart_guard="off") as redlock,
-        Redlock(masters(), restart_guard="off", listener=ignore) as told,
+        Redlock(masters(), restart_guard="off", listener=ignore) as listened,
     ):
         yield {
             "floor": floor.pair,
             "plain": entering(redlock),
             "acquire": acquiring(redlock),
-            "listener": entering(told),
+            "listener": entering(listened),
             "fenced floor": fenced_floor.pair,
             "fenced": entering(redlock, fencing=True),
         }
