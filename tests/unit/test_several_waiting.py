@@ -239,7 +239,7 @@ async def test_a_waiter_that_dies_blocks_others_only_while_it_is_registered(
 
 
 async def test_a_full_queue_of_one_refuses_all(masters: list[FakeMaster]) -> None:
-    async with Redlock(masters, max_waiters=2) as redlock, redlock.lock("b", fair=True):
+    async with Redlock(masters, max_waiters=1) as redlock, redlock.lock("b", fair=True):
         first = asyncio.create_task(acquired_at(redlock, "b", fair=True))
         await asyncio.sleep(0.1)
         with pytest.raises(LockNotAcquiredError, match="its queue is full"):
