@@ -44,7 +44,7 @@ async def acquire(
     first = FirstClaim(session.fair_queue, _wanted(lock, session), patient=budget.wait != 0)
     try:
         await masters.ask(first, budget.attempt_limit())
-        waiter = await first.win()
+        waiter = first.win()
         if waiter is None:
             return first
         while True:

@@ -23,7 +23,7 @@ from redlock_aio._engine.wait.fair_inquiry import Entry
 from redlock_aio._engine.wait.fair_queue import FairQueue
 from redlock_aio._engine.wait.fair_waiter import FairWaiter
 from redlock_aio._protocol import commands, replies
-from redlock_aio._rules import fair_ticket, timing
+from redlock_aio._rules import fair_ticket, fencing, timing
 from redlock_aio._rules.quorum import GRANTED, NOT_YET, OPEN, WON, Tally
 
 
@@ -106,24 +106,23 @@ class FirstClaim(FairClaim):
             self._waiter.begin(self._raw)
             Round.settled(self)
 
-    async def win(self) -> FairWaiter | None:
+    def win(self) -> FairWaiter | None:
         """
         Return ``None`` if the lock is acquired, else the waiter that goes on.
 
+        If the counters differ, the waiter goes on as well: it asks for new grants while the
+        masters agree on a fencing token.
+
         Raises:
             RedlockError: The manager was closed meanwhile.
-
-        Cancellation:
-            `leave` has to release the grants.
         """
         masters = self._masters
-        masters.check_open()
+        masters.check_open()  # nothing would extend it, or notify its holder of a loss
         if self._waiter is None:
-            counters = list(self._counters)  # late grants are not agreed on
-            agreed = self.counter is None or await self.settle_on(counters, self.won_at)
-            masters.check_open()  # nothing would extend it, or notify its holder of a loss
             until = timing.deadline(self.began, self.ttl, factor=self._wanted.factor)
-            if agreed and masters.clock() < until:
+            fence = 0 if self.counter is None else fencing.agreed(self._counters, self.won_at)
+            if (fence or self.counter is None) and masters.clock() < until:
+                self.fence = fence
                 self.until = until
                 return None
             self._hand_over()

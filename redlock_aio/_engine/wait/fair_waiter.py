@@ -327,8 +327,7 @@ class FairWaiter(Inquiry):
             if claim is not self.claim:
                 return False
             if not agreed or until <= masters.clock():
-                self._give_back()
-                self.ask_all()
+                self._start_anew()
                 return False
         if masters.closed:  # the lease would be neither extended nor notified of a loss
             return False
@@ -340,9 +339,16 @@ class FairWaiter(Inquiry):
         """Return the end of a majority's validity, else 0; ask again where grants are stale."""
         until = self._until()
         if not until and self.ticket.count(GRANTED) >= self.ticket.needed:
-            self._give_back()
-            self.ask_all()
+            self._start_anew()
         return until
+
+    def _start_anew(self) -> None:
+        """Give back all grants, and ask all masters for new ones."""
+        # Where the lock was granted without an entry, `_give_back` sends a request that makes one.
+        # Its reply is void, and must not keep `ask_all` from asking that master again.
+        again = self._outside != 0
+        self._give_back()
+        self.ask_all(again=again)
 
     def leave(self) -> None:
         """Release all grants, and leave the queues of all masters."""
