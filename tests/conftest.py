@@ -98,13 +98,11 @@ def spread(cases: list[dict[str, int]], strength: int) -> set[int]:
     return kept
 
 
-@pytest.fixture(scope="module", autouse=True)
-def frozen_objects() -> Iterator[None]:
-    """Freeze the objects from before the module: the collection after each test skips them."""
+@pytest.fixture(scope="session", autouse=True)
+def frozen_objects() -> None:
+    """Freeze the objects from before all tests: the collection after each test skips them."""
     gc.collect()
     gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.fixture

@@ -141,7 +141,7 @@ async def adoptions_in_world(seed: int) -> int:
 
 
 @pytest.mark.promise("S1")
-@pytest.mark.seeds(4, full=15)
+@pytest.mark.seeds(1, full=15)
 async def test_no_two_leases_are_valid_at_once(seed: int) -> None:
     adopted = [await adoptions_in_world(10 * seed + number) for number in range(10)]
     assert max(adopted) == 1

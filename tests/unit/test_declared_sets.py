@@ -214,6 +214,7 @@ async def test_a_waiter_continues_to_wait_while_its_program_is_refused(
 # Two programs that begin at the same time.
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("latency", ["equal", "near", "far", "mixed"])
 @pytest.mark.parametrize("apart", [0, 0.0004, 0.001, 0.0016, 0.002, 0.003, 0.005, 0.01])
 async def test_of_two_programs_that_begin_together_never_do_both_vote(
@@ -272,7 +273,8 @@ async def test_two_programs_that_refuse_each_other_do_not_do_so_for_long(
 # One set under several addresses, and restarts of its servers.
 
 
-@pytest.mark.parametrize("restarts", [2, pytest.param(6, marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("restarts", [2, 6])
 async def test_restarts_that_some_programs_notice_late_make_no_other_set(
     m: dict[str, FakeMaster], restarts: int
 ) -> None:
@@ -335,6 +337,7 @@ async def test_a_swap_for_a_server_that_has_just_started_is_refused_before_that_
 # Masters that forget.
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("fault", ["restart", "flush"])
 @pytest.mark.parametrize("forgetful", ["a", "abcd"])
 async def test_an_old_set_stays_the_older_one_on_masters_that_have_lost_it(
@@ -433,6 +436,7 @@ async def test_a_master_where_the_set_can_be_read_but_not_declared_has_no_vote(
 # Masters that are down or hang.
 
 
+@pytest.mark.full
 async def test_a_master_that_comes_up_later_makes_the_refusal(m: dict[str, FakeMaster]) -> None:
     """While its server is not known, only the common masters vote."""
     m["d"].kill()

@@ -197,6 +197,7 @@ async def test_masters_that_reply_again_are_asked_at_once(masters: list[FakeMast
         assert await waiter - resumed < 0.05
 
 
+@pytest.mark.full
 async def test_answers_that_a_busy_program_reads_late_count(masters: list[FakeMaster]) -> None:
     """The masters are quick, but 300 tasks of one busy program read their replies late."""
     links = [BusyLink(master) for master in masters]

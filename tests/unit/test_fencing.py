@@ -83,6 +83,7 @@ async def test_a_token_is_the_time_of_the_masters_in_microseconds(
     assert {master.keys.get(FENCE) for master in masters} == {str(lease.fencing_token)}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("shares", "twice"), [((0,), 0.05), ((0, 0.5, 1), 0.3)])
 async def test_most_contended_acquisitions_need_one_round(
     masters: list[FakeMaster], shares: tuple[float, ...], twice: float
@@ -134,6 +135,7 @@ async def test_grants_one_after_the_other_need_one_round(
     assert ran(masters[0], RAISE) == 0
 
 
+@pytest.mark.full
 async def test_the_time_is_asked_for_now_and_then_and_awaited_once(
     redlock: Redlock, masters: list[FakeMaster]
 ) -> None:

@@ -168,6 +168,7 @@ def test_one_pause_that_nobody_used_does_not_make_a_process_alone() -> None:
         assert yields_after(queue, 1.1 * 2**unused * TENURE, round_trip=1.0) == (unused < SEEN)
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("round_trip", [0.0003, 0.001, 0.01, 0.3])
 @pytest.mark.parametrize("seconds", [1, 10, 100])
 def test_a_process_that_is_alone_loses_at_most_3_percent(round_trip: float, seconds: int) -> None:

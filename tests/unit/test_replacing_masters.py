@@ -75,7 +75,7 @@ async def programs() -> AsyncIterator[list[Program]]:
 
 
 @pytest.mark.parametrize("size", [3, pytest.param(5, marks=pytest.mark.full)])
-@pytest.mark.parametrize("uptime", [0.0, 1e6])
+@pytest.mark.parametrize("uptime", [0.0, pytest.param(1e6, marks=pytest.mark.full)])
 async def test_a_master_is_replaced_in_two_steps_under_held_and_contended_locks(
     masters: list[FakeMaster], programs: list[Program], size: int, uptime: float
 ) -> None:

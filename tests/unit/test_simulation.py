@@ -31,7 +31,7 @@ from redlock_aio._rules.quorum import WON
 from redlock_aio._rules.timing import DRIFT_FACTOR, forgetting
 from redlock_aio.testing import FakeMaster, VirtualTimeLoop
 
-SEEDS = "0:195" if "REDLOCK_AIO_FULL" in os.environ else "0:15"
+SEEDS = "0:195" if "REDLOCK_AIO_FULL" in os.environ else "0:5"
 AT_ONCE, WORKERS = 5, 5
 TTLS = (50, 100, 300, 1000, 3000)
 LONGEST_TTL = max(TTLS) / 1000

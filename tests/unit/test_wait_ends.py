@@ -145,7 +145,7 @@ async def test_waiters_that_gave_up_leave_no_turn_behind(redlock: Redlock, other
     assert redlock._opener.session().local_queues.of(redlock.lock("r").key).idle
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(1)
 @KIND
 @pytest.mark.parametrize("wait", [1, 2, 5, 10, 30, 100])
 @pytest.mark.parametrize("latency", [0.001, 0.005, 0.02, 0.045])
