@@ -129,7 +129,7 @@ class Renewal(Round):
         It ends at the deadline at the latest: an extension that is granted after it revives
         nothing.
         """
-        self.payload = commands.extend(self.extension)
+        self.payload: bytes = commands.extend(self.extension)
         self._masters.send_and_watch(self, (self.hold.deadline - self.began) * 1000)
 
     def settled(self) -> None:
