@@ -68,7 +68,7 @@ async def test_a_release_notifies_waiters_of_other_programs(
     for _ in range(3):
         lease = await other.lock("r", **options).acquire()
         async with waiting(redlock, **options) as waiter:
-            await subscribed(redlock, masters, fair=fair, number=2)
+            await subscribed(redlock, masters, fair=fair)
             async with asyncio.timeout(AT_ONCE):
                 await lease.release()
                 await waiter
