@@ -153,6 +153,30 @@ async def test_a_request_that_is_lost_with_its_release_is_released_on_the_next_c
     assert not remaining_keys(masters)
 
 
+async def test_a_place_that_is_requested_and_left_in_one_turn_is_left_on_the_next_connection(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    """The waiter has begun anew, under a new name, and has given back its grants since."""
+    occupy(masters)
+    task = waiting_fair(redlock)
+    await asyncio.sleep(0.1)
+    (callbacks,) = redlock._opener.session().fair_queue.waiters.values()
+    waiter: Any = callbacks.forgotten.__self__  # type: ignore[attr-defined]
+    task.cancel()  # it ends behind these calls, and before anything is sent
+    waiter._start_over()
+    waiter.ask_all(again=True)
+    waiter._give_back()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    for master in masters:
+        assert not runs_of(master, scripts.LEAVE)
+        master.cut()
+    await asyncio.sleep(0.5)
+    for master in masters:
+        left = {(command[7], command[8]) for command in runs_of(master, scripts.LEAVE)}
+        assert (waiter.member, b"go") in left
+
+
 async def test_programs_are_served_in_the_order_in_which_they_came(
     redlock: Redlock, other: Redlock
 ) -> None:
