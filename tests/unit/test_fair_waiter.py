@@ -1,8 +1,9 @@
 """Waiting in the masters' fair queues, in virtual time."""
 
 import asyncio
+import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -280,19 +281,26 @@ class SlowLink(Link):
             super()._pass(passes, deliver)
 
 
-@pytest.mark.promise("S1")
-async def test_a_minority_of_grants_is_given_back_and_the_place_kept(
+@contextlib.asynccontextmanager
+async def slow_programs(
     masters: list[FakeMaster],
-) -> None:
-    """Two requests reach the masters in different orders: one of the waiters yields."""
+) -> AsyncIterator[tuple[Redlock, Redlock, list[list[SlowLink]]]]:
+    """Open two programs that know the time of the masters; yield them and their links."""
     links = [[SlowLink(master) for master in masters] for _ in range(2)]
     async with (
         Redlock(links[0], restart_guard="off") as redlock,
         Redlock(links[1], restart_guard="off") as other,
     ):
-        await asyncio.gather(
-            fair_acquired_at(redlock), fair_acquired_at(other)
-        )  # the time of the masters is known now
+        await asyncio.gather(fair_acquired_at(redlock), fair_acquired_at(other))
+        yield redlock, other, links
+
+
+@pytest.mark.promise("S1")
+async def test_a_minority_of_grants_is_given_back_and_the_place_kept(
+    masters: list[FakeMaster],
+) -> None:
+    """Two requests reach the masters in different orders: one of the waiters yields."""
+    async with slow_programs(masters) as (redlock, other, links):
         for number, master in enumerate(masters):
             master.commands.clear()
             # Each waiter reaches two masters at once, and the others later.
@@ -323,14 +331,7 @@ async def test_grants_outside_of_the_queues_that_make_no_majority_are_given_back
     that asks at that moment does not come before them.
     """
     masters[4].kill()
-    links = [[SlowLink(master) for master in masters] for _ in range(2)]
-    async with (
-        Redlock(links[0], restart_guard="off") as redlock,
-        Redlock(links[1], restart_guard="off") as other,
-    ):
-        await asyncio.gather(
-            fair_acquired_at(redlock), fair_acquired_at(other)
-        )  # the time is known
+    async with slow_programs(masters) as (redlock, other, links):
         for number in range(4):
             links[0][number].delay = 0.004 if number < 2 else 0.0
             links[1][number].delay = 0.004 if number >= 2 else 0.0
