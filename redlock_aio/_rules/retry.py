@@ -71,15 +71,22 @@ BURST = 20
 FLOOR = 0.01
 """The mean seconds between two attempts of one acquisition after that."""
 
+PASSED = 0.1
+"""How much an attempt counts that finds another holder than the attempt before."""
+
 
 class Pace:
     """
     A bound on the rate at which one acquisition asks the masters.
 
     A waiter that is woken asks at once: `BURST` times, and once more for each *interval*
-    that has passed since. A lock that really passes from holder to holder hardly reaches
-    the bound. Without it, masters that contradict themselves, or a key that others change
-    all the time without freeing it, would keep this process and the masters busy.
+    that has passed since. Without the bound, masters that contradict themselves, or a key
+    that others change all the time without freeing it, would keep this process and the
+    masters busy.
+
+    An attempt that finds a new holder counts only as `PASSED` of one. Where a lock passes from
+    task to task within a millisecond, a waiter would otherwise reach the bound soon, and then
+    sleep through the pauses in which others let it go first.
 
     The restart guard bounds in the same way how often it examines a master in quarantine.
 
@@ -87,16 +94,25 @@ class Pace:
         interval: Seconds between two attempts after the first ones, on average.
     """
 
-    __slots__ = ("_interval", "_spent_until")
+    __slots__ = ("_holder", "_interval", "_spent_until")
 
     def __init__(self, interval: float = FLOOR) -> None:
+        self._holder: bytes | None = None
         self._interval = interval
         self._spent_until = -math.inf
 
-    def pause(self, now: float) -> float:
-        """Count an attempt that is requested *now*; return the seconds for which it must wait."""
-        interval = self._interval
-        self._spent_until = max(self._spent_until, now - BURST * interval) + interval
+    def pause(self, now: float, holder: bytes | None = None) -> float:
+        """
+        Count an attempt that is requested *now*; return the seconds for which it must wait.
+
+        Args:
+            holder: The value of the lock after the last attempt; ``None`` if it is not known.
+        """
+        cost = interval = self._interval
+        if holder is not None and holder != self._holder:
+            self._holder = holder
+            cost *= PASSED
+        self._spent_until = max(self._spent_until, now - BURST * interval) + cost
         return max(self._spent_until - now, 0.0)
 
 

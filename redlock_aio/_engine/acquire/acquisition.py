@@ -332,7 +332,7 @@ class Acquisition:
             missing, names = failed.missing, self._lock.resources
             in_outage = masters.outages.record(names, votes, missing, in_outage)
             self.queue.adapt_jitter(watch.is_split, took)
-            await self._hold_back(pace)
+            await self._hold_back(pace.pause(masters.clock(), watch.view.holder))
             at_most = budget.attempt_limit()
             failed = await self._attempt(at_most)
         if in_outage:
@@ -353,15 +353,15 @@ class Acquisition:
         finally:
             self.queue.unsubscribe(watch)
 
-    async def _hold_back(self, pace: Pace) -> None:
+    async def _hold_back(self, too_fast: float) -> None:
         """
-        Wait for the jitter after split votes, or for `Pace` if attempts came too fast.
+        Wait for the jitter after split votes, or for *too_fast* seconds.
 
         Cancellation:
             There is nothing to undo.
         """
         masters, budget = self._masters, self._budget
-        nap = pace.pause(masters.clock()) * 1000
+        nap = too_fast * 1000
         if self.queue.spread:
             # One release wakes all waiters. If all asked at once, they would split the votes
             # as before; with a random delay one of them comes first on all masters.
