@@ -55,6 +55,9 @@ MARGIN = 0.003
 NEVER_STALLED = (math.inf, math.inf)
 """The begin and end of a stall of the event loop if there was none."""
 
+NOTHING_DUE = math.inf
+"""The value of `LeaseState.due` until something is scheduled."""
+
 HANDED_OVER = "it was handed over"
 HELD_TOO_LONG = "it was held for as long as max_hold allows"
 
@@ -74,8 +77,6 @@ class LeaseState:
     One subject: the states of one lease, with a method for each transition.
 
     Args:
-        now: The current instant, after a majority was counted.
-
         deadline: The end of the validity.
 
         ttl: The ttl that the masters were sent, in milliseconds.
@@ -90,7 +91,7 @@ class LeaseState:
         "renewed", "state", "ttl",
     )  # fmt: skip
 
-    def __init__(self, now: float, deadline: float, ttl: int, factor: float, renewed: bool) -> None:
+    def __init__(self, deadline: float, ttl: int, factor: float, renewed: bool) -> None:
         self.ttl: int = ttl
         """The ttl in ms of the last successful extension, or of the acquisition."""
         self.longest_ttl: int = ttl
@@ -106,7 +107,7 @@ class LeaseState:
         self.factor: float = factor
         self._promised = deadline
         self._epoch = 0  # counts the extensions that promised less than the one before
-        self.due: float = now
+        self.due: float = NOTHING_DUE
         """The instant of the next action: an extension, or the report of the loss."""
 
     def __repr__(self) -> str:

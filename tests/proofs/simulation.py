@@ -325,7 +325,7 @@ class Client:
     async def hold(self, attempt: FencedAttempt, until: float, floor: int) -> None:
         """Hold a lease for a random time, and extend it meanwhile."""
         world, conditions = self.world, self.world.conditions
-        lease_state = LeaseState(self.clock(), until, conditions.ttl, FACTOR, renewed=True)
+        lease_state = LeaseState(until, conditions.ttl, FACTOR, renewed=True)
         world.report(Lease(self, attempt.fence, floor, lease_state))
         work = world.exponential(conditions.work)
         if world.chance.random() < conditions.pause:

@@ -17,8 +17,8 @@ from redlock_aio import (
     RedlockError,
     Retry,
 )
+from redlock_aio._engine.hold.agenda import CHECK_AFTER
 from redlock_aio._engine.hold.held_lease import KEY_GONE
-from redlock_aio._engine.hold.watchdog import CHECK_AFTER
 from redlock_aio._protocol import commands, scripts
 from redlock_aio._protocol.revocation import BY_FORCE, STAMP
 from redlock_aio.testing import FakeMaster, cancelled_at

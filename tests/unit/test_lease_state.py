@@ -27,7 +27,7 @@ def deadline(began: float, ttl: int) -> float:
 
 def acquired(ttl: int = 1000, *, renewed: bool = True, ends: float = math.inf) -> LeaseState:
     """Return a lease that was acquired at 0.0."""
-    state = LeaseState(0.0, deadline(0.0, ttl), ttl, FACTOR, renewed)
+    state = LeaseState(deadline(0.0, ttl), ttl, FACTOR, renewed)
     state.limit(ends)
     return state
 
@@ -63,7 +63,7 @@ def test_an_extension_is_due_early_enough_for_more(chance: float, ttl: int) -> N
 def test_extensions_that_are_due_within_a_step_are_due_together(
     chance: float, ttl: int, now: float
 ) -> None:
-    state = LeaseState(now, deadline(now, ttl), ttl, FACTOR, renewed=True)
+    state = LeaseState(deadline(now, ttl), ttl, FACTOR, renewed=True)
     state.schedule_renewal(now, chance)
     step = min(STEP, ttl * STEP_SHARE / 1000)
     steps = state.due / step

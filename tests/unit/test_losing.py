@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from redlock_aio import LockLostError, LockNotHeldError, Redlock
-from redlock_aio._engine.hold.watchdog import BATCH
+from redlock_aio._engine.hold.agenda import BATCH
 
 from .kit import (
     Masters,

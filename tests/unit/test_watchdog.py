@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from redlock_aio import LockLostError, LockNotHeldError, Redlock
-from redlock_aio._engine.hold.watchdog import BATCH
+from redlock_aio._engine.hold.agenda import BATCH, CHECK_AFTER
 from redlock_aio._protocol.scripts import EXTEND
 from redlock_aio._rules.lease_state import STEP
 from redlock_aio.testing import FakeMaster
@@ -149,12 +149,15 @@ async def test_extensions_that_are_due_within_a_step_leave_together(
         assert all(lease.remaining > 6000 for lease in leases)
 
 
-async def test_entries_of_leases_that_have_ended_are_removed(redlock: Redlock) -> None:
+async def test_nothing_stays_of_leases_that_have_ended(redlock: Redlock) -> None:
     async with redlock.lock("kept"):
-        leases = await asyncio.gather(*(redlock.lock(f"r{i}").acquire() for i in range(400)))
-        await asyncio.gather(*(lease.release() for lease in leases))
-        async with redlock.lock("r"):
-            assert len(redlock._opener.session().watchdog._heap) < 10
+        watchdog = redlock._opener.session().watchdog
+        for held_for in (0, 2 * CHECK_AFTER):
+            leases = await asyncio.gather(*(redlock.lock(f"r{i}").acquire() for i in range(400)))
+            await asyncio.sleep(held_for)
+            assert watchdog.held == 401
+            await asyncio.gather(*(lease.release() for lease in leases))
+            assert watchdog.held == len(watchdog._agenda.leases()) == 1
 
 
 # By the holder

@@ -26,7 +26,8 @@ import asyncio
 from collections.abc import Mapping, Sequence
 
 from redlock_aio._engine.admin.inspect import Inspection, ask_all
-from redlock_aio._engine.hold.watchdog import CHECK_AFTER, CHECK_INTERVAL
+from redlock_aio._engine.hold.agenda import CHECK_AFTER
+from redlock_aio._engine.hold.watchdog import CHECK_INTERVAL
 from redlock_aio._engine.masters import MasterSet
 from redlock_aio._engine.round import Release, Round
 from redlock_aio._engine.session import Session

@@ -54,10 +54,13 @@ class HeldLease(LeaseState):
     """
 
     __slots__ = (
-        "_fingerprint", "_lost", "alone", "at", "attempt", "check_at", "checked_at", "count",
-        "guarded", "held_for", "held_since", "inner", "keep_until", "on_recheck", "others", "owner",
+        "_fingerprint", "_lost", "alone", "attempt", "check_at", "checked_at", "count", "guarded",
+        "held_for", "held_since", "inner", "keep_until", "on_recheck", "others", "owner", "page",
         "pending_ttl", "queue", "released", "requested_ttl", "resources", "scope", "task",
     )  # fmt: skip
+
+    page: "dict[HeldLease, None]"
+    """The leases that need attention at the same instant; set and used by the agenda."""
 
     def __init__(
         self,
@@ -68,7 +71,7 @@ class HeldLease(LeaseState):
         factor: float,
         renewed: bool,
     ) -> None:
-        LeaseState.__init__(self, now, attempt.until, attempt.ttl, factor, renewed)
+        LeaseState.__init__(self, attempt.until, attempt.ttl, factor, renewed)
         self.resources: tuple[str, ...] = resources
         self.attempt: Attempt = attempt
         self.count: int = 1
@@ -98,8 +101,6 @@ class HeldLease(LeaseState):
         """The seconds for which the lease was held; set between its release and the event."""
         self.queue: LocalQueue = queue
         self.alone: bool = False  # its next extension shares no command; see `Renewal.has_errors`
-        self.at: float = 0.0
-        """The next instant at which the watchdog handles the lease."""
         self.check_at: float = math.inf
         """The instant of the next check whether the masters still have the key."""
         self.checked_at: float = -math.inf

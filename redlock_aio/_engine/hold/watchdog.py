@@ -1,10 +1,10 @@
 """
 One watchdog for all leases of a manager.
 
-    add ─► heap, ordered by time ─► one timer ─┬─ deadline is near ──► lose
-                ▲                              ├─ key may be gone ───► KeyCheck ─► lose
-                │                              └─ extension is due ──► Renewal ──► apply_result
-                └──────────────────────────────────────────────────────────────────────┘
+    add ─► Agenda ─► one timer ─┬─ deadline is near ──► lose
+             ▲                  ├─ key may be gone ───► KeyCheck ─► lose
+             │                  └─ extension is due ──► Renewal ──► apply_result
+             └──────────────────────────────────────────────────────────┘
 
 Leases that are due in one turn of the loop are extended together, many in one command
 and all in one write per master. Each extension holds or fails by its own quorum.
@@ -16,8 +16,6 @@ its holder is cancelled at once when the key is gone, not at the next extension.
 """
 
 import asyncio
-import heapq
-import itertools
 import math
 import random
 from collections.abc import Callable, Collection
@@ -25,33 +23,19 @@ from collections.abc import Callable, Collection
 from anyio import CancelScope
 
 from redlock_aio._engine.attempt import take_back
+from redlock_aio._engine.hold.agenda import Agenda
 from redlock_aio._engine.hold.held_lease import HeldLease, Sharer
 from redlock_aio._engine.hold.renewal import KeyCheck, Renewal, send_together
 from redlock_aio._engine.hold.restoration import Keeping, Leaving
 from redlock_aio._engine.masters import MasterSet
 from redlock_aio._engine.origin import Origin
 from redlock_aio._rules import timing
-from redlock_aio._rules.lease_state import HELD, NEVER_STALLED, RELEASED, retry_pause
+from redlock_aio._rules.lease_state import HELD, RELEASED, retry_pause
 from redlock_aio._rules.quorum import LOST as LOST_ROUND, OPEN, WON
 from redlock_aio.errors import LockLostError, LockNotHeldError
 
-BATCH = 200
-"""The most leases handled in one turn of the loop, so that other callbacks run in between."""
-
-LONGEST_SLEEP = 0.5
-"""
-The longest time in seconds for which the timer is armed: it does not count the time
-that the machine was suspended, the clock of leases does.
-"""
-
-CHECK_AFTER = 0.1
-"""Seconds after which the key of a lease is checked and tracked: most leases are shorter."""
-
 CHECK_INTERVAL = 0.02
 """The shortest time in seconds between two checks of a key that is changed repeatedly."""
-
-STALL = 0.02
-"""Seconds by which the timer must be late for the error of a lost lease to mention a stall."""
 
 CLOSED = "its Redlock was closed"
 
@@ -60,7 +44,7 @@ class Watchdog:
     """
     Extends leases, and ends those that are lost.
 
-    One subject: one heap of instants decides when each lease is extended, checked or lost.
+    One subject: what happens to a lease when something is due for it, or it ends.
 
     Args:
         masters: The masters.
@@ -69,41 +53,31 @@ class Watchdog:
     """
 
     __slots__ = (
-        "_armed_for", "_heap", "_held", "_on_recheck", "_order", "_stalled", "_timer", "masters",
-        "max_ttl", "origin", "scope",
+        "_agenda", "_on_recheck", "masters", "max_ttl", "origin", "scope",
     )  # fmt: skip
 
     def __init__(self, masters: MasterSet, *, max_ttl: int) -> None:
         self.masters: MasterSet = masters
         self.origin: Origin = Origin(masters.loop)
         self.max_ttl: int = max_ttl
-        self._heap: list[tuple[float, int, HeldLease]] = []
-        self._held = 0
-        self._order = itertools.count()
-        self._timer: asyncio.TimerHandle | None = None
-        self._armed_for = math.inf
-        self._stalled = NEVER_STALLED
+        self._agenda = Agenda(masters.loop, masters.clock, self._attend)
         self._on_recheck: Callable[[HeldLease], None] = self.recheck_soon  # one for all leases
         # anyio looks for the running library each time that it makes a scope. A watchdog
         # belongs to one loop, so once is enough.
         self.scope: type[CancelScope] = type(CancelScope())
 
     def __repr__(self) -> str:
-        return f"<Watchdog of {self._held} leases>"
+        return f"<Watchdog of {self.held} leases>"
 
     @property
     def held(self) -> int:
         """The number of leases that are held."""
-        return self._held
+        return len(self._agenda)
 
     def add(self, hold: HeldLease, now: float) -> None:
         """Extend *hold*, check its key and end it at its deadline, from now on."""
-        self._held += 1
         hold.on_recheck = self._on_recheck
-        hold.schedule_renewal(now, random.random())  # noqa: S311 - no secret
-        if hold.due > now + CHECK_AFTER:
-            hold.check_at = now + CHECK_AFTER
-        self._push(hold, now)
+        self._agenda.add(hold, now)
 
     def recheck_soon(self, hold: HeldLease) -> None:
         """
@@ -115,72 +89,31 @@ class Watchdog:
         now = self.masters.clock()
         if hold.state is HELD and hold.check_at > now + CHECK_INTERVAL:
             hold.check_at = max(now, hold.checked_at + CHECK_INTERVAL)
-            self._push(hold, now)
+            self._agenda.put(hold, now)
 
-    def _push(self, hold: HeldLease, now: float) -> None:
-        heap = self._heap
-        if len(heap) > 2 * self._held + 128:
-            # Entries of leases that have ended, or are due at another time now, stay in
-            # the heap until they outnumber the others: to remove one would cost a search.
-            heap[:] = [e for e in heap if e[2].state is HELD and e[0] == e[2].at]
-            heapq.heapify(heap)
-        at = hold.due
-        if hold.check_at < at:  # noqa: PLR1730 - faster
-            at = hold.check_at
-        hold.at = at
-        heapq.heappush(heap, (at, next(self._order), hold))
-        if at < self._armed_for:
-            self._arm(now)
-
-    def _arm(self, now: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        self._armed_for = math.inf
-        if self._heap:
-            delay = min(max(self._heap[0][0] - now, 0.0), LONGEST_SLEEP)
-            self._armed_for = now + delay
-            self._timer = self.masters.loop.call_later(delay, self._tick)
-
-    def _tick(self) -> None:
-        """Handle the leases that are due: each is lost, checked or extended."""
-        self._timer = None
-        now = self.masters.clock()
-        if now - self._armed_for >= STALL:
-            self._stalled = (self._armed_for, now)
-        self._armed_for = -math.inf  # no `_push` in the loop below arms the timer; the end does
-        heap = self._heap
-        batch = BATCH
+    def _attend(self, due: list[HeldLease], now: float) -> None:
+        """Handle the leases that are *due*: each is lost, checked or extended."""
         together: list[Renewal] = []
-        while heap:
-            at, _, hold = heap[0]
-            if hold.state is not HELD or at != hold.at:
-                heapq.heappop(heap)
-            elif at > now or not batch:
-                break
-            else:
-                heapq.heappop(heap)
-                batch -= 1
-                self._attend(hold, now, together)
+        for hold in due:
+            # The deadline comes first: after a suspension all three may be due at once, and
+            # neither a check nor an extension can revive the lease then.
+            if hold.expired(now):
+                self.lose(hold, self.why_expired(hold, now))
+            elif now >= hold.check_at:
+                self._check(hold, now)
+            elif hold.renewed and not self.masters.closed:
+                together.append(self._begin(hold, max(hold.ttl, hold.pending_ttl), now))
+            else:  # Not extended, or dropped without a release: the lease ends at its deadline.
+                hold.schedule_retry(now)
+                self._agenda.put(hold, now)
         send_together(self.masters, together)
-        self._arm(now)
 
-    def _attend(self, hold: HeldLease, now: float, together: list[Renewal]) -> None:
-        # The deadline comes first: after a suspension all three may be due at once, and
-        # neither a check nor an extension can revive the lease then.
-        if hold.expired(now):
-            self.lose(hold, self.why_expired(hold, now))
-        elif now >= hold.check_at:
-            # Set before the check is sent: a change that is pushed from now on needs another check.
-            hold.check_at = math.inf
-            hold.checked_at = now
-            self._push(hold, now)
-            self.masters.send_and_watch(KeyCheck(self.masters, hold, self.lose))
-        elif hold.renewed and not self.masters.closed:
-            together.append(self._begin(hold, max(hold.ttl, hold.pending_ttl), now))
-        else:  # Not extended, or dropped without a release: the lease ends at its deadline.
-            hold.schedule_retry(now)
-            self._push(hold, now)
+    def _check(self, hold: HeldLease, now: float) -> None:
+        # Set before the check is sent: a change that is pushed from now on needs another check.
+        hold.check_at = math.inf
+        hold.checked_at = now
+        self._agenda.put(hold, now)
+        self.masters.send_and_watch(KeyCheck(self.masters, hold, self.lose))
 
     def renew(self, hold: HeldLease, ttl: int, now: float) -> Renewal:
         """Send one extension of *hold* to *ttl* ms from *now*, and return its round."""
@@ -193,11 +126,11 @@ class Watchdog:
         Return the round of an extension, which the caller sends in this turn of the loop.
 
         The order matters: making the round moves the deadline back if *ttl* is shorter than
-        what remains, and `_push` must see the new one.
+        what remains, and the agenda must see the new one.
         """
         hold.requested_ttl = ttl
         renewal = Renewal(self.masters, hold, ttl, now, self.apply_result)
-        self._push(hold, now)
+        self._agenda.put(hold, now)
         return renewal
 
     def apply_result(self, renewal: Renewal) -> bool:
@@ -218,7 +151,7 @@ class Watchdog:
         if renewal.verdict is WON and hold.extended(renewal.epoch, renewal.began, renewal.ttl, now):
             hold.alone = False
             hold.schedule_renewal(now, random.random())  # noqa: S311 - no secret
-            self._push(hold, now)
+            self._agenda.put(hold, now)
             renewal.restore_missing()
             if (emitter := self.masters.emitter) is not None:
                 emitter.emit_soon(hold.extended_event(renewal.ttl, timing.remaining(deadline, now)))
@@ -228,7 +161,7 @@ class Watchdog:
         elif renewal.verdict is LOST_ROUND:
             hold.alone = renewal.has_errors
             hold.schedule_retry(now)
-            self._push(hold, now)
+            self._agenda.put(hold, now)
         return False
 
     async def extend(self, hold: HeldLease, ttl: int) -> None:
@@ -265,11 +198,7 @@ class Watchdog:
 
     def why_expired(self, hold: HeldLease, now: float) -> str:
         """Return why the deadline of *hold* has passed, and whether the loop had stalled then."""
-        # The timer is never armed for later than `LONGEST_SLEEP`. If it is overdue, a callback
-        # has blocked the loop until now, and this call runs before the timer does.
-        due = self._armed_for
-        overdue = math.isfinite(due) and now - due >= STALL
-        return hold.why_expired((due, now) if overdue else self._stalled)
+        return hold.why_expired(self._agenda.stall(now))
 
     def lose(self, hold: HeldLease, reason: str) -> None:
         """
@@ -287,7 +216,7 @@ class Watchdog:
 
     def lose_tokens(self, tokens: Collection[bytes], reason: str) -> None:
         """Lose each lease whose token is one of *tokens*."""
-        for _, _, hold in list(self._heap):  # losing one lease may push another
+        for hold in self._agenda.leases():
             if hold.attempt.token in tokens:
                 self.lose(hold, reason)
 
@@ -331,7 +260,7 @@ class Watchdog:
             self.renew(hold, max(hold.ttl, hold.pending_ttl), now)
         elif hold.renewed and not was_renewed:
             hold.schedule_renewal(now, random.random())  # noqa: S311 - no secret
-            self._push(hold, now)
+            self._agenda.put(hold, now)
 
     def leave(self, hold: HeldLease, task: Sharer) -> bool:
         """End the share of *task* in *hold*, or release it if that is the last; see `release`."""
@@ -353,7 +282,7 @@ class Watchdog:
         masters = self.masters
         held = masters.clock() - hold.held_since
         hold.hand_over()
-        self._held -= 1
+        self._agenda.remove(hold)
         hold.queue.on_lease_ended(hold, masters.clock())
         if masters.emitter is not None:
             masters.emitter.emit_soon(hold.end_event(held))
@@ -364,7 +293,7 @@ class Watchdog:
             take_back(self.masters, hold.attempt, hold.longest_ttl)
 
     def _end(self, hold: HeldLease, now: float) -> None:
-        self._held -= 1
+        self._agenda.remove(hold)
         if hold.keep_until > now and hold.state is RELEASED:
             left = math.ceil((hold.keep_until - now) * 1000)
             hold.released = keeping = Keeping(self.masters, hold, left)
@@ -378,22 +307,22 @@ class Watchdog:
 
     def is_awaited(self) -> bool:
         """Return whether a task that was cancelled, and has not ended yet, holds a lease."""
-        held = (hold for _, _, hold in self._heap if hold.state is HELD)
-        tasks = (ref() for hold in held for ref in (hold.task, *hold.others) if ref is not None)
+        tasks = (
+            ref()
+            for hold in self._agenda.leases()
+            for ref in (hold.task, *hold.others)
+            if ref is not None
+        )
         return any(task and task.cancelling() and not task.done() for task in tasks)
 
     def abandon(self, reason: str) -> None:
         """Mark all leases of a closed event loop as lost; nothing is sent to the masters."""
-        for _, _, hold in self._heap:
+        for hold in self._agenda.leases():
             hold.abandon(reason)
-        self._heap.clear()
-        self._held = 0
+        self._agenda.clear()
 
     def close(self, reason: str = CLOSED) -> None:
         """Lose all leases: nothing would extend them any more."""
-        for _, _, hold in self._heap:
+        for hold in self._agenda.leases():
             self.lose(hold, reason)
-        self._heap.clear()
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._agenda.clear()
