@@ -166,6 +166,7 @@ class Session:
         self.fair_queue.on_push(master, push)
         self.masters.on_push(push)
         self.local_queues.on_push(master, push)
+        self.watchdog.on_push(push)
 
     async def get_ready(self, wait: int | None) -> None:
         """

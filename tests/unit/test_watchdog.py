@@ -8,7 +8,10 @@ import pytest
 
 from redlock_aio import LockLostError, LockNotHeldError, Redlock
 from redlock_aio._engine.hold.agenda import BATCH, CHECK_AFTER
-from redlock_aio._protocol.scripts import EXTEND
+from redlock_aio._engine.hold.held_lease import HeldLease
+from redlock_aio._engine.hold.watchdog import Watchdog
+from redlock_aio._protocol.replies import EVERYTHING_CHANGED
+from redlock_aio._protocol.scripts import EXTEND, LOOK, pack
 from redlock_aio._rules.lease_state import STEP
 from redlock_aio.testing import FakeMaster
 
@@ -16,6 +19,7 @@ from .kit import (
     Masters,
     check_no_keys,
     delete,
+    execute,
     fail,
     hang,
     keys,
@@ -158,6 +162,48 @@ async def test_nothing_stays_of_leases_that_have_ended(redlock: Redlock) -> None
             assert watchdog.held == 401
             await asyncio.gather(*(lease.release() for lease in leases))
             assert watchdog.held == len(watchdog._agenda.leases()) == 1
+
+
+@pytest.mark.promise("S2")
+async def test_the_loss_of_all_keys_ends_all_leases_at_once(
+    redlock: Redlock, masters: Masters
+) -> None:
+    """A master that is emptied pushes that any key may have changed, whatever their number."""
+    locks = [redlock.lock(f"r{i}", ttl=60_000) for i in range(2 * BATCH + 50)]
+    leases = await asyncio.gather(*(lock.acquire() for lock in locks))
+    await asyncio.sleep(1)
+    for master in masters[:3]:
+        execute(master, pack(b"FLUSHALL"))
+    await asyncio.sleep(0.05)
+    assert not any(lease.valid for lease in leases)
+
+
+@pytest.mark.promise("S2")
+async def test_checks_of_all_leases_hold_up_no_loss(
+    redlock: Redlock, masters: Masters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a reconnection all keys are checked, some in each turn of the loop."""
+    locks = [redlock.lock(f"r{i}", ttl=60_000) for i in range(5 * BATCH)]
+    leases = await asyncio.gather(*(lock.acquire() for lock in locks))
+    await asyncio.sleep(1)
+    turns = [0]
+    checked: set[HeldLease] = set()
+    recheck_soon = Watchdog.recheck_soon
+
+    def rechecking(watchdog: Watchdog, hold: HeldLease) -> None:
+        if not turns[-1]:
+            asyncio.get_running_loop().call_soon(turns.append, 0)
+        turns[-1] += 1
+        checked.add(hold)
+        recheck_soon(watchdog, hold)
+
+    monkeypatch.setattr(Watchdog, "recheck_soon", rechecking)
+    redlock._opener.session()._on_push(0, EVERYTHING_CHANGED)
+    await asyncio.sleep(0.1)
+    assert turns == [*[BATCH] * 5, 0]
+    assert len(checked) == 5 * BATCH
+    assert ran(masters[0], LOOK) >= 10 * BATCH
+    await asyncio.gather(*(lease.release() for lease in leases))
 
 
 # By the holder

@@ -23,12 +23,13 @@ from collections.abc import Callable, Collection
 from anyio import CancelScope
 
 from redlock_aio._engine.attempt import take_back
-from redlock_aio._engine.hold.agenda import Agenda
+from redlock_aio._engine.hold.agenda import BATCH, Agenda
 from redlock_aio._engine.hold.held_lease import HeldLease, Sharer
 from redlock_aio._engine.hold.renewal import KeyCheck, Renewal, send_together
 from redlock_aio._engine.hold.restoration import Keeping, Leaving
 from redlock_aio._engine.masters import MasterSet
 from redlock_aio._engine.origin import Origin
+from redlock_aio._protocol import replies
 from redlock_aio._rules import timing
 from redlock_aio._rules.lease_state import HELD, RELEASED, retry_pause
 from redlock_aio._rules.quorum import LOST as LOST_ROUND, OPEN, WON
@@ -90,6 +91,20 @@ class Watchdog:
         if hold.state is HELD and hold.check_at > now + CHECK_INTERVAL:
             hold.check_at = max(now, hold.checked_at + CHECK_INTERVAL)
             self._agenda.put(hold, now)
+
+    def on_push(self, push: object) -> None:
+        """Called with each push of a master: if any key may have changed, check all leases."""
+        if replies.changed(push) is None:
+            self._recheck_next(self._agenda.leases())
+
+    def _recheck_next(self, holds: list[HeldLease]) -> None:
+        # A limited number in each turn of the loop, as many as are checked in one: other
+        # leases that become due, and deadlines, do not wait for all of these checks.
+        for hold in holds[-BATCH:]:
+            self.recheck_soon(hold)
+        del holds[-BATCH:]
+        if holds:
+            self.masters.loop.call_soon(self._recheck_next, holds)
 
     def _attend(self, due: list[HeldLease], now: float) -> None:
         """Handle the leases that are *due*: each is lost, checked or extended."""

@@ -124,7 +124,7 @@ class LocalQueue:
     @property
     def idle(self) -> bool:
         """Whether no task or lease of this process uses the queue."""
-        return not (self.taken or self.guests)
+        return not (self.contending or self.holder is not None or self.guests)
 
     @property
     def waiters(self) -> list[object]:
@@ -365,11 +365,12 @@ class LocalQueues:
         return None if queue is None else queue.holder
 
     def on_push(self, master: int, push: object) -> None:
-        """Called with a *push* of *master*: notify the queues of the keys that changed, or all."""
+        """Called with a *push* of *master*: notify the queues of changed keys, or all waiters."""
         changed = replies.changed(push)
         if changed is None:
             for queue in list(self.by_key.values()):
-                queue.changed(master)
+                if queue.watcher is not None or queue.guests:
+                    queue.notify_released(master)
             return
         for key in changed:
             if key in self.by_key:
