@@ -24,6 +24,9 @@ from redlock_aio.testing import EmbeddedMaster
 HOST = "10.99.0.1"
 """The address of all masters, which differ by their ports."""
 
+FIRST_PORT = 7001
+"""Ports that are free on the host say nothing here: two masters could get the same one."""
+
 
 class PartitionedMaster(EmbeddedMaster):
     """A master in the namespace of a `Network`; tests connect to it by its Unix socket."""
@@ -116,10 +119,11 @@ class Network:
         """Run *number* masters in the namespace where packets are dropped."""
         with contextlib.ExitStack() as stack:
             made = []
-            for _ in range(number):
+            for port in range(FIRST_PORT, FIRST_PORT + number):
                 master = PartitionedMaster(
                     binary, options=["--bind", "0.0.0.0", "--protected-mode", "no"]
                 )
+                master.port = port
                 starter = Path(master._folder) / "start"
                 starter.write_text(f'#!/bin/sh\nexec ip netns exec {self._hub} {binary} "$@"\n')
                 starter.chmod(0o700)
