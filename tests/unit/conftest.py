@@ -24,7 +24,7 @@ def pytest_asyncio_loop_factories(
 
 
 @pytest.fixture
-async def masters() -> list[FakeMaster]:
+def masters() -> list[FakeMaster]:
     return [FakeMaster(f"m{i}") for i in range(5)]
 
 
@@ -50,7 +50,7 @@ async def there(masters: list[FakeMaster]) -> AsyncIterator[Redlock]:
 
 
 @pytest.fixture
-async def young(masters: list[FakeMaster]) -> list[FakeMaster]:
+def young(masters: list[FakeMaster]) -> list[FakeMaster]:
     """Return five masters that have just been started for the first time."""
     for master in masters:
         master.uptime = 0
@@ -84,24 +84,36 @@ def diary() -> Diary:
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Check that no task outlives a test, and that the event loop reports no exception."""
+def nothing_is_reported(request: pytest.FixtureRequest) -> Iterator[list[dict[str, Any]]]:
+    """Check that the event loop reports no exception, also when the test's objects end."""
     random.seed(0)  # the delays between attempts are the same in each run
     gc.freeze()  # the collection after the test skips objects from before it
-    if is_async_test(request.node):
+    reported: list[dict[str, Any]] = []
+    yield reported
+    # The loop is closed. What is not collected now is frozen with the next test: the tasks of
+    # thousands of tests would slow down each `asyncio.all_tasks`, and fill the memory.
+    request.node.funcargs.clear()
+    gc.collect()  # a task or future whose exception was never retrieved reports it now
+    assert not reported
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left(
+    request: pytest.FixtureRequest,
+    nothing_is_reported: list[dict[str, Any]],  # noqa: ARG001 - it is checked after the loop ends
+) -> None:
+    """Check that no task outlives a test."""
+    if is_async_test(request.node):  # others need no loop
         request.getfixturevalue("nothing_is_left_in_the_loop")
-        yield
-    else:  # it needs no loop
-        yield
-        gc.collect()
 
 
 @pytest.fixture
-async def nothing_is_left_in_the_loop() -> AsyncIterator[None]:
-    reported: list[dict[str, Any]] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
+async def nothing_is_left_in_the_loop(
+    nothing_is_reported: list[dict[str, Any]],
+) -> AsyncIterator[None]:
+    asyncio.get_running_loop().set_exception_handler(
+        lambda _, context: nothing_is_reported.append(context)
+    )
     before = asyncio.all_tasks()
     yield
-    gc.collect()  # a task or future whose exception was never retrieved reports it now
     assert not asyncio.all_tasks() - before - {asyncio.current_task()}
-    assert not reported
