@@ -127,6 +127,12 @@ class Commands(KeyCommands):
 
     def _execute(self, called: bytes, *arguments: bytes) -> object:
         handler = self._handler(called)
+        if self.forbid or self.error:
+            self._check_refusal(called, *arguments)
+        return handler(*arguments)
+
+    def _check_refusal(self, called: bytes, *arguments: bytes) -> None:
+        """Raise the error with which the master refuses this command, if it does."""
         name = called.decode().lower()
         if name.upper() in self.forbid:
             full = "|".join([name, *(verb.decode().lower() for verb in arguments[:1])])
@@ -134,7 +140,6 @@ class Commands(KeyCommands):
             raise Error(f"NOPERM User default has no permissions to run the '{full}' command")
         if self.error and name in ("set", "evalsha", "delifeq"):
             raise Error(self.error)
-        return handler(*arguments)
 
     def _do_ping(self) -> object:
         return Status(b"PONG")
