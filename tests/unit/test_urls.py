@@ -1,5 +1,6 @@
 """An ambiguous URL is refused, and no text that a user can see repeats a password."""
 
+import functools
 import re
 import traceback
 from pathlib import Path
@@ -28,11 +29,6 @@ URLS = {
     "TLS option": "rediss://example.org?ssl_password={}",
     "alone": "redis://:{}",
 }
-SOURCES = [
-    path.read_text()
-    for path in Path(redlock_aio.__file__).parent.rglob("*.py")
-    if {"_rules", "_transport"} & set(path.parts) or path.name in ("redlock.py", "opener.py")
-]
 
 
 def shown(master: str) -> tuple[str, Address | None]:
@@ -55,10 +51,26 @@ def pieces(password: str, url: str) -> set[str]:
 
     Three characters without a letter or a digit may be punctuation of the message.
     """
-    always = (shown(url.format(plain))[0] for plain in ("plain", "pl#ain"))
-    elsewhere = "".join((url, *always, *SOURCES))
-    three = {password[n : n + 3] for n in range(len(password) - 2)}
+    elsewhere = url + always_shown(url)
+    three = {password[n : n + 3] for n in range(len(password) - 2)} - in_sources()
     return {piece for piece in three if piece not in elsewhere and any(c.isalnum() for c in piece)}
+
+
+@functools.cache
+def in_sources() -> set[str]:
+    """Return all pieces of three characters of the code that a traceback may show."""
+    texts = [
+        path.read_text()
+        for path in Path(redlock_aio.__file__).parent.rglob("*.py")
+        if {"_rules", "_transport"} & set(path.parts) or path.name in ("redlock.py", "opener.py")
+    ]
+    return {text[n : n + 3] for text in texts for n in range(len(text) - 2)}
+
+
+@functools.cache
+def always_shown(url: str) -> str:
+    """Return what a user sees of *url* if its password is harmless."""
+    return "".join(shown(url.format(plain))[0] for plain in ("plain", "pl#ain"))
 
 
 @pytest.mark.parametrize("url", list(URLS.values()), ids=list(URLS))

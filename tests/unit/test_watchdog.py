@@ -115,7 +115,7 @@ async def test_max_hold_ends_a_lease(redlock: Redlock, masters: Masters) -> None
 
 
 @pytest.mark.promise("S6")
-@pytest.mark.parametrize("number", [2 * BATCH + 50, pytest.param(1500, marks=pytest.mark.full)])
+@pytest.mark.parametrize("number", [BATCH + 50, pytest.param(1500, marks=pytest.mark.full)])
 async def test_many_leases_are_extended_in_batches(masters: Masters, number: int) -> None:
     async with Redlock(masters) as redlock:
         leases = await asyncio.gather(
