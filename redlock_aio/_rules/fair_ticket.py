@@ -171,13 +171,13 @@ class Ticket:
         Args:
             within: The seconds within which the masters must have granted the lock, see `FRESH`.
         """
+        if self.count(GRANTED) < self.needed:
+            return 0.0
         grants = [
             (sent, done)
             for sent, done, standing in zip(self._sent, self._done, self.standings, strict=True)
             if standing is GRANTED
         ]
-        if len(grants) < self.needed:
-            return 0.0
         begins = [
             first
             for first, _ in grants
@@ -209,7 +209,7 @@ class Ticket:
 
     def count(self, *standings: Standing) -> int:
         """Return the number of masters at which the waiter has one of *standings*."""
-        return sum(standing in standings for standing in self.standings)
+        return sum(map(self.standings.count, standings))
 
     def may_win(self, master: int) -> bool:
         """Return whether to ask *master* again after a give-back: a majority is still possible."""
