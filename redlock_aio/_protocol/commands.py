@@ -163,10 +163,8 @@ def hash_tag(key: bytes) -> bytes:
 
 
 def queue_keys(*keys: bytes) -> tuple[bytes, ...]:
-    """Return the names of the queues of *keys*, and then those of the sets of live members."""
-    names = [hash_tagged(key) for key in keys]
-    queues = [b"redlock_aio:queue:" + name for name in names]
-    return *queues, *[b"redlock_aio:live:" + name for name in names]
+    """Return the names of the queues of *keys*."""
+    return tuple([b"redlock_aio:queue:" + hash_tagged(key) for key in keys])
 
 
 class QueueEntry(NamedTuple):
@@ -178,7 +176,7 @@ class QueueEntry(NamedTuple):
     lives: int
     """The ms for which the member counts as alive without another request."""
     most: int
-    """The most members that a queue may have."""
+    """How many members may be before a new one."""
     not_after: int
     """The instant, in microseconds of the master's clock, after which the command is too late."""
 

@@ -199,7 +199,7 @@ class MasterReply(NamedTuple):
 def inspect(key: bytes) -> bytes:
     """Return the command that reads the lock *key*, its counter and its queue."""
     keys = (key, *primitives.FencingCounter((key,), 0).keys, *queue_keys(key))
-    return pack(b"EVALSHA", INSPECT.sha, b"4", *keys)
+    return pack(b"EVALSHA", INSPECT.sha, b"3", *keys)
 
 
 def read(reply: object) -> KeyState | None:

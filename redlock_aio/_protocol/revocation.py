@@ -46,4 +46,4 @@ def grace(look_after: float, look_interval: float, master_timeout: int) -> int:
 def revoke(key: bytes, value: bytes, instead: bytes, ttl: int) -> bytes:
     """Return the command that sets *key* to *instead* for *ttl* ms, if it has *value* or none."""
     keys = (key, *queue_keys(key))
-    return pack(b"EVALSHA", REVOKE.sha, b"3", *keys, value, instead, b"%d" % ttl, CHANNEL)
+    return pack(b"EVALSHA", REVOKE.sha, b"2", *keys, value, instead, b"%d" % ttl, CHANNEL)

@@ -125,10 +125,6 @@ class Data:
             self._witness.was_changed(key)
         return removed
 
-    def zscore(self, key: bytes, member: bytes) -> float | None:
-        """Return the score of a member, ``None`` if there is no such member."""
-        return self._members(self._read(key)).get(member)
-
     def zcard(self, key: bytes) -> int:
         """Return the number of members."""
         return len(self._members(self._read(key)))

@@ -6,7 +6,7 @@ and never ignored.
 """
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from redlock_aio.testing._fake_data import Data
 from redlock_aio.testing._fake_lua import OK, Error, Status, lua
@@ -123,27 +123,33 @@ class KeyCommands:
 
     # Sorted sets.
 
-    def _do_zadd(self, key: bytes, score: bytes, member: bytes) -> object:
+    def _do_zadd(self, key: bytes, *words: bytes) -> object:
+        if not words or len(words) % 2:
+            raise _syntax_error()
         try:
-            return self._data.zadd(key, float(score), member)
+            scores = [float(score) for score in words[::2]]
         except ValueError:
             raise Error("ERR value is not a valid float") from None
+        pairs = zip(scores, words[1::2], strict=True)
+        return sum([self._data.zadd(key, score, member) for score, member in pairs])
 
     def _do_zrem(self, key: bytes, *members: bytes) -> object:
         return self._data.zrem(key, *members)
 
-    def _do_zscore(self, key: bytes, member: bytes) -> object:
-        score = self._data.zscore(key, member)
-        return None if score is None else b"%.17g" % score
+    def _do_zrank(self, key: bytes, member: bytes) -> object:
+        members = list(self._data.zall(key))
+        return members.index(member) if member in members else None
 
     def _do_zcard(self, key: bytes) -> object:
         return self._data.zcard(key)
 
-    def _do_zrange(self, key: bytes, first: bytes, last: bytes) -> object:
+    def _do_zrange(self, key: bytes, first: bytes, last: bytes, *options: bytes) -> object:
+        if [option.upper() for option in options] not in ([], [b"WITHSCORES"]):
+            raise _syntax_error()
         begin, end = _integer(first), _integer(last)
-        members = list(self._data.zall(key))
-        begin, end = (place + len(members) if place < 0 else place for place in (begin, end))
-        return members[max(begin, 0) : max(end + 1, 0)]
+        found = list(self._data.zall(key).items())
+        begin, end = (place + len(found) if place < 0 else place for place in (begin, end))
+        return _elements(found[max(begin, 0) : max(end + 1, 0)], scores=bool(options))
 
     def _do_zrangebyscore(self, key: bytes, low: bytes, high: bytes, *options: bytes) -> object:
         offset, count, scores = 0, -1, False
@@ -159,9 +165,7 @@ class KeyCommands:
         above, below = _bound(low, above=True), _bound(high, above=False)
         found = [(m, s) for m, s in self._data.zall(key).items() if above(s) and below(s)]
         found = found[offset : offset + count if count >= 0 else None] if offset >= 0 else []
-        if scores:
-            return [word for member, score in found for word in (member, b"%.17g" % score)]
-        return [member for member, _ in found]
+        return _elements(found, scores=scores)
 
 
 @functools.cache
@@ -194,6 +198,13 @@ def _bound(text: bytes, *, above: bool) -> Callable[[float], bool]:
     if above:
         return bound.__lt__ if strict else bound.__le__
     return bound.__gt__ if strict else bound.__ge__
+
+
+def _elements(found: Sequence[tuple[bytes, float]], *, scores: bool) -> list[bytes]:
+    """Return members of a sorted set as a reply lists them."""
+    if scores:
+        return [word for member, score in found for word in (member, b"%.17g" % score)]
+    return [member for member, _ in found]
 
 
 def _syntax_error() -> Error:

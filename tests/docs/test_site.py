@@ -184,7 +184,6 @@ async def test_the_keys_on_a_master_are_those_of_the_page(masters: list[Embedded
         "key": 10_000,
         "redlock_aio:fence:{key}": fencing.KEPT,
         "redlock_aio:queue:{key}": fair_ticket.LIVES + 100,
-        "redlock_aio:live:{key}": fair_ticket.LIVES + 100,
         "redlock_aio:masters:": 93_000,
     }
     assert len(seen) == len(documented)

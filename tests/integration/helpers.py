@@ -134,7 +134,8 @@ def listens(redlock: Redlock, name: str = "r") -> bool:
 
 def queued(masters: Iterable[RealMaster], name: str = "r") -> list[int]:
     """Return the length of the fair queue of *name* on each master."""
-    return [call(master, "ZCARD", f"redlock_aio:queue:{{{name}}}") for master in masters]
+    key = f"redlock_aio:queue:{{{name}}}"
+    return [call(master, "ZCARD", key) // 2 for master in masters]
 
 
 MARKER = "redlock_aio:marker"

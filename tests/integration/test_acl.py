@@ -35,7 +35,7 @@ WISHED = ("client|tracking", "client|caching")
 """Commands without which locks work as well; a waiter is then not notified and retries."""
 
 FAIR = (
-    "publish", "subscribe", "unsubscribe", "zadd", "zrem", "zscore", "zcard", "zrange",
+    "publish", "subscribe", "unsubscribe", "zadd", "zrem", "zrank", "zcard", "zrange",
     "zrangebyscore",
 )  # fmt: skip
 """Commands that ``fair=True`` needs in addition, with the keys and channels of `OWN`."""

@@ -36,10 +36,9 @@ TOLERANCE = 250
 
 STRINGS = [b"r", b'it\'s {x} "y"', "ключ🔒".encode(), b"\\n", b"%s%n", b"x" * 512, b"\xff\x00\r\n"]
 LOCKS = STRINGS[:2]
-QUEUES = commands.queue_keys(*LOCKS)[:2]
-LIVES = commands.queue_keys(*LOCKS)[2:]
+QUEUES = commands.queue_keys(*LOCKS)
 COUNTERS = FencingCounter(LOCKS, 0).keys
-KEYS = [*STRINGS, *QUEUES, *LIVES, *COUNTERS]
+KEYS = [*STRINGS, *QUEUES, *COUNTERS]
 
 TOKENS = [b"a" * 40, b"b" * 40]
 MEMBERS = [b"me/1", b"me/2", b"you/1", b"\xff\x00/1", b"nobody"]
@@ -199,7 +198,7 @@ RELAY = b"return redis.call(unpack(ARGV))"
 """A script that calls one command."""
 RELAY_SHA = sha1(RELAY, usedforsecurity=False).hexdigest().encode()
 
-strings, sets = st.sampled_from(STRINGS), st.sampled_from([*QUEUES, *LIVES])
+strings, sets = st.sampled_from(STRINGS), st.sampled_from(QUEUES)
 keys = st.one_of(strings, sets)
 tokens, members = st.sampled_from(TOKENS), st.sampled_from(MEMBERS)
 numbers = st.sampled_from(NUMBERS)
@@ -224,11 +223,16 @@ any_command = st.one_of(
     command(b"ZADD", keys, scores, members),
     command(b"ZADD", sets, scores, members),
     command(b"ZADD", sets, scores, members),
+    command(b"ZADD", sets, scores, members, scores, members),
+    command(b"ZADD", sets, scores, members, st.just(b"junk"), members),
+    command(b"ZADD", sets, scores, members, scores),
     command(b"ZADD", sets, st.just(b"junk"), members),
     command(b"ZREM", keys, members, members),
-    command(b"ZSCORE", keys, members),
+    command(b"ZRANK", keys, members),
     command(b"ZCARD", keys),
     command(b"ZRANGE", keys, places, places),
+    command(b"ZRANGE", sets, places, places, b"withscores"),
+    command(b"ZRANGE", sets, places, places, b"junk"),
     command(b"ZRANGEBYSCORE", sets, bounds, bounds),
     command(b"ZRANGEBYSCORE", keys, bounds, bounds, b"WITHSCORES"),
     command(b"ZRANGEBYSCORE", sets, bounds, bounds, b"LIMIT", places, places),
@@ -285,7 +289,9 @@ SCRIPTS = [
     "return {type(redis.call('TIME')), #redis.call('TIME'), type(redis.call('TIME')[1])}",
     "return redis.call('TYPE', 'zset')", "return redis.call('TYPE', 'zset').ok",
     "return redis.call('ZRANGE', 'missing', 0, -1)", "return #redis.call('ZRANGE', 'zset', 0, -1)",
-    "return type(redis.call('ZSCORE', 'zset', 'a'))", "return redis.call('ZSCORE', 'zset', 'b')",
+    "return type(redis.call('ZRANK', 'zset', 'a'))", "return redis.call('ZRANK', 'zset', 'b')",
+    "return redis.call('ZRANK', 'zset', 'missing')",
+    "return redis.call('ZRANGE', 'zset', -1, -1, 'WITHSCORES')",
     "return redis.call('ZRANGEBYSCORE', 'zset', 0, 9, 'WITHSCORES')",
     "return redis.call('DEL', 'missing') + 1",
     # Arguments of commands.

@@ -234,7 +234,7 @@ def _master(holder: int, queue: tuple[int, ...]) -> MasterKeys:
         data.set(KEYS[0], b"%d" % holder)
     for name in queue:
         data.zadd(KEYS[1], _place(name), b"%d" % name)
-        data.zadd(KEYS[2], LIVES, b"%d" % name)
+        data.zadd(KEYS[1], 4e15 - LIVES, b"~%d" % name)
     return master
 
 
@@ -256,8 +256,8 @@ def _claim(w: int, claim: int) -> bytes:
 def _contents(master: MasterKeys) -> tuple[int, tuple[int, ...]]:
     data = master.data
     holder = data.get(KEYS[0])
-    names = range(4)
-    queue = tuple([name for name in names if data.zscore(KEYS[1], b"%d" % name) is not None])
+    members = data.zall(KEYS[1])
+    queue = tuple([name for name in range(4) if b"%d" % name in members])
     return NOBODY if holder is None else int(holder), queue
 
 

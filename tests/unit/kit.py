@@ -193,10 +193,11 @@ def remaining_keys(masters: Iterable[FakeMaster], *, counters: bool = True) -> l
 
 def queued(master: FakeMaster) -> list[bytes]:
     """Return the members of the fair queue of `r`, in order."""
-    queue, _ = queue_keys(b"r")
+    (queue,) = queue_keys(b"r")
     value = master._keys.get(queue, ({}, 0))[0]
     assert isinstance(value, dict)
-    return sorted(value, key=lambda member: value[member])
+    members = [member for member in value if not member.startswith(b"~")]
+    return sorted(members, key=lambda member: value[member])
 
 
 def commands_received(masters: Iterable[FakeMaster]) -> list[int]:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from redlock_aio import Redlock, RedlockError
-from redlock_aio._protocol import commands, replies, scripts
+from redlock_aio._protocol import commands, replies, revocation, scripts
 from redlock_aio._rules.fair_ticket import HEARTBEAT, LIVES
 from redlock_aio.testing import FakeMaster
 
@@ -36,7 +36,8 @@ from .links import Link
 
 pytestmark = pytest.mark.promise("S8")
 
-GRANTED, IS_NEXT, NOT_YET, TOO_LATE, OUTSIDE = 0, 1, 2, 4, "granted outside of the queue"
+GRANTED, IS_NEXT, NOT_YET, FULL, TOO_LATE = 0, 1, 2, 3, 4
+OUTSIDE = "granted outside of the queue"
 
 
 def enqueue(
@@ -46,11 +47,12 @@ def enqueue(
     not_after: int = 2**53,
     member: bytes = b"theirs/1",
     place: int = 1,
+    most: int = 100,
     first: bool = False,
 ) -> object:
     """Enter a waiter in the queue of `r` that never comes back; return its standing."""
     entry = commands.QueueEntry(
-        member=member, priority=place, lives=LIVES, most=100, not_after=not_after
+        member=member, priority=place, lives=LIVES, most=most, not_after=not_after
     )
     keys = (b"r", *commands.queue_keys(b"r"))
     reply = execute(master, commands.enqueue(keys, b"of " + member, ttl, entry, first=first))
@@ -91,6 +93,42 @@ async def test_a_master_grants_outside_of_the_queue_only_where_nobody_waits(
     await asyncio.sleep(LIVES / 1000 + 0.2)
     assert enqueue(master) == GRANTED
     assert queued(master) == [b"theirs/1"]
+    master.delete("r")
+    await asyncio.sleep(LIVES / 1000 + 0.05)
+    assert queued(master) == [b"theirs/1"]  # dead
+    assert enqueue(master, first=True, member=b"a/1") == OUTSIDE
+    assert queued(master) == []
+
+
+async def test_a_member_that_leaves_wakes_the_next_one_if_there_is_one(
+    masters: list[FakeMaster],
+) -> None:
+    master, woken = masters[0], []
+    for script in scripts.ENQUEUE, scripts.LEAVE:
+        master.execute([b"SCRIPT", b"LOAD", script.text])
+    vars(master._data)["publish"] = lambda _, message: woken.append(message) or 0
+    keys = (b"r", *commands.queue_keys(b"r"))
+    assert enqueue(master) == GRANTED
+    assert enqueue(master, member=b"a/1", place=2) == NOT_YET
+    for member in b"theirs/1", b"a/1":
+        execute(master, commands.leave(keys, b"of theirs/1", member, keep_place=False))
+    assert woken == [b"a/1"]
+    assert not remaining_keys([master])
+
+
+async def test_a_forced_release_removes_only_the_holder_from_the_queue(
+    masters: list[FakeMaster],
+) -> None:
+    master, woken = masters[0], []
+    for script in scripts.ENQUEUE, scripts.REVOKE:
+        master.execute([b"SCRIPT", b"LOAD", script.text])
+    vars(master._data)["publish"] = lambda _, message: woken.append(message) or 0
+    assert enqueue(master) == GRANTED
+    assert enqueue(master, member=b"a/1", place=0) == IS_NEXT
+    revoke = revocation.revoke(b"r", b"of theirs/1", revocation.revocation(b"token"), 100)
+    assert execute(master, revoke) == b"OK"
+    assert woken == [b"theirs/1"]
+    assert queued(master) == [b"a/1"]
 
 
 async def test_a_holder_outside_of_the_queue_that_asks_again_enters_it(
@@ -102,6 +140,41 @@ async def test_a_holder_outside_of_the_queue_that_asks_again_enters_it(
     assert enqueue(master, first=True) == OUTSIDE
     assert enqueue(master) == GRANTED
     assert queued(master) == [b"theirs/1"]
+
+
+async def test_the_first_in_a_queue_stays_alive_by_its_requests(masters: list[FakeMaster]) -> None:
+    master = masters[0]
+    master.execute([b"SCRIPT", b"LOAD", scripts.ENQUEUE.text])
+    occupy([master])
+    assert enqueue(master, first=True) == IS_NEXT
+    assert enqueue(master, first=True) == IS_NEXT
+    for _ in range(3):
+        await asyncio.sleep(LIVES / 1000 - 0.1)
+        assert enqueue(master) == IS_NEXT
+    await asyncio.sleep(LIVES / 1000 - 0.1)
+    assert enqueue(master, member=b"a/1", place=2) == NOT_YET
+    await asyncio.sleep(0.2)
+    assert enqueue(master, member=b"a/1", place=2) == IS_NEXT
+    assert queued(master) == [b"a/1"]
+
+
+async def test_a_member_that_a_full_queue_refuses_does_not_stay_in_it(
+    masters: list[FakeMaster],
+) -> None:
+    master = masters[0]
+    master.execute([b"SCRIPT", b"LOAD", scripts.ENQUEUE.text])
+    occupy([master])
+    assert enqueue(master, most=0) == FULL
+    assert remaining_keys([master]) == [b"r"]
+    assert enqueue(master, most=1) == IS_NEXT
+    assert enqueue(master, most=1, member=b"a/1", place=2) == FULL
+    assert queued(master) == [b"theirs/1"]
+    master.delete("r")
+    assert enqueue(master, most=1, member=b"a/1", place=2, first=True) == FULL
+    assert enqueue(master, most=1) == GRANTED
+    await asyncio.sleep(LIVES / 1000 + 0.01)  # the holder, too, counts as alive for so long
+    assert enqueue(master, most=1, member=b"a/1", place=2) == IS_NEXT
+    assert queued(master) == [b"a/1"]
 
 
 async def test_the_requests_of_one_turn_of_the_loop_leave_in_one_write_to_each_master(
@@ -174,7 +247,7 @@ async def test_a_place_that_is_requested_and_left_in_one_turn_is_left_on_the_nex
         master.cut()
     await asyncio.sleep(0.5)
     for master in masters:
-        left = {(command[7], command[8]) for command in runs_of(master, scripts.LEAVE)}
+        left = {(command[6], command[7]) for command in runs_of(master, scripts.LEAVE)}
         assert (waiter.member, b"go") in left
 
 
@@ -312,8 +385,8 @@ async def test_a_minority_of_grants_is_given_back_and_the_place_kept(
         assert times[0] + 0.05 <= times[1] or times[1] < times[0]
         await asyncio.sleep(0.1)
     leaves = [command for master in masters for command in runs_of(master, scripts.LEAVE)]
-    back = {(command[7], command[6]) for command in leaves if command[8] == b"stay"}
-    gone = {(command[7], command[6]) for command in leaves if command[8] == b"go"}
+    back = {(command[6], command[5]) for command in leaves if command[7] == b"stay"}
+    gone = {(command[6], command[5]) for command in leaves if command[7] == b"go"}
     assert back, "nobody had to yield"
     assert {member for member, _ in back} < {member for member, _ in gone}
     assert not back & gone, "a token was used again after it was given back"
@@ -410,7 +483,7 @@ async def test_masters_at_different_distances_cause_no_useless_yields(dead: int)
         times = await asyncio.gather(*waiters)
         assert list(times) == sorted(times)
         leaves = [command for master in masters for command in runs_of(master, scripts.LEAVE)]
-        assert {command[8] for command in leaves} == {b"go"}
+        assert {command[7] for command in leaves} == {b"go"}
 
 
 # The end of a wait
@@ -486,7 +559,7 @@ async def test_no_lock_is_acquired_from_a_manager_that_is_closed_meanwhile(
 def test_names_with_braces_have_queues_of_their_own() -> None:
     names = [b"x", b"{x}", b"={x}", b"a{x}", b"{}x", b"x}", b"{x", b"{x}{y}", b"=x", b"{{x}}"]
     keys = {key for name in names for key in commands.queue_keys(name)}
-    assert len(keys) == 2 * len(names)
+    assert len(keys) == len(names)
     for name in names:
         tag = name.partition(b"{")[2].partition(b"}")
         if tag[1] and tag[0]:  # a part of the name decides its slot

@@ -12,6 +12,7 @@ from redlock_aio.testing import FakeMaster, cancelled_at
 from .kit import (
     LATENCY,
     commands_received,
+    execute,
     fence,
     hang,
     in_coroutine,
@@ -132,6 +133,12 @@ async def test_waiters_of_a_fair_queue_are_counted_without_the_holder(
     waiter = asyncio.create_task(redlock.lock("r", fair=True).acquire())
     await asyncio.sleep(0.1)
     assert await waiters() == 1, "behind a holder that was in no queue"
+    entry = commands.QueueEntry(b"dead/1", priority=1, lives=50, most=9, not_after=2**53)
+    for master in masters:
+        execute(master, commands.enqueue((b"r", *commands.queue_keys(b"r")), b"?", 500, entry))
+    assert await waiters() == 2
+    await asyncio.sleep(0.1)
+    assert await waiters() == 1, "the other one is dead"
     waiter.cancel()
     await asyncio.wait([waiter])
     await asyncio.sleep(0.1)
@@ -231,9 +238,7 @@ async def test_a_key_of_another_type_is_an_error_of_that_master(
     """A counter or a queue of another type counts as missing."""
     masters[0]._data.zadd(b"r", 1.0, b"x")
     masters[1]._data.zadd(fence().encode(), 1.0, b"x")
-    queue, live = commands.queue_keys(b"r")
-    masters[2]._data.set(queue, b"x")
-    masters[3]._data.set(live, b"x")
+    masters[2]._data.set(*commands.queue_keys(b"r"), b"x")
     occupy(masters[1:])
     state = await redlock.inspect("r")
 

@@ -1,8 +1,10 @@
--- KEYS: the locks, their queues (member -> priority in us), the queues' live members (member ->
--- deadline in ms of this master's clock, and half a ms more if it has been granted the lock), and
--- with a fencing token the locks' counters; as many of each as there are locks.
+-- KEYS: the locks, their queues, and with a fencing token the locks' counters; as many of each as
+-- there are locks. A queue has two elements for each member: the member itself, whose score is its
+-- priority in us, and "~" with the member, whose score is 4e15 minus its deadline: the ms of this
+-- master's clock until which it counts as alive, and half a ms more if it was granted the lock. So
+-- the members come first, in their order, and the earliest deadline is the last element.
 -- ARGV[1]: the token, ARGV[2]: the ttl in ms, ARGV[3]: the member, ARGV[4]: its priority,
--- ARGV[5]: for how many ms a member counts as alive, ARGV[6]: how many members a queue may have,
+-- ARGV[5]: for how many ms a member counts as alive, ARGV[6]: how many may be before a new member,
 -- ARGV[7]: the us of this master's clock after which the command is too late, ARGV[8]: "first" if
 -- the member need not enter queues that are empty; with counters also ARGV[9]: the proposed value of
 -- the counter, ARGV[10]: by how many us it may be off this master's clock, ARGV[11]: for how many ms
@@ -19,7 +21,7 @@ local asked = tonumber(ARGV[9] or now)
 if now > tonumber(ARGV[7]) or math.abs(asked - now) > tonumber(ARGV[10] or 0) then
   return {4, -2, now, false, 0}
 end
-local locks = #KEYS / (ARGV[9] and 4 or 3)
+local locks = #KEYS / (ARGV[9] and 3 or 2)
 local mine, holder, left = true, false, -2
 for i = 1, locks do
   local has = get(KEYS[i])
@@ -34,36 +36,52 @@ for i = 1, locks do
     end
   end
 end
-local alone = ARGV[8] == "first" and not mine and not holder
-for i = locks + 1, 2 * locks do
-  alone = alone and redis.call("ZCARD", KEYS[i]) == 0
+local ms, begins = math.floor(now / 1000), ARGV[8] == "first"
+
+-- Removes dead members from a queue, and returns whether it is empty.
+local function clean(queue)
+  local last = redis.call("ZRANGE", queue, -1, -1, "WITHSCORES")
+  if not last[2] or tonumber(last[2]) <= 4e15 - ms then
+    return not last[2]
+  end
+  local over = string.format("(%.0f", 4e15 - ms)
+  local dead = redis.call("ZRANGEBYSCORE", queue, over, "+inf", "LIMIT", 0, 100)
+  for i = 1, #dead do
+    dead[#dead + 1] = string.sub(dead[i], 2)
+  end
+  redis.call("ZREM", queue, unpack(dead))
+  return redis.call("ZCARD", queue) == 0
+end
+
+local alone = begins and not mine and not holder
+for i = locks + 1, begins and 2 * locks or 0 do
+  alone = clean(KEYS[i]) and alone
 end
 if not alone then
-  local ms, lives = math.floor(now / 1000), tonumber(ARGV[5])
-  local first, full, new, heads = true, false, {}, {}
+  local member, live, lives = ARGV[3], "~" .. ARGV[3], tonumber(ARGV[5])
+  local first, full, led, new = true, false, {}, {}
   for i = 1, locks do
-    local queue, live = KEYS[locks + i], KEYS[2 * locks + i]
-    new[i] = not redis.call("ZSCORE", queue, ARGV[3])
-    heads[i] = not new[i] and redis.call("ZRANGE", queue, 0, 0)[1]
-    if heads[i] ~= ARGV[3] then
-      heads[i] = false
-      local dead = redis.call("ZRANGEBYSCORE", live, "-inf", string.format("(%.0f", ms), "LIMIT", 0, 100)
-      if #dead > 0 then
-        redis.call("ZREM", live, unpack(dead))
-        redis.call("ZREM", queue, unpack(dead))
-        new[i] = not redis.call("ZSCORE", queue, ARGV[3]) -- it is among them if it asks so late
+    local queue = KEYS[locks + i]
+    local before = not begins and redis.call("ZRANK", queue, member)
+    led[i] = before == 0
+    if not led[i] then
+      if not begins then
+        clean(queue)
       end
-      full = full or new[i] and redis.call("ZCARD", queue) >= tonumber(ARGV[6])
+      new[i] = redis.call("ZADD", queue, ARGV[4], member, 4e15 - ms - lives, live) > 0
+      redis.call("PEXPIRE", queue, ARGV[5] + 100)
+      before = redis.call("ZRANK", queue, member)
+      full = full or new[i] and before >= tonumber(ARGV[6])
     end
+    first = first and before == 0
   end
   if full and not mine then
-    return {3, left, now, holder, 0}
-  end
-  for i = 1, locks do
-    if new[i] then
-      redis.call("ZADD", KEYS[locks + i], ARGV[4], ARGV[3])
+    for i = 1, locks do
+      if new[i] then
+        redis.call("ZREM", KEYS[locks + i], member, live)
+      end
     end
-    first = (heads[i] or redis.call("ZRANGE", KEYS[locks + i], 0, 0)[1]) == ARGV[3] and first
+    return {3, left, now, holder, 0}
   end
   local granted = mine or (first and not holder)
   if granted then
@@ -71,13 +89,13 @@ if not alone then
     lives = math.min(lives, tonumber(ARGV[2])) + 0.5
   end
   for i = 1, locks do
-    local queue, live = KEYS[locks + i], KEYS[2 * locks + i]
-    redis.call("ZADD", live, string.format("%.1f", ms + lives), ARGV[3])
+    if granted or led[i] then
+      redis.call("ZADD", KEYS[locks + i], 4e15 - ms - lives, live)
+    end
     -- A member that is granted the lock in its turn waits no more, and need not be kept for longer
     -- than its last request has asked for.
-    if new[i] or mine or not granted then
-      redis.call("PEXPIRE", queue, ARGV[5] + 100)
-      redis.call("PEXPIRE", live, ARGV[5] + 100)
+    if led[i] and (mine or not granted) then
+      redis.call("PEXPIRE", KEYS[locks + i], ARGV[5] + 100)
     end
   end
   if not granted then
@@ -87,7 +105,7 @@ end
 local value = 0
 -- Read before anything is granted: a counter of another type is an error, which must leave no lock
 -- behind.
-for i = 3 * locks + 1, #KEYS do
+for i = 2 * locks + 1, #KEYS do
   value = math.max(value, tonumber(redis.call("GET", KEYS[i]) or 0))
 end
 for i = 1, locks do
@@ -97,7 +115,7 @@ if ARGV[9] then
   if not mine or value == 0 then
     value = math.max(value + 1, asked)
   end
-  for i = 3 * locks + 1, #KEYS do
+  for i = 2 * locks + 1, #KEYS do
     redis.call("SET", KEYS[i], string.format("%016.0f", value), "PX", ARGV[11])
   end
 end

@@ -1,5 +1,4 @@
--- KEYS[1]: the lock, KEYS[2]: its counter, KEYS[3]: its queue, KEYS[4]: the queue's live members;
--- see enqueue.lua.
+-- KEYS[1]: the lock, KEYS[2]: its counter, KEYS[3]: its queue; see enqueue.lua.
 -- Returns {the lock's value, cut after 2049 bytes (see release.lua), its ttl in ms, the counter's
 -- value, the number of waiters}, with nil in the place of a value or a counter that does not exist.
 -- Changes nothing. A key of another type in the place of the counter or the queue counts as
@@ -13,18 +12,15 @@ if type(counter) == "table" or counter and #counter > 40 then
   counter = false
 end
 local time = redis.call("TIME")
-local now = string.format("%.0f", time[1] * 1000 + math.floor(time[2] / 1000))
--- An error has no elements.
-local live = redis.pcall("ZRANGEBYSCORE", KEYS[4], now, "+inf", "WITHSCORES")
-local lives = {}
-for i = 1, #live, 2 do
-  lives[live[i]] = tonumber(live[i + 1])
-end
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local waiters, granted = 0, 0
-for _, member in ipairs(redis.pcall("ZRANGE", KEYS[3], 0, -1)) do
-  if lives[member] then
+-- An error has no elements.
+local queue = redis.pcall("ZRANGE", KEYS[3], 0, -1, "WITHSCORES")
+for i = 1, #queue, 2 do
+  local deadline = 4e15 - queue[i + 1]
+  if string.sub(queue[i], 1, 1) == "~" and deadline >= now then
     waiters = waiters + 1
-    if lives[member] % 1 > 0 then
+    if deadline % 1 > 0 then
       granted = 1
     end
   end

@@ -1,4 +1,4 @@
--- KEYS[1]: the lock, KEYS[2]: its queue, KEYS[3]: the queue's live members; see enqueue.lua.
+-- KEYS[1]: the lock, KEYS[2]: its queue; see enqueue.lua.
 -- ARGV[1]: the value that is revoked, ARGV[2]: the revocation that replaces it, ARGV[3]: for how
 -- many ms, ARGV[4]: the prefix of the channels; see leave.lua.
 -- Returns OK if the lock had that value, else 0. Nobody can acquire the lock before the time is
@@ -19,12 +19,12 @@ end
 -- The member that had been granted the lock leaves the queue, so the queue does not wait for it. If
 -- it is alive and waits for other masters, it must not count this grant any more: it is woken, asks
 -- again, and returns to its place.
-local live = redis.pcall("ZRANGEBYSCORE", KEYS[3], "-inf", "+inf", "WITHSCORES")
-for i = 1, #live, 2 do
-  if tonumber(live[i + 1]) % 1 > 0 then
-    redis.call("ZREM", KEYS[3], live[i])
-    redis.pcall("ZREM", KEYS[2], live[i])
-    redis.pcall("PUBLISH", ARGV[4] .. string.match(live[i], "^[^/]*"), live[i])
+local queue = redis.pcall("ZRANGE", KEYS[2], 0, -1, "WITHSCORES")
+for i = 1, #queue, 2 do
+  if string.sub(queue[i], 1, 1) == "~" and queue[i + 1] % 1 > 0 then
+    local member = string.sub(queue[i], 2)
+    redis.call("ZREM", KEYS[2], member, queue[i])
+    redis.pcall("PUBLISH", ARGV[4] .. string.match(member, "^[^/]*"), member)
   end
 end
 return redis.status_reply("OK")
