@@ -18,8 +18,8 @@ side of it:
 - A waiter that can't win a majority, because others come first on too many masters,
   must give back its grants: the others may be waiting for just these. It keeps
   its place.
-- A waiter that is woken by one master will be woken by the others, if no other waiter
-  comes before it there. Until then their old answers are no reason to give back.
+- A waiter that is woken by one master is next on the others as well, if no other waiter
+  comes before it there. It asks them, and their old answers are no reason to give back.
 - A question that was sent before a give-back must not count when it is answered after
   it: the master has taken that grant back. Therefore every question has a number.
 - Grants that can't become part of a majority any more (see `FRESH`) are given back too,

@@ -103,10 +103,10 @@ async def test_a_master_grants_outside_of_the_queue_only_where_nobody_waits(
 async def test_a_member_that_leaves_wakes_the_next_one_if_there_is_one(
     masters: list[FakeMaster],
 ) -> None:
-    master, woken = masters[0], []
+    master = masters[0]
     for script in scripts.ENQUEUE, scripts.LEAVE:
         master.execute([b"SCRIPT", b"LOAD", script.text])
-    vars(master._data)["publish"] = lambda _, message: woken.append(message) or 0
+    woken = published(master)
     keys = (b"r", *commands.queue_keys(b"r"))
     assert enqueue(master) == GRANTED
     assert enqueue(master, member=b"a/1", place=2) == NOT_YET
@@ -119,10 +119,10 @@ async def test_a_member_that_leaves_wakes_the_next_one_if_there_is_one(
 async def test_a_forced_release_removes_only_the_holder_from_the_queue(
     masters: list[FakeMaster],
 ) -> None:
-    master, woken = masters[0], []
+    master = masters[0]
     for script in scripts.ENQUEUE, scripts.REVOKE:
         master.execute([b"SCRIPT", b"LOAD", script.text])
-    vars(master._data)["publish"] = lambda _, message: woken.append(message) or 0
+    woken = published(master)
     assert enqueue(master) == GRANTED
     assert enqueue(master, member=b"a/1", place=0) == IS_NEXT
     revoke = revocation.revoke(b"r", b"of theirs/1", revocation.revocation(b"token"), 100)
@@ -439,6 +439,18 @@ async def test_a_waiter_keeps_its_place_where_it_gives_back_grants_outside_of_th
     await waiter
 
 
+def published(master: FakeMaster) -> list[bytes]:
+    """Return the list of messages that *master* publishes from now on."""
+    messages: list[bytes] = []
+
+    def publish(_: bytes, message: bytes) -> int:
+        messages.append(message)
+        return 0
+
+    vars(master._data)["publish"] = publish
+    return messages
+
+
 def ask_third(master: FakeMaster) -> object:
     """Ask *master* for the lock as a client that has come last, and leave."""
     standing = enqueue(master, member=b"third/1", place=2**52, first=True)
@@ -459,6 +471,30 @@ def after(master: FakeMaster, words: list[bytes], act: Callable[[], object]) -> 
 
     vars(master)["execute"] = acting
     return results
+
+
+async def test_the_first_wakeup_makes_a_waiter_ask_all_masters() -> None:
+    """The lock passes in the round trips to the nearest master and to the third of five."""
+    masters = [FakeMaster(latency=0.001 * 2**number) for number in range(5)]
+    async with (
+        Redlock(masters, restart_guard="off") as redlock,
+        Redlock(masters, restart_guard="off") as other,
+    ):
+        await fair_acquired_at(redlock)
+        await fair_acquired_at(other)
+        holder = await redlock.lock("r", fair=True).acquire()
+        waiters = [waiting_fair(other, hold=0.1)]
+        await asyncio.sleep(0.1)
+        waiters.append(waiting_fair(redlock))
+        await asyncio.sleep(0.1)
+        await holder.release()
+        await asyncio.sleep(0.05)
+        for master in masters:
+            master.commands.clear()
+        began, then = await asyncio.gather(*waiters)
+        assert then - began == pytest.approx(0.1 + 0.001 + 0.004)
+        await asyncio.sleep(0.1)
+        assert [ran(master, scripts.ENQUEUE) for master in masters] == [1] * 5
 
 
 @pytest.mark.parametrize("dead", [0, 2])

@@ -238,7 +238,7 @@ async def test_a_key_of_another_type_is_an_error_of_that_master(
     """A counter or a queue of another type counts as missing."""
     masters[0]._data.zadd(b"r", 1.0, b"x")
     masters[1]._data.zadd(fence().encode(), 1.0, b"x")
-    masters[2]._data.set(*commands.queue_keys(b"r"), b"x")
+    masters[2]._data.set(commands.queue_keys(b"r")[0], b"x")
     occupy(masters[1:])
     state = await redlock.inspect("r")
 

@@ -13,7 +13,7 @@ from redlock_aio._rules.fair_ticket import ASIDE, BEHIND, FAILED, FULL, GRANTED,
 from redlock_aio._rules.quorum import Answer
 
 CALLS_LAST = 0.01
-"""Seconds after the first wake-up at which the masters that sent none are asked as well."""
+"""Seconds after the first wake-up at which the other masters are asked at the latest."""
 
 MEANS = {
     GRANTED: NoReply(Answer.GRANTED),

@@ -7,7 +7,7 @@ The wait of one fair acquisition, in the queue that each master keeps.
                           └─ a master wakes it, the key expires, a heartbeat ◄──┘
 
 A waiter has the same place in the queues of all masters. It asks a master for the lock
-when it begins, when the master wakes it because it is next, when the key there expires,
+when it begins, when a master wakes it because it is next, when the key there expires,
 and by heartbeats, which also keep its place. `_rules.fair_ticket` describes what the
 replies mean, and when a waiter leaves the queues for a while.
 
@@ -240,10 +240,12 @@ class FairWaiter(Inquiry):
 
     def called(self, master: int) -> None:
         """
-        Called when *master* pushes that it is this waiter's turn there; ask it.
+        Called when *master* pushes that it is this waiter's turn there; ask the others as well.
 
-        The other masters push the same within a moment, if they work. A master whose push
-        is missing (it was lost, or the queue there differs) is asked after `CALLS_LAST`.
+        A release is sent to all masters in one turn of the loop. So the other masters have it by
+        now, if they work, and this waiter does not await the push of each. A master that gets
+        the release later than this request refuses, and its push makes this waiter ask again.
+        A master to which grants were given back is asked when it pushes, or after `CALLS_LAST`.
         """
         if self._over:
             return
@@ -252,12 +254,12 @@ class FairWaiter(Inquiry):
             self._give_back()  # the grant was revoked on that master; see revoke.lua
         soon = self.masters.clock() + CALLS_LAST
         for number, standing in enumerate(self.ticket.standings):
-            if standing in (AWAITED, UNASKED):  # a wake-up or a new request is due
+            # A push that comes before the reply to a request was sent before the master executes
+            # that request, because both come over one connection. That reply will be up to date.
+            if standing is AWAITED or (number == master and standing is not ASKED):
+                self._ask(number)
+            elif standing is UNASKED:
                 self._due[number] = min(self._due[number], soon)
-        # A push that comes before the reply to a request was sent before the master executes that
-        # request, because both come over one connection. That reply will be up to date.
-        if self.ticket.standings[master] is not ASKED:
-            self._ask(master)
         self._arm()
 
     def changed(self, master: int) -> None:
