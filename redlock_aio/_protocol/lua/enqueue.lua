@@ -50,7 +50,7 @@ local function clean(queue)
     dead[#dead + 1] = string.sub(dead[i], 2)
   end
   redis.call("ZREM", queue, unpack(dead))
-  return redis.call("ZCARD", queue) == 0
+  return not redis.call("ZRANGE", queue, 0, 0)[1]
 end
 
 local alone = begins and not mine and not holder
