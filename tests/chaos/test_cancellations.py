@@ -20,7 +20,8 @@ from dataclasses import dataclass, field
 import anyio
 import pytest
 
-from redlock_aio import Lock, Redlock
+from redlock_aio import Lock, QuorumUnavailableError, Redlock
+from redlock_aio._protocol import request
 from redlock_aio.testing import EmbeddedMaster
 
 from . import nemesis
@@ -39,6 +40,16 @@ RECONNECT = 1.5
 CLEAN_WITHIN = 2.0
 SHARED = ("one", "two", "three")
 LONGEST = 0.003
+
+
+def is_overload(error: BaseException) -> bool:
+    """
+    Return whether a single attempt failed because hung masters have too many requests.
+
+    A fast machine sends 10,000 of them within the second after which a hung master is noticed.
+    """
+    full = request.OVERRUN.detail
+    return isinstance(error, QuorumUnavailableError) and any(v.detail == full for v in error.votes)
 
 
 @dataclass
@@ -130,7 +141,8 @@ class Load:
                     await asyncio.sleep(self.moment())
             task.cancel()
         (outcome,) = await asyncio.gather(task, return_exceptions=True)
-        if outcome is not None and not isinstance(outcome, asyncio.CancelledError | TimeoutError):
+        expected = isinstance(outcome, asyncio.CancelledError | TimeoutError)
+        if outcome is not None and not expected and not is_overload(outcome):
             raise outcome
         self.outcomes[type(outcome).__name__] += 1
 
