@@ -50,7 +50,6 @@ class Standing(enum.Enum):
     GRANTED = "granted"
     NEXT = "held, and this waiter is next"
     BEHIND = "others come first"
-    AWAITED = "others came first, and the wake-up comes from another master"
     FULL = "its queue is full"
     FAILED = "no answer that helps"
     SILENT = "no answer in time"
@@ -58,7 +57,7 @@ class Standing(enum.Enum):
 
 
 UNASKED, ASKED, GRANTED, NEXT = Standing.UNASKED, Standing.ASKED, Standing.GRANTED, Standing.NEXT
-BEHIND, AWAITED = Standing.BEHIND, Standing.AWAITED
+BEHIND = Standing.BEHIND
 FULL, FAILED, SILENT = Standing.FULL, Standing.FAILED, Standing.SILENT
 ASIDE = Standing.ASIDE
 
@@ -246,12 +245,6 @@ class Ticket:
         """Reset all standings: the waiter has a new name, which is in no queue yet."""
         for master in range(len(self.standings)):
             self.forget(master)
-
-    def called(self) -> None:
-        """Called when a master wakes this waiter: standings BEHIND are outdated now."""
-        for master, standing in enumerate(self.standings):
-            if standing is BEHIND:
-                self.standings[master] = AWAITED
 
     def forget(self, master: int) -> None:
         """Reset the standing at *master*, which may have lost it, and void its answers underway."""

@@ -6,7 +6,6 @@ import pytest
 
 from redlock_aio._rules.fair_ticket import (
     ASKED,
-    AWAITED,
     BEHIND,
     FAILED,
     FULL,
@@ -195,10 +194,8 @@ def test_a_majority_is_reached_with_its_last_helpful_answers() -> None:
     assert waiter.reached == 3.0
 
 
-def test_a_wakeup_outdates_earlier_replies() -> None:
+def test_standings_under_a_new_name() -> None:
     waiter = ticket(BEHIND, NEXT, GRANTED, FULL)
-    waiter.called()
-    assert waiter.standings == [AWAITED, NEXT, GRANTED, FULL]
     waiter.start_over()
     assert waiter.standings == [UNASKED] * 4
     assert waiter.may_win(0)

@@ -497,6 +497,27 @@ async def test_the_first_wakeup_makes_a_waiter_ask_all_masters() -> None:
         assert [ran(master, scripts.ENQUEUE) for master in masters] == [1] * 5
 
 
+async def test_a_release_that_reaches_one_master_late_costs_no_more_than_its_delay(
+    masters: list[FakeMaster],
+) -> None:
+    """The late master refuses at first, and the waiter gives back the grant of the other one."""
+    three = masters[:3]
+    three[2].kill()
+    async with slow_programs(three) as (redlock, other, links):
+        occupy(three)
+        holder = asyncio.create_task(redlock.lock("r", fair=True).acquire())
+        await asyncio.sleep(0.1)
+        waiter = waiting_fair(other)
+        await asyncio.sleep(0.1)
+        delete(three)
+        lease = await holder  # it is the first in the queues
+        await asyncio.sleep(0.1)
+        links[0][1].delay = late = 0.005
+        released = now()
+        await lease.release()
+        assert await waiter - released <= late + 0.003
+
+
 @pytest.mark.parametrize("dead", [0, 2])
 async def test_masters_at_different_distances_cause_no_useless_yields(dead: int) -> None:
     """The nearest master replies to a request before the pushes of the others arrive."""

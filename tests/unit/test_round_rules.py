@@ -15,7 +15,7 @@ from redlock_aio._engine.hold.held_lease import HeldLease
 from redlock_aio._engine.hold.renewal import Renewal
 from redlock_aio._engine.masters import MasterSet
 from redlock_aio._engine.readiness import readiness
-from redlock_aio._engine.wait.fair_claim import CALLS_LAST, FairClaim, FairOptions
+from redlock_aio._engine.wait.fair_claim import PROPOSAL_LASTS, FairClaim, FairOptions
 from redlock_aio._engine.wait.fair_inquiry import Entry
 from redlock_aio._engine.wait.fair_queue import Callbacks, FairQueue
 from redlock_aio._engine.wait.fair_waiter import FairWaiter
@@ -111,8 +111,8 @@ async def test_masters_that_are_asked_shortly_after_each_other_get_one_proposal(
     counter = master_set.clocks.new_time(now()) + 1000
     proposal = b"%d" % counter
     assert proposal in claim.question(0, now(), [counter], place=1, most=100)
-    assert proposal in claim.question(1, now() + CALLS_LAST / 2, [], place=1, most=100)
-    assert proposal not in claim.question(2, now() + 2 * CALLS_LAST, [], place=1, most=100)
+    assert proposal in claim.question(1, now() + PROPOSAL_LASTS / 2, [], place=1, most=100)
+    assert proposal not in claim.question(2, now() + 2 * PROPOSAL_LASTS, [], place=1, most=100)
 
 
 @pytest.mark.promise("S8")

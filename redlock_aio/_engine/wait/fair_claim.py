@@ -12,8 +12,8 @@ from redlock_aio._rules import fair_ticket, fencing
 from redlock_aio._rules.fair_ticket import ASIDE, BEHIND, FAILED, FULL, GRANTED, NEXT
 from redlock_aio._rules.quorum import Answer
 
-CALLS_LAST = 0.01
-"""Seconds after the first wake-up at which the other masters are asked at the latest."""
+PROPOSAL_LASTS = 0.01
+"""Seconds for which the same fencing token is proposed to masters that are asked one by one."""
 
 MEANS = {
     GRANTED: NoReply(Answer.GRANTED),
@@ -142,14 +142,14 @@ class FairClaim(Attempt):
         """
         Return the arguments that propose a fencing token; none without fencing.
 
-        Masters that are asked one by one within `CALLS_LAST` get the same proposal.
+        Masters that are asked one by one within `PROPOSAL_LASTS` get the same proposal.
 
         Args:
             counters: The counters of the masters that have granted the lock.
         """
         if self.counter is None:
             return ()
-        if now > self._proposed_at + CALLS_LAST:
+        if now > self._proposed_at + PROPOSAL_LASTS:
             time = self._masters.clocks.new_time(now)
             # With the value that the first masters granted, all agree without another round.
             # But the other masters may refuse a value that is far from their time.

@@ -24,11 +24,10 @@ import math
 import random
 from collections.abc import Sequence
 
-from redlock_aio._engine.wait.fair_claim import CALLS_LAST
 from redlock_aio._engine.wait.fair_inquiry import Entry, Inquiry
 from redlock_aio._engine.wait.fair_queue import FairQueue
 from redlock_aio._rules import fair_ticket
-from redlock_aio._rules.fair_ticket import ASIDE, ASKED, AWAITED, GRANTED, NEXT, UNASKED
+from redlock_aio._rules.fair_ticket import ASIDE, ASKED, BEHIND, GRANTED, NEXT, UNASKED
 from redlock_aio._rules.quorum import NOT_YET
 from redlock_aio.errors import refusal
 
@@ -135,7 +134,7 @@ class FairWaiter(Inquiry):
                 continue
             self._due[master] = math.inf
             standing = self.ticket.standings[master]
-            if standing in (NEXT, AWAITED, UNASKED):
+            if standing in (NEXT, UNASKED):
                 self._ask(master)
             elif standing in (ASKED, GRANTED):
                 self._await_longer(master, now)
@@ -240,26 +239,27 @@ class FairWaiter(Inquiry):
 
     def called(self, master: int) -> None:
         """
-        Called when *master* pushes that it is this waiter's turn there; ask the others as well.
+        Called when *master* pushes that it is this waiter's turn there.
 
-        A release is sent to all masters in one turn of the loop. So the other masters have it by
-        now, if they work, and this waiter does not await the push of each. A master that gets
-        the release later than this request refuses, and its push makes this waiter ask again.
-        A master to which grants were given back is asked when it pushes, or after `CALLS_LAST`.
+        Ask that master, and all at which others came first: a release is sent to all masters in
+        one turn of the loop, so they have it by now, if they work, and this waiter does not
+        await the push of each. A master that gets the release later than this request refuses,
+        and its push makes this waiter ask again. Such refusals may have made the waiter give
+        back its grants. So the masters to which it gave them back are asked now as well, if a
+        majority is possible again.
         """
         if self._over:
             return
-        self.ticket.called()
         if self.ticket.standings[master] is GRANTED:
             self._give_back()  # the grant was revoked on that master; see revoke.lua
-        soon = self.masters.clock() + CALLS_LAST
         for number, standing in enumerate(self.ticket.standings):
             # A push that comes before the reply to a request was sent before the master executes
             # that request, because both come over one connection. That reply will be up to date.
-            if standing is AWAITED or (number == master and standing is not ASKED):
+            if standing is BEHIND or (number == master and standing is not ASKED):
                 self._ask(number)
-            elif standing is UNASKED:
-                self._due[number] = min(self._due[number], soon)
+        for number in range(len(self.ticket.standings)):
+            if self.ticket.may_win(number):
+                self._ask(number)
         self._arm()
 
     def changed(self, master: int) -> None:
