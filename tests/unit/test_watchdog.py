@@ -199,9 +199,12 @@ async def test_checks_of_all_leases_hold_up_no_loss(
 
     monkeypatch.setattr(Watchdog, "recheck_soon", rechecking)
     redlock._opener.session()._on_push(0, EVERYTHING_CHANGED)
+    await asyncio.sleep(0)
+    redlock._opener.session()._on_push(1, EVERYTHING_CHANGED)  # those left are checked first
     await asyncio.sleep(0.1)
-    assert turns == [*[BATCH] * 5, 0]
+    assert set(turns) == {BATCH // 2, 0}
     assert len(checked) == 5 * BATCH
+    assert sum(turns) <= 6 * BATCH
     assert ran(masters[0], LOOK) >= 10 * BATCH
     await asyncio.gather(*(lease.release() for lease in leases))
 

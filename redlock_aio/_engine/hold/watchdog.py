@@ -16,6 +16,7 @@ its holder is cancelled at once when the key is gone, not at the next extension.
 """
 
 import asyncio
+import itertools
 import math
 import random
 from collections.abc import Callable, Collection
@@ -54,7 +55,7 @@ class Watchdog:
     """
 
     __slots__ = (
-        "_agenda", "_on_recheck", "masters", "max_ttl", "origin", "scope",
+        "_agenda", "_on_recheck", "_unchecked", "masters", "max_ttl", "origin", "scope",
     )  # fmt: skip
 
     def __init__(self, masters: MasterSet, *, max_ttl: int) -> None:
@@ -62,6 +63,7 @@ class Watchdog:
         self.origin: Origin = Origin(masters.loop)
         self.max_ttl: int = max_ttl
         self._agenda = Agenda(masters.loop, masters.clock, self._attend)
+        self._unchecked: dict[HeldLease, None] = {}  # leases whose keys are to be checked, in order
         self._on_recheck: Callable[[HeldLease], None] = self.recheck_soon  # one for all leases
         # anyio looks for the running library each time that it makes a scope. A watchdog
         # belongs to one loop, so once is enough.
@@ -95,16 +97,21 @@ class Watchdog:
     def on_push(self, push: object) -> None:
         """Called with each push of a master: if any key may have changed, check all leases."""
         if replies.changed(push) is None:
-            self._recheck_next(self._agenda.leases())
+            idle = not self._unchecked
+            # Those that wait already stay in front: a master whose connection ends again and
+            # again must not keep the others from their checks.
+            self._unchecked.update(dict.fromkeys(self._agenda.leases()))
+            if idle:
+                self._recheck_next()
 
-    def _recheck_next(self, holds: list[HeldLease]) -> None:
-        # A limited number in each turn of the loop, as many as are checked in one: other
-        # leases that become due, and deadlines, do not wait for all of these checks.
-        for hold in holds[-BATCH:]:
+    def _recheck_next(self) -> None:
+        # Half as many in each turn of the loop as the agenda handles in one: deadlines and
+        # extensions come in between, however many leases wait for a check.
+        for hold in list(itertools.islice(self._unchecked, BATCH // 2)):
+            del self._unchecked[hold]
             self.recheck_soon(hold)
-        del holds[-BATCH:]
-        if holds:
-            self.masters.loop.call_soon(self._recheck_next, holds)
+        if self._unchecked:
+            self.masters.loop.call_soon(self._recheck_next)
 
     def _attend(self, due: list[HeldLease], now: float) -> None:
         """Handle the leases that are *due*: each is lost, checked or extended."""
