@@ -40,6 +40,14 @@ GRANTED, IS_NEXT, NOT_YET, FULL, TOO_LATE = 0, 1, 2, 3, 4
 OUTSIDE = "granted outside of the queue"
 
 
+@pytest.fixture
+def master(masters: list[FakeMaster]) -> FakeMaster:
+    """Return a master that has the scripts, for requests without a program."""
+    for script in scripts.SCRIPTS:
+        masters[0].execute([b"SCRIPT", b"LOAD", script.text])
+    return masters[0]
+
+
 def enqueue(
     master: FakeMaster,
     *,
@@ -78,10 +86,8 @@ async def test_alone_it_is_one_round_and_leaves_nothing(
 
 
 async def test_a_master_grants_outside_of_the_queue_only_where_nobody_waits(
-    masters: list[FakeMaster],
+    master: FakeMaster,
 ) -> None:
-    master = masters[0]
-    master.execute([b"SCRIPT", b"LOAD", scripts.ENQUEUE.text])
     assert enqueue(master, first=True) == OUTSIDE
     assert queued(master) == []
     assert enqueue(master, first=True, member=b"a/1") == IS_NEXT
@@ -100,12 +106,7 @@ async def test_a_master_grants_outside_of_the_queue_only_where_nobody_waits(
     assert queued(master) == []
 
 
-async def test_a_member_that_leaves_wakes_the_next_one_if_there_is_one(
-    masters: list[FakeMaster],
-) -> None:
-    master = masters[0]
-    for script in scripts.ENQUEUE, scripts.LEAVE:
-        master.execute([b"SCRIPT", b"LOAD", script.text])
+async def test_a_member_that_leaves_wakes_the_next_one_if_there_is_one(master: FakeMaster) -> None:
     woken = published(master)
     keys = (b"r", *commands.queue_keys(b"r"))
     assert enqueue(master) == GRANTED
@@ -116,12 +117,7 @@ async def test_a_member_that_leaves_wakes_the_next_one_if_there_is_one(
     assert not remaining_keys([master])
 
 
-async def test_a_forced_release_removes_only_the_holder_from_the_queue(
-    masters: list[FakeMaster],
-) -> None:
-    master = masters[0]
-    for script in scripts.ENQUEUE, scripts.REVOKE:
-        master.execute([b"SCRIPT", b"LOAD", script.text])
+async def test_a_forced_release_removes_only_the_holder_from_the_queue(master: FakeMaster) -> None:
     woken = published(master)
     assert enqueue(master) == GRANTED
     assert enqueue(master, member=b"a/1", place=0) == IS_NEXT
@@ -131,20 +127,14 @@ async def test_a_forced_release_removes_only_the_holder_from_the_queue(
     assert queued(master) == [b"a/1"]
 
 
-async def test_a_holder_outside_of_the_queue_that_asks_again_enters_it(
-    masters: list[FakeMaster],
-) -> None:
+async def test_a_holder_outside_of_the_queue_that_asks_again_enters_it(master: FakeMaster) -> None:
     """So a waiter keeps its place when it gives back grants that make no majority."""
-    master = masters[0]
-    master.execute([b"SCRIPT", b"LOAD", scripts.ENQUEUE.text])
     assert enqueue(master, first=True) == OUTSIDE
     assert enqueue(master) == GRANTED
     assert queued(master) == [b"theirs/1"]
 
 
-async def test_the_first_in_a_queue_stays_alive_by_its_requests(masters: list[FakeMaster]) -> None:
-    master = masters[0]
-    master.execute([b"SCRIPT", b"LOAD", scripts.ENQUEUE.text])
+async def test_the_first_in_a_queue_stays_alive_by_its_requests(master: FakeMaster) -> None:
     occupy([master])
     assert enqueue(master, first=True) == IS_NEXT
     assert enqueue(master, first=True) == IS_NEXT
@@ -158,11 +148,7 @@ async def test_the_first_in_a_queue_stays_alive_by_its_requests(masters: list[Fa
     assert queued(master) == [b"a/1"]
 
 
-async def test_a_member_that_a_full_queue_refuses_does_not_stay_in_it(
-    masters: list[FakeMaster],
-) -> None:
-    master = masters[0]
-    master.execute([b"SCRIPT", b"LOAD", scripts.ENQUEUE.text])
+async def test_a_member_that_a_full_queue_refuses_does_not_stay_in_it(master: FakeMaster) -> None:
     occupy([master])
     assert enqueue(master, most=0) == FULL
     assert remaining_keys([master]) == [b"r"]
