@@ -176,7 +176,7 @@ class QueueEntry(NamedTuple):
     lives: int
     """The ms for which the member counts as alive without another request."""
     most: int
-    """How many members may be before a new one."""
+    """The limit of members in a queue; a further one is refused."""
     not_after: int
     """The instant, in microseconds of the master's clock, after which the command is too late."""
 

@@ -85,8 +85,9 @@ class Pace:
     masters busy.
 
     An attempt that finds a new holder counts only as `PASSED` of one. Where a lock passes from
-    task to task within a millisecond, a waiter would otherwise reach the bound soon, and then
-    sleep through the pauses in which others let it go first.
+    task to task within a millisecond, each hand-over wakes this waiter. If these attempts
+    counted fully, it would reach the bound after `BURST` hand-overs, and would sleep through the
+    pauses in which the other process lets it go first.
 
     The restart guard bounds in the same way how often it examines a master in quarantine.
 

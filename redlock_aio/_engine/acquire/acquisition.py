@@ -353,15 +353,15 @@ class Acquisition:
         finally:
             self.queue.unsubscribe(watch)
 
-    async def _hold_back(self, too_fast: float) -> None:
+    async def _hold_back(self, pause: float) -> None:
         """
-        Wait for the jitter after split votes, or for *too_fast* seconds.
+        Wait for the *pause* in seconds, or for the jitter after split votes if that is longer.
 
         Cancellation:
             There is nothing to undo.
         """
         masters, budget = self._masters, self._budget
-        nap = too_fast * 1000
+        nap = pause * 1000
         if self.queue.spread:
             # One release wakes all waiters. If all asked at once, they would split the votes
             # as before; with a random delay one of them comes first on all masters.

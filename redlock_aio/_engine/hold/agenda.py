@@ -6,9 +6,10 @@ When each lease needs attention: pages of leases that are due together, and one 
                         └──────────────────────────────────────────────────┘
 
 A lease is on one page at a time, and a page is a dict: to enter a lease, to move it and to
-remove it takes the same short time for any number of leases. The instants of pages are
-multiples of `STEP` up to `HORIZON`, so that there are few pages, and nothing of a lease that
-has ended stays for long.
+remove it takes the same short time for any number of leases. Leases share the pages at
+multiples of `STEP`, up to `HORIZON` from now, so that there are few pages, and nothing of a
+lease that has ended stays for long. Only what is due before the next multiple has a page at
+its exact instant.
 """
 
 import asyncio

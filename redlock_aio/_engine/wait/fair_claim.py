@@ -39,7 +39,7 @@ class FairOptions(NamedTuple):
     factor: float
     """The drift factor."""
     most: int
-    """The greatest number of waiters in one queue."""
+    """The limit of waiters in one queue; a further one is refused."""
 
 
 class FairClaim(Attempt):
