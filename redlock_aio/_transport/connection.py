@@ -26,6 +26,7 @@ import struct
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import cast
 
 import hiredis
 
@@ -210,17 +211,19 @@ class Connection(asyncio.Protocol):
         """Pass the replies in *data* on to their senders, in order."""
         self._received += 1
         self._unparsed += len(data)
-        gets = self._reader.gets
-        pending = self._pending
-        number = self._number
+        received: list[object] = []
+        nonsense: Exception | None = None
         try:
             self._reader.feed(data)
-            reply = gets()
+            # Not a comprehension: the replies before the nonsense are genuine, and stay here.
+            received.extend(iter(self._reader.gets, _NOT_ENOUGH))
         except _NONSENSE as error:
-            reply = self._mad(error)
-        if reply is not _NOT_ENOUGH:
+            nonsense = error
+        if received:
             self._unparsed = 0
-        while reply is not _NOT_ENOUGH:
+        pending = self._pending
+        number = self._number
+        for reply in received:
             if type(reply) not in _RARE and pending:
                 # This may run code of a lock, which may send more, or end this connection:
                 # `pending` is empty then, and the next reply ends the loop.
@@ -228,15 +231,13 @@ class Connection(asyncio.Protocol):
             elif type(reply) is _Push:
                 self._take_push(reply)
             elif pending:
-                self._take_error(reply)
+                self._take_error(cast("Exception", reply))
             else:  # also when a sender has ended this connection meanwhile
                 self.condemn("it sent a reply to no command")
                 return
-            try:
-                reply = gets()
-            except _NONSENSE as error:
-                reply = self._mad(error)
-        if self._unparsed > MAX_UNPARSED:
+        if nonsense is not None:
+            self.condemn(f"it does not speak the protocol: {display.harmless(str(nonsense))}")
+        elif self._unparsed > MAX_UNPARSED:
             self.condemn(f"it sent a reply of more than {MAX_UNPARSED} bytes")
 
     def _take_push(self, push: object) -> None:
@@ -247,10 +248,6 @@ class Connection(asyncio.Protocol):
             self._on_push(self._number, push)
         elif pending and isinstance(pending[0], Subscription):
             pending.popleft().on_reply(self._number, push)
-
-    def _mad(self, error: Exception) -> object:
-        self.condemn(f"it does not speak the protocol: {display.harmless(str(error))}")
-        return _NOT_ENOUGH
 
     def _take_error(self, reply: Exception) -> None:
         sender = self._pending.popleft()

@@ -146,6 +146,18 @@ async def test_a_server_that_must_not_be_used_is_condemned(
     assert isinstance(reply, NoReply | bytes) or str(reply) == reason
 
 
+async def test_replies_before_nonsense_reach_their_senders(
+    connection: Connection, transport: Transport, lost: list[str]
+) -> None:
+    """They are granted votes: a lock that was won by them must not be taken for a lost one."""
+    first, second, third = send(connection, 3)
+    connection.data_received(b"+OK\r\n:1\r\n%1\r\n*1\r\n:1\r\n:1\r\n+OK\r\n")
+    assert transport.ended == "aborted"
+    assert "does not speak the protocol" in lost[0]
+    assert [first.replies, second.replies] == [[b"OK"], [1]]
+    assert third.replies == [NoReply(Answer.UNREACHABLE, lost[0])]
+
+
 async def test_the_confirmation_of_a_subscription_takes_the_place_of_its_reply(
     connection: Connection,
 ) -> None:
