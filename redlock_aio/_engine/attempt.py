@@ -14,7 +14,16 @@ from redlock_aio._protocol.commands import Extension
 from redlock_aio._protocol.primitives import FencingCounter, JointMutex, Mutex
 from redlock_aio._protocol.request import NoReply, QuarantineRule, Request
 from redlock_aio._rules import fencing
-from redlock_aio._rules.quorum import GRANTED, LOST, NOT_YET, OPEN, SPLIT, WON, Answer
+from redlock_aio._rules.quorum import (
+    GRANTED,
+    LOST,
+    NOT_YET,
+    OPEN,
+    SPLIT,
+    WON,
+    Answer,
+    majority,
+)
 
 EXPIRY_SLACK = 0.001
 """Seconds to add to a ttl: a master expires a key in the millisecond after its ttl."""
@@ -63,7 +72,7 @@ class Attempt(Round):
     def is_curable(self) -> bool:
         """Whether only NOSCRIPT replies prevented a majority: a repetition may succeed."""
         forgotten = sum(map(replies.has_no_script, self.replies))
-        return self.verdict is LOST and self.granted + forgotten >= self.won_at
+        return self.verdict is LOST and forgotten >= self.to_win
 
     async def agree(self, masters: MasterSet, at_most: float | None) -> None:
         """
@@ -118,21 +127,25 @@ def _count(self: "FencedAttempt | Raising", master: int, reply: object, /) -> No
     replies = self.replies
     if replies[master] is not NOT_YET:
         return
-    if type(reply) is int and 0 < reply < commands.NEVER:  # beyond, x + 1 may be x
-        replies[master] = GRANTED
-        self.counters.append(self.proposal if reply == 1 else reply)
-        self.granted = granted = self.granted + 1
-        if granted >= self.won_at and self.verdict is OPEN:
-            # The other masters are not awaited: they may be slow, and if the counters differ
-            # now, another round is most likely needed in any case.
-            self.fence = fence = fencing.agreed(self.counters, self.won_at)
-            self.verdict = WON if fence else SPLIT
+    if reply == 1:  # nearly always: the counter has the proposed value
+        counter = self.proposal
+    elif type(reply) is int and 1 < reply < commands.NEVER:  # beyond, x + 1 may be x
+        counter = reply
+    else:
+        replies[master] = self.read(master, reply)
+        self.to_lose = to_lose = self.to_lose - 1
+        if not to_lose:
+            self.verdict = LOST
             self.settled()
         return
-    replies[master] = self.read(master, reply)
-    self.against = against = self.against + 1
-    if against == self.lost_at:
-        self.verdict = LOST
+    replies[master] = GRANTED
+    self.counters.append(counter)
+    self.to_win = to_win = self.to_win - 1
+    if to_win <= 0 and self.verdict is OPEN:
+        # The other masters are not awaited: they may be slow, and if the counters differ
+        # now, another round is most likely needed in any case.
+        self.fence = fence = fencing.agreed(self.counters, majority(len(replies)))
+        self.verdict = WON if fence else SPLIT
         self.settled()
 
 
@@ -166,7 +179,7 @@ class FencedAttempt(Attempt):
     @property
     def is_curable(self) -> bool:
         """Whether only NOSCRIPT replies or refusals by a master's clock prevented a majority."""
-        return self.verdict is LOST and self.granted + self._curable >= self.won_at
+        return self.verdict is LOST and self._curable >= self.to_win
 
     async def agree(self, masters: MasterSet, at_most: float | None) -> None:
         """Make the masters agree on the fencing token; see `Attempt.agree`."""

@@ -10,6 +10,7 @@ import time
 from binascii import b2a_base64
 from collections import deque
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from os import urandom
 from typing import Any, NamedTuple
 
@@ -20,7 +21,7 @@ from redlock_aio._engine.round import Release, Round
 from redlock_aio._protocol import commands, replies, request
 from redlock_aio._protocol.request import NoReply, QuarantineRule, Request
 from redlock_aio._rules.clock_offsets import Clocks
-from redlock_aio._rules.quorum import GRANTED, Answer
+from redlock_aio._rules.quorum import COMPLETE, GRANTED, Answer
 from redlock_aio._rules.roundtrips import RoundTrips
 from redlock_aio.errors import RedlockError
 
@@ -34,6 +35,10 @@ value is for masters that have just been too slow.
 
 STALLED = 0.01
 """A timer that is late by this many seconds shows that the event loop was blocked."""
+
+# Loops over all rounds of a batch run in C by these.
+_to_win: Callable[[Round], int] = attrgetter("to_win")
+_to_lose: Callable[[Round], int] = attrgetter("to_lose")
 
 
 class LivenessProbe(Round):
@@ -274,13 +279,11 @@ class MasterSet:
                 sender.was_sent(number)
 
     def _is_complete(self, batch: list[Round]) -> bool:
-        masters = len(self.links)
         # The last round is the last one to be answered, except when scripts had to be sent
         # again. Testing it first spares a loop over the batch in most cases.
-        last = batch[-1]
-        if last.granted + last.against < masters:
+        if not batch[-1].complete:
             return False
-        return all([r.granted + r.against == masters for r in batch])  # noqa: C419 - faster
+        return sum(map(_to_win, batch)) + sum(map(_to_lose, batch)) == COMPLETE * len(batch)
 
     def release(self, payload: bytes, ttl: int, asked: Round) -> Release:
         """

@@ -104,6 +104,12 @@ class Unanswered(enum.Enum):
 
 NOT_YET = Unanswered.YET
 
+COMPLETE = 1
+"""
+The sum of `Tally.to_win` and `Tally.to_lose` when every master has been counted. Each master
+takes one from it, and at first it is one more than the masters.
+"""
+
 
 class Tally:
     """
@@ -118,16 +124,15 @@ class Tally:
     yes: ClassVar[object] = GRANTED
     """The reply that grants the request."""
 
-    __slots__ = ("against", "granted", "lost_at", "replies", "verdict", "won_at")
+    __slots__ = ("replies", "to_lose", "to_win", "verdict")
 
     def __init__(self, masters: int) -> None:
         self.replies: list[object] = [NOT_YET] * masters
-        self.granted: int = 0
-        self.against: int = 0
         self.verdict: Outcome = OPEN
-        self.won_at: int = majority(masters)
-        # Lost when the masters that have not refused are no majority any more.
-        self.lost_at: int = masters - self.won_at + 1
+        self.to_win: int = majority(masters)
+        """How many more grants make a majority; 0 or less once there is one."""
+        self.to_lose: int = masters - self.to_win + 1
+        """How many more refusals leave no majority that could grant."""
 
     def __repr__(self) -> str:
         score = f"{self.granted}:{self.against} of {len(self.replies)}"
@@ -146,16 +151,16 @@ class Tally:
             return
         if reply == self.yes:
             replies[master] = GRANTED
-            self.granted = granted = self.granted + 1
-            if granted == self.won_at:
+            self.to_win = to_win = self.to_win - 1
+            if not to_win:
                 self.verdict = WON
                 self.settled()
         else:
             replies[master] = reply
-            self.against = against = self.against + 1
+            self.to_lose = to_lose = self.to_lose - 1
             self.declined(master, reply)
-            # Never after WON: a majority granted, so fewer than this are left.
-            if against == self.lost_at:
+            # Never after WON: a majority granted, so fewer masters than that are left.
+            if not to_lose:
                 self.verdict = LOST
                 self.settled()
 
@@ -169,9 +174,19 @@ class Tally:
         """Called once, when the verdict is final; does nothing here."""
 
     @property
+    def granted(self) -> int:
+        """The number of masters that have granted the request."""
+        return majority(len(self.replies)) - self.to_win
+
+    @property
+    def against(self) -> int:
+        """The number of masters that have been counted and have not granted it."""
+        return len(self.replies) - majority(len(self.replies)) + 1 - self.to_lose
+
+    @property
     def complete(self) -> bool:
         """Whether every master has been counted."""
-        return self.granted + self.against == len(self.replies)
+        return self.to_win + self.to_lose == COMPLETE
 
     @property
     def missing(self) -> list[int]:

@@ -24,7 +24,7 @@ from redlock_aio._engine.wait.fair_queue import FairQueue
 from redlock_aio._engine.wait.fair_waiter import FairWaiter
 from redlock_aio._protocol import commands, replies
 from redlock_aio._rules import fair_ticket, fencing, timing
-from redlock_aio._rules.quorum import GRANTED, NOT_YET, OPEN, WON, Tally
+from redlock_aio._rules.quorum import GRANTED, NOT_YET, OPEN, WON, Tally, majority
 
 
 class FirstClaim(FairClaim):
@@ -68,7 +68,7 @@ class FirstClaim(FairClaim):
     def on_reply(self, master: int, reply: object, /) -> None:
         """Count a grant, or have a `FairWaiter` go on; it gets the replies from then on."""
         if self._waiter is not None:
-            self.against += 1  # the round is complete when all masters have replied
+            self.to_lose -= 1  # the round is complete when all masters have replied
             self._waiter.on_answer(1, self.began, master, reply)
             return
         if self._raw[master] is not NOT_YET:
@@ -120,7 +120,9 @@ class FirstClaim(FairClaim):
         masters.check_open()  # nothing would extend it, or notify its holder of a loss
         if self._waiter is None:
             until = timing.deadline(self.began, self.ttl, factor=self._wanted.factor)
-            fence = 0 if self.counter is None else fencing.agreed(self._counters, self.won_at)
+            fence = 0
+            if self.counter is not None:
+                fence = fencing.agreed(self._counters, majority(len(self.replies)))
             if (fence or self.counter is None) and masters.clock() < until:
                 self.fence = fence
                 self.until = until
