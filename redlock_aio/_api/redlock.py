@@ -14,7 +14,7 @@ from redlock_aio._api.opener import Opener
 from redlock_aio._engine.admin import inspect
 from redlock_aio._engine.admin.force_release import ForcedRelease
 from redlock_aio._engine.emitter import Emitter
-from redlock_aio._engine.options import GivenOptions, OnLost, OptionsCache
+from redlock_aio._engine.options import OnLost, OptionsCache
 from redlock_aio._engine.session import RestartGuard, Settings
 from redlock_aio._protocol.lock_state import LockState
 from redlock_aio._protocol.resources import Resources
@@ -235,22 +235,14 @@ class Redlock(Adopting, Decorating):
         """
         if unknown:
             raise mistakes.unknown_options(unknown, called="lock()")
-        # The types: see `options`. A retry is compared by its id, because a subclass may hold
-        # more than its fields; the cached options keep it alive, so that its id is not reused.
-        asked = (
-            ttl, type(ttl), wait, type(wait), max_hold, type(max_hold),
-            hold_at_least, type(hold_at_least), auto_extend, type(auto_extend),
-            fair, type(fair), fencing, type(fencing), reentrant, type(reentrant),
-            on_lost, None if retry is None else id(retry),
+        given = (
+            ttl, wait, auto_extend, max_hold, hold_at_least, fair, fencing, reentrant, on_lost,
+            retry, id(retry),
         )  # fmt: skip
         try:
-            options = self._options[asked]
-        except (KeyError, TypeError):  # not cached yet, or not hashable
-            given = GivenOptions(
-                ttl, wait, auto_extend, max_hold, hold_at_least, fair, fencing, reentrant, on_lost,
-                retry,
-            )  # fmt: skip
-            options = self._options.add(asked, given)
+            options = self._options.cached(*given)
+        except TypeError:  # an option is of a wrong type, or not hashable
+            options = self._options.uncached(*given)
         if owner is not None and not options.reentrant:
             raise ValueError("owner needs reentrant=True")
         known = None

@@ -6,11 +6,11 @@ and their types. Values alone would not do: ``10_000 == 10_000.0`` and ``True ==
 hash alike, so a value of a wrong type would be found instead of being refused.
 """
 
-import contextlib
-from collections.abc import Hashable
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from redlock_aio._protocol.primitives import JointMutex, Mutex
 from redlock_aio._rules import timing
@@ -71,7 +71,7 @@ class LockSpec:
 
 
 class GivenOptions(NamedTuple):
-    """The options of one call of `Redlock.lock` as given, not checked yet."""
+    """The options of one call of `Redlock.lock` as given, in this order, not checked yet."""
 
     ttl: int | timedelta | None
     wait: int | timedelta | None
@@ -83,11 +83,16 @@ class GivenOptions(NamedTuple):
     reentrant: bool
     on_lost: OnLost
     retry: Retry | None
-
-
-class OptionsCache(dict[Hashable, LockOptions]):
+    retry_id: int
     """
-    The sets of options that locks of one manager have used, checked.
+    A retry is compared by its id as well, because a subclass may hold more than its fields. The
+    cache keeps the retry alive, so that the id is not used again.
+    """
+
+
+class OptionsCache:
+    """
+    The checks of options for the locks of one manager.
 
     Args:
         max_ttl: The longest ttl, in milliseconds.
@@ -95,32 +100,40 @@ class OptionsCache(dict[Hashable, LockOptions]):
         fencing: The default of *fencing*: whether locks have a fencing token.
 
         retry: The default of *retry*: how locks wait between attempts.
+
+    Attributes:
+        cached: Returns the checked options for the values of `GivenOptions`. It raises the
+            errors of `uncached`, and a TypeError for a value that is not hashable.
     """
 
+    __slots__ = ("_fencing", "_max_ttl", "_retry", "cached")
+
     def __init__(self, *, max_ttl: int, fencing: bool, retry: Retry) -> None:
-        super().__init__()
         self._max_ttl = max_ttl
         self._fencing = fencing
         self._retry = retry
+        self.cached: Callable[..., LockOptions] = functools.lru_cache(MOST_OPTIONS, typed=True)(
+            self._checked
+        )
 
-    def add(self, key: Hashable, given: GivenOptions) -> LockOptions:
+    def uncached(self, *given: Any) -> LockOptions:
         """
-        Check *given*, cache the result under *key*, and return it.
+        Return the checked options for the values of `GivenOptions`, after `cached` has failed.
+
+        An instance of a subclass of int may be valid and not hashable.
 
         Raises:
             TypeError: An option is of a wrong type.
 
             ValueError: An option has an invalid value.
         """
-        options = self._checked(given)
-        if len(self) >= MOST_OPTIONS:
-            self.clear()
-        # An instance of a subclass of int may be valid and not hashable: not cached then.
-        with contextlib.suppress(TypeError):
-            self[key] = options
-        return options
+        try:
+            return self._checked(*given)
+        except (TypeError, ValueError) as error:
+            raise error from None  # the error of the cache says the same, or less
 
-    def _checked(self, given: GivenOptions) -> LockOptions:
+    def _checked(self, *values: Any) -> LockOptions:
+        given = GivenOptions(*values)
         ttl = min(timing.TTL, self._max_ttl) if given.ttl is None else given.ttl
         ttl = timing.milliseconds(ttl, name="ttl")
         wait, max_hold, keep = given.wait, given.max_hold, given.hold_at_least

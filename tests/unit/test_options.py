@@ -66,6 +66,7 @@ def test_an_equal_value_of_another_type_is_refused(
         with pytest.raises(TypeError) as refused:
             redlock.lock("a", **wrong)
         assert str(refused.value) == message
+        assert refused.value.__suppress_context__ is True  # no second error of the cache
 
 
 TIMES, FLAGS = ("ttl", "wait", "max_hold", "hold_at_least"), ("auto_extend", "fair", "fencing")
@@ -119,6 +120,9 @@ def test_each_lock_has_the_same_retry_object_that_it_was_given(redlock: Redlock)
 
 
 def test_a_manager_caches_a_limited_number_of_options(redlock: Redlock) -> None:
-    for wait in range(MOST_OPTIONS * 2 + 10):
+    first = redlock.lock("a", wait=0).options
+    assert redlock.lock("a", wait=0).options is first
+    for wait in range(1, MOST_OPTIONS + 1):
         assert redlock.lock("a", wait=wait).options.wait == wait
-        assert len(redlock._options) <= MOST_OPTIONS
+    assert redlock.lock("a", wait=MOST_OPTIONS).options is redlock.lock("b", wait=wait).options
+    assert redlock.lock("a", wait=0).options is not first
