@@ -123,6 +123,7 @@ class Redlock(Adopting, Decorating):
         self._opener = Opener(settings, master_timeout)
         self._options = OptionsCache(
             max_ttl=settings.max_ttl,
+            drift_factor=settings.drift_factor,
             fencing=of_type(fencing, bool, name="fencing"),
             retry=of_type(retry, Retry, name="retry"),
         )

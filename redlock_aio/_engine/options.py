@@ -34,6 +34,8 @@ class LockOptions:
     """
 
     ttl: int
+    validity: float
+    """The seconds from before the requests for *ttl* to the end of the validity."""
     wait: int | None
     auto_extend: bool
     max_hold: int | None
@@ -97,6 +99,8 @@ class OptionsCache:
     Args:
         max_ttl: The longest ttl, in milliseconds.
 
+        drift_factor: The drift factor of the manager.
+
         fencing: The default of *fencing*: whether locks have a fencing token.
 
         retry: The default of *retry*: how locks wait between attempts.
@@ -106,10 +110,11 @@ class OptionsCache:
             errors of `uncached`, and a TypeError for a value that is not hashable.
     """
 
-    __slots__ = ("_fencing", "_max_ttl", "_retry", "cached")
+    __slots__ = ("_drift_factor", "_fencing", "_max_ttl", "_retry", "cached")
 
-    def __init__(self, *, max_ttl: int, fencing: bool, retry: Retry) -> None:
+    def __init__(self, *, max_ttl: int, drift_factor: float, fencing: bool, retry: Retry) -> None:
         self._max_ttl = max_ttl
+        self._drift_factor = drift_factor
         self._fencing = fencing
         self._retry = retry
         self.cached: Callable[..., LockOptions] = functools.lru_cache(MOST_OPTIONS, typed=True)(
@@ -135,11 +140,12 @@ class OptionsCache:
     def _checked(self, *values: Any) -> LockOptions:
         given = GivenOptions(*values)
         ttl = min(timing.TTL, self._max_ttl) if given.ttl is None else given.ttl
-        ttl = timing.milliseconds(ttl, name="ttl")
+        ttl = timing.at_most(timing.milliseconds(ttl, name="ttl"), self._max_ttl)
         wait, max_hold, keep = given.wait, given.max_hold, given.hold_at_least
         fencing, retry = given.fencing, given.retry
         return LockOptions(
-            ttl=timing.at_least(timing.at_most(ttl, self._max_ttl)),
+            ttl=timing.at_least(ttl),
+            validity=timing.validity(ttl, factor=self._drift_factor),
             wait=None if wait is None else timing.milliseconds(wait, name="wait", zero=True),
             max_hold=None if max_hold is None else timing.milliseconds(max_hold, name="max_hold"),
             hold_at_least=timing.milliseconds(keep, name="hold_at_least", zero=True),

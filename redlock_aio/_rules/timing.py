@@ -78,7 +78,12 @@ def deadline(began: float, ttl: int, *, factor: float) -> float:
     deadline = began + ttl - drift. That is the same as ``ttl - elapsed - drift`` from now.
     *began* must lie before the first byte that was sent.
     """
-    return began + (ttl - drift(ttl, factor=factor)) / 1000
+    return began + validity(ttl, factor=factor)
+
+
+def validity(ttl: int, *, factor: float) -> float:
+    """Return the seconds from before the requests for *ttl* to the end of its validity."""
+    return (ttl - drift(ttl, factor=factor)) / 1000
 
 
 def remaining(until: float, now: float) -> int:

@@ -24,7 +24,6 @@ from redlock_aio._engine.session import Session
 from redlock_aio._engine.wait.local_queue import LocalQueue
 from redlock_aio._engine.wait.wakeup import Watch, is_cut_short
 from redlock_aio._engine.wait_budget import WaitBudget
-from redlock_aio._rules import timing
 from redlock_aio._rules.quorum import SPLIT, WON, is_contended, is_final, majority
 from redlock_aio._rules.retry import SHORTEST_PAUSE, Pace
 from redlock_aio.errors import LockNotAcquiredError, refusal
@@ -283,7 +282,7 @@ class Acquisition:
         if round.verdict is WON and not masters.closed:
             # The clock is read after the task has resumed, however long that took: an attempt
             # whose validity is over by then has failed.
-            until = timing.deadline(round.began, ttl, factor=self.session.drift_factor)
+            until = round.began + lock.options.validity
             if masters.clock() < until:
                 round.until = until
                 return round
