@@ -78,8 +78,8 @@ class Lease:
     def __del__(self) -> None:
         # Nothing is sent: this may run in another thread, or after the loop has ended.
         hold = self._hold
-        ours = self._watchdog.origin.is_of_this_process()
-        if hold.state is HELD and not self._released and ours:
+        held = hold.state is HELD and not self._released
+        if held and self._watchdog.origin.is_of_this_process():
             why = hold.dropped(self._task)
             warnings.warn(f"{self!r} {why}", ResourceWarning, stacklevel=2, source=self)
 

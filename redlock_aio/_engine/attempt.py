@@ -40,7 +40,7 @@ class Attempt(Round):
     the first would delete the lock that the second has won.
     """
 
-    __slots__ = ("began", "counter", "fence", "key", "stamp", "token", "ttl", "until")
+    __slots__ = ("began", "counter", "fence", "key", "token", "ttl", "until")
     in_quarantine = QuarantineRule.REFUSE
 
     def __init__(
@@ -57,7 +57,6 @@ class Attempt(Round):
         """The fencing token; 0 until there is one."""
         self.key: Mutex | JointMutex = key
         self.ttl: int = ttl
-        self.stamp: bytes = stamp
         self.token: bytes = masters.token() + stamp
         """The value that the masters keep: a random part, then *stamp*, which names the holder."""
         self.until: float = 0.0

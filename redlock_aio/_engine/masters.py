@@ -164,12 +164,14 @@ class MasterSet:
         round has none.
         """
         self.send(round, at_most)
-        round.waiter = waiter = self.loop.create_future()
+        waiter: asyncio.Future[None] = asyncio.Future(loop=self.loop)
+        round.waiter = waiter
         return waiter
 
     def wait_for(self, round: Round) -> asyncio.Future[None]:
         """Return a future that is done when *round* is settled; *round* was sent and is open."""
-        round.waiter = waiter = self.loop.create_future()
+        waiter: asyncio.Future[None] = asyncio.Future(loop=self.loop)
+        round.waiter = waiter
         return waiter
 
     def send(self, round: Round, at_most: float | None = None) -> None:

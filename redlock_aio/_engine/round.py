@@ -29,15 +29,15 @@ class Round(Tally):
         payload: The packed command.
     """
 
-    __slots__ = ("_links", "debt_ttl", "payload", "unsent", "waiter")
+    __slots__ = ("_links", "payload", "unsent", "waiter")
     in_quarantine = QuarantineRule.COUNT_REFUSALS
+    debt_ttl: int = 0
 
     def __init__(self, links: Sequence[Link], payload: bytes) -> None:
         # Not `super()`: through four base classes it costs as much as the rest of making a release.
         Tally.__init__(self, len(links))
         self._links = links
         self.payload: bytes = payload
-        self.debt_ttl: int = 0
         self.unsent: int = 0  # a bit for each master to which the request was never sent
         self.waiter: asyncio.Future[None] | None = None
 
@@ -53,8 +53,9 @@ class Round(Tally):
 
     def settled(self) -> None:
         """Called when the verdict is known; wakes the task that awaits the round."""
-        if self.waiter is not None and not self.waiter.done():
-            self.waiter.set_result(None)
+        waiter = self.waiter
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
 
     def expire(self) -> None:
         """Count the masters that have not replied as timed out."""
@@ -93,7 +94,7 @@ class Release(Round):
         asked: The round that may have set the key.
     """
 
-    __slots__ = ("_asked",)
+    __slots__ = ("_asked", "debt_ttl")
     in_quarantine = QuarantineRule.COUNT_IF_FOUND
 
     def __init__(self, links: Sequence[Link], payload: bytes, ttl: int, asked: Round) -> None:

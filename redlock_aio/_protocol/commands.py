@@ -39,11 +39,9 @@ NEVER = 2**53
 CHANNEL = b"redlock_aio:wake:"
 """The prefix of the channels on which the next member of a fair queue is woken."""
 
-_SET_HEAD = b"*6\r\n$3\r\nSET\r\n$%d\r\n%b\r\n"
-
-_SET_TAIL = b"$2\r\nNX\r\n$2\r\nPX\r\n$%d\r\n%b\r\n"
-
 _BULK = b"$%d\r\n%b\r\n"
+
+_SET = b"*6\r\n$3\r\nSET\r\n" + 2 * _BULK + b"$2\r\nNX\r\n$2\r\nPX\r\n" + _BULK
 
 _EXTEND = b"*%d\r\n" + bulk(b"EVALSHA", EXTEND.sha) + b"$%d\r\n%b\r\n"
 
@@ -51,15 +49,15 @@ _LEASE = 4 * _BULK
 
 _ONLY_KEPT, _SET_AGAIN = bulk(b"", b"%d" % KEPT), bulk(b"again", b"%d" % KEPT)
 
-_RELEASE = b"*5\r\n$7\r\nEVALSHA\r\n$40\r\n" + RELEASE.sha + b"\r\n$1\r\n1\r\n$%d\r\n%b\r\n"
+_RELEASE = b"*5\r\n$7\r\nEVALSHA\r\n$40\r\n" + RELEASE.sha + b"\r\n$1\r\n1\r\n" + 2 * _BULK
+
+_FREE = b"*3\r\n$7\r\nDELIFEQ\r\n" + 2 * _BULK
 
 
 def acquire(key: bytes, token: bytes, ttl: int) -> bytes:
     """Return the command that sets *key* to *token* for *ttl* ms, if the key does not exist."""
     digits = b"%d" % ttl
-    return (_SET_HEAD + _BULK + _SET_TAIL) % (
-        len(key), key, len(token), token, len(digits), digits,
-    )  # fmt: skip
+    return _SET % (len(key), key, len(token), token, len(digits), digits)
 
 
 class Extension(NamedTuple):
@@ -110,14 +108,12 @@ def extend(*leases: Extension, again: bool = False) -> bytes:
 
 def release(key: bytes, token: bytes) -> bytes:
     """Return the command that deletes *key*, if its value is *token*."""
-    return (_RELEASE + _BULK) % (len(key), key, len(token), token)
+    return _RELEASE % (len(key), key, len(token), token)
 
 
 def free(key: bytes, token: bytes) -> bytes:
     """Return DELIFEQ, which has the effect of `release` without a script; its reply is 1 or 0."""
-    return b"*3\r\n$7\r\nDELIFEQ\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n" % (
-        len(key), key, len(token), token,
-    )  # fmt: skip
+    return _FREE % (len(key), key, len(token), token)
 
 
 def look(*keys: bytes) -> bytes:
