@@ -18,7 +18,6 @@ from redlock_aio._rules.quorum import (
     GRANTED,
     LOST,
     NOT_YET,
-    OPEN,
     SPLIT,
     WON,
     Answer,
@@ -140,7 +139,7 @@ def _count(self: "FencedAttempt | Raising", master: int, reply: object, /) -> No
     replies[master] = GRANTED
     self.counters.append(counter)
     self.to_win = to_win = self.to_win - 1
-    if to_win <= 0 and self.verdict is OPEN:
+    if not to_win:
         # The other masters are not awaited: they may be slow, and if the counters differ
         # now, another round is most likely needed in any case.
         self.fence = fence = fencing.agreed(self.counters, majority(len(replies)))
