@@ -54,9 +54,9 @@ class HeldLease(LeaseState):
     """
 
     __slots__ = (
-        "_fingerprint", "_lost", "alone", "attempt", "check_at", "checked_at", "count", "guarded",
-        "held_for", "held_since", "inner", "keep_until", "on_recheck", "others", "owner", "page",
-        "pending_ttl", "queue", "released", "requested_ttl", "resources", "scope", "task",
+        "_fingerprint", "_lost", "alone", "attempt", "check_at", "checked_at", "count", "guards",
+        "held_for", "held_since", "keep_until", "on_recheck", "others", "owner", "page",
+        "pending_ttl", "queue", "released", "requested_ttl", "resources", "task",
     )  # fmt: skip
 
     page: "dict[HeldLease, None]"
@@ -90,12 +90,8 @@ class HeldLease(LeaseState):
         """The instant until which the masters keep the key after a release; see *hold_at_least*."""
         self.released: Round | None = None
         """The round that releases the lock, once the lease has ended."""
-        self.scope: CancelScope | None = None
-        """The scope that cancels the body of the task that entered the lease first."""
-        self.guarded: Sharer = None
-        """The task whose body `scope` cancels."""
-        self.inner: tuple[tuple[CancelScope, Sharer], ...] = ()
-        """The scopes and tasks of bodies that were entered later, in that order."""
+        self.guards: dict[CancelScope, Sharer] = {}
+        """The scopes that cancel its bodies, with their tasks, in the order of entering."""
         self.held_since: float = now
         self.held_for: float | None = None
         """The seconds for which the lease was held; set between its release and the event."""
@@ -207,8 +203,8 @@ class HeldLease(LeaseState):
         if self._lost is not None:
             self._lost.set()
         cancelled: list[Sharer] = []
-        for scope, task in reversed(((self.scope, self.guarded), *self.inner)):
-            if scope is not None and task not in cancelled:
+        for scope, task in reversed([*self.guards.items()]):
+            if task not in cancelled:
                 cancelled.append(task)
                 scope.cancel(f"lock lost: {self.reason}")
 
@@ -253,18 +249,12 @@ class HeldLease(LeaseState):
 
     def guard(self, scope: CancelScope, task: Sharer) -> None:
         """Register *scope*, by which a loss of the lease cancels the body of *task*."""
-        if self.scope is None and not self.inner:
-            self.scope = scope
-            self.guarded = task
-        else:
-            self.inner = (*self.inner, (scope, task))
+        self.guards[scope] = task
 
     def unguard(self, scope: CancelScope | None) -> None:
         """Stop cancelling the body with this *scope*."""
-        if self.scope is scope:
-            self.scope = None
-        if self.inner:
-            self.inner = tuple(inner for inner in self.inner if inner[0] is not scope)
+        if scope is not None:
+            self.guards.pop(scope, None)
 
     def add_note(self, error: BaseException | None) -> None:
         """If the lease is lost, add the loss to *error* as a note, unless it is in the error."""

@@ -123,8 +123,7 @@ def _has_all(hold: HeldLease, lock: LockSpec) -> bool:
 def _lasts(hold: HeldLease) -> bool:
     """Return whether a wait for *hold* by its own holder could never succeed."""
     # The lease is extended for ever, or its end would cancel the body that waits.
-    guards = hold.scope is not None or bool(hold.inner)
-    return guards or (hold.renewed and hold.ends == math.inf)
+    return bool(hold.guards) or (hold.renewed and hold.ends == math.inf)
 
 
 def add_hint(masters: MasterSet, queues: LocalQueues, lock: LockSpec, error: BaseException) -> None:
