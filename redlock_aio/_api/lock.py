@@ -89,8 +89,8 @@ class Lock(LockSpec, NotALease):
 
     async def _obtain(self, *, entering: bool) -> Lease:
         session = self._opener.session()
-        masters, queues = session.masters, session.local_queues
-        began, wait = masters.clock(), self.options.wait
+        masters, wait = session.masters, self.options.wait
+        began = masters.clock()
         if not session.ready:
             await session.get_ready(wait)
         while True:
@@ -102,11 +102,12 @@ class Lock(LockSpec, NotALease):
                     return self._share(session, hold, entering=entering)
             run = acquisition.run()
             try:
-                won = await (
-                    run if self.owner is None else reentrancy.unless_shared(queues, self, run)
-                )
+                if self.owner is None:
+                    won: Attempt | None = await run
+                else:
+                    won = await reentrancy.unless_shared(session.local_queues, self, run)
             except LockNotAcquiredError as error:
-                reentrancy.add_hint(masters, queues, self, error)
+                reentrancy.add_hint(masters, session.local_queues, self, error)
                 raise
             if won is not None:
                 return self._lease(acquisition, won, entering=entering)

@@ -61,6 +61,8 @@ class HeldLease(LeaseState):
 
     page: "dict[HeldLease, None]"
     """The leases that need attention at the same instant; set and used by the agenda."""
+    on_recheck: "Callable[[HeldLease], None]"
+    """Called with this lease when its key should be checked soon; set by the watchdog."""
 
     def __init__(
         self,
@@ -101,8 +103,6 @@ class HeldLease(LeaseState):
         """The instant of the next check whether the masters still have the key."""
         self.checked_at: float = -math.inf
         """The instant of the last such check."""
-        self.on_recheck: Callable[[HeldLease], None] | None = None
-        """Set by the watchdog; called with this lease when its key should be checked soon."""
         self._lost: asyncio.Event | None = None
         self._fingerprint = ""
 
@@ -266,8 +266,7 @@ class HeldLease(LeaseState):
 
     def recheck_soon(self) -> None:
         """Ask the watchdog to check soon whether the masters still have the key."""
-        if self.on_recheck is not None:
-            self.on_recheck(self)
+        self.on_recheck(self)
 
     def changed(self, _master: int) -> None:
         """Called when a master reports that another client may have changed the key."""

@@ -249,16 +249,16 @@ class Watchdog:
         Returns:
             Whether the lease was still valid; if not, it is lost.
         """
-        if hold.state is HELD:
-            now = self.masters.clock()
-            hold.held_for = now - hold.held_since
-            kept = hold.release(now)
-            if not kept:
-                hold.reason = self.why_expired(hold, now)
+        if hold.state is not HELD:
+            return False
+        now = self.masters.clock()
+        hold.held_for = now - hold.held_since
+        if hold.release(now):
             self._end(hold, now)
-            if not kept:
-                hold.notify_lost()
-            return kept
+            return True
+        hold.reason = self.why_expired(hold, now)
+        self._end(hold, now)
+        hold.notify_lost()
         return False
 
     def share(
