@@ -99,7 +99,7 @@ class Release(Round):
 
     def __init__(self, links: Sequence[Link], payload: bytes, ttl: int, asked: Round) -> None:
         Round.__init__(self, links, payload)
-        self.debt_ttl = ttl
+        self.debt_ttl: int = ttl
         self._asked = asked
 
     @property
