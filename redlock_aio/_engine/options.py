@@ -35,7 +35,7 @@ class LockOptions:
 
     ttl: int
     validity: float
-    """The seconds from before the requests for *ttl* to the end of the validity."""
+    """For how many seconds *ttl* is valid, from before its first request is sent."""
     wait: int | None
     auto_extend: bool
     max_hold: int | None

@@ -82,7 +82,7 @@ def deadline(began: float, ttl: int, *, factor: float) -> float:
 
 
 def validity(ttl: int, *, factor: float) -> float:
-    """Return the seconds from before the requests for *ttl* to the end of its validity."""
+    """Return for how many seconds a *ttl* is valid, from before its first request is sent."""
     return (ttl - drift(ttl, factor=factor)) / 1000
 
 
