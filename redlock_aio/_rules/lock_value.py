@@ -97,6 +97,12 @@ def fingerprint(value: bytes) -> str:
     return digest.hexdigest()[:8]
 
 
+def process(value: bytes) -> bytes:
+    """Return the part of *value* that names its manager; nothing for another library's value."""
+    ours = TOKEN.match(value)
+    return b"" if ours is None else value[ours.end() :].partition(b"{")[0]
+
+
 def holder(value: bytes) -> Holder:
     """Return the holder that has written *value*; only the fingerprint if it is foreign."""
     who = fingerprint(value)

@@ -117,6 +117,12 @@ class Pace:
         return max(self._spent_until - now, 0.0)
 
 
+STEADY = 0.75
+"""The factor by which the spread shrinks after each failed attempt that is not split."""
+
+LONGEST_SPREAD = 0.1
+"""The greatest spread of attempts in seconds."""
+
 SHORTEST_PAUSE = 0.01
 """In milliseconds; a shorter rest of a wait is a rounding error and no pause."""
 

@@ -6,13 +6,14 @@ import pytest
 
 from redlock_aio._engine.wait.local_queue import (
     ALONE,
-    LONGEST_SPREAD,
     LONGEST_TENURE,
     SEEN,
     TENURE,
     YIELD_TIME,
     LocalQueue,
 )
+from redlock_aio._rules.absence import CROWDED_TENURE, Absence
+from redlock_aio._rules.retry import LONGEST_SPREAD
 
 from .kit import LATENCY
 
@@ -105,6 +106,38 @@ async def test_a_change_notifies_holder_watcher_and_guests() -> None:
 
 
 # Pauses for other processes.
+
+
+@pytest.mark.parametrize(("others", "pauses"), [(2, False), (3, True)])
+def test_where_several_processes_wait_a_tenure_is_shorter(others: int, pauses: bool) -> None:
+    queue, lease = taken(since=10.0)
+    queue.on_yield_result(by_others=True)
+    queue.absence = Absence()
+    for other in range(others - 1):
+        queue.absence.on_lost(b"%028d@host:%d" % (other, other), 1.0)
+    queue.absence.on_acquired()
+    now = 10.0 + CROWDED_TENURE + LATENCY
+    assert now < 10.0 + TENURE
+    queue.on_lease_ended(lease, now)
+    assert (queue.yield_delay(now) > 0) is pauses
+    assert (queue.absence.left(now) > 0) is pauses
+
+
+@pytest.mark.parametrize(("passed_on", "forgotten"), [(False, True), (True, False)])
+def test_a_lock_that_is_passed_on_proves_nothing_about_other_processes(
+    passed_on: bool, forgotten: bool
+) -> None:
+    """They could not be first, so the process does not take them for gone."""
+    queue, lease = taken(since=10.0)
+    queue.absence = Absence()
+    for other in range(3):
+        queue.absence.on_lost(b"%028d@host:%d" % (other, other), 0.006)
+    queue.absence.on_acquired()
+    queue.on_lease_ended(lease, 11.0)
+    before = queue.absence.left(11.0)
+    began = 11.0 if passed_on else 12.0
+    queue.on_acquired(lease, began, began + LATENCY)
+    assert (queue.absence.left(11.0) < before) is forgotten
 
 
 def test_after_a_tenure_other_processes_may_go_first() -> None:

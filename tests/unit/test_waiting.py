@@ -20,12 +20,12 @@ from redlock_aio._engine.hold.agenda import CHECK_AFTER
 from redlock_aio._engine.wait.local_queue import (
     ALONE,
     IDLE_QUEUES,
-    LONGEST_SPREAD,
     LONGEST_TENURE,
     LocalQueue,
 )
 from redlock_aio._protocol.primitives import Mutex
 from redlock_aio._protocol.scripts import LOOK
+from redlock_aio._rules.retry import LONGEST_SPREAD
 from redlock_aio.testing import FakeMaster
 
 from .kit import (

@@ -22,10 +22,12 @@ from redlock_aio._engine.clock_sync import know_the_time
 from redlock_aio._engine.options import LockSpec
 from redlock_aio._engine.session import Session
 from redlock_aio._engine.wait.local_queue import LocalQueue
-from redlock_aio._engine.wait.wakeup import Watch, is_cut_short
+from redlock_aio._engine.wait.wakeup import Watch, hold_back, is_cut_short
 from redlock_aio._engine.wait_budget import WaitBudget
+from redlock_aio._rules.absence import Absence
 from redlock_aio._rules.quorum import SPLIT, WON, is_contended, is_final, majority
 from redlock_aio._rules.retry import SHORTEST_PAUSE, Pace
+from redlock_aio._rules.timing import milliseconds
 from redlock_aio.errors import LockNotAcquiredError, refusal
 
 
@@ -289,9 +291,21 @@ class Acquisition:
         if round.is_curable and not is_repeated:
             take_back(masters, round, ttl)
             return await self._attempt(at_most, is_repeated=True)
-        self._watch = watch = Watch(masters, self.session.local_queues, round)
-        (masters.send if self._wait == 0 else masters.send_and_watch)(watch)
+        absent = self._absence(round) if self.has_turn and self._wait != 0 else 0.0
+        self._watch = watch = Watch(masters, self.session.local_queues, round, absent)
+        (masters.send if self._wait == 0 or absent else masters.send_and_watch)(watch)
         return round
+
+    def _absence(self, failed: Attempt) -> float:
+        """Return for how many seconds to be absent after *failed*; 0 to ask for pushes."""
+        absence, retry = self.queue.absence, self._lock.options.retry
+        left = 0.0 if absence is None or retry.attempts else absence.left(self._masters.clock())
+        # A short wait could miss all moments at which the lock is free. And while nobody has a
+        # majority, a release is near that nobody would see if the others are absent, too.
+        short = 2000 * left > (self._budget.until_last_attempt(0.0) or 0)
+        if not left or short or failed.granted or not is_contended(failed.votes()):
+            return 0.0
+        return min(left, milliseconds(retry.max_delay, name="max_delay") / 1000)
 
     def _fenced_attempt(self) -> Attempt:
         masters, lock = self._masters, self._lock
@@ -311,27 +325,32 @@ class Acquisition:
             As for `run`.
         """
         masters, budget, retry = self._masters, self._budget, self._lock.options.retry
+        queue, pace, in_outage = self.queue, Pace(), False
         known, at_most = (failed, self._watch), None
-        pace, in_outage = Pace(), False
         while not failed.until:
             watch, self._watch = self._watch, None
             if not is_cut_short(failed, at_most, masters.master_timeout):
                 known = failed, watch
             last_attempt = budget.until_last_attempt(masters.master_timeout)
             pause = retry.delay(self.attempts, random.random())  # noqa: S311 - no secret
+            if watch is not None and watch.absent:
+                pause = watch.absent * 1000
             delay = budget.left() if last_attempt is None else min(pause, last_attempt)
             enough = delay <= SHORTEST_PAUSE or self.attempts == retry.attempts
             if watch is None or enough or is_final(failed.votes()):
                 raise await self._refusal(*known)
             took = masters.clock() - failed.began
             may_be_free = await self._wait_until_free(watch, delay / 1000)
+            if may_be_free and self.has_turn:
+                queue.absence = queue.absence or Absence()
+                queue.absence.on_lost(watch.view.holder, masters.clock() - failed.began)
             votes = watch.view.explain(failed.votes(), 0.0)
             if (last_attempt is None and not may_be_free) or is_final(votes):
                 raise await self._refusal(*known)
             missing, names = failed.missing, self._lock.resources
             in_outage = masters.outages.record(names, votes, missing, in_outage)
-            self.queue.adapt_jitter(watch.is_split, took)
-            await self._hold_back(pace.pause(masters.clock(), watch.view.holder))
+            queue.adapt_jitter(watch.is_split, took)
+            await hold_back(masters, queue, budget, pace.pause(masters.clock(), watch.view.holder))
             at_most = budget.attempt_limit()
             failed = await self._attempt(at_most)
         if in_outage:
@@ -351,24 +370,6 @@ class Acquisition:
             return await watch.wait(seconds)
         finally:
             self.queue.unsubscribe(watch)
-
-    async def _hold_back(self, pause: float) -> None:
-        """
-        Wait for the *pause* in seconds, or for the jitter after split votes if that is longer.
-
-        Cancellation:
-            There is nothing to undo.
-        """
-        masters, budget = self._masters, self._budget
-        nap = pause * 1000
-        if self.queue.spread:
-            # One release wakes all waiters. If all asked at once, they would split the votes
-            # as before; with a random delay one of them comes first on all masters.
-            jitter = self.queue.spread * 1000 * random.random()  # noqa: S311 - no secret
-            last_attempt = budget.until_last_attempt(masters.master_timeout) or 0
-            nap = max(nap, min(jitter, last_attempt))
-        if nap:
-            await asyncio.sleep(min(nap, max(budget.left(), 0)) / 1000)
 
     async def _refusal(self, failed: Attempt, watch: Watch | None) -> LockNotAcquiredError:
         """

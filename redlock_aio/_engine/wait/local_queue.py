@@ -15,6 +15,8 @@ from typing import Protocol
 
 from redlock_aio._protocol import replies
 from redlock_aio._protocol.primitives import FencingCounter, JointMutex, Mutex
+from redlock_aio._rules.absence import CROWDED_TENURE, Absence
+from redlock_aio._rules.retry import LONGEST_SPREAD, STEADY
 
 TENURE = 0.02
 """Seconds for which a process may pass the lock from task to task before others may try."""
@@ -34,14 +36,8 @@ SEEN = 3
 YIELD_TIME = 0.0005
 """Seconds of a pause beyond two rounds: the time until tasks of other processes run."""
 
-STEADY = 0.75
-"""The factor by which the spread shrinks after each failed attempt that is not split."""
-
 IDLE_QUEUES = 256
 """The number of queues at which idle ones are dropped for the first time."""
-
-LONGEST_SPREAD = 0.1
-"""The greatest spread of attempts in seconds."""
 
 
 class Party(Protocol):
@@ -70,6 +66,8 @@ class LocalQueue:
     One subject: the order of the tasks of this process; each method is one event.
 
     Attributes:
+        absence: How long this process stays away; ``None`` if it never waited for others.
+
         contending: Whether a task has the turn and no lease yet.
 
         counter: The commands for the resource's counter; ``None`` before the first use.
@@ -87,16 +85,16 @@ class LocalQueue:
 
         round_trip: The duration of the last acquisition in seconds.
 
-        spread: The seconds over which attempts are spread, so that contenders that were
-            woken together do not split the votes again.
+        spread: The seconds over which attempts are spread after split votes.
     """
 
     __slots__ = (
-        "_others", "_queue", "_tenure", "_tried_by", "contending", "counter", "guests", "holder",
-        "open_at", "round_trip", "since", "spread", "watcher",
+        "_others", "_queue", "_tenure", "_tried_by", "absence", "contending", "counter", "guests",
+        "holder", "open_at", "round_trip", "since", "spread", "watcher",
     )  # fmt: skip
 
     def __init__(self) -> None:
+        self.absence: Absence | None = None
         self.contending: bool = False
         self.counter: FencingCounter | None = None
         self.holder: Party | None = None
@@ -110,8 +108,7 @@ class LocalQueue:
         self.round_trip: float = 0.0
         self.spread: float = 0.0
         self._tenure = TENURE
-        # More than 0 if other processes took the lock in one of the last pauses; see `SEEN`.
-        self._others = 0
+        self._others = 0  # more than 0 if other processes used one of the last `SEEN` pauses
 
     def __repr__(self) -> str:
         return f"<LocalQueue, {'taken' if self.taken else 'free'}, {len(self._queue or ())} wait>"
@@ -174,6 +171,8 @@ class LocalQueue:
         self.set_holder(holder)
         if began > self._tried_by:
             self.since = now  # other processes could go first: a new tenure begins
+            if self.absence is not None:
+                self.absence.on_acquired()
         self.round_trip = now - began
 
     def set_holder(self, holder: Party) -> None:
@@ -192,7 +191,10 @@ class LocalQueue:
             # before the next one of this process.
             self._tried_by = tried_by = now + 2 * self.round_trip + YIELD_TIME
             kept = now - self.since
-            if kept >= self._tenure and (self._others or kept >= ALONE * self.round_trip):
+            tenure = self._tenure
+            if self.absence is not None and self.absence.on_lease_ended(now):
+                tenure = min(tenure, CROWDED_TENURE)
+            if kept >= tenure and (self._others or kept >= ALONE * self.round_trip):
                 self.open_at = tried_by
         if self.guests or self.watcher is not None:
             self.notify_released()  # the watcher as well: the lease may have been won out of turn

@@ -9,11 +9,13 @@ or any other change of the key, and otherwise after a random time.
 
 import asyncio
 import math
+import random
 
 from redlock_aio._engine.attempt import EXPIRY_SLACK, Attempt
 from redlock_aio._engine.masters import MasterSet
 from redlock_aio._engine.round import Release
-from redlock_aio._engine.wait.local_queue import LocalQueues
+from redlock_aio._engine.wait.local_queue import LocalQueue, LocalQueues
+from redlock_aio._engine.wait_budget import WaitBudget
 from redlock_aio._protocol import replies
 from redlock_aio._protocol.request import QuarantineRule
 from redlock_aio._rules.blockers import Blockers
@@ -26,17 +28,23 @@ class Watch(Release):
 
     The replies carry the holder's value and PTTL. Invalidations and expiries wake the task
     when a majority may be free.
+
+    Attributes:
+        absent: If not 0, the masters push no changes, and the wait is so many seconds at most.
     """
 
-    __slots__ = ("_bell", "_clock", "_key", "_local_queues", "_loop", "view")
+    __slots__ = ("_bell", "_clock", "_key", "_local_queues", "_loop", "absent", "view")
     in_quarantine = QuarantineRule.COUNT
 
-    def __init__(self, masters: MasterSet, local_queues: LocalQueues, attempt: Attempt) -> None:
+    def __init__(
+        self, masters: MasterSet, local_queues: LocalQueues, attempt: Attempt, absent: float = 0.0
+    ) -> None:
         super().__init__(masters.links, attempt.release(), attempt.ttl, attempt)
         self._local_queues = local_queues
         self._key = attempt.key
         self._clock = masters.clock
         self._loop = masters.loop
+        self.absent: float = absent
         self.view: Blockers = Blockers(len(masters.links))
         self._bell: asyncio.Future[None] | None = None
 
@@ -133,6 +141,26 @@ class Watch(Release):
         finally:
             if timer is not None:
                 timer.cancel()
+
+
+async def hold_back(
+    masters: MasterSet, queue: LocalQueue, budget: WaitBudget, pause: float
+) -> None:
+    """
+    Wait for the *pause* in seconds, or for the jitter after split votes if that is longer.
+
+    Cancellation:
+        There is nothing to undo.
+    """
+    nap = pause * 1000
+    if queue.spread:
+        # One release wakes all waiters. If all asked at once, they would split the votes as
+        # before; with a random delay one of them comes first on all masters.
+        jitter = queue.spread * 1000 * random.random()  # noqa: S311 - no secret
+        last_attempt = budget.until_last_attempt(masters.master_timeout) or 0
+        nap = max(nap, min(jitter, last_attempt))
+    if nap:
+        await asyncio.sleep(min(nap, max(budget.left(), 0)) / 1000)
 
 
 def is_cut_short(failed: Attempt, at_most: float | None, master_timeout: float) -> bool:
