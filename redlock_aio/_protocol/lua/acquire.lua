@@ -20,11 +20,17 @@ if not redis.call("SET", KEYS[1], ARGV[1], "NX", "PX", ARGV[2]) then
   -- This token has the lock already: no other client can have changed the counter since.
   return holder == ARGV[1] and tonumber(redis.call("GET", KEYS[2])) or 0
 end
-local last = redis.call("SET", KEYS[2], ARGV[3], "GET", "PX", ARGV[6])
+local last = redis.pcall("SET", KEYS[2], ARGV[3], "GET", "PX", ARGV[6])
 if not last or #last == 16 and last < ARGV[3] then
   return 1
 end
-local value = math.max(tonumber(last) + 1, tonumber(ARGV[3]))
+if type(last) == "table" then
+  -- The error of Redis 6.0, where SET has no GET; it has changed nothing. If the counter is no
+  -- string or forbidden, the command is refused here.
+  last = redis.call("GET", KEYS[2])
+end
+local proposed = tonumber(ARGV[3])
+local value = math.max(last and tonumber(last) + 1 or proposed, proposed)
 -- Not tostring, which writes 1.7e+15.
 redis.call("SET", KEYS[2], string.format("%016.0f", value), "PX", ARGV[6])
-return value
+return value == proposed and 1 or value
