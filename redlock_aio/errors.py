@@ -94,8 +94,8 @@ class QuorumUnavailableError(LockNotAcquiredError):
     The lock was not obtained because too few masters answered to determine its holder.
 
     It is raised before *wait* is over if waiting can't help: so many masters refuse for good
-    (no permission, a wrong password, a key of another type, a node of a Cluster that has
-    others) that no majority is left. Each such vote is `Vote.permanent`.
+    (no permission, a wrong password, a key of another type, a node of a Redis Cluster)
+    that no majority is left. Each such vote is `Vote.permanent`.
 
     It is also raised when only the state of the lock was requested, or the lock was to
     be released by force; then *attempts* is 0.

@@ -14,13 +14,11 @@ from redlock_aio._engine.acquire.acquisition import Acquisition
 from redlock_aio._engine.attempt import Attempt
 from redlock_aio._engine.hold import reentrancy
 from redlock_aio._engine.hold.held_lease import HeldLease, Sharer
-from redlock_aio._engine.masters import MasterSet
 from redlock_aio._engine.options import LockOptions, LockSpec
 from redlock_aio._engine.session import Session
-from redlock_aio._protocol.commands import hash_tag
 from redlock_aio._protocol.primitives import JointMutex, Mutex
 from redlock_aio._rules.mistakes import NotALease
-from redlock_aio.errors import LockNotAcquiredError, RedlockError
+from redlock_aio.errors import LockNotAcquiredError
 
 
 class Lock(LockSpec, NotALease):
@@ -114,19 +112,7 @@ class Lock(LockSpec, NotALease):
 
     def _shared(self, session: Session, *, waits: bool) -> HeldLease | None:
         """Return the lease of this task or owner that can be shared, or ``None``."""
-        if isinstance(self.key, JointMutex):
-            self._check_slots(session.masters, self.key)
         return reentrancy.find_shared(session.masters, session.local_queues, self, waits=waits)
-
-    def _check_slots(self, masters: MasterSet, keys: JointMutex) -> None:
-        """Raise `RedlockError` if a master is a Cluster that keeps *keys* in different slots."""
-        if not any(link.clustered for link in masters.links) or len(set(map(hash_tag, keys))) == 1:
-            return
-        raise RedlockError(
-            f"{', '.join(map(repr, self.resources))} can't be locked together: a master"
-            " is a Cluster, which keeps them in different slots; give them a hash tag,"
-            " as in '{order:7}:invoice' and '{order:7}:stock'"
-        )
 
     def _share(self, session: Session, hold: HeldLease, *, entering: bool) -> Lease:
         """Return another lease that shares *hold*; no request is sent."""

@@ -64,6 +64,12 @@ class ServerInfo:
     @property
     def objection(self) -> str:
         """The reason why this server can't vote; empty if it can."""
+        if self.clustered:
+            # A failover, or a slot that moves, deletes keys while run_id and marker stay.
+            return (
+                "a node of a Redis Cluster (cluster_enabled is 1), which may lose locks without"
+                " a restart; a master is a server of its own, or behind Sentinel"
+            )
         if self.role != "master":
             return f"not a master but a {self.role}"
         if not self.run_id:

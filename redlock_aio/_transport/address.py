@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
-from redis.asyncio import Redis
+from redis.asyncio import Redis, RedisCluster
 from redis.asyncio.connection import AbstractConnection, ConnectionPool, SSLConnection
 from redis.asyncio.retry import Retry as RedisRetry
 from redis.asyncio.sentinel import SentinelConnectionPool
@@ -289,7 +289,7 @@ def address(master: object, *, name: str) -> AnyDialler:
         name: The argument's name, for the error.
 
     Raises:
-        TypeError: *master* is none of these.
+        TypeError: *master* is none of these, or a Redis Cluster.
 
         ValueError: The URL can't be parsed, or the client's settings can't be used.
     """
@@ -310,6 +310,11 @@ def address(master: object, *, name: str) -> AnyDialler:
         dialler: Dialler = master
         return dialler
     kind = f"{type(master).__module__}.{type(master).__qualname__}"
+    if isinstance(master, RedisCluster):
+        raise TypeError(
+            f"{name} can't be a Redis Cluster: it may lose locks at a failover without a sign of"
+            " it; name servers of their own, or masters behind Sentinel"
+        )
     raise TypeError(f"{name} must be a URL or a redis.asyncio.Redis client, not a {kind}")
 
 

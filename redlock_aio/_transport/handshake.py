@@ -22,7 +22,16 @@ M = TypeVar("M", Marker, Marker | None)
 
 
 class MasterError(Exception):
-    """A server was reached and must not vote; the text has the reason."""
+    """
+    A server was reached and must not vote; the text has the reason.
+
+    Args:
+        permanent: Whether it can't vote until a person changes something.
+    """
+
+    def __init__(self, text: str, *, permanent: bool = False) -> None:
+        super().__init__(text)
+        self.permanent: bool = permanent
 
 
 def info_of(reply: object) -> ServerInfo:
@@ -42,7 +51,7 @@ def info_of(reply: object) -> ServerInfo:
         raise MasterError(f"INFO is answered with a {type(reply).__name__}")
     info = ServerInfo.parse(reply)
     if info.objection:
-        raise MasterError(info.objection)
+        raise MasterError(info.objection, permanent=info.clustered)
     return info
 
 
@@ -179,5 +188,6 @@ def why(error: Exception, secrets: tuple[str, ...], patience: float) -> NoReply:
         # credential provider, which may return another one the next time.
         permanent = bool(secrets) or "invalid" not in text
     else:
-        permanent = "NOPERM" in text or isinstance(error, NoPermissionError)
+        known = isinstance(error, MasterError) and error.permanent
+        permanent = known or "NOPERM" in text or isinstance(error, NoPermissionError)
     return NoReply(Answer.ERROR, text + hint, permanent)

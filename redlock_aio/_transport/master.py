@@ -108,8 +108,6 @@ class Master:
         self._cautioned = ""
         self.can_free = True
         """Whether the server has and allows DELIFEQ, or did so when it was last up."""
-        self.clustered = False
-        """Whether the server accepts several keys in one command only with the same hash tag."""
         self.debts = Debts(
             self._loop,
             overdue=self.overdue,
@@ -324,7 +322,6 @@ class Master:
         self._trips.begin(self._number, took * 1000)
         untold = isinstance(await wishes[0].reply, Exception) and self._sentry is not None
         self.can_free = await wishes[1].reply == 0
-        self.clustered = info.clustered
         cautions = [
             info.caution,
             info.forgets if self._context.vouched else "",

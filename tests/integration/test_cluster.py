@@ -1,56 +1,78 @@
-"""A Cluster of one server: several resources at once need one hash tag."""
+"""A Redis Cluster can't be a master: its nodes are refused, and so is a client of it."""
 
-import asyncio
+import contextlib
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
+from redis.asyncio import RedisCluster
 
-from redlock_aio import Redlock, RedlockError
-from redlock_aio._engine.hold.restoration import Restoration
+from redlock_aio import Answer, QuorumUnavailableError, Redlock
 from redlock_aio.testing import EmbeddedMaster
 
-from .helpers import AT_ONCE, KIND, SELDOM, TIMEOUT, call, gone, until, up
+from .helpers import TIMEOUT, call, detail, until
 from .servers import process, quiet_port
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.promise("S1")]
+
+SLOTS = 16_384
 
 
 @pytest.fixture(scope="module")
-def cluster(kind: str) -> Iterator[EmbeddedMaster]:
-    """Run a server that has all slots of a Cluster."""
-    # By default the port of its bus is 10 000 higher, in the range that clients get.
-    bus = str(quiet_port())
-    with process(kind, "--cluster-enabled", "yes", "--cluster-port", bus) as server:
-        call(server, "CLUSTER", "ADDSLOTSRANGE", 0, 16383)
-        yield server
+def nodes(kind: str) -> Iterator[list[EmbeddedMaster]]:
+    """Run a Redis Cluster of three nodes that is up."""
+    with contextlib.ExitStack() as stack:
+        nodes = []
+        for number in range(3):
+            # By default the port of its bus is 10 000 higher, in the range that clients get.
+            bus = str(quiet_port())
+            node = process(kind, "--cluster-enabled", "yes", "--cluster-port", bus)
+            nodes.append(stack.enter_context(node))
+            first, last = SLOTS * number // 3, SLOTS * (number + 1) // 3 - 1
+            call(node, "CLUSTER", "ADDSLOTSRANGE", first, last)
+            call(node, "CLUSTER", "SET-CONFIG-EPOCH", number + 1)
+            call(node, "CLUSTER", "MEET", "127.0.0.1", nodes[0].port, bus_of(nodes[0]))
+        yield nodes
 
 
-async def test_names_of_several_slots_are_refused(cluster: EmbeddedMaster) -> None:
-    async with Redlock([cluster.url], master_timeout=TIMEOUT, restart_guard="off") as redlock:
-        await until(lambda: "cluster_state:ok" in call(cluster, "CLUSTER", "INFO"))
-        await until(lambda: up(redlock) == 1)
-        for names in (("a", "b"), ("{x}a", "{y}a"), ("{}a", "{}b"), ("{x}a", "x}a")):
-            with pytest.raises(RedlockError, match="hash tag, as in"):
-                await redlock.lock(*names).acquire()
-            with pytest.raises(RedlockError, match="hash tag, as in"):
-                await redlock.lock(*names).try_acquire()
+def bus_of(node: EmbeddedMaster) -> str:
+    return node._options[-1]
 
 
-@KIND
-async def test_names_with_one_hash_tag_are_locked_together(
-    cluster: EmbeddedMaster, options: dict[str, Any]
+def is_up(node: EmbeddedMaster) -> bool:
+    state = call(node, "CLUSTER", "INFO")
+    return "cluster_state:ok" in str(state) and "cluster_known_nodes:3" in str(state)
+
+
+@pytest.mark.parametrize("guard", ["auto", "off"])
+async def test_its_nodes_have_no_vote_and_end_a_wait(
+    nodes: list[EmbeddedMaster], guard: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    names = ("{order:7}:invoice", "order:7", "a{order:7}")
-    async with Redlock([cluster.url], master_timeout=TIMEOUT, restart_guard="off") as redlock:
-        await until(lambda: up(redlock) == 1)
-        async with redlock.lock(*names, **options) as lease:
-            assert all(call(cluster, "GET", name) == lease.token for name in names)
-            waiter = asyncio.create_task(redlock.lock(*names, retry=SELDOM, **options).acquire())
-            await asyncio.sleep(0.02)
-            await lease.extend()
-            call(cluster, "DEL", names[1])
-            Restoration(redlock._opener.session().masters, lease._hold).send_to(0)
-            await until(lambda: call(cluster, "GET", names[1]) == lease.token)
-        await (await asyncio.wait_for(waiter, AT_ONCE)).release()
-        await until(lambda: gone([cluster], names[0]))
+    """A node with the slot of the key would grant it, and forget that at a failover."""
+    await until(lambda: all(map(is_up, nodes)))
+    urls = [node.url for node in nodes]
+    async with Redlock(urls, master_timeout=TIMEOUT, restart_guard=guard) as redlock:  # type: ignore[arg-type]
+        with pytest.raises(QuorumUnavailableError) as caught:
+            await redlock.lock("r", wait=20_000).acquire()
+        await until(lambda: all("Cluster" in detail(redlock, number) for number in range(3)))
+    refusals = [vote for vote in caught.value.votes if vote.permanent]
+    assert len(refusals) >= 2  # the third node may still be connecting
+    for vote in refusals:
+        assert vote.answer is Answer.ERROR
+        assert vote.detail.startswith("a node of a Redis Cluster (cluster_enabled is 1)")
+    assert sum(call(node, "DBSIZE") for node in nodes) == 0
+    assert caplog.text.count("a node of a Redis Cluster") == 3
+
+
+async def test_other_masters_go_on_without_it(kind: str, nodes: list[EmbeddedMaster]) -> None:
+    with process(kind) as first, process(kind) as second:
+        urls = [first.url, second.url, nodes[0].url]
+        redlock = Redlock(urls, master_timeout=TIMEOUT, restart_guard="off")
+        async with redlock, redlock.lock("r", wait=8_000) as lease:
+            votes = {vote.answer for vote in lease.votes}
+    assert votes == {Answer.GRANTED, Answer.ERROR}
+
+
+async def test_a_client_of_it_is_refused_with_the_reason(nodes: list[EmbeddedMaster]) -> None:
+    async with RedisCluster.from_url(nodes[0].url) as client:
+        with pytest.raises(TypeError, match=r"masters\[1\] can't be a Redis Cluster: it may lose"):
+            Redlock(["redis://127.0.0.1", client])  # type: ignore[list-item]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import redis
-from redis.asyncio import Redis
+from redis.asyncio import Redis, RedisCluster
 
 from redlock_aio import Redlock, RedlockError, Retry, Vote, errors
 from redlock_aio._rules.quorum import Answer
@@ -59,6 +59,11 @@ def run(coroutine: Coroutine[Any, Any, None]) -> None:
         (URL, TypeError, "a list of masters, not a single str"),
         (5, TypeError, "a list of masters"),
         ([5], TypeError, r"masters\[0\] must be a URL or a redis.asyncio.Redis client"),
+        (
+            [RedisCluster(host="localhost")],
+            TypeError,
+            r"masters\[0\] can't be a Redis Cluster: it may lose locks at a failover",
+        ),
         ([URL, None], TypeError, r"masters\[1\]"),
         ([redis.Redis()], TypeError, "not a redis.client.Redis"),
         (["http://a"], ValueError, "not a http:// URL"),

@@ -215,6 +215,7 @@ async def test_waiters_in_the_local_queue_give_up_in_turn(
         (NoPermissionError("this user has no permissions to run the 'hello' command"), (), True),
         (MasterError("NOPERM this user has no permissions to run the 'info' command"), (), True),
         (MasterError("not a master"), (), False),
+        (MasterError("a node of a Redis Cluster", permanent=True), (), True),
         (ConnectionRefusedError("refused"), (), False),
         (TimeoutError(), (), False),
     ],

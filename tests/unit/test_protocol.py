@@ -87,6 +87,9 @@ def test_a_server_with_an_objection_has_no_vote_and_one_with_a_caution_has() -> 
     assert not info().objection
     assert info(role="slave").objection == "not a master but a slave"
     assert "run_id" in info(run_id="").objection
+    assert not info(cluster_enabled="0").objection
+    for role in ("master", "slave"):
+        assert "a node of a Redis Cluster" in info(cluster_enabled="1", role=role).objection
     assert ServerInfo.parse(b"\xff\x00 nonsense").role == "unknown"
     assert "allkeys-lru" in info(maxmemory="1048576", maxmemory_policy="allkeys-lru").caution
     assert not info(maxmemory="0", maxmemory_policy="allkeys-lru").caution

@@ -296,14 +296,6 @@ async def test_a_minority_that_answers_errors_does_not_part_the_leases(
     assert set(sizes(masters[4])) == {8}
 
 
-async def test_a_cluster_gets_one_lease_a_command(redlock: Redlock, masters: Masters) -> None:
-    leases = await hold(redlock, 8)
-    redlock._opener.session().masters.links[2].clustered = True  # type: ignore[misc]
-    await asyncio.sleep(DUE)
-    assert sizes(masters[0]) == [1] * 8
-    assert not lost(leases)
-
-
 # Masters without a vote
 
 

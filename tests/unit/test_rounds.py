@@ -22,7 +22,6 @@ class Link:
     """A master that records its requests."""
 
     can_free = False
-    clustered = False
     quarantine = ""
     received = 0
 

@@ -214,9 +214,7 @@ class RenewalBatch(Round):
 
 def send_together(masters: MasterSet, renewals: Sequence[Renewal]) -> None:
     """Send *renewals*, in as few commands as `MOST_KEYS` permits."""
-    # A node of a Cluster refuses a command with keys of different slots.
-    clustered = any(link.clustered for link in masters.links)
-    for group in _grouped(renewals, 0 if clustered else MOST_KEYS):
+    for group in _grouped(renewals, MOST_KEYS):
         if len(group) > 1:
             masters.send_and_watch(RenewalBatch(masters.links, group))
         else:
