@@ -77,7 +77,9 @@ class Redlock(Adopting, Decorating):
             `redlock_aio.events`; it must not block (default: none).
 
         name: The name of the holder that others see, without a ``{`` (default: this
-            host and process). Every command about a lock repeats it, so be brief.
+            host and process). Every command about a lock repeats it, so be brief. It is
+            also the name of the connections in ``CLIENT LIST``, unless a client or URL
+            has a *client_name*.
 
     Raises:
         TypeError: An argument is of another type.

@@ -156,6 +156,7 @@ class Session:
             guard=guard,
             vouched=settings.restart_guard == "fsync-always",
             neighbours={},
+            client_name=(settings.stamp or this_process())[1:].decode(),
         )
         return tuple(
             Master(number, dialler, context) for number, dialler in enumerate(settings.diallers)

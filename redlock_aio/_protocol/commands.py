@@ -30,6 +30,16 @@ TRACKING = pack(b"CLIENT", b"TRACKING", b"ON", b"OPTIN", b"NOLOOP")
 
 CACHING = pack(b"CLIENT", b"CACHING", b"YES")
 
+WISHES = TRACKING, CAN_FREE
+"""The commands of an examination that a master may refuse."""
+
+
+def set_name(name: str) -> bytes:
+    """Return the command that names the connection; ``?`` replaces what no name may have."""
+    allowed = "".join(c if "!" <= c <= "~" else "?" for c in name)
+    return pack(b"CLIENT", b"SETNAME", allowed.encode())
+
+
 MARKER = b"redlock_aio:marker"
 """The key of the restart guard's marker; see `quarantine`."""
 

@@ -87,6 +87,8 @@ class _Settings:
         taken = {k: v for k, v in pool.connection_kwargs.items() if k not in _NOT_TAKEN}
         self._source = source
         self._class = _handing_over(_looking_up(pool.connection_class))
+        # redis-py would wait for the reply, and give up where CLIENT SETNAME is forbidden.
+        self.client_name = str(taken.pop("client_name", None) or "")
         self._kwargs = {**taken, "protocol": 3, "retry": RedisRetry(NoBackoff(), 0)}
         self._name = _name(pool)
         self._was_connected = False
@@ -182,6 +184,11 @@ class SentinelAddress(_Settings):
         connection = self._make()
         connection.connection_pool = _Found(host, port)
         return await self._opened(connection)
+
+
+def chosen_name(dialler: AnyDialler) -> str:
+    """Return the *client_name* of the user's client or URL; empty if there is none."""
+    return dialler.client_name if isinstance(dialler, _Settings) else ""
 
 
 class _Found:

@@ -71,6 +71,8 @@ class MasterContext(NamedTuple):
     """Whether the operator guarantees that no master loses a lock."""
     neighbours: dict[str, "Master"]
     """The masters by the run_id of their servers."""
+    client_name: str
+    """The name of the connections, as the servers' ``CLIENT LIST`` shows it."""
 
 
 class Master:
@@ -94,7 +96,9 @@ class Master:
         self._tell = tell = context.tell
         self._reported = NoReply(Answer.GRANTED)
         judged = self._judged
-        self._route = route = route_to(dialler, context.clock, changed=judged, tell=tell)
+        self._route = route = route_to(
+            dialler, context.clock, client_name=context.client_name, changed=judged, tell=tell
+        )
         self._sentry: Sentry | None = None
         if context.guard is not None:
             self._sentry = context.guard.sentry(number, route=route, on_push=on_push, judged=judged)
@@ -109,9 +113,7 @@ class Master:
         self.can_free = True
         """Whether the server has and allows DELIFEQ, or did so when it was last up."""
         self.debts = Debts(
-            self._loop,
-            overdue=self.overdue,
-            warn=lambda text: tell(False, f"{self.name}: {text}"),
+            self._loop, overdue=self.overdue, warn=lambda text: tell(False, f"{self.name}: {text}")
         )
         self._closing = False
         self.reached: asyncio.Future[None] = self._loop.create_future()
@@ -300,7 +302,7 @@ class Master:
         questions = [Question(commands.INFO, self._loop)]
         questions += [Question(script.load, self._loop) for script in scripts.SCRIPTS]
         # These may fail: without tracking, waiters retry after a delay.
-        wishes = [Question(wish, self._loop) for wish in (commands.TRACKING, commands.CAN_FREE)]
+        wishes = [Question(wish, self._loop) for wish in (*commands.WISHES, self._route.naming)]
         if self._sentry is not None:
             wishes += [Question(wish, self._loop) for wish in self._sentry.questions]
             self._sentry.attach(connection)
@@ -332,7 +334,7 @@ class Master:
             self._tell(False, f"{self.name}: {caution}")
         self._cautioned = caution
         if self._sentry is not None:
-            await self._sentry.examine(connection, info, [await w.reply for w in wishes[2:]])
+            await self._sentry.examine(connection, info, [await w.reply for w in wishes[3:]])
 
     def _report(self, no_reply: NoReply) -> None:
         """Report that the master is up or down, unless that was the last report."""

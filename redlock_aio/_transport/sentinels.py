@@ -23,12 +23,12 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from redlock_aio._protocol import confirmation
+from redlock_aio._protocol import commands, confirmation
 from redlock_aio._protocol.confirmation import Configuration, Confirmation
 from redlock_aio._protocol.request import NoReply, Sender, Subscription
 from redlock_aio._rules.quorum import Answer
 from redlock_aio._rules.server_info import ServerInfo
-from redlock_aio._transport.address import AnyDialler, Dialler, ServiceDialler
+from redlock_aio._transport.address import AnyDialler, Dialler, ServiceDialler, chosen_name
 from redlock_aio._transport.connection import Connection, Question
 from redlock_aio._transport.handshake import mute, why
 
@@ -78,8 +78,10 @@ class Route:
     detail = ""
     """The reason why the connected server is not known to be the master; empty if it is."""
 
-    def __init__(self, dialler: Dialler) -> None:
+    def __init__(self, dialler: Dialler, client_name: str) -> None:
         self._dialler = dialler
+        self.naming: bytes = commands.set_name(chosen_name(dialler) or client_name)
+        """The command that names a connection to the master; it may be refused."""
 
     async def dial(self) -> tuple[asyncio.Transport, object]:
         """
@@ -117,13 +119,14 @@ def route_to(
     dialler: AnyDialler,
     clock: Callable[[], float],
     *,
+    client_name: str,
     changed: Callable[[], None],
     tell: Callable[[bool, str], None],
 ) -> Route:
     """Return the route to the master of *dialler*; see `Sentinels` for the arguments."""
     if isinstance(dialler, ServiceDialler):
-        return Sentinels(dialler, clock, changed=changed, tell=tell)
-    return Route(dialler)
+        return Sentinels(dialler, clock, client_name=client_name, changed=changed, tell=tell)
+    return Route(dialler, client_name)
 
 
 class Sentinels(Route):
@@ -134,6 +137,8 @@ class Sentinels(Route):
         dialler: Makes the connections to the master and to its Sentinels.
 
         clock: The clock of leases.
+
+        client_name: The name of the connections to Sentinels for which the user chose none.
 
         changed: Called when the confirmation of the connected server ends, or the server is
             confirmed again.
@@ -148,11 +153,14 @@ class Sentinels(Route):
         dialler: ServiceDialler,
         clock: Callable[[], float],
         *,
+        client_name: str,
         changed: Callable[[], None],
         tell: Callable[[bool, str], None],
     ) -> None:
         self._service = dialler
+        self.naming = commands.set_name(chosen_name(dialler) or client_name)
         self.clock = clock
+        self._client_name = client_name
         self._changed = changed
         self._tell = tell
         self._loop = asyncio.get_running_loop()
@@ -237,7 +245,8 @@ class Sentinels(Route):
             try:
                 async with asyncio.timeout(DIAL_TIMEOUT):
                     transport, keep = await sentinel.dial()
-                await self._listen(number, transport, keep)
+                name = commands.set_name(chosen_name(sentinel) or self._client_name)
+                await self._listen(number, transport, keep, name)
             except Exception as error:  # noqa: BLE001 - any failure counts as no answer of this Sentinel
                 reason = why(error, sentinel.secrets, DIAL_TIMEOUT).detail
                 self._confirmation.failed(number, reason)
@@ -245,7 +254,9 @@ class Sentinels(Route):
             delay = confirmation.ASK_INTERVAL * random.uniform(0.5, 1)  # noqa: S311 - no secret
             await asyncio.sleep(delay)
 
-    async def _listen(self, number: int, transport: asyncio.Transport, keep: object) -> None:
+    async def _listen(
+        self, number: int, transport: asyncio.Transport, keep: object, name: bytes
+    ) -> None:
         connection = Connection(
             number,
             self._loop,
@@ -257,6 +268,7 @@ class Sentinels(Route):
         self._open.add(connection)
         task = asyncio.current_task()
         try:
+            connection.send(name, [Question(name, self._loop)])  # it may be refused
             # The subscription is for failovers; a Sentinel that forbids it is only polled.
             subscription = Subscription(confirmation.SUBSCRIBE)
             connection.send(subscription.payload, [subscription])
@@ -268,11 +280,11 @@ class Sentinels(Route):
             connection.close()
 
     async def _ask_once(self, number: int, connection: Connection) -> None:
-        commands = confirmation.questions(self._service.service)
-        questions = [Question(command, self._loop) for command in commands]
+        asked = confirmation.questions(self._service.service)
+        questions = [Question(command, self._loop) for command in asked]
         # Read before sending: the answers describe some instant after this one.
         asked_at = self.clock()
-        refused = connection.send(b"".join(commands), questions)
+        refused = connection.send(b"".join(asked), questions)
         connection.overdue()
         replies = [refused] if refused else [await question.reply for question in questions]
         for reply in replies:

@@ -172,6 +172,11 @@ class Commands(KeyCommands):
                     " with OPTIN or OPTOUT mode enabled"
                 )
             self._pushes.speaker.caching = True
+        elif verb == b"SETNAME" and len(options) == 1:
+            if not all(0x20 < byte < 0x7F for byte in options[0]):
+                raise Error(
+                    "ERR Client names cannot contain spaces, newlines or special characters."
+                )
         else:
             raise Error("ERR syntax error")
         return OK

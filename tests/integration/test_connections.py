@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 import redis
-import trustme
 from redis.asyncio import BlockingConnectionPool, Redis, Sentinel
 from redis.credentials import CredentialProvider, UsernamePasswordCredentialProvider
 
@@ -22,6 +21,7 @@ from redlock_aio.testing import EmbeddedMaster
 
 from .helpers import TIMEOUT, RealMaster, call, connected, detail, gone, until, up, urls
 from .servers import binary_of, process, quiet_port
+from .tls import Certificates, tls_options
 
 pytestmark = pytest.mark.integration
 
@@ -83,6 +83,23 @@ async def test_credentials_are_sent(
         await lock_once(redlock)
 
 
+@pytest.mark.parametrize("way", [by_user, by_pool])
+@pytest.mark.parametrize("allowed", [True, False])
+async def test_a_connection_has_a_name_unless_that_is_forbidden(
+    guarded: EmbeddedMaster, way: Callable[[EmbeddedMaster], Any], allowed: bool
+) -> None:
+    """It is that of the client, else that of the manager; without one the master votes, too."""
+    with contextlib.closing(redis.Redis(port=guarded.port, password=PASSWORD)) as admin:
+        for user in ("app", "default"):
+            rule = "+client|setname" if allowed else "-client|setname"
+            admin.execute_command("ACL", "SETUSER", user, rule)
+        async with Redlock([way(guarded)], name="billing", restart_guard="off") as redlock:
+            await lock_once(redlock)
+            names = {client["name"] for client in admin.client_list()}
+        expected = "billing" if way is by_user else "me"
+        assert (expected in names) is allowed
+
+
 async def test_another_database(masters: list[RealMaster]) -> None:
     """The key is in the database of the URL, and in no other."""
     async with Redlock(
@@ -138,37 +155,44 @@ async def test_a_credential_provider_is_asked_at_each_connection(guarded: Embedd
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """A master with a TLS port, and the path of the certificate's authority."""
+    """A master with a TLS port, and the certificates for it."""
 
     master: EmbeddedMaster
     port: int
-    authority: str
+    certificates: Certificates
 
     @property
     def url(self) -> str:
-        return f"rediss://localhost:{self.port}?ssl_ca_certs={self.authority}"
+        return self.certificates.url(self.port)
 
 
-@pytest.fixture
-def tls(tmp_path: Path) -> Iterator[Tls]:
-    authority = trustme.CA()
-    issued = authority.issue_cert("localhost", "127.0.0.1")
-    paths = [str(tmp_path / name) for name in ("authority", "key", "certificate")]
-    authority.cert_pem.write_to_path(paths[0])
-    issued.private_key_pem.write_to_path(paths[1])
-    issued.cert_chain_pems[0].write_to_path(paths[2])
-    port = quiet_port()
-    master = process(
-        "redis", "--tls-port", str(port), "--tls-auth-clients", "no",
-        *("--tls-ca-cert-file", paths[0], "--tls-key-file", paths[1], "--tls-cert-file", paths[2]),
-    )  # fmt: skip
+@contextlib.contextmanager
+def with_tls(folder: Path, *, mutual: bool = False) -> Iterator[Tls]:
+    certificates, port = Certificates(folder), quiet_port()
+    master = process("redis", *tls_options(certificates, port, mutual=mutual))
     try:
         master.start()
     except RuntimeError:
         master.stop()
         pytest.skip("this server is built without TLS")
     with master:
-        yield Tls(master, port, paths[0])
+        yield Tls(master, port, certificates)
+
+
+@pytest.fixture
+def tls(tmp_path: Path) -> Iterator[Tls]:
+    with with_tls(tmp_path) as tls:
+        yield tls
+
+
+async def test_a_server_that_demands_a_certificate_gets_it(tmp_path: Path) -> None:
+    """Without one the vote says what is missing."""
+    with with_tls(tmp_path, mutual=True) as tls:
+        named = tls.certificates.url(tls.port, with_own=True)
+        async with Redlock([named], master_timeout=TIMEOUT, restart_guard="off") as redlock:
+            await lock_once(redlock)
+        async with Redlock([tls.url], restart_guard="off") as redlock:
+            await until(lambda: "CERTIFICATE_REQUIRED" in detail(redlock, 0))
 
 
 async def test_a_certificate_is_checked(tls: Tls) -> None:

@@ -55,7 +55,7 @@ def cut_off(redlock: Redlock, *numbers: int, back_at: float = 1e9) -> None:
         link = redlock._opener.session().links[number]
         connection = link._connection
         assert connection is not None
-        link._route = Route(CutLink(link, back_at))
+        link._route = Route(CutLink(link, back_at), "")
         connection.condemn("the test has cut it off")
 
 
