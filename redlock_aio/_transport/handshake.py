@@ -1,5 +1,6 @@
 """Interprets the replies of a server during its examination: INFO, its marker, its errors."""
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar
@@ -17,6 +18,7 @@ from redlock_aio._rules import display
 from redlock_aio._rules.marker import Marker, milliseconds
 from redlock_aio._rules.quorum import Answer
 from redlock_aio._rules.server_info import ServerInfo
+from redlock_aio._transport.connection import Connection, Question
 
 M = TypeVar("M", Marker, Marker | None)
 
@@ -53,6 +55,28 @@ def info_of(reply: object) -> ServerInfo:
     if info.objection:
         raise MasterError(info.objection, permanent=info.clustered)
     return info
+
+
+async def examined(reply: object, connection: Connection) -> ServerInfo:
+    """
+    Parse the reply to ``INFO``, and ask for the time if that is not in it, as on Redis 6.0.
+
+    The time is later than the rest then, by a round trip. So no quarantine becomes shorter.
+
+    Raises:
+        ConnectionError, MasterError: As `info_of`.
+
+    Cancellation:
+        The reply to the second question is ignored.
+    """
+    info = info_of(reply)
+    if info.time is not None:
+        return info
+    asked = Question(commands.TIME, asyncio.get_running_loop())
+    if connection.send(asked.payload, [asked]) is not None:
+        return info  # the connection has ended, which the caller will notice
+    connection.overdue()
+    return replace(info, time=replies.time(await asked.reply))
 
 
 def marker_of(reply: object) -> Marker | None:

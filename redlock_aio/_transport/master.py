@@ -22,7 +22,7 @@ from redlock_aio._rules.roundtrips import RoundTrips
 from redlock_aio._transport.address import AnyDialler
 from redlock_aio._transport.connection import Connection, Question
 from redlock_aio._transport.debts import Debts
-from redlock_aio._transport.handshake import MasterError, info_of, why
+from redlock_aio._transport.handshake import MasterError, examined, why
 from redlock_aio._transport.restart_guard import Guard
 from redlock_aio._transport.sentinels import route_to
 from redlock_aio._transport.sentry import Sentry
@@ -316,7 +316,7 @@ class Master:
                 raise ConnectionError(reply.detail)
             if isinstance(reply, Exception):
                 raise MasterError(str(reply))
-        info = info_of(replies[0])
+        info = await examined(replies[0], connection)
         other = self._context.neighbours.setdefault(info.run_id, self)
         if other is not self:
             raise MasterError(f"the same server as {other.name}")

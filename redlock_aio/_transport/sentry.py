@@ -30,8 +30,8 @@ from redlock_aio._transport.guard_state import GuardState, Peer
 from redlock_aio._transport.handshake import (
     MasterError,
     carried,
+    examined,
     forbidden,
-    info_of,
     marker_of,
     must_carry,
     mute,
@@ -262,7 +262,7 @@ class Sentry:
         if connection.send(b"".join(packed), asked) is not None:
             return  # it has ended since: no reply would come, and `monitor` would wait for ever
         connection.overdue()
-        now = self._identified(info_of(await info.reply))
+        now = self._identified(await examined(await info.reply, connection))
         found = carried(marker_of(await marker.reply), self._outlives)
         if self._connection is not connection:
             return  # the replies are of a former server; `examine` has judged the present one

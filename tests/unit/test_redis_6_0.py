@@ -1,0 +1,89 @@
+"""Redis 6.0, whose INFO does not tell the server's time: the restart guard asks for it."""
+
+import asyncio
+
+import pytest
+
+from redlock_aio import Redlock
+from redlock_aio._rules.marker import Marker
+from redlock_aio.testing import FakeMaster
+
+from .kit import MAX_TTL, QUARANTINE, answers, restart
+
+pytestmark = pytest.mark.promise("S1")
+
+
+class Redis60(FakeMaster):
+    """A master whose ``INFO`` lacks the time."""
+
+    def _do_info(self) -> object:
+        lines = bytes(super()._do_info()).split(b"\r\n")  # type: ignore[call-overload]
+        return b"\r\n".join(line for line in lines if not line.startswith(b"server_time_usec"))
+
+
+@pytest.fixture
+def masters() -> list[FakeMaster]:
+    return [Redis60(f"m{number}") for number in range(5)]
+
+
+def marker(master: FakeMaster) -> Marker:
+    found = Marker.parse((master.marker or "").encode())
+    assert found is not None
+    return found
+
+
+async def test_a_marker_has_the_time_of_the_master(masters: list[FakeMaster]) -> None:
+    """By it other programs recognise a marker that was written anew after a flush."""
+    async with Redlock(masters, max_ttl=MAX_TTL) as redlock:
+        assert await answers(redlock) == "GGGGG"
+        first = marker(masters[0])
+        masters[0].flush()
+        await asyncio.sleep(1)
+        assert await answers(redlock) == "QGGGG"
+        assert marker(masters[0]).rejoining
+        assert 0 < first.at < marker(masters[0]).at
+
+
+async def test_a_program_that_comes_later_waits_for_the_rest_only(
+    masters: list[FakeMaster],
+) -> None:
+    async with Redlock(masters, max_ttl=MAX_TTL) as redlock:
+        assert await answers(redlock) == "GGGGG"
+        restart(masters[:1])
+        await asyncio.sleep(0.9 * QUARANTINE)
+    async with Redlock(masters, max_ttl=MAX_TTL) as later:
+        assert await answers(later) == "QGGGG"
+        await asyncio.sleep(0.2 * QUARANTINE)
+        assert await answers(later) == "GGGGG"
+
+
+async def test_a_longer_quarantine_counts_from_the_restart(masters: list[FakeMaster]) -> None:
+    """A program with a longer max_ttl may have lost a lock that lives longer."""
+    async with Redlock(masters, max_ttl=MAX_TTL) as redlock:
+        assert await answers(redlock) == "GGGGG"
+        restart(masters[:1])
+        await asyncio.sleep(1.5 * QUARANTINE)
+        assert await answers(redlock) == "GGGGG"
+    async with Redlock(masters, max_ttl=6 * MAX_TTL) as longer:
+        assert (await answers(longer))[0] == "Q"
+
+
+async def test_a_master_that_goes_away_before_it_tells_the_time_is_dialled_again(
+    masters: list[FakeMaster],
+) -> None:
+    asked = 0
+    execute = masters[0].execute
+
+    def dying(command: list[bytes], *args: object) -> object:
+        nonlocal asked
+        if command == [b"TIME"]:
+            asked += 1
+            if asked == 1:
+                masters[0].cut()
+        return execute(command, *args)  # type: ignore[arg-type]
+
+    vars(masters[0])["execute"] = dying
+    async with Redlock(masters, max_ttl=MAX_TTL) as redlock:
+        await asyncio.sleep(2)
+        assert asked > 1
+        assert await answers(redlock) == "GGGGG"
