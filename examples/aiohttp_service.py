@@ -46,8 +46,14 @@ async def send(request: web.Request) -> web.Response:
     return web.json_response({"sent": invoice_id})
 
 
+async def ready(request: web.Request) -> web.Response:
+    await request.app[REDLOCK].check(timeout=500)  # if no majority votes, `lock_errors` answers 503
+    return web.json_response({"status": "ready"})
+
+
 def make_app(_argv: list[str] | None = None) -> web.Application:
     app = web.Application(middlewares=[lock_errors])
     app.cleanup_ctx.append(connect)
     app.router.add_post(r"/invoices/{invoice_id:\d+}/send", send)
+    app.router.add_get("/ready", ready)
     return app

@@ -37,6 +37,12 @@ async def send(invoice_id: int) -> dict[str, int]:
         return {"sent": invoice_id}
 
 
+@app.get("/ready")
+async def ready() -> dict[str, str]:
+    await redlock.check(timeout=500)  # if no majority votes, `unavailable` makes it a 503
+    return {"status": "ready"}
+
+
 @app.exception_handler(LockNotAcquiredError)
 async def busy(_request: Request, error: LockNotAcquiredError) -> JSONResponse:
     detail = f"{error.resources[0]} is being worked on"

@@ -98,7 +98,7 @@ class QuorumUnavailableError(LockNotAcquiredError):
     that no majority is left. Each such vote is `Vote.permanent`.
 
     It is also raised when only the state of the lock was requested, or the lock was to
-    be released by force; then *attempts* is 0.
+    be released by force; then *attempts* is 0. `Redlock.check` raises it without *resources*.
     """
 
     _because = "too few masters answered"
@@ -106,10 +106,8 @@ class QuorumUnavailableError(LockNotAcquiredError):
     def __str__(self) -> str:
         if self.attempts:
             return super().__str__()
-        return (
-            f"{_names(self.resources)}: {self._because} in {self.elapsed} ms"
-            f" ({'; '.join(map(str, self.votes))})"
-        )
+        text = f"{self._because} in {self.elapsed} ms ({'; '.join(map(str, self.votes))})"
+        return f"{_names(self.resources)}: {text}" if self.resources else text
 
 
 class LockLostError(RedlockError):
@@ -178,10 +176,16 @@ def refusal(
     )
 
 
-def unavailable(resource: str, votes: Sequence[Vote], took: float) -> QuorumUnavailableError:
-    """Return the error for too few answers, after *took* seconds, without any attempt."""
+def unavailable(resource: str | None, votes: Sequence[Vote], took: float) -> QuorumUnavailableError:
+    """
+    Return the error for too few answers, after *took* seconds, without any attempt.
+
+    Args:
+        resource: The name of the lock; ``None`` if the masters were asked about none.
+    """
+    resources = [] if resource is None else [resource]
     elapsed = int(took * 1000 + 0.5)
-    return QuorumUnavailableError([resource], attempts=0, elapsed=elapsed, votes=votes)
+    return QuorumUnavailableError(resources, attempts=0, elapsed=elapsed, votes=votes)
 
 
 def _names(resources: Sequence[str]) -> str:

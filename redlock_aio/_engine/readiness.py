@@ -1,4 +1,4 @@
-"""The wait for connections and votes before the first attempt of a session."""
+"""The waits for connections and votes before the first requests of a session."""
 
 import asyncio
 import math
@@ -47,3 +47,22 @@ async def readiness(masters: Sequence[Master], wait: int | None, trips: RoundTri
             return_when=asyncio.FIRST_COMPLETED,
         )
     return True
+
+
+async def majority_is_known(masters: Sequence[Master], wait: int) -> None:
+    """
+    Wait until a majority votes, or can't vote for now, for at most *wait* ms.
+
+    Unlike `readiness` it gives a minority no extra time.
+
+    Cancellation:
+        The connecting continues.
+    """
+    loop = asyncio.get_running_loop()
+    ends = loop.time() + wait / 1000
+    needed = majority(len(masters))
+    while trying := [master.tried for master in masters if not master.tried.done()]:
+        votes, left = sum(master.votes for master in masters), ends - loop.time()
+        if votes >= needed or votes + len(trying) < needed or left <= 0:
+            break
+        await asyncio.wait(trying, timeout=left, return_when=asyncio.FIRST_COMPLETED)

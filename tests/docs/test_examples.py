@@ -236,6 +236,19 @@ async def test_the_service_is_unavailable_without_a_majority(
     assert "socket" not in answer.text, "masters are nobody's business"
 
 
+async def test_the_service_is_ready_while_a_majority_votes(
+    service: httpx.AsyncClient, masters: list[EmbeddedMaster]
+) -> None:
+    answer = await service.get("/ready")
+    assert (answer.status_code, answer.json()) == (200, {"status": "ready"})
+    masters[0].kill()
+    assert (await service.get("/ready")).status_code == 200
+    masters[1].kill()
+    answer = await service.get("/ready")
+    assert (answer.status_code, answer.headers["Retry-After"]) == (503, "5")
+    assert "socket" not in answer.text, "masters are nobody's business"
+
+
 @pytest.mark.parametrize(
     ("command", "up", "end"),
     [

@@ -91,6 +91,7 @@ async def works(
     try:
         async with redlock.lock(*names, ttl=5_000, wait=0) as lease:
             session = redlock._opener.session()
+            await redlock.check(timeout=5_000)
             if fencing:
                 counter = FencingCounter([name.encode() for name in names], 0)
                 token = [lease.fencing_token]

@@ -115,6 +115,13 @@ async def use(client: Redis) -> None:
     await redlock.aclose()
 
 
+async def check(redlock: Redlock) -> None:
+    await redlock.check()
+    await redlock.check(timeout=500)
+    await redlock.check(timeout=timedelta(seconds=1))
+    await redlock.check(timeout=0.5)  # type: ignore[arg-type]
+
+
 typed = Redlock(["redis://a"])
 
 
