@@ -11,8 +11,10 @@ from collections.abc import Sequence
 
 from redlock_aio._rules import lock_value, timing
 from redlock_aio._rules.blockers import Blockers
+from redlock_aio._rules.causes import Loss, LossCause
 from redlock_aio._rules.lock_value import Holder
 from redlock_aio._rules.quorum import Answer, Vote, is_contended, is_final, majority
+from redlock_aio._rules.validation import of_type
 
 __all__ = (
     "LockLostError",
@@ -117,16 +119,33 @@ class LockLostError(RedlockError):
     Attributes:
         resources: The names that were locked.
 
-        reason: How it was lost.
+        cause: Why it was lost, for programs.
+
+        reason: Why it was lost, for people: the text of the *cause*, and its detail.
+
+        votes: The vote of each master in the round that showed the loss, or if the validity
+            was over, in the last extension, if that had failed; empty if the masters had no
+            part in it.
+
+    Raises:
+        TypeError: *cause* is not a `LossCause`.
     """
 
-    def __init__(self, resources: Sequence[str], reason: str) -> None:
+    def __init__(
+        self,
+        resources: Sequence[str],
+        cause: LossCause,
+        detail: str = "",
+        votes: Sequence[Vote] = (),
+    ) -> None:
         self.resources: tuple[str, ...] = tuple(resources)
-        self.reason: str = reason
-        super().__init__(self.resources, reason)
+        self.cause: LossCause = of_type(cause, LossCause, name="cause")
+        self.reason: str = Loss(cause, detail).reason
+        self.votes: tuple[Vote, ...] = tuple(votes)
+        super().__init__(self.resources, cause, detail, self.votes)
 
     def __str__(self) -> str:
-        return f"{_names(self.resources)} lost: {self.reason}"
+        return f"{_names(self.resources)} lost: {with_votes(self.reason, self.votes)}"
 
 
 class LockNotHeldError(RedlockError):
@@ -186,6 +205,11 @@ def unavailable(resource: str | None, votes: Sequence[Vote], took: float) -> Quo
     resources = [] if resource is None else [resource]
     elapsed = int(took * 1000 + 0.5)
     return QuorumUnavailableError(resources, attempts=0, elapsed=elapsed, votes=votes)
+
+
+def with_votes(text: str, votes: Sequence[Vote]) -> str:
+    """Return *text* with *votes* in parentheses behind it, if there are any."""
+    return f"{text} ({'; '.join(map(str, votes))})" if votes else text
 
 
 def _names(resources: Sequence[str]) -> str:

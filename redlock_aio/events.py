@@ -20,8 +20,10 @@ import logging
 from dataclasses import dataclass
 from typing import Protocol
 
+from redlock_aio._rules.causes import LossCause
+from redlock_aio._rules.quorum import Vote
 from redlock_aio._rules.validation import of_type
-from redlock_aio.errors import LockNotAcquiredError
+from redlock_aio.errors import LockNotAcquiredError, with_votes
 
 __all__ = (
     "Acquired",
@@ -130,15 +132,21 @@ class Lost:
 
         fingerprint: As in `Acquired`.
 
-        reason: How it was lost, as in `LockLostError`.
+        reason: Why it was lost, for people, as in `LockLostError`.
 
         held_ms: How many milliseconds it was held, until it was known to be lost.
+
+        cause: Why it was lost, for programs.
+
+        votes: As in `LockLostError`.
     """
 
     resources: tuple[str, ...]
     fingerprint: str
     reason: str
     held_ms: int
+    cause: LossCause
+    votes: tuple[Vote, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,5 +270,6 @@ def _line(event: _OfLocks) -> tuple[str, *tuple[object, ...]]:
         case Released():
             text, rest = "released after %d ms", (event.held_ms,)
         case _:
-            text, rest = "lost after %d ms: %s", (event.held_ms, event.reason)
+            why = with_votes(event.reason, event.votes)
+            text, rest = "lost after %d ms: %s", (event.held_ms, why)
     return "%s (%s) " + text, names, event.fingerprint, *rest

@@ -35,7 +35,7 @@ from redlock_aio._protocol.lease_export import ExportedLease
 from redlock_aio._protocol.primitives import JointMutex, Mutex
 from redlock_aio._protocol.resources import Resources
 from redlock_aio._rules import lock_value, timing
-from redlock_aio._rules.lease_state import HELD_TOO_LONG
+from redlock_aio._rules.causes import LossCause
 from redlock_aio._rules.validation import of_type, one_of
 from redlock_aio.errors import LockLostError
 from redlock_aio.events import Acquired
@@ -167,7 +167,7 @@ def _hold(
     if handed.max_hold is not None:
         left = timing.remaining(adoption.since + handed.max_hold / 1000, now)
         if not left:
-            raise LockLostError(handed.resources, HELD_TOO_LONG)
+            raise LockLostError(handed.resources, LossCause.MAX_HOLD)
         max_hold = left if max_hold is None else min(left, max_hold)
     queue = session.local_queues.of(won.key)
     hold = HeldLease(won, handed.resources, queue, now, adoption.factor, renewed)

@@ -77,8 +77,8 @@ def _left_elsewhere(hold: HeldLease, scope: CancelScope, masters: MasterSet) -> 
     if not _stop_cancelling_another(scope, asyncio.current_task(masters.loop)):
         return None
     hold.notify_lost()  # if the lease was lost, the bodies around this one
-    if hold.state is LOST:
-        return LockLostError(hold.resources, hold.reason)
+    if hold.loss is not None:
+        return LockLostError(hold.resources, *hold.loss)
     names = ", ".join(map(repr, hold.resources))
     return RedlockError(
         f"{names} released, but not by the task that entered the block, which alone is cancelled"

@@ -175,14 +175,14 @@ class Lease:
         hold = self._hold
         if self.valid:
             return
-        if self._released or hold.state is RELEASED:
-            raise LockNotHeldError(hold.resources, hold.why_released())
+        if self._released or hold.is_given_up:
+            raise LockNotHeldError(hold.resources, hold.why_given_up())
         origin = self._watchdog.origin
         if not origin.is_of_this_process():
             refuse(hold, origin)
         if origin.is_here():
             self._watchdog.lose(hold, self._watchdog.why_expired(hold, self._now()))
-        raise LockLostError(hold.resources, hold.reason or hold.why_expired())
+        raise LockLostError(hold.resources, *(hold.loss or hold.why_expired()))
 
     async def extend(self, ttl: int | timedelta | None = None) -> None:
         """
@@ -212,7 +212,7 @@ class Lease:
         new = wanted if ttl is None else timing.milliseconds(ttl, name="ttl")
         timing.at_least(timing.at_most(new, self._watchdog.max_ttl))
         if self._released:
-            raise LockNotHeldError(hold.resources, hold.why_released())
+            raise LockNotHeldError(hold.resources, hold.why_given_up())
         hold.pending_ttl = 0
         await self._watchdog.extend(hold, new)
 
@@ -246,10 +246,10 @@ class Lease:
         check_here(hold, self._watchdog.origin)
         if hold.state is HELD and not self._released:
             self._watchdog.leave(hold, self._task)
-        if hold.state is LOST:
-            raise LockNotHeldError(hold.resources, hold.reason)
+        if (loss := hold.loss) is not None:
+            raise LockNotHeldError(hold.resources, loss.reason)
         if self._released:
-            raise LockNotHeldError(hold.resources, hold.reason or "it has been released before")
+            raise LockNotHeldError(hold.resources, hold.why_given_up("it has been released before"))
         # Set before the wait: a second release of this lease meanwhile, or its `__aexit__`,
         # must not count as the release of another share. Reset if the wait is cancelled,
         # so that the call can be repeated.
@@ -263,8 +263,8 @@ class Lease:
             self._released = False
             raise
         hold.apply_release()
-        if hold.state is LOST:
-            raise LockNotHeldError(hold.resources, hold.reason)
+        if (loss := hold.loss) is not None:
+            raise LockNotHeldError(hold.resources, loss.reason)
 
     def export(self) -> str:
         """
@@ -393,8 +393,8 @@ class Lease:
             if release is not None and release.verdict is OPEN:
                 await self._watchdog.masters.wait_for(release)
             hold.apply_release()
-        if hold.state is LOST and not was_over:
+        if hold.loss is not None and not was_over:
             hold.notify_lost()
             hold.add_note(error)
             if error is None and self._on_lost == "cancel":
-                raise LockLostError(hold.resources, hold.reason) from None
+                raise LockLostError(hold.resources, *hold.loss) from None

@@ -238,6 +238,10 @@ class NativeRelease(Release):
         self._attempt = attempt
         self._masters = masters
 
+    def classify(self, reply: object) -> NoReply:
+        """Return the vote in *reply*; 0 is that of a missing key and of another holder's."""
+        return NoReply(Answer.HELD, "or free") if reply == 0 else super().classify(reply)
+
     @property
     def debt(self) -> bytes:
         """The script: another server may be at the address when the debt is repeated."""

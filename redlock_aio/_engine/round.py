@@ -64,11 +64,15 @@ class Round(Tally):
 
     def votes(self) -> tuple[Vote, ...]:
         """Return the vote of each master so far."""
-        read = [replies.read(reply) for reply in self.replies]
+        read = [self.classify(reply) for reply in self.replies]
         return tuple(
             Vote(link.name, no_reply.answer, no_reply.detail, permanent=no_reply.permanent)
             for link, no_reply in zip(self._links, read, strict=True)
         )
+
+    def classify(self, reply: object) -> NoReply:
+        """Return the vote in *reply*, with a detail that holds no secret."""
+        return replies.read(reply)
 
     def refused_by_a_majority(self, never: int = 0) -> bool:
         """
@@ -111,6 +115,10 @@ class Release(Round):
     def needless(self) -> int:
         """A bit for each master without the key, because the request was never sent to it."""
         return self._asked.unsent
+
+    def classify(self, reply: object) -> NoReply:
+        """Return the vote in *reply*: whether the lease still had its key there."""
+        return replies.read_kept(reply)
 
     def not_sent(self, master: int, no_reply: NoReply) -> None:
         """Count the master, and add a debt if it may have the key."""

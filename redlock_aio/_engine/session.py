@@ -22,6 +22,7 @@ from redlock_aio._engine.wait.fair_queue import FairQueue
 from redlock_aio._engine.wait.local_queue import LocalQueues
 from redlock_aio._protocol import declaration
 from redlock_aio._rules import lock_value, timing
+from redlock_aio._rules.causes import LossCause
 from redlock_aio._rules.fencing import LEAD_SHARE
 from redlock_aio._rules.quarantine import Seen
 from redlock_aio._rules.quorum import Vote
@@ -39,8 +40,6 @@ CANCELLED = (
     "the tasks of this Redlock were cancelled, as at the end of a program; 'async with' opens it"
     " again"
 )
-TASKS_CANCELLED = "the tasks of its Redlock were cancelled"
-LOOP_CLOSED = "the event loop in which it was acquired was closed"
 
 CHECK_INTERVAL = 0.02
 """Seconds between two checks for held leases, after all tasks were cancelled."""
@@ -207,7 +206,7 @@ class Session:
             ) or watchdog.is_awaited():
                 await asyncio.sleep(min(CHECK_INTERVAL, patience))
         finally:
-            watchdog.close(TASKS_CANCELLED)
+            watchdog.close(LossCause.CANCELLED)
             masters.flush()
             if drained := master.drained():
                 await asyncio.wait([drained], timeout=patience)
@@ -236,7 +235,7 @@ class Session:
 
     def abandon(self) -> None:
         """End the session after its event loop was closed, when nothing can be sent any more."""
-        self.watchdog.abandon(LOOP_CLOSED)
+        self.watchdog.abandon()
         for link in self.links:
             link.abandon()
 

@@ -209,3 +209,15 @@ def read(reply: object) -> NoReply:
     if reply is None or (type(reply) is int and reply in {0, OTHERS}):
         return NoReply(Answer.HELD)
     return NoReply(Answer.ERROR, f"a malformed reply: a {type(reply).__name__}")
+
+
+def read_kept(reply: object) -> NoReply:
+    """
+    Classify a *reply* about a key that a lease had: to its extension, check or release.
+
+    0 means that the key is gone, another integer or a list that another holder has it, or
+    has had it since.
+    """
+    if isinstance(reply, list) or (isinstance(reply, int) and reply):
+        return NoReply(Answer.HELD)
+    return NoReply(Answer.FREE) if reply == 0 else read(reply)

@@ -14,9 +14,6 @@ from redlock_aio._protocol.scripts import REVOKE, pack
 STAMP = b'@released by force{"revoked":true}'
 """The text after the token of a revocation; no other value has it, see `lock_value`."""
 
-BY_FORCE = "it was released by force"
-"""The reason for the loss of a lease whose key holds a revocation."""
-
 NO_MEMBER = b"-"
 """A placeholder for the member of a queue; no member has this name."""
 

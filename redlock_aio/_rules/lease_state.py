@@ -1,7 +1,8 @@
 """
 One lease from its acquisition to its end, as a state machine.
 
-    HELD ──── release, hand over ───────► RELEASED
+    HELD ──┬─ release ──────────────────► RELEASED
+      │    └─ hand over ────────────────► HANDED_OVER
       │
       └─ the deadline passes, or masters
          reply that the key is gone ────► LOST ── (for good: nothing revives it)
@@ -22,6 +23,7 @@ import enum
 import math
 
 from redlock_aio._rules import timing
+from redlock_aio._rules.causes import Loss, LossCause
 
 
 class State(enum.Enum):
@@ -30,9 +32,10 @@ class State(enum.Enum):
     HELD = "held"
     LOST = "lost"
     RELEASED = "released"
+    HANDED_OVER = "exported"
 
 
-HELD, LOST, RELEASED = State.HELD, State.LOST, State.RELEASED
+HELD, LOST, RELEASED, HANDED_OVER = State.HELD, State.LOST, State.RELEASED, State.HANDED_OVER
 
 RENEW_SHARE = 1 / 3
 """The share of the ttl after which a lease is extended."""
@@ -57,9 +60,6 @@ NEVER_STALLED = (math.inf, math.inf)
 
 NOTHING_DUE = math.inf
 """The value of `LeaseState.due` until something is scheduled."""
-
-HANDED_OVER = "it was handed over"
-HELD_TOO_LONG = "it was held for as long as max_hold allows"
 
 MARGIN_SHARE = 1 / 4
 """The largest share of a short ttl that the margin may take."""
@@ -87,7 +87,7 @@ class LeaseState:
     """
 
     __slots__ = (
-        "_epoch", "_promised", "deadline", "due", "ends", "factor", "longest_ttl", "reason",
+        "_epoch", "_promised", "deadline", "due", "ends", "factor", "longest_ttl", "loss",
         "renewed", "state", "ttl",
     )  # fmt: skip
 
@@ -97,8 +97,8 @@ class LeaseState:
         self.longest_ttl: int = ttl
         """The longest ttl in ms that was sent to any master."""
         self.state: State = HELD
-        self.reason: str = ""
-        """The reason of the loss, or the way in which the lease ended."""
+        self.loss: Loss | None = None
+        """How the lease was lost; ``None`` if it is not."""
         self.deadline: float = deadline
         """The end of the validity."""
         self.ends: float = math.inf
@@ -192,11 +192,11 @@ class LeaseState:
         """Return whether the lease is still held, but its loss is due to be reported."""
         return self.state is HELD and now >= self._loss_at()
 
-    def lose(self, reason: str) -> None:
+    def lose(self, loss: Loss) -> None:
         """End the lease without a release by its holder."""
         if self.state is HELD:
             self.state = LOST
-            self.reason = reason
+            self.loss = loss
 
     def release(self, now: float) -> bool:
         """End the lease on behalf of its holder; return whether it was still valid."""
@@ -208,26 +208,29 @@ class LeaseState:
 
     def hand_over(self) -> None:
         """End the lease because it was handed over to another process."""
-        self.state = RELEASED
-        self.reason = HANDED_OVER
+        self.state = HANDED_OVER
 
-    def why_released(self) -> str:
-        """Return the text for a holder that has ended the lease itself."""
-        handed_over = self.state is RELEASED and self.reason
-        return self.reason if handed_over else "it has been released"
+    @property
+    def is_given_up(self) -> bool:
+        """Whether its holder has ended it: released it, or handed it over."""
+        return self.state is RELEASED or self.state is HANDED_OVER
 
-    def why_expired(self, stalled: tuple[float, float] = NEVER_STALLED) -> str:
+    def why_given_up(self, released: str = "it has been released") -> str:
+        """Return the text for a holder that has ended the lease itself, *released* or not."""
+        return "it was handed over" if self.state is HANDED_OVER else released
+
+    def why_expired(self, stalled: tuple[float, float] = NEVER_STALLED) -> Loss:
         """
-        Return the reason of a loss at the deadline.
+        Return the loss at the deadline.
 
         Args:
             stalled: The begin and end of the last stall of the event loop.
         """
         if self.deadline >= self.ends:
-            return HELD_TOO_LONG
-        why = "it was not extended before its validity was over"
+            return Loss(LossCause.MAX_HOLD)
         began, ended = stalled
         # A shorter stall is no reason: a failed extension is repeated after such a time.
         if began < self._loss_at() <= ended and ended - began >= self.ttl * (RETRY_SHARE / 1000):
-            why += f": the event loop did not run for {max(ended - began, 0.1):.1f} s"
-        return why
+            lasted = f"the event loop did not run for {max(ended - began, 0.1):.1f} s"
+            return Loss(LossCause.LOOP_STALLED, lasted)
+        return Loss(LossCause.NOT_EXTENDED)

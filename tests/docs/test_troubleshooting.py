@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from redlock_aio import Answer, QuorumUnavailableError, Vote
+from redlock_aio import Answer, LossCause, QuorumUnavailableError, Vote
 
 from .messages import NO_MESSAGES, Grammar, Text, of_library, of_page
 
@@ -31,6 +31,12 @@ def test_each_message_of_the_library_has_an_entry(texts: list[Text], grammar: Gr
 
 def test_each_entry_names_a_message_of_the_library(grammar: Grammar) -> None:
     assert [message for message in of_page(PAGE) if grammar.parts(message) is None] == []
+
+
+@pytest.mark.parametrize("cause", LossCause)
+def test_each_cause_of_a_loss_is_named_with_its_text(cause: LossCause) -> None:
+    entries = [why for message, why in of_page(PAGE).items() if cause.text in message]
+    assert any(f"`{cause.name}`" in why.partition(". ")[0] for why in entries)
 
 
 def test_the_whole_page_is_parsed() -> None:

@@ -17,11 +17,11 @@ from redlock_aio import (
     LockLostError,
     LockNotAcquiredError,
     LockNotHeldError,
+    LossCause,
     QuorumUnavailableError,
     Redlock,
     Retry,
 )
-from redlock_aio._protocol.revocation import BY_FORCE
 
 from .helpers import (
     AT_ONCE,
@@ -171,7 +171,7 @@ async def test_a_forced_release_cancels_the_holder_before_the_next_acquires(
         assert watch.ms > 120 + 2 * 600
         async with asyncio.timeout(AT_ONCE):
             await waiter
-        with pytest.raises(LockLostError, match=BY_FORCE):
+        with pytest.raises(LockLostError, match=LossCause.FORCED.text):
             await holder
     assert order == ["holder acquired", "holder ended", "waiter acquired", "waiter ended"]
     await nothing_is_left(masters)

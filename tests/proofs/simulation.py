@@ -335,7 +335,7 @@ class Client:
         while lease_state.state is HELD:
             now = self.clock()
             if lease_state.expired(now):
-                lease_state.lose("it is over")
+                lease_state.lose(lease_state.why_expired())
             elif now >= ready:
                 lease_state.release(now)
             elif now >= lease_state.due:

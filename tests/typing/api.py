@@ -18,6 +18,7 @@ from redlock_aio import (
     LockNotAcquiredError,
     LockNotHeldError,
     LockState,
+    LossCause,
     MasterStatistics,
     MasterView,
     QuorumUnavailableError,
@@ -190,7 +191,12 @@ if refused.holder is not None:
     assert_type(refused.holder.name, str | None)
     assert_type(refused.holder.metadata, Mapping[str, object])
 assert_type(refused.retry_after, int | None)
-assert_type(LockLostError(["r"], "why").reason, str)
+lost = LockLostError(["r"], LossCause.KEY_GONE, "why", [vote])
+assert_type(lost.reason, str)
+assert_type(lost.cause, LossCause)
+word: str = lost.cause.value
+assert_type(lost.votes, tuple[Vote, ...])
+LockLostError(["r"], "why")  # type: ignore[arg-type]
 assert_type(LockNotHeldError(["r"], "why").resources, tuple[str, ...])
 
 
@@ -211,6 +217,8 @@ def listen(event: Event) -> None:
             assert_type(event.ttl, int)
             assert_type(event.margin_ms, int)
         case Lost():
+            assert_type(event.cause, LossCause)
+            assert_type(event.votes, tuple[Vote, ...])
             assert_type(event.reason, str)
             assert_type(event.held_ms, int)
         case Released():

@@ -16,13 +16,12 @@ from redlock_aio import (
     LockLostError,
     LockNotAcquiredError,
     LockNotHeldError,
+    LossCause,
     QuorumUnavailableError,
     Redlock,
     RedlockError,
     Retry,
 )
-from redlock_aio._engine.hold.held_lease import KEY_GONE
-from redlock_aio._engine.hold.watchdog import CLOSED
 from redlock_aio.events import (
     Acquired,
     Extended,
@@ -39,8 +38,7 @@ from .cancelling import USES, Use
 from .diary import Diary
 from .kit import KIND, Kind, delete, hang, in_coroutine, loop, now, occupy, settle
 
-EXPIRED = "it was not extended before its validity was over"
-STALLED = f"{EXPIRED}: the event loop did not run for 1.9 s"
+STALLED = f"{LossCause.LOOP_STALLED.text}: the event loop did not run for 1.9 s"
 RESET = "unreachable, connection reset by peer"
 FAIR = pytest.mark.parametrize("fair", [False, True])
 LONG = 60
@@ -159,7 +157,10 @@ async def test_a_second_release_emits_nothing_before_the_first_has_replies(
     assert len(diary.events) == 1
     with pytest.raises(LockNotHeldError, match="no longer has its key"):
         await releasing
-    assert diary.events[1:] == [Lost(("r",), lease.fingerprint, KEY_GONE, 0)]
+    (lost,) = diary.events[1:]
+    assert isinstance(lost, Lost)
+    cause = LossCause.KEY_GONE
+    assert lost == Lost(("r",), lease.fingerprint, cause.text, 0, cause, lost.votes)
 
 
 # Extensions
@@ -237,14 +238,14 @@ async def key_is_deleted(_redlock: Redlock, masters: list[FakeMaster], _lease: L
     delete(masters[:3])
 
 
-LOSSES: dict[Callable[..., Any], tuple[str, float]] = {
-    stalls: (STALLED, 2000),
-    masters_hang: (EXPIRED, 984),
-    masters_push: (KEY_GONE, 151.5),
-    extension_fails: (KEY_GONE, 1),
-    holder_looks: (STALLED, 2000),
-    manager_closes: (CLOSED, 0),
-    key_is_deleted: (KEY_GONE, 0),
+LOSSES: dict[Callable[..., Any], tuple[LossCause, float]] = {
+    stalls: (LossCause.LOOP_STALLED, 2000),
+    masters_hang: (LossCause.NOT_EXTENDED, 984),
+    masters_push: (LossCause.KEY_GONE, 151.5),
+    extension_fails: (LossCause.KEY_GONE, 1),
+    holder_looks: (LossCause.LOOP_STALLED, 2000),
+    manager_closes: (LossCause.CLOSED, 0),
+    key_is_deleted: (LossCause.KEY_GONE, 0),
 }
 
 
@@ -263,10 +264,11 @@ async def test_a_lost_lease_is_emitted_as_lost_and_not_as_released(
         await lose(redlock, masters, lease)
         with pytest.raises(LockNotHeldError):
             await lease.release()
-    reason, held = LOSSES[lose]
+    cause, held = LOSSES[lose]
+    reason = STALLED if cause is LossCause.LOOP_STALLED else cause.text
     (lost,) = diary.of(Lost)  # emitted before the holder gets the error, or with it
     assert isinstance(lost, Lost)
-    assert lost == Lost(("r",), lease.fingerprint, reason, lost.held_ms)
+    assert lost == Lost(("r",), lease.fingerprint, reason, lost.held_ms, cause, lost.votes)
     assert lost.held_ms == pytest.approx(held, abs=0.5)
     with contextlib.suppress(LockNotHeldError):
         await lease.release()
@@ -279,8 +281,8 @@ async def test_a_lease_that_max_hold_ends_is_lost(redlock: Redlock, diary: Diary
     with pytest.raises(LockLostError):
         async with redlock.lock("r", ttl=1000, max_hold=500) as lease:
             await asyncio.sleep(1)
-    reason = "it was held for as long as max_hold allows"
-    assert diary.of(Lost) == [Lost(("r",), lease.fingerprint, reason, 497)]
+    cause = LossCause.MAX_HOLD
+    assert diary.of(Lost) == [Lost(("r",), lease.fingerprint, cause.text, 497, cause)]
 
 
 async def test_a_lease_without_references_is_lost_at_its_end(

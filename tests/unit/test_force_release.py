@@ -12,15 +12,15 @@ from redlock_aio import (
     Answer,
     LockLostError,
     LockNotHeldError,
+    LossCause,
     QuorumUnavailableError,
     Redlock,
     RedlockError,
     Retry,
 )
 from redlock_aio._engine.hold.agenda import CHECK_AFTER
-from redlock_aio._engine.hold.held_lease import KEY_GONE
 from redlock_aio._protocol import commands, scripts
-from redlock_aio._protocol.revocation import BY_FORCE, STAMP
+from redlock_aio._protocol.revocation import STAMP
 from redlock_aio.testing import FakeMaster, cancelled_at
 
 from .cancelling import When
@@ -73,11 +73,11 @@ class Holder:
             finally:
                 self.left_at = now()
 
-    async def why(self) -> str:
+    async def why(self) -> LossCause:
         await asyncio.wait([self.task], timeout=20)
         error = self.task.exception()
         assert isinstance(error, LockLostError)
-        return error.reason
+        return error.cause
 
     async def end(self) -> None:
         self.go.set()
@@ -123,7 +123,7 @@ async def test_the_holder_leaves_before_a_waiter_acquires(
     assert await redlock.force_release("r")
     ended = now()
 
-    assert await holder.why() == BY_FORCE
+    assert await holder.why() == LossCause.FORCED
     if own:
         assert holder.left_at - began == pytest.approx(2 * LATENCY)
     else:
@@ -180,7 +180,7 @@ async def test_the_next_fencing_token_is_higher(
 ) -> None:
     holder = await holding(other, fencing=True)
     assert await redlock.force_release("r")
-    assert await holder.why() == BY_FORCE
+    assert await holder.why() == LossCause.FORCED
     async with redlock.lock("r", fencing=True) as lease:
         assert lease.fencing_token > holder.fence > 0
         assert (await redlock.inspect("r")).fencing_counter == lease.fencing_token
@@ -193,7 +193,7 @@ async def test_an_extension_and_a_release_are_refused_at_once(
     lease = await other.lock("r", on_lost="flag").acquire()
     task = asyncio.create_task(redlock.force_release("r"))
     await asyncio.sleep(2.6 * LATENCY)
-    with pytest.raises(LockLostError, match=KEY_GONE):
+    with pytest.raises(LockLostError, match=LossCause.KEY_GONE.text):
         await lease.extend()
     with pytest.raises(LockNotHeldError):
         await lease.release()
@@ -210,7 +210,7 @@ async def test_a_holder_without_client_tracking_learns_of_the_loss_by_its_extens
         await asyncio.sleep(0.2)
         began = now()
         assert await redlock.force_release("r")
-        assert await holder.why() == KEY_GONE
+        assert await holder.why() == LossCause.KEY_GONE
         assert holder.left_at - began < 1.0
     for master in masters:
         master.forbid.clear()
@@ -222,7 +222,7 @@ async def test_other_leases_of_the_process_stay_valid(
     holder, bystander = await holding(redlock), redlock.lock("x")
     async with bystander as lease:
         assert await redlock.force_release("r")
-        assert await holder.why() == BY_FORCE
+        assert await holder.why() == LossCause.FORCED
         assert lease.valid
         await lease.extend()
 
@@ -235,7 +235,7 @@ async def test_a_lock_that_is_just_being_acquired_here_is_lost_too(
     holder = Holder(redlock)
     await asyncio.sleep(0.025)
     assert await redlock.force_release("r")
-    assert await holder.why() == BY_FORCE
+    assert await holder.why() == LossCause.FORCED
 
 
 @pytest.mark.promise("S6")
@@ -249,7 +249,7 @@ async def test_a_hung_minority_costs_one_timeout_and_is_released_later(
     began = now()
     assert await redlock.force_release("r")
     assert now() - began == pytest.approx(TIMEOUT + GRACE + 2 * LATENCY)
-    assert await holder.why() == BY_FORCE
+    assert await holder.why() == LossCause.FORCED
     async with other.lock("r", ttl=60_000) as lease:
         resume(masters)
         await asyncio.sleep(1)
@@ -315,7 +315,7 @@ async def test_a_hung_majority_is_an_error_and_releases_the_lock_later(
         assert holder.left_at, "one revocation is enough to know"
         rival = Holder(other if own else redlock)
         resume(masters)
-        assert await holder.why() == BY_FORCE
+        assert await holder.why() == LossCause.FORCED
         await rival.entered.wait()
         assert holder.left_at < rival.at
         await rival.end()
@@ -554,7 +554,7 @@ async def serve(rival: Holder, holder: Holder, masters: list[FakeMaster]) -> boo
     assert rival.entered.is_set() == revoked
     if not holder.go.is_set():
         if revoked:
-            assert await holder.why() == BY_FORCE
+            assert await holder.why() == LossCause.FORCED
             assert holder.left_at < rival.at
         else:
             await holder.end()

@@ -7,6 +7,7 @@ from hypothesis import given, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from redlock_aio._rules import timing
+from redlock_aio._rules.causes import Loss, LossCause
 from redlock_aio._rules.lease_state import (
     HELD,
     LOST,
@@ -128,14 +129,14 @@ def test_no_extension_moves_the_end_by_max_hold() -> None:
     assert state.deadline == 1.5
     state.schedule_renewal(0.95, 0.0)
     assert state.due == pytest.approx(1.5 - MARGIN)
-    assert "max_hold" in state.why_expired()
+    assert state.why_expired() == Loss(LossCause.MAX_HOLD)
 
 
 def test_a_lost_lease_stays_lost() -> None:
     state = acquired()
-    state.lose("gone")
-    state.lose("again")
-    assert (state.state, state.reason) == (LOST, "gone")
+    state.lose(Loss(LossCause.KEY_GONE))
+    state.lose(Loss(LossCause.FORCED))
+    assert (state.state, state.loss) == (LOST, Loss(LossCause.KEY_GONE))
     assert not state.release(0.1)
     assert not state.extended(state.begin_extension(0.1, 1000), 0.1, 1000, 0.2)
 

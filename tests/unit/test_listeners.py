@@ -12,12 +12,15 @@ from typing import Any
 import pytest
 
 from redlock_aio import (
+    Answer,
     Lease,
     Lock,
     LockLostError,
     LockNotAcquiredError,
+    LossCause,
     QuorumUnavailableError,
     Redlock,
+    Vote,
 )
 from redlock_aio._engine.attempt import Attempt
 from redlock_aio.events import (
@@ -299,6 +302,7 @@ def test_all_plain_callables_can_listen() -> None:
 
 def test_the_log_has_a_line_for_each_event_of_a_lock(caplog: pytest.LogCaptureFixture) -> None:
     error = QuorumUnavailableError(("a", "b"), attempts=1, elapsed=3, votes=())
+    votes = (Vote("m", Answer.GRANTED),)
     lines: list[tuple[Event, str, str]] = [
         (Waiting(("a", "b")), "DEBUG", "'a', 'b': waiting"),
         (Acquired(("a", "b"), "f00", 3, None), "DEBUG", "'a', 'b' (f00) acquired in 3 ms"),
@@ -313,7 +317,11 @@ def test_the_log_has_a_line_for_each_event_of_a_lock(caplog: pytest.LogCaptureFi
             "'a' (f00) extended to 5000 ms with 886 ms left",
         ),
         (Released(("a",), "f00", 12), "DEBUG", "'a' (f00) released after 12 ms"),
-        (Lost(("a",), "f00", "gone", 12), "WARNING", "'a' (f00) lost after 12 ms: gone"),
+        (
+            Lost(("a",), "f00", "gone", 12, LossCause.KEY_GONE, votes),
+            "WARNING",
+            "'a' (f00) lost after 12 ms: gone (m: granted)",
+        ),
         (
             Missed(("a", "b"), 3, error),
             "INFO",
@@ -363,7 +371,7 @@ def test_a_line_that_the_logger_drops_is_not_formatted(level: int, lines: int) -
     write(Extended(names, "f00", 3, 4))
     write(Released(names, "f00", 3))
     write(Missed(names, 3, missed))  # formatted only when it is written
-    write(Lost(("r",) if lines else names, "f00", "gone", 3))
+    write(Lost(("r",) if lines else names, "f00", "gone", 3, LossCause.KEY_GONE))
     assert len(written) == lines
     assert all(record.args for record in written)
 

@@ -12,7 +12,7 @@ import pytest
 import redis
 from redis.asyncio import Redis, RedisCluster
 
-from redlock_aio import Redlock, RedlockError, Retry, Vote, errors
+from redlock_aio import LossCause, Redlock, RedlockError, Retry, Vote, errors
 from redlock_aio._rules.quorum import Answer
 from redlock_aio.testing import FakeMaster, VirtualTimeLoop
 
@@ -363,5 +363,9 @@ def test_errors_can_be_pickled() -> None:
     error = errors.QuorumUnavailableError(["r"], attempts=2, elapsed=3, votes=votes)
     again = pickle.loads(pickle.dumps(error))
     assert (type(again), str(again)) == (type(error), str(error))
-    lost = pickle.loads(pickle.dumps(errors.LockLostError(["r"], "why")))
-    assert str(lost) == "'r' lost: why"
+    for cause in LossCause:
+        lost = errors.LockLostError(["r"], cause, "why", votes)
+        again = pickle.loads(pickle.dumps(lost))
+        assert str(again) == str(lost) == f"'r' lost: {cause.text}: why (m: held by another, by x)"
+        assert (again.cause, again.votes) == (cause, tuple(votes))
+        assert again.cause is cause

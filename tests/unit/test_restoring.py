@@ -5,8 +5,7 @@ import itertools
 
 import pytest
 
-from redlock_aio import Lease, LockLostError, Redlock
-from redlock_aio._engine.hold.held_lease import KEY_GONE, OVERTAKEN
+from redlock_aio import Lease, LockLostError, LossCause, Redlock
 from redlock_aio._protocol.scripts import LIFT
 from redlock_aio.testing import cancelled_at
 
@@ -179,7 +178,7 @@ async def test_an_extension_without_a_majority_sets_nothing(
     async with redlock:
         lease = await redlock.lock("r", ttl=3000).acquire()
         flush(masters[:3])
-        with pytest.raises(LockLostError, match=KEY_GONE):
+        with pytest.raises(LockLostError, match=LossCause.KEY_GONE.text):
             await lease.extend()
         await executed()
         assert values(masters) == NOBODY
@@ -362,7 +361,7 @@ async def test_counters_beyond_the_token_on_a_majority_are_a_loss(
         for master in masters[:3]:
             master.set(FENCE, f"{lease.fencing_token + 2:016}")
         began = now()
-        with pytest.raises(LockLostError, match=OVERTAKEN):
+        with pytest.raises(LockLostError, match=LossCause.OVERTAKEN.text):
             await lease.extend()
         assert now() - began == pytest.approx(0.001)
         await executed()

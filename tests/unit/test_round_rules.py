@@ -67,6 +67,7 @@ async def test_a_key_that_an_extension_does_not_find_is_checked_soon(
     hold = SimpleNamespace(
         attempt=SimpleNamespace(extension=lambda _ttl: b""),
         begin_extension=lambda _now, _ttl: 0,
+        extension=None,
         recheck_soon=lambda: checks.append(1),
     )
     renewal = Renewal(master_set, cast("HeldLease", hold), 1000, 0.0, lambda _: None)

@@ -5,8 +5,7 @@ import random
 
 import pytest
 
-from redlock_aio import LockLostError, Redlock
-from redlock_aio._engine.hold.held_lease import OVERTAKEN
+from redlock_aio import LockLostError, LossCause, Redlock
 from redlock_aio._protocol.scripts import ACQUIRE_ALL, ENQUEUE, RAISE
 from redlock_aio.testing import FakeMaster
 
@@ -114,7 +113,7 @@ async def test_a_counter_beyond_the_token_is_a_loss(
             for master in masters[:3]:
                 count_up(master, name=name)
             await asyncio.sleep(1)
-    assert OVERTAKEN in str(caught.value)
+    assert LossCause.OVERTAKEN.text in str(caught.value)
 
 
 @pytest.mark.promise("S6")

@@ -13,7 +13,6 @@ import math
 
 from redlock_aio._engine.attempt import Attempt
 from redlock_aio._engine.clock import boot_of
-from redlock_aio._engine.hold.held_lease import KEY_GONE, OVERTAKEN
 from redlock_aio._engine.masters import MasterSet
 from redlock_aio._engine.round import Round
 from redlock_aio._engine.session import Session
@@ -23,14 +22,12 @@ from redlock_aio._protocol.lease_export import ExportedLease
 from redlock_aio._protocol.primitives import FencingCounter, JointMutex, Mutex
 from redlock_aio._protocol.request import NoReply, QuarantineRule
 from redlock_aio._rules import timing
+from redlock_aio._rules.causes import LossCause
 from redlock_aio._rules.lease_state import retry_pause
 from redlock_aio._rules.quorum import WON, Answer, Vote
 from redlock_aio.errors import LockLostError
 
-OVER_BEFORE = "it was handed over, and its validity was over before it was adopted"
-NOT_THERE = f"{KEY_GONE}: the lease has ended, or another process has adopted it"
-TOO_FAR_AHEAD = "its fencing token is too far ahead of the masters' clocks"
-TOO_FEW = "too few masters answered before its validity was over"
+ENDED = "the lease has ended, or another process has adopted it"
 
 
 class AdoptionRound(Attempt):
@@ -96,12 +93,12 @@ class AdoptionRound(Attempt):
         names = (*self.key.each, *commands.queue_keys(*self.key.each))
         return commands.leave(names, self.token, self.member, keep_place=False, keep_key=True)
 
-    def why_refused(self) -> str:
-        """Return the reason for the refusals, as the error text gives it."""
+    def why_refused(self) -> tuple[LossCause, str]:
+        """Return the cause of the refusals, and more about it."""
         if any(reply.__class__ is int and reply for reply in self.replies):
-            return OVERTAKEN
+            return LossCause.OVERTAKEN, ""
         ahead = any(reply.__class__ is list for reply in self.replies)
-        return TOO_FAR_AHEAD if ahead else NOT_THERE
+        return (LossCause.FENCING_AHEAD, "") if ahead else (LossCause.KEY_GONE, ENDED)
 
     def votes(self) -> tuple[Vote, ...]:
         """Return the vote of each master so far."""
@@ -221,7 +218,8 @@ class Adoption:
             masters.check_open()
             now = masters.clock()
             if now >= self._ends:
-                raise self._lost(OVER_BEFORE if self._last is None else TOO_FEW)
+                late = self._last is None  # no round was sent
+                raise self._lost(LossCause.ADOPTED_LATE if late else LossCause.NOT_ADOPTED)
             self._last = last = AdoptionRound(
                 masters, self._key, self.handed, self._stamp, self._counter, self._last
             )
@@ -237,17 +235,16 @@ class Adoption:
                     last.until = until
                     return last
             elif last.refused_by_a_majority():
-                raise self._lost(last.why_refused())
+                raise self._lost(*last.why_refused())
             # A round that was cut short is not won, and its votes prove nothing about the masters.
             left = self._ends - self._pause / 2 - masters.clock()
             if left <= 0:
-                raise self._lost(TOO_FEW)
+                raise self._lost(LossCause.NOT_ADOPTED)
             await Pause(masters.loop).wait(self._local_queues.of(self._key), min(self._pause, left))
 
-    def _lost(self, why: str) -> LockLostError:
-        if self._last is not None:
-            why += f" ({'; '.join(map(str, self._last.votes()))})"
-        return LockLostError(self.handed.resources, why)
+    def _lost(self, cause: LossCause, detail: str = "") -> LockLostError:
+        votes = () if self._last is None else self._last.votes()
+        return LockLostError(self.handed.resources, cause, detail, votes)
 
     def abandon(self, max_ttl: int) -> None:
         """

@@ -35,7 +35,7 @@ from redlock_aio._protocol import commands, lock_state, replies, revocation
 from redlock_aio._protocol.lock_state import KeyState
 from redlock_aio._protocol.primitives import Mutex
 from redlock_aio._protocol.request import NoReply
-from redlock_aio._protocol.revocation import BY_FORCE
+from redlock_aio._rules.causes import LossCause
 from redlock_aio._rules.quorum import GRANTED, OPEN, WON, Answer, Vote, majority
 from redlock_aio.errors import QuorumUnavailableError, RedlockError, unavailable
 
@@ -167,7 +167,7 @@ class ForcedRelease:
             # no master pushes a change to the connection that made it (NOLOOP). Without this
             # line a holder in this process would find out at its next extension, when another
             # client may have the lock already.
-            self._watchdog.lose_tokens(values, BY_FORCE)
+            self._watchdog.lose_tokens(values, LossCause.FORCED)
         return revoked
 
     async def _free(self, revoked: Sequence[Revocation]) -> None:

@@ -20,14 +20,11 @@ from redlock_aio._engine.round import Round
 from redlock_aio._engine.wait.local_queue import LocalQueue
 from redlock_aio._protocol.lease_export import ExportedLease
 from redlock_aio._rules import lock_value, timing
-from redlock_aio._rules.lease_state import HELD, LOST, RELEASED, LeaseState
-from redlock_aio._rules.quorum import WON
+from redlock_aio._rules.causes import Loss, LossCause
+from redlock_aio._rules.lease_state import HELD, LOST, NEVER_STALLED, LeaseState
+from redlock_aio._rules.quorum import LOST as LOST_ROUND, WON
 from redlock_aio.errors import LockLostError, RedlockError
 from redlock_aio.events import Extended, Lost, Released
-
-KEY_GONE = "a majority of the masters no longer has its key"
-OVERTAKEN = "another client has acquired the lock on a majority of the masters since"
-
 
 Sharer: TypeAlias = "weakref.ref[asyncio.Task[object]] | None"
 """A task that shares a lease; a weak reference, which does not keep its frames alive."""
@@ -54,8 +51,8 @@ class HeldLease(LeaseState):
     """
 
     __slots__ = (
-        "_fingerprint", "_lost", "alone", "attempt", "check_at", "checked_at", "count", "guards",
-        "held_for", "held_since", "keep_until", "on_recheck", "others", "owner", "page",
+        "_fingerprint", "_lost", "attempt", "check_at", "checked_at", "count", "extension",
+        "guards", "held_for", "held_since", "keep_until", "on_recheck", "others", "owner", "page",
         "pending_ttl", "queue", "released", "requested_ttl", "resources", "task",
     )  # fmt: skip
 
@@ -98,7 +95,7 @@ class HeldLease(LeaseState):
         self.held_for: float | None = None
         """The seconds for which the lease was held; set between its release and the event."""
         self.queue: LocalQueue = queue
-        self.alone: bool = False  # its next extension shares no command; see `Renewal.has_errors`
+        self.extension: Round | None = None  # the last one, until one succeeds
         self.check_at: float = math.inf
         """The instant of the next check whether the masters still have the key."""
         self.checked_at: float = -math.inf
@@ -155,9 +152,19 @@ class HeldLease(LeaseState):
     def end_event(self, held: float) -> Released | Lost:
         """Return the event of the lease's end after *held* seconds."""
         who, held_ms = self.fingerprint, milliseconds(held)
-        if self.state is RELEASED:
+        if (loss := self.loss) is None:
             return Released(self.resources, who, held_ms)
-        return Lost(self.resources, who, self.reason, held_ms)
+        return Lost(self.resources, who, loss.reason, held_ms, loss.cause, loss.votes)
+
+    def why_expired(self, stalled: tuple[float, float] = NEVER_STALLED) -> Loss:
+        """Return the loss at the deadline, with the votes of the last extension, if it failed."""
+        loss, last = super().why_expired(stalled), self.extension
+        if last is None or loss.cause is LossCause.MAX_HOLD:
+            return loss
+        if loss.cause is LossCause.LOOP_STALLED and last.verdict is not LOST_ROUND:
+            # The replies may have come in time, but this program did not read them.
+            return loss
+        return loss._replace(votes=last.votes())
 
     async def reported(
         self, emitter: Emitter, end: Callable[[], Coroutine[Any, Any, None]]
@@ -186,7 +193,7 @@ class HeldLease(LeaseState):
             return
         if release.refused_by_a_majority(self.attempt.unsent):
             self.state = LOST
-            self.reason = KEY_GONE
+            self.loss = Loss(LossCause.KEY_GONE, votes=release.votes())
             self.notify_lost()
 
     def notify_lost(self) -> None:
@@ -198,7 +205,7 @@ class HeldLease(LeaseState):
         cancellation pass if a scope around it is cancelled too: if all were cancelled at
         once, the inner block could not turn its cancellation into a `LockLostError`.
         """
-        if self.state is not LOST:
+        if (loss := self.loss) is None:
             return
         if self._lost is not None:
             self._lost.set()
@@ -206,17 +213,17 @@ class HeldLease(LeaseState):
         for scope, task in reversed([*self.guards.items()]):
             if task not in cancelled:
                 cancelled.append(task)
-                scope.cancel(f"lock lost: {self.reason}")
+                scope.cancel(f"lock lost: {loss.reason}")
 
     def is_of(self, task: asyncio.Task[object] | None) -> bool:
         """Return whether *task* holds the lease, alone or with others."""
         shares = (self.task, *self.others)
         return task is not None and any(ref is not None and ref() is task for ref in shares)
 
-    def abandon(self, reason: str) -> None:
+    def abandon(self) -> None:
         """Mark the lease of a closed event loop as lost: no task of it can be notified."""
         if self.state is HELD:
-            self.lose(reason)
+            self.lose(Loss(LossCause.LOOP_CLOSED))
             if self._lost is not None:
                 with contextlib.suppress(RuntimeError):  # its waiters are in that loop
                     self._lost.set()
@@ -258,11 +265,11 @@ class HeldLease(LeaseState):
 
     def add_note(self, error: BaseException | None) -> None:
         """If the lease is lost, add the loss to *error* as a note, unless it is in the error."""
-        if self.state is LOST and isinstance(error, Exception):
-            loss = str(LockLostError(self.resources, self.reason))
+        if self.loss is not None and isinstance(error, Exception):
+            lost = str(LockLostError(self.resources, *self.loss))
             # The body of another share may have raised this error, or noted the loss.
-            if str(error) != loss and loss not in getattr(error, "__notes__", ()):
-                error.add_note(loss)
+            if str(error) != lost and lost not in getattr(error, "__notes__", ()):
+                error.add_note(lost)
 
     def recheck_soon(self) -> None:
         """Ask the watchdog to check soon whether the masters still have the key."""

@@ -8,7 +8,7 @@ round of its own, with a quorum of its own.
 
 from collections.abc import Callable, Iterator, Sequence
 
-from redlock_aio._engine.hold.held_lease import KEY_GONE, OVERTAKEN, HeldLease
+from redlock_aio._engine.hold.held_lease import HeldLease
 from redlock_aio._engine.hold.restoration import Restoration
 from redlock_aio._engine.links import Link
 from redlock_aio._engine.masters import MasterSet
@@ -17,8 +17,9 @@ from redlock_aio._protocol import commands, replies
 from redlock_aio._protocol.commands import Extension
 from redlock_aio._protocol.replies import OTHERS
 from redlock_aio._protocol.request import NoReply
-from redlock_aio._protocol.revocation import BY_FORCE, is_revocation
-from redlock_aio._rules.quorum import GRANTED, WON, Answer
+from redlock_aio._protocol.revocation import is_revocation
+from redlock_aio._rules.causes import Loss, LossCause
+from redlock_aio._rules.quorum import GRANTED, WON, Answer, Vote
 
 REPEATS = 3
 """The number of repetitions of a restoration on a master where another client has the key."""
@@ -38,18 +39,18 @@ class KeyCheck(Round):
     One check whether the masters still have the key of a lease.
 
     Args:
-        on_lost: Called with the lease and the reason if it is lost.
+        on_lost: Called with the lease and its loss if it is lost.
     """
 
-    __slots__ = ("_on_lost", "hold", "why")
+    __slots__ = ("_cause", "_on_lost", "hold")
 
     def __init__(
-        self, masters: MasterSet, hold: HeldLease, on_lost: Callable[[HeldLease, str], None]
+        self, masters: MasterSet, hold: HeldLease, on_lost: Callable[[HeldLease, Loss], None]
     ) -> None:
         super().__init__(masters.links, hold.attempt.key.look())
         self._on_lost = on_lost
         self.hold = hold
-        self.why = KEY_GONE
+        self._cause = LossCause.KEY_GONE
 
     def is_refusal(self, reply: object) -> bool:
         """Return whether *reply* shows that another client has one of the keys."""
@@ -61,17 +62,27 @@ class KeyCheck(Round):
     def on_reply(self, master: int, reply: object, /) -> None:
         """Count the lease's own value as a grant, any other value or none as a refusal."""
         ours = self.hold.attempt
+        revoked = False
         if (values := replies.looked(reply, len(ours.key.each))) is not None:
-            if any(value and is_revocation(value) for value in values):
-                self._revoked(master)
-            reply = GRANTED if ours.key.is_kept(reply, ours.token) else 0
+            revoked = any(value and is_revocation(value) for value in values)
+            foreign = any(value and value != ours.token for value in values)
+            kept = ours.key.is_kept(reply, ours.token)
+            reply = GRANTED if kept else OTHERS if foreign else 0
         elif replies.is_of_another_type(reply):
-            reply = 0
+            reply = OTHERS
         elif replies.has_no_script(reply):
             # The master has read nothing, so it will not push changes either. Check again,
             # behind the scripts that are being sent.
             self.hold.recheck_soon()
+        if revoked:
+            self._cause = LossCause.FORCED
         super().on_reply(master, reply)
+        if revoked:
+            self._revoked(master)
+
+    def classify(self, reply: object) -> NoReply:
+        """Return the vote in *reply*: whether the lease still has its key there."""
+        return replies.read_kept(reply)
 
     def _revoked(self, master: int) -> None:
         """
@@ -81,15 +92,14 @@ class KeyCheck(Round):
         late: `force_release` lets others in on all of them after a moment, whether the
         holder has seen a majority of revocations by then or not.
         """
-        self.why = BY_FORCE
         vote = replies.read(self.hold.attempt.replies[master])
         if vote.answer is Answer.GRANTED:
-            self._on_lost(self.hold, BY_FORCE)
+            self._on_lost(self.hold, Loss(LossCause.FORCED, votes=self.votes()))
 
     def settled(self) -> None:
         """Lose the lease if the refusals prove that no majority has its key."""
         if self.refused_by_a_majority(self.hold.attempt.unsent):
-            self._on_lost(self.hold, self.why)
+            self._on_lost(self.hold, Loss(self._cause, votes=self.votes()))
 
 
 class Renewal(Round):
@@ -102,7 +112,9 @@ class Renewal(Round):
         on_result: Called with this round when its verdict is final.
     """
 
-    __slots__ = ("_masters", "_on_result", "began", "epoch", "extension", "hold", "ttl")
+    __slots__ = (
+        "_masters", "_on_result", "alone", "before", "began", "epoch", "extension", "hold", "ttl"
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -121,6 +133,17 @@ class Renewal(Round):
         self.ttl: int = ttl
         self.began: float = now
         self.epoch: int = hold.begin_extension(now, ttl)
+        self.alone: bool = False
+        """Whether it must not share a command, because the one before it got an error."""
+        self.before: Renewal | None = None
+        if isinstance(last := hold.extension, Renewal):
+            self.alone = last.has_errors
+            # Keep the last one that has all replies, else the first one; not a chain of all.
+            if last.complete or last.before is None:
+                last.before, self.before = None, last
+            else:
+                self.before = last.before
+        hold.extension = self
 
     def send_alone(self) -> None:
         """
@@ -174,10 +197,23 @@ class Renewal(Round):
         """
         return any(isinstance(reply, Exception) for reply in self.replies)
 
-    def why_refused(self) -> str:
-        """Return the reason for the refusals."""
+    def why_refused(self) -> Loss:
+        """Return the loss that the refusals prove."""
         beyond = [reply for reply in self.replies if isinstance(reply, int) and reply > 0]
-        return OVERTAKEN if beyond else KEY_GONE
+        cause = LossCause.OVERTAKEN if beyond else LossCause.KEY_GONE
+        return Loss(cause, votes=self.votes())
+
+    def classify(self, reply: object) -> NoReply:
+        """Return the vote in *reply*: whether the lease still has its key there."""
+        return replies.read_kept(reply)
+
+    def votes(self) -> tuple[Vote, ...]:
+        """Return the vote of each master; until it has replied, its vote on an earlier one."""
+        votes = super().votes()
+        if self.before is None or self.complete:
+            return votes
+        before = self.before.votes()
+        return tuple(before[i] if i in self.missing else vote for i, vote in enumerate(votes))
 
 
 class RenewalBatch(Round):
@@ -226,7 +262,7 @@ def _grouped(renewals: Sequence[Renewal], most: int) -> Iterator[list[Renewal]]:
     group: list[Renewal] = []
     keys = 0
     for renewal in renewals:
-        if renewal.hold.alone:
+        if renewal.alone:
             yield [renewal]
             continue
         keys += renewal.extension.keys

@@ -21,7 +21,7 @@ from redlock_aio._engine.round import Round
 from redlock_aio._protocol import commands, replies
 from redlock_aio._protocol.commands import NEVER
 from redlock_aio._protocol.primitives import FencingCounter
-from redlock_aio._protocol.request import Request
+from redlock_aio._protocol.request import NoReply, Request
 from redlock_aio._rules.quorum import WON
 
 REPEAT_AFTER = 0.01
@@ -130,6 +130,10 @@ class Leaving(Round):
     """A request at the end of a lease whose key the masters keep (*hold_at_least*)."""
 
     __slots__ = ()
+
+    def classify(self, reply: object) -> NoReply:
+        """Return the vote in *reply*: whether the lease still has its key there."""
+        return replies.read_kept(reply)
 
     def declined(self, master: int, reply: object) -> None:
         """Repeat the request on a master without the scripts, behind the scripts."""

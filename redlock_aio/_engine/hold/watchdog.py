@@ -32,14 +32,13 @@ from redlock_aio._engine.masters import MasterSet
 from redlock_aio._engine.origin import Origin
 from redlock_aio._protocol import replies
 from redlock_aio._rules import timing
+from redlock_aio._rules.causes import Loss, LossCause
 from redlock_aio._rules.lease_state import HELD, RELEASED, retry_pause
 from redlock_aio._rules.quorum import LOST as LOST_ROUND, OPEN, WON
 from redlock_aio.errors import LockLostError, LockNotHeldError
 
 CHECK_INTERVAL = 0.02
 """The shortest time in seconds between two checks of a key that is changed repeatedly."""
-
-CLOSED = "its Redlock was closed"
 
 
 class Watchdog:
@@ -171,7 +170,7 @@ class Watchdog:
             return False
         deadline = hold.deadline
         if renewal.verdict is WON and hold.extended(renewal.epoch, renewal.began, renewal.ttl, now):
-            hold.alone = False
+            hold.extension = None
             hold.schedule_renewal(now, random.random())  # noqa: S311 - no secret
             self._agenda.put(hold, now)
             renewal.restore_missing()
@@ -181,7 +180,6 @@ class Watchdog:
         if renewal.refused_by_a_majority(hold.attempt.unsent):
             self.lose(hold, renewal.why_refused())
         elif renewal.verdict is LOST_ROUND:
-            hold.alone = renewal.has_errors
             hold.schedule_retry(now)
             self._agenda.put(hold, now)
         return False
@@ -202,10 +200,10 @@ class Watchdog:
             now = self.masters.clock()
             if hold.expired(now):
                 self.lose(hold, self.why_expired(hold, now))
-            if hold.state is RELEASED:
-                raise LockNotHeldError(hold.resources, hold.why_released())
-            if hold.state is not HELD:
-                raise LockLostError(hold.resources, hold.reason)
+            if hold.loss is not None:
+                raise LockLostError(hold.resources, *hold.loss)
+            if hold.is_given_up:
+                raise LockNotHeldError(hold.resources, hold.why_given_up())
             self.masters.check_open()
             renewal = self.renew(hold, ttl, now)
             if renewal.verdict is OPEN:
@@ -218,11 +216,11 @@ class Watchdog:
             pause = retry_pause(hold.ttl, self.masters.master_timeout)
             await asyncio.sleep(max(min(pause, hold.deadline - self.masters.clock()), 0))
 
-    def why_expired(self, hold: HeldLease, now: float) -> str:
-        """Return why the deadline of *hold* has passed, and whether the loop had stalled then."""
+    def why_expired(self, hold: HeldLease, now: float) -> Loss:
+        """Return the loss of *hold* at its deadline, and whether the loop had stalled then."""
         return hold.why_expired(self._agenda.stall(now))
 
-    def lose(self, hold: HeldLease, reason: str) -> None:
+    def lose(self, hold: HeldLease, loss: Loss) -> None:
         """
         Mark *hold* as lost, release its key where it is left, and cancel its bodies.
 
@@ -230,17 +228,17 @@ class Watchdog:
         runs. A body that acquires the lock anew as it is cancelled asks behind it.
         """
         if hold.state is HELD:
-            hold.lose(reason)
+            hold.lose(loss)
             self._end(hold, self.masters.clock())
             hold.notify_lost()
             if (emitter := self.masters.emitter) is not None:
                 emitter.emit_soon(hold.end_event(self.masters.clock() - hold.held_since))
 
-    def lose_tokens(self, tokens: Collection[bytes], reason: str) -> None:
+    def lose_tokens(self, tokens: Collection[bytes], cause: LossCause) -> None:
         """Lose each lease whose token is one of *tokens*."""
         for hold in self._agenda.leases():
             if hold.attempt.token in tokens:
-                self.lose(hold, reason)
+                self.lose(hold, Loss(cause))
 
     def release(self, hold: HeldLease) -> bool:
         """
@@ -256,7 +254,7 @@ class Watchdog:
         if hold.release(now):
             self._end(hold, now)
             return True
-        hold.reason = self.why_expired(hold, now)
+        hold.loss = self.why_expired(hold, now)
         self._end(hold, now)
         hold.notify_lost()
         return False
@@ -337,14 +335,14 @@ class Watchdog:
         )
         return any(task and task.cancelling() and not task.done() for task in tasks)
 
-    def abandon(self, reason: str) -> None:
+    def abandon(self) -> None:
         """Mark all leases of a closed event loop as lost; nothing is sent to the masters."""
         for hold in self._agenda.leases():
-            hold.abandon(reason)
+            hold.abandon()
         self._agenda.clear()
 
-    def close(self, reason: str = CLOSED) -> None:
+    def close(self, cause: LossCause = LossCause.CLOSED) -> None:
         """Lose all leases: nothing would extend them any more."""
         for hold in self._agenda.leases():
-            self.lose(hold, reason)
+            self.lose(hold, Loss(cause))
         self._agenda.clear()
