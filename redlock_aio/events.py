@@ -12,6 +12,9 @@ An acquisition emits one `Acquired` or one `Missed`, and before that at most one
 A lease emits one `Acquired`, an `Extended` for each successful extension, and at
 the end one `Released` or one `Lost`.
 
+A master emits one `MasterBack` or `MasterLost` as soon as it is known whether it votes, and
+one for each change. Closing the manager is no change.
+
 Durations are whole milliseconds on the clock of leases, which also counts the time
 for which the machine was suspended. No event holds a token or a credential.
 """
@@ -20,7 +23,7 @@ import logging
 from dataclasses import dataclass
 from typing import Protocol
 
-from redlock_aio._rules.causes import LossCause
+from redlock_aio._rules.causes import LossCause, NoVoteCause
 from redlock_aio._rules.quorum import Vote
 from redlock_aio._rules.validation import of_type
 from redlock_aio.errors import LockNotAcquiredError, with_votes
@@ -31,6 +34,8 @@ __all__ = (
     "Extended",
     "Listener",
     "Lost",
+    "MajorityBack",
+    "MajorityLost",
     "MasterBack",
     "MasterLost",
     "Missed",
@@ -176,34 +181,73 @@ class MasterLost:
     """
     A master has no vote now: it is unreachable, refuses this client, or is quarantined.
 
-    Emitted again without a `MasterBack` in between only when the kind of the reason
-    changes, such as from unreachable to quarantined. Each change is logged in any case.
+    Emitted again without a `MasterBack` in between only when the cause changes, such as
+    from `NoVoteCause.RESTARTED` to `NoVoteCause.FLUSHED`; all causes for which a master is
+    unreachable count as one. Each change of the reason is logged in any case.
 
     Attributes:
         master: The master's address, without credentials.
 
-        reason: Why.
+        reason: Why it has no vote, for people.
+
+        cause: Why it has no vote, for programs.
+
+        votes: The vote of each master now: granted, or why it has none.
     """
 
     master: str
     reason: str
+    cause: NoVoteCause
+    votes: tuple[Vote, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class MasterBack:
     """
-    A master votes again, after a `MasterLost`.
+    A master votes again after a `MasterLost`, or for the first time.
 
     Attributes:
         master: The master's address, without credentials.
+
+        first: Whether it is the first event of this master since the manager was opened.
     """
 
     master: str
+    first: bool = False
 
 
-_OfLocks = Acquired | Missed | Waiting | Extended | Lost | Released
+@dataclass(frozen=True, slots=True)
+class MajorityLost:
+    """
+    So many masters have no vote that the others are no majority: nothing can be acquired.
 
-Event = _OfLocks | MasterLost | MasterBack
+    It follows the `MasterLost` of the last of these masters. A master that is not known yet,
+    because the manager has just been opened, counts as one that may vote.
+
+    Attributes:
+        votes: The vote of each master now: granted, or why it has none.
+    """
+
+    votes: tuple[Vote, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MajorityBack:
+    """
+    A majority of the masters votes again, after a `MajorityLost`.
+
+    If the manager was closed in between, it is emitted after it is opened again.
+
+    Attributes:
+        lost_ms: For how many milliseconds no majority voted.
+    """
+
+    lost_ms: int
+
+
+_Logged = Acquired | Missed | Waiting | Extended | Lost | Released | MajorityLost | MajorityBack
+
+Event = _Logged | MasterLost | MasterBack
 
 
 class Listener(Protocol):
@@ -217,9 +261,9 @@ def log_to(logger: logging.Logger | None = None) -> Listener:
     """
     Return a listener that writes the events of locks to a log.
 
-    The level of `Lost` is WARNING, of `Missed` INFO, of the others DEBUG. Events of
-    masters are left out, because the library logs these itself, with or without a
-    listener.
+    The level of `Lost`, `MajorityLost` and `MajorityBack` is WARNING, of `Missed` INFO, of
+    the others DEBUG. Events of single masters are left out, because the library logs these
+    itself, with or without a listener.
 
     Args:
         logger: The logger to write to; ``redlock_aio`` if it is left out.
@@ -241,20 +285,26 @@ def log_to(logger: logging.Logger | None = None) -> Listener:
     return write
 
 
-_LEVELS: dict[type[_OfLocks], int] = {
+_LEVELS: dict[type[_Logged], int] = {
     Waiting: logging.DEBUG,
     Acquired: logging.DEBUG,
     Extended: logging.DEBUG,
     Released: logging.DEBUG,
     Missed: logging.INFO,
     Lost: logging.WARNING,
+    MajorityLost: logging.WARNING,
+    MajorityBack: logging.WARNING,
 }
 
 
-def _line(event: _OfLocks) -> tuple[str, *tuple[object, ...]]:
+def _line(event: _Logged) -> tuple[str, *tuple[object, ...]]:
     """Return the format of a log line, and its arguments."""
     if isinstance(event, Missed):
         return "%s", event.error  # the error names its resources itself
+    if isinstance(event, MajorityLost):
+        return "%s", with_votes("no majority of the masters votes", event.votes)
+    if isinstance(event, MajorityBack):
+        return "a majority of the masters votes again, after %d ms", event.lost_ms
     names = ", ".join(map(repr, event.resources))
     if isinstance(event, Waiting):
         return "%s: waiting", names

@@ -12,8 +12,7 @@ import asyncio
 import logging
 from collections import deque
 
-from redlock_aio._rules.quorum import Answer, Vote
-from redlock_aio.events import Event, Listener, MasterBack, MasterLost, Waiting
+from redlock_aio.events import Event, Listener, Waiting
 
 _log = logging.getLogger("redlock_aio")
 
@@ -31,18 +30,22 @@ class Emitter:
         listener: A plain function; see `redlock_aio.events`.
     """
 
-    __slots__ = ("_acquiring", "_emitting", "_listener", "_lost_masters", "_queue", "loop")
+    __slots__ = ("_acquiring", "_emitting", "_listener", "_queue", "loop", "majority_lost_at")
 
     def __init__(self, listener: Listener) -> None:
         self.loop: asyncio.AbstractEventLoop | None = None
         """The loop in whose next turn `emit_soon` emits; ``None`` before the first use."""
+        self.majority_lost_at: float | None = None
+        """
+        The instant of a `MajorityLost` without a `MajorityBack`; ``None`` if there is none.
+
+        It outlives a session: the listener gets the return of the majority from the next one.
+        """
         self._listener = listener
         self._queue: deque[Event] = deque()
         self._emitting = False
         # The resources of each task that is acquiring and has not emitted `Waiting`.
         self._acquiring: dict[asyncio.Task[object] | None, tuple[str, ...]] = {}
-        # For each master with an emitted `MasterLost`: why it has no vote.
-        self._lost_masters: dict[str, Answer] = {}
 
     def __repr__(self) -> str:
         return f"<Emitter, {len(self._queue)} events underway>"
@@ -99,15 +102,3 @@ class Emitter:
             resources = self._acquiring.pop(task or asyncio.current_task(), None)
             if resources is not None:
                 self.emit_soon(Waiting(resources))
-
-    # Masters.
-
-    def on_master_state(self, vote: Vote) -> None:
-        """Emit `MasterLost` or `MasterBack` if *vote*, a master's current one, is a change."""
-        lost = self._lost_masters
-        if vote.answer is Answer.GRANTED:
-            if lost.pop(vote.master, None) is not None:
-                self.emit_soon(MasterBack(vote.master))
-        elif lost.get(vote.master) is not vote.answer:
-            lost[vote.master] = vote.answer
-            self.emit_soon(MasterLost(vote.master, str(vote).removeprefix(f"{vote.master}: ")))

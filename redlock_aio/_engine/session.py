@@ -15,6 +15,7 @@ from typing import Literal, NamedTuple
 from redlock_aio._engine.emitter import Emitter
 from redlock_aio._engine.hold.watchdog import Watchdog
 from redlock_aio._engine.links import clock_of
+from redlock_aio._engine.master_events import MasterEvents
 from redlock_aio._engine.masters import MasterSet
 from redlock_aio._engine.origin import Origin
 from redlock_aio._engine.readiness import readiness
@@ -25,7 +26,6 @@ from redlock_aio._rules import lock_value, timing
 from redlock_aio._rules.causes import LossCause
 from redlock_aio._rules.fencing import LEAD_SHARE
 from redlock_aio._rules.quarantine import Seen
-from redlock_aio._rules.quorum import Vote
 from redlock_aio._rules.roundtrips import RoundTrips
 from redlock_aio._rules.statistics import MasterStatistics, Statistics
 from redlock_aio._transport.address import AnyDialler, ServiceDialler
@@ -143,13 +143,16 @@ class Session:
     def _connect(
         self, settings: Settings, guard: Guard | None, trips: RoundTrips
     ) -> tuple[Master, ...]:
-        emitter = settings.emitter
+        emitter, clock = settings.emitter, clock_of(self.loop)
+        names = list(map(str, settings.diallers))
+        events = None if emitter is None else MasterEvents(emitter, names, clock)
         context = MasterContext(
             trips=trips,
-            clock=clock_of(self.loop),
+            clock=clock,
             on_push=self._on_push,
             tell=log_state,
-            on_state=_ignore if emitter is None else emitter.on_master_state,
+            on_vote=_ignore if events is None else events.on_vote,
+            on_no_vote=_ignore if events is None else events.on_no_vote,
             cancelled=self._on_cancelled,
             never_began=self._refuse,
             guard=guard,
@@ -285,5 +288,5 @@ def log_state(good: bool, text: str) -> None:
     _log.log(logging.INFO if good else logging.WARNING, "%s", text)
 
 
-def _ignore(_vote: Vote) -> None:
-    """Ignore the state of a master: there is no listener."""
+def _ignore(_master: int, *_vote: object) -> None:
+    """Ignore the vote of a master: there is no listener."""

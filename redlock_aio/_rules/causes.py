@@ -79,6 +79,80 @@ _TEXTS = {
 }
 
 
+class NoVoteCause(enum.Enum):
+    """
+    Why a master has no vote.
+
+    The value of each is its name in lower case, such as ``not_a_master``, for metrics and logs.
+
+    Attributes:
+        NO_CONNECTION: No connection can be made: it is down, its address is wrong, or only
+            one side uses TLS.
+
+        DISCONNECTED: The connection has ended.
+
+        SILENT: It has not answered for so long that this client has ended the connection.
+
+        BAD_REPLY: It has sent what no Redis or Valkey sends.
+
+        LOGIN_REFUSED: The password or the user is wrong or missing.
+
+        FORBIDDEN: The user lacks a permission.
+
+        NOT_A_MASTER: It is a replica or a Sentinel.
+
+        SAME_SERVER: It is the same server as another master.
+
+        UNSUPPORTED: It is too old, a node of a Redis Cluster, or no Redis or Valkey.
+
+        SERVER_ERROR: It has answered with another error.
+
+        RESTARTED: It has restarted, and may have forgotten locks.
+
+        FLUSHED: Its keys were flushed, and locks with them.
+
+        PROMOTED: It was a replica, and may lack locks.
+
+        MARKED: Another program has marked it as one that may have forgotten locks.
+
+        BAD_UPTIME: Its uptime is not plausible, so it may have restarted.
+
+        UNPROVEN: It is young, and it is not known yet that all masters are new.
+
+        SET_CONFLICT: Other programs name other masters for the same locks.
+
+        SET_UNDECLARED: The masters of this program are not declared there yet.
+
+        UNCONFIRMED: Too few Sentinels confirm it.
+
+        FAILOVER: The Sentinels name another server as the master.
+
+        CLOSED: This program has ended the connection.
+    """
+
+    NO_CONNECTION = "no_connection"
+    DISCONNECTED = "disconnected"
+    SILENT = "silent"
+    BAD_REPLY = "bad_reply"
+    LOGIN_REFUSED = "login_refused"
+    FORBIDDEN = "forbidden"
+    NOT_A_MASTER = "not_a_master"
+    SAME_SERVER = "same_server"
+    UNSUPPORTED = "unsupported"
+    SERVER_ERROR = "server_error"
+    RESTARTED = "restarted"
+    FLUSHED = "flushed"
+    PROMOTED = "promoted"
+    MARKED = "marked"
+    BAD_UPTIME = "bad_uptime"
+    UNPROVEN = "unproven"
+    SET_CONFLICT = "set_conflict"
+    SET_UNDECLARED = "set_undeclared"
+    UNCONFIRMED = "unconfirmed"
+    FAILOVER = "failover"
+    CLOSED = "closed"
+
+
 class Loss(NamedTuple):
     """
     The loss of a lease: the arguments of its `LockLostError` after the resources.

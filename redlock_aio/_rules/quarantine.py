@@ -23,7 +23,9 @@ clock of leases, those in markers are microseconds on the master's own.
 import enum
 import math
 from dataclasses import dataclass, replace
+from typing import assert_never
 
+from redlock_aio._rules.causes import NoVoteCause
 from redlock_aio._rules.marker import Marker, milliseconds
 from redlock_aio._rules.server_info import ServerInfo
 
@@ -319,6 +321,25 @@ def describe(reason: Reason, *, ago: float, left: float) -> str:
     """Return the text with the reason and the remaining time of a quarantine."""
     why = reason.value.format(ago=max(0, math.floor(ago)))
     return f"{why}; it votes again in {max(1, math.ceil(left))} s"
+
+
+def cause(reason: Reason) -> NoVoteCause:
+    """Return the cause of a quarantine for programs."""
+    match reason:
+        case Reason.RESTARTED:
+            return NoVoteCause.RESTARTED
+        case Reason.FLUSHED:
+            return NoVoteCause.FLUSHED
+        case Reason.ABSURD:
+            return NoVoteCause.BAD_UPTIME
+        case Reason.PROMOTED:
+            return NoVoteCause.PROMOTED
+        case Reason.MARKED:
+            return NoVoteCause.MARKED
+        case Reason.UNPROVEN | Reason.NONE:
+            return NoVoteCause.UNPROVEN
+        case _:
+            assert_never(reason)
 
 
 def _in(info: ServerInfo, at: int, lasts: float, *, since: int, careful: bool = False) -> Verdict:

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, replace
 
+from redlock_aio._rules.causes import NoVoteCause
+
 
 @dataclass(frozen=True, slots=True)
 class ServerInfo:
@@ -62,19 +64,20 @@ class ServerInfo:
         return replace(self, run_id=f"{self.run_id}.{epoch}", promoted=self.promoted or epoch > 0)
 
     @property
-    def objection(self) -> str:
-        """The reason why this server can't vote; empty if it can."""
+    def objection(self) -> tuple[NoVoteCause, str] | None:
+        """The cause for which this server can't vote, and its text; ``None`` if it can."""
         if self.clustered:
             # A failover, or a slot that moves, deletes keys while run_id and marker stay.
-            return (
+            return NoVoteCause.UNSUPPORTED, (
                 "a node of a Redis Cluster (cluster_enabled is 1), which may lose locks without"
                 " a restart; a master is a server of its own, or behind Sentinel"
             )
         if self.role != "master":
-            return f"not a master but a {self.role}"
+            return NoVoteCause.NOT_A_MASTER, f"not a master but a {self.role}"
         if not self.run_id:
-            return "INFO names no run_id, so it can't be told from the other masters"
-        return ""
+            text = "INFO names no run_id, so it can't be told from the other masters"
+            return NoVoteCause.UNSUPPORTED, text
+        return None
 
     @property
     def caution(self) -> str:

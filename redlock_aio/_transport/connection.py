@@ -33,6 +33,7 @@ import hiredis
 from redlock_aio._protocol import commands, replies, request, scripts
 from redlock_aio._protocol.request import NoReply, QuarantineRule, Request, Sender, Subscription
 from redlock_aio._rules import display
+from redlock_aio._rules.causes import NoVoteCause
 from redlock_aio._rules.quorum import Answer
 
 MAX_PENDING = 10_000
@@ -115,7 +116,7 @@ class Connection(asyncio.Protocol):
 
         on_push: Called with that number and each push of the server.
 
-        on_lost: Called once with the reason when the connection has ended, before the
+        on_lost: Called once with cause and reason when the connection has ended, before the
             unanswered senders get their `NoReply`, oldest first.
     """
 
@@ -132,7 +133,7 @@ class Connection(asyncio.Protocol):
         *,
         condemn_after: float,
         on_push: Callable[[int, object], None],
-        on_lost: Callable[[str], None],
+        on_lost: Callable[[NoVoteCause, str], None],
     ) -> None:
         self._number = number
         self._loop = loop
@@ -233,12 +234,14 @@ class Connection(asyncio.Protocol):
             elif pending:
                 self._take_error(cast("Exception", reply))
             else:  # also when a sender has ended this connection meanwhile
-                self.condemn("it sent a reply to no command")
+                self.condemn(NoVoteCause.BAD_REPLY, "it sent a reply to no command")
                 return
         if nonsense is not None:
-            self.condemn(f"it does not speak the protocol: {display.harmless(str(nonsense))}")
+            text = f"it does not speak the protocol: {display.harmless(str(nonsense))}"
+            self.condemn(NoVoteCause.BAD_REPLY, text)
         elif self._unparsed > MAX_UNPARSED:
-            self.condemn(f"it sent a reply of more than {MAX_UNPARSED} bytes")
+            text = f"it sent a reply of more than {MAX_UNPARSED} bytes"
+            self.condemn(NoVoteCause.BAD_REPLY, text)
 
     def _take_push(self, push: object) -> None:
         # SUBSCRIBE has no reply of its own: the server confirms it by a push, at the place of
@@ -259,7 +262,8 @@ class Connection(asyncio.Protocol):
         sender.on_reply(self._number, reply)
         if code in ("READONLY", "NOAUTH"):
             # The server is a replica now, or has lost the login: connect and examine it again.
-            self.condemn(display.harmless(str(reply)))
+            cause = NoVoteCause.LOGIN_REFUSED if code == "NOAUTH" else NoVoteCause.NOT_A_MASTER
+            self.condemn(cause, display.harmless(str(reply)))
 
     def _try_again(self, sender: Sender) -> bool:
         """
@@ -314,11 +318,11 @@ class Connection(asyncio.Protocol):
         if not self._pending:
             return
         if self._received == received:
-            self.condemn(f"silent for {self._condemn_after * 1000:.0f} ms")
+            self.condemn(NoVoteCause.SILENT, f"silent for {self._condemn_after * 1000:.0f} ms")
         else:
             self.overdue()
 
-    def condemn(self, reason: str) -> None:
+    def condemn(self, cause: NoVoteCause, reason: str) -> None:
         """End the connection now with a reset; data that was not sent is dropped."""
         transport = self._transport
         if transport is None:
@@ -332,7 +336,7 @@ class Connection(asyncio.Protocol):
             with contextlib.suppress(OSError):
                 raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
         transport.abort()
-        self._end(reason)
+        self._end(cause, reason)
 
     def close(self) -> None:
         """End the connection; unlike `condemn`, data in the kernel's buffer is still delivered."""
@@ -343,13 +347,13 @@ class Connection(asyncio.Protocol):
             self.abandon()
             return
         if transport.get_write_buffer_size():
-            self.condemn("closed")
+            self.condemn(NoVoteCause.CLOSED, "closed")
             return
         if transport.get_extra_info("sslcontext") is None:
             transport.close()
         else:  # the kernel has all data; a TLS close would wait for the server's reply
             transport.abort()
-        self._end("closed")
+        self._end(NoVoteCause.CLOSED, "closed")
 
     def abandon(self) -> None:
         """End the connection of a closed event loop; no callback is called."""
@@ -370,14 +374,12 @@ class Connection(asyncio.Protocol):
                 with socket.socket(fileno=os.dup(raw.fileno())) as copy:
                     copy.shutdown(socket.SHUT_RDWR)
 
-    def eof_received(self) -> None:
-        """Return None, so that the transport closes itself; see `asyncio.Protocol`."""
-
     def connection_lost(self, exc: Exception | None) -> None:
         """Give each pending sender a `NoReply`."""
-        self._end(display.harmless(str(exc)) if exc else "it closed the connection")
+        reason = display.harmless(str(exc)) if exc else "it closed the connection"
+        self._end(NoVoteCause.DISCONNECTED, reason)
 
-    def _end(self, reason: str) -> None:
+    def _end(self, cause: NoVoteCause, reason: str) -> None:
         if self._transport is None:
             return
         self._transport = None
@@ -391,7 +393,7 @@ class Connection(asyncio.Protocol):
         # tries again at once would send on this connection, or count on this master's vote.
         unanswered = list(self._pending)
         self._pending.clear()
-        self._on_lost(reason)
+        self._on_lost(cause, reason)
         no_reply = NoReply(Answer.UNREACHABLE, reason)
         for sender in unanswered:
             sender.on_reply(self._number, no_reply)

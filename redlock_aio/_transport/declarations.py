@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from redlock_aio._protocol import declaration, replies
 from redlock_aio._protocol.request import NoReply
 from redlock_aio._rules import membership, quarantine
+from redlock_aio._rules.causes import NoVoteCause
 from redlock_aio._rules.membership import Declared, Place
 from redlock_aio._rules.server_info import ServerInfo
 from redlock_aio._transport.connection import Connection, Question
@@ -110,6 +111,11 @@ class Declarations:
 
     def __repr__(self) -> str:
         return f"<Declarations, {self.refusal or 'no conflict'}>"
+
+    @property
+    def cause(self) -> NoVoteCause:
+        """The cause of an `objection`, for programs."""
+        return NoVoteCause.SET_CONFLICT if self.refusal else NoVoteCause.SET_UNDECLARED
 
     def objection(self, number: int) -> str:
         """Return why this master may not vote, empty if it may."""
@@ -241,8 +247,9 @@ class Declarations:
             raise ConnectionError(reply.detail)
         if is_forbidden(reply):
             raise MasterError(
+                NoVoteCause.FORBIDDEN,
                 f"the restart guard must run scripts on the key {self._key.decode()!r}, with GET,"
-                f' SET and TIME, or be off (restart_guard="off"): NOPERM {reply}'
+                f' SET and TIME, or be off (restart_guard="off"): NOPERM {reply}',
             )
 
     def _current(self) -> list[list[Declared]]:

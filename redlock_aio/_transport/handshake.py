@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from redis.exceptions import (
     AuthenticationError,
@@ -15,6 +15,7 @@ from redis.exceptions import (
 from redlock_aio._protocol import commands, replies
 from redlock_aio._protocol.request import NoReply, QuarantineRule, Request, Sender
 from redlock_aio._rules import display
+from redlock_aio._rules.causes import NoVoteCause
 from redlock_aio._rules.marker import Marker, milliseconds
 from redlock_aio._rules.quorum import Answer
 from redlock_aio._rules.server_info import ServerInfo
@@ -31,9 +32,25 @@ class MasterError(Exception):
         permanent: Whether it can't vote until a person changes something.
     """
 
-    def __init__(self, text: str, *, permanent: bool = False) -> None:
+    def __init__(self, cause: NoVoteCause, text: str, *, permanent: bool = False) -> None:
         super().__init__(text)
+        self.cause: NoVoteCause = cause
         self.permanent: bool = permanent
+
+
+class UnconfirmedError(ConnectionError):
+    """No server was dialled, because too few Sentinels confirm one."""
+
+
+FROM_SERVER = (MasterError, ResponseError, AuthenticationError, AuthorizationError)
+"""The errors of a connection attempt that a server has caused by its replies."""
+
+
+class FailedConnection(NamedTuple):
+    """The vote of a master to which no connection was made, and its cause."""
+
+    no_reply: NoReply
+    cause: NoVoteCause
 
 
 def info_of(reply: object) -> ServerInfo:
@@ -48,12 +65,13 @@ def info_of(reply: object) -> ServerInfo:
     if isinstance(reply, NoReply):
         raise ConnectionError(reply.detail)
     if isinstance(reply, Exception):
-        raise MasterError(str(reply))
+        raise MasterError(NoVoteCause.SERVER_ERROR, str(reply))
     if not isinstance(reply, bytes):
-        raise MasterError(f"INFO is answered with a {type(reply).__name__}")
+        text = f"INFO is answered with a {type(reply).__name__}"
+        raise MasterError(NoVoteCause.UNSUPPORTED, text)
     info = ServerInfo.parse(reply)
-    if info.objection:
-        raise MasterError(info.objection, permanent=info.clustered)
+    if info.objection is not None:
+        raise MasterError(*info.objection, permanent=info.clustered)
     return info
 
 
@@ -93,7 +111,7 @@ def marker_of(reply: object) -> Marker | None:
     if isinstance(reply, Exception):
         if str(reply).startswith("NOPERM"):
             raise forbidden(reply)
-        raise MasterError(str(reply))
+        raise MasterError(NoVoteCause.SERVER_ERROR, str(reply))
     return read_marker(reply)
 
 
@@ -118,7 +136,8 @@ def must_carry(marker: Marker | None, lasts: float, error: Exception) -> None:
     *max_ttl* would otherwise not wait until the leases of this program are over.
     """
     if marker is None or marker.lasts < milliseconds(lasts):
-        raise MasterError(f"its marker can't be written: {error}")
+        text = f"its marker can't be written: {error}"
+        raise MasterError(NoVoteCause.SERVER_ERROR, text)
 
 
 def is_forbidden(reply: object) -> bool:
@@ -130,8 +149,9 @@ def is_forbidden(reply: object) -> bool:
 def forbidden(error: Exception) -> MasterError:
     """Return the error that names the rights that a server with the reply *error* must grant."""
     return MasterError(
+        NoVoteCause.FORBIDDEN,
         f"the restart guard must GETRANGE and SET the key {commands.MARKER.decode()}, or be off"
-        f' (restart_guard="off"): {error}'
+        f' (restart_guard="off"): {error}',
     )
 
 
@@ -188,30 +208,50 @@ def mute(
     return send(payload, wrapped)
 
 
-def why(error: Exception, secrets: tuple[str, ...], patience: float) -> NoReply:
+def why(error: Exception, secrets: tuple[str, ...], patience: float) -> FailedConnection:
     """
-    Return the vote of a master after a failed connection; the reason holds no secret.
+    Return the vote of a master after a failed connection, and why; the text holds no secret.
 
     Args:
         patience: The timeout of the connection attempt in seconds.
     """
     text = display.harmless(str(error), secrets)
+    cause = _cause(error, text)
     late = isinstance(error, TimeoutError) and not text
     hint = "; ".join(["", *getattr(error.__cause__ if late else error, "__notes__", ())])
     if late:
-        return NoReply(Answer.UNREACHABLE, f"no connection in {patience:g} s{hint}")
-    if "unknown command" in text.lower() or text.startswith("NOPROTO"):
+        text = f"no connection in {patience:g} s"
+    elif _is_too_old(text):
         text = f"the server must be Redis {replies.OLDEST_SERVER} or newer, or any Valkey: {text}"
     elif isinstance(error, AuthenticationError):
         text = f"authentication failed: {text}"
-    from_server = MasterError | ResponseError | AuthenticationError | AuthorizationError
-    if not isinstance(error, from_server):
-        return NoReply(Answer.UNREACHABLE, text + hint)
+    if not isinstance(error, FROM_SERVER):
+        return FailedConnection(NoReply(Answer.UNREACHABLE, text + hint), cause)
     if isinstance(error, AuthenticationError):
         # A password that was given stays wrong. Without one it is missing, or comes from a
         # credential provider, which may return another one the next time.
         permanent = bool(secrets) or "invalid" not in text
     else:
         known = isinstance(error, MasterError) and error.permanent
-        permanent = known or "NOPERM" in text or isinstance(error, NoPermissionError)
-    return NoReply(Answer.ERROR, text + hint, permanent)
+        permanent = known or cause is NoVoteCause.FORBIDDEN
+    return FailedConnection(NoReply(Answer.ERROR, text + hint, permanent), cause)
+
+
+def _cause(error: Exception, text: str) -> NoVoteCause:
+    """Return why there is no connection, by the *error* and its *text*."""
+    if isinstance(error, UnconfirmedError):
+        return NoVoteCause.UNCONFIRMED
+    if not isinstance(error, FROM_SERVER):
+        return NoVoteCause.NO_CONNECTION
+    if _is_too_old(text):
+        return NoVoteCause.UNSUPPORTED
+    if isinstance(error, AuthenticationError) or text.startswith("NOAUTH"):
+        return NoVoteCause.LOGIN_REFUSED
+    if isinstance(error, NoPermissionError) or "NOPERM" in text:
+        return NoVoteCause.FORBIDDEN
+    return error.cause if isinstance(error, MasterError) else NoVoteCause.SERVER_ERROR
+
+
+def _is_too_old(text: str) -> bool:
+    """Return whether *text* is the error of a server that does not know RESP3 or a command."""
+    return "unknown command" in text.lower() or text.startswith("NOPROTO")

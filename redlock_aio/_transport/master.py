@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from redlock_aio._protocol import commands, replies, request, scripts
 from redlock_aio._protocol.request import NoReply, Sender
+from redlock_aio._rules.causes import NoVoteCause
 from redlock_aio._rules.quarantine import MEMBER
 from redlock_aio._rules.quorum import Answer, Vote
 from redlock_aio._rules.roundtrips import RoundTrips
@@ -56,13 +57,12 @@ class MasterContext(NamedTuple):
     """
     tell: Callable[[bool, str], None]
     """Called with a sentence for operators, and first whether it is good news."""
-    on_state: Callable[[Vote], None]
-    """Called with the current vote of a master, also if it has not changed."""
+    on_vote: Callable[[int], None]
+    """Called with the number of a master that votes, also if it did before."""
+    on_no_vote: Callable[[int, Vote, NoVoteCause], None]
+    """Called with the number of a master that has no vote, also if it had none before."""
     cancelled: Callable[["Master"], Awaitable[None]]
-    """
-    Called with a master whose task ends without a `close`; the connection ends after that
-    is awaited.
-    """
+    """Called with a master whose task ends without a `close`; awaited before it disconnects."""
     never_began: Callable[[], None]
     """Called instead if the task was cancelled before it ran."""
     guard: Guard | None
@@ -82,8 +82,6 @@ class Master:
     One subject: one master up, down and back; `Sentry` handles the locks that it may have lost.
 
     Args:
-        number: The number of the master.
-
         dialler: Makes its connections; the dialler's text is the master's name.
     """
 
@@ -215,7 +213,7 @@ class Master:
                     down = await self._connect()
             except Exception as error:  # noqa: BLE001 - any failure is this master's vote
                 failures += 1
-                self._step_down(why(error, self._dialler.secrets, self._dial_timeout))
+                self._step_down(*why(error, self._dialler.secrets, self._dial_timeout))
                 if isinstance(error, TimeoutError) and not self._trips.fixed:
                     # The master may only be far away: a connection takes several round trips.
                     self._dial_timeout = min(2 * self._dial_timeout, LONGEST_DIAL)
@@ -240,10 +238,10 @@ class Master:
         """Connect and examine the server; the future is done when the connection has ended."""
         down: asyncio.Future[None] = self._loop.create_future()
 
-        def lost(reason: str) -> None:
+        def lost(cause: NoVoteCause, reason: str) -> None:
             if not down.done():
                 down.set_result(None)
-            self._lost(reason)
+            self._lost(cause, reason)
 
         transport, keep = await self._route.dial()
         connection = self._route.connection(
@@ -257,13 +255,13 @@ class Master:
         try:
             await self._examine(connection)
         except BaseException:
-            connection.condemn("this client did not accept the server")
+            connection.condemn(NoVoteCause.CLOSED, "this client did not accept the server")
             raise
         if down.done():
             raise ConnectionError(connection.reason)
         self._connection = connection
         self.send = connection.send
-        self._report(NoReply(Answer.GRANTED))
+        self._report(NoReply(Answer.GRANTED), None)
         self.debts.connected(connection.send)
         self._judged()
         if not self.votes:
@@ -286,16 +284,18 @@ class Master:
             if self._out:
                 self._tell(True, f"{self.name}: votes again")
             self._out = ""
-            self._context.on_state(Vote(self.name, Answer.GRANTED))
+            self._context.on_vote(self._number)
             self._on_push(self._number, replies.EVERYTHING_CHANGED)
             return
-        reason = "unconfirmed" if sentry is None else sentry.why
-        if (sentry is None or sentry.settled) and self._out != reason:
-            self._out = reason
+        if sentry is None or sentry.settled:
+            reason = "unconfirmed" if sentry is None else sentry.why
             vote = Vote(self.name, Answer.QUARANTINED, self.quarantine)
-            if sentry is None or not sentry.objection:  # reported once for all masters
-                self._tell(False, str(vote))
-            self._context.on_state(vote)
+            if self._out != reason:
+                self._out = reason
+                if sentry is None or not sentry.objection:  # reported once for all masters
+                    self._tell(False, str(vote))
+            cause = NoVoteCause.UNCONFIRMED if sentry is None else sentry.cause
+            self._context.on_no_vote(self._number, vote, cause)
 
     async def _examine(self, connection: Connection) -> None:
         """Load the scripts and examine the server; raise an error if it must not be used."""
@@ -315,11 +315,11 @@ class Master:
             if isinstance(reply, NoReply):
                 raise ConnectionError(reply.detail)
             if isinstance(reply, Exception):
-                raise MasterError(str(reply))
+                raise MasterError(NoVoteCause.SERVER_ERROR, str(reply))
         info = await examined(replies[0], connection)
         other = self._context.neighbours.setdefault(info.run_id, self)
         if other is not self:
-            raise MasterError(f"the same server as {other.name}")
+            raise MasterError(NoVoteCause.SAME_SERVER, f"the same server as {other.name}")
         self._run_id = info.run_id  # `_step_down` removes the name
         self._trips.begin(self._number, took * 1000)
         untold = isinstance(await wishes[0].reply, Exception) and self._sentry is not None
@@ -336,17 +336,17 @@ class Master:
         if self._sentry is not None:
             await self._sentry.examine(connection, info, [await w.reply for w in wishes[3:]])
 
-    def _report(self, no_reply: NoReply) -> None:
+    def _report(self, no_reply: NoReply, cause: NoVoteCause | None) -> None:
         """Report that the master is up or down, unless that was the last report."""
         if no_reply != self._reported:
             self._reported = no_reply
-            good = no_reply.answer is Answer.GRANTED
+            good = cause is None
             vote = Vote(self.name, no_reply.answer, no_reply.detail)
             self._tell(good, f"{self.name}: connected again" if good else str(vote))
-            if not good:  # the vote of a master that is up is not known yet
-                self._context.on_state(vote)
+            if cause is not None:  # the vote of a master that is up is not known yet
+                self._context.on_no_vote(self._number, vote, cause)
 
-    def _step_down(self, no_reply: NoReply) -> None:
+    def _step_down(self, no_reply: NoReply, cause: NoVoteCause) -> None:
         if self._connection is not None:
             self._on_push(self._number, replies.GONE)
         self._connection = None
@@ -356,13 +356,13 @@ class Master:
         if self._sentry is not None:
             self._sentry.gone()
         if not self._closing and (self._sentry is None or not self._sentry.at_once):
-            self._report(no_reply)
+            self._report(no_reply, cause)
         if self._context.neighbours.get(self._run_id) is self:
             del self._context.neighbours[self._run_id]
 
-    def _lost(self, reason: str) -> None:
+    def _lost(self, cause: NoVoteCause, reason: str) -> None:
         if self._connection is not None:  # else the examination reports the reason
-            self._step_down(NoReply(Answer.UNREACHABLE, reason))
+            self._step_down(NoReply(Answer.UNREACHABLE, reason), cause)
         self.debts.lost()
 
     def drained(self) -> asyncio.Future[object] | None:

@@ -26,11 +26,12 @@ from typing import Any
 from redlock_aio._protocol import commands, confirmation
 from redlock_aio._protocol.confirmation import Configuration, Confirmation
 from redlock_aio._protocol.request import NoReply, Sender, Subscription
+from redlock_aio._rules.causes import NoVoteCause
 from redlock_aio._rules.quorum import Answer
 from redlock_aio._rules.server_info import ServerInfo
 from redlock_aio._transport.address import AnyDialler, Dialler, ServiceDialler, chosen_name
 from redlock_aio._transport.connection import Connection, Question
-from redlock_aio._transport.handshake import mute, why
+from redlock_aio._transport.handshake import UnconfirmedError, mute, why
 
 ANSWER_TIMEOUT = 1.0
 """Seconds without a reply after which the connection to a Sentinel is ended."""
@@ -206,7 +207,7 @@ class Sentinels(Route):
         Connect to the server that a majority confirms.
 
         Raises:
-            ConnectionError: No server is confirmed; the text has the answer of each Sentinel.
+            UnconfirmedError: No server is confirmed; the text has the answer of each Sentinel.
 
             OSError, redis.RedisError: The server could not be reached, or refused the login.
 
@@ -217,7 +218,7 @@ class Sentinels(Route):
         while (found := self._confirmation.current(self.clock())) is None:
             left = ends - self._loop.time()
             if left <= 0:
-                raise ConnectionError(self._confirmation.describe(None, self.clock()))
+                raise UnconfirmedError(self._confirmation.describe(None, self.clock()))
             await asyncio.wait([self._next_answer], timeout=left)
         self._dialled = found
         return await self._service.dial_to(found.host, found.port)
@@ -248,7 +249,7 @@ class Sentinels(Route):
                 name = commands.set_name(chosen_name(sentinel) or self._client_name)
                 await self._listen(number, transport, keep, name)
             except Exception as error:  # noqa: BLE001 - any failure counts as no answer of this Sentinel
-                reason = why(error, sentinel.secrets, DIAL_TIMEOUT).detail
+                reason = why(error, sentinel.secrets, DIAL_TIMEOUT).no_reply.detail
                 self._confirmation.failed(number, reason)
             self._conclude()
             delay = confirmation.ASK_INTERVAL * random.uniform(0.5, 1)  # noqa: S311 - no secret
@@ -315,7 +316,8 @@ class Sentinels(Route):
         current = self._confirmation.current(now)
         if current not in (None, connection.configuration):
             self._connection = None
-            connection.condemn(f"the Sentinels name {current} as the master")
+            reason = f"the Sentinels name {current} as the master"
+            connection.condemn(NoVoteCause.FAILOVER, reason)
         elif self._is_confirmed is not (now <= connection.confirmed_until):
             self._is_confirmed = not self._is_confirmed
             self._changed()
@@ -340,5 +342,5 @@ class Sentinels(Route):
         await asyncio.wait(self._tasks)
 
 
-def _ignore(_reason: str, *_: object) -> None:
+def _ignore(_cause: NoVoteCause, _reason: str, *_: object) -> None:
     """Do nothing when the connection to a Sentinel ends: it has no debts or votes."""

@@ -8,8 +8,6 @@ A `Sentry` examines its master on each new connection, before any command of a l
 there, and again while the connection lives: when the quarantine is over, when the server
 pushes a change of the marker, and periodically, for proxies that hide such pushes. If a
 member has lost its marker, the connection is ended: no reply that is underway then counts.
-
-The state that the sentries of one manager share is in `guard_state`.
 """
 
 import asyncio
@@ -20,6 +18,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from redlock_aio._protocol import commands, replies
 from redlock_aio._protocol.request import NoReply, Sender
 from redlock_aio._rules import display, quarantine
+from redlock_aio._rules.causes import NoVoteCause
 from redlock_aio._rules.marker import Marker, milliseconds
 from redlock_aio._rules.quarantine import MEMBER, QUARANTINED, UNDECIDED, Verdict
 from redlock_aio._rules.quorum import Answer
@@ -57,11 +56,9 @@ class Sentry:
     Args:
         guard: The state that all sentries share.
 
-        number: The number of the master.
-
         route: The route to the master, which also distinguishes it from earlier servers.
 
-        on_push: Called with that number and each push of the server.
+        on_push: Called with the *number* of the master and each push of the server.
 
         judged: Called when it becomes known whether the master has a vote.
 
@@ -132,6 +129,11 @@ class Sentry:
         return quarantine.describe(self._reason, ago=now - self._started, left=self._until - now)
 
     @property
+    def cause(self) -> NoVoteCause:
+        """The cause of `detail`, for programs."""
+        return self._guard.declarations.cause if self.objection else quarantine.cause(self._reason)
+
+    @property
     def why(self) -> str:
         """A text that identifies a quarantine, so that each quarantine is reported once."""
         return f"{self.info.run_id} {self._reason.name} {bool(self.objection)}"
@@ -142,11 +144,6 @@ class Sentry:
         if self.state is MEMBER or self.objection:
             return not self.unmarked
         return self.state is QUARANTINED
-
-    @property
-    def left(self) -> float:
-        """The remaining seconds without a vote."""
-        return self._until - self._guard.clock()
 
     def send(self, payload: bytes, senders: Sequence[Sender], /) -> NoReply | None:
         """Send the commands that are allowed without a vote; return a `NoReply` if none is sent."""
@@ -226,7 +223,7 @@ class Sentry:
                 pass  # the connection is down
             except MasterError as error:
                 if self._connection is not None:
-                    self._connection.condemn(display.harmless(str(error)))
+                    self._connection.condemn(error.cause, display.harmless(str(error)))
 
     async def _rest(self, down: asyncio.Future[None], pace: Pace) -> None:
         """Wait until the next examination is due or requested, or the connection is *down*."""
@@ -248,7 +245,9 @@ class Sentry:
             if self._rereads > len(quarantine.REREADS) and not self.settled:
                 self.settled = True
                 self._judged()
-        return quarantine.pause(self.state, self.left, self.lasts, self._rereads)
+        return quarantine.pause(
+            self.state, self._until - self._guard.clock(), self.lasts, self._rereads
+        )
 
     async def _look(self) -> None:
         """Declare the set again if that is due, read INFO and the marker, and evaluate them."""
@@ -273,8 +272,8 @@ class Sentry:
             # reply may be underway now: only the end of the connection keeps it from counting.
             verdict = self._verdict(now, found)
             if verdict.state is not MEMBER:
-                ago, left = now.uptime or 0, verdict.seconds
-                self._again(quarantine.describe(verdict.reason, ago=ago, left=left))
+                ago, left, why = now.uptime or 0, verdict.seconds, verdict.reason
+                self._again(quarantine.cause(why), quarantine.describe(why, ago=ago, left=left))
                 return
         await self._judge(now, found)
 
@@ -359,14 +358,15 @@ class Sentry:
         that reported it could vote, and this one grant the same lock before it is examined.
         """
         if self.state is MEMBER and self._guard.clock() < self._forgot_at + self.lasts:
-            self._again("it may have forgotten locks of a program with a longer max_ttl")
+            why = "it may have forgotten locks of a program with a longer max_ttl"
+            self._again(NoVoteCause.MARKED, why)
         self.recheck_soon()
 
     def on_push(self, number: int, push: object) -> None:
         """Called with each push: a flush ends the connection, a changed marker is examined."""
         changed = replies.changed(push)
         if changed is None:
-            self._again("its keys were flushed")
+            self._again(NoVoteCause.FLUSHED, "its keys were flushed")
             return
         if commands.MARKER in changed:
             self.recheck_soon()
@@ -381,14 +381,14 @@ class Sentry:
     def refuse(self) -> None:
         """End the vote of the master, and discard replies underway; called for every master."""
         if self.state is MEMBER:
-            self._again(self._guard.declarations.refusal)
+            self._again(NoVoteCause.SET_CONFLICT, self._guard.declarations.refusal)
         self.recheck_soon()  # the next examination withdraws the declared set there
 
-    def _again(self, reason: str) -> None:
+    def _again(self, cause: NoVoteCause, reason: str) -> None:
         """End the connection, so that no reply underway counts, and dial again at once."""
         if self._connection is not None:
             self.at_once = True
-            self._connection.condemn(reason)
+            self._connection.condemn(cause, reason)
 
     def gone(self) -> None:
         """Called when the connection has ended: store when the server was last seen."""

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from redlock_aio import Answer, LossCause, QuorumUnavailableError, Vote
+from redlock_aio import Answer, LossCause, NoVoteCause, QuorumUnavailableError, Vote
 
 from .messages import NO_MESSAGES, Grammar, Text, of_library, of_page
 
@@ -37,6 +37,12 @@ def test_each_entry_names_a_message_of_the_library(grammar: Grammar) -> None:
 def test_each_cause_of_a_loss_is_named_with_its_text(cause: LossCause) -> None:
     entries = [why for message, why in of_page(PAGE).items() if cause.text in message]
     assert any(f"`{cause.name}`" in why.partition(". ")[0] for why in entries)
+
+
+def test_each_cause_of_a_master_without_a_vote_is_in_the_table_once() -> None:
+    table = PAGE.partition("### Causes for programs")[2].partition("\n### ")[0]
+    listed = re.findall(r"`([A-Z_]+)`", table)
+    assert sorted(listed) == sorted(cause.name for cause in NoVoteCause)
 
 
 def test_the_whole_page_is_parsed() -> None:

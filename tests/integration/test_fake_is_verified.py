@@ -507,6 +507,7 @@ async def test_the_fake_has_the_fields_of_info_that_a_real_one_has(server: Embed
         assert 0 <= info.uptime < 10_000
         assert info.time is not None
         assert info.promoted is info.appends is False
-        assert info.objection == info.caution == ""
+        assert not info.objection
+        assert not info.caution
     assert theirs.time is not None
     assert abs(theirs.time / 1_000_000 - time.time()) < 10

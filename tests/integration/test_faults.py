@@ -15,7 +15,7 @@ from redlock_aio import (
     RedlockError,
 )
 from redlock_aio._transport import connection, debts
-from redlock_aio.events import Event, MasterBack, MasterLost
+from redlock_aio.events import Event, MajorityBack, MajorityLost, MasterBack, MasterLost
 
 from .helpers import (
     AT_ONCE,
@@ -269,8 +269,10 @@ async def test_a_lock_waits_through_an_outage_of_a_majority(masters: list[RealMa
         async with redlock.lock("r", wait=5_000) as lease:
             await until(lambda: values(masters, "r") == [lease.token] * 5)
     lost = {event.master for event in events if isinstance(event, MasterLost)}
-    back = {event.master for event in events if isinstance(event, MasterBack)}
+    back = {e.master for e in events if isinstance(e, MasterBack) and not e.first}
     assert lost == back == {url.removeprefix("redis://") for url in urls(masters[:3])}
+    majority = [type(event) for event in events if isinstance(event, MajorityLost | MajorityBack)]
+    assert majority == [MajorityLost, MajorityBack]
 
 
 @KIND

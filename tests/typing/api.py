@@ -21,6 +21,7 @@ from redlock_aio import (
     LossCause,
     MasterStatistics,
     MasterView,
+    NoVoteCause,
     QuorumUnavailableError,
     Redlock,
     RedlockError,
@@ -34,6 +35,8 @@ from redlock_aio.events import (
     Extended,
     Listener,
     Lost,
+    MajorityBack,
+    MajorityLost,
     MasterBack,
     MasterLost,
     Missed,
@@ -200,7 +203,7 @@ LockLostError(["r"], "why")  # type: ignore[arg-type]
 assert_type(LockNotHeldError(["r"], "why").resources, tuple[str, ...])
 
 
-def listen(event: Event) -> None:
+def listen(event: Event) -> None:  # noqa: C901 - a case for each event
     assert_type(event, Event)
     match event:
         case Acquired():
@@ -226,8 +229,15 @@ def listen(event: Event) -> None:
         case MasterLost():
             assert_type(event.master, str)
             assert_type(event.reason, str)
+            assert_type(event.cause, NoVoteCause)
+            assert_type(event.votes, tuple[Vote, ...])
         case MasterBack():
             assert_type(event.master, str)
+            assert_type(event.first, bool)
+        case MajorityLost():
+            assert_type(event.votes, tuple[Vote, ...])
+        case MajorityBack():
+            assert_type(event.lost_ms, int)
         case _:
             assert_never(event)
 

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from redlock_aio import Answer, Lease, LockLostError, LossCause, Redlock
+from redlock_aio import Answer, Lease, LockLostError, LossCause, NoVoteCause, Redlock
 from redlock_aio._protocol.commands import NEVER
 from redlock_aio._protocol.lease_export import exported as text_of, imported
 from redlock_aio._protocol.scripts import ADOPT
@@ -43,7 +43,7 @@ def break_connection(redlock: Redlock, master: int) -> None:
     """Break the connection of a manager to a master; the manager connects again."""
     connection = redlock._opener.session().links[master]._connection
     assert connection is not None
-    connection.condemn("as if it were cut")
+    connection.condemn(NoVoteCause.CLOSED, "as if it were cut")
 
 
 # Fencing tokens

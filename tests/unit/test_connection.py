@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from redlock_aio import Answer
+from redlock_aio import Answer, NoVoteCause
 from redlock_aio._protocol import commands, request
 from redlock_aio._protocol.primitives import Mutex
 from redlock_aio._protocol.request import NoReply, Subscription
@@ -81,7 +81,7 @@ async def connection(transport: Transport, lost: list[str]) -> Connection:
         asyncio.get_running_loop(),
         condemn_after=1.0,
         on_push=lambda *_: None,
-        on_lost=lost.append,
+        on_lost=lambda _cause, reason: lost.append(reason),
     )
     made.adopt(transport, None)
     return made
@@ -288,7 +288,7 @@ async def test_a_forked_child_sends_nothing_to_its_parents_masters(
         try:
             refused = connection.send(commands.PING, [Request()])
             connection.close()
-            connection.condemn("")
+            connection.condemn(NoVoteCause.CLOSED, "")
             connection.abandon()
             done = (len(transport.writes), transport.ended, len(lost))
             code = 0 if refused is not None and done == (1, "", 0) else 2

@@ -11,21 +11,26 @@ from typing import Any
 import pytest
 
 from redlock_aio import (
+    Answer,
     Lease,
     Lock,
     LockLostError,
     LockNotAcquiredError,
     LockNotHeldError,
     LossCause,
+    NoVoteCause,
     QuorumUnavailableError,
     Redlock,
     RedlockError,
     Retry,
+    Vote,
 )
 from redlock_aio.events import (
     Acquired,
     Extended,
     Lost,
+    MajorityBack,
+    MajorityLost,
     MasterBack,
     MasterLost,
     Missed,
@@ -36,10 +41,11 @@ from redlock_aio.testing import FakeMaster, cancelled_at
 
 from .cancelling import USES, Use
 from .diary import Diary
-from .kit import KIND, Kind, delete, hang, in_coroutine, loop, now, occupy, settle
+from .kit import KIND, Kind, delete, hang, in_coroutine, kill, loop, now, occupy, restart, settle
 
 STALLED = f"{LossCause.LOOP_STALLED.text}: the event loop did not run for 1.9 s"
 RESET = "unreachable, connection reset by peer"
+AWAY = Vote("m1", Answer.UNREACHABLE, "connection reset by peer")
 FAIR = pytest.mark.parametrize("fair", [False, True])
 LONG = 60
 """Seconds after which clients have connected to a master again, or noticed its restart."""
@@ -47,12 +53,21 @@ LONG = 60
 
 @pytest.fixture
 async def redlock(masters: list[FakeMaster], diary: Diary) -> AsyncIterator[Redlock]:
-    """Open a manager with a listener."""
+    """Open a manager with a listener, and forget that all masters vote."""
     async with Redlock(masters, restart_guard="off", listener=diary) as redlock:
+        assert set(diary.events) == {MasterBack(f"m{i}", first=True) for i in range(5)}
+        diary.events.clear()
+        diary.times.clear()
         yield redlock
     assert redlock._opener.emitter is not None
     assert redlock._opener.emitter.is_idle
     assert repr(redlock._opener.emitter) == "<Emitter, 0 events underway>"
+
+
+def votes(**others: Vote) -> tuple[Vote, ...]:
+    """Return the votes of five masters, all of which vote except *others*."""
+    names = [f"m{i}" for i in range(5)]
+    return tuple(others.get(name, Vote(name, Answer.GRANTED)) for name in names)
 
 
 # One lease
@@ -97,7 +112,7 @@ async def test_the_wait_includes_connecting(masters: list[FakeMaster], diary: Di
     async with redlock.lock("r"):
         assert diary.of(Acquired)[0].waited_ms == round(now() * 1000) > 2  # type: ignore[union-attr]
     await redlock.aclose()
-    assert len(diary.events) == 2
+    assert [type(event) for event in diary.events] == [MasterBack] * 5 + [Acquired, Released]
 
 
 async def test_held_ms_includes_the_time_of_a_suspension(redlock: Redlock, diary: Diary) -> None:
@@ -372,8 +387,8 @@ async def test_a_try_that_fails_emits_the_reason_that_it_does_not_raise(
         assert missed.waited_ms == round((now() - began) * 1000)
         assert type(missed.error) is LockNotAcquiredError
         assert (missed.error.attempts, missed.error.resources) == (1, ("r",))
-        votes = [str(vote)[:19] for vote in missed.error.votes[:3]]
-        assert votes == [f"m{i}: held by another" for i in range(3)]
+        texts = [str(vote)[:19] for vote in missed.error.votes[:3]]
+        assert texts == [f"m{i}: held by another" for i in range(3)]
         if fair:
             assert missed.error.holder is not None
             assert missed.error.holder.fingerprint == lease.fingerprint
@@ -472,7 +487,7 @@ async def test_a_lease_handed_over_is_released_here_and_acquired_there(
         adopted = await adopter.adopt(exported)
         await asyncio.sleep(0.25)
         await adopted.release()
-        assert there.events == [
+        assert there.events[len(masters) :] == [
             Acquired(("r",), adopted.fingerprint, 1, adopted.fencing_token),
             Released(("r",), adopted.fingerprint, 250),
         ]
@@ -490,16 +505,19 @@ async def test_a_master_is_lost_and_back_and_lost_for_another_reason(
     assert not diary.events
     masters[1].kill()
     await asyncio.sleep(LONG)
-    assert diary.events == [MasterLost("m1", RESET)]
+    assert diary.events == [MasterLost("m1", RESET, NoVoteCause.DISCONNECTED, votes(m1=AWAY))]
     masters[1].restart()
     await asyncio.sleep(LONG)
     assert diary.events[1:] == [MasterBack("m1")]
     masters[1].role = "slave"
     masters[1].cut()
     await asyncio.sleep(LONG)
+    slave = Vote("m1", Answer.ERROR, "not a master but a slave")
     assert diary.events[2:] == [
-        MasterLost("m1", RESET),
-        MasterLost("m1", "error, not a master but a slave"),
+        MasterLost("m1", RESET, NoVoteCause.DISCONNECTED, votes(m1=AWAY)),
+        MasterLost(
+            "m1", "error, not a master but a slave", NoVoteCause.NOT_A_MASTER, votes(m1=slave)
+        ),
     ]
 
 
@@ -508,13 +526,18 @@ async def test_a_quarantined_master_is_not_back(
 ) -> None:
     caplog.set_level(logging.INFO, "redlock_aio")
     async with Redlock(masters, max_ttl=10_000, listener=diary):
+        firsts = len(diary.events)
         masters[1].restart()
         await asyncio.sleep(LONG)
-    reason = (
-        "quarantined, it restarted 0 s ago and may have forgotten locks; it votes again in 12 s"
-    )
-    assert diary.events == [MasterLost("m1", RESET), MasterLost("m1", reason), MasterBack("m1")]
-    assert diary.times[2] - diary.times[1] == pytest.approx(11.1, abs=0.2)
+    why = "it restarted 0 s ago and may have forgotten locks; it votes again in 12 s"
+    reason = f"quarantined, {why}"
+    quarantined = votes(m1=Vote("m1", Answer.QUARANTINED, why))
+    assert diary.events[firsts:] == [
+        MasterLost("m1", RESET, NoVoteCause.DISCONNECTED, votes(m1=AWAY)),
+        MasterLost("m1", reason, NoVoteCause.RESTARTED, quarantined),
+        MasterBack("m1"),
+    ]
+    assert diary.times[-1] - diary.times[-2] == pytest.approx(11.1, abs=0.2)
     # The log has the same lines, with or without a listener.
     assert [record.getMessage() for record in caplog.records] == [
         f"m1: {RESET}",
@@ -524,18 +547,126 @@ async def test_a_quarantined_master_is_not_back(
     ]
 
 
+async def test_a_quarantined_master_that_is_connected_again_is_quarantined(
+    masters: list[FakeMaster], diary: Diary
+) -> None:
+    """A listener knows from the last event of a master why that has no vote."""
+    async with Redlock(masters, max_ttl=60_000, listener=diary):
+        masters[1].restart()
+        await asyncio.sleep(5)
+        masters[1].cut()
+        await asyncio.sleep(5)
+        causes = [event.cause for event in diary.events if isinstance(event, MasterLost)]
+        assert causes == [NoVoteCause.DISCONNECTED, NoVoteCause.RESTARTED] * 2
+
+
+@pytest.mark.usefixtures("redlock")
+async def test_another_cause_is_emitted_although_the_answer_is_the_same(
+    masters: list[FakeMaster], diary: Diary
+) -> None:
+    masters[1].role = "slave"
+    masters[1].cut()
+    await asyncio.sleep(5)
+    masters[1].forbid = {"INFO"}
+    await asyncio.sleep(5)
+    lost = [event for event in diary.events if isinstance(event, MasterLost)]
+    assert [event.cause for event in lost] == [
+        NoVoteCause.DISCONNECTED, NoVoteCause.NOT_A_MASTER, NoVoteCause.FORBIDDEN
+    ]  # fmt: skip
+    assert [event.votes[1].answer for event in lost[1:]] == [Answer.ERROR] * 2
+
+
 async def test_a_master_that_is_down_at_first_is_lost(
     masters: list[FakeMaster], diary: Diary
 ) -> None:
     masters[0].kill()
     async with Redlock(masters, restart_guard="off", listener=diary) as redlock:
-        assert diary.events == [MasterLost("m0", "unreachable, connection refused")]
+        (lost,) = diary.of(MasterLost)
+        assert isinstance(lost, MasterLost)
+        assert (lost.master, lost.reason) == ("m0", "unreachable, connection refused")
+        assert lost.cause is NoVoteCause.NO_CONNECTION
+        assert set(diary.of(MasterBack)) == {MasterBack(f"m{i}", first=True) for i in range(1, 5)}
         await redlock.aclose()
         await asyncio.sleep(1)
-        assert len(diary.events) == 1, "closing loses no master"
+        assert len(diary.events) == 5, "closing loses no master"
         masters[0].restart()
         await redlock.__aenter__()
-        assert diary.events[1:] == [MasterBack("m0")]
+        assert set(diary.events[5:]) == {MasterBack(f"m{i}", first=True) for i in range(5)}
+
+
+async def test_the_loss_of_the_majority_and_its_return_are_emitted(
+    redlock: Redlock, masters: list[FakeMaster], diary: Diary
+) -> None:
+    masters[0].kill()
+    masters[1].kill()
+    await asyncio.sleep(1)
+    assert [type(event) for event in diary.events] == [MasterLost] * 2
+    began = now()
+    masters[2].hang()
+    with pytest.raises(QuorumUnavailableError):
+        await redlock.lock("r", wait=0).acquire()
+    await asyncio.sleep(10)
+    hung, lost = diary.events[-2:]
+    assert isinstance(hung, MasterLost)
+    assert isinstance(lost, MajorityLost)
+    assert (hung.master, hung.cause) == ("m2", NoVoteCause.SILENT)
+    lost_at = diary.times[-1]
+    assert began + 1 <= lost_at < began + 2
+    answers = [vote.answer for vote in lost.votes]
+    assert answers == [Answer.UNREACHABLE] * 3 + [Answer.GRANTED] * 2
+    masters[3].kill()  # no further event of the majority
+    await asyncio.sleep(10)
+    count = len(diary.of(MajorityLost, MajorityBack))
+    masters[3].restart()
+    await asyncio.sleep(10)
+    assert len(diary.of(MajorityLost, MajorityBack)) == count == 1
+    masters[2].resume()
+    await asyncio.sleep(10)
+    (back,) = diary.of(MajorityBack)
+    assert back == MajorityBack(round((diary.times[-1] - lost_at) * 1000))
+    assert diary.events[-2:] == [MasterBack("m2"), back]
+
+
+async def test_a_majority_that_is_away_at_first_is_lost_once(
+    masters: list[FakeMaster], diary: Diary
+) -> None:
+    kill(masters[:3])
+    async with Redlock(masters, restart_guard="off", listener=diary):
+        await asyncio.sleep(5)
+        assert [type(event) for event in diary.events].count(MajorityLost) == 1
+        (majority_lost,) = diary.of(MajorityLost)
+        lost = diary.events.index(majority_lost)
+        assert len([e for e in diary.events[:lost] if isinstance(e, MasterLost)]) == 3
+        restart(masters[:1])
+        await asyncio.sleep(5)
+        assert len(diary.of(MajorityBack)) == 1
+
+
+async def test_a_majority_that_was_lost_is_back_after_the_manager_is_opened_again(
+    masters: list[FakeMaster], diary: Diary
+) -> None:
+    redlock = Redlock(masters, restart_guard="off", listener=diary)
+    for _ in range(2):
+        kill(masters[:3])
+        async with redlock:
+            await asyncio.sleep(5)
+    assert len(diary.of(MajorityLost, MajorityBack)) == 1
+    restart(masters[:3])
+    async with redlock:
+        await asyncio.sleep(5)
+    lost, back = diary.of(MajorityLost, MajorityBack)
+    assert isinstance(lost, MajorityLost)
+    assert isinstance(back, MajorityBack)
+    assert 10_000 < back.lost_ms < 20_000
+
+
+async def test_a_majority_that_votes_from_the_start_is_not_back(
+    masters: list[FakeMaster], diary: Diary
+) -> None:
+    async with Redlock(masters, listener=diary):
+        await asyncio.sleep(1)
+    assert set(diary.events) == {MasterBack(f"m{i}", first=True) for i in range(5)}
+    assert len(diary.events) == 5
 
 
 async def test_a_caution_is_no_loss(
@@ -544,4 +675,4 @@ async def test_a_caution_is_no_loss(
     async with Redlock(masters[:1], restart_guard="fsync-always", listener=diary):
         await asyncio.sleep(1)
     assert "the server has no append-only file" in caplog.text
-    assert not diary.events
+    assert diary.events == [MasterBack("m0", first=True)]

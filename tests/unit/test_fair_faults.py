@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from redlock_aio import Redlock
+from redlock_aio import NoVoteCause, Redlock
 from redlock_aio._engine.wait.fair_queue import IDLE
 from redlock_aio._engine.wait.fair_waiter import FairWaiter
 from redlock_aio._protocol import revocation, scripts
@@ -113,7 +113,7 @@ async def test_a_grant_of_a_master_whose_connection_broke_is_void(
     assert all(values(masters[:2]))
     for link, master in zip(redlock._opener.session().links, masters[:2], strict=False):
         assert link._connection is not None
-        link._connection.condemn("cut")
+        link._connection.condemn(NoVoteCause.CLOSED, "cut")
         master._data.keys.clear()
     masters[3].delete("r")
     thief = await other.lock("r", wait=0).acquire()

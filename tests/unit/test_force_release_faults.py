@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
-from redlock_aio import LockLostError, Redlock, Retry
+from redlock_aio import LockLostError, NoVoteCause, Redlock, Retry
 from redlock_aio._protocol.request import Sender
 from redlock_aio._transport.connection import Connection
 from redlock_aio._transport.master import Master
@@ -56,7 +56,7 @@ def cut_off(redlock: Redlock, *numbers: int, back_at: float = 1e9) -> None:
         connection = link._connection
         assert connection is not None
         link._route = Route(CutLink(link, back_at), "")
-        connection.condemn("the test has cut it off")
+        connection.condemn(NoVoteCause.CLOSED, "the test has cut it off")
 
 
 def drop_requests(redlock: Redlock, masters: list[FakeMaster], *numbers: int) -> None:

@@ -18,6 +18,7 @@ from redlock_aio import (
     LockLostError,
     LockNotAcquiredError,
     LossCause,
+    NoVoteCause,
     QuorumUnavailableError,
     Redlock,
     Vote,
@@ -29,6 +30,8 @@ from redlock_aio.events import (
     Extended,
     Listener,
     Lost,
+    MajorityBack,
+    MajorityLost,
     MasterBack,
     MasterLost,
     Missed,
@@ -39,9 +42,12 @@ from redlock_aio.events import (
 from redlock_aio.testing import FakeMaster, VirtualTimeLoop
 
 from .diary import Diary
-from .kit import delete, hang, keys, now, settle
+from .kit import delete, hang, keys, kill, now, restart, settle
 
-EVENTS = {Acquired, Missed, Waiting, Extended, Lost, Released, MasterLost, MasterBack}
+EVENTS = {
+    Acquired, Missed, Waiting, Extended, Lost, Released, MasterLost, MasterBack, MajorityLost,
+    MajorityBack,
+}  # fmt: skip
 
 
 async def story(listener: Listener | None) -> tuple[list[object], list[str]]:
@@ -77,9 +83,9 @@ async def story(listener: Listener | None) -> tuple[list[object], list[str]]:
                 await lease.extend(3000)
                 waiters[0].cancel()
             await asyncio.wait(waiters)
-        masters[0].kill()
+        kill(masters[:3])
         await asyncio.sleep(1)
-        masters[0].restart()
+        restart(masters[:3])
         await asyncio.sleep(1)
         for end in (delete, hang):
             try:
@@ -327,12 +333,14 @@ def test_the_log_has_a_line_for_each_event_of_a_lock(caplog: pytest.LogCaptureFi
             "INFO",
             "'a', 'b' not acquired in 1 round, 3 ms: too few masters answered ()",
         ),
+        (MajorityLost(votes), "WARNING", "no majority of the masters votes (m: granted)"),
+        (MajorityBack(12), "WARNING", "a majority of the masters votes again, after 12 ms"),
     ]
     write = log_to()
     caplog.set_level(logging.DEBUG, "redlock_aio")
     for event, _, _ in lines:
         write(event)
-    write(MasterLost("m0", "away"))
+    write(MasterLost("m0", "away", NoVoteCause.SILENT, ()))
     write(MasterBack("m0"))
     wanted = [("redlock_aio", level, text) for _, level, text in lines]
     assert [(r.name, r.levelname, r.getMessage()) for r in caplog.records] == wanted

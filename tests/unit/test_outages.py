@@ -8,14 +8,14 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from redis.exceptions import AuthenticationError, NoPermissionError
+from redis.exceptions import AuthenticationError, NoPermissionError, ResponseError
 
-from redlock_aio import Answer, QuorumUnavailableError, Redlock, Vote
+from redlock_aio import Answer, NoVoteCause, QuorumUnavailableError, Redlock, Vote
 from redlock_aio._engine.outages import AGAIN
 from redlock_aio._protocol import replies
 from redlock_aio._protocol.request import NoReply
 from redlock_aio._rules.quorum import is_final
-from redlock_aio._transport.handshake import MasterError, info_of, why
+from redlock_aio._transport.handshake import MasterError, UnconfirmedError, info_of, why
 from redlock_aio.testing import FakeMaster
 
 from .kit import delete, hang, kill, now, occupy, refused, restart, resume
@@ -213,9 +213,20 @@ async def test_waiters_in_the_local_queue_give_up_in_turn(
         (AuthenticationError("invalid username-password pair"), (), False),
         (AuthenticationError("Authentication required."), (), True),
         (NoPermissionError("this user has no permissions to run the 'hello' command"), (), True),
-        (MasterError("NOPERM this user has no permissions to run the 'info' command"), (), True),
-        (MasterError("not a master"), (), False),
-        (MasterError("a node of a Redis Cluster", permanent=True), (), True),
+        (
+            MasterError(
+                NoVoteCause.SERVER_ERROR,
+                "NOPERM this user has no permissions to run the 'info' command",
+            ),
+            (),
+            True,
+        ),
+        (MasterError(NoVoteCause.NOT_A_MASTER, "not a master"), (), False),
+        (
+            MasterError(NoVoteCause.UNSUPPORTED, "a node of a Redis Cluster", permanent=True),
+            (),
+            True,
+        ),
         (ConnectionRefusedError("refused"), (), False),
         (TimeoutError(), (), False),
     ],
@@ -224,7 +235,7 @@ def test_failures_to_connect_that_are_permanent(
     error: Exception, secrets: tuple[str, ...], permanent: bool
 ) -> None:
     """A credential provider may return another password later."""
-    assert why(error, secrets, 1.0).permanent is permanent
+    assert why(error, secrets, 1.0).no_reply.permanent is permanent
 
 
 @pytest.mark.parametrize(
@@ -236,7 +247,27 @@ def test_failures_to_connect_that_are_permanent(
     ],
 )
 def test_a_timeout_is_described_unless_it_has_a_text(error: Exception, detail: str) -> None:
-    assert why(error, (), 1.0) == NoReply(Answer.UNREACHABLE, detail)
+    assert why(error, (), 1.0).no_reply == NoReply(Answer.UNREACHABLE, detail)
+
+
+@pytest.mark.parametrize(
+    ("error", "cause"),
+    [
+        (TimeoutError(), NoVoteCause.NO_CONNECTION),
+        (OSError("no route"), NoVoteCause.NO_CONNECTION),
+        (UnconfirmedError("1 of 3"), NoVoteCause.UNCONFIRMED),
+        (AuthenticationError("invalid password"), NoVoteCause.LOGIN_REFUSED),
+        (MasterError(NoVoteCause.SERVER_ERROR, "NOAUTH required"), NoVoteCause.LOGIN_REFUSED),
+        (NoPermissionError("no permissions"), NoVoteCause.FORBIDDEN),
+        (MasterError(NoVoteCause.SERVER_ERROR, "NOPERM no permissions"), NoVoteCause.FORBIDDEN),
+        (MasterError(NoVoteCause.NOT_A_MASTER, "a replica"), NoVoteCause.NOT_A_MASTER),
+        (MasterError(NoVoteCause.SAME_SERVER, "the same"), NoVoteCause.SAME_SERVER),
+        (ResponseError("unknown command 'HELLO'"), NoVoteCause.UNSUPPORTED),
+        (ResponseError("MISCONF"), NoVoteCause.SERVER_ERROR),
+    ],
+)
+def test_a_failure_to_connect_has_a_cause(error: Exception, cause: NoVoteCause) -> None:
+    assert why(error, (), 1.0).cause is cause
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import hiredis
 import pytest
 from hypothesis import given, strategies as st
 
-from redlock_aio import Answer
+from redlock_aio import Answer, NoVoteCause
 from redlock_aio._protocol import commands, replies, scripts
 from redlock_aio._protocol.primitives import JointMutex, Mutex
 from redlock_aio._protocol.request import NoReply
@@ -85,11 +85,16 @@ def info(**fields: str) -> ServerInfo:
 
 def test_a_server_with_an_objection_has_no_vote_and_one_with_a_caution_has() -> None:
     assert not info().objection
-    assert info(role="slave").objection == "not a master but a slave"
-    assert "run_id" in info(run_id="").objection
+    a_slave = (NoVoteCause.NOT_A_MASTER, "not a master but a slave")
+    assert info(role="slave").objection == a_slave
+    cause, text = info(run_id="").objection or (None, "")
+    assert cause is NoVoteCause.UNSUPPORTED
+    assert "run_id" in text
     assert not info(cluster_enabled="0").objection
     for role in ("master", "slave"):
-        assert "a node of a Redis Cluster" in info(cluster_enabled="1", role=role).objection
+        cause, text = info(cluster_enabled="1", role=role).objection or (None, "")
+        assert cause is NoVoteCause.UNSUPPORTED
+        assert "a node of a Redis Cluster" in text
     assert ServerInfo.parse(b"\xff\x00 nonsense").role == "unknown"
     assert "allkeys-lru" in info(maxmemory="1048576", maxmemory_policy="allkeys-lru").caution
     assert not info(maxmemory="0", maxmemory_policy="allkeys-lru").caution
