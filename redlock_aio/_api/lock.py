@@ -100,7 +100,7 @@ class Lock(LockSpec, NotALease):
                     return self._share(session, hold, entering=entering)
             run = acquisition.run()
             try:
-                if self.owner is None:
+                if self.owner is None or not self.options.reentrant:
                     won: Attempt | None = await run
                 else:
                     won = await reentrancy.unless_shared(session.local_queues, self, run)

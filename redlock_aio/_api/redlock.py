@@ -218,7 +218,9 @@ class Redlock(Adopting, Checking, Decorating):
             owner: The holder, compared by ``==``, such as a request's id (default:
                 the task that has acquired the lease, or has entered it with ``async
                 with``). A child task is another holder, and so is the task in which
-                `asyncio.wait_for` runs a coroutine on Python 3.11.
+                `asyncio.wait_for` runs a coroutine on Python 3.11. An owner that holds
+                a lock and would wait for it for ever gets a `RedlockError`, as a task
+                does.
 
             metadata: Data about the holder for others to see, besides the manager's
                 *name*: a mapping of at most 1 KiB as JSON.
@@ -247,8 +249,6 @@ class Redlock(Adopting, Checking, Decorating):
             options = self._options.cached(*given)
         except TypeError:  # an option is of a wrong type, or not hashable
             options = self._options.uncached(*given)
-        if owner is not None and not options.reentrant:
-            raise ValueError("owner needs reentrant=True")
         known = None
         if len(resources) == 1 and type(resources[0]) is str:
             known = self._resources.known.get(resources[0])

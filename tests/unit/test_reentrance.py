@@ -423,10 +423,43 @@ async def test_a_lease_that_another_task_releases_needs_a_wait(redlock: Redlock)
         await task
 
 
-def test_an_owner_is_for_reentrant_locks() -> None:
-    redlock = Redlock(["redis://a"])
-    for owner in ("x", 0, ""):
-        with pytest.raises(ValueError, match="owner needs reentrant=True"):
-            redlock.lock("r", owner=owner)
+async def test_the_first_lock_of_an_owner_need_not_be_reentrant(redlock: Redlock) -> None:
+    """As that of a task: the inner lock says that the lease may be shared."""
+    owned = redlock.lock("r", owner="x")
+
+    async def in_another_task() -> None:
+        async with redlock.lock("r", **OWNER) as inner:
+            assert inner.hold_count == 2
+        with pytest.raises(RedlockError, match="its owner holds 'r'; reentrant=True acquires it"):
+            await owned.acquire()
+        error = await refused(redlock, owner="x")
+        assert error.hint == "its owner holds 'r'; reentrant=True acquires it again"
+        assert await owned.try_acquire() is None
+        assert (await refused(redlock, owner="y")).hint == ""
+
+    async with owned:
+        await asyncio.create_task(in_another_task())
+
+
+async def test_locks_of_one_owner_that_are_not_reentrant_take_turns(redlock: Redlock) -> None:
+    """A waiter that is not reentrant is not woken to share the lease of its owner."""
+    lock = redlock.lock("r", owner="x")
+    alone = True
+
+    async def work() -> None:
+        nonlocal alone
+        async with lock as lease:
+            assert alone
+            alone = False
+            await asyncio.sleep(0.1)
+            assert lease.hold_count == 1
+            alone = True
+
+    async with asyncio.timeout(1), asyncio.TaskGroup() as group:
+        for _ in range(3):
+            group.create_task(work())
+
+
+def test_reentrant_is_a_bool() -> None:
     with pytest.raises(TypeError, match="reentrant must be a bool, not a int"):
-        redlock.lock("r", reentrant=1)  # type: ignore[arg-type]
+        Redlock(["redis://a"]).lock("r", reentrant=1)  # type: ignore[arg-type]

@@ -127,7 +127,7 @@ def _lasts(hold: HeldLease) -> bool:
 
 
 def add_hint(masters: MasterSet, queues: LocalQueues, lock: LockSpec, error: BaseException) -> None:
-    """Set the hint of *error* if this task holds the lock itself, or an operator has to act."""
+    """Set the hint of *error* if its own holder holds the lock, or an operator has to act."""
     if not isinstance(error, LockNotAcquiredError):
         return
     now, task = masters.clock(), asyncio.current_task(masters.loop)
@@ -142,8 +142,12 @@ def add_hint(masters: MasterSet, queues: LocalQueues, lock: LockSpec, error: Bas
         return
     for key in lock.key.each:
         hold = queues.holder(key)
-        if isinstance(hold, HeldLease) and hold.valid(now) and hold.is_of(task):
-            error.hint = f"this task itself holds {_names(hold.resources)}; {_how(hold, lock)}"
+        if not isinstance(hold, HeldLease) or not hold.valid(now):
+            continue
+        here = hold.is_of(task)
+        if here or _is_owner(hold, lock.owner):
+            who = "this task itself" if here else "its owner"
+            error.hint = f"{who} holds {_names(hold.resources)}; {_how(hold, lock)}"
 
 
 def _why(hold: HeldLease, lock: LockSpec, who: str) -> str:
