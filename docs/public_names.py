@@ -15,7 +15,7 @@ from typing import Any, get_args
 from griffe import Attribute, Docstring, Extension, Function, Object, Parameter
 from markdown.extensions.toc import slugify
 
-MODULES = ("", ".errors", ".events", ".fencing", ".testing")
+MODULES = ("", ".errors", ".events", ".fencing", ".testing", ".sync")
 NOT_FOR_USERS = {"unknown"}
 LITERALS = {"OnLost", "RestartGuard"}
 FOR_TESTS = " | AnyDialler"
@@ -34,6 +34,7 @@ def public_names() -> dict[str, str]:
             thing = getattr(module, name)
             for member in members(thing):
                 names.setdefault(f"{name}.{member}", f"{names[name]}.{member}")
+                names.setdefault(f"{here}.{member}", f"{here}.{member}")
         if suffix:
             names[module.__name__] = module.__name__
     return names
@@ -67,10 +68,13 @@ class PublicNames(Extension):  # type: ignore[misc]  # griffe is not there for m
     def linked(self, docstring: Docstring, owner: Object) -> str:
         """Return the text of *docstring* with links to public names."""
         of_class = owner.parent.name if owner.is_function or owner.is_attribute else owner.name
+        # The classes for threads have the names of those with asyncio.
+        own = "redlock_aio.sync." if owner.path.startswith("redlock_aio.sync.") else ""
 
         def link(found: re.Match[str]) -> str:
             name = found[1]
-            full = self.names.get(f"{of_class}.{name}") or self.names.get(name)
+            wanted = (f"{own}{of_class}.{name}", f"{own}{name}", f"{of_class}.{name}", name)
+            full = next(filter(None, map(self.names.get, wanted)), None)
             if name.endswith(".md"):
                 full = first_heading(name)
             elif full is None and "." in name:  # a field is described with its class

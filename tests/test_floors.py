@@ -2,6 +2,8 @@
 
 import ast
 import graphlib
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,6 +27,7 @@ FLOORS = [
     ["fencing"],
     ["testing"],
     ["demo"],
+    ["sync"],
 ]
 """
 The layers from the lowest up. A module belongs to the longest entry that its name begins with.
@@ -39,7 +42,8 @@ PURE = ("_rules", "_protocol")
 # open a session are the exception: they make the links, and wait for them.
 MAKES_LINKS = {"_engine.readiness", "_engine.session"}
 # Code that users could have written imports public names only.
-ONLY_PUBLIC = {"demo", "fencing", "testing._embedded"}
+ONLY_PUBLIC = ("demo", "fencing", "sync", "testing._embedded")
+NOT_LOADED = ("lupa", "pytest", "redlock_aio.sync", "redlock_aio.testing")
 MOST_LINES, MOST_IN_A_FUNCTION = 400, 40
 MOST_METHODS = 15  # of a class whose docstring does not name its one subject
 IMPLEMENTED_BY = {
@@ -117,9 +121,19 @@ def test_the_engine_imports_no_transport(name: str, path: Path) -> None:
         assert not [other for other in of_the_house(path) if other.startswith("_transport")], name
 
 
-@pytest.mark.parametrize(("name", "path"), [pair for pair in modules() if pair[0] in ONLY_PUBLIC])
+@pytest.mark.parametrize(
+    ("name", "path"), [pair for pair in modules() if pair[0].startswith(ONLY_PUBLIC)]
+)
 def test_code_that_users_could_have_written_uses_public_names(name: str, path: Path) -> None:
     assert not [other for other in of_the_house(path) if other.startswith("_")], name
+
+
+def test_importing_the_package_loads_no_leaf() -> None:
+    """What not every program needs is imported by those that use it."""
+    program = f"import sys, redlock_aio; print([m for m in {NOT_LOADED} if m in sys.modules])"
+    command = [sys.executable, "-c", program]
+    loaded = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert loaded == "[]\n"
 
 
 @pytest.mark.parametrize(("name", "path"), list(modules()))

@@ -15,15 +15,17 @@ import redlock_aio
 import redlock_aio.errors
 import redlock_aio.events
 import redlock_aio.fencing
+import redlock_aio.sync
 import redlock_aio.testing
 from redlock_aio import Answer, LockLostError, LossCause, Vote
 
-API = Path(__file__).parent / "typing" / "api.py"
+TYPING = Path(__file__).parent / "typing"
 PUBLIC: list[ModuleType] = [
     redlock_aio,
     redlock_aio.errors,
     redlock_aio.events,
     redlock_aio.fencing,
+    redlock_aio.sync,
     redlock_aio.testing,
 ]
 
@@ -39,14 +41,17 @@ def test_the_list_of_public_names_is_a_sorted_tuple(module: ModuleType) -> None:
     assert module.__all__ == tuple(sorted(module.__all__))
 
 
-def test_the_type_checkers_see_every_public_name_used() -> None:
+@pytest.mark.parametrize(
+    ("file", "module"), [("api.py", redlock_aio), ("threads.py", redlock_aio.sync)]
+)
+def test_the_type_checkers_see_every_public_name_used(file: str, module: ModuleType) -> None:
     used = {
         alias.name
-        for node in ast.walk(ast.parse(API.read_text()))
-        if isinstance(node, ast.ImportFrom) and node.module == "redlock_aio"
+        for node in ast.walk(ast.parse((TYPING / file).read_text()))
+        if isinstance(node, ast.ImportFrom) and node.module == module.__name__
         for alias in node.names
     }
-    assert used == set(redlock_aio.__all__)
+    assert used == set(module.__all__)
 
 
 @pytest.mark.parametrize(("name", "thing"), list(things()))
@@ -68,7 +73,7 @@ def test_every_public_name_is_documented(name: str, thing: object) -> None:
 def test_public_classes_are_called_as_users_import_them(name: str, thing: object) -> None:
     if inspect.isclass(thing) and not get_origin(thing):
         module, _, own = name.rpartition(".")
-        public = "redlock_aio" if own in redlock_aio.__all__ else module
+        public = "redlock_aio" if getattr(redlock_aio, own, None) is thing else module
         assert f"{thing.__module__}.{thing.__qualname__}" == f"{public}.{own}"
         assert pickle.loads(pickle.dumps(thing)) is thing
 

@@ -44,6 +44,7 @@ FORMATS = re.compile(r"%(?:s|d|\.1f)|\{ago\}")
 NO_MESSAGES = {
     "redlock_aio ...": "the name of a task",
     "redlock_aio looks up ...": "the name of a thread",
+    "redlock_aio on_lost": "the name of a thread",
     "... (by Sentinel ...)": "the name of a master",
     "its clock is": "the begin of a vote, which is compared",
     "ACL failure": "a part of a server's error, which is compared",

@@ -20,6 +20,7 @@ from aiohttp.test_utils import TestServer
 import redlock_aio
 import redlock_aio.events
 import redlock_aio.fencing
+import redlock_aio.sync
 import redlock_aio.testing
 from redlock_aio import Redlock
 from redlock_aio.testing import EmbeddedMaster
@@ -83,6 +84,13 @@ OUTPUT = {
         r"request 2, part 1: 1 of it at work\n"
     ),
     "several_at_once.py": (r"\{'ada': 80, 'bob': 120\}\nnot both: account:ada, account:bob\n"),
+    "threads.py": (
+        r"(invoice 42 is being sent\ninvoice 42 is sent\n){2}"
+        r"it is made by this thread\n"
+        r"(the next part of the work\n)*"
+        r"told: 'job' lost: it was released by force\n"
+        r"(the next part of the work\n)*stopped\n"
+    ),
     "virtual_time.py": (
         r"valid after an hour: True\n"
         r"'report' lost: it was not extended before its validity was over \(a: unreachable, .*\)\n"
@@ -134,6 +142,7 @@ def test_it_imports_public_names_only(path: Path) -> None:
         "redlock_aio": redlock_aio.__all__,
         "redlock_aio.events": redlock_aio.events.__all__,
         "redlock_aio.fencing": redlock_aio.fencing.__all__,
+        "redlock_aio.sync": redlock_aio.sync.__all__,
         "redlock_aio.testing": redlock_aio.testing.__all__,
     }
     for node in ast.walk(ast.parse(path.read_text())):

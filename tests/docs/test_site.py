@@ -16,6 +16,7 @@ from redis.asyncio import Redis
 import redlock_aio
 import redlock_aio.events
 import redlock_aio.fencing
+import redlock_aio.sync
 import redlock_aio.testing
 from redlock_aio import Redlock, Retry
 from redlock_aio._protocol import commands, declaration
@@ -28,7 +29,7 @@ PAGES = {path.relative_to(DOCS).as_posix(): path for path in sorted(DOCS.rglob("
 BY_NAME = pytest.mark.parametrize("name", PAGES)
 DOCUMENTED = (
     *(redlock_aio, redlock_aio.errors, redlock_aio.events),
-    *(redlock_aio.fencing, redlock_aio.testing),
+    *(redlock_aio.fencing, redlock_aio.sync, redlock_aio.testing),
 )
 
 

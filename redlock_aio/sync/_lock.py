@@ -1,0 +1,151 @@
+"""A lock that threads can acquire, and the lease that each acquisition returns."""
+
+import threading
+from collections.abc import Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Never, cast
+
+import redlock_aio
+from redlock_aio import RedlockError
+from redlock_aio.sync._acquisition import ThreadAcquisition
+from redlock_aio.sync._lease import Lease, OnLostCall
+from redlock_aio.sync._portal import PortalOpener
+
+
+class Lock:
+    """
+    A lock on one or several resources, with its options; made by `redlock_aio.sync.Redlock.lock`.
+
+    The `Lock` itself is never held. It can be used again, and by several threads at
+    once, and each acquisition is a `redlock_aio.sync.Lease` of its own.
+
+    ``with lock as lease:`` acquires, runs the body, and releases.
+    """
+
+    __slots__ = ("_checked", "_entered", "_on_lost", "_opener", "_options", "_resources")
+
+    def __init__(
+        self,
+        opener: PortalOpener,
+        resources: tuple[str, ...],
+        options: Mapping[str, Any],
+        on_lost: OnLostCall | None,
+    ) -> None:
+        self._opener = opener
+        self._resources = resources
+        self._options = options
+        self._on_lost = on_lost
+        self._checked = self._of(opener.redlock, None)
+        # The leases of the entered blocks, with the threads that entered them.
+        self._entered: list[tuple[int, Lease]] = []
+
+    def __repr__(self) -> str:
+        return repr(self._checked)
+
+    def _of(self, redlock: redlock_aio.Redlock, owner: object) -> redlock_aio.Lock:
+        """Return the lock of a manager, for *owner* unless the options have one."""
+        # In a forked child the manager is another one than that of `_checked`.
+        options = self._options
+        if options["owner"] is None:
+            options = {**options, "owner": owner}
+        return redlock.lock(*self._resources, **options)
+
+    def acquire(self) -> Lease:
+        """
+        Wait for the lock and return a lease on it.
+
+        See `redlock_aio.Lock.acquire`. The threads of a process take turns in the order in
+        which they came. If the wait is interrupted, such as by a KeyboardInterrupt, the
+        lock is not acquired.
+
+        Returns:
+            A lease that is extended automatically, unless *auto_extend* is off.
+
+        Raises:
+            LockNotAcquiredError: Others held it to the end.
+
+            QuorumUnavailableError: Too few masters answered to decide, or so many refuse
+                permanently that waiting is useless.
+
+            RedlockError: The manager is closed, or this thread holds the lock already.
+        """
+        owner = threading.current_thread()
+        acquisition = ThreadAcquisition(
+            self._opener, lambda redlock: self._of(redlock, owner).acquire(), self._on_lost
+        )
+        return cast("Lease", acquisition.run())
+
+    def try_acquire(self) -> Lease | None:
+        """
+        Try once to acquire the lock, whatever *wait* is.
+
+        Returns:
+            A lease, or ``None`` if others hold the lock or too few masters answered.
+
+        Raises:
+            QuorumUnavailableError: Too many masters have 10,000 unanswered requests of
+                this process.
+        """
+        owner = threading.current_thread()
+        return ThreadAcquisition(
+            self._opener, lambda redlock: self._of(redlock, owner).try_acquire(), self._on_lost
+        ).run()
+
+    def __enter__(self) -> Lease:
+        """
+        Acquire the lock; see `acquire`.
+
+        If the lease is lost while the body runs, the body goes on: see `Lease.ensure_valid`
+        and *on_lost*.
+        """
+        lease = self.acquire()
+        self._entered.append((threading.get_ident(), lease))
+        return lease
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """
+        Release the lease that this thread has entered last; see `Lease.__exit__`.
+
+        Raises:
+            LockLostError: The lease was lost, and the body has no exception of its own.
+        """
+        entered = self._left_by_this_thread()
+        self._entered.remove(entered)
+        _, lease = entered
+        lease.__exit__(kind, error, trace)
+
+    def _left_by_this_thread(self) -> tuple[int, Lease]:
+        """
+        Return the entry of the block that this thread leaves.
+
+        It is the last one that this thread has entered. A generator that holds the lock may
+        be ended by another thread, as a dependency of FastAPI is: then it is the only one.
+        """
+        entered = list(self._entered)
+        for entry in reversed(entered):
+            if entry[0] == threading.get_ident():
+                return entry
+        if len(entered) != 1:
+            raise RedlockError(
+                f"{self!r} is left by a thread that has not entered it: make a lock for each"
+                " block, or use 'with lock.acquire() as lease'"
+            )
+        return entered[0]
+
+    if not TYPE_CHECKING:  # with this method, type checkers would accept every attribute
+
+        def __getattr__(self, name: str) -> Never:
+            what = f"{type(self).__name__!r} object has no attribute {name!r}"
+            if not name.startswith("_") and hasattr(Lease, name):
+                what += (
+                    ": a Lock holds nothing; use the lease, which acquire() returns and"
+                    " 'with lock as lease' names, as in 'lease.release()'"
+                )
+            elif name in {"locked", "is_locked"}:
+                what += ": use 'redlock.is_locked(name)'"
+            raise AttributeError(what, name=name, obj=self)

@@ -1,0 +1,331 @@
+"""
+The thread of a manager: an event loop, in which the manager of `redlock_aio` lives.
+
+    any thread ── call ──► Portal ──► a task in the loop ──► redlock_aio.Redlock
+
+The thread starts with the first call that needs it. It ends when the manager is closed or
+dropped, or when the interpreter exits. In a forked child it does not run: the child's first
+call starts one of its own, with a new manager, because connections and leases stay the parent's.
+
+It does what anyio's `BlockingPortal` does, except that a call waits for the loop once and not
+twice, which halves the CPU time of a call.
+"""
+
+import asyncio
+import atexit
+import contextlib
+import functools
+import inspect
+import logging
+import os
+import threading
+import warnings
+from collections.abc import Callable, Coroutine
+from concurrent.futures import CancelledError, Future
+from typing import Any, TypeVar
+
+import redlock_aio
+from redlock_aio import RedlockError
+from redlock_aio.events import Event, Listener
+
+T = TypeVar("T")
+
+THREAD_NAME = "redlock_aio"
+
+_log = logging.getLogger("redlock_aio")
+
+CLOSED = "this Redlock is closed; 'with' opens it again"
+
+PATIENCE = 5.0
+"""Seconds for which a closed manager waits for calls that have not ended, and the interpreter."""
+
+
+class Portal:
+    """
+    A thread with an event loop, in which a manager of `redlock_aio` lives.
+
+    Args:
+        redlock: The manager; no other event loop uses it.
+
+    Attributes:
+        ended: Whether calls are refused, because the thread ends or is not of this process.
+
+        of_the_parent: Whether this process is a forked child of the one with the thread.
+    """
+
+    def __init__(self, redlock: redlock_aio.Redlock) -> None:
+        self.redlock: redlock_aio.Redlock = redlock
+        self.ended: bool = False
+        self.of_the_parent: bool = False
+        # One entry for each call that is underway, with its task once it has one. Each change
+        # of a dict is atomic, so no lock is needed, which a fork could leave locked. A call
+        # stays until its task has ended, and not until its thread goes on: that may be the
+        # thread which waits in `close`, in a signal handler.
+        self._calls: dict[object, asyncio.Task[Any] | None] = {}
+        self._stop = asyncio.Event()
+        self._stopping = False
+        started: Future[asyncio.AbstractEventLoop] = Future()
+        self._thread = threading.Thread(
+            target=self._run, args=(started,), name=THREAD_NAME, daemon=True
+        )
+        self._loop: asyncio.AbstractEventLoop | None = None
+        _running.add(self)
+        try:
+            self._thread.start()
+            self._loop = started.result()
+        except BaseException:  # no thread can be started, or this one was interrupted
+            self.stop()
+            _running.discard(self)
+            raise
+
+    def __repr__(self) -> str:
+        return f"<Portal {'ended' if self.ended else 'running'}, {len(self._calls)} calls>"
+
+    @property
+    def is_here(self) -> bool:
+        """Whether the caller runs in the event loop, as a listener does."""
+        return threading.current_thread() is self._thread
+
+    def call(self, function: Callable[..., Coroutine[Any, Any, T]], *args: object) -> T:
+        """
+        Run a coroutine function in the event loop, and wait for its result.
+
+        If the wait is interrupted, such as by a KeyboardInterrupt, the coroutine goes on.
+
+        Raises:
+            RedlockError: The manager is closed, or the caller runs in the event loop.
+        """
+        self.check_thread()
+        loop, call = self._loop, object()
+        # First added, then tested: `_serve` sets `ended` first, and then looks for calls. So
+        # it sees this call, or this call sees that it came too late. A call that came after
+        # the last turn of the loop would never get a result.
+        self._calls[call] = None
+        if self.ended or loop is None:
+            del self._calls[call]
+            raise RedlockError(CLOSED)
+        try:
+            return asyncio.run_coroutine_threadsafe(
+                self._run_call(call, function, args), loop
+            ).result()
+        except CancelledError:
+            raise RedlockError("this Redlock was closed") from None
+        except BaseException:
+            # Interrupted, perhaps before the task was started: then nobody waits for it.
+            if self._calls.get(call) is None:
+                self._calls.pop(call, None)
+            raise
+
+    async def _run_call(
+        self,
+        call: object,
+        function: Callable[..., Coroutine[Any, Any, T]],
+        args: tuple[object, ...],
+    ) -> T:
+        self._calls[call] = asyncio.current_task()  # kept until it has ended, as asyncio asks for
+        try:
+            return await function(*args)
+        finally:
+            self._calls.pop(call, None)
+
+    def check_thread(self) -> None:
+        """Raise a `RedlockError` if the caller runs in the event loop: it would wait for itself."""
+        if self.is_here:
+            raise RedlockError(
+                "this Redlock can't be called in the thread of its own event loop, such as by its"
+                " listener: move the call to another thread"
+            )
+
+    def _run(self, started: Future[asyncio.AbstractEventLoop]) -> None:
+        """Run the event loop; the target of the thread."""
+        try:
+            asyncio.run(self._serve(started))
+        except BaseException as error:
+            if started.done():
+                raise
+            started.set_exception(error)
+        finally:
+            self.ended = True
+            _running.discard(self)
+
+    async def _serve(self, started: Future[asyncio.AbstractEventLoop]) -> None:
+        """
+        Serve calls until `stop`, then close the manager.
+
+        Calls that wait for a lock get an error then, and those that release one end soon.
+        """
+        loop = self._loop = asyncio.get_running_loop()
+        started.set_result(loop)
+        if not self._stopping:
+            await self._stop.wait()
+        await self.redlock.aclose()
+        self.ended = True
+        ends = loop.time() + PATIENCE
+        while self._calls and loop.time() < ends:  # noqa: ASYNC110 - threads add to it
+            await asyncio.sleep(0.002)
+
+    def stop(self) -> None:
+        """Make the thread close the manager and end; do not wait for it."""
+        self._stopping = True
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed already
+                self._loop.call_soon_threadsafe(self._stop.set)
+
+    def close(self, timeout: float | None = None) -> None:
+        """
+        Close the manager, and wait until the thread has ended.
+
+        Args:
+            timeout: The most seconds to wait, ``None`` for as long as it takes.
+
+        Raises:
+            RedlockError: The caller runs in the event loop.
+        """
+        self.check_thread()
+        self.stop()
+        self._thread.join(timeout)
+
+    def leave_to_parent(self) -> None:
+        """Refuse all calls: this process is a forked child, and the thread is the parent's."""
+        self.ended = self.of_the_parent = True
+
+
+class PortalOpener:
+    """
+    Starts the portal of a manager on first use, and again after a fork.
+
+    Args:
+        make: Makes the manager. It is called at once, so that its options are checked, and
+            again in each forked child that needs one of its own.
+
+    Attributes:
+        redlock: The manager that was made last.
+    """
+
+    def __init__(self, make: Callable[[], redlock_aio.Redlock]) -> None:
+        self._portal: Portal | None = None
+        self._closed = False
+        self._make = make
+        self.redlock: redlock_aio.Redlock = make()
+
+    def __del__(self) -> None:
+        portal = getattr(self, "_portal", None)  # there is none if an option was refused
+        if portal is not None and not portal.ended:
+            warnings.warn(
+                "a Redlock was dropped without close()", ResourceWarning, stacklevel=2, source=self
+            )
+            portal.stop()  # no wait: this may run anywhere, also in the portal's thread
+
+    @property
+    def state(self) -> str:
+        """The state of the manager, for its repr."""
+        if self.running is not None:
+            return "open"
+        return "closed" if self._closed else "not used yet"
+
+    @property
+    def running(self) -> Portal | None:
+        """The portal, if there is one that takes calls."""
+        portal = self._portal
+        return None if portal is None or portal.ended else portal
+
+    def opened(self) -> Portal:
+        """
+        Return the portal; start one if there is none.
+
+        Raises:
+            RedlockError: The manager was closed.
+        """
+        return (not self._closed and self.running) or self._start()
+
+    def reopen(self) -> Portal:
+        """Return the portal, also of a manager that was closed."""
+        if self._closed and (closing := self.running) is not None:
+            closing.close()
+        return self._start(again=True)
+
+    def _start(self, *, again: bool = False) -> Portal:
+        with _lock:
+            if self._closed and not again:
+                raise RedlockError(CLOSED)
+            if _exiting:
+                raise RedlockError("the interpreter exits, so this Redlock is closed")
+            self._closed = False
+            if (portal := self.running) is not None:  # another thread was faster
+                return portal
+            if self._portal is not None and self._portal.of_the_parent:
+                self.redlock = self._make()
+            self._portal = portal = Portal(self.redlock)
+            return portal
+
+    def close(self) -> None:
+        """
+        Close the manager, and wait until that is done; harmless if it is closed.
+
+        Raises:
+            RedlockError: The caller runs in the manager's own event loop.
+        """
+        with _lock:
+            portal = self.running
+            if portal is not None:
+                portal.check_thread()
+            self._closed = True
+        if portal is not None:
+            portal.close()
+
+
+def contained(listener: Listener | None) -> Listener | None:
+    """
+    Return a listener that can't end the event loop.
+
+    A KeyboardInterrupt or SystemExit of a listener ends a program with asyncio. Here it would
+    end the thread only, and with it all leases, while the program goes on.
+    """
+    is_plain = callable(listener) and not inspect.iscoroutinefunction(listener)
+    if listener is None or not is_plain:
+        return listener  # `redlock_aio.Redlock` has the error
+
+    @functools.wraps(listener)
+    def contained(event: Event, /) -> None:
+        try:
+            listener(event)
+        except (KeyboardInterrupt, SystemExit):
+            _log.exception("the listener raised an error at %s", type(event).__name__)
+
+    return contained
+
+
+_running: set[Portal] = set()
+_of_the_parent: list[Portal] = []
+_exiting = False
+_lock = threading.RLock()  # not a Lock: a signal handler may open a manager, too
+
+
+def _leave_to_parent() -> None:
+    """
+    Refuse all calls of portals that this process, a forked child, has from its parent.
+
+    The portals are kept alive: to close their event loops would change the epoll that the child
+    shares with its parent. Another thread may have held the lock at the fork.
+    """
+    global _lock  # noqa: PLW0603 - the lock belongs to the process
+    _lock = threading.RLock()
+    for portal in _running:
+        portal.leave_to_parent()
+    _of_the_parent.extend(_running)
+    _running.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_to_parent)
+
+
+@atexit.register
+def _close_all() -> None:
+    """Close the managers that are still open when the interpreter exits: leases are released."""
+    global _exiting  # noqa: PLW0603 - there is one interpreter
+    _exiting = True
+    for portal in list(_running):
+        portal.stop()
+    for portal in list(_running):
+        portal.close(PATIENCE)

@@ -1,0 +1,395 @@
+"""
+The manager of one set of masters, for threads.
+
+Each method does in the thread of the manager's event loop what the method of the same name
+does in `redlock_aio.Redlock`. A test compares names, parameters, defaults and first sentences.
+
+One subject: the interface of a manager for threads.
+"""
+
+import functools
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from datetime import timedelta
+from types import TracebackType
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Literal,
+    Never,
+    ParamSpec,
+    Self,
+    TypeVar,
+    Unpack,
+    cast,
+    overload,
+)
+
+from redis.asyncio import Redis
+
+import redlock_aio
+from redlock_aio import LockState, RedlockError, Retry, Statistics
+from redlock_aio.events import Listener
+from redlock_aio.sync._acquisition import ThreadAcquisition
+from redlock_aio.sync._decorator import FunctionDecorator, SyncLockArguments
+from redlock_aio.sync._lease import Lease, OnLostCall, checked_on_lost
+from redlock_aio.sync._lock import Lock
+from redlock_aio.sync._portal import PortalOpener, contained
+
+if TYPE_CHECKING:
+    from redlock_aio.testing import FakeMaster
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Redlock:
+    """
+    The manager of one set of masters.
+
+    It can be made at module level: it connects on first use, and is closed by the end of
+    ``with``, by `close`, or when the interpreter exits. All threads of the process may use it
+    at once. In a forked child it connects anew; the leases of the parent stay the parent's.
+
+    The options are those of `redlock_aio.Redlock`. The *listener* is called in the thread of
+    the event loop, and must not block.
+
+    Args:
+        masters: Independent Redis or Valkey servers: URLs (``redis://``, ``rediss://``,
+            ``unix://``) or `redis.asyncio.Redis` clients, whose connection settings are
+            taken over.
+
+    Raises:
+        TypeError: An argument is of another type.
+
+        ValueError: An argument is invalid: no masters, one named twice, a URL that
+            can't be parsed, a time that is not positive.
+    """
+
+    def __init__(  # noqa: PLR0913 - the options of a manager, each with a default
+        self,
+        masters: "Iterable[str | Redis | FakeMaster]",
+        *,
+        master_timeout: int | timedelta | None = None,
+        drift_factor: float = 0.01,
+        retry: Retry = Retry(),  # noqa: B008 - a frozen value
+        key_prefix: str = "",
+        fencing: bool = False,
+        max_waiters: int = 1_000,
+        max_ttl: int | timedelta = 60_000,
+        restart_guard: Literal["auto", "strict", "fsync-always", "off"] = "auto",
+        listener: Listener | None = None,
+        name: str | None = None,
+        **unknown: Never,
+    ) -> None:
+        if isinstance(masters, Iterable) and not isinstance(masters, str | bytes):
+            masters = list(masters)  # a forked child reads them again
+        self._retry = retry
+        self._opener = PortalOpener(
+            functools.partial(
+                redlock_aio.Redlock,
+                masters,
+                master_timeout=master_timeout,
+                drift_factor=drift_factor,
+                retry=retry,
+                key_prefix=key_prefix,
+                fencing=fencing,
+                max_waiters=max_waiters,
+                max_ttl=max_ttl,
+                restart_guard=restart_guard,
+                listener=contained(listener),
+                name=name,
+                **unknown,
+            )
+        )
+        self._masters = len(masters) if isinstance(masters, list) else 0
+
+    def __repr__(self) -> str:
+        return f"<Redlock {self._masters} masters, {self._opener.state}, in a thread of its own>"
+
+    @property
+    def master_timeout(self) -> int:
+        """
+        The current timeout for the reply of one master, in milliseconds.
+
+        It is the option *master_timeout*, or learned from round trips.
+        """
+        return self._opener.redlock.master_timeout
+
+    def lock(  # noqa: PLR0913 - the options of a lock, each with a default
+        self,
+        *resources: str,
+        ttl: int | timedelta | None = None,
+        wait: int | timedelta | None = None,
+        auto_extend: bool = True,
+        max_hold: int | timedelta | None = None,
+        hold_at_least: int | timedelta = 0,
+        fair: bool = False,
+        fencing: bool | None = None,
+        reentrant: bool = False,
+        owner: object = None,
+        metadata: Mapping[str, object] | None = None,
+        retry: Retry | None = None,
+        on_lost: OnLostCall | None = None,
+        **unknown: Never,
+    ) -> Lock:
+        """
+        Return a lock on *resources*; nothing is sent yet.
+
+        The options are those of `redlock_aio.Redlock.lock`, except these:
+
+        Args:
+            resources: The names that are locked, all or none.
+
+            owner: The holder, compared by ``==`` (default: the thread that acquires the
+                lease). Another thread of the same owner shares it, with *reentrant*.
+
+            on_lost: Called with the `LockLostError` when the lease is lost before it is
+                released or the block ends: once, in a new thread, which no other lease
+                waits for. What it raises is logged. It can set an event that the work
+                looks at, or end the process; it can't stop a thread (default: nothing
+                is called).
+
+        Raises:
+            TypeError: An argument is of another type, such as a `float` for a
+                time.
+
+            ValueError: An argument is invalid.
+        """
+        options = {
+            "ttl": ttl, "wait": wait, "auto_extend": auto_extend, "max_hold": max_hold,
+            "hold_at_least": hold_at_least, "fair": fair, "fencing": fencing,
+            "reentrant": reentrant, "owner": owner, "metadata": metadata, "retry": retry,
+            **unknown,
+        }  # fmt: skip
+        return Lock(self._opener, resources, options, checked_on_lost(on_lost))
+
+    @overload
+    def locked(
+        self,
+        /,
+        *templates: str,
+        skip_if_locked: Literal[False] = False,
+        **options: Unpack[SyncLockArguments],
+    ) -> Callable[[Callable[P, T]], Callable[P, T]]: ...
+
+    @overload
+    def locked(
+        self, /, *templates: str, skip_if_locked: bool, **options: Unpack[SyncLockArguments]
+    ) -> Callable[[Callable[P, T]], Callable[P, T | None]]: ...
+
+    def locked(
+        self, /, *templates: str, skip_if_locked: bool = False, **options: Unpack[SyncLockArguments]
+    ) -> Callable[[Callable[P, T]], Callable[P, T | None]]:
+        """
+        Return a decorator: each call of a function or method runs under a lock.
+
+        See `redlock_aio.Redlock.locked`. ``@redlock.locked("invoice:{invoice_id}")`` above
+        ``def send(invoice_id)`` is equivalent to ``with redlock.lock(f"invoice:{invoice_id}")``
+        around the body.
+
+        Args:
+            templates: One or several names to lock, with fields as for `str.format`.
+
+            skip_if_locked: Whether a call does nothing and returns ``None`` if others
+                hold the lock (default no).
+
+            options: Those of `Redlock.lock`.
+
+        Raises:
+            TypeError, ValueError: The function is not a plain one, or as for
+                `redlock_aio.Redlock.locked`.
+
+            LockNotAcquiredError: By a call: others held the lock for all of *wait*.
+
+            QuorumUnavailableError: By a call: too few masters answered to decide.
+
+            LockLostError: By a call: the lease was lost, and the function has no
+                exception of its own.
+        """
+        given: dict[str, Any] = {**options}
+        checked_on_lost(given.get("on_lost"))
+        checked = {name: value for name, value in given.items() if name != "on_lost"}
+        check = self._opener.redlock.locked(*templates, skip_if_locked=skip_if_locked, **checked)
+        skips = (given.get("retry") or self._retry) if skip_if_locked else None
+        return FunctionDecorator(self.lock, check, templates, given, skips)
+
+    def adopt(
+        self,
+        /,
+        exported: str,
+        *,
+        auto_extend: bool = True,
+        max_hold: int | timedelta | None = None,
+        on_lost: OnLostCall | None = None,
+        metadata: Mapping[str, object] | None = None,
+        owner: object = None,
+    ) -> Lease:
+        """
+        Continue a lease that another process has handed over by `Lease.export`.
+
+        See `redlock_aio.Redlock.adopt`. The other process may use `redlock_aio.Lease.export`
+        as well.
+
+        Args:
+            exported: The text that `Lease.export` has returned.
+
+            auto_extend: As for `Redlock.lock` (default yes).
+
+            max_hold: As for `Redlock.lock`, from the adoption on (default: the rest of
+                the exporter's).
+
+            on_lost: As for `Redlock.lock`.
+
+            metadata: As for `Redlock.lock` (default: that of the exporter).
+
+            owner: The owner of the lease here (default: this thread).
+
+        Raises:
+            TypeError: An argument is of another type.
+
+            ValueError: *exported* is damaged, or its ttl is longer than the manager's
+                *max_ttl*.
+
+            LockLostError: The lease is over, another process has adopted it, or too few
+                masters have answered. The keys that were left of it are released.
+
+            RedlockError: The manager is closed.
+        """
+        if owner is None:
+            owner = threading.current_thread()
+        acquisition = ThreadAcquisition(
+            self._opener,
+            lambda redlock: redlock.adopt(
+                exported,
+                auto_extend=auto_extend,
+                max_hold=max_hold,
+                metadata=metadata,
+                owner=owner,
+            ),
+            checked_on_lost(on_lost),
+        )
+        return cast("Lease", acquisition.run())
+
+    def inspect(self, resource: str, /) -> LockState:
+        """
+        Return the holder of *resource* as each master reports it; ``print`` it to read it.
+
+        See `redlock_aio.Redlock.inspect`.
+
+        Raises:
+            RedlockError: The manager is closed.
+
+            TypeError, ValueError: As for `lock`.
+        """
+        portal = self._opener.opened()
+        return portal.call(portal.redlock.inspect, resource)
+
+    def is_locked(self, resource: str, /) -> bool:
+        """
+        Return whether *resource* is held: a majority of the masters keeps one value.
+
+        See `redlock_aio.Redlock.is_locked`.
+
+        Raises:
+            QuorumUnavailableError: Too few masters have answered to decide.
+
+            RedlockError: The manager is closed.
+
+            TypeError, ValueError: As for `lock`.
+        """
+        portal = self._opener.opened()
+        return portal.call(portal.redlock.is_locked, resource)
+
+    def force_release(self, resource: str, /) -> bool:
+        """
+        Release *resource* for any holder, also of another library, and wake waiters.
+
+        See `redlock_aio.Redlock.force_release`. The *on_lost* of a holder that is
+        a thread is called, and the thread goes on.
+
+        Returns:
+            Whether any master, even a minority, kept a lock.
+
+        Raises:
+            QuorumUnavailableError: Too few masters have answered to find or release it.
+                Those that have answered release it anyway.
+
+            RedlockError: The keys on the masters can't be a lock, and nothing was changed;
+                or the manager is closed.
+
+            TypeError, ValueError: As for `lock`.
+        """
+        portal = self._opener.opened()
+        return portal.call(portal.redlock.force_release, resource)
+
+    def check(self, *, timeout: int | timedelta = 1_000) -> None:
+        """
+        Check that a majority of the masters votes; no lock is acquired.
+
+        See `redlock_aio.Redlock.check`.
+
+        Raises:
+            QuorumUnavailableError: No majority votes.
+
+            RedlockError: The manager is closed.
+
+            TypeError, ValueError: *timeout* is not a positive time.
+        """
+        portal = self._opener.opened()
+        portal.call(functools.partial(portal.redlock.check, timeout=timeout))
+
+    def statistics(self) -> Statistics:
+        """
+        Return the present numbers of the manager: masters, rounds, leases, waiters, debts.
+
+        Nothing is sent, and a manager that is not open is not opened.
+        """
+        redlock = self._opener.redlock
+
+        async def statistics() -> Statistics:
+            return redlock.statistics()
+
+        portal = self._opener.running
+        if portal is None or portal.is_here:
+            return redlock.statistics()
+        try:  # in the loop, which changes the numbers
+            return portal.call(statistics)
+        except RedlockError:  # closed meanwhile
+            return redlock.statistics()
+
+    def __enter__(self) -> Self:
+        """
+        Connect to the masters, as the first acquisition would.
+
+        A manager that was closed is opened again.
+        """
+        portal = self._opener.reopen()
+        try:
+            portal.call(portal.redlock.__aenter__)
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close; see `close`."""
+        self.close()
+
+    def close(self) -> None:
+        """
+        End all leases, release them on the masters, and close the connections.
+
+        Leases that are still held are lost: their *on_lost* is called. Threads that wait for
+        a lock get a `RedlockError`. Replies are awaited for one master timeout at most.
+        Closing twice is harmless; ``with`` opens a closed manager again.
+
+        Raises:
+            RedlockError: It is called in the thread of the event loop, as by the listener.
+        """
+        self._opener.close()

@@ -1,0 +1,84 @@
+"""Uses of all names of `redlock_aio.sync`, which the type checkers read and nothing runs."""
+
+import contextlib
+import threading
+from datetime import timedelta
+from typing import assert_type
+
+from redis.asyncio import Redis
+
+from redlock_aio import LockLostError, LockState, Retry, Statistics, Vote
+from redlock_aio.events import log_to
+from redlock_aio.sync import Lease, Lock, Redlock
+
+
+def on_lost(error: LockLostError) -> None:
+    assert_type(error.reason, str)
+
+
+def use(client: Redis) -> None:
+    redlock = Redlock(
+        ["redis://a", client],
+        master_timeout=timedelta(milliseconds=50),
+        retry=Retry(attempts=3),
+        restart_guard="off",
+        listener=log_to(),
+    )
+    with redlock as same:
+        assert_type(same, Redlock)
+        lock = redlock.lock("r", ttl=1000, wait=None, owner="request 7", on_lost=on_lost)
+        assert_type(lock, Lock)
+        assert_type(redlock.statistics(), Statistics)
+        redlock.check(timeout=timedelta(seconds=1))
+        assert_type(redlock.master_timeout, int)
+        with contextlib.ExitStack() as stack:
+            assert_type(stack.enter_context(redlock.lock("a")), Lease)
+            assert_type(stack.enter_context(lock.acquire()), Lease)
+        with lock as lease:
+            assert_type(lease, Lease)
+            assert_type((lease.resources, lease.votes), tuple[tuple[str, ...], tuple[Vote, ...]])
+            assert_type((lease.token, lease.fingerprint, lease.valid), tuple[str, str, bool])
+            assert_type((lease.ttl, lease.validity, lease.remaining), tuple[int, int, int])
+            assert_type((lease.fencing_token, lease.hold_count), tuple[int, int])
+            assert_type(lease.lost, threading.Event)
+            lease.ensure_valid()
+            lease.extend(timedelta(seconds=1))
+            assert_type(lease.export(), str)
+            assert_type(redlock.adopt("x", on_lost=on_lost, metadata={"a": 1}), Lease)
+            lease.release()
+        assert_type(lock.try_acquire(), Lease | None)
+        assert_type(redlock.inspect("r"), LockState)
+        assert_type(redlock.is_locked("r"), bool)
+        assert_type(redlock.force_release("r"), bool)
+        redlock.lock("r", on_lost="cancel")  # type: ignore[arg-type]
+        redlock.lock("r", metadata=["x"])  # type: ignore[arg-type]
+    redlock.close()
+
+
+typed = Redlock(["redis://a"])
+
+
+@typed.locked("r:{number}", ttl=1000, wait=timedelta(seconds=1), on_lost=on_lost)
+def decorated(number: int, text: str = "") -> str:
+    return text * number
+
+
+@typed.locked("r", skip_if_locked=True)
+def skipped(number: int) -> str:
+    return str(number)
+
+
+class Decorated:
+    @typed.locked("r:{self}")
+    def method(self, number: int) -> str:
+        return str(number)
+
+
+def call() -> None:
+    assert_type(decorated(1, text="x"), str)
+    assert_type(skipped(1), str | None)
+    assert_type(Decorated().method(1), str)
+    # Uses that a checker must refuse: an unneeded ignore is an error.
+    decorated("1")  # type: ignore[arg-type]
+    typed.locked("r", tll=1000)  # type: ignore[call-overload]
+    typed.locked("r", on_lost="flag")  # type: ignore[call-overload]
