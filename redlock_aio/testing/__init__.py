@@ -7,6 +7,7 @@ pause, kill and restart them: pass their `url` to `redlock_aio.Redlock`.
 (`VirtualTimeLoop`): pass it to `redlock_aio.Redlock` as it is. It runs the same Lua
 scripts as real masters. ``pip install 'redlock-aio[testing]'`` installs the
 dependencies of both. `cancelled_at` cancels a coroutine at a chosen suspension.
+The package is a plugin of pytest, too, with these masters and managers as fixtures.
 """
 
 from redlock_aio.testing._embedded import (
@@ -16,6 +17,7 @@ from redlock_aio.testing._embedded import (
 )
 from redlock_aio.testing._fake import FakeMaster as FakeMaster
 from redlock_aio.testing._virtual import (
+    VirtualTime as VirtualTime,
     VirtualTimeLoop as VirtualTimeLoop,
     cancelled_at as cancelled_at,
 )
@@ -23,6 +25,7 @@ from redlock_aio.testing._virtual import (
 __all__ = (
     "EmbeddedMaster",
     "FakeMaster",
+    "VirtualTime",
     "VirtualTimeLoop",
     "cancelled_at",
     "embedded_masters",

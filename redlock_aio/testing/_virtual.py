@@ -57,6 +57,32 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         self._suspended += seconds
 
 
+class VirtualTime:
+    """The value of the fixture ``virtual_time``: it moves the time of the running test."""
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run *coroutine* in a new event loop in virtual time, from a test that is not async."""
+        with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+            return runner.run(coroutine)
+
+    def stall(self, seconds: float) -> None:
+        """Advance time without running any task, as a blocked loop or a stopped process does."""
+        self._loop().stall(seconds)
+
+    def suspend(self, seconds: float) -> None:
+        """Suspend the machine: timers do not count that time, leases do."""
+        self._loop().suspend(seconds)
+
+    @staticmethod
+    def _loop() -> VirtualTimeLoop:
+        loop = asyncio.get_running_loop()
+        if not isinstance(loop, VirtualTimeLoop):
+            raise RuntimeError(  # noqa: TRY004 - nothing was passed
+                f"the test does not run in virtual time, but in a {type(loop).__name__}"
+            )
+        return loop
+
+
 @types.coroutine
 def cancelled_at(
     nth: int,

@@ -48,7 +48,7 @@ def run(environment: dict[str, str]) -> Run:
             cwd=ROOT,
             capture_output=True,
             text=True,
-            timeout=50,
+            timeout=200,
             check=False,
         )
 

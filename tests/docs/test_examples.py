@@ -121,7 +121,7 @@ LOGS = {
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
 def test_it_runs(path: Path, run: Run) -> None:
     if path.name.startswith("test_"):
-        done = run("-m", "pytest", "-q", str(path))
+        done = run("-m", "pytest", "-q", "-p", "pytest_redlock_aio", str(path))
         assert "4 passed" in done.stdout, done.stdout
     else:
         done = run(str(path))

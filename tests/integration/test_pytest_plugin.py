@@ -1,0 +1,207 @@
+"""The pytest plugin: its fixtures in runs of pytest of their own, with each async plugin."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+pytest_plugins = ("pytester",)
+
+ROOT = Path(__file__).parents[2]
+
+Run = Callable[..., pytest.RunResult]
+
+COMMON = """
+import asyncio
+import pytest
+from redlock_aio import Redlock
+from redlock_aio.testing import FakeMaster, VirtualTimeLoop
+
+"""
+
+SYNC = """
+def test_a_manager_for_threads(sync_redlock, redlock_masters):
+    with sync_redlock.lock("r"):
+        assert [master.client().exists("r") for master in redlock_masters] == [1, 1, 1]
+
+def test_a_manager_for_threads_on_fakes(sync_redlock, fake_masters):
+    with sync_redlock.lock("r"):
+        assert all(isinstance(master, FakeMaster) for master in fake_masters)
+
+def test_virtual_time_runs_a_coroutine(virtual_time, fake_masters):
+    async def work():
+        async with Redlock(fake_masters) as redlock, redlock.lock("r", on_lost="flag") as lease:
+            fake_masters[0].hang()
+            await asyncio.sleep(600)
+            assert lease.valid
+            virtual_time.suspend(60)
+            return lease.valid
+    assert virtual_time.run(work()) is False
+
+def test_the_masters_are_repaired(redlock_masters):
+    redlock_masters[0].client().set("x", 1)
+    redlock_masters[1].pause()
+    redlock_masters[2].kill()
+
+def test_the_masters_are_empty_and_up(redlock_masters):
+    assert [master.client().dbsize() for master in redlock_masters] == [0, 0, 0]
+"""
+
+ASYNC = """
+@MARK
+async def test_on_servers(redlock, redlock_masters):
+    async with redlock.lock("r"):
+        assert all(master.client().exists("r") for master in redlock_masters)
+
+@MARK
+async def test_on_empty_servers(redlock, redlock_masters):
+    for master in redlock_masters:
+        master.client().flushall()  # costs no vote, as with a restart guard it would
+    async with redlock.lock("r", wait=0):
+        pass
+
+@MARK
+async def test_in_virtual_time(redlock, virtual_time, fake_masters):
+    assert isinstance(asyncio.get_running_loop(), VirtualTimeLoop)
+    async with redlock.lock("r", on_lost="flag") as lease:
+        fake_masters[0].hang()
+        await asyncio.sleep(600)
+        assert lease.valid
+        virtual_time.stall(60)
+        assert not lease.valid
+
+@MARK
+async def test_in_real_time_again(fake_masters, redlock):
+    assert not isinstance(asyncio.get_running_loop(), VirtualTimeLoop)
+    async with redlock.lock("r"):
+        assert not hasattr(fake_masters[0], "url")
+"""
+
+SCOPES = """
+@pytest.mark.parametrize("number", range(2))
+@pytest.mark.asyncio(loop_scope="session")
+async def test_in_one_loop(redlock, number):
+    async with redlock.lock("r", wait=0):
+        pass
+
+@pytest.mark.asyncio(loop_scope="module")
+class TestAll:
+    async def test_in_a_class(self, redlock):
+        async with redlock.lock("r", wait=0):
+            pass
+"""
+
+STRICT = ("-o", "asyncio_mode=strict", "-o", "asyncio_default_fixture_loop_scope=function")
+AUTO = ("-o", "asyncio_mode=auto", "-o", "asyncio_default_fixture_loop_scope=function")
+
+
+@pytest.fixture
+def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Return a function that runs tests in a folder of their own, with warnings as errors."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    pytester.makeini("[pytest]")
+
+    def run(tests: str, *options: str) -> pytest.RunResult:
+        pytester.makepyfile(test_it=COMMON + tests)
+        own = ("-q", "-W", "error", "-p", "no:cacheprovider", "-p", "pytest_redlock_aio")
+        return pytester.runpytest_subprocess(*own, *options, timeout=250)
+
+    return run
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    ("mark", "options", "more"),
+    [
+        ("pytest.mark.asyncio", STRICT, SYNC + SCOPES),
+        ("pytest.mark.filterwarnings", AUTO, ""),  # no mark that says what runs it
+        ("pytest.mark.anyio", STRICT, "anyio_backend = pytest.fixture(lambda: 'asyncio')\n"),
+        ("pytest.mark.anyio", ("-p", "no:asyncio"), ""),
+    ],
+    ids=["strict", "auto", "anyio", "anyio alone"],
+)
+def test_the_fixtures_work_with_each_plugin(
+    run: Run, mark: str, options: tuple[str, ...], more: str
+) -> None:
+    done = run(ASYNC.replace("MARK", mark) + more, *options)
+    done.assert_outcomes(passed=4 + (5 + 3 if more.startswith(SYNC) else 0))
+    assert done.ret == 0
+    assert done.errlines == []
+
+
+OTHER_OPTIONS = """
+@pytest.fixture
+def redlock_options():
+    return {"key_prefix": "x:", "restart_guard": "auto"}
+
+@pytest.fixture
+def redlock(redlock):  # and one of their own
+    return redlock
+
+@pytest.mark.asyncio
+async def test_options(redlock, redlock_masters):
+    assert len(redlock_masters) == 1
+    async with redlock.lock("r"):
+        assert redlock_masters[0].client().exists("x:r", "redlock_aio:marker") == 2
+
+@pytest.mark.asyncio
+async def test_the_marker_stays_unless_a_master_was_restarted(redlock_masters):
+    assert redlock_masters[0].client().keys() == ["redlock_aio:marker"]
+    redlock_masters[0].restart()
+
+def test_else_all_are_empty(redlock_masters):
+    assert redlock_masters[0].client().keys() == []
+"""
+
+
+@pytest.mark.integration
+def test_options_and_the_number_of_masters_can_be_chosen(run: Run) -> None:
+    run(OTHER_OPTIONS, *STRICT, "-o", "redlock_masters=1").assert_outcomes(passed=3)
+
+
+MISTAKES = {
+    "the fixture redlock is for async tests that pytest-asyncio or anyio's plugin runs;"
+    " others use sync_redlock": ("def test_it(redlock): ...", STRICT),
+    "redlock_masters must be a positive number, not 'three'": (
+        "def test_it(redlock_masters): ...",
+        (*STRICT, "-o", "redlock_masters=three"),
+    ),
+    "pytest-asyncio in auto mode runs this test of anyio's plugin: use its strict mode": (
+        "@pytest.mark.anyio\nasync def test_it(redlock, fake_masters): ...",
+        AUTO,
+    ),
+    "the test does not run in virtual time, but in a _UnixSelectorEventLoop": (
+        """
+async def main(virtual_time): virtual_time.stall(1)
+def test_it(virtual_time): asyncio.run(main(virtual_time))
+""",
+        STRICT,
+    ),
+}
+
+
+@pytest.mark.parametrize("why", MISTAKES, ids=["sync", "number", "both", "real time"])
+def test_a_mistake_is_explained(run: Run, why: str) -> None:
+    tests, options = MISTAKES[why]
+    done = run(tests, *options)
+    done.stdout.fnmatch_lines(f"*{why}*")
+    assert done.ret == 1
+
+
+def test_a_run_without_locks_imports_nothing(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The plugin is part of each run of pytest in an environment with redlock_aio."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    pytester.makeini("[pytest]")
+    pytester.makepyfile("""
+        import sys
+
+        def test_it():
+            names = ("asyncio", "anyio", "redis", "redlock_aio")
+            assert not [name for name in names if name in sys.modules]
+    """)
+    done = pytester.runpytest_subprocess("-p", "pytest_redlock_aio", "-p", "no:cacheprovider")
+    done.assert_outcomes(passed=1)
