@@ -15,7 +15,16 @@ from typing import Any, get_args
 from griffe import Attribute, Docstring, Extension, Function, Object, Parameter
 from markdown.extensions.toc import slugify
 
-MODULES = ("", ".errors", ".events", ".fencing", ".testing", ".sync")
+MODULES = (
+    "",
+    ".errors",
+    ".events",
+    ".fencing",
+    ".testing",
+    ".sync",
+    ".contrib.fastapi",
+    ".contrib.aiohttp",
+)
 NOT_FOR_USERS = {"unknown"}
 LITERALS = {"OnLost", "RestartGuard"}
 FOR_TESTS = " | AnyDialler"

@@ -1,40 +1,19 @@
 """
 One lock manager for a web service with aiohttp: python -m aiohttp.web aiohttp_service:make_app
 
-`Redlock` is opened when the app starts, and closed when it ends. No handler catches
+`Redlock` is opened when the app starts, and closed when it ends. Nothing catches
 `LockLostError`: the work may be half done, so the answer is a 500.
 """
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
 
 from aiohttp import web
 
-from redlock_aio import LockNotAcquiredError, QuorumUnavailableError, Redlock
+from redlock_aio import Redlock
+from redlock_aio.contrib.aiohttp import REDLOCK, cleanup_ctx, lock_errors
 
 MASTERS = os.environ.get("REDLOCK_MASTERS", "redis://localhost:6379").split(",")
-REDLOCK = web.AppKey("redlock", Redlock)
-
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-
-
-async def connect(app: web.Application) -> AsyncIterator[None]:
-    async with Redlock(MASTERS, key_prefix="billing:") as app[REDLOCK]:
-        yield
-
-
-@web.middleware
-async def lock_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
-    try:
-        return await handler(request)
-    except QuorumUnavailableError:  # a LockNotAcquiredError too, so it comes first
-        # The error's text names the masters: for your log, not for your callers.
-        detail = {"detail": "locks are not available"}
-        return web.json_response(detail, status=503, headers={"Retry-After": "5"})
-    except LockNotAcquiredError as error:
-        detail = {"detail": f"{error.resources[0]} is being worked on"}
-        return web.json_response(detail, status=409, headers={"Retry-After": "1"})
 
 
 async def send(request: web.Request) -> web.Response:
@@ -52,8 +31,8 @@ async def ready(request: web.Request) -> web.Response:
 
 
 def make_app(_argv: list[str] | None = None) -> web.Application:
-    app = web.Application(middlewares=[lock_errors])
-    app.cleanup_ctx.append(connect)
+    app = web.Application(middlewares=[lock_errors()])
+    app.cleanup_ctx.append(cleanup_ctx(Redlock(MASTERS, key_prefix="billing:")))
     app.router.add_post(r"/invoices/{invoice_id:\d+}/send", send)
     app.router.add_get("/ready", ready)
     return app

@@ -28,6 +28,7 @@ FLOORS = [
     ["testing"],
     ["demo"],
     ["sync"],
+    ["contrib"],
 ]
 """
 The layers from the lowest up. A module belongs to the longest entry that its name begins with.
@@ -42,8 +43,8 @@ PURE = ("_rules", "_protocol")
 # open a session are the exception: they make the links, and wait for them.
 MAKES_LINKS = {"_engine.readiness", "_engine.session"}
 # Code that users could have written imports public names only.
-ONLY_PUBLIC = ("demo", "fencing", "sync", "testing._embedded")
-NOT_LOADED = ("lupa", "pytest", "redlock_aio.sync", "redlock_aio.testing")
+ONLY_PUBLIC = ("contrib", "demo", "fencing", "sync", "testing._embedded")
+NOT_LOADED = ("aiohttp", "fastapi", "lupa", "pytest", "redlock_aio.sync", "redlock_aio.testing")
 MOST_LINES, MOST_IN_A_FUNCTION = 400, 40
 MOST_METHODS = 15  # of a class whose docstring does not name its one subject
 IMPLEMENTED_BY = {

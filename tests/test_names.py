@@ -12,6 +12,8 @@ from typing import get_origin
 import pytest
 
 import redlock_aio
+import redlock_aio.contrib.aiohttp
+import redlock_aio.contrib.fastapi
 import redlock_aio.errors
 import redlock_aio.events
 import redlock_aio.fencing
@@ -22,6 +24,8 @@ from redlock_aio import Answer, LockLostError, LossCause, Vote
 TYPING = Path(__file__).parent / "typing"
 PUBLIC: list[ModuleType] = [
     redlock_aio,
+    redlock_aio.contrib.aiohttp,
+    redlock_aio.contrib.fastapi,
     redlock_aio.errors,
     redlock_aio.events,
     redlock_aio.fencing,

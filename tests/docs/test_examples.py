@@ -18,6 +18,8 @@ import pytest
 from aiohttp.test_utils import TestServer
 
 import redlock_aio
+import redlock_aio.contrib.aiohttp
+import redlock_aio.contrib.fastapi
 import redlock_aio.events
 import redlock_aio.fencing
 import redlock_aio.sync
@@ -140,6 +142,8 @@ def demo_and_examples() -> list[Path]:
 def test_it_imports_public_names_only(path: Path) -> None:
     public = {
         "redlock_aio": redlock_aio.__all__,
+        "redlock_aio.contrib.aiohttp": redlock_aio.contrib.aiohttp.__all__,
+        "redlock_aio.contrib.fastapi": redlock_aio.contrib.fastapi.__all__,
         "redlock_aio.events": redlock_aio.events.__all__,
         "redlock_aio.fencing": redlock_aio.fencing.__all__,
         "redlock_aio.sync": redlock_aio.sync.__all__,
@@ -231,7 +235,7 @@ async def test_the_service_is_busy_while_others_hold_the_lock(
             answer = await service.post("/invoices/42/send")
             other = await service.post("/invoices/43/send")
         assert (answer.status_code, answer.headers["Retry-After"]) == (409, "1")
-        assert answer.json() == {"detail": "invoice:42 is being worked on"}
+        assert answer.json() == {"detail": "it is being worked on"}
         assert other.status_code == 200
 
 

@@ -14,6 +14,8 @@ import pytest
 from redis.asyncio import Redis
 
 import redlock_aio
+import redlock_aio.contrib.aiohttp
+import redlock_aio.contrib.fastapi
 import redlock_aio.events
 import redlock_aio.fencing
 import redlock_aio.sync
@@ -30,6 +32,7 @@ BY_NAME = pytest.mark.parametrize("name", PAGES)
 DOCUMENTED = (
     *(redlock_aio, redlock_aio.errors, redlock_aio.events),
     *(redlock_aio.fencing, redlock_aio.sync, redlock_aio.testing),
+    *(redlock_aio.contrib.aiohttp, redlock_aio.contrib.fastapi),
 )
 
 

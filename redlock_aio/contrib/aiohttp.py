@@ -1,0 +1,65 @@
+"""
+Locks in an aiohttp app: a cleanup context, and answers to requests that get no lock.
+
+    app = web.Application(middlewares=[lock_errors()])
+    app.cleanup_ctx.append(cleanup_ctx(Redlock(MASTERS)))
+
+A handler finds the manager in ``request.config_dict[REDLOCK]``.
+"""
+
+from collections.abc import AsyncIterator, Callable
+
+from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
+
+from redlock_aio import LockNotAcquiredError, QuorumUnavailableError, Redlock
+
+__all__ = ("REDLOCK", "cleanup_ctx", "lock_errors")
+
+REDLOCK: web.AppKey[Redlock] = web.AppKey("redlock", Redlock)
+"""The key of the manager in an app."""
+
+
+def cleanup_ctx(redlock: Redlock) -> Callable[[web.Application], AsyncIterator[None]]:
+    """
+    Return a cleanup context that opens *redlock* when the app starts, and closes it at its end.
+
+    The manager is ``app[REDLOCK]`` then. If the masters can't be reached, the app starts
+    nevertheless.
+    """
+
+    async def opened(app: web.Application) -> AsyncIterator[None]:
+        async with redlock:
+            app[REDLOCK] = redlock
+            yield
+
+    return opened
+
+
+def lock_errors(*, busy_for: int = 1, unavailable_for: int = 5) -> Middleware:
+    """
+    Return a middleware: 409 if others hold the lock, 503 if too few masters answer.
+
+    Both answers have a ``Retry-After``, and name neither resources nor masters. A
+    `LockLostError` is left to the app: the work may be half done, so the answer is a 500.
+
+    Args:
+        busy_for: The seconds after which to try again if others hold the lock.
+
+        unavailable_for: The seconds after which to try again if too few masters answer.
+    """
+
+    def answer(status: int, detail: str, after: int) -> web.Response:
+        headers = {"Retry-After": str(after)}
+        return web.json_response({"detail": detail}, status=status, headers=headers)
+
+    @web.middleware
+    async def respond(request: web.Request, handler: Handler) -> web.StreamResponse:
+        try:
+            return await handler(request)
+        except QuorumUnavailableError:  # a LockNotAcquiredError too, so it comes first
+            return answer(503, "locks are not available", unavailable_for)
+        except LockNotAcquiredError:
+            return answer(409, "it is being worked on", busy_for)
+
+    return respond

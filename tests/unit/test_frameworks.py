@@ -1,0 +1,146 @@
+"""`redlock_aio.contrib`: what apps of FastAPI and aiohttp answer, and when they are open."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Annotated, Any
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import make_mocked_request
+from fastapi import Depends, FastAPI
+from httpx import ASGITransport, AsyncClient
+
+from redlock_aio import Lease, Redlock
+from redlock_aio.contrib import aiohttp as for_aiohttp, fastapi as for_fastapi
+from redlock_aio.testing import FakeMaster
+
+from .kit import check_freed, hang, locks, occupy
+
+
+@pytest.fixture
+def redlock(masters: list[FakeMaster]) -> Redlock:
+    return Redlock(masters, restart_guard="off")
+
+
+def invoice(invoice_id: int) -> str:
+    return f"invoice:{invoice_id}"
+
+
+@pytest.fixture
+async def seen() -> list[object]:
+    return []
+
+
+@pytest.fixture
+async def client(
+    redlock: Redlock, masters: list[FakeMaster], seen: list[object]
+) -> AsyncIterator[AsyncClient]:
+    """Open a client of an app with the dependency, the lifespan and the handlers."""
+    app = FastAPI(
+        lifespan=for_fastapi.lifespan(redlock), exception_handlers=for_fastapi.error_handlers()
+    )
+    of_invoice = for_fastapi.lock_of(redlock, invoice, wait=50)
+
+    @app.post("/{invoice_id}")
+    async def send(invoice_id: int, lease: Annotated[Lease, Depends(of_invoice)]) -> list[str]:
+        assert lease.valid
+        seen.append(invoice_id)
+        try:
+            await asyncio.sleep(1)
+        except asyncio.CancelledError:
+            seen.append("cancelled")
+            raise
+        seen.append([*locks(masters)])
+        return list(lease.resources)
+
+    @app.post("/all")
+    async def all_of_them(
+        lease: Annotated[Lease, Depends(for_fastapi.lock_of(redlock, "all", fencing=True))],
+    ) -> bool:
+        return lease.fencing_token > 0
+
+    transport = ASGITransport(app, raise_app_exceptions=False)
+    assert repr(redlock) == "<Redlock 5 masters, not used yet>"
+    async with (
+        app.router.lifespan_context(app),
+        AsyncClient(transport=transport, base_url="http://x") as client,
+    ):
+        assert "5 up" in repr(redlock)
+        yield client
+    assert repr(redlock) == "<Redlock 5 masters, closed>"
+    await check_freed(masters)
+
+
+async def test_a_request_is_served_under_the_lock_of_its_parameter(
+    client: AsyncClient, seen: list[object]
+) -> None:
+    """The name is made of the converted value: /042 and /42 are one invoice."""
+    requests = [client.post(path) for path in ("/42", "/042", "/43", "/x")]
+    answers = await asyncio.gather(*requests)
+    assert [answer.status_code for answer in answers] == [200, 409, 200, 422]
+    assert answers[0].json() == ["invoice:42"]
+    assert answers[1].headers["Retry-After"] == "1"
+    assert answers[1].json() == {"detail": "it is being worked on"}
+    assert seen[:2] == [42, 43]
+    assert sorted(seen[2]) == ["invoice:42", "invoice:43"]  # type: ignore[call-overload]
+    assert (await client.post("/042")).json() == ["invoice:42"]
+
+
+async def test_a_request_without_a_majority_is_answered_by_503(
+    client: AsyncClient, masters: list[FakeMaster]
+) -> None:
+    hang(masters[:3])
+    answer = await client.post("/42")
+    assert (answer.status_code, answer.headers["Retry-After"]) == (503, "5")
+    assert answer.json() == {"detail": "locks are not available"}
+
+
+async def test_a_loss_cancels_the_request_and_is_a_500(
+    client: AsyncClient, redlock: Redlock, seen: list[object]
+) -> None:
+    request = asyncio.create_task(client.post("/42"))
+    await asyncio.sleep(0.5)
+    await redlock.force_release("invoice:42")
+    assert (await request).status_code == 500
+    assert seen == [42, "cancelled"]
+
+
+def test_the_options_of_a_dependency_are_checked_when_it_is_made(redlock: Redlock) -> None:
+    for name in ("r", invoice):
+        with pytest.raises(TypeError, match="no option 'timeout'"):
+            for_fastapi.lock_of(redlock, name, timeout=3)
+    with pytest.raises(ValueError, match="resource must have"):
+        for_fastapi.lock_of(redlock, "")
+
+
+async def test_an_aiohttp_app_opens_and_closes_the_manager(redlock: Redlock) -> None:
+    app = web.Application(middlewares=[for_aiohttp.lock_errors()])
+    app.cleanup_ctx.append(for_aiohttp.cleanup_ctx(redlock))
+    runner = web.AppRunner(app)
+    await runner.setup()
+    assert app[for_aiohttp.REDLOCK] is redlock
+    assert "5 up" in repr(redlock)
+    await runner.cleanup()
+    assert repr(redlock) == "<Redlock 5 masters, closed>"
+
+
+@pytest.mark.parametrize("unavailable", [False, True])
+async def test_the_middleware_of_aiohttp_answers_for_locks(
+    redlock: Redlock, masters: list[FakeMaster], unavailable: bool
+) -> None:
+    async def handler(_request: web.Request) -> web.StreamResponse:
+        async with redlock.lock("r", wait=0):
+            return web.Response()
+
+    respond: Any = for_aiohttp.lock_errors(busy_for=7, unavailable_for=8)
+    request = make_mocked_request("GET", "/")
+    async with redlock:
+        assert (await respond(request, handler)).status == 200
+        if unavailable:
+            hang(masters)
+        else:
+            occupy(masters)
+        response = await respond(request, handler)
+    assert response.status == (503 if unavailable else 409)
+    assert response.headers["Retry-After"] == ("8" if unavailable else "7")
+    assert b"m0" not in response.body
