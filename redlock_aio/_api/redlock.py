@@ -231,7 +231,8 @@ class Redlock(Adopting, Checking, Decorating):
 
             on_lost: ``"cancel"`` (the default) cancels the body of ``async with``
                 when the lease is lost and raises `LockLostError`; ``"flag"`` only
-                sets `Lease.lost`, and `Lease.valid` is false.
+                sets `Lease.lost`, and `Lease.valid` is false. Work of the body in a
+                thread goes on, see `docs/how-to/work-in-threads.md`.
 
         Raises:
             TypeError: An argument is of another type, such as a `float` for a

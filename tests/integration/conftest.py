@@ -17,7 +17,7 @@ from redlock_aio import Redlock
 from redlock_aio._engine.wait import fair_queue
 from redlock_aio._rules import fair_ticket
 
-from .helpers import RealMaster, connected
+from .helpers import MARKER, RealMaster, connected, until, urls, values
 from .servers import Sets, repaired
 
 
@@ -53,6 +53,18 @@ async def other(masters: list[RealMaster]) -> AsyncIterator[Redlock]:
     """Open a second manager, as another program has it."""
     async with connected(masters) as redlock:
         yield redlock
+
+
+@pytest.fixture
+async def members(masters: list[RealMaster]) -> None:
+    """
+    Make the masters members of a set, as if they had been used before.
+
+    Else a program with a restart guard has to reach all of them before the first one votes,
+    which on a busy machine may take longer than its first acquisition waits.
+    """
+    async with Redlock(urls(masters)):
+        await until(lambda: all(values(masters, MARKER)), within=60)
 
 
 @pytest.fixture

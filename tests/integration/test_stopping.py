@@ -1,0 +1,126 @@
+"""What stops work under a lock, and what does not: SIGTERM, a loss, a cancellation."""
+
+import asyncio
+import importlib.util
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from redlock_aio import LockLostError, Redlock
+
+from .helpers import RealMaster, gone, pttls, until, values
+from .recipes import EXAMPLES, Place, running
+
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("members")]
+
+HANDLER = "    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, this.cancel)\n"
+
+
+@pytest.fixture(scope="session")
+def kind() -> str:
+    return "valkey"  # what a recipe does depends on no kind of server
+
+
+async def test_sigterm_releases_the_lock(masters: list[RealMaster], tmp_path: Path) -> None:
+    program = str(EXAMPLES / "sigterm.py")
+    at = Place(masters, tmp_path)
+    async with running(program, at=at, WORK_SECONDS="600") as job:
+        await job.says("at work")
+        assert all(values(masters, "lock:job"))
+        assert await job.ends(signal.SIGTERM) == 143, job.output
+    assert job.output == "at work\nstopped; the lock is released\n"
+    await until(lambda: gone(masters, "lock:job"))
+
+
+async def test_without_a_handler_the_lock_stays_for_its_ttl(
+    masters: list[RealMaster], tmp_path: Path
+) -> None:
+    program = (EXAMPLES / "sigterm.py").read_text()
+    assert HANDLER in program
+    at = Place(masters, tmp_path)
+    async with running("-c", program.replace(HANDLER, ""), at=at, WORK_SECONDS="600") as job:
+        await job.says("at work")
+        assert await job.ends(signal.SIGTERM) == -signal.SIGTERM
+    assert job.output == "at work\n"
+    assert min(pttls(masters, "lock:job")) > 10_000
+
+
+def run_in_thread() -> Callable[..., Any]:
+    """Return the pattern of the recipe."""
+    spec = importlib.util.spec_from_file_location("recipe", EXAMPLES / "work_in_a_thread.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    pattern: Callable[..., Any] = module.run_in_thread
+    return pattern
+
+
+class Work:
+    """Work in a thread, which ends when the check that it gets raises."""
+
+    def __init__(self) -> None:
+        self.begun, self.ended = threading.Event(), threading.Event()
+        self.error: Exception | None = None
+
+    def __call__(self, check: Callable[[], None], _parts: int = 0) -> None:
+        self.begun.set()
+        try:
+            while not self.ended.wait(0.01):
+                check()
+        except Exception as error:
+            self.error = error
+            raise
+        finally:
+            self.ended.set()
+
+
+async def test_a_loss_does_not_stop_a_thread(redlock: Redlock, other: Redlock) -> None:
+    """Without the pattern it works on while somebody else holds the lock."""
+    work = Work()
+    try:
+        with pytest.raises(LockLostError):
+            async with redlock.lock("r"):
+                thread = asyncio.create_task(asyncio.to_thread(work, lambda: None))
+                await until(work.begun.is_set)
+                await other.force_release("r")
+                await asyncio.shield(thread)
+        async with other.lock("r"):
+            assert not work.ended.is_set()
+    finally:
+        work.ended.set()
+    await thread
+
+
+@pytest.mark.parametrize("why", ["lost", "cancelled"])
+async def test_the_pattern_leaves_the_block_after_the_thread(
+    redlock: Redlock, other: Redlock, why: str
+) -> None:
+    work, held = Work(), asyncio.Event()
+    at_the_end: list[bool] = []
+
+    async def body() -> None:
+        async with redlock.lock("r") as lease:
+            held.set()
+            try:
+                await run_in_thread()(lease, work, 0)
+            finally:
+                at_the_end.append(work.ended.is_set())
+
+    task = asyncio.create_task(body())
+    await held.wait()
+    await until(work.begun.is_set)
+    if why == "lost":
+        await other.force_release("r")
+        with pytest.raises(LockLostError):
+            await task
+    else:
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert str(work.error) == "the task was cancelled"
+    assert at_the_end == [True]
