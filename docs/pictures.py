@@ -1,158 +1,14 @@
 """
 Draws the pictures of docs/pictures/: `python docs/pictures.py` writes them.
 
-Each picture is a diagram of lanes along a time axis, as one SVG file without fonts, scripts or
-references. Its colours follow the system's light or dark scheme. Included in a page, they follow
-the scheme that the reader has chosen there (docs/extra.css has the same names of colours).
 A test compares the files with what this script draws.
 """
 
 from pathlib import Path
-from xml.sax.saxutils import escape
+
+from drawing import HALF, LEFT, RIGHT, Picture
 
 FOLDER = Path(__file__).parent / "pictures"
-
-LIGHT = {
-    "paper": "#f6f8fa", "ink": "#1f2933", "soft": "#627180", "line": "#b9c4ce", "card": "#ffffff",
-    "good": "#0b7a66", "good-soft": "#d3efe8", "bad": "#b3372f", "bad-soft": "#fadfdb",
-    "wait": "#8a5a00", "wait-soft": "#fbeac6", "other": "#3c5aa8", "other-soft": "#dde5f8",
-}  # fmt: skip
-DARK = {
-    "paper": "#1c222b", "ink": "#e6ebf0", "soft": "#9fb0bf", "line": "#4a5866", "card": "#262e39",
-    "good": "#5fd3bb", "good-soft": "#1d4740", "bad": "#ff8f85", "bad-soft": "#57282a",
-    "wait": "#f0c15c", "wait-soft": "#4a3b18", "other": "#9db6ff", "other-soft": "#2c3a60",
-}  # fmt: skip
-
-WIDTH, LEFT, RIGHT = 900, 150, 875
-"""The width of a picture, and where its lanes begin and end."""
-
-HALF = 13
-"""Half of the height of a bar."""
-
-
-def variables(colours: dict[str, str]) -> str:
-    """Return the declarations of *colours* in CSS."""
-    return ";".join(f"--{name}:{value}" for name, value in colours.items())
-
-
-STYLE = (
-    f".picture{{{variables(LIGHT)}}}"
-    f"@media (prefers-color-scheme:dark){{.picture{{{variables(DARK)}}}}}"
-    ".picture text{font:14px system-ui,'Segoe UI',Roboto,Helvetica,Arial,sans-serif;"
-    "fill:var(--ink)}.picture text{paint-order:stroke;stroke:var(--paper);stroke-width:5px;"
-    "stroke-linejoin:round}.picture .plain{stroke:none}"
-    ".picture .small{font-size:12.5px}.picture .title{font-size:17px;font-weight:600}"
-    ".picture .name{font-weight:600}"
-    ".picture .code{font-family:ui-monospace,Menlo,Consolas,'DejaVu Sans Mono',monospace;"
-    "font-size:12.5px}"
-)
-
-
-class Picture:
-    """One picture that is being drawn; `svg` is its text."""
-
-    def __init__(self, name: str, title: str, description: str, height: int) -> None:
-        self.name, self.height = name, height
-        head = (
-            f'<svg class="picture" xmlns="http://www.w3.org/2000/svg" role="img"'
-            f' viewBox="0 0 {WIDTH} {height}" aria-labelledby="{name}-title {name}-text">'
-        )
-        self._parts = [
-            head,
-            f'<title id="{name}-title">{escape(title)}</title>',
-            f'<desc id="{name}-text">{escape(description)}</desc>',
-            f"<style>{STYLE}</style>",
-            f'<rect width="{WIDTH}" height="{height}" rx="10" style="fill:var(--paper)"/>',
-        ]
-        self.text(25, 34, title, kind="title")
-
-    def svg(self) -> str:
-        """Return the picture as a file's text."""
-        return "\n".join([*self._parts, "</svg>\n"])
-
-    def text(
-        self, x: float, y: float, text: str, *, kind: str = "", at: str = "start", ink: str = "ink"
-    ) -> None:
-        """Write *text* with its baseline at *y*; unless it is plain, it interrupts lines behind."""
-        self._parts.append(
-            f'<text x="{x:g}" y="{y:g}" class="{kind}" text-anchor="{at}"'
-            f' style="fill:var(--{ink})">{escape(text)}</text>'
-        )
-
-    def label(self, x: float, y: float, text: str, kind: str = "small") -> None:
-        """Write *text* into the bar on the lane *y*, around *x*."""
-        self.text(x, y + 4.5, text, kind=f"{kind} plain", at="middle")
-
-    def line(
-        self, x: float, y: float, to: tuple[float, float], *, ink: str = "line",
-        dashed: bool = False, width: float = 1.5,
-    ) -> None:  # fmt: skip
-        """Draw a straight line."""
-        dash = ' stroke-dasharray="5 5"' if dashed else ""
-        self._parts.append(
-            f'<line x1="{x:g}" y1="{y:g}" x2="{to[0]:g}" y2="{to[1]:g}"'
-            f' stroke-width="{width:g}"{dash} style="stroke:var(--{ink})"/>'
-        )
-
-    def arrow(
-        self, x: float, y: float, to: tuple[float, float], *, ink: str = "soft",
-        dashed: bool = False,
-    ) -> None:  # fmt: skip
-        """Draw a line with a head at its end."""
-        across, down = to[0] - x, to[1] - y
-        length = (across**2 + down**2) ** 0.5
-        across, down = across / length, down / length
-        self.line(x, y, (to[0] - 6 * across, to[1] - 6 * down), ink=ink, dashed=dashed)
-        back = (to[0] - 9 * across, to[1] - 9 * down)
-        points = [to, (back[0] - 4 * down, back[1] + 4 * across)]
-        points.append((back[0] + 4 * down, back[1] - 4 * across))
-        self._polygon(points, f"fill:var(--{ink})")
-
-    def _polygon(self, points: list[tuple[float, float]], style: str) -> None:
-        where = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-        self._parts.append(f'<polygon points="{where}" style="{style}"/>')
-
-    def area(self, points: list[tuple[float, float]], ink: str) -> None:
-        """Draw a filled area with an outline."""
-        self._polygon(
-            points, f"fill:var(--{ink}-soft);stroke:var(--{ink});stroke-width:1.5;"
-            "stroke-linejoin:round",
-        )  # fmt: skip
-
-    def lane(self, y: float, name: str, below: str = "") -> None:
-        """Draw the axis of one participant."""
-        self.text(25, y + (0 if below else 5), name, kind="name")
-        if below:
-            self.text(25, y + 17, below, kind="small", ink="soft")
-        self.line(LEFT, y, (RIGHT, y))
-
-    def bar(
-        self, y: float, begin: float, end: float, text: str = "", *, ink: str, dashed: bool = False
-    ) -> None:
-        """Draw a span of time on a lane, with a text in its middle."""
-        dash = ' stroke-dasharray="5 4"' if dashed else ""
-        self._parts.append(
-            f'<rect x="{begin:g}" y="{y - HALF:g}" width="{end - begin:g}" height="{2 * HALF}"'
-            f' rx="5"{dash} style="fill:var(--{ink}-soft);stroke:var(--{ink});stroke-width:1.5"/>'
-        )
-        if text:
-            self.label((begin + end) / 2, y, text)
-
-    def mark(self, x: float, y: float, *, good: bool) -> None:
-        """Draw a tick or a cross in a disc."""
-        ink = "good" if good else "bad"
-        path = "m-4.5 .5 3 3 6-7" if good else "m-4-4 8 8m0-8-8 8"
-        self._parts.append(
-            f'<g transform="translate({x:g} {y:g})"><circle r="9" style="fill:var(--{ink})"/>'
-            f'<path d="{path}" fill="none" stroke-width="2.2" stroke-linecap="round"'
-            ' stroke-linejoin="round" style="stroke:var(--paper)"/></g>'
-        )
-
-    def time(self) -> None:
-        """Draw the direction of time at the bottom."""
-        y = self.height - 22
-        self.text(25, y + 4, "time", kind="small", ink="soft")
-        self.arrow(LEFT, y, (RIGHT, y), ink="line")
 
 
 def acquisition() -> Picture:
@@ -366,9 +222,98 @@ def fair() -> Picture:
     return picture
 
 
+class Election(Picture):
+    """A picture of two hosts, one of which leads, with a pair of lanes for each failure."""
+
+    begin, failed, deadline, expires, back = 165, 400, 575, 600, 720
+    """When the leader fails, its lease is over, its key expires, and the failure is over."""
+
+    def case(self, number: int, what: str) -> tuple[int, int]:
+        """Write the name of a failure, and return its lanes: of the leader and of the other."""
+        top = 72 + 100 * number
+        self.text(25, top, what, kind="name small")
+        for y, host in ((top + 28, "host A"), (top + 62, "host B")):
+            self.text(75, y + 5, host, kind="small", ink="soft")
+            self.line(LEFT, y, (RIGHT, y))
+        return top + 28, top + 62
+
+    def leader(self, y: int, begin: int, end: int, term: int, *, ends_badly: bool = False) -> None:
+        """Draw the time in which a host leads."""
+        self.bar(y, begin, end, f"leads, term {term}", ink="good")
+        if ends_badly:
+            self.mark(end, y, good=False)
+
+    def candidate(self, y: int, until: int, term: int) -> None:
+        """Draw a host that waits, and leads from then on."""
+        self.bar(y, self.begin, until, "waits", ink="wait")
+        self.leader(y, until, RIGHT, term)
+
+    def in_vain(self, y: int) -> None:
+        """Draw a leader that is not extended until it is cancelled."""
+        self.bar(y, self.failed, self.deadline, "leads, extends in vain", ink="bad", dashed=True)
+        self.mark(self.deadline, y, good=False)
+
+
+def leader() -> Picture:
+    """Draw who leads at each failure of a leader or of the masters."""
+    picture = Election(
+        "leader",
+        "Who leads when something fails",
+        "Host A leads and host B waits. If A is stopped by SIGTERM, it releases the lock and B"
+        " leads at once. If A dies, B leads when the key of A has expired. If A is cut off from a"
+        " majority of the masters, it stops to lead before the key expires, and then B leads. If A"
+        " freezes, B leads when the key has expired; A is cancelled when it wakes, and the storage"
+        " refuses what it writes with its old term. If a minority of the masters fails, A goes on."
+        " If a majority fails, nobody leads until they are back.",
+        700,
+    )
+    a, b = picture.case(0, "A is stopped by SIGTERM, or its work fails")
+    picture.leader(a, picture.begin, picture.failed, 7)
+    picture.text(picture.failed + 16, a + 5, "releases the lock", kind="small", ink="soft")
+    picture.candidate(b, picture.failed + 10, 8)
+    leader_fails(picture)
+    masters_fail(picture)
+    picture.time()
+    return picture
+
+
+def leader_fails(picture: Election) -> None:
+    """Draw a leader that dies, one that is cut off, and one that stands still."""
+    failed, deadline, back = picture.failed, picture.deadline, picture.back
+    a, b = picture.case(1, "A dies")
+    picture.leader(a, picture.begin, failed, 7, ends_badly=True)
+    picture.text(failed + 20, a + 5, "its key expires: ttl", kind="small", ink="soft")
+    picture.candidate(b, picture.expires, 8)
+    a, b = picture.case(2, "A is cut off from a majority of the masters")
+    picture.leader(a, picture.begin, failed, 7)
+    picture.in_vain(a)
+    text = "cancelled before its key expires"
+    picture.text(deadline + 34, a + 5, text, kind="small", ink="bad")
+    picture.candidate(b, picture.expires, 8)
+    a, b = picture.case(3, "A stands still: its process, or its machine")
+    picture.leader(a, picture.begin, failed, 7)
+    picture.bar(a, failed, back, "stands still, with its timers", ink="wait", dashed=True)
+    picture.mark(back, a, good=False)
+    picture.text(back + 14, a - 4, "cancelled; a late", kind="small", ink="bad")
+    picture.text(back + 14, a + 11, "write: 7 < 8, refused", kind="small", ink="bad")
+    picture.candidate(b, picture.expires, 8)
+
+
+def masters_fail(picture: Election) -> None:
+    """Draw a minority of the masters that fails, and a majority."""
+    a, b = picture.case(4, "Masters fail, a minority of them")
+    picture.leader(a, picture.begin, RIGHT, 7)
+    picture.bar(b, picture.begin, RIGHT, "waits", ink="wait")
+    a, b = picture.case(5, "Masters fail, a majority of them, and answer again later")
+    picture.leader(a, picture.begin, picture.failed, 7)
+    picture.in_vain(a)
+    picture.bar(a, picture.expires, RIGHT, "waits", ink="wait")
+    picture.candidate(b, picture.back, 8)
+
+
 def pictures() -> list[Picture]:
     """Return all pictures."""
-    return [acquisition(), lost(), quarantine(), fenced(), fair()]
+    return [acquisition(), lost(), quarantine(), fenced(), fair(), leader()]
 
 
 if __name__ == "__main__":

@@ -59,6 +59,7 @@ OUTPUT = {
         r"after the block: 'report' lost: .*\n"
         r"\d+ writes, then ensure_valid\(\) raised: 'ledger' lost: .*\n"
     ),
+    "leader.py": r"(.* leads, term (?P<term>\d+)\n)(.* leads, term (?P=term)\n){2}",
     "metrics.py": (
         r"Acquired: 1, Extended: [2-4], MasterBack: 3, Missed: 1, Released: 1, Waiting: 1\n"
         r"waited up to \d+ ms: \d(, up to [\d,]+ ms: 1)?\nheld up to 1,000 ms: 1\n"
