@@ -31,7 +31,8 @@ pytestmark = pytest.mark.integration
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
-EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.py"))
+ROOT = Path(__file__).parents[2]
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 OUTPUT = {
     "decorated.py": (
         r"(invoice 42 is being sent\ninvoice 42 is sent\n){2}"
@@ -106,6 +107,7 @@ OUTPUT = {
         r"it was released in time\n"
         r"number 1 is served\nnumber 2 is served\nnumber 3 is served\n"
     ),
+    "with_anyio.py": r"(gave up waiting: True\n|written by a thread\n){2}",
     "work_in_a_thread.py": (
         r"part 1 is written\npart 2 is written\n"
         r"(part \d+ is written\n)*"
@@ -127,7 +129,26 @@ LOGS = {
 }
 
 
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+RECIPES = {  # they need packages that other tests do not need
+    "apscheduler_jobs.py", "arq_worker.py", "celery_tasks.py", "django_site.py",
+    "litestar_service.py", "taskiq_tasks.py",
+}  # fmt: skip
+
+
+def test_every_recipe_is_run_with_its_package() -> None:
+    """And has its section on the page of recipes."""
+    tests = "".join(path.read_text() for path in ROOT.glob("tests/integration/test_recipes*.py"))
+    page = (ROOT / "docs" / "how-to" / "recipes.md").read_text()
+    for name in RECIPES:
+        assert name.removesuffix(".py") in tests
+        assert f'--8<-- "examples/{name}"' in page
+
+
+@pytest.mark.parametrize(
+    "path",
+    [path for path in EXAMPLES if path.name not in RECIPES],
+    ids=lambda path: path.name,
+)
 def test_it_runs(path: Path, run: Run) -> None:
     if path.name.startswith("test_"):
         done = run("-m", "pytest", "-q", "-p", "pytest_redlock_aio", str(path))

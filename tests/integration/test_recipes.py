@@ -1,0 +1,133 @@
+"""The recipes of examples/ for task queues and schedulers, each with its real package."""
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from redlock_aio import Redlock
+from redlock_aio.testing import embedded_masters
+
+from .helpers import RealMaster, gone, until
+from .recipes import EXAMPLES, Place, Program, need, running
+
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("members")]
+
+SEND = {
+    "celery": """
+from celery_tasks import make_report, send_invoice
+sent = [send_invoice.delay(42) for _ in range(2)]
+def report():
+    return make_report.delay("sales").get(timeout=140)
+print("skipped:", report())
+print(*[one.get(timeout=140) for one in sent], report(), sep=", ")
+""",
+    "arq": """
+import asyncio
+from arq import create_pool
+from arq_worker import WorkerSettings
+async def main():
+    pool = await create_pool(WorkerSettings.redis_settings)
+    sent = [await pool.enqueue_job("send_invoice", 42) for _ in range(2)]
+    async def report():
+        job = await pool.enqueue_job("make_report", "sales")
+        return await job.result(timeout=140)
+    print("skipped:", await report())
+    print(*[await one.result(timeout=140) for one in sent], await report(), sep=", ")
+asyncio.run(main())
+""",
+    "taskiq": """
+import asyncio, logging
+from taskiq_tasks import broker, make_report, send_invoice
+async def main():
+    logging.basicConfig(level=logging.INFO)
+    await broker.startup()
+    sent = [await send_invoice.kiq(42) for _ in range(2)]
+    async def result(task):
+        return (await task.wait_result(timeout=140)).return_value
+    print("skipped:", await result(await make_report.kiq("sales")))
+    results = [await result(one) for one in sent]
+    print(*results, await result(await make_report.kiq("sales")), sep=", ")
+    await broker.shutdown()
+asyncio.run(main())
+""",
+}
+
+
+@pytest.fixture(scope="session")
+def kind() -> str:
+    return "valkey"  # what a recipe does depends on no kind of server
+
+
+@pytest.fixture
+def broker() -> Iterator[str]:
+    with embedded_masters(1) as servers:
+        yield servers[0].url
+
+
+async def check_tasks(
+    redlock: Redlock, masters: list[RealMaster], sender: Program, worker: Program, retried: str
+) -> None:
+    """Hold the locks of the recipe, see what its tasks do, and give the locks back."""
+    async with redlock.lock("lock:invoice:42") as invoice:
+        async with redlock.lock("lock:report:sales"):
+            await sender.says("skipped: None\n")
+            await worker.says(retried, 2)
+        invoice.ensure_valid()
+    assert await sender.ends() == 0, sender.output
+    done = "invoice 42 is sent, invoice 42 is sent, the report sales is made"
+    assert sender.output.splitlines()[-1] == done, sender.output
+    await until(lambda: gone(masters, "lock:invoice:42") and gone(masters, "lock:report:sales"))
+
+
+async def test_celery(
+    redlock: Redlock, masters: list[RealMaster], broker: str, tmp_path: Path
+) -> None:
+    """Two invoices wait in the queue while another program works on the first."""
+    need("celery")
+    command = ("-m", "celery", "-A", "celery_tasks", "worker", "-c", "2", "--loglevel", "INFO")
+    at = Place(masters, tmp_path)
+    async with (
+        running(*command, BROKER=broker, at=at) as worker,
+        running("-c", SEND["celery"], BROKER=broker, at=at) as sender,
+    ):
+        await check_tasks(redlock, masters, sender, worker, "Retry in .*LockNotAcquiredError")
+        assert await worker.ends(signal.SIGTERM) == 0
+
+
+async def test_arq(
+    redlock: Redlock, masters: list[RealMaster], broker: str, tmp_path: Path
+) -> None:
+    need("arq", extra="arq")
+    command = ("-m", "arq", "arq_worker.WorkerSettings")
+    at = Place(masters, tmp_path)
+    async with (
+        running(*command, BROKER=broker, at=at) as worker,
+        running("-c", SEND["arq"], BROKER=broker, at=at) as sender,
+    ):
+        await check_tasks(redlock, masters, sender, worker, "send_invoice retrying job in 1.00s")
+        await worker.ends(signal.SIGTERM)
+
+
+async def test_taskiq(redlock: Redlock, masters: list[RealMaster], tmp_path: Path) -> None:
+    """The broker of the recipe runs the tasks in the program that sends them."""
+    need("taskiq")
+    async with running("-c", SEND["taskiq"], at=Place(masters, tmp_path)) as both:
+        await check_tasks(redlock, masters, both, both, "invocation failed. Retrying")
+
+
+async def test_apscheduler(masters: list[RealMaster], tmp_path: Path) -> None:
+    """Two hosts have the same schedule: one of them does the work, the other skips it."""
+    need("apscheduler")
+    command = str(EXAMPLES / "apscheduler_jobs.py")
+    at = Place(masters, tmp_path)
+    environment = {"EVERY": "0.5", "KEEP_MS": "300000"}
+    async with (
+        running(command, **environment, at=at) as one,
+        running(command, **environment, at=at) as other,
+    ):
+        for host in (one, other):
+            await host.says("executed successfully", 2)
+            assert await host.ends(signal.SIGTERM) == 0, host.output
+    assert (one.output + other.output).count("cleaning up") == 1

@@ -1,0 +1,104 @@
+"""The recipes of examples/ for web frameworks that have no module of their own."""
+
+import asyncio
+import re
+import signal
+import tempfile
+from pathlib import Path
+
+import httpx
+import pytest
+
+from redlock_aio import Redlock
+
+from .helpers import RealMaster, gone, until
+from .recipes import Place, need, running
+
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("members")]
+
+DJANGO = """
+import time
+from concurrent.futures import ThreadPoolExecutor
+import django_site
+from django.db import connection
+from django.test import Client
+from redlock_aio import LockLostError
+
+def count(account=42):
+    answer = Client().post(f"/accounts/{account}/count")
+    return answer.status_code, answer.headers.get("Retry-After")
+
+def total(account=42):
+    with connection.cursor() as cursor:
+        return cursor.execute("SELECT total FROM account WHERE id = %s", [account]).fetchone()[0]
+
+def lose_at_the_update(execute, sql, params, many, context):
+    result = execute(sql, params, many, context)
+    if sql.startswith("UPDATE"):
+        django_site.redlock.force_release("account:42")
+        while django_site.redlock.statistics().leases:
+            time.sleep(0.01)
+    return result
+
+with connection.cursor() as cursor:
+    cursor.execute("CREATE TABLE account (id INTEGER, total INTEGER)")
+    cursor.execute("INSERT INTO account VALUES (42, 0), (43, 0)")
+print("GET:", Client().get("/accounts/42/count").status_code)
+with ThreadPoolExecutor() as pool:
+    at_once = [pool.submit(count) for _ in range(3)]
+    print("at once:", {one.result() for one in at_once}, "total:", total())
+print("held by others:", count(43), "total:", total(43))
+with connection.execute_wrapper(lose_at_the_update):
+    try:
+        Client().post("/accounts/42/count")
+    except LockLostError as error:
+        print(error, "total:", total())
+"""
+
+
+@pytest.fixture(scope="session")
+def kind() -> str:
+    return "valkey"  # what a recipe does depends on no kind of server
+
+
+async def test_django(redlock: Redlock, masters: list[RealMaster], tmp_path: Path) -> None:
+    """A lost lease rolls the transaction back, and requests without a lock get their answers."""
+    need("django")
+    async with (
+        redlock.lock("lock:account:43"),
+        running("-c", DJANGO, at=Place(masters, tmp_path)) as site,
+    ):
+        assert await site.ends() == 0, site.output
+    for line in (
+        "GET: 405",
+        "at once: {(200, None)} total: 3",
+        "held by others: (409, '1') total: 0",
+    ):
+        assert line in site.output.splitlines(), site.output
+    lost = r"^'account:42' lost: it was released by force.* total: 3$"
+    assert re.search(lost, site.output, re.MULTILINE), site.output
+
+
+async def test_litestar(redlock: Redlock, masters: list[RealMaster], tmp_path: Path) -> None:
+    need("litestar")
+    with tempfile.TemporaryDirectory() as folder:
+        socket = f"{folder}/http"  # a path of pytest's may be too long for a socket
+        command = ("-m", "uvicorn", "litestar_service:app", "--ws", "none", "--uds", socket)
+        transport = httpx.AsyncHTTPTransport(uds=socket)
+        async with (
+            running(*command, at=Place(masters, tmp_path)) as service,
+            httpx.AsyncClient(transport=transport, base_url="http://x", timeout=60) as client,
+        ):
+            await service.says("Uvicorn running")
+            answers = await asyncio.gather(*(client.post("/invoices/42/send") for _ in range(2)))
+            assert [answer.json() for answer in answers] == [{"sent": 42}, {"sent": 42}]
+            async with redlock.lock("billing:invoice:42"):
+                answer = await client.post("/invoices/42/send")
+                assert (answer.status_code, answer.headers["Retry-After"]) == (409, "1")
+            for master in masters[:3]:
+                master.kill()
+            answer = await client.post("/invoices/42/send")
+            assert (answer.status_code, answer.headers["Retry-After"]) == (503, "5")
+            assert await service.ends(signal.SIGTERM) in {0, -signal.SIGTERM}, service.output
+            assert "Application shutdown complete" in service.output
+    await until(lambda: gone(masters[3:], "billing:invoice:42"))
