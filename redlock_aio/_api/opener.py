@@ -97,11 +97,11 @@ class Opener:
 
     def statistics(self) -> Statistics:
         """Return the statistics of the session; without one all masters are down."""
-        if self.current is not None:
-            return self.current.statistics()
+        if (session := self.current) is not None:
+            return session.statistics()
         names = map(str, self.settings.diallers)
         away = [MasterStatistics(name, False, False, self.state, 0, 0) for name in names]
-        return Statistics(tuple(away), rounds=0, leases=0, waiters=0)
+        return Statistics(tuple(away), rounds=0, leases=0, waiters=0, is_open=False)
 
     def _abandon_in_closed_loop(self) -> None:
         """

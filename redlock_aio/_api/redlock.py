@@ -344,7 +344,7 @@ class Redlock(Adopting, Checking, Decorating):
         """
         Return the present numbers of the manager: masters, rounds, leases, waiters, debts.
 
-        Nothing is sent, and a manager that is not open is not opened.
+        Nothing is sent, a manager that is not open is not opened, and any thread may ask.
         """
         return self._opener.statistics()
 

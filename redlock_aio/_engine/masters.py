@@ -135,7 +135,8 @@ class MasterSet:
     def underway(self) -> int:
         """The number of rounds for which a master has neither answered nor timed out."""
         asked = [each for each in self._asked if isinstance(each, Round)]
-        batches = [asked, *(batch for _, batch in self._underway)]
+        underway = list(self._underway)  # copied in one step, see `Session.statistics`
+        batches = [asked, *(batch for _, batch in underway)]
         return sum(not round.complete for batch in batches for round in batch)
 
     @property

@@ -223,7 +223,13 @@ class Session:
             self.local_queues.close()
 
     def statistics(self) -> Statistics:
-        """Return the state of the session at this moment."""
+        """
+        Return the state of the session at this moment.
+
+        Any thread may call this while the loop runs in its own. Therefore what may become
+        ``None`` meanwhile is read once, and a container is copied in one step of the
+        interpreter before it is iterated; otherwise the loop could change its size meanwhile.
+        """
         return Statistics(
             tuple(
                 MasterStatistics(
@@ -234,6 +240,7 @@ class Session:
             rounds=self.masters.underway,
             leases=self.watchdog.held,
             waiters=self.local_queues.waiters,
+            is_open=True,
         )
 
     def abandon(self) -> None:

@@ -45,12 +45,15 @@ class Statistics:
         waiters: How many tasks wait for a lock, in the queue of this process, in the
             masters' queues or for a change of the lock. A task whose attempt is underway
             at that moment is a round and not a waiter.
+
+        is_open: Whether the manager is open. If it is not, all masters are down.
     """
 
     masters: tuple[MasterStatistics, ...]
     rounds: int
     leases: int
     waiters: int
+    is_open: bool
 
     @property
     def debts(self) -> int:

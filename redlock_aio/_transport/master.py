@@ -149,12 +149,12 @@ class Master:
     @property
     def quarantine(self) -> str:
         """The reason why a master that is up has no vote (restart guard, Sentinels), or empty."""
-        return ("" if self._sentry is None else self._sentry.detail) or self._route.detail
+        return ("" if (sentry := self._sentry) is None else sentry.detail) or self._route.detail
 
     @property
     def pending(self) -> int:
         """The number of commands that were sent and are not answered yet."""
-        return self._connection.pending if self._connection is not None else 0
+        return connection.pending if (connection := self._connection) is not None else 0
 
     @property
     def received(self) -> int:

@@ -1,19 +1,25 @@
 """`Redlock.statistics`: masters, rounds, leases, waiters and debts at one moment."""
 
 import asyncio
+import contextlib
 import dataclasses
+import itertools
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
 
 import pytest
 
-from redlock_aio import MasterStatistics, Redlock, Statistics
-from redlock_aio.testing import FakeMaster
+from redlock_aio import LockLostError, MasterStatistics, Redlock, Statistics
+from redlock_aio.testing import FakeMaster, VirtualTimeLoop
 
-from .kit import KINDS_AND_KEYS, Kind
+from .kit import KINDS_AND_KEYS, LATENCY, Kind
 
 
 def idle(masters: list[FakeMaster]) -> Statistics:
     up = [MasterStatistics(str(m), True, True, "", 0, 0) for m in masters]
-    return Statistics(tuple(up), rounds=0, leases=0, waiters=0)
+    return Statistics(tuple(up), rounds=0, leases=0, waiters=0, is_open=True)
 
 
 async def test_a_manager_that_is_not_open_is_idle(
@@ -21,7 +27,8 @@ async def test_a_manager_that_is_not_open_is_idle(
 ) -> None:
     redlock = Redlock(masters, restart_guard="off")
     away = tuple(MasterStatistics(str(m), False, False, "not used yet", 0, 0) for m in masters)
-    assert redlock.statistics() == Statistics(away, rounds=0, leases=0, waiters=0)
+    closed = Statistics(away, rounds=0, leases=0, waiters=0, is_open=False)
+    assert redlock.statistics() == closed
     async with redlock:
         statistics = redlock.statistics()
         assert statistics == idle(masters)
@@ -31,6 +38,7 @@ async def test_a_manager_that_is_not_open_is_idle(
             statistics.masters[0].up = False  # type: ignore[misc]
     assert {master.reason for master in redlock.statistics().masters} == {"closed"}
     assert not any(master.up or master.votes for master in redlock.statistics().masters)
+    assert not redlock.statistics().is_open
 
 
 async def test_leases_are_counted_until_they_end(
@@ -104,3 +112,86 @@ async def test_a_quarantined_master_is_up_without_a_vote(
         assert statistics.up
         assert not statistics.votes
         assert "vote" in statistics.reason
+
+
+def interrupted(call: Callable[[], object], place: int, act: Callable[[], object]) -> bool:
+    """Call *call*, and *act* before byte code number *place* of it; return whether it has one."""
+    codes = itertools.count()
+    acted = False
+
+    def trace(frame: FrameType, event: str, _argument: Any) -> Any:
+        nonlocal acted
+        frame.f_trace_opcodes = True
+        if event == "opcode" and not acted and next(codes) == place:
+            acted = True
+            act()
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        call()
+    finally:
+        sys.settrace(before)
+    return acted
+
+
+def test_another_thread_may_ask_at_any_moment() -> None:
+    """Between any two byte codes, the loop in its own thread may run and change everything."""
+    master = FakeMaster()
+    redlock = Redlock([master], restart_guard="off")
+    names = map(str, itertools.count())
+
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        tasks: set[asyncio.Task[Any]] = set()
+
+        async def begin_a_round() -> None:
+            tasks.add(asyncio.create_task(hold(redlock, next(names))))
+            await asyncio.sleep(LATENCY / 2)
+
+        async def be_busy() -> None:
+            name = next(names)
+            tasks.update(asyncio.create_task(hold(redlock, name)) for _ in range(2))
+            await asyncio.sleep(5 * LATENCY)
+            await begin_a_round()
+
+        async def go_on() -> None:
+            await begin_a_round()
+            master.kill()
+            await asyncio.sleep(LATENCY)
+
+        async def end() -> None:
+            master.restart()
+            await asyncio.wait(tasks)
+            tasks.clear()
+
+        runner.run(redlock.__aenter__())
+        more, place = True, 0
+        while more:
+            runner.run(be_busy())
+            seen = redlock.statistics()
+            assert (seen.rounds, seen.leases, seen.waiters) == (1, 1, 1)
+            more = interrupted(redlock.statistics, place, lambda: runner.run(go_on()))
+            runner.run(end())
+            place += 1
+        assert place > 50
+        runner.run(redlock.aclose())
+
+
+def test_another_thread_may_ask_while_it_is_closed() -> None:
+    redlock = Redlock([FakeMaster()])
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        more, place = True, 0
+        while more:
+            runner.run(redlock.__aenter__())
+            more = interrupted(redlock.statistics, place, lambda: runner.run(redlock.aclose()))
+            place += 1
+        assert place > 50
+        runner.run(redlock.aclose())
+
+
+async def hold(redlock: Redlock, name: str) -> None:
+    """Hold a lock for a while, whether or not its master is away in between."""
+    with contextlib.suppress(LockLostError):
+        async with redlock.lock(name, ttl=1000):
+            await asyncio.sleep(0.1)

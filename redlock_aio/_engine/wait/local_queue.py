@@ -346,7 +346,8 @@ class LocalQueues:
     @property
     def waiters(self) -> int:
         """The number of tasks of this process that wait for a lock."""
-        return len({waiter for queue in self.by_key.values() for waiter in queue.waiters})
+        queues = list(self.by_key.values())  # copied in one step, see `Session.statistics`
+        return len({waiter for queue in queues for waiter in queue.waiters})
 
     def of(self, key: Mutex | JointMutex) -> LocalQueue:
         """Return the local queue of *key*, made on first use."""
