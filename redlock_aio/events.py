@@ -7,8 +7,8 @@ in the order of the events. It must not block, because nothing else runs in the
 loop meanwhile; move slow work to a queue, a task or a thread. An exception of the
 listener is logged and changes nothing.
 
-An acquisition emits one `Acquired` or one `Missed`, and before that at most one
-`Waiting`; nothing more if it is cancelled, or ends because the manager is closed.
+An acquisition emits one `Acquired`, `Missed` or `Cancelled`, and before that at most one
+`Waiting`; nothing more if it ends because the manager is closed.
 A lease emits one `Acquired`, an `Extended` for each successful extension, and at
 the end one `Released` or one `Lost`.
 
@@ -30,6 +30,7 @@ from redlock_aio.errors import LockNotAcquiredError, with_votes
 
 __all__ = (
     "Acquired",
+    "Cancelled",
     "Event",
     "Extended",
     "Listener",
@@ -103,6 +104,21 @@ class Missed:
     resources: tuple[str, ...]
     waited_ms: int
     error: LockNotAcquiredError
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """
+    An acquisition was cancelled, and has no lock.
+
+    Attributes:
+        resources: The names that were requested.
+
+        waited_ms: How many milliseconds it took, from the call to the cancellation.
+    """
+
+    resources: tuple[str, ...]
+    waited_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +261,8 @@ class MajorityBack:
     lost_ms: int
 
 
-_Logged = Acquired | Missed | Waiting | Extended | Lost | Released | MajorityLost | MajorityBack
+_OfLock = Acquired | Missed | Cancelled | Waiting | Extended | Lost | Released
+_Logged = _OfLock | MajorityLost | MajorityBack
 
 Event = _Logged | MasterLost | MasterBack
 
@@ -288,6 +305,7 @@ def log_to(logger: logging.Logger | None = None) -> Listener:
 _LEVELS: dict[type[_Logged], int] = {
     Waiting: logging.DEBUG,
     Acquired: logging.DEBUG,
+    Cancelled: logging.DEBUG,
     Extended: logging.DEBUG,
     Released: logging.DEBUG,
     Missed: logging.INFO,
@@ -308,6 +326,8 @@ def _line(event: _Logged) -> tuple[str, *tuple[object, ...]]:
     names = ", ".join(map(repr, event.resources))
     if isinstance(event, Waiting):
         return "%s: waiting", names
+    if isinstance(event, Cancelled):
+        return "%s: cancelled after %d ms", names, event.waited_ms
     rest: tuple[object, ...]
     match event:
         case Acquired(fencing_token=None):

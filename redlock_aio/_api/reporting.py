@@ -11,7 +11,7 @@ from redlock_aio._engine.links import clock_of
 from redlock_aio._engine.options import LockSpec
 from redlock_aio._engine.refusals import is_overload
 from redlock_aio.errors import LockNotAcquiredError
-from redlock_aio.events import Acquired, Missed
+from redlock_aio.events import Acquired, Cancelled, Missed
 
 T = TypeVar("T", bound=Lease | None)
 
@@ -23,7 +23,7 @@ async def reported(
     entered: AbstractAsyncContextManager[object] | None = None,
 ) -> T:
     """
-    Await *obtain*, and emit `Acquired` or `Missed`.
+    Await *obtain*, and emit `Acquired`, `Missed` or `Cancelled`.
 
     Args:
         lock: The resources that are to be locked, and the options.
@@ -41,6 +41,9 @@ async def reported(
         lease = await obtain()
     except LockNotAcquiredError as error:
         emitter.emit(Missed(lock.resources, milliseconds(clock() - began), error))
+        raise
+    except asyncio.CancelledError:
+        emitter.emit(Cancelled(lock.resources, milliseconds(clock() - began)))
         raise
     finally:
         emitter.end_acquiring(task)

@@ -31,6 +31,7 @@ from redlock_aio import (
 )
 from redlock_aio.events import (
     Acquired,
+    Cancelled,
     Event,
     Extended,
     Listener,
@@ -214,6 +215,8 @@ def listen(event: Event) -> None:  # noqa: C901 - a case for each event
         case Missed():
             assert_type(event.waited_ms, int)
             assert_type(event.error, LockNotAcquiredError)
+        case Cancelled():
+            assert_type(event.waited_ms, int)
         case Waiting():
             assert_type(event.resources, tuple[str, ...])
         case Extended():

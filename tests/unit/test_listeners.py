@@ -26,6 +26,7 @@ from redlock_aio import (
 from redlock_aio._engine.attempt import Attempt
 from redlock_aio.events import (
     Acquired,
+    Cancelled,
     Event,
     Extended,
     Listener,
@@ -45,8 +46,8 @@ from .diary import Diary
 from .kit import delete, hang, keys, kill, now, restart, settle
 
 EVENTS = {
-    Acquired, Missed, Waiting, Extended, Lost, Released, MasterLost, MasterBack, MajorityLost,
-    MajorityBack,
+    Acquired, Missed, Cancelled, Waiting, Extended, Lost, Released, MasterLost, MasterBack,
+    MajorityLost, MajorityBack,
 }  # fmt: skip
 
 
@@ -311,6 +312,7 @@ def test_the_log_has_a_line_for_each_event_of_a_lock(caplog: pytest.LogCaptureFi
     votes = (Vote("m", Answer.GRANTED),)
     lines: list[tuple[Event, str, str]] = [
         (Waiting(("a", "b")), "DEBUG", "'a', 'b': waiting"),
+        (Cancelled(("a", "b"), 3), "DEBUG", "'a', 'b': cancelled after 3 ms"),
         (Acquired(("a", "b"), "f00", 3, None), "DEBUG", "'a', 'b' (f00) acquired in 3 ms"),
         (
             Acquired(("a",), "f00", 3, 17),
