@@ -24,6 +24,8 @@ MODULES = (
     ".sync",
     ".contrib.fastapi",
     ".contrib.aiohttp",
+    ".contrib.opentelemetry",
+    ".contrib.prometheus",
 )
 NOT_FOR_USERS = {"unknown"}
 LITERALS = {"OnLost", "RestartGuard"}
@@ -103,7 +105,9 @@ class PublicNames(Extension):  # type: ignore[misc]  # griffe is not there for m
             if parameter.default is None or not re.fullmatch(r"[A-Za-z_]\w*(\.\w+)*", default):
                 continue
             if default not in {"None", "True", "False"}:
-                parameter.default = repr(value_of(func, default))
+                value = repr(value_of(func, default))
+                if not value.startswith("<"):  # such a repr names an address in memory
+                    parameter.default = value
 
     def on_attribute(self, *, attr: Attribute, **_: Any) -> None:
         """Remove values that are private."""

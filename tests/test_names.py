@@ -14,6 +14,8 @@ import pytest
 import redlock_aio
 import redlock_aio.contrib.aiohttp
 import redlock_aio.contrib.fastapi
+import redlock_aio.contrib.opentelemetry
+import redlock_aio.contrib.prometheus
 import redlock_aio.errors
 import redlock_aio.events
 import redlock_aio.fencing
@@ -26,6 +28,8 @@ PUBLIC: list[ModuleType] = [
     redlock_aio,
     redlock_aio.contrib.aiohttp,
     redlock_aio.contrib.fastapi,
+    redlock_aio.contrib.opentelemetry,
+    redlock_aio.contrib.prometheus,
     redlock_aio.errors,
     redlock_aio.events,
     redlock_aio.fencing,

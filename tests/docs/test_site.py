@@ -16,6 +16,8 @@ from redis.asyncio import Redis
 import redlock_aio
 import redlock_aio.contrib.aiohttp
 import redlock_aio.contrib.fastapi
+import redlock_aio.contrib.opentelemetry
+import redlock_aio.contrib.prometheus
 import redlock_aio.events
 import redlock_aio.fencing
 import redlock_aio.sync
@@ -33,6 +35,7 @@ DOCUMENTED = (
     *(redlock_aio, redlock_aio.errors, redlock_aio.events),
     *(redlock_aio.fencing, redlock_aio.sync, redlock_aio.testing),
     *(redlock_aio.contrib.aiohttp, redlock_aio.contrib.fastapi),
+    *(redlock_aio.contrib.opentelemetry, redlock_aio.contrib.prometheus),
 )
 
 
