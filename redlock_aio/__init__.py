@@ -8,7 +8,11 @@ tests need.
 from redlock_aio._api.lease import Lease as Lease
 from redlock_aio._api.lock import Lock as Lock
 from redlock_aio._api.redlock import Redlock as Redlock
-from redlock_aio._protocol.lock_state import LockState as LockState, MasterView as MasterView
+from redlock_aio._protocol.lock_state import (
+    FoundLocks as FoundLocks,
+    LockState as LockState,
+    MasterView as MasterView,
+)
 from redlock_aio._rules.causes import LossCause as LossCause, NoVoteCause as NoVoteCause
 from redlock_aio._rules.lock_value import Holder as Holder
 from redlock_aio._rules.quorum import Answer as Answer, Vote as Vote
@@ -27,6 +31,7 @@ from redlock_aio.errors import (
 
 __all__ = (
     "Answer",
+    "FoundLocks",
     "Holder",
     "Lease",
     "Lock",

@@ -10,6 +10,7 @@ from redis.asyncio import Redis
 from redlock_aio._api.adoption import Adopting
 from redlock_aio._api.decorator import Decorating
 from redlock_aio._api.health import Checking
+from redlock_aio._api.listing import Listing
 from redlock_aio._api.lock import Lock
 from redlock_aio._api.opener import Opener
 from redlock_aio._engine.admin import inspect
@@ -31,7 +32,7 @@ MAX_WAITERS = 1_000
 """The most waiters in the fair queue of one resource."""
 
 
-class Redlock(Adopting, Checking, Decorating):
+class Redlock(Adopting, Checking, Decorating, Listing):
     """
     The manager of one set of masters.
 

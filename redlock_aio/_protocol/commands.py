@@ -1,5 +1,6 @@
 """The commands for masters, packed once into the bytes that all masters get."""
 
+import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -62,6 +63,13 @@ _ONLY_KEPT, _SET_AGAIN = bulk(b"", b"%d" % KEPT), bulk(b"again", b"%d" % KEPT)
 _RELEASE = b"*5\r\n$7\r\nEVALSHA\r\n$40\r\n" + RELEASE.sha + b"\r\n$1\r\n1\r\n" + 2 * _BULK
 
 _FREE = b"*3\r\n$7\r\nDELIFEQ\r\n" + 2 * _BULK
+
+
+def scan(cursor: bytes, prefix: bytes, number: int) -> bytes:
+    """Return the command for the next strings with this *prefix*, among *number* keys or so."""
+    pattern = re.sub(rb"([*?\[\]\\^])", rb"\\\1", prefix) + b"*"
+    options = b"MATCH", pattern, b"COUNT", b"%d" % number, b"TYPE", b"string"
+    return pack(b"SCAN", cursor, *options)
 
 
 def acquire(key: bytes, token: bytes, ttl: int) -> bytes:

@@ -164,6 +164,26 @@ class LockState:
         return _harmless(", ".join([text, *more]))
 
 
+@dataclass(frozen=True, slots=True)
+class FoundLocks:
+    """
+    The locks that `Redlock.find_locks` has found.
+
+    Attributes:
+        states: The state of each lock that any master keeps, in the order of their names.
+
+        complete: Whether no lock is missing: enough masters with a vote were scanned to
+            their ends, and there was no more than the limit.
+
+        votes: ``HELD`` or ``FREE`` for each master that was scanned, which says whether it
+            has keys of such locks; else why it was not.
+    """
+
+    states: tuple[LockState, ...]
+    complete: bool
+    votes: tuple[Vote, ...]
+
+
 class KeyState(NamedTuple):
     """
     The reply of a master to `inspect`, parsed.

@@ -193,6 +193,14 @@ def queued(reply: object) -> Queued | None:
     )
 
 
+def scanned(reply: object) -> tuple[bytes, list[bytes]] | None:
+    """Parse the reply to `commands.scan`: the next cursor and the keys; ``None`` if malformed."""
+    match reply:
+        case [bytes(cursor), list(keys)] if all(isinstance(key, bytes) for key in keys):
+            return cursor, keys
+    return None
+
+
 def read(reply: object) -> NoReply:
     """Classify a *reply* as a vote, with a detail that holds no secret."""
     if isinstance(reply, NoReply):

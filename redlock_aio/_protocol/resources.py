@@ -51,6 +51,17 @@ class Resources:
         self.known[resource] = key
         return key
 
+    def name_of(self, key: bytes) -> str | None:
+        """Return the resource with this *key*; ``None`` if no resource can have it."""
+        if key.startswith(self.prefix) and not key.startswith(RESERVED):
+            try:
+                name = key.removeprefix(self.prefix).decode()
+                text(name, name="resource")
+            except ValueError:  # also of `decode`
+                return None
+            return name
+        return None
+
     def keys(self, resources: tuple[str, ...]) -> Mutex | JointMutex:
         """
         Return the key of one resource, or the keys of several that are locked together.

@@ -28,9 +28,10 @@ from typing import (
 from redis.asyncio import Redis
 
 import redlock_aio
-from redlock_aio import LockState, RedlockError, Retry, Statistics
+from redlock_aio import RedlockError, Retry, Statistics
 from redlock_aio.events import Listener
 from redlock_aio.sync._acquisition import ThreadAcquisition
+from redlock_aio.sync._asking import Asking
 from redlock_aio.sync._decorator import FunctionDecorator, SyncLockArguments
 from redlock_aio.sync._lease import Lease, OnLostCall, checked_on_lost
 from redlock_aio.sync._lock import Lock
@@ -43,7 +44,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Redlock:
+class Redlock(Asking):
     """
     The manager of one set of masters.
 
@@ -271,36 +272,6 @@ class Redlock:
         )
         return cast("Lease", acquisition.run())
 
-    def inspect(self, resource: str, /) -> LockState:
-        """
-        Return the holder of *resource* as each master reports it; ``print`` it to read it.
-
-        See `redlock_aio.Redlock.inspect`.
-
-        Raises:
-            RedlockError: The manager is closed.
-
-            TypeError, ValueError: As for `lock`.
-        """
-        portal = self._opener.opened()
-        return portal.call(portal.redlock.inspect, resource)
-
-    def is_locked(self, resource: str, /) -> bool:
-        """
-        Return whether *resource* is held: a majority of the masters keeps one value.
-
-        See `redlock_aio.Redlock.is_locked`.
-
-        Raises:
-            QuorumUnavailableError: Too few masters have answered to decide.
-
-            RedlockError: The manager is closed.
-
-            TypeError, ValueError: As for `lock`.
-        """
-        portal = self._opener.opened()
-        return portal.call(portal.redlock.is_locked, resource)
-
     def force_release(self, resource: str, /) -> bool:
         """
         Release *resource* for any holder, also of another library, and wake waiters.
@@ -322,22 +293,6 @@ class Redlock:
         """
         portal = self._opener.opened()
         return portal.call(portal.redlock.force_release, resource)
-
-    def check(self, *, timeout: int | timedelta = 1_000) -> None:
-        """
-        Check that a majority of the masters votes; no lock is acquired.
-
-        See `redlock_aio.Redlock.check`.
-
-        Raises:
-            QuorumUnavailableError: No majority votes.
-
-            RedlockError: The manager is closed.
-
-            TypeError, ValueError: *timeout* is not a positive time.
-        """
-        portal = self._opener.opened()
-        portal.call(functools.partial(portal.redlock.check, timeout=timeout))
 
     def statistics(self) -> Statistics:
         """

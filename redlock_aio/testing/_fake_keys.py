@@ -6,6 +6,7 @@ and never ignored.
 """
 
 import functools
+import re
 from collections.abc import Callable, Iterator, Sequence
 
 from redlock_aio.testing._fake_data import Data
@@ -77,6 +78,21 @@ class KeyCommands:
 
     def _do_pttl(self, key: bytes) -> object:
         return self._data.pttl(key)
+
+    def _do_scan(self, cursor: bytes, *options: bytes) -> object:
+        """Look at so many keys in the order in which they were set; the cursor is a number."""
+        if [option.upper() for option in options[::2]] != [b"MATCH", b"COUNT", b"TYPE"]:
+            raise _syntax_error()
+        prefix, count, kind = _prefix(options[1]), _integer(options[3]), options[5]
+        begin = _integer(cursor)
+        names = list(self._data.keys)
+        found = [
+            name
+            for name in names[begin : begin + count]
+            if name.startswith(prefix) and self._do_type(name) == kind
+        ]
+        end = begin + count
+        return [b"%d" % (end if end < len(names) else 0), found]
 
     def _do_pexpire(self, key: bytes, ttl: bytes) -> object:
         return self._data.pexpire(key, _integer(ttl))
@@ -169,6 +185,13 @@ class KeyCommands:
 
 
 @functools.cache
+def _prefix(pattern: bytes) -> bytes:
+    """Return the prefix for which *pattern* stands, the only kind of pattern that is known."""
+    if not re.fullmatch(rb"(?:\\.|[^*?\[\]^\\])*\*", pattern, re.DOTALL):
+        raise _syntax_error()
+    return re.sub(rb"\\(.)", rb"\1", pattern[:-1], flags=re.DOTALL)
+
+
 def _method(command: bytes) -> str:
     return f"_do_{command.decode().lower()}"
 

@@ -114,6 +114,20 @@ async def test_without_the_queues_a_lock_can_be_seen_and_not_forced(server: Embe
             assert await redlock.is_locked("app:r")
 
 
+@pytest.mark.parametrize("may_scan", [True, False])
+async def test_locks_are_listed_with_the_permission_to_scan(
+    server: EmbeddedMaster, may_scan: bool
+) -> None:
+    more = ("scan",) if may_scan else ()
+    with allowed(server, *NEEDED, *FAIR, *more, own=OWN) as url:
+        put([server], "app:r", 60_000)
+        async with Redlock([url], master_timeout=TIMEOUT, key_prefix="app:") as redlock:
+            found = await redlock.find_locks()
+        assert [state.resource for state in found.states] == (["r"] if may_scan else [])
+        assert found.complete is may_scan
+        assert may_scan or "scan" in found.votes[0].detail
+
+
 @pytest.mark.promise("S10")
 @pytest.mark.parametrize(
     ("options", "more", "own"),

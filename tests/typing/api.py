@@ -11,6 +11,7 @@ from redis.asyncio import Redis
 
 from redlock_aio import (
     Answer,
+    FoundLocks,
     Holder,
     Lease,
     Lock,
@@ -116,6 +117,7 @@ async def use(client: Redis) -> None:
         assert_type(state.views, tuple[MasterView, ...])
         assert_type(state.orphaned, tuple[MasterView, ...])
         assert_type(await redlock.is_locked("r"), bool)
+        assert_type(await redlock.find_locks("invoice:", limit=10), FoundLocks)
         assert_type(await redlock.force_release("r"), bool)
     await redlock.aclose()
 

@@ -7,7 +7,7 @@ from typing import assert_type
 
 from redis.asyncio import Redis
 
-from redlock_aio import LockLostError, LockState, Retry, Statistics, Vote
+from redlock_aio import FoundLocks, LockLostError, LockState, Retry, Statistics, Vote
 from redlock_aio.events import log_to
 from redlock_aio.sync import Lease, Lock, Redlock
 
@@ -49,6 +49,7 @@ def use(client: Redis) -> None:
         assert_type(lock.try_acquire(), Lease | None)
         assert_type(redlock.inspect("r"), LockState)
         assert_type(redlock.is_locked("r"), bool)
+        assert_type(redlock.find_locks("invoice:", limit=10), FoundLocks)
         assert_type(redlock.force_release("r"), bool)
         redlock.lock("r", on_lost="cancel")  # type: ignore[arg-type]
         redlock.lock("r", metadata=["x"])  # type: ignore[arg-type]

@@ -64,6 +64,7 @@ def test_a_block_holds_the_lock(redlock: Redlock, masters: list[FakeMaster]) -> 
         assert state.holder is not None
         assert state.holder.fingerprint == lease.fingerprint
         assert redlock.is_locked("r")
+        assert [found.resource for found in redlock.find_locks("r", limit=2).states] == ["r"]
         assert redlock.statistics().leases == 1
     assert not lease.valid
     assert not redlock.is_locked("r")

@@ -138,9 +138,10 @@ def test_closing_ends_leases_and_waits(masters: list[FakeMaster], pool: ThreadPo
         lambda redlock: redlock.lock("r").try_acquire(),
         lambda redlock: redlock.inspect("r"),
         lambda redlock: redlock.is_locked("r"),
+        lambda redlock: redlock.find_locks("r"),
         lambda redlock: redlock.force_release("r"),
     ],
-    ids=["acquire", "try_acquire", "inspect", "is_locked", "force_release"],
+    ids=["acquire", "try_acquire", "inspect", "is_locked", "find_locks", "force_release"],
 )
 def test_a_closed_manager_refuses_calls_and_with_opens_it(
     masters: list[FakeMaster], use: Callable[[Redlock], object]
