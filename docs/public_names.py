@@ -27,6 +27,9 @@ MODULES = (
     ".contrib.opentelemetry",
     ".contrib.prometheus",
 )
+LEAVES = ("redlock_aio.cli",)
+"""Packages without a page of the API: they need packages of an extra, and are not imported."""
+
 NOT_FOR_USERS = {"unknown"}
 LITERALS = {"OnLost", "RestartGuard"}
 FOR_TESTS = " | AnyDialler"
@@ -96,6 +99,8 @@ class PublicNames(Extension):  # type: ignore[misc]  # griffe is not there for m
 
     def on_function(self, *, func: Function, **_: Any) -> None:
         """Show values of defaults, and remove parameters that users do not pass."""
+        if func.module.path.startswith(LEAVES):
+            return
         for parameter in list(func.parameters):
             if parameter.name in NOT_FOR_USERS:
                 del func.parameters[parameter.name]

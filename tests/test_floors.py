@@ -29,6 +29,8 @@ FLOORS = [
     ["demo"],
     ["sync"],
     ["contrib"],
+    ["cli"],
+    ["__main__"],
 ]
 """
 The layers from the lowest up. A module belongs to the longest entry that its name begins with.
@@ -43,10 +45,12 @@ PURE = ("_rules", "_protocol")
 # open a session are the exception: they make the links, and wait for them.
 MAKES_LINKS = {"_engine.readiness", "_engine.session"}
 # Code that users could have written imports public names only.
-ONLY_PUBLIC = ("contrib", "demo", "fencing", "sync", "testing._embedded")
+ONLY_PUBLIC = ("contrib", "demo", "fencing", "sync", "testing._embedded", "cli", "__main__")
+LEAVES = {"cli": {"rich", "typer"}, "contrib": {"aiohttp", "fastapi", "prometheus_client"}}
+"""The packages of an extra, and the part of this package that alone may import them."""
 NOT_LOADED = (
-    "aiohttp", "fastapi", "lupa", "prometheus_client", "pytest",
-    "redlock_aio.contrib", "redlock_aio.sync", "redlock_aio.testing",
+    "aiohttp", "fastapi", "lupa", "prometheus_client", "pytest", "rich", "typer",
+    "redlock_aio.cli", "redlock_aio.contrib", "redlock_aio.sync", "redlock_aio.testing",
 )  # fmt: skip
 MOST_LINES, MOST_IN_A_FUNCTION = 400, 40
 MOST_METHODS = 15  # of a class whose docstring does not name its one subject
@@ -139,6 +143,13 @@ def test_importing_the_package_loads_no_leaf() -> None:
     command = [sys.executable, "-c", program]
     loaded = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     assert loaded == "[]\n"
+
+
+@pytest.mark.parametrize(("name", "path"), list(modules()))
+def test_a_leaf_alone_imports_the_packages_of_its_extra(name: str, path: Path) -> None:
+    packages = {module.partition(".")[0] for module in imported(path)}
+    for leaf, its_packages in LEAVES.items():
+        assert name.startswith(leaf) or not packages & its_packages, name
 
 
 @pytest.mark.parametrize(("name", "path"), list(modules()))

@@ -23,11 +23,18 @@ HOLE = "..."
 PROGRAMS = {"demo.py"}
 """Modules that are programs: their output explains itself."""
 
-RAISED_ONLY = "testing/"
-"""A package in which only the arguments of `raise` count: its other texts imitate a server."""
+RAISED_ONLY = ("testing/", "cli/")
+"""
+Packages in which only the arguments of `raise` and of `OUTPUT` count.
+
+Other texts in them imitate a server, or are the help and the output of a program.
+"""
 
 NOT_OURS = {"Error", "ConnectionRefusedError", "AssertionError"}
 """Errors in `testing/` that imitate a server or the system, or never occur."""
+
+OUTPUT = {"note", "Failure"}
+"""Calls in `cli/` whose arguments are messages, as if they were raised."""
 
 FOR_USERS = {"NoReply", "Vote", "condemn", "_end", "Answer"}
 """Calls and classes in which a single word counts as a text."""
@@ -133,9 +140,13 @@ class _Collector(ast.NodeVisitor):
 
     def visit_Raise(self, node: ast.Raise) -> None:
         if not (isinstance(node.exc, ast.Call) and _name(node.exc.func) in NOT_OURS):
-            self._raised = True
-            self.generic_visit(node)
-            self._raised = False
+            for part in ast.iter_child_nodes(node):
+                self._visit_raised(part)
+
+    def _visit_raised(self, node: ast.AST) -> None:
+        before, self._raised = self._raised, True
+        self.visit(node)
+        self._raised = before
 
     def visit_IfExp(self, node: ast.IfExp) -> None:
         """Count a single word if the other case is a text of more words."""
@@ -148,6 +159,10 @@ class _Collector(ast.NodeVisitor):
         self._for_users = before
 
     def visit_Call(self, node: ast.Call) -> None:
+        if _name(node.func) in OUTPUT:
+            for part in node.args:
+                self._visit_raised(part)
+            return
         if _name(node.func) not in COMPARED | LISTED_ELSEWHERE:
             self._visit_inside(node, _name(node.func))
 

@@ -1,0 +1,62 @@
+"""The commands of ``redlock``, and the place where its arguments become one of them."""
+
+import os
+import traceback
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+from typer.main import get_command
+
+import redlock_aio
+from redlock_aio.cli import look, release
+from redlock_aio.cli.exits import SIGNALLED, Exit, Failure
+from redlock_aio.cli.frame import MASTERS
+from redlock_aio.cli.output import Output
+from redlock_aio.cli.redaction import Redaction
+
+app: typer.Typer = typer.Typer(
+    name="redlock",
+    no_args_is_help=True,
+    add_completion=True,
+    rich_markup_mode=None,  # plain help, which reads the same in a pipe
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"redlock {redlock_aio.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def redlock(
+    *,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show it.")
+    ] = False,
+) -> None:
+    """Work with locks over independent Redis or Valkey masters."""
+
+
+look.add_to(app)
+release.add_to(app)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command that *arguments* name; return its exit code."""
+    hide = Redaction([*arguments, os.environ.get(MASTERS, "")])
+    own = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    out = Output(hide, as_json="--json" in own)
+    try:
+        code = get_command(app).main(
+            args=list(arguments), prog_name="redlock", standalone_mode=False, obj=hide
+        )
+    except typer.TyperException as error:
+        return out.fail(Failure(Exit.USAGE, error.format_message(), error="usage"))
+    except typer.Abort:
+        return SIGNALLED + 2
+    except Exception:  # noqa: BLE001 - the end of the program; a traceback may have a password
+        return out.fail(Failure(Exit.FAILED, traceback.format_exc(), error="failed"))
+    return code if isinstance(code, int) else Exit.DONE

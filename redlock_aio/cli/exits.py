@@ -1,0 +1,52 @@
+"""The exit codes of ``redlock``: from 64 to 78 they are those of sysexits.h."""
+
+import enum
+
+
+class Exit(enum.IntEnum):
+    """An exit code; `meaning` is the text that the reference shows."""
+
+    DONE = 0
+    NO = 1
+    USAGE = 64
+    NO_LOCK = 65
+    UNAVAILABLE = 69
+    FAILED = 70
+    HELD = 75
+    LOST = 79
+
+    @property
+    def meaning(self) -> str:
+        """The meaning of the code, for people."""
+        return _MEANINGS[self]
+
+
+_MEANINGS = {
+    Exit.DONE: "done; `inspect`: the lock is held",
+    Exit.NO: "the answer is no; `inspect`, `release`: nobody holds the lock",
+    Exit.USAGE: "a wrong option or argument",
+    Exit.NO_LOCK: "the keys on the masters can't be a lock, or can't be used in this way",
+    Exit.UNAVAILABLE: "too few masters answered",
+    Exit.FAILED: "`redlock` itself failed, or its extra is not installed",
+    Exit.HELD: "others hold the lock",
+    Exit.LOST: "the lock was lost before the command had ended",
+}
+
+SIGNALLED = 128
+"""Added to the number of the signal that has ended a process, as shells do."""
+
+
+class Failure(Exception):  # noqa: N818 - not an error of the library, but an end of this program
+    """
+    An end of ``redlock`` with a message.
+
+    Attributes:
+        code: The exit code.
+
+        facts: More about it, for ``--json``.
+    """
+
+    def __init__(self, code: int, message: str, **facts: object) -> None:
+        super().__init__(message)
+        self.code: int = code
+        self.facts: dict[str, object] = facts

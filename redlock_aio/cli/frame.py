@@ -1,0 +1,337 @@
+"""
+What all commands have in common: the masters, ``--json``, exit codes, and signals.
+
+A command is a coroutine function of a `Frame` and of its own options, which are declared as
+typer wants them. `command` adds the common options, so that each is declared once.
+"""
+
+import asyncio
+import contextlib
+import inspect
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from dataclasses import dataclass, fields
+from typing import Annotated, Any, Literal
+
+import typer
+
+from redlock_aio import (
+    LockLostError,
+    LockNotAcquiredError,
+    QuorumUnavailableError,
+    Redlock,
+    RedlockError,
+)
+from redlock_aio.cli import durations
+from redlock_aio.cli.exits import SIGNALLED, Exit, Failure
+from redlock_aio.cli.output import NotesHandler, Output
+
+MASTERS = "REDLOCK_MASTERS"
+"""The variable that names the masters; a URL among the arguments is seen by every user."""
+
+CONNECTING = 1.0
+"""The most seconds for which a look waits for masters that are not connected yet."""
+
+GuardMode = Literal["auto", "strict", "fsync-always", "off"]
+
+
+def duration(text: str | int) -> int:
+    """Return the ms of an option that is a duration; a default is one already."""
+    try:
+        return text if isinstance(text, int) else durations.milliseconds(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+def Duration(*names: str, help: str) -> Any:  # noqa: N802, A002 - as `typer.Option`
+    """Return the declaration of an option that is a duration."""
+    return typer.Option(*names, parser=duration, metavar="DURATION", help=help, show_default=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Common:
+    """The options that every command has."""
+
+    masters: Annotated[
+        str,
+        typer.Option(
+            "--masters",
+            "-m",
+            envvar=MASTERS,
+            metavar="URLS",
+            help="The masters, as URLs with commas between them. All programs with these locks"
+            " name the same masters.",
+        ),
+    ] = ""
+    key_prefix: Annotated[
+        str,
+        typer.Option(
+            "--key-prefix",
+            envvar="REDLOCK_KEY_PREFIX",
+            metavar="TEXT",
+            help="Put before each name to make its key, as the other programs do.",
+        ),
+    ] = ""
+    master_timeout: Annotated[
+        int | None,
+        Duration("--master-timeout", help="How long to wait for one master (default: learned)."),
+    ] = None
+    max_ttl: Annotated[
+        int | None,
+        Duration("--max-ttl", help="The longest ttl of all programs (default 60s)."),
+    ] = None
+    restart_guard: Annotated[
+        GuardMode | None,
+        typer.Option(
+            "--restart-guard",
+            help="How masters that may have forgotten locks are kept out of votes.",
+        ),
+    ] = None
+    name: Annotated[
+        str | None,
+        typer.Option("--name", metavar="TEXT", help="The holder that others see (host and pid)."),
+    ] = None
+    json: Annotated[
+        bool,
+        typer.Option("--json", help="Write results and messages as JSON, an object in each line."),
+    ] = False
+
+
+class Frame:
+    """
+    What a command gets: its output, and the masters.
+
+    Args:
+        common: The options that every command has.
+
+        out: Writes results and messages.
+
+        guard: The restart guard if the user names none.
+    """
+
+    def __init__(self, common: Common, out: Output, guard: GuardMode) -> None:
+        self._common = common
+        self._guard = guard
+        self.out: Output = out
+        self.on_signal: Callable[[int], None] | None = None
+        """Called with a signal that ends programs, instead of a cancellation of the command."""
+        self.interrupted: bool = False
+        """Whether an interrupt from the keyboard went to others, but not to this process group."""
+
+    def __repr__(self) -> str:
+        return f"<Frame, {self.out!r}>"
+
+    @property
+    def masters(self) -> list[str]:
+        """
+        The URLs of the masters.
+
+        Raises:
+            Failure: None is named.
+        """
+        urls = [url.strip() for url in self._common.masters.split(",") if url.strip()]
+        if not urls:
+            raise Failure(
+                Exit.USAGE, "no masters: name them in --masters or REDLOCK_MASTERS, with commas"
+            )
+        return urls
+
+    @property
+    def max_ttl(self) -> int:
+        """The longest ttl in ms."""
+        return 60_000 if self._common.max_ttl is None else self._common.max_ttl
+
+    @contextlib.asynccontextmanager
+    async def connected(self) -> AsyncIterator[Redlock]:
+        """
+        Open a manager, and wait until all masters are up, or one second is over.
+
+        An acquisition does not wait for a minority; somebody who looks wants to see all masters.
+
+        Cancellation:
+            The manager is closed.
+        """
+        async with self.redlock() as redlock:
+            ends = time.monotonic() + CONNECTING
+            while time.monotonic() < ends and not all(  # noqa: ASYNC110 - no event tells it
+                master.up for master in redlock.statistics().masters
+            ):
+                await asyncio.sleep(0.01)
+            yield redlock
+
+    def redlock(self, masters: Sequence[str] | None = None, **options: Any) -> Redlock:
+        """
+        Return a manager of the masters, or of *masters*.
+
+        Raises:
+            Failure: An option is invalid.
+        """
+        common = self._common
+        given: dict[str, Any] = {
+            "master_timeout": common.master_timeout,
+            "max_ttl": self.max_ttl,
+            "key_prefix": common.key_prefix,
+            "restart_guard": common.restart_guard or self._guard,
+            "name": common.name,
+            **options,
+        }
+        with wrong_options():
+            return Redlock(self.masters if masters is None else masters, **given)
+
+
+@contextlib.contextmanager
+def wrong_options() -> Iterator[None]:
+    """Turn the library's error about an argument into a `Failure`."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        raise Failure(Exit.USAGE, str(error)) from None
+
+
+Body = Callable[..., Coroutine[Any, Any, int]]
+
+
+def command(app: typer.Typer, *, name: str, guard: GuardMode) -> Callable[[Body], Body]:
+    """
+    Return a decorator that makes a coroutine function a command of *app*.
+
+    Args:
+        name: The name of the command.
+
+        guard: The restart guard if the user names none. Commands that only look have
+            ``"off"``, because the others write on the masters.
+    """
+    shared = inspect.signature(Common, eval_str=True).parameters
+
+    def register(body: Body) -> Body:
+        own = list(inspect.signature(body, eval_str=True).parameters.values())[1:]
+
+        def run(context: typer.Context, **given: Any) -> None:
+            common = Common(**{field.name: given.pop(field.name) for field in fields(Common)})
+            frame = Frame(common, Output(context.obj, as_json=common.json), guard)
+            with messages_of_the_library(frame.out):
+                raise typer.Exit(ended(frame, lambda: body(frame, **given)))
+
+        first = inspect.Parameter(
+            "context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context
+        )
+        parameters = [p.replace(kind=p.KEYWORD_ONLY) for p in (first, *own, *shared.values())]
+        vars(run)["__signature__"] = inspect.Signature(parameters)
+        run.__doc__ = inspect.getdoc(body)
+        app.command(name)(run)
+        return body
+
+    return register
+
+
+@contextlib.contextmanager
+def messages_of_the_library(out: Output) -> Iterator[None]:
+    """Write what the library logs as messages."""
+    log, handler = logging.getLogger("redlock_aio"), NotesHandler(out)
+    log.addHandler(handler)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+
+
+def ended(frame: Frame, body: Callable[[], Coroutine[Any, Any, int]]) -> int:
+    """Run *body* in an event loop; return the exit code, after a message about its failure."""
+    out = frame.out
+    try:
+        code = asyncio.run(until_signal(frame, body))
+        if frame.interrupted:
+            interrupt_this_group()
+    except Failure as failure:
+        return out.fail(failure)
+    except RedlockError as error:
+        return out.fail(of_library(error))
+    except BrokenPipeError:
+        return nobody_reads()
+    return code
+
+
+def interrupt_this_group() -> None:
+    """
+    Die of SIGINT, with all processes of this group.
+
+    The command of ``redlock run`` has the terminal, so an interrupt from the keyboard does not
+    reach a script around ``redlock``. A shell ends a script only if it gets the signal itself,
+    and if the program for which it waits dies of the signal.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    os.killpg(os.getpgrp(), signal.SIGINT)
+
+
+def nobody_reads() -> int:
+    """Return the exit code after stdout was closed, and spare Python's complaint about it."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return SIGNALLED + 13
+
+
+def of_library(error: RedlockError) -> Failure:
+    """Return the end that an error of the library means."""
+    code = Exit.NO_LOCK
+    facts: dict[str, object] = {}
+    if isinstance(error, LockNotAcquiredError):
+        code = Exit.UNAVAILABLE if isinstance(error, QuorumUnavailableError) else Exit.HELD
+        facts["masters"] = [
+            {"master": vote.master, "answer": vote.answer.name.lower(), "detail": vote.detail}
+            for vote in error.votes
+        ]
+    elif isinstance(error, LockLostError):
+        code = Exit.LOST
+    return Failure(code, str(error), error=code.name.lower(), **facts)
+
+
+async def until_signal(frame: Frame, body: Callable[[], Coroutine[Any, Any, int]]) -> int:
+    """
+    Return the exit code of *body*, which is cancelled by the first signal that ends programs.
+
+    Cancellation:
+        The body is cancelled.
+    """
+    caught: list[int] = []
+    task = asyncio.create_task(body())
+
+    def on_signal(number: int) -> None:
+        if frame.on_signal is not None:
+            frame.on_signal(number)
+        else:
+            caught.append(number)
+            task.cancel()
+
+    with handling(("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT"), on_signal):
+        try:
+            return await task
+        except asyncio.CancelledError:
+            if not caught:
+                raise
+            return SIGNALLED + caught[0]
+
+
+@contextlib.contextmanager
+def handling(names: Sequence[str], act: Callable[[int], None]) -> Iterator[None]:
+    """
+    Call *act* in the event loop with the number of each of these signals that comes.
+
+    A signal that is ignored, as SIGHUP is below ``nohup``, stays ignored; one that the system
+    does not have is left out.
+    """
+    loop = asyncio.get_running_loop()
+    taken = []
+    try:
+        for name in names:
+            number = getattr(signal, name, None)
+            if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
+                with contextlib.suppress(NotImplementedError):  # Windows
+                    loop.add_signal_handler(number, act, number)
+                    taken.append(number)
+        yield
+    finally:
+        for number in taken:
+            loop.remove_signal_handler(number)

@@ -1,0 +1,209 @@
+"""The commands that only look: who holds a lock, and which locks are held."""
+
+import asyncio
+import time
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from redlock_aio import Answer, FoundLocks, Holder, LockState, MasterView
+from redlock_aio.cli import durations
+from redlock_aio.cli.exits import Exit
+from redlock_aio.cli.frame import Duration, Frame, command, wrong_options
+
+INTERVAL = 1_000
+"""The default ms between two looks of ``redlock watch``."""
+
+Key = Annotated[str, typer.Argument(metavar="KEY", help="The name that is locked.")]
+Prefix = Annotated[str, typer.Argument(metavar="[PREFIX]", help="The begin of the names.")]
+Limit = Annotated[
+    int,
+    typer.Option("--limit", min=1, metavar="NUMBER", help="The most locks to show (default 1000)."),
+]
+Interval = Annotated[
+    int | None, Duration("--interval", help="How long to wait between two looks (default 1s).")
+]
+For = Annotated[int | None, Duration("--for", help="End after this time (default: go on).")]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the commands to *app*."""
+    command(app, name="inspect", guard="off")(inspect)
+    command(app, name="list", guard="off")(list_locks)
+    command(app, name="watch", guard="off")(watch)
+
+
+async def inspect(frame: Frame, key: Key) -> int:
+    """
+    Show who holds a lock, as each master reports it.
+
+    Nothing is written on the masters. So a master that has just restarted counts as any other,
+    unless you pass the programs' --restart-guard.
+    """
+    async with frame.connected() as redlock:
+        with wrong_options():
+            state = await redlock.inspect(key)
+    frame.out.result(facts_of(state), text_of(frame, state))
+    return verdict(state)
+
+
+async def list_locks(frame: Frame, prefix: Prefix = "", limit: Limit = 1_000) -> int:
+    """
+    List the locks whose names begin with PREFIX.
+
+    Each master is scanned in small steps, by SCAN. Nothing is written on the masters.
+    """
+    async with frame.connected() as redlock:
+        with wrong_options():
+            found = await redlock.find_locks(prefix, limit=limit)
+    if frame.out.as_json:
+        for state in found.states:
+            frame.out.result(facts_of(state), "")
+    else:
+        frame.out.table(
+            ["KEY", "HOLDER", "LEFT", "WAITING", "MASTERS"], [row_of(s) for s in found.states]
+        )
+    return complete(frame, found)
+
+
+def complete(frame: Frame, found: FoundLocks) -> Exit:
+    """Return the exit code for a listing, after a message if it is not complete."""
+    if found.complete:
+        return Exit.DONE
+    away = [vote for vote in found.votes if vote.answer not in {Answer.HELD, Answer.FREE}]
+    if len(away) > (len(found.votes) - 1) // 2:  # a lock may be on none of the others
+        reasons = "; ".join(map(str, away))
+        frame.out.note(f"too few masters answered, locks may be missing ({reasons})")
+        return Exit.UNAVAILABLE
+    frame.out.note(f"there are more locks than the {len(found.states)} that are shown")
+    return Exit.DONE
+
+
+async def watch(frame: Frame, key: Key, interval: Interval = None, for_: For = None) -> int:
+    """
+    Show who holds a lock, live.
+
+    In a terminal the state is shown on the spot. Otherwise there is a line for each change.
+    """
+    pause = (INTERVAL if interval is None else max(interval, 10)) / 1000
+    ends = None if for_ is None else time.monotonic() + for_ / 1000
+    console = Console()
+    async with frame.connected() as redlock:
+        with wrong_options():
+            state = await redlock.inspect(key)
+        view = Changes(frame) if frame.out.as_json or not console.is_terminal else Picture(frame)
+        with view:
+            while True:
+                view.show(state)
+                if ends is not None and time.monotonic() + pause > ends:
+                    return verdict(state)
+                await asyncio.sleep(pause)
+                state = await redlock.inspect(key)
+
+
+class Changes:
+    """Writes a line for each change of the holder."""
+
+    def __init__(self, frame: Frame) -> None:
+        self._frame = frame
+        self._before: object = None
+
+    def __enter__(self) -> None:
+        """Begin; there is nothing to prepare."""
+
+    def __exit__(self, *_: object) -> None:
+        """End; there is nothing to clean up."""
+
+    def show(self, state: LockState) -> None:
+        """Write the state, if somebody else holds the lock now."""
+        now = (state.holder and state.holder.fingerprint, state.certain, state.split)
+        if now != self._before:
+            self._before = now
+            line = text_of(self._frame, state).partition("\n")[0]
+            facts = {"time": round(time.time(), 3), **facts_of(state)}
+            self._frame.out.result(facts, f"{time.strftime('%H:%M:%S')} {line}")
+
+
+class Picture:
+    """Shows the state in a terminal, on the spot."""
+
+    def __init__(self, frame: Frame) -> None:
+        self._frame = frame
+        self._live = Live(auto_refresh=False)
+
+    def __enter__(self) -> None:
+        self._live.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._live.stop()
+
+    def show(self, state: LockState) -> None:
+        """Replace what is shown."""
+        text = f"{time.strftime('%H:%M:%S')} {text_of(self._frame, state)}"
+        self._live.update(Text(text), refresh=True)
+
+
+def text_of(frame: Frame, state: LockState) -> str:
+    """Return the state of a lock for people."""
+    return "\n".join(map(frame.out.printable, str(state).splitlines()))
+
+
+def row_of(state: LockState) -> list[str]:
+    """Return the row of a lock in a table."""
+    held = sum(view.holder is not None and view.counts for view in state.views)
+    if state.holder is not None:
+        holder, left = str(state.holder), state.remaining
+    else:
+        holder = "nobody" if state.certain else "not certain"
+        left = max((view.remaining or 0 for view in state.views), default=0)
+    shown = "no end" if left is None else durations.shown(left)
+    return [state.resource, holder, shown, str(state.waiters), f"{held}/{len(state.views)}"]
+
+
+def verdict(state: LockState) -> Exit:
+    """Return the exit code for the state of a lock."""
+    if not state.certain:
+        return Exit.UNAVAILABLE
+    return Exit.DONE if state.locked else Exit.NO
+
+
+def facts_of(state: LockState) -> dict[str, Any]:
+    """Return the state of a lock for JSON."""
+    return {
+        "resource": state.resource,
+        "locked": state.locked,
+        "certain": state.certain,
+        "split": state.split,
+        "holder": facts_of_holder(state.holder),
+        "remaining_ms": state.remaining,
+        "fencing_counter": state.fencing_counter,
+        "waiters": state.waiters,
+        "masters": [facts_of_view(view) for view in state.views],
+    }
+
+
+def facts_of_holder(holder: Holder | None) -> dict[str, Any] | None:
+    """Return a holder for JSON."""
+    if holder is None:
+        return None
+    return {
+        "fingerprint": holder.fingerprint,
+        "name": holder.name,
+        "metadata": dict(holder.metadata),
+    }
+
+
+def facts_of_view(view: MasterView) -> dict[str, Any]:
+    """Return the state of a lock on one master for JSON."""
+    return {
+        "master": view.master,
+        "answer": view.answer.name.lower(),
+        "detail": view.detail,
+        "holder": facts_of_holder(view.holder),
+        "remaining_ms": view.remaining,
+        "fencing_counter": view.fencing_counter,
+        "waiters": view.waiters,
+    }

@@ -1,0 +1,40 @@
+"""``redlock release``: the release of a lock that somebody else holds."""
+
+from typing import Annotated
+
+import typer
+
+from redlock_aio.cli import look
+from redlock_aio.cli.exits import Exit, Failure
+from redlock_aio.cli.frame import Frame, command, wrong_options
+
+Force = Annotated[
+    bool, typer.Option("--force", help="Confirm that the holder loses the lock while it works.")
+]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the command to *app*."""
+    command(app, name="release", guard="auto")(release)
+
+
+async def release(frame: Frame, key: look.Key, force: Force = False) -> int:
+    """
+    Release a lock for its holder, which loses it.
+
+    The holder is notified, and its work is cancelled; then others get the lock. A holder that
+    can't be notified goes on, see the page about releasing.
+    """
+    if not force:
+        raise Failure(
+            Exit.USAGE, "release ends the lock of a holder that may still work: say --force"
+        )
+    async with frame.connected() as redlock:
+        with wrong_options():
+            state = await redlock.inspect(key)
+            released = await redlock.force_release(key)
+    holder = "a minority of the masters" if state.holder is None else str(state.holder)
+    text = f"{key!r} is released; it was held by {holder}" if released else f"{key!r} was not held"
+    facts = {"resource": key, "released": released, "holder": look.facts_of_holder(state.holder)}
+    frame.out.result(facts, frame.out.printable(text))
+    return Exit.DONE if released else Exit.NO

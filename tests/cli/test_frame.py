@@ -1,0 +1,214 @@
+"""What all commands have in common: options, errors, JSON, and passwords that nobody sees."""
+
+import io
+import json
+import logging
+import subprocess
+import sys
+
+import pytest
+import redis
+
+from redlock_aio.cli import app, durations, frame, look
+from redlock_aio.cli.exits import Exit
+from redlock_aio.cli.output import Output
+from redlock_aio.cli.redaction import Redaction
+
+from .conftest import PASSWORD, Masters
+
+
+@pytest.fixture
+def environment(masters: Masters, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Name the masters in the environment of this process."""
+    monkeypatch.setenv("REDLOCK_MASTERS", masters.environment["REDLOCK_MASTERS"])
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"),
+    [("0", 0), ("500ms", 500), ("30s", 30_000), ("1.5s", 1_500), ("1m", 60_000), ("2h", 7_200_000),
+     ("1d", 86_400_000), (" 3s ", 3_000)],
+)  # fmt: skip
+def test_a_duration(text: str, ms: int) -> None:
+    assert durations.milliseconds(text) == ms
+
+
+@pytest.mark.parametrize("text", ["", "5", "s", "-5s", "5 s", "1m30s", "1e3s", "0.5ms", "٣s", "5S"])
+def test_a_wrong_duration_is_refused_with_what_came(text: str) -> None:
+    with pytest.raises(ValueError, match="must be") as caught:
+        durations.milliseconds(text)
+    assert repr(text) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("ms", "text"),
+    [(0, "0 ms"), (999, "999 ms"), (1_000, "1 s"), (28_399, "28.3 s"), (60_000, "1 min"),
+     (90_000, "1 min 30 s"), (5_400_000, "1 h 30 min")],
+)  # fmt: skip
+def test_a_duration_for_people(ms: int, text: str) -> None:
+    assert durations.shown(ms) == text
+
+
+@pytest.mark.parametrize(
+    ("given", "text", "shown"),
+    [
+        ("redis://:hunter2@a:1", "no hunter2 here", "no *** here"),
+        ("redis://u:hunter2@a,redis://:other1@b", "other1 and hunter2", "*** and ***"),
+        ("redis://:p%40ssw@a", "p@ssw and p%40ssw", "*** and ***"),
+        ("redis://:pass@word@a", "it is pass@word", "it is ***"),
+        ("rediss://a?ssl_password=letmein&db=1", "letmein", "***"),
+        ('redis://:a\\bc"d@a', r'"a\\bc\"d"', '"***"'),  # as in JSON
+        ("redis://:abc@a", "abc", "abc"),  # so short that it would hide parts of words
+        ("", "redis://u:abc@a:1 and redis://a:1/0", "redis://***@a:1 and redis://a:1/0"),
+        ("", "unix:///s?password=x&db=1", "unix:///s?password=***&db=1"),
+        ("redis://user@a", "user", "user"),
+    ],
+)
+def test_passwords_are_hidden(given: str, text: str, shown: str) -> None:
+    assert Redaction([given])(text) == shown
+
+
+WRONG = [
+    (["inspect"], "Missing argument 'KEY'"),
+    (["inspect", "k", f"redis://:{PASSWORD}@b"], "unexpected extra argument"),
+    ([f"redis://:{PASSWORD}@b"], "No such command"),
+    (["inspect", "k", f"--mastersredis://:{PASSWORD}@b"], "No such option"),
+    (["inspect", "k", "-m", f"redis://:{PASSWORD}@a:x"], "masters[0] "),
+    (["inspect", "k", "-m", "redis://a,redis://a"], "a:6379 is named twice"),
+    (["inspect", "k", "--master-timeout", "5"], "'--master-timeout': must be a duration, such as"),
+    (["inspect", "k", "--master-timeout", f"redis://:{PASSWORD}@a"], "'--master-timeout': must be"),
+    (["inspect", "k", "--restart-guard", "on"], "'--restart-guard'"),
+    (["inspect", "k", "--max-ttl", "1ms"], "max_ttl must be at least 50 ms"),
+    (["inspect", "k", "--name", "a{b"], "name must have printable characters"),
+    (["inspect", "redlock_aio:x"], "must not make a key that starts with"),
+    (["inspect", "k\n"], "resource"),
+    (
+        ["inspect", "k", "--masters", ","],
+        "no masters: name them in --masters or REDLOCK_MASTERS, with commas",
+    ),
+]
+
+
+@pytest.mark.usefixtures("environment")
+@pytest.mark.parametrize(("arguments", "wanted"), WRONG, ids=range(len(WRONG)))
+def test_a_wrong_argument_is_refused_without_a_password(
+    arguments: list[str], wanted: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert app.main(arguments) == Exit.USAGE
+    shown = capsys.readouterr()
+    assert wanted in shown.err
+    assert shown.err.startswith("redlock: ")
+    assert shown.out == ""
+    assert PASSWORD not in shown.err
+    assert "s3cret" not in shown.err
+    assert app.main([arguments[0], "--json", *arguments[1:]]) == Exit.USAGE
+    shown_as_json = json.loads(capsys.readouterr().err)
+    assert wanted.replace('"', "'") in shown_as_json["message"]
+    assert shown_as_json["exit_code"] == 64
+
+
+@pytest.mark.usefixtures("environment")
+def test_a_traceback_shows_no_password(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError(f"could not connect to redis://:{PASSWORD}@a, {PASSWORD!r}")
+
+    monkeypatch.setattr(look, "facts_of", broken)
+    assert app.main(["inspect", "k"]) == Exit.FAILED
+    shown = capsys.readouterr().err
+    assert "RuntimeError: could not connect to redis://" in shown
+    assert "s3cret" not in shown
+
+
+def test_what_the_library_logs_is_a_message(capsys: pytest.CaptureFixture[str]) -> None:
+    out = Output(Redaction([f"redis://:{PASSWORD}@a"]))
+    with frame.messages_of_the_library(out):
+        logging.getLogger("redlock_aio").warning("master %s is away", PASSWORD)
+    assert capsys.readouterr().err == "redlock: master *** is away\n"
+    assert not logging.getLogger("redlock_aio").handlers
+
+
+def test_a_terminal_that_is_gone_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = io.StringIO()
+    closed.close()
+    monkeypatch.setattr(sys, "stderr", closed)
+    Output(Redaction([])).note("nobody reads this")
+
+
+def test_names_of_others_cannot_write_to_the_terminal() -> None:
+    assert Output(Redaction([])).printable("a\x1b[31m\nb") == "a?[31m?b"
+
+
+def test_help_names_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    assert app.main(["--help"]) == 0
+    assert "inspect" in capsys.readouterr().out
+    assert app.main(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("redlock 0.")
+
+
+@pytest.mark.parametrize("missing", ["typer", "rich"])
+def test_without_the_extra_it_says_what_to_install(missing: str) -> None:
+    code = (
+        "import sys; sys.modules[sys.argv[1]] = None\n"
+        "from redlock_aio.cli import main\n"
+        "sys.exit(main())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, missing], capture_output=True, text=True, check=False
+    )
+    wanted = f"redlock: the package {missing!r} is missing: pip install 'redlock-aio[cli]'\n"
+    assert (done.returncode, done.stdout, done.stderr) == (Exit.FAILED, "", wanted)
+
+
+def test_a_closed_pipe_ends_it_quietly(masters: Masters) -> None:
+    line = f"{sys.executable} -W error -m redlock_aio inspect k; echo $? >&2"
+    done = subprocess.run(
+        ["/bin/sh", "-c", f"({line}) | true"],
+        env=masters.environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    # The reader may have been quick enough to see the result.
+    assert done.stderr in {"141\n", "1\n"}
+
+
+def test_the_state_of_a_lock_as_text_and_json(
+    masters: Masters, key: str, environment: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    del environment
+    assert app.main(["inspect", key]) == Exit.NO
+    assert capsys.readouterr().out.startswith(f"{key!r} is held by nobody\n  127.0.0.1:")
+
+    async def hold(redlock: object) -> None:
+        lock = redlock.lock(key, ttl=60_000, metadata={"job": "nightly"})  # type: ignore[attr-defined]
+        (await lock.acquire()).export()
+
+    masters.ask(hold)
+    assert app.main(["inspect", key]) == Exit.DONE
+    assert " on 3 of 3 masters, " in capsys.readouterr().out
+    assert app.main(["inspect", key, "--json"]) == Exit.DONE
+    state = json.loads(capsys.readouterr().out)
+    assert (state["resource"], state["locked"], state["certain"]) == (key, True, True)
+    assert state["holder"]["metadata"] == {"job": "nightly"}
+    assert 50_000 < state["remaining_ms"] <= 60_000
+    assert [view["answer"] for view in state["masters"]] == ["held"] * 3
+
+
+def test_without_a_majority_the_state_is_not_certain(
+    masters: Masters, key: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    urls = [masters.urls[0], "redis://127.0.0.1:1", "redis://127.0.0.1:2"]
+    assert app.main(["inspect", key, "--json", "-m", ",".join(urls)]) == Exit.UNAVAILABLE
+    shown = capsys.readouterr()
+    state = json.loads(shown.out)
+    assert (state["locked"], state["certain"]) == (False, False)
+    assert [view["answer"] for view in state["masters"]] == ["free", "unreachable", "unreachable"]
+    assert all("message" in json.loads(line) for line in shown.err.splitlines())
+
+
+def test_looking_writes_nothing_on_the_masters(masters: Masters) -> None:
+    with redis.Redis.from_url(masters.urls[0]) as client:
+        before = sorted(client.keys())
+        app.main(["inspect", "k", "-m", masters.urls[0]])
+        assert sorted(client.keys()) == before

@@ -1,0 +1,126 @@
+"""``redlock list``, ``watch`` and ``release``."""
+
+import json
+import re
+import subprocess
+from collections.abc import Callable
+
+import pytest
+import redis
+
+from redlock_aio import Redlock
+from redlock_aio.cli import app
+from redlock_aio.cli.exits import Exit
+from redlock_aio.cli.output import Output
+from redlock_aio.cli.redaction import Redaction
+
+from .conftest import Masters, until
+
+Start = Callable[..., subprocess.Popen[str]]
+
+
+@pytest.fixture(autouse=True)
+def environment(masters: Masters, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Name the masters in the environment of this process."""
+    monkeypatch.setenv("REDLOCK_MASTERS", masters.environment["REDLOCK_MASTERS"])
+
+
+def hold(masters: Masters, key: str) -> None:
+    """Lock *key* for a minute, for a holder that is gone."""
+
+    async def lock(redlock: Redlock) -> None:
+        (await redlock.lock(key, ttl=60_000).acquire()).export()
+
+    masters.ask(lock)
+
+
+def test_the_list(masters: Masters, key: str, capsys: pytest.CaptureFixture[str]) -> None:
+    names = [f"{key}:[b]", f"{key}:a*"]
+    for name in names:
+        hold(masters, name)
+    assert app.main(["list", f"{key}:"]) == Exit.DONE
+    head, *rows = capsys.readouterr().out.splitlines()
+    assert head == "KEY\tHOLDER\tLEFT\tWAITING\tMASTERS"
+    assert [row.split("\t")[0] for row in rows] == sorted(names)
+    assert all(row.endswith(" s\t0\t3/3") for row in rows)
+    assert app.main(["list", f"{key}:a*", "--json"]) == Exit.DONE
+    state = json.loads(capsys.readouterr().out)
+    assert (state["resource"], state["locked"]) == (names[1], True)
+    assert app.main(["list", f"{key}:", "--limit", "1"]) == Exit.DONE
+    shown = capsys.readouterr()
+    assert len(shown.out.splitlines()) == 2
+    assert shown.err == "redlock: there are more locks than the 1 that are shown\n"
+    assert app.main(["list", f"{key}:?"]) == Exit.DONE
+    assert capsys.readouterr().out == f"{head}\n"
+
+
+def test_a_list_that_may_lack_locks(masters: Masters, capsys: pytest.CaptureFixture[str]) -> None:
+    urls = ",".join([masters.urls[0], "redis://127.0.0.1:1", "redis://127.0.0.1:2"])
+    assert app.main(["list", "-m", urls]) == Exit.UNAVAILABLE
+    assert "too few masters answered, locks may be missing (" in capsys.readouterr().err
+    assert app.main(["list", "--limit", "0"]) == Exit.USAGE
+
+
+def test_a_watch_shows_each_change(redlock: Start, masters: Masters, key: str) -> None:
+    watch = redlock("watch", key, "--json", "--interval", "20ms")
+    assert watch.stdout is not None
+    first = json.loads(watch.stdout.readline())
+    assert (first["locked"], first["holder"]) == (False, None)
+    hold(masters, key)
+    states = [json.loads(watch.stdout.readline())]
+    while states[-1]["holder"] is None:  # split for a moment
+        states.append(json.loads(watch.stdout.readline()))
+    assert states[-1]["locked"]
+    watch.terminate()
+    watch.communicate(timeout=60)
+    assert watch.returncode == 143
+
+
+def test_a_watch_ends_after_its_time(
+    masters: Masters, key: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert app.main(["watch", key, "--for", "0", "--interval", "10ms"]) == Exit.NO
+    hold(masters, key)
+    capsys.readouterr()
+    assert app.main(["watch", key, "--for", "100ms", "--interval", "10ms"]) == Exit.DONE
+    (line,) = capsys.readouterr().out.splitlines()
+    assert f"{key!r} is held by " in line
+
+
+def test_a_release_wants_to_be_confirmed(
+    masters: Masters, key: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hold(masters, key)
+    assert app.main(["release", key]) == Exit.USAGE
+    assert "say --force" in capsys.readouterr().err
+    assert masters.is_locked(key)
+    assert app.main(["release", key, "--force"]) == Exit.DONE
+    assert capsys.readouterr().out.startswith(f"{key!r} is released; it was held by ")
+    until(lambda: not masters.is_locked(key))
+    assert app.main(["release", key, "--force"]) == Exit.NO
+    assert capsys.readouterr().out == f"{key!r} was not held\n"
+    assert app.main(["release", key, "--force", "--json"]) == Exit.NO
+    assert json.loads(capsys.readouterr().out) == {
+        "resource": key, "released": False, "holder": None,
+    }  # fmt: skip
+
+
+def test_what_is_no_lock_is_not_released(
+    masters: Masters, key: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for url in masters.urls:
+        with redis.Redis.from_url(url) as client:
+            client.hset(key, "a", "b")
+    assert app.main(["release", key, "--force"]) == Exit.NO_LOCK
+    assert "is not a lock, and was not released" in capsys.readouterr().err
+
+
+def test_a_table_in_a_terminal_keeps_names_whole(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "40")
+    name = "[bold]" + "x" * 60
+    Output(Redaction([])).table(["KEY", "HOLDER"], [[name, "me"]])
+    shown = re.sub(r"\x1b\[\d+m", "", capsys.readouterr().out)  # without colours
+    assert "".join(shown.split()).replace("me", "", 1) == f"KEYHOLDER{name}"

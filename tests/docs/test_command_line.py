@@ -1,0 +1,76 @@
+"""The page about the command line lists what the code has: commands, options, exit codes."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.main import get_command
+
+from redlock_aio.cli import app
+from redlock_aio.cli.exits import Exit
+from redlock_aio.cli.frame import Common
+
+PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "command-line.md").read_text()
+PROGRAM: Any = get_command(app.app)
+COMMANDS: dict[str, Any] = PROGRAM.commands
+
+
+def options_of(command: Any, *, common: bool) -> list[Any]:
+    """Return the parameters of a command: the common ones, or its own."""
+    shared = {"json", "as_json", *vars(Common)["__dataclass_fields__"]}
+    return [
+        parameter
+        for parameter in command.params
+        if (parameter.name in shared) is common and parameter.name != "help"
+    ]
+
+
+def table_of(parameters: list[Any]) -> str:
+    """Return the table of some parameters, as the page has it."""
+    lines = ["| option | meaning |", "| --- | --- |"]
+    for parameter in parameters:
+        is_option = parameter.param_type_name == "option"
+        words = ", ".join(f"`{word}`" for word in parameter.opts)
+        takes = f" *{parameter.metavar}*" if is_option and parameter.metavar else ""
+        if is_option and takes == "" and not parameter.is_flag:
+            takes = " *CHOICE*"
+        names = f"{words}{takes}" if is_option else f"*{parameter.metavar}*"
+        variable = f" Variable: `{parameter.envvar}`." if parameter.envvar else ""
+        meaning = parameter.help + variable
+        lines.append(f"| {names} | {meaning} |")
+    return "\n".join(lines) + "\n"
+
+
+def section(heading: str) -> str:
+    """Return the part of the page below a heading, up to the next one of any level."""
+    found = re.search(rf"^#+ {re.escape(heading)}\n(.*?)(?=^#|\Z)", PAGE, re.MULTILINE | re.DOTALL)
+    assert found, heading
+    return found[1]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_command_has_a_section_with_its_options(name: str) -> None:
+    command = COMMANDS[name]
+    shown = section(f"redlock {name}")
+    assert shown.strip().startswith(command.help.partition("\n")[0].strip())
+    if own := options_of(command, common=False):
+        assert table_of(own) in shown
+
+
+def test_the_common_options_are_listed_once() -> None:
+    assert table_of(options_of(COMMANDS["inspect"], common=True)) in section("Common options")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_json(name: str) -> None:
+    assert "--json" in {word for parameter in COMMANDS[name].params for word in parameter.opts}
+
+
+def test_no_other_command_is_described() -> None:
+    assert re.findall(r"^## redlock (.+)$", PAGE, re.MULTILINE) == list(COMMANDS)
+
+
+def test_the_exit_codes() -> None:
+    rows = re.findall(r"^\| (\d+) \| (.+) \|$", section("Exit codes"), re.MULTILINE)
+    assert rows == [(str(int(code)), code.meaning) for code in Exit]
