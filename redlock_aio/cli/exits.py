@@ -14,6 +14,8 @@ class Exit(enum.IntEnum):
     FAILED = 70
     HELD = 75
     LOST = 79
+    CANNOT_RUN = 126
+    NOT_FOUND = 127
 
     @property
     def meaning(self) -> str:
@@ -30,6 +32,8 @@ _MEANINGS = {
     Exit.FAILED: "`redlock` itself failed, or its extra is not installed",
     Exit.HELD: "others hold the lock",
     Exit.LOST: "the lock was lost before the command had ended",
+    Exit.CANNOT_RUN: "the command can't be executed",
+    Exit.NOT_FOUND: "there is no such command",
 }
 
 SIGNALLED = 128

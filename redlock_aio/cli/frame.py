@@ -120,7 +120,7 @@ class Frame:
         self.on_signal: Callable[[int], None] | None = None
         """Called with a signal that ends programs, instead of a cancellation of the command."""
         self.interrupted: bool = False
-        """Whether an interrupt from the keyboard went to others, but not to this process group."""
+        """Whether this process is to die of an interrupt, because the command has."""
 
     def __repr__(self) -> str:
         return f"<Frame, {self.out!r}>"
@@ -245,7 +245,7 @@ def ended(frame: Frame, body: Callable[[], Coroutine[Any, Any, int]]) -> int:
     try:
         code = asyncio.run(until_signal(frame, body))
         if frame.interrupted:
-            interrupt_this_group()
+            die_of_interrupt()
     except Failure as failure:
         return out.fail(failure)
     except RedlockError as error:
@@ -255,16 +255,15 @@ def ended(frame: Frame, body: Callable[[], Coroutine[Any, Any, int]]) -> int:
     return code
 
 
-def interrupt_this_group() -> None:
+def die_of_interrupt() -> None:
     """
-    Die of SIGINT, with all processes of this group.
+    End this process by SIGINT.
 
-    The command of ``redlock run`` has the terminal, so an interrupt from the keyboard does not
-    reach a script around ``redlock``. A shell ends a script only if it gets the signal itself,
-    and if the program for which it waits dies of the signal.
+    A shell that gets an interrupt from the keyboard ends its script only if the program for
+    which it waits dies of the signal; it does not, if the program exits with 130.
     """
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    os.killpg(os.getpgrp(), signal.SIGINT)
+    os.kill(os.getpid(), signal.SIGINT)
 
 
 def nobody_reads() -> int:

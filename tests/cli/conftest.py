@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import itertools
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -70,6 +71,8 @@ def redlock(
 ) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     """Return what starts `redlock` with some arguments; it is killed at the end."""
     del sigint_is_not_ignored
+    # A shell that starts the suite in the background ignores this signal as well.
+    before = signal.signal(signal.SIGQUIT, signal.SIG_DFL)
     started: list[subprocess.Popen[str]] = []
 
     def start(*arguments: str, **options: Any) -> subprocess.Popen[str]:
@@ -86,9 +89,13 @@ def redlock(
         return process
 
     yield start
+    signal.signal(signal.SIGQUIT, before)
     for process in started:
         process.kill()
-        process.communicate()
+        process.wait()
+        for pipe in (process.stdin, process.stdout, process.stderr):
+            if pipe is not None:
+                pipe.close()
 
 
 def until(condition: Callable[[], bool], within: float = 60.0) -> None:

@@ -1,0 +1,258 @@
+"""
+The command that ``redlock run`` runs: its process group, its signals, its end.
+
+    start ──► running ──► ended            status(): as a shell reports it
+                │  ▲
+         Ctrl-Z ▼  │ fg
+              stopped                      `redlock` stops, too, or the shell would wait for it
+
+The command is the leader of a process group of its own, so that all processes that it starts
+can be signalled together, and none of the processes beside ``redlock``.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from redlock_aio.cli.exits import SIGNALLED, Exit, Failure
+from redlock_aio.cli.terminal import Terminal
+
+TO_GROUP = ("SIGTSTP", "SIGCONT")
+"""Signals that are forwarded to the whole group, besides those that end programs."""
+
+TO_COMMAND = ("SIGUSR1", "SIGUSR2")
+"""Signals that are forwarded to the command alone: by default they kill."""
+
+POLL = 0.02
+"""Seconds between two looks whether a group has ended."""
+
+KILLED = 2.0
+"""The most seconds that the end after SIGKILL is awaited; some system calls delay it."""
+
+LATER = 1.0
+"""Seconds after which a command tries again to read from a terminal that others have."""
+
+
+class Child:
+    """
+    A command in a process group of its own.
+
+    Args:
+        words: The command and its arguments.
+
+        environment: Its environment.
+
+        before: Called in the new process, before the command begins.
+
+        may_go_on: Called after a stop: returns whether the command may continue.
+
+    Raises:
+        Failure: The command can't be executed.
+
+    Attributes:
+        ended: Done when the command has ended.
+
+        on_stop: Called before ``redlock`` stops, because the command has.
+    """
+
+    def __init__(
+        self,
+        words: Sequence[str],
+        environment: Mapping[str, str],
+        *,
+        before: Callable[[], None],
+        may_go_on: Callable[[], bool],
+        on_stop: Callable[[], None],
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._may_go_on = may_go_on
+        self._on_stop = on_stop
+        self.ended: asyncio.Future[None] = self._loop.create_future()
+        self._code = 0
+        self._interrupted = False
+        self._terminal = Terminal()
+        at_once = self._terminal.at_both_ends and self._terminal.is_ours
+
+        def prepare() -> None:
+            before()
+            if at_once:  # before the command can read from it, or an interrupt come
+                self._terminal.give(os.getpid())
+
+        self._loop.add_signal_handler(signal.SIGCHLD, self._on_change)
+        try:
+            self._process = start(words, environment, prepare)
+        except BaseException:
+            self._loop.remove_signal_handler(signal.SIGCHLD)
+            self._terminal.close()
+            raise
+        self._on_change()
+
+    def __repr__(self) -> str:
+        return f"<Child {self.group}, {'ended' if self.ended.done() else 'running'}>"
+
+    @property
+    def group(self) -> int:
+        """Its process group, which is the id of its first process as well."""
+        return self._process.pid
+
+    @property
+    def status(self) -> int:
+        """Its exit code as shells report it: 128 and the signal if one has ended it."""
+        return self._code if self._code >= 0 else SIGNALLED - self._code
+
+    def forward(self, number: int) -> None:
+        """Send a signal that ``redlock`` has got on to the command, unless it has ended."""
+        if self.ended.done():
+            return
+        if number == signal.SIGINT and self._terminal.is_ours:
+            self._interrupted = True
+        if number in {signal.SIGUSR1, signal.SIGUSR2}:
+            os.kill(self.group, number)
+        else:
+            self.signal(number)
+
+    def signal(self, number: int) -> bool:
+        """Send a signal to the whole group; return whether any process is left in it."""
+        try:
+            os.killpg(self.group, number)
+        except ProcessLookupError:
+            return False
+        except PermissionError:  # macOS, for a group of processes that have just ended
+            return False
+        return True
+
+    async def end(self, grace: int) -> None:
+        """
+        End the whole group: SIGTERM, and after *grace* ms SIGKILL.
+
+        Cancellation:
+            The group may go on.
+        """
+        self.signal(signal.SIGTERM)
+        self.signal(signal.SIGCONT)  # a stopped process would not see it
+        if not await self._gone(grace / 1000):
+            self.signal(signal.SIGKILL)
+            await self._gone(KILLED)
+
+    async def _gone(self, seconds: float) -> bool:
+        ends = time.monotonic() + seconds
+        while not self.ended.done() or self.signal(0):
+            if time.monotonic() >= ends:
+                return False
+            await asyncio.sleep(POLL)  # other processes of the group are not our children
+        return True
+
+    def close(self) -> bool:
+        """
+        Return whether an interrupt from the keyboard has ended the command; free the terminal.
+
+        If the command had the terminal, it alone got the interrupt, so it is passed on to the
+        other processes of this group.
+
+        A command that still runs, because something unforeseen has happened, is killed.
+        """
+        if not self.ended.done():
+            self.signal(signal.SIGKILL)
+        self._loop.remove_signal_handler(signal.SIGCHLD)
+        had_it = self._terminal.belongs_to(self.group)
+        self._terminal.take_back(self.group, restore=self._code < 0)
+        self._terminal.close()
+        if self._code != -signal.SIGINT:
+            return False
+        if had_it:
+            _to_the_others(signal.SIGINT)
+        return had_it or self._interrupted
+
+    def _on_change(self) -> None:
+        """Called when a process has ended or stopped, perhaps an orphan if this is process 1."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG | os.WUNTRACED)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if pid != self.group:
+                continue
+            if os.WIFSTOPPED(status):
+                self._on_stopped(os.WSTOPSIG(status))
+            elif not self.ended.done():
+                self._code = self._process.returncode = os.waitstatus_to_exitcode(status)
+                self.ended.set_result(None)
+
+    def _on_stopped(self, number: int) -> None:
+        """
+        Stop as the command has: the shell that has started ``redlock`` waits for that.
+
+        The command is continued only if the lock is still held then. A command that was
+        stopped because it is not in the foreground gets there, if ``redlock`` is.
+        """
+        if number not in {signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU}:
+            return  # SIGSTOP: meant for the command alone
+        wants_terminal = number != signal.SIGTSTP
+        had_it = self._terminal.belongs_to(self.group)
+        if not (wants_terminal and (had_it or self._terminal.is_ours)):
+            self._terminal.take_back(self.group)
+            self._on_stop()
+            _to_the_others(number)
+            _stop(number)
+        if (had_it or wants_terminal) and self._terminal.is_ours:
+            self._terminal.give(self.group)
+        if wants_terminal and not self._terminal.belongs_to(self.group):
+            self._loop.call_later(LATER, self._go_on)  # at once, it would stop at once again
+        else:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        if not self.ended.done() and self._may_go_on():
+            self.signal(signal.SIGCONT)
+
+
+def start(
+    words: Sequence[str], environment: Mapping[str, str], before: Callable[[], None]
+) -> subprocess.Popen[bytes]:
+    """
+    Start a command in a process group of its own, with the files of this process.
+
+    Raises:
+        Failure: It can't be executed.
+    """
+    try:
+        # *before* makes system calls only: it can't wait for a lock that another thread had.
+        return subprocess.Popen(  # noqa: S603 - what the user wants to run
+            list(words),
+            env=environment,
+            process_group=0,
+            close_fds=False,
+            preexec_fn=before,  # noqa: PLW1509 - see above
+        )
+    except FileNotFoundError:
+        raise Failure(Exit.NOT_FOUND, f"there is no command {words[0]!r}") from None
+    except (OSError, ValueError) as error:
+        raise Failure(Exit.CANNOT_RUN, f"{words[0]!r} can't be executed: {error}") from None
+
+
+def _stop(number: int) -> None:
+    """
+    Stop this process by the default action of *number*; return when it continues.
+
+    The system does not stop a process of an orphaned group, which nobody would continue.
+    Then this returns at once. The signal goes to this thread, because otherwise another
+    thread might get it, and this one might run on for a moment.
+    """
+    before = signal.signal(number, signal.SIG_DFL)
+    signal.pthread_kill(threading.get_ident(), number)
+    signal.signal(number, before)
+
+
+def _to_the_others(number: int) -> None:
+    """Send a signal to the group of this process, but not to this process itself."""
+    before = signal.signal(number, signal.SIG_IGN)
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(os.getpgrp(), number)
+    signal.signal(number, before)
