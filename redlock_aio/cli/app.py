@@ -9,7 +9,7 @@ import typer
 from typer.main import get_command
 
 import redlock_aio
-from redlock_aio.cli import look, release, run
+from redlock_aio.cli import bench, look, release, run, show
 from redlock_aio.cli.exits import SIGNALLED, Exit, Failure
 from redlock_aio.cli.frame import MASTERS
 from redlock_aio.cli.output import Output
@@ -43,6 +43,8 @@ def redlock(
 look.add_to(app)
 release.add_to(app)
 run.add_to(app)
+show.add_to(app)
+bench.add_to(app)
 
 
 def main(arguments: Sequence[str]) -> int:
