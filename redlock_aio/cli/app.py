@@ -17,7 +17,6 @@ from redlock_aio.cli.redaction import Redaction
 
 app: typer.Typer = typer.Typer(
     name="redlock",
-    no_args_is_help=True,
     add_completion=True,
     rich_markup_mode=None,  # plain help, which reads the same in a pipe
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -54,7 +53,7 @@ def main(arguments: Sequence[str]) -> int:
     out = Output(hide, as_json="--json" in own)
     try:
         code = get_command(app).main(
-            args=list(arguments), prog_name="redlock", standalone_mode=False, obj=hide
+            args=list(arguments or ["--help"]), prog_name="redlock", standalone_mode=False, obj=hide
         )
     except typer.TyperException as error:
         return out.fail(Failure(Exit.USAGE, error.format_message(), error="usage"))

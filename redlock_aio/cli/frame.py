@@ -252,6 +252,8 @@ def ended(frame: Frame, body: Callable[[], Coroutine[Any, Any, int]]) -> int:
         return out.fail(of_library(error))
     except BrokenPipeError:
         return nobody_reads()
+    except OSError as error:
+        return out.fail(Failure(Exit.FAILED, f"failed: {error}", error="failed"))
     return code
 
 

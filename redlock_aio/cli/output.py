@@ -45,7 +45,7 @@ class Output:
     def table(self, columns: Row, rows: Sequence[Row]) -> None:
         """Write a table to stdout: for a terminal with borders, else with tabs between columns."""
         clean = [[self.printable(cell) for cell in row] for row in rows]
-        if not sys.stdout.isatty():
+        if sys.stdout is None or not sys.stdout.isatty():
             _write(sys.stdout, "\n".join("\t".join(row) for row in (columns, *clean)))
             return
         table = Table(
@@ -91,8 +91,9 @@ def _line(facts: Mapping[str, object]) -> str:
     return json.dumps(facts, ensure_ascii=False)
 
 
-def _write(stream: TextIO, text: str) -> None:
-    """Write *text*; what the encoding of the stream does not have is escaped."""
-    encoding = stream.encoding or "utf-8"
-    stream.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
-    stream.flush()
+def _write(stream: TextIO | None, text: str) -> None:
+    """Write *text*, unless the stream is closed; what its encoding does not have is escaped."""
+    if stream is not None:
+        encoding = stream.encoding or "utf-8"
+        stream.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
+        stream.flush()

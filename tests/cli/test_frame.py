@@ -128,6 +128,20 @@ def test_what_the_library_logs_is_a_message(capsys: pytest.CaptureFixture[str]) 
     assert not logging.getLogger("redlock_aio").handlers
 
 
+def test_a_result_that_cannot_be_written(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], masters: Masters
+) -> None:
+    class Full(io.StringIO):
+        def write(self, _: str) -> int:
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(sys, "stdout", Full())
+    assert app.main(["inspect", "k", "-m", masters.urls[0]]) == Exit.FAILED
+    assert capsys.readouterr().err.startswith("redlock: failed: ")
+    monkeypatch.setattr(sys, "stdout", None)
+    assert app.main(["inspect", "k", "-m", masters.urls[0]]) == Exit.NO
+
+
 def test_a_terminal_that_is_gone_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     closed = io.StringIO()
     closed.close()
@@ -141,6 +155,8 @@ def test_names_of_others_cannot_write_to_the_terminal() -> None:
 
 def test_help_names_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
     assert app.main(["--help"]) == 0
+    assert "inspect" in capsys.readouterr().out
+    assert app.main([]) == 0
     assert "inspect" in capsys.readouterr().out
     assert app.main(["--version"]) == 0
     assert capsys.readouterr().out.startswith("redlock 0.")
