@@ -20,6 +20,7 @@ MODULES = (
     ".errors",
     ".events",
     ".fencing",
+    ".requirements",
     ".testing",
     ".sync",
     ".contrib.fastapi",

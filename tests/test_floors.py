@@ -25,6 +25,7 @@ FLOORS = [
     ["_api"],
     [""],  # the package itself: the public names
     ["fencing"],
+    ["requirements"],
     ["testing"],
     ["demo"],
     ["sync"],

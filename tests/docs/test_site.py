@@ -20,6 +20,7 @@ import redlock_aio.contrib.opentelemetry
 import redlock_aio.contrib.prometheus
 import redlock_aio.events
 import redlock_aio.fencing
+import redlock_aio.requirements
 import redlock_aio.sync
 import redlock_aio.testing
 from redlock_aio import Redlock, Retry
@@ -33,7 +34,7 @@ PAGES = {path.relative_to(DOCS).as_posix(): path for path in sorted(DOCS.rglob("
 BY_NAME = pytest.mark.parametrize("name", PAGES)
 DOCUMENTED = (
     *(redlock_aio, redlock_aio.errors, redlock_aio.events),
-    *(redlock_aio.fencing, redlock_aio.sync, redlock_aio.testing),
+    *(redlock_aio.fencing, redlock_aio.requirements, redlock_aio.sync, redlock_aio.testing),
     *(redlock_aio.contrib.aiohttp, redlock_aio.contrib.fastapi),
     *(redlock_aio.contrib.opentelemetry, redlock_aio.contrib.prometheus),
 )

@@ -6,7 +6,15 @@ from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
 
-from redlock_aio import Answer, Holder, LockNotAcquiredError, QuorumUnavailableError, Redlock, Vote
+from redlock_aio import (
+    Answer,
+    Holder,
+    LockNotAcquiredError,
+    QuorumUnavailableError,
+    Redlock,
+    Vote,
+    requirements,
+)
 from redlock_aio._engine.attempt import agree
 from redlock_aio._engine.hold.restoration import Restoration
 from redlock_aio._protocol.primitives import FencingCounter
@@ -14,31 +22,28 @@ from redlock_aio.testing import EmbeddedMaster
 
 from .helpers import TIMEOUT, call, gone, leftovers, put, queued, until, waiting
 
-NEEDED = (
-    "evalsha", "script|load", "get", "getrange", "set", "del", "pexpire", "pttl", "time", "info",
-    "ping", "client|tracking", "client|caching",
-)  # fmt: skip
+PLAIN, FENCING = requirements.permissions(), requirements.permissions(fencing=True)
+BOTH = requirements.permissions(fencing=True, fair=True)
+
+NEEDED = PLAIN.commands
 """
 Commands that plain locks need in the server's access list, with the keys of `GUARD`.
 
 HELLO and AUTH need no permission. SELECT is needed for another database than 0.
 """
 
-WISHED = ("client|tracking", "client|caching")
+WISHED = PLAIN.optional
 """Commands without which locks work as well; a waiter is then not notified and retries."""
 
-FAIR = (
-    "publish", "subscribe", "unsubscribe", "zadd", "zrem", "zrank", "zrange",
-    "zrangebyscore",
-)  # fmt: skip
+FAIR = tuple(command for command in BOTH.commands if command not in NEEDED)
 """Commands that ``fair=True`` needs in addition, with the keys and channels of `OWN`."""
 
-GUARD = ("~redlock_aio:marker", "~redlock_aio:masters:*")
+GUARD = tuple(f"~{pattern}" for pattern in PLAIN.keys)
 """Keys of the restart guard; `OWN` allows them too."""
 
-OWN = ("~redlock_aio:*", "&redlock_aio:wake:*")
+OWN = (*(f"~{pattern}" for pattern in BOTH.keys), *(f"&{name}" for name in BOTH.channels))
 
-COUNTERS = ("~redlock_aio:fence:*",)
+COUNTERS = tuple(f"~{pattern}" for pattern in FENCING.keys if pattern not in PLAIN.keys)
 """Keys of the counters, which ``fencing=True`` needs in addition."""
 
 SHORT, LONG = 0.5, 5.0

@@ -1,0 +1,260 @@
+"""
+The requirements on a master, and the meaning of what the library has written there.
+
+For tools that check masters before locks depend on them. Nothing here asks a master: the
+caller reads ``INFO`` and two keys, and gets the judgement of the library itself.
+"""
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from redlock_aio._protocol.declaration import KEY as _DECLARED
+from redlock_aio._protocol.replies import OLDEST_SERVER as _OLDEST
+from redlock_aio._rules import membership, quarantine, timing
+from redlock_aio._rules.fencing import LEAD_SHARE as _SHARE, SHORTEST_LEAD as _SHORTEST
+from redlock_aio._rules.marker import Marker
+from redlock_aio._rules.membership import Place
+from redlock_aio._rules.quarantine import Seen
+from redlock_aio._rules.roundtrips import LONGEST as _LONGEST
+from redlock_aio._rules.server_info import ServerInfo
+
+__all__ = (
+    "DECLARED_KEY",
+    "LONGEST_TIMEOUT",
+    "MARKER_KEY",
+    "OLDEST_VERSION",
+    "DeclaredSet",
+    "Eligibility",
+    "KnownMaster",
+    "Permissions",
+    "clock_tolerance",
+    "declared_sets",
+    "eligibility",
+    "permissions",
+)
+
+OLDEST_VERSION: int = _OLDEST
+"""The oldest major version of Redis that the library works with; any Valkey will do."""
+
+LONGEST_TIMEOUT: int = _LONGEST
+"""The longest *master_timeout* in ms that a manager learns by itself."""
+
+MARKER_KEY: str = "redlock_aio:marker"
+"""The key of the restart guard's marker."""
+
+DECLARED_KEY: str = _DECLARED.decode()
+"""The key of the declared sets of masters, to which the *key_prefix* is appended."""
+
+_PLAIN = (
+    "evalsha", "script|load", "get", "getrange", "set", "del", "pexpire", "pttl", "time", "info",
+    "ping", "client|tracking", "client|caching",
+)  # fmt: skip
+_WAKING = ("client|tracking", "client|caching")
+_FAIR = (
+    "publish", "subscribe", "unsubscribe", "zadd", "zrem", "zrank", "zrange", "zrangebyscore",
+)  # fmt: skip
+_LINE = re.compile(rb"(\d{1,20}) (\d{1,20}) (\d{1,20}) ([^\n]+)\n")
+_LONGEST_ENTRY = 10**12
+
+
+@dataclass(frozen=True, slots=True)
+class Permissions:
+    """
+    The permissions (ACL) that the user of a master needs; see `permissions`.
+
+    Attributes:
+        commands: The commands, as ``ACL SETUSER`` names them.
+
+        optional: Those of the commands without which waiters are woken later and losses are
+            noticed later, and nothing else.
+
+        keys: The patterns of keys beside those of the locks, without the ``~``.
+
+        channels: The patterns of channels, without the ``&``.
+    """
+
+    commands: tuple[str, ...]
+    optional: tuple[str, ...]
+    keys: tuple[str, ...]
+    channels: tuple[str, ...]
+
+
+def permissions(*, fencing: bool = False, fair: bool = False) -> Permissions:
+    """
+    Return the permissions that locks need.
+
+    Args:
+        fencing: Whether some locks have ``fencing=True``.
+
+        fair: Whether some locks have ``fair=True``, or are inspected or released by force.
+    """
+    if fair:
+        keys, channels = ["redlock_aio:*"], ["redlock_aio:wake:*"]
+    else:
+        keys, channels = [MARKER_KEY, f"{DECLARED_KEY}*"], list[str]()
+        keys += ["redlock_aio:fence:*"] if fencing else []
+    commands = (*_PLAIN, *_FAIR) if fair else _PLAIN
+    return Permissions(commands, _WAKING, tuple(keys), tuple(channels))
+
+
+def clock_tolerance(*, max_ttl: int = timing.MAX_TTL, drift_factor: float = 0.01) -> int:
+    """
+    Return the ms by which a master's clock may differ from the median of all masters' clocks.
+
+    A master beyond that may refuse locks with ``fencing=True``. It is an eighth of the
+    quarantine after a restart, at least 2 s, less 1 s for the rounding of an acquisition.
+    """
+    lead = timing.forgetting(max_ttl, factor=drift_factor) * _SHARE
+    return math.floor(max(lead, _SHORTEST / 1_000_000) * 1000) - 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Eligibility:
+    """
+    Whether a master has a vote, as `eligibility` finds it.
+
+    Attributes:
+        votes: Whether it has a vote; ``None`` if that depends on the other masters: it has
+            started a short time ago and has no marker, so it has a vote only if all of
+            them are new.
+
+        reason: Why it has no vote; empty if it has one.
+
+        seconds: The longest time in seconds until it has a vote.
+
+        max_ttl: The longest *max_ttl* in ms of the programs that have used the master;
+            ``None`` if it has no marker, or one without that.
+    """
+
+    votes: bool | None
+    reason: str
+    seconds: float
+    max_ttl: int | None
+
+
+def eligibility(
+    info: bytes,
+    marker: bytes | None,
+    *,
+    max_ttl: int = timing.MAX_TTL,
+    drift_factor: float = 0.01,
+    strict: bool = False,
+) -> Eligibility:
+    """
+    Return whether a master has a vote for a program that starts now with the restart guard.
+
+    Args:
+        info: The master's reply to ``INFO``.
+
+        marker: The value of `MARKER_KEY`; ``None`` or empty if there is none.
+
+        max_ttl: As for `Redlock`, in ms.
+
+        drift_factor: As for `Redlock`.
+
+        strict: Whether the restart guard is ``"strict"``.
+    """
+    facts, found = ServerInfo.parse(info), Marker.parse(marker or None)
+    lasts = timing.forgetting(max_ttl, factor=drift_factor)
+    longest = None
+    if found is not None and found.lasts:
+        longest = round((found.lasts / 1000 - 1) / (1 + drift_factor) * 1000)
+        lasts = max(lasts, found.lasts / 1000)
+    verdict = quarantine.judge(facts, found, Seen(), 0.0, lasts=lasts, strict=strict)
+    if verdict.state is quarantine.MEMBER:
+        return Eligibility(True, "", 0.0, longest)
+    reason = quarantine.describe(verdict.reason, ago=facts.uptime or 0, left=verdict.seconds)
+    votes = None if verdict.state is quarantine.UNDECIDED else False
+    return Eligibility(votes, reason, verdict.seconds, longest)
+
+
+@dataclass(frozen=True, slots=True)
+class KnownMaster:
+    """
+    A master as a program knows it, to be compared with `declared_sets`.
+
+    Attributes:
+        name: Its name without credentials, as in `Vote.master`.
+
+        run_id: The ``run_id`` in its ``INFO``; empty if it was not reached.
+
+        uptime: The ``uptime_in_seconds`` there; ``None`` if it was not reached.
+    """
+
+    name: str
+    run_id: str = ""
+    uptime: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredSet:
+    """
+    A set of masters that a program has declared on a master; see `declared_sets`.
+
+    Attributes:
+        masters: The names of the masters, without credentials.
+
+        ago: How many ms ago the set was declared last, by the clock of the master.
+
+        same: Whether it is the set with which it was compared.
+
+        conflicts: Whether a majority of the one set may miss a majority of the other, so
+            that one of the two programs is refused.
+    """
+
+    masters: tuple[str, ...]
+    ago: int
+    same: bool
+    conflicts: bool
+
+
+def declared_sets(
+    value: bytes | None, masters: Sequence[KnownMaster], *, time: float
+) -> list[DeclaredSet]:
+    """
+    Return the sets of masters that count on a master, compared with a set of one's own.
+
+    Args:
+        value: The value of the key `DECLARED_KEY` with the *key_prefix*; ``None`` if there
+            is none.
+
+        masters: The set of one's own.
+
+        time: The clock of the master that has the value, in seconds.
+    """
+    now = math.floor(time * 1000)
+    ours = tuple(_place(master) for master in masters)
+    found = []
+    for begun, at, lasts, text in _entries(value or b""):
+        theirs = membership.parse(text)
+        # The same test as in the script that reads this key for the library.
+        if theirs is None or abs(now - at) >= lasts or begun >= now + 1000:
+            continue
+        ago = max(now - at, 0)
+        names = tuple(sorted(place.address for place in theirs))
+        same = names == tuple(sorted(place.address for place in ours))
+        found.append(
+            DeclaredSet(
+                names,
+                ago,
+                same=same or membership.is_equal(ours, theirs),
+                conflicts=membership.conflicts(ours, theirs, -ago / 1000),
+            )
+        )
+    return found
+
+
+def _place(master: KnownMaster) -> Place:
+    # Instants are relative to now, because each master has a clock of its own.
+    if not master.run_id:
+        return Place(master.name)
+    started = math.inf if master.uptime is None else -float(master.uptime)
+    return Place(master.name, (master.run_id,), started)
+
+
+def _entries(value: bytes) -> Iterable[tuple[int, int, int, bytes]]:
+    for begun, at, lasts, text in _LINE.findall(value):
+        if int(lasts) < _LONGEST_ENTRY:
+            yield int(begun), int(at), int(lasts), text

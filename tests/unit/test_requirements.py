@@ -1,0 +1,129 @@
+"""What a master must be and allow, as tools for operators get it."""
+
+import json
+import math
+
+import pytest
+
+from redlock_aio import requirements
+from redlock_aio._protocol import commands, declaration
+from redlock_aio._protocol.primitives import FencingCounter
+from redlock_aio._rules import timing
+from redlock_aio._rules.fencing import LEAD_SHARE
+from redlock_aio.requirements import DeclaredSet, KnownMaster
+
+NOW = 1_700_000_000
+
+
+def info(uptime: int = 1_000, run_id: str = "a" * 40) -> bytes:
+    """Return the reply of a master to INFO."""
+    lines = [
+        "redis_version:7.2.4", f"run_id:{run_id}", "role:master", f"uptime_in_seconds:{uptime}",
+        f"server_time_usec:{NOW * 1_000_000}",
+    ]  # fmt: skip
+    return "\r\n".join(lines).encode()
+
+
+def test_the_keys_are_those_of_the_library() -> None:
+    assert requirements.MARKER_KEY.encode() == commands.MARKER
+    assert requirements.DECLARED_KEY.encode() == declaration.KEY
+
+
+def test_a_master_that_has_run_for_long_votes() -> None:
+    found = requirements.eligibility(info(), None)
+    assert (found.votes, found.reason, found.seconds, found.max_ttl) == (True, "", 0.0, None)
+
+
+def test_a_young_master_without_a_marker_depends_on_the_others() -> None:
+    found = requirements.eligibility(info(uptime=20), None)
+    assert (found.votes, round(found.seconds, 1)) == (None, 41.6)
+    assert requirements.eligibility(info(uptime=20), None, strict=True).votes is False
+    assert requirements.eligibility(info(uptime=20), b"").votes is None
+
+
+def test_a_master_with_the_marker_of_a_former_run_has_restarted() -> None:
+    marker = f"{'b' * 40} member 1 61600 1".encode()
+    found = requirements.eligibility(info(uptime=20), marker)
+    assert found.votes is False
+    assert "it restarted 20 s ago and may have forgotten locks; it votes again in 42 s" in (
+        found.reason
+    )
+    assert found.max_ttl == 60_000
+    assert requirements.eligibility(info(uptime=62), marker).votes
+
+
+@pytest.mark.parametrize("max_ttl", [50, 1_000, 10_000, 60_000, 123_457, 86_400_000])
+def test_the_marker_tells_the_longest_max_ttl(max_ttl: int) -> None:
+    lasts = math.ceil(timing.forgetting(max_ttl, factor=0.01) * 1000)
+    marker = f"{'a' * 40} member 1 {lasts} 1".encode()
+    assert requirements.eligibility(info(), marker).max_ttl == max_ttl
+
+
+def test_the_longest_quarantine_counts() -> None:
+    marker = f"{'b' * 40} member 1 121000 1".encode()
+    assert requirements.eligibility(info(uptime=100), marker, max_ttl=1_000).votes is False
+
+
+@pytest.mark.parametrize(("max_ttl", "ms"), [(60_000, 6_700), (1_000, 1_000)])
+def test_the_clock_tolerance_is_what_an_acquisition_allows(max_ttl: int, ms: int) -> None:
+    tolerance = requirements.clock_tolerance(max_ttl=max_ttl)
+    assert tolerance == ms
+    lead = int(timing.forgetting(max_ttl, factor=0.01) * LEAD_SHARE * 1_000_000)
+    assert FencingCounter([b"k"], lead).lead == (tolerance + 1_000) * 1_000
+
+
+def test_more_kinds_of_locks_need_more_permissions() -> None:
+    plain, fencing, fair = (
+        requirements.permissions(),
+        requirements.permissions(fencing=True),
+        requirements.permissions(fencing=True, fair=True),
+    )
+    assert set(fencing.keys) - set(plain.keys) == {"redlock_aio:fence:*"}
+    assert set(fair.commands) > set(plain.commands)
+    assert (plain.channels, fair.channels) == ((), ("redlock_aio:wake:*",))
+    assert set(plain.optional) < set(plain.commands)
+
+
+OURS = [KnownMaster(name, name * 40, 1_000) for name in "abc"]
+
+
+def entry(*places: list[str], ago: int = 1_000, lasts: int = 90_000) -> bytes:
+    """Return a declared set in the form in which a script writes it."""
+    at = NOW * 1_000 - ago
+    return f"{at - 5_000} {at} {lasts} {json.dumps(places, separators=(',', ':'))}\n".encode()
+
+
+def sets(value: bytes | None, masters: list[KnownMaster] = OURS) -> list[DeclaredSet]:
+    return requirements.declared_sets(value, masters, time=NOW)
+
+
+def test_the_same_set_and_no_set() -> None:
+    assert sets(None) == sets(b"nonsense") == []
+    same = entry(*([name, name * 40] for name in "abc"))
+    assert sets(same) == [DeclaredSet(("a", "b", "c"), 1_000, same=True, conflicts=False)]
+    renamed = entry(*([name, name.lower() * 40] for name in "ABC"))
+    assert sets(renamed)[0].same
+
+
+def test_sets_whose_majorities_may_miss_each_other_conflict() -> None:
+    one_more = entry(*([name, name * 40] for name in "abcd"))
+    two_others = entry(*([name, name * 40] for name in "cde"))
+    found = sets(one_more + two_others)
+    assert [(each.same, each.conflicts) for each in found] == [(False, False), (False, True)]
+    assert found[1].masters == ("c", "d", "e")
+
+
+def test_a_master_that_was_not_reached_may_be_any_other() -> None:
+    unknown = [OURS[0], KnownMaster("b"), KnownMaster("c")]
+    others = entry(*([name, name * 40] for name in "ade"))
+    assert not sets(others, unknown)[0].conflicts
+    assert sets(others)[0].conflicts
+
+
+@pytest.mark.parametrize(
+    "value",
+    [entry(["x"], ago=90_000), entry(["x"], lasts=10**12), entry(), b"1 2 3 [1]\n",
+     entry(["x"], ago=-95_000), b"9" * 5_000 + b" 1 1 []\n"],
+)  # fmt: skip
+def test_what_does_not_count(value: bytes) -> None:
+    assert sets(value) == []
