@@ -10,6 +10,7 @@ from typer.main import get_command
 
 import redlock_aio
 from redlock_aio.cli import bench, look, release, run, show
+from redlock_aio.cli.doctor import command as doctor
 from redlock_aio.cli.exits import SIGNALLED, Exit, Failure
 from redlock_aio.cli.frame import MASTERS
 from redlock_aio.cli.output import Output
@@ -42,6 +43,7 @@ def redlock(
 look.add_to(app)
 release.add_to(app)
 run.add_to(app)
+doctor.add_to(app)
 show.add_to(app)
 bench.add_to(app)
 

@@ -25,7 +25,10 @@ class Exit(enum.IntEnum):
 
 _MEANINGS = {
     Exit.DONE: "done; `inspect`: the lock is held",
-    Exit.NO: "the answer is no; `inspect`, `release`: nobody holds the lock",
+    Exit.NO: (
+        "the answer is no; `inspect`, `release`: nobody holds the lock;"
+        " `doctor`: a finding is serious"
+    ),
     Exit.USAGE: "a wrong option or argument",
     Exit.NO_LOCK: "the keys on the masters can't be a lock, or can't be used in this way",
     Exit.UNAVAILABLE: "too few masters answered",

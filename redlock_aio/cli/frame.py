@@ -145,6 +145,21 @@ class Frame:
         """The longest ttl in ms."""
         return 60_000 if self._common.max_ttl is None else self._common.max_ttl
 
+    @property
+    def master_timeout(self) -> int | None:
+        """The timeout of a master in ms; ``None`` if it is learned."""
+        return self._common.master_timeout
+
+    @property
+    def key_prefix(self) -> str:
+        """What is put before each name."""
+        return self._common.key_prefix
+
+    @property
+    def guard(self) -> GuardMode:
+        """The restart guard."""
+        return self._common.restart_guard or self._guard
+
     @contextlib.asynccontextmanager
     async def connected(self) -> AsyncIterator[Redlock]:
         """
@@ -175,7 +190,7 @@ class Frame:
             "master_timeout": common.master_timeout,
             "max_ttl": self.max_ttl,
             "key_prefix": common.key_prefix,
-            "restart_guard": common.restart_guard or self._guard,
+            "restart_guard": self.guard,
             "name": common.name,
             **options,
         }

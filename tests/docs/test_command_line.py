@@ -8,12 +8,17 @@ import pytest
 from typer.main import get_command
 
 from redlock_aio.cli import app
+from redlock_aio.cli.doctor import command
+from redlock_aio.cli.doctor.facts import MasterFacts
+from redlock_aio.cli.doctor.findings import Finding, Kind
 from redlock_aio.cli.exits import Exit
 from redlock_aio.cli.frame import Common
 
-PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "command-line.md").read_text()
+PAGE_FOLDER = Path(__file__).parents[2] / "docs" / "reference"
+PAGE = (PAGE_FOLDER / "command-line.md").read_text()
 PROGRAM: Any = get_command(app.app)
 COMMANDS: dict[str, Any] = PROGRAM.commands
+FINDING = command.json_of(Finding(Kind.EVEN, (), ""))
 
 
 def options_of(command: Any, *, common: bool) -> list[Any]:
@@ -74,3 +79,15 @@ def test_no_other_command_is_described() -> None:
 def test_the_exit_codes() -> None:
     rows = re.findall(r"^\| (\d+) \| (.+) \|$", section("Exit codes"), re.MULTILINE)
     assert rows == [(str(int(code)), code.meaning) for code in Exit]
+
+
+def test_the_findings_of_the_doctor() -> None:
+    page = (PAGE_FOLDER / "doctor.md").read_text()
+    block = page.partition("<!-- findings:begin -->")[2].partition("<!-- findings:end -->")[0]
+    rows = [
+        f"| `{kind.value}` | {kind.severity.name.lower()} | {kind.meaning} | {kind.advice} |"
+        for kind in sorted(Kind, key=lambda kind: -kind.severity)
+    ]
+    assert block.strip().splitlines()[2:] == rows
+    for field in (*command.facts_of(MasterFacts(name="a"), []), *FINDING):
+        assert f"`{field}`" in page

@@ -1,0 +1,170 @@
+"""The findings about the masters as a set: what they have in common, and where they differ."""
+
+import ipaddress
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from statistics import median
+
+from redlock_aio.cli.doctor import one_master
+from redlock_aio.cli.doctor.facts import Expectations, MasterFacts
+from redlock_aio.cli.doctor.findings import Finding, Kind, about
+
+DISABLING = {
+    Kind.UNREACHABLE, Kind.VERSION, Kind.ROLE, Kind.REFUSES, Kind.PERMISSION, Kind.QUARANTINE,
+    Kind.TOO_SLOW,
+}  # fmt: skip
+"""The findings about a master that mean that it has no vote now."""
+
+SUBNETS = {4: 24, 6: 64}
+"""The prefix lengths of what may be one network segment."""
+
+
+def judge(masters: Sequence[MasterFacts], wanted: Expectations) -> list[Finding]:
+    """Return all findings, the serious ones first."""
+    single = [finding for facts in masters for finding in one_master.judge(facts, wanted)]
+    found = [
+        *_number(masters),
+        *_same_servers(masters),
+        *_majority(masters, single, wanted),
+        *_declared(masters, wanted),
+        *_clocks(masters, wanted),
+        *_domains(masters),
+        *_versions(masters),
+    ]
+    return sorted([*single, *found], key=lambda finding: -finding.kind.severity)
+
+
+def majority(masters: Sequence[MasterFacts]) -> int:
+    """Return how many masters are a majority."""
+    return len(masters) // 2 + 1
+
+
+def _number(masters: Sequence[MasterFacts]) -> Iterator[Finding]:
+    number = len(masters)
+    if number == 1:
+        yield about(Kind.SINGLE, [], "there is one master")
+    elif number % 2 == 0:
+        spare = number - majority(masters)
+        yield about(
+            Kind.EVEN, [], f"there are {number} masters, of which {spare or 'none'} may fail"
+        )
+
+
+def _same_servers(masters: Sequence[MasterFacts]) -> Iterator[Finding]:
+    for run_id, names in _grouped(masters, lambda facts: [facts.run_id] if facts.run_id else []):
+        if len(names) > 1:
+            yield about(Kind.SAME_SERVER, names, f"they are one server, with the run_id {run_id}")
+
+
+def _majority(
+    masters: Sequence[MasterFacts], single: Iterable[Finding], wanted: Expectations
+) -> Iterator[Finding]:
+    disabled = {finding.masters[0] for finding in single if finding.kind in DISABLING}
+    young = {
+        facts.name: facts.eligibility.seconds
+        for facts in masters
+        if facts.eligibility is not None and facts.eligibility.votes is None
+    }
+    # A young master without a marker votes at once only if all masters are like it.
+    if young and wanted.guard not in one_master.RELYING:
+        disabled |= set(young)
+        message = (
+            "no marker, and not all masters are known to be new;"
+            f" it has a vote in {math.ceil(max(young.values()))} s at the latest"
+        )
+        yield about(Kind.QUARANTINE, list(young), message)
+    # A server with two names has one vote.
+    able = len({facts.run_id or facts.name for facts in masters if facts.name not in disabled})
+    if able < majority(masters):
+        yield about(
+            Kind.NO_MAJORITY, [], f"{able} of {len(masters)} can vote, {majority(masters)} must"
+        )
+
+
+def _declared(masters: Sequence[MasterFacts], wanted: Expectations) -> Iterator[Finding]:
+    if wanted.guard in one_master.RELYING:
+        return  # such programs neither declare their masters nor read those of others
+    for kind, conflicts in ((Kind.OTHER_MASTERS, True), (Kind.CHANGED_MASTERS, False)):
+        seen: dict[tuple[str, ...], list[str]] = defaultdict(list)
+        for facts in masters:
+            for declared in facts.sets:
+                if not declared.same and declared.conflicts is conflicts:
+                    seen[declared.masters].append(facts.name)
+        for others, names in seen.items():
+            shown = ", ".join(others)
+            yield about(kind, names, f"programs there have the masters {shown}")
+
+
+def _clocks(masters: Sequence[MasterFacts], wanted: Expectations) -> Iterator[Finding]:
+    offsets = {facts.name: facts.offset for facts in masters if facts.offset is not None}
+    if len(offsets) < 2:
+        return
+    middle = median(offsets.values())
+    for name, offset in offsets.items():
+        ms = round((offset - middle) * 1000)
+        way = "ahead of" if ms > 0 else "behind"
+        message = (
+            f"its clock is {abs(ms)} ms {way} the median; fencing allows {wanted.tolerance} ms"
+        )
+        if abs(ms) > wanted.tolerance:
+            yield about(Kind.CLOCK, [name], message)
+        elif abs(ms) > wanted.tolerance / 2:
+            yield about(Kind.CLOCK_NEAR, [name], message)
+
+
+def _domains(masters: Sequence[MasterFacts]) -> Iterator[Finding]:
+    shared = _grouped(masters, _hosts_of)
+    on_one_host = set[str]()
+    reported = set[tuple[str, ...]]()
+    for host, names in shared:
+        if len(names) > 1 and tuple(names) not in reported:
+            reported.add(tuple(names))
+            kind = Kind.ONE_HOST if len(names) >= majority(masters) else Kind.SHARED_HOST
+            on_one_host |= set(names) if kind is Kind.ONE_HOST else set()
+            yield about(kind, names, f"they are on one host: {host}")
+    for kind, groups, what in (
+        (Kind.SUBNET, _grouped(masters, _subnets_of), "subnet"),
+        (Kind.ZONE, _grouped(masters, _zones_of), "availability zone"),
+    ):
+        for place, names in groups:
+            if len(names) >= max(majority(masters), 2) and not on_one_host >= set(names):
+                yield about(kind, names, f"they are in one {what}: {place}")
+
+
+def _hosts_of(facts: MasterFacts) -> list[str]:
+    # A Unix socket, too, is on the host of this program.
+    hosts = facts.hosts or (["127.0.0.1"] if facts.name.startswith("/") else [])
+    return ["this machine" if ipaddress.ip_address(h).is_loopback else h for h in hosts]
+
+
+def _subnets_of(facts: MasterFacts) -> list[str]:
+    found = []
+    for host in facts.hosts:
+        address = ipaddress.ip_address(host)
+        if not address.is_loopback:
+            network = ipaddress.ip_network((host, SUBNETS[address.version]), strict=False)
+            found.append(str(network))
+    return list(dict.fromkeys(found))
+
+
+def _zones_of(facts: MasterFacts) -> list[str]:
+    zone = facts.info.get("availability_zone", "")
+    return [zone] if zone else []
+
+
+def _versions(masters: Sequence[MasterFacts]) -> Iterator[Finding]:
+    versions = sorted({facts.version for facts in masters if facts.is_known})
+    if len(versions) > 1:
+        yield about(Kind.VERSIONS, [], f"the versions are {', '.join(versions)}")
+
+
+def _grouped(
+    masters: Sequence[MasterFacts], places_of: Callable[[MasterFacts], list[str]]
+) -> list[tuple[str, list[str]]]:
+    """Return the names of the masters at each place."""
+    groups: dict[str, list[str]] = defaultdict(list)
+    for facts in masters:
+        for place in dict.fromkeys(places_of(facts)):
+            groups[place].append(facts.name)
+    return list(groups.items())

@@ -1,0 +1,164 @@
+"""``redlock doctor``: are these masters fit to hold locks?"""
+
+import collections
+import time
+from collections.abc import Sequence
+from statistics import median
+from typing import Annotated, Any
+
+import typer
+
+from redlock_aio import requirements
+from redlock_aio.cli.doctor import all_masters
+from redlock_aio.cli.doctor.examination import Questions, examine_all
+from redlock_aio.cli.doctor.facts import Expectations, MasterFacts
+from redlock_aio.cli.doctor.findings import Finding, Kind, Severity
+from redlock_aio.cli.exits import Exit, Failure
+from redlock_aio.cli.frame import Duration, Frame, command
+from redlock_aio.requirements import Eligibility
+
+PATIENCE = 10_000
+"""The default of ``--timeout`` in ms."""
+
+SHORTEST = 100
+"""The shortest ``--timeout`` in ms."""
+
+Fencing = Annotated[
+    bool, typer.Option("--fencing", help="Examine also what locks with fencing need.")
+]
+Fair = Annotated[
+    bool,
+    typer.Option("--fair", help="Examine also what fair locks, inspect and release --force need."),
+]
+Timeout = Annotated[int, Duration("--timeout", help="The most time for each master (default 10s).")]
+Ignore = Annotated[
+    list[Kind] | None,
+    typer.Option("--ignore", metavar="FINDING", help="Leave out this finding; can be repeated."),
+]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the command to *app*."""
+    command(app, name="doctor", guard="auto")(doctor)
+
+
+async def doctor(
+    frame: Frame,
+    fencing: Fencing = False,
+    fair: Fair = False,
+    timeout: Timeout = PATIENCE,  # noqa: ASYNC109 - for each master, and an option
+    ignore: Ignore = None,
+) -> int:
+    """
+    Examine whether the masters are fit to hold locks.
+
+    Each finding says what to do. The exit code is 1 if one is serious. Nothing is changed on
+    the masters, and a master that does not answer takes up to its own --timeout.
+    """
+    if timeout < SHORTEST:
+        raise Failure(Exit.USAGE, f"--timeout must be at least {SHORTEST}ms, not {timeout}ms")
+    names = [master.name for master in frame.redlock().statistics().masters]
+    questions = Questions(
+        key_prefix=frame.key_prefix,
+        permissions=requirements.permissions(fencing=fencing, fair=fair),
+        patience=timeout / 1000,
+    )
+    masters = await examine_all(list(zip(names, frame.masters, strict=True)), questions)
+    wanted = Expectations(
+        master_timeout=frame.master_timeout,
+        max_ttl=frame.max_ttl,
+        guard=frame.guard,
+        tolerance=requirements.clock_tolerance(max_ttl=frame.max_ttl),
+    )
+    complete(masters, wanted)
+    found = [f for f in all_masters.judge(masters, wanted) if f.kind not in (ignore or [])]
+    show(frame, masters, found)
+    serious = any(finding.kind.severity is Severity.SERIOUS for finding in found)
+    return Exit.NO if serious else Exit.DONE
+
+
+def complete(masters: Sequence[MasterFacts], wanted: Expectations) -> None:
+    """Add the judgement of the library about markers and declared sets to the facts."""
+    known = [facts.known for facts in masters]
+    for facts in masters:
+        if facts.info.get("role") != "master":
+            continue
+        facts.eligibility = requirements.eligibility(
+            facts.raw_info,
+            facts.marker,
+            max_ttl=wanted.max_ttl,
+            strict=wanted.guard == "strict",
+        )
+        now = time.time() + (facts.offset or 0.0)
+        facts.sets = requirements.declared_sets(facts.declared, known, time=now)
+    if all(facts.eligibility is not None and facts.eligibility.votes is None for facts in masters):
+        for facts in masters:  # a new set of masters: no lock can be forgotten
+            facts.eligibility = Eligibility(votes=True, reason="", seconds=0.0, max_ttl=None)
+
+
+def show(frame: Frame, masters: Sequence[MasterFacts], found: Sequence[Finding]) -> None:
+    """Write what is known about the masters, the findings, and how many there are."""
+    rows = [facts_of(facts, masters) for facts in masters]
+    number = collections.Counter(finding.kind.severity for finding in found)
+    counts = {
+        "serious": number[Severity.SERIOUS],
+        "warnings": number[Severity.WARNING],
+        "notes": number[Severity.NOTE],
+    }
+    if not frame.out.as_json:
+        cells = [[_cell(row[column]) for column in COLUMNS] for row in rows]
+        frame.out.table([column.partition("_")[0].upper() for column in COLUMNS], cells)
+    for finding in found:
+        frame.out.result(json_of(finding), text_of(frame, finding))
+    shown = ", ".join(f"{count} {name}" for name, count in counts.items())
+    frame.out.result({"masters": rows, **counts}, f"\nmasters: {len(masters)}, {shown}")
+
+
+COLUMNS = ("master", "server", "uptime_s", "p50_ms", "p99_ms", "clock_ms", "votes")
+"""The fields of a master in the table."""
+
+
+def facts_of(facts: MasterFacts, masters: Sequence[MasterFacts]) -> dict[str, Any]:
+    """Return what is known about a master, for JSON."""
+    offsets = [each.offset for each in masters if each.offset is not None]
+    trips = facts.trips if facts.trips.ms else None
+    uptime = facts.known.uptime
+    ahead = None if facts.offset is None else round((facts.offset - median(offsets)) * 1000)
+    return {
+        "master": facts.name,
+        "server": facts.version if facts.is_known else None,
+        "role": facts.info.get("role"),
+        "uptime_s": uptime,
+        "hosts": list(facts.hosts),
+        "p50_ms": None if trips is None else round(trips.quantile(0.5), 3),
+        "p99_ms": None if trips is None else round(trips.quantile(0.99), 3),
+        "clock_ms": ahead,
+        "votes": None if facts.eligibility is None else facts.eligibility.votes,
+    }
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "?" if value is None else str(value)
+
+
+def json_of(finding: Finding) -> dict[str, Any]:
+    """Return a finding for JSON."""
+    kind = finding.kind
+    return {
+        "finding": kind.value,
+        "severity": kind.severity.name.lower(),
+        "masters": list(finding.masters),
+        "message": finding.message,
+        "meaning": kind.meaning,
+        "advice": kind.advice,
+    }
+
+
+def text_of(frame: Frame, finding: Finding) -> str:
+    """Return a finding for people, on three lines."""
+    kind = finding.kind
+    where = f"{', '.join(finding.masters)}: " if finding.masters else ""
+    head = f"{kind.severity.name} {kind.value}: {where}{finding.message}"
+    return f"\n{frame.out.printable(head)}\n    {kind.meaning}\n    To do: {kind.advice}"

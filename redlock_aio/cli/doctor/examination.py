@@ -1,0 +1,245 @@
+"""
+Asks the masters, each for a limited time, and all at once; nothing on them is changed.
+
+    look up ──► connect ──► INFO ──► marker, declared sets ──► TIME, again and again
+                                                             └─► settings, permissions
+
+A master that does not answer costs its own time only: what was asked before is judged.
+"""
+
+import asyncio
+import contextlib
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from redis.asyncio.connection import ConnectionPool
+from redis.exceptions import RedisError
+
+from redlock_aio import requirements
+from redlock_aio.cli.bench import Sample
+from redlock_aio.cli.doctor import probes
+from redlock_aio.cli.doctor.facts import MasterFacts
+from redlock_aio.requirements import Permissions
+
+SAMPLES = 200
+"""The most replies whose time is measured."""
+
+MEASURING = 1.0
+"""The most seconds for which they are measured."""
+
+CLOSING = 1.0
+"""The most seconds for which the ends of the connections are awaited."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Questions:
+    """
+    What all masters are asked.
+
+    Attributes:
+        key_prefix: That of the locks.
+
+        permissions: Those that the locks need.
+
+        patience: The most seconds for each master.
+    """
+
+    key_prefix: str
+    permissions: Permissions
+    patience: float
+
+
+async def examine_all(
+    masters: Sequence[tuple[str, str]], questions: Questions
+) -> list[MasterFacts]:
+    """
+    Return the facts about each master.
+
+    Args:
+        masters: The name and the URL of each.
+
+    Cancellation:
+        Nothing was changed on any master.
+    """
+    found = [MasterFacts(name=name) for name, _ in masters]
+    examinations = [Examination(facts, questions) for facts in found]
+    tasks = [
+        asyncio.create_task(examination.run(url))
+        for examination, (_, url) in zip(examinations, masters, strict=True)
+    ]
+    try:
+        await asyncio.wait(tasks, timeout=questions.patience)
+    finally:
+        for task in tasks:
+            task.cancel()
+    for examination in examinations:
+        examination.conclude()
+    await asyncio.wait(tasks, timeout=CLOSING)
+    for task in tasks:
+        if task.done() and not task.cancelled():
+            task.result()  # an error in this program is not a finding
+    return found
+
+
+class Examination:
+    """
+    The examination of one master.
+
+    Args:
+        facts: Where to write what is found.
+    """
+
+    def __init__(self, facts: MasterFacts, questions: Questions) -> None:
+        self._facts = facts
+        self._questions = questions
+        self._connection: Any = None
+        self._steps = {
+            "INFO": self._info,
+            "its marker": self._marker,
+            "latency and clock": self._times,
+            "settings": self._settings,
+            "permissions": self._permissions,  # the last one: it ends with a subscription
+        }
+        self._left = list(self._steps)
+
+    def __repr__(self) -> str:
+        return f"<Examination of {self._facts.name}>"
+
+    async def run(self, url: str) -> None:
+        """
+        Ask the master everything, until it is cancelled because its time is over.
+
+        Cancellation:
+            The connection is closed.
+        """
+        try:
+            await self._connect(url)
+            for name, step in self._steps.items():
+                await step()
+                self._left.remove(name)
+                if self._facts.is_sentinel:
+                    self._left.clear()  # it knows none of the other commands
+                    break
+        except (OSError, RedisError) as error:
+            self._facts.failure = str(error) or type(error).__name__
+        finally:
+            if self._connection is not None:
+                with contextlib.suppress(OSError, RedisError):
+                    await self._connection.disconnect(nowait=True)
+
+    def conclude(self) -> None:
+        """Write down what the master was not asked in time."""
+        facts = self._facts
+        if facts.failure or not self._left:
+            return
+        if facts.is_known:
+            facts.unfinished = ", ".join(self._left)
+        else:
+            facts.failure = f"no answer in {self._questions.patience:g} s"
+
+    async def _connect(self, url: str) -> None:
+        pool = ConnectionPool.from_url(url)
+        settings = pool.connection_kwargs
+        if host := settings.get("host"):
+            self._facts.hosts = await look_up(str(host), int(settings.get("port", 6379)))
+        settings.update(protocol=2, decode_responses=False)  # whatever the URL wants
+        self._connection = pool.make_connection()
+        await self._connection.connect()
+
+    async def _ask(self, *words: str) -> object:
+        await self._connection.send_command(*words)
+        try:
+            reply: object = await self._connection.read_response()
+        except probes.ERRORS as error:
+            self._facts.refusal = self._facts.refusal or probes.refusal(error)
+            return error
+        return reply
+
+    async def _info(self) -> None:
+        reply = await self._ask("INFO")
+        if isinstance(reply, bytes):
+            lines = reply.decode("utf-8", "replace").splitlines()
+            self._facts.info = dict(line.split(":", 1) for line in lines if ":" in line)
+            self._facts.raw_info = reply
+
+    async def _marker(self) -> None:
+        self._facts.marker = _text(
+            await self._ask("GETRANGE", requirements.MARKER_KEY, "0", "4096")
+        )
+        key = f"{requirements.DECLARED_KEY}{self._questions.key_prefix}"
+        self._facts.declared = _text(await self._ask("GET", key))
+
+    async def _times(self) -> None:
+        """Measure the round trips of TIME, which narrow the bounds of the clock as well."""
+        taken: list[float] = []
+        ends = time.monotonic() + MEASURING
+        while len(taken) < SAMPLES and time.monotonic() < ends:
+            sent, began = time.time(), time.perf_counter()
+            reply = await self._ask("TIME")
+            took = time.perf_counter() - began
+            match reply:
+                case [bytes(seconds), bytes(micros)]:
+                    self._facts.on_time(int(seconds) + int(micros) / 1e6, sent, sent + took)
+                    taken.append(took * 1000)
+                    self._facts.trips = Sample(sorted(taken))
+                case _:
+                    return
+
+    async def _permissions(self) -> None:
+        name = f"redlock-doctor:{secrets.token_hex(8)}"
+        questions = self._questions
+        self._facts.missing = await probes.missing(
+            self._ask, questions.permissions, questions.key_prefix, name
+        )
+
+    async def _settings(self) -> None:
+        match await self._ask("CONFIG", "GET", "appendfsync"):
+            case [bytes(name), bytes(value)]:
+                self._facts.settings[name.decode()] = value.decode("utf-8", "replace")
+
+
+def _text(reply: object) -> bytes | None:
+    return reply if isinstance(reply, bytes) and reply else None
+
+
+async def look_up(host: str, port: int) -> tuple[str, ...]:
+    """
+    Return the IP addresses of *host*.
+
+    In a thread of its own, which does not keep the program from ending: asyncio waits for
+    those of its executor, and a resolver may hang for half a minute.
+
+    Raises:
+        OSError: It has none.
+
+    Cancellation:
+        The thread goes on.
+    """
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[tuple[str, ...]] = loop.create_future()
+
+    def conclude(found: tuple[str, ...], error: OSError | None) -> None:
+        if answer.done():
+            return
+        if error is None:
+            answer.set_result(found)
+        else:
+            answer.set_exception(error)
+
+    def resolve() -> None:
+        found, failed = list[Any](), None
+        try:
+            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError) as error:
+            failed = OSError(f"{host} can't be looked up: {error}")
+        addresses = tuple(dict.fromkeys(str(each[4][0]).partition("%")[0] for each in found))
+        with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
+            loop.call_soon_threadsafe(conclude, addresses, failed)
+
+    threading.Thread(target=resolve, daemon=True).start()
+    return await answer

@@ -1,0 +1,276 @@
+"""What ``redlock doctor`` can find: each kind with its severity, its meaning and its advice."""
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+class Severity(enum.IntEnum):
+    """How much a finding matters; the exit code is 1 if one is serious."""
+
+    NOTE = 1
+    WARNING = 2
+    SERIOUS = 3
+
+
+class Kind(enum.Enum):
+    """
+    A kind of finding.
+
+    The value is its name. `severity`, `meaning` and `advice` are what the reference shows.
+    """
+
+    UNREACHABLE = "unreachable"
+    INCOMPLETE = "incomplete"
+    VERSION = "version"
+    ROLE = "role"
+    SAME_SERVER = "same-server"
+    REFUSES = "refuses"
+    PERMISSION = "permission"
+    WAKING = "waking"
+    EVICTION = "eviction"
+    FORGETS = "forgets"
+    FSYNC = "fsync"
+    QUARANTINE = "quarantine"
+    NO_MAJORITY = "no-majority"
+    MAX_TTL = "max-ttl"
+    OTHER_MASTERS = "other-masters"
+    CHANGED_MASTERS = "changed-masters"
+    CLOCK = "clock"
+    CLOCK_NEAR = "clock-near"
+    TOO_SLOW = "too-slow"
+    SLOW = "slow"
+    EVEN = "even"
+    SINGLE = "single"
+    ONE_HOST = "one-host"
+    SHARED_HOST = "shared-host"
+    SUBNET = "subnet"
+    ZONE = "zone"
+    REPLICAS = "replicas"
+    MIN_REPLICAS = "min-replicas"
+    CLUSTER = "cluster"
+    VERSIONS = "versions"
+
+    @property
+    def severity(self) -> Severity:
+        """How much it matters."""
+        return _KINDS[self][0]
+
+    @property
+    def meaning(self) -> str:
+        """What it means for locks."""
+        return _KINDS[self][1]
+
+    @property
+    def advice(self) -> str:
+        """What to do."""
+        return _KINDS[self][2]
+
+
+_NOTE, _WARNING, _SERIOUS = Severity
+
+_KINDS = {
+    Kind.UNREACHABLE: (
+        _SERIOUS,
+        "The master could not be reached in time, or refused the login. It has no vote.",
+        "Start it, or correct its address, its password or the network between.",
+    ),
+    Kind.INCOMPLETE: (
+        _SERIOUS,
+        "The master did not answer all questions in time. What is not known was not judged.",
+        "Look for what keeps the server busy (SLOWLOG, LATENCY DOCTOR), and examine it again.",
+    ),
+    Kind.VERSION: (
+        _SERIOUS,
+        "The server is too old for RESP3, or is not Redis or Valkey. It has no vote.",
+        "Install Redis 6 or newer, or any Valkey.",
+    ),
+    Kind.ROLE: (
+        _SERIOUS,
+        "The server is a replica or a Sentinel. Only a master has a vote.",
+        "Name a master. One that Sentinel manages is named through Sentinel.",
+    ),
+    Kind.SAME_SERVER: (
+        _SERIOUS,
+        "Two names lead to one server. It has one vote, and its failure costs two masters.",
+        "Name each server once.",
+    ),
+    Kind.REFUSES: (
+        _SERIOUS,
+        "The master refuses to write now, for the reason in the message. It grants no lock.",
+        (
+            "Remove the reason: free its memory or disk, repair its persistence, wait until it has"
+            " loaded, or give it its replicas or slots back."
+        ),
+    ),
+    Kind.PERMISSION: (
+        _SERIOUS,
+        "The user lacks a permission (ACL) without which the locks do not work.",
+        (
+            "Grant what the message names, with ACL SETUSER. Options say which locks you use:"
+            " --fencing, --fair."
+        ),
+    ),
+    Kind.WAKING: (
+        _WARNING,
+        (
+            "The user lacks a permission without which waiters are woken late, and losses are"
+            " noticed late."
+        ),
+        "Grant what the message names, with ACL SETUSER.",
+    ),
+    Kind.EVICTION: (
+        _SERIOUS,
+        "The server deletes keys when its memory is full. It may delete a lock that is held.",
+        "CONFIG SET maxmemory-policy noeviction, also in its configuration file.",
+    ),
+    Kind.FORGETS: (
+        _SERIOUS,
+        (
+            "With this restart guard a restart of the master is not noticed, and it does not write"
+            " each lock to its disk. So it may grant a lock that is held."
+        ),
+        "Use the restart guard auto, or configure appendonly yes and appendfsync always.",
+    ),
+    Kind.FSYNC: (
+        _WARNING,
+        "The restart guard relies on appendfsync always, which the user may not read.",
+        "Look in the server's configuration, or grant +config|get.",
+    ),
+    Kind.QUARANTINE: (
+        _WARNING,
+        "The master may have forgotten locks, so it has no vote for a while.",
+        "Wait for the time in the message. Restart one master at a time.",
+    ),
+    Kind.NO_MAJORITY: (
+        _SERIOUS,
+        "Fewer than a majority of the masters can vote now. Nobody gets a lock.",
+        "Repair the masters that can't be reached or used, or wait for the end of the quarantine.",
+    ),
+    Kind.MAX_TTL: (
+        _WARNING,
+        "Programs on these masters have different max_ttl. The longest one decides the quarantine.",
+        "Give all programs, and --max-ttl here, the same value.",
+    ),
+    Kind.OTHER_MASTERS: (
+        _SERIOUS,
+        (
+            "Programs with other masters use the same locks, and would not exclude each other."
+            " So one of them gets no votes."
+        ),
+        "Name the same masters in all programs. Independent applications need a key_prefix each.",
+    ),
+    Kind.CHANGED_MASTERS: (
+        _NOTE,
+        "Programs with almost the same masters use the same locks. They exclude each other.",
+        "Finish the replacement of the master in all programs, before you begin the next one.",
+    ),
+    Kind.CLOCK: (
+        _SERIOUS,
+        (
+            "The clock of the master is so far from the others' that it may refuse locks with"
+            " fencing, and serve fair waiters in a wrong order."
+        ),
+        "Synchronise its clock, for example by chrony.",
+    ),
+    Kind.CLOCK_NEAR: (
+        _WARNING,
+        "The clock of the master is more than half of what fencing allows from the others'.",
+        "Synchronise its clock, for example by chrony.",
+    ),
+    Kind.TOO_SLOW: (
+        _SERIOUS,
+        "Half of the replies take longer than the master timeout, so most often it has no vote.",
+        "Use a longer --master-timeout in all programs, or a master that is nearer.",
+    ),
+    Kind.SLOW: (
+        _WARNING,
+        "One reply in a hundred or more takes longer than the master timeout, and is no vote.",
+        "Look for what makes the server or the network slow, or use a longer master timeout.",
+    ),
+    Kind.EVEN: (
+        _WARNING,
+        "An even number of masters survives no more failures than one master less.",
+        "Use three, five or seven masters.",
+    ),
+    Kind.SINGLE: (
+        _WARNING,
+        "With one master nobody gets a lock while it is down, and its failure ends all leases.",
+        "Use three or five masters.",
+    ),
+    Kind.ONE_HOST: (
+        _SERIOUS,
+        "A majority of the masters is on one host. Its failure ends all leases.",
+        "Put each master on a host of its own.",
+    ),
+    Kind.SHARED_HOST: (
+        _WARNING,
+        "Several masters are on one host, and fail together.",
+        "Put each master on a host of its own.",
+    ),
+    Kind.SUBNET: (
+        _NOTE,
+        "A majority of the masters is in one subnet (/24, /64). It may be one rack or one switch.",
+        "Make sure that no single failure reaches a majority of them.",
+    ),
+    Kind.ZONE: (
+        _WARNING,
+        "A majority of the masters is in one availability zone. Its failure ends all leases.",
+        "Spread the masters over three zones.",
+    ),
+    Kind.REPLICAS: (
+        _WARNING,
+        (
+            "The master has replicas. If one is promoted, a program that names this server by a URL"
+            " does not learn of it."
+        ),
+        (
+            "Name the master through Sentinel in all programs, or remove the replicas: locks need"
+            " none."
+        ),
+    ),
+    Kind.MIN_REPLICAS: (
+        _NOTE,
+        (
+            "min-replicas-to-write is set. The master refuses all writes, and so has no vote, while"
+            " its replicas are away."
+        ),
+        "Set min-replicas-to-write 0, unless other programs need it: these locks do not.",
+    ),
+    Kind.CLUSTER: (
+        _NOTE,
+        (
+            "The server is a node of a Cluster. It can be a master only if it has all slots, and"
+            " several resources at once need one hash tag."
+        ),
+        "Use servers without cluster-enabled.",
+    ),
+    Kind.VERSIONS: (
+        _NOTE,
+        "The masters have different versions. That is safe.",
+        "Use one version, so that all of them behave and perform alike.",
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """
+    A fact about the masters that matters for locks.
+
+    Attributes:
+        kind: Which one.
+
+        masters: The names of the masters that it is about; all of them if it is empty.
+
+        message: The fact.
+    """
+
+    kind: Kind
+    masters: tuple[str, ...]
+    message: str
+
+
+def about(kind: Kind, masters: Sequence[str], message: str) -> Finding:
+    """Return a finding about some masters."""
+    return Finding(kind, tuple(masters), message)

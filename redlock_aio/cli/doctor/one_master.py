@@ -1,0 +1,113 @@
+"""The findings about one master, from its facts alone."""
+
+import math
+from collections.abc import Iterator
+
+from redlock_aio import requirements
+from redlock_aio.cli import durations
+from redlock_aio.cli.doctor.facts import Expectations, MasterFacts
+from redlock_aio.cli.doctor.findings import Finding, Kind
+
+RELYING = ("fsync-always", "off")
+"""The restart guards that do not notice a restart."""
+
+
+def judge(facts: MasterFacts, wanted: Expectations) -> Iterator[Finding]:
+    """Yield the findings about one master."""
+    for kind, message in _found(facts, wanted):
+        yield Finding(kind, (facts.name,), message)
+
+
+def _found(facts: MasterFacts, wanted: Expectations) -> Iterator[tuple[Kind, str]]:
+    if facts.failure:
+        yield Kind.UNREACHABLE, facts.failure
+    elif facts.unfinished:
+        yield Kind.INCOMPLETE, f"it was not asked any more about: {facts.unfinished}"
+    if facts.refusal:
+        yield Kind.REFUSES, f"it refuses to write: {facts.refusal}"
+    yield from _permissions(facts)
+    if facts.is_known:
+        yield from _server(facts)
+        yield from _memory(facts, wanted)
+        yield from _replicas(facts.info)
+    yield from _vote(facts, wanted)
+    yield from _speed(facts, wanted)
+
+
+def _permissions(facts: MasterFacts) -> Iterator[tuple[Kind, str]]:
+    optional = {f"+{command}" for command in requirements.permissions().optional}
+    for kind, names in (
+        (Kind.PERMISSION, [name for name in facts.missing if name not in optional]),
+        (Kind.WAKING, [name for name in facts.missing if name in optional]),
+    ):
+        if names:
+            yield kind, f"its user lacks {' '.join(names)}"
+
+
+def _server(facts: MasterFacts) -> Iterator[tuple[Kind, str]]:
+    info = facts.info
+    version = info.get("redis_version", "")
+    major = version.partition(".")[0]
+    if not major.isdecimal() or int(major) < requirements.OLDEST_VERSION:
+        yield Kind.VERSION, f"its version is {version or 'not known'}"
+    elif not info.get("run_id"):
+        yield Kind.VERSION, "its INFO names no run_id"
+    role = info.get("role", "unknown")
+    if facts.is_sentinel:
+        yield Kind.ROLE, "it is a Sentinel"
+    elif role != "master":
+        yield Kind.ROLE, f"it is not a master but a {role}"
+    if info.get("cluster_enabled") == "1":
+        yield Kind.CLUSTER, "it is a node of a Cluster"
+
+
+def _memory(facts: MasterFacts, wanted: Expectations) -> Iterator[tuple[Kind, str]]:
+    info = facts.info
+    policy = info.get("maxmemory_policy", "noeviction")
+    if info.get("maxmemory", "0") != "0" and policy != "noeviction":
+        yield Kind.EVICTION, f"its maxmemory-policy is {policy}"
+    if wanted.guard not in RELYING:
+        return
+    if info.get("aof_enabled") != "1":
+        yield Kind.FORGETS, f"restart_guard is {wanted.guard!r}, and it has no append-only file"
+        return
+    fsync = facts.settings.get("appendfsync")
+    if fsync is None:
+        yield Kind.FSYNC, f"restart_guard is {wanted.guard!r}, and its appendfsync is not known"
+    elif fsync != "always":
+        yield Kind.FORGETS, f"restart_guard is {wanted.guard!r}, and its appendfsync is {fsync}"
+
+
+def _replicas(info: dict[str, str]) -> Iterator[tuple[Kind, str]]:
+    replicas = info.get("connected_slaves", "0")
+    if info.get("role") == "master" and replicas != "0":
+        yield Kind.REPLICAS, f"it has {replicas} replica{'' if replicas == '1' else 's'}"
+    good = info.get("min_slaves_good_slaves")
+    if good is not None:  # the field is there only if the setting is not 0
+        yield Kind.MIN_REPLICAS, f"min-replicas-to-write is set, and {good} are good enough now"
+
+
+def _vote(facts: MasterFacts, wanted: Expectations) -> Iterator[tuple[Kind, str]]:
+    eligibility = facts.eligibility
+    if eligibility is None or wanted.guard in RELYING:
+        return
+    if eligibility.votes is False:
+        yield Kind.QUARANTINE, eligibility.reason
+    if eligibility.max_ttl not in {None, wanted.max_ttl}:
+        others, own = durations.shown(eligibility.max_ttl or 0), durations.shown(wanted.max_ttl)
+        yield Kind.MAX_TTL, f"programs there have a max_ttl of {others}, here it is {own}"
+
+
+def _speed(facts: MasterFacts, wanted: Expectations) -> Iterator[tuple[Kind, str]]:
+    if not facts.trips.ms:
+        return
+    learned = wanted.master_timeout is None
+    timeout = requirements.LONGEST_TIMEOUT if wanted.master_timeout is None else (
+        wanted.master_timeout
+    )  # fmt: skip
+    limit = f"master_timeout is {timeout} ms{' at most' if learned else ''}"
+    p50, p99 = (facts.trips.quantile(share) for share in (0.5, 0.99))
+    if p50 > timeout:
+        yield Kind.TOO_SLOW, f"half of its replies took {math.ceil(p50)} ms or more; {limit}"
+    elif p99 > timeout:
+        yield Kind.SLOW, f"1 % of its replies took {math.ceil(p99)} ms or more; {limit}"

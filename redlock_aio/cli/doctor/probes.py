@@ -1,0 +1,155 @@
+"""
+Which permissions a user lacks, found by commands that change nothing.
+
+A server checks the access list (ACL) before it looks at the arguments of a command. So a
+command with a wrong argument tells whether it is allowed, and is not executed. The minimal
+user of the locks may not ask for the list itself (``ACL DRYRUN``, ``ACL GETUSER``).
+"""
+
+from collections.abc import Awaitable, Callable, Iterator
+from typing import NamedTuple
+
+from redis.exceptions import (
+    BusyLoadingError,
+    ClusterDownError,
+    MasterDownError,
+    MovedError,
+    NoPermissionError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    ResponseError,
+)
+
+from redlock_aio import requirements
+from redlock_aio.requirements import Permissions
+
+Ask = Callable[..., Awaitable[object]]
+"""Send a command; return its reply, or the error with which the server has replied."""
+
+WRONG = "?"
+"""An argument that no command takes in its place."""
+
+REFUSALS = {
+    BusyLoadingError: "LOADING", ClusterDownError: "CLUSTERDOWN", MasterDownError: "MASTERDOWN",
+    MovedError: "MOVED", OutOfMemoryError: "OOM", ReadOnlyError: "READONLY",
+}  # fmt: skip
+"""Errors of redis-py for a server that does not write now, which lack the first word."""
+
+ERRORS: tuple[type[Exception], ...] = (ResponseError, *REFUSALS)
+"""The errors with which a server replies."""
+
+REFUSING = (*REFUSALS.values(), "MISCONF", "NOREPLICAS")
+"""The first words of the errors of such a server."""
+
+
+class PermissionProbe(NamedTuple):
+    """
+    A command that shows whether something is permitted.
+
+    Attributes:
+        permission: As ``ACL SETUSER`` takes it, such as ``+get`` or ``~lock:*``.
+
+        words: The command.
+    """
+
+    permission: str
+    words: tuple[str, ...]
+
+    def is_denied(self, reply: object) -> bool:
+        """Return whether *reply* means that just this permission is missing."""
+        if not isinstance(reply, ResponseError):
+            return False
+        text = str(reply)
+        if isinstance(reply, NoPermissionError) or text.startswith("NOPERM"):
+            # The server checks the command first, and then the keys and channels.
+            return (" access " in text) is (self.permission[0] in "~&")
+        unknown = text.lower().startswith(("unknown command", "err unknown command"))
+        return unknown and self.permission[0] == "+"
+
+
+def probes(permissions: Permissions, key_prefix: str, name: str) -> Iterator[PermissionProbe]:
+    """
+    Yield the commands by which the *permissions* are examined.
+
+    The last ones put a connection of RESP2 into the mode in which it only subscribes.
+
+    Args:
+        key_prefix: That of the locks.
+
+        name: A name that no lock has.
+    """
+    key, channel = f"{key_prefix}{name}", f"redlock_aio:wake:{name}"
+    arguments = {
+        "evalsha": ("0" * 40, "1", key),
+        "script|load": ("(",),  # no Lua: it is not loaded
+        "get": (key,),
+        "getrange": (key, "0", "0"),
+        "set": (key, "", WRONG),
+        "del": (key,),
+        "pexpire": (key, WRONG),
+        "pttl": (key,),
+        "time": (),
+        "info": ("server",),
+        "ping": (),
+        "client|tracking": (WRONG,),
+        "client|caching": (WRONG,),
+        "publish": (channel, ""),
+        "zadd": (key, WRONG, WRONG),
+        "zrem": (key, WRONG),
+        "zrank": (key, WRONG),
+        "zrange": (key, "0", "0"),
+        "zrangebyscore": (key, "0", "0"),
+        "unsubscribe": (channel,),
+        "subscribe": (channel,),
+    }
+    last = ("unsubscribe", "subscribe")
+    for command in sorted(permissions.commands, key=last.__contains__):
+        words = (*command.upper().split("|"), *arguments[command])
+        if command == "subscribe":
+            continue
+        yield PermissionProbe(f"+{command}", words)
+    yield from _of_keys(permissions, key_prefix, key)
+    for pattern in permissions.channels:
+        yield PermissionProbe(f"&{pattern}", ("PUBLISH", channel, ""))
+    if "subscribe" in permissions.commands:
+        yield PermissionProbe("+subscribe", ("SUBSCRIBE", channel))
+
+
+def _of_keys(permissions: Permissions, key_prefix: str, key: str) -> Iterator[PermissionProbe]:
+    own = [
+        requirements.MARKER_KEY,
+        f"{requirements.DECLARED_KEY}{key_prefix}",
+        f"redlock_aio:fence:{{{key}}}",
+        f"redlock_aio:queue:{{{key}}}",
+    ]
+    for pattern in (f"{key_prefix}*", *permissions.keys):
+        start = pattern.removesuffix("*")
+        for example in (key, *own):
+            if example.startswith(start) and (example in own) is (pattern in permissions.keys):
+                # A user may have the right to read a key, and not to write it.
+                yield PermissionProbe(f"~{pattern}", ("GETRANGE", example, "0", "0"))
+                yield PermissionProbe(f"~{pattern}", ("SET", example, "", WRONG))
+
+
+async def missing(ask: Ask, permissions: Permissions, key_prefix: str, name: str) -> list[str]:
+    """
+    Return the permissions that the user lacks, in the order of `probes`.
+
+    Cancellation:
+        Nothing was changed on the master.
+    """
+    found: list[str] = []
+    for probe in probes(permissions, key_prefix, name):
+        if probe.is_denied(await ask(*probe.words)) and probe.permission not in found:
+            found.append(probe.permission)
+    return found
+
+
+def refusal(reply: object) -> str:
+    """Return the error with which a server refuses to write now; empty if *reply* is none."""
+    if not isinstance(reply, ERRORS):
+        return ""
+    text, word = str(reply), REFUSALS.get(type(reply))
+    if word is not None and not text.startswith(word):
+        return f"{word} {text}"
+    return text if text.startswith(REFUSING) else ""

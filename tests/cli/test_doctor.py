@@ -1,0 +1,127 @@
+"""``redlock doctor`` as users start it: exit codes, JSON, and no password."""
+
+import json
+
+import pytest
+
+from redlock_aio import Redlock
+from redlock_aio.cli import app
+from redlock_aio.cli.doctor import command
+from redlock_aio.cli.doctor.facts import MasterFacts
+from redlock_aio.cli.exits import Exit
+from redlock_aio.testing import EmbeddedMaster, embedded_masters
+
+from .conftest import PASSWORD, URL, Masters
+
+
+@pytest.fixture(autouse=True)
+def environment(masters: Masters, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Name the masters in the environment of this process."""
+    monkeypatch.setenv("REDLOCK_MASTERS", masters.environment["REDLOCK_MASTERS"])
+
+
+SLOW = ["--ignore", "slow", "--ignore", "too-slow"]
+"""A busy machine may delay a reply by a second."""
+
+
+def test_masters_of_one_machine_are_not_fit(capsys: pytest.CaptureFixture[str]) -> None:
+    assert app.main(["doctor", "--fencing", "--fair", "--timeout", "1m", *SLOW]) == Exit.NO
+    head, *lines = capsys.readouterr().out.splitlines()
+    assert head.split("\t") == ["MASTER", "SERVER", "UPTIME", "P50", "P99", "CLOCK", "VOTES"]
+    assert [line.split("\t")[-1] for line in lines[:3]] == ["yes"] * 3
+    serious, meaning, advice = lines[4:7]
+    assert serious.startswith("SERIOUS one-host: 127.0.0.1:")
+    assert meaning == "    A majority of the masters is on one host. Its failure ends all leases."
+    assert advice == "    To do: Put each master on a host of its own."
+    assert lines[-1] == "masters: 3, 1 serious, 0 warnings, 0 notes"
+
+
+def test_a_finding_can_be_ignored(capsys: pytest.CaptureFixture[str]) -> None:
+    ignore = ["--ignore", "one-host", "--timeout", "1m", *SLOW]
+    assert app.main(["doctor", "--json", *ignore]) == Exit.DONE
+    (line,) = capsys.readouterr().out.splitlines()
+    facts = json.loads(line)
+    assert (facts["serious"], facts["warnings"], facts["notes"]) == (0, 0, 0)
+    for master in facts["masters"]:
+        assert set(master) == set(command.facts_of(MasterFacts(name="a"), []))
+        assert (master["role"], master["votes"]) == ("master", True)
+        assert 0 < master["p50_ms"] <= master["p99_ms"]
+        assert isinstance(master["clock_ms"], int)
+
+
+def test_half_of_the_masters_down(masters: Masters, capsys: pytest.CaptureFixture[str]) -> None:
+    with EmbeddedMaster(options=["--requirepass", PASSWORD]) as hung:
+        where = [masters.urls[0], URL.format(hung.port), URL.format(1), masters.urls[1]]
+        hung.pause()
+        try:
+            code = app.main(["doctor", "--json", "--timeout", "3s", "-m", ",".join(where)])
+        finally:
+            hung.resume()
+    assert code == Exit.NO
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    away = {name for each in lines[:-1] if each["finding"] == "unreachable"
+            for name in each["masters"]}  # fmt: skip
+    assert {"127.0.0.1:1", f"127.0.0.1:{hung.port}"} <= away
+    assert "no-majority" in {each["finding"] for each in lines[:-1]}
+    assert all(each["advice"] and each["meaning"] for each in lines[:-1])
+
+
+@pytest.mark.parametrize("as_json", [[], ["--json"]])
+def test_no_password_is_shown(
+    masters: Masters, as_json: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    wrong = masters.urls[0].replace("s3cret", "wr0ng-secret")
+    where = ",".join([wrong, f"redis://:{PASSWORD.replace('/', '%2F')}@no-such-host.invalid"])
+    assert app.main(["doctor", *as_json, "--timeout", "10s", "-m", where]) == Exit.NO
+    shown = capsys.readouterr()
+    assert "unreachable" in shown.out
+    for secret in ("s3cret", "p@ss", "p%40ss", "wr0ng"):
+        assert secret not in shown.out + shown.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "wanted"),
+    [
+        (["--timeout", "99ms"], "--timeout must be at least 100ms, not 99ms"),
+        (["--ignore", "nonsense"], "'nonsense' is not one of 'unreachable', "),
+        (["--max-ttl", "1ms"], "max_ttl must be at least 50 ms"),
+        (["-m", "redis://a,redis://a"], "a:6379 is named twice"),
+        (["-m", ","], "no masters: name them"),
+    ],
+)
+def test_a_wrong_option_is_refused(
+    arguments: list[str], wanted: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert app.main(["doctor", *arguments]) == Exit.USAGE
+    assert wanted in capsys.readouterr().err
+
+
+def test_an_examination_leaves_no_marker(
+    masters: Masters, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def quarantined(redlock: Redlock) -> list[str]:
+        return [master.reason for master in redlock.statistics().masters]
+
+    del capsys
+    before = [server_keys(master) for master in masters.servers]
+    app.main(["doctor", "--fair", "--fencing", "--timeout", "1m"])
+    assert [server_keys(master) for master in masters.servers] == before
+    assert masters.ask(quarantined) == [""] * 3
+
+
+def server_keys(server: EmbeddedMaster) -> list[str]:
+    """Return the keys of a master."""
+    import redis
+
+    with redis.Redis.from_url(URL.format(server.port), decode_responses=True) as client:
+        return sorted(client.keys())
+
+
+def test_masters_on_unix_sockets_are_on_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
+    with embedded_masters(3, unix=True) as servers:
+        where = ",".join(server.url for server in servers)
+        assert app.main(["doctor", "--json", "--timeout", "1m", "-m", where, *SLOW]) == Exit.NO
+    finding, facts = map(json.loads, capsys.readouterr().out.splitlines())
+    assert finding["finding"] == "one-host"
+    assert finding["message"] == "they are on one host: this machine"
+    assert [master["hosts"] for master in facts["masters"]] == [[]] * 3

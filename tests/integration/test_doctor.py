@@ -1,0 +1,291 @@
+"""What ``redlock doctor`` asks real masters, and what it finds there."""
+
+import contextlib
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+import redis
+
+from redlock_aio import Redlock, requirements
+from redlock_aio.cli.doctor import all_masters, command
+from redlock_aio.cli.doctor.examination import Questions, examine_all, look_up
+from redlock_aio.cli.doctor.facts import Expectations, MasterFacts
+from redlock_aio.cli.doctor.findings import Finding, Kind
+from redlock_aio.testing import EmbeddedMaster
+
+from .clocked import ClockedMaster, compiled
+from .helpers import RealMaster, call, until, urls
+from .servers import binary_of, process, quiet_port
+
+pytestmark = pytest.mark.integration
+
+PREFIX = "app:"
+
+ALONE = {Kind.ONE_HOST, Kind.SINGLE}
+"""What is found about each set of servers on one machine, or with one server."""
+
+PATIENCE = 60.0
+"""Seconds in which a healthy master replies to everything, on the slowest machine."""
+
+
+async def examined(
+    where: Sequence[str],
+    *,
+    patience: float = PATIENCE,
+    fair: bool = True,
+    guard: str = "auto",
+    max_ttl: int = 60_000,
+) -> tuple[list[MasterFacts], list[Finding]]:
+    """Return the facts about the masters at some URLs, and what is found about them."""
+    names = [url.rpartition("@")[2].removeprefix("redis://") for url in where]
+    permissions = requirements.permissions(fencing=True, fair=fair)
+    questions = Questions(key_prefix=PREFIX, permissions=permissions, patience=patience)
+    masters = await examine_all(list(zip(names, where, strict=True)), questions)
+    tolerance = requirements.clock_tolerance(max_ttl=max_ttl)
+    wanted = Expectations(master_timeout=None, max_ttl=max_ttl, guard=guard, tolerance=tolerance)
+    command.complete(masters, wanted)
+    return masters, all_masters.judge(masters, wanted)
+
+
+def kinds(found: Sequence[Finding]) -> set[Kind]:
+    """Return the kinds of the findings that do not follow from the one machine."""
+    # A busy machine may delay a reply by a second.
+    return {finding.kind for finding in found} - ALONE - {Kind.SLOW, Kind.TOO_SLOW}
+
+
+def message(found: Sequence[Finding], kind: Kind) -> str:
+    """Return the message of the one finding of this kind."""
+    (finding,) = [finding for finding in found if finding.kind is kind]
+    return finding.message
+
+
+@contextlib.contextmanager
+def running(kind: str, *options: str) -> Iterator[EmbeddedMaster]:
+    with process(kind, *options) as master:
+        yield master
+
+
+async def test_healthy_masters_are_fit_and_stay_as_they_were(masters: list[RealMaster]) -> None:
+    for master in masters:
+        call(master, "SET", f"{PREFIX}kept", "value")
+        call(master, "SCRIPT", "FLUSH")
+    facts, found = await examined(urls(masters))
+    assert kinds(found) == set()
+    assert "this machine" in message(found, Kind.ONE_HOST)
+    for each, master in zip(facts, masters, strict=True):
+        assert each.eligibility is not None
+        assert each.eligibility.votes
+        assert each.offset is not None
+        assert abs(each.offset) < 5
+        assert len(each.trips.ms) > 1
+        assert (each.missing, each.refusal, each.failure, each.unfinished) == ([], "", "", "")
+        assert each.settings == {"appendfsync": "everysec"}
+        assert call(master, "KEYS", "*") == [f"{PREFIX}kept"]
+        assert call(master, "INFO", "memory")["number_of_cached_scripts"] == 0
+
+
+async def test_masters_that_hang_or_are_down_cost_only_their_own_time(
+    masters: list[RealMaster],
+) -> None:
+    masters[0].pause()
+    masters[1].pause()
+    masters[2].kill()
+    began = time.monotonic()
+    facts, found = await examined(urls(masters), patience=3.0)
+    assert time.monotonic() - began < 20
+    assert [bool(each.failure) for each in facts] == [True] * 3 + [False] * 2
+    assert facts[0].failure == "no answer in 3 s"
+    assert all(each.trips.ms for each in facts[3:])
+    assert {Kind.UNREACHABLE, Kind.NO_MAJORITY} <= kinds(found)
+    assert message(found, Kind.NO_MAJORITY).endswith(" of 5 can vote, 3 must")
+
+
+async def test_a_host_that_does_not_exist_is_named() -> None:
+    (facts,), found = await examined(["redis://no-such-host.invalid:1"], patience=20.0)
+    assert "no-such-host.invalid can't be looked up" in facts.failure or "no answer" in (
+        facts.failure
+    )
+    assert Kind.UNREACHABLE in kinds(found)
+    assert await look_up("127.0.0.1", 1) == ("127.0.0.1",)
+
+
+async def test_options_in_the_url_do_not_matter(masters: list[RealMaster]) -> None:
+    where = f"{masters[0].url}?decode_responses=true&protocol=3"
+    facts, found = await examined([where])
+    assert kinds(found) == set()
+    assert (facts[0].failure, facts[0].unfinished, facts[0].missing) == ("", "", [])
+
+
+async def test_one_server_behind_two_names(masters: list[RealMaster]) -> None:
+    where = urls(masters)[:3]
+    where[2] = where[0].replace("127.0.0.1", "localhost")
+    _, found = await examined(where)
+    assert Kind.SAME_SERVER in kinds(found)
+
+
+async def test_a_restarted_master_other_masters_and_another_max_ttl(
+    masters: list[RealMaster],
+) -> None:
+    options = {"key_prefix": PREFIX, "max_ttl": 120_000}
+    async with Redlock(urls(masters[:3]), **options) as redlock, redlock.lock("r"):  # type: ignore[arg-type]
+        await until(lambda: all(each.votes for each in redlock.statistics().masters))
+    facts, found = await examined(urls(masters[:3]))
+    assert kinds(found) == {Kind.MAX_TTL}
+    assert [declared.same for each in facts for declared in each.sets] == [True] * 3
+    _, found = await examined(urls(masters[:3]), max_ttl=120_000)
+    assert kinds(found) == set()
+    _, found = await examined(urls([masters[0], *masters[3:]]), max_ttl=120_000)
+    assert Kind.OTHER_MASTERS in kinds(found)
+    _, found = await examined(urls(masters[:4]), max_ttl=120_000)
+    assert Kind.CHANGED_MASTERS in kinds(found)
+    masters[0].restart()
+    facts, found = await examined(urls(masters[:3]), max_ttl=120_000)
+    assert kinds(found) == {Kind.QUARANTINE}
+    assert [each.eligibility and each.eligibility.votes for each in facts] == [None, True, True]
+
+
+async def test_eviction_and_persistence(kind: str) -> None:
+    memory = ("--maxmemory", "500mb", "--maxmemory-policy", "allkeys-lru")
+    with running(kind, *memory) as master:
+        assert kinds((await examined([master.url]))[1]) == {Kind.EVICTION}
+        found = kinds((await examined([master.url], guard="fsync-always"))[1])
+        assert found == {Kind.EVICTION, Kind.FORGETS}
+        call(master, "CONFIG", "SET", "appendonly", "yes")
+        facts, found_now = await examined([master.url], guard="fsync-always")
+        assert facts[0].settings == {"appendfsync": "everysec"}
+        assert message(found_now, Kind.FORGETS).endswith("appendfsync is everysec")
+        call(master, "CONFIG", "SET", "appendfsync", "always")
+        assert kinds((await examined([master.url], guard="fsync-always"))[1]) == {Kind.EVICTION}
+
+
+async def test_a_master_without_memory_refuses_to_write(kind: str) -> None:
+    with running(kind, "--maxmemory", "1") as master:
+        facts, found = await examined([master.url])
+        assert facts[0].refusal.startswith("OOM")
+        assert kinds(found) == {Kind.REFUSES, Kind.NO_MAJORITY}
+
+
+async def test_replicas(kind: str) -> None:
+    with (
+        running(kind, "--min-replicas-to-write", "1") as master,
+        running(kind, "--replicaof", "127.0.0.1", str(master.port)) as replica,
+    ):
+        await until(lambda: call(replica, "INFO", "replication")["master_link_status"] == "up", 60)
+        await until(
+            lambda: call(master, "INFO", "replication").get("min_slaves_good_slaves") == 1, 60
+        )
+        _, found = await examined([master.url])
+        assert kinds(found) == {Kind.REPLICAS, Kind.MIN_REPLICAS}
+        _, found = await examined([replica.url])
+        assert message(found, Kind.ROLE) == "it is not a master but a slave"
+        replica.kill()
+        await until(lambda: call(master, "INFO", "replication")["connected_slaves"] == 0, 60)
+        facts, found = await examined([master.url])
+        assert facts[0].refusal.startswith("NOREPLICAS")
+        assert kinds(found) == {Kind.REFUSES, Kind.MIN_REPLICAS, Kind.NO_MAJORITY}
+
+
+async def test_a_node_of_a_cluster(kind: str) -> None:
+    bus = str(quiet_port())
+    with running(kind, "--cluster-enabled", "yes", "--cluster-port", bus) as master:
+        facts, found = await examined([master.url])
+        assert facts[0].refusal.startswith("CLUSTERDOWN")
+        assert kinds(found) == {Kind.CLUSTER, Kind.REFUSES, Kind.NO_MAJORITY}
+        call(master, "CLUSTER", "ADDSLOTSRANGE", 0, 16383)
+        await until(lambda: "cluster_state:ok" in str(call(master, "CLUSTER", "INFO")))
+        assert kinds((await examined([master.url]))[1]) == {Kind.CLUSTER}
+
+
+async def test_a_sentinel(kind: str, tmp_path: Path) -> None:
+    port = quiet_port()
+    config = tmp_path / "sentinel.conf"
+    config.write_text(f"port {port}\nbind 127.0.0.1\n")
+    sentinel = subprocess.Popen(  # noqa: ASYNC220 - it returns at once
+        [binary_of(kind), str(config), "--sentinel"], stdout=subprocess.DEVNULL
+    )
+    try:
+        with redis.Redis(port=port) as client:
+
+            def answers() -> bool:
+                with contextlib.suppress(redis.ConnectionError):
+                    return bool(client.ping())
+                return False
+
+            await until(answers, 60)
+        facts, found = await examined([f"redis://127.0.0.1:{port}"])
+        assert (facts[0].failure, facts[0].unfinished) == ("", "")
+        assert message(found, Kind.ROLE) == "it is a Sentinel"
+    finally:
+        sentinel.kill()
+        sentinel.wait()
+
+
+async def test_a_wrong_clock(
+    kind: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    library = compiled(tmp_path_factory.mktemp("clock"))
+    with contextlib.ExitStack() as stack:
+        masters = [
+            stack.enter_context(ClockedMaster(kind, library, tmp_path / str(number)))
+            for number in range(3)
+        ]
+        masters[1].set_clock(30.0)
+        _, found = await examined(urls(masters))
+        assert " ms ahead of the median; fencing allows 6700 ms" in message(found, Kind.CLOCK)
+
+
+PERMISSIONS = requirements.permissions(fencing=True, fair=True)
+ALL = (
+    *(f"+{command}" for command in PERMISSIONS.commands),
+    *(f"~{pattern}" for pattern in (f"{PREFIX}*", *PERMISSIONS.keys)),
+    *(f"&{pattern}" for pattern in PERMISSIONS.channels),
+)
+
+
+@pytest.fixture(scope="module")
+def server(kind: str) -> Iterator[EmbeddedMaster]:
+    with process(kind) as master:
+        yield master
+
+
+def user(master: EmbeddedMaster, allowed: Sequence[str]) -> str:
+    """Return the URL of a user that has only these permissions."""
+    call(master, "ACL", "SETUSER", "app", "reset", "on", ">secret", "-@all", *allowed)
+    return f"redis://app:secret@127.0.0.1:{master.port}"
+
+
+async def test_the_permissions_of_the_documentation_are_enough(server: EmbeddedMaster) -> None:
+    facts, found = await examined([user(server, ALL)])
+    assert facts[0].missing == []
+    assert kinds(found) == set()
+    _, found = await examined([user(server, ALL)], guard="off")
+    assert kinds(found) == {Kind.FORGETS}
+
+
+@pytest.mark.parametrize("missing", ALL)
+async def test_each_missing_permission_is_named(server: EmbeddedMaster, missing: str) -> None:
+    facts, found = await examined([user(server, [name for name in ALL if name != missing])])
+    assert facts[0].missing == [missing]
+    optional = {f"+{name}" for name in PERMISSIONS.optional}
+    wanted = Kind.WAKING if missing in optional else Kind.PERMISSION
+    assert message(found, wanted) == f"its user lacks {missing}"
+
+
+async def test_a_user_that_may_only_read_a_key_lacks_it(server: EmbeddedMaster) -> None:
+    if call(server, "INFO", "server")["redis_version"].startswith("6."):
+        pytest.skip("this server has no permissions for reading only")
+    rest = [name for name in ALL if name != f"~{PREFIX}*"]
+    facts, _ = await examined([user(server, [*rest, f"%R~{PREFIX}*"])])
+    assert facts[0].missing == [f"~{PREFIX}*"]
+
+
+async def test_a_wrong_password_is_reported_without_it(server: EmbeddedMaster) -> None:
+    user(server, ALL)
+    where = f"redis://app:wr0ng-secret@127.0.0.1:{server.port}"
+    (facts,), found = await examined([where])
+    assert facts.failure
+    assert "wr0ng" not in repr(facts) + repr(found)
+    assert Kind.UNREACHABLE in kinds(found)

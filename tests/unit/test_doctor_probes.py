@@ -1,0 +1,83 @@
+"""The commands by which ``redlock doctor`` finds missing permissions."""
+
+import pytest
+from redis.exceptions import (
+    BusyLoadingError,
+    MovedError,
+    NoPermissionError,
+    OutOfMemoryError,
+    ResponseError,
+)
+
+from redlock_aio import requirements
+from redlock_aio.cli.doctor import probes
+from redlock_aio.cli.doctor.probes import PermissionProbe
+
+DENIED_COMMAND = [
+    NoPermissionError("User app has no permissions to run the 'get' command"),
+    ResponseError("NOPERM this user has no permissions to run the 'get' command or its subcommand"),
+]
+DENIED_ACCESS = [
+    NoPermissionError("No permissions to access a key"),
+    ResponseError(
+        "NOPERM this user has no permissions to access one of the keys used as arguments"
+    ),
+    NoPermissionError("No permissions to access a channel"),
+]
+
+
+def test_a_denial_is_assigned_to_the_permission_that_is_missing() -> None:
+    command_probe, key_probe = (
+        PermissionProbe("+get", ("GET", "k")),
+        PermissionProbe("~app:*", ("GET", "k")),
+    )
+    for error in DENIED_COMMAND:
+        assert (command_probe.is_denied(error), key_probe.is_denied(error)) == (True, False)
+    for error in DENIED_ACCESS:
+        assert (command_probe.is_denied(error), key_probe.is_denied(error)) == (False, True)
+    for reply in (ResponseError("syntax error"), b"OK", None, MovedError("1 a:1")):
+        assert not command_probe.is_denied(reply)
+    assert command_probe.is_denied(ResponseError("unknown command 'get', with args"))
+
+
+@pytest.mark.parametrize("fair", [False, True])
+def test_each_permission_has_a_probe(fair: bool) -> None:
+    permissions = requirements.permissions(fencing=True, fair=fair)
+    found = list(probes.probes(permissions, "app:", "x"))
+    wanted = {f"+{name}" for name in permissions.commands}
+    wanted |= {f"~{pattern}" for pattern in (*permissions.keys, "app:*")}
+    wanted |= {f"&{pattern}" for pattern in permissions.channels}
+    assert {probe.permission for probe in found} == wanted
+    if fair:
+        assert found[-1].words[0] == "SUBSCRIBE"  # other commands are refused after it
+        keys = {probe.words[1] for probe in found if probe.permission == "~redlock_aio:*"}
+        assert {key.split(":")[1] for key in keys} == {"marker", "masters", "fence", "queue"}
+
+
+def test_no_probe_can_change_a_key() -> None:
+    permissions = requirements.permissions(fencing=True, fair=True)
+    harmless = {"GET", "GETRANGE", "PTTL", "TIME", "INFO", "PING", "ZRANK", "ZRANGE", "EVALSHA",
+                "ZRANGEBYSCORE", "PUBLISH", "SUBSCRIBE", "UNSUBSCRIBE"}  # fmt: skip
+    for probe in probes.probes(permissions, "", "redlock-doctor:1"):
+        name, *words = probe.words
+        if name in {"DEL", "ZREM"}:
+            assert words[0] == "redlock-doctor:1"  # a key that does not exist
+        elif name == "SCRIPT":
+            assert words == ["LOAD", "("]
+        elif name not in harmless:
+            assert words[-1] == probes.WRONG
+
+
+@pytest.mark.parametrize(
+    ("reply", "text"),
+    [
+        (OutOfMemoryError("command not allowed"), "OOM command not allowed"),
+        (BusyLoadingError("Redis is loading"), "LOADING Redis is loading"),
+        (ResponseError("MISCONF Valkey is configured"), "MISCONF Valkey is configured"),
+        (ResponseError("NOREPLICAS Not enough"), "NOREPLICAS Not enough"),
+        (ResponseError("syntax error"), ""),
+        (b"OK", ""),
+    ],
+)
+def test_a_refusal_to_write(reply: object, text: str) -> None:
+    assert probes.refusal(reply) == text
