@@ -8,7 +8,7 @@ caller reads ``INFO`` and two keys, and gets the judgement of the library itself
 import math
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from redlock_aio._protocol.declaration import KEY as _DECLARED
 from redlock_aio._protocol.replies import OLDEST_SERVER as _OLDEST
@@ -122,7 +122,8 @@ class Eligibility:
 
         reason: Why it has no vote; empty if it has one.
 
-        seconds: The longest time in seconds until it has a vote.
+        seconds: The longest time in seconds until it has a vote; infinite if it has none
+            until a person changes something.
 
         max_ttl: The longest *max_ttl* in ms of the programs that have used the master;
             ``None`` if it has no marker, or one without that.
@@ -141,6 +142,7 @@ def eligibility(
     max_ttl: int = timing.MAX_TTL,
     drift_factor: float = 0.01,
     strict: bool = False,
+    time: float | None = None,
 ) -> Eligibility:
     """
     Return whether a master has a vote for a program that starts now with the restart guard.
@@ -155,13 +157,20 @@ def eligibility(
         drift_factor: As for `Redlock`.
 
         strict: Whether the restart guard is ``"strict"``.
+
+        time: The master's clock in seconds, if ``INFO`` does not tell it, as on Redis 6.0.
     """
     facts, found = ServerInfo.parse(info), Marker.parse(marker or None)
+    if facts.time is None and time is not None:
+        facts = replace(facts, time=math.floor(time * 1_000_000))
     lasts = timing.forgetting(max_ttl, factor=drift_factor)
     longest = None
     if found is not None and found.lasts:
         longest = round((found.lasts / 1000 - 1) / (1 + drift_factor) * 1000)
         lasts = max(lasts, found.lasts / 1000)
+    if facts.objection is not None:
+        _, text = facts.objection
+        return Eligibility(False, text, math.inf, longest)
     verdict = quarantine.judge(facts, found, Seen(), 0.0, lasts=lasts, strict=strict)
     if verdict.state is quarantine.MEMBER:
         return Eligibility(True, "", 0.0, longest)

@@ -1,6 +1,7 @@
 """What ``redlock doctor`` finds, from facts about the masters."""
 
 import dataclasses
+import math
 from typing import Any
 
 import pytest
@@ -153,6 +154,7 @@ def test_a_finding_about_one_master(
             ),
             wanted(guard="off"),  # which reads no marker
         ),
+        (master(eligibility=Eligibility(False, "a replica", math.inf, None)), EXPECTED),
         (master(trips=PAGED), wanted(master_timeout=80)),
         (master(trips=PAGED), EXPECTED),
         (master(info={"role": "master", "redis_version": "6.0.0"}), EXPECTED),
@@ -160,6 +162,9 @@ def test_a_finding_about_one_master(
 )
 def test_what_is_no_finding(facts: MasterFacts, use: Expectations) -> None:
     assert list(one_master.judge(facts, use)) == []
+
+
+REFUSED = Eligibility(False, "not a master but a slave", math.inf, None)
 
 
 def young(number: int) -> MasterFacts:
@@ -195,6 +200,12 @@ ALL: list[tuple[Kind, list[MasterFacts], tuple[str, ...], str]] = [
     ),
     (Kind.QUARANTINE, [*masters(2), young(3)], ("m3",), "it has a vote in 57 s at the latest"),
     (Kind.NO_MAJORITY, [AWAY[0], young(2), young(3)], (), "0 of 3 can vote, 2 must"),
+    (
+        Kind.NO_MAJORITY,
+        [master(1, eligibility=REFUSED), master(2, eligibility=REFUSED), master(3)],
+        (),
+        "1 of 3 can vote, 2 must",
+    ),
     (
         Kind.OTHER_MASTERS,
         [master(1, sets=[SAME, ELSEWHERE]), master(2, sets=[ELSEWHERE]), master(3)],

@@ -52,6 +52,26 @@ def test_a_master_with_the_marker_of_a_former_run_has_restarted() -> None:
     assert requirements.eligibility(info(uptime=62), marker).votes
 
 
+def test_a_replica_has_no_vote_until_a_person_changes_it() -> None:
+    found = requirements.eligibility(info().replace(b"role:master", b"role:slave"), None)
+    assert (found.votes, found.reason) == (False, "not a master but a slave")
+    assert found.seconds == math.inf
+
+
+def test_a_node_of_a_cluster_has_no_vote() -> None:
+    found = requirements.eligibility(info() + b"\r\ncluster_enabled:1\r\n", None)
+    assert (found.votes, found.seconds) == (False, math.inf)
+    assert found.reason.startswith("a node of a Redis Cluster")
+
+
+def test_a_clock_that_info_does_not_tell() -> None:
+    untold = info().replace(b"server_time_usec", b"another_field")
+    marker = f"{'a' * 40} rejoining {(NOW + 5) * 1_000_000} 61600 1".encode()
+    assert requirements.eligibility(untold, marker).seconds == 61.6
+    assert requirements.eligibility(untold, marker, time=NOW).seconds == 5.0
+    assert requirements.eligibility(info(), marker, time=NOW - 20).seconds == 5.0
+
+
 @pytest.mark.parametrize("max_ttl", [50, 1_000, 10_000, 60_000, 123_457, 86_400_000])
 def test_the_marker_tells_the_longest_max_ttl(max_ttl: int) -> None:
     lasts = math.ceil(timing.forgetting(max_ttl, factor=0.01) * 1000)

@@ -61,6 +61,11 @@ def _majority(
     masters: Sequence[MasterFacts], single: Iterable[Finding], wanted: Expectations
 ) -> Iterator[Finding]:
     disabled = {finding.masters[0] for finding in single if finding.kind in DISABLING}
+    disabled |= {
+        facts.name
+        for facts in masters
+        if facts.eligibility is not None and math.isinf(facts.eligibility.seconds)
+    }
     young = {
         facts.name: facts.eligibility.seconds
         for facts in masters

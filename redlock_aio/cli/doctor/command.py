@@ -81,15 +81,16 @@ def complete(masters: Sequence[MasterFacts], wanted: Expectations) -> None:
     """Add the judgement of the library about markers and declared sets to the facts."""
     known = [facts.known for facts in masters]
     for facts in masters:
-        if facts.info.get("role") != "master":
+        if not facts.is_known:
             continue
+        now = time.time() + (facts.offset or 0.0)
         facts.eligibility = requirements.eligibility(
             facts.raw_info,
             facts.marker,
             max_ttl=wanted.max_ttl,
             strict=wanted.guard == "strict",
+            time=now if facts.offset is not None else None,
         )
-        now = time.time() + (facts.offset or 0.0)
         facts.sets = requirements.declared_sets(facts.declared, known, time=now)
     if all(facts.eligibility is not None and facts.eligibility.votes is None for facts in masters):
         for facts in masters:  # a new set of masters: no lock can be forgotten

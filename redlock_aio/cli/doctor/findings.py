@@ -238,12 +238,12 @@ _KINDS = {
         "Set min-replicas-to-write 0, unless other programs need it: these locks do not.",
     ),
     Kind.CLUSTER: (
-        _NOTE,
+        _SERIOUS,
         (
-            "The server is a node of a Cluster. It can be a master only if it has all slots, and"
-            " several resources at once need one hash tag."
+            "The server is a node of a Redis Cluster. A failover, or a slot that moves, loses"
+            " locks there without a restart, so nobody notices."
         ),
-        "Use servers without cluster-enabled.",
+        "Use a server of its own: without cluster-enabled, and behind Sentinel if it must be.",
     ),
     Kind.VERSIONS: (
         _NOTE,

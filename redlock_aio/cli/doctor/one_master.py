@@ -91,7 +91,7 @@ def _vote(facts: MasterFacts, wanted: Expectations) -> Iterator[tuple[Kind, str]
     eligibility = facts.eligibility
     if eligibility is None or wanted.guard in RELYING:
         return
-    if eligibility.votes is False:
+    if eligibility.votes is False and math.isfinite(eligibility.seconds):
         yield Kind.QUARANTINE, eligibility.reason
     if eligibility.max_ttl not in {None, wanted.max_ttl}:
         others, own = durations.shown(eligibility.max_ttl or 0), durations.shown(wanted.max_ttl)
