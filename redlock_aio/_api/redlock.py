@@ -29,7 +29,7 @@ from redlock_aio._transport.address import AnyDialler, addresses
 from redlock_aio.events import Listener
 
 MAX_WAITERS = 1_000
-"""The most waiters in the fair queue of one resource."""
+"""The default of *max_waiters*."""
 
 
 class Redlock(Adopting, Checking, Decorating, Listing):
@@ -62,8 +62,9 @@ class Redlock(Adopting, Checking, Decorating, Listing):
 
         fencing: Whether locks have a fencing token, for locks without *fencing*.
 
-        max_waiters: The limit of waiters in the fair queue of one resource, with
-            ``fair=True``; further ones are refused at once.
+        max_waiters: How many may be in the fair queue of one resource, with ``fair=True``.
+            One more gets a `LockNotAcquiredError` at once. All programs share the queue,
+            and a holder that has waited stays in it until it releases the lock.
 
         max_ttl: The longest ttl of a lock, in milliseconds (default 60 000). All
             programs that use the masters should have the same *max_ttl*. Otherwise all

@@ -251,3 +251,23 @@ async def test_a_full_queue_of_one_refuses_all(masters: list[FakeMaster]) -> Non
         await acquired_at(redlock, "a", "c", fair=True)
         first.cancel()
         await asyncio.wait([first])
+
+
+async def test_a_holder_that_has_waited_is_in_the_queue(masters: list[FakeMaster]) -> None:
+    """Therefore *max_waiters* counts it."""
+    async with Redlock(masters, max_waiters=1) as redlock:
+        lock = redlock.lock("r", fair=True)
+
+        async def check_full() -> None:
+            await asyncio.sleep(0.1)
+            with pytest.raises(LockNotAcquiredError, match="its queue is full"):
+                await asyncio.create_task(lock.acquire())
+
+        first = await lock.acquire()  # finds the lock free, and enters no queue
+        waiter = asyncio.create_task(lock.acquire())
+        await check_full()
+        await first.release()
+        second = await waiter
+        await check_full()
+        await second.release()
+        await (await lock.acquire()).release()
