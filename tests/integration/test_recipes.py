@@ -1,6 +1,8 @@
 """The recipes of examples/ for task queues and schedulers, each with its real package."""
 
+import re
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -131,3 +133,49 @@ async def test_apscheduler(masters: list[RealMaster], tmp_path: Path) -> None:
             await host.says("executed successfully", 2)
             assert await host.ends(signal.SIGTERM) == 0, host.output
     assert (one.output + other.output).count("cleaning up") == 1
+
+
+def jobs_of_cron() -> list[str]:
+    """Return the commands of the crontab of the recipe, as cron gives them to the shell."""
+    lines = [
+        line
+        for line in (EXAMPLES / "crontab").read_text().splitlines()
+        if not re.match(r"#|[A-Z_]+=", line)
+    ]
+    return [line.split(maxsplit=5)[5] for line in lines]
+
+
+def programs_of_cron(folder: Path) -> str:
+    """Return a ``PATH`` with `redlock` and a backup, as a host has them."""
+    for name, text in {
+        "redlock": f'exec "{sys.executable}" -m redlock_aio "$@"',
+        "backup": "echo the backup is made",
+    }.items():
+        program = folder / name
+        program.write_text(f"#!/bin/sh\n{text}\n")
+        program.chmod(0o755)
+    return f"{folder}:/usr/bin:/bin"
+
+
+async def test_cron(masters: list[RealMaster], tmp_path: Path) -> None:
+    """Two hosts start the job: one of them runs it, the other skips it, and so does a late one."""
+    (job,) = jobs_of_cron()
+    assert "--hold-at-least 50s" in job
+    # On a busy machine the late host may come after a minute, and a master answer late.
+    job = job.replace("50s", "10m --master-timeout 10s")
+    command = ("-c", f"import os; os.execv('/bin/sh', ['sh', '-c', {job!r}])")
+    at, environment = Place(masters, tmp_path), {"PATH": programs_of_cron(tmp_path)}
+    async with (
+        running(*command, at=at, **environment) as one,
+        running(*command, at=at, **environment) as other,
+    ):
+        ends = [await one.ends(), await other.ends()]
+    async with running(*command, at=at, **environment) as late:
+        ends.append(await late.ends())
+    outputs = [host.output for host in (one, other, late)]
+    assert ends == [0, 0, 0], outputs
+    made, *skipped = sorted(outputs, key=lambda output: "the backup is made" not in output)
+    assert "the backup is made\n" in made
+    for output in skipped:
+        assert "the backup is made" not in output
+        assert re.search(r"'cron:backup' is held by .* running backup, .* left: skipped\n", output)
