@@ -4,9 +4,11 @@ import asyncio
 import contextlib
 import copy
 import logging
+import os
 import re
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -211,11 +213,15 @@ def admin(name: str, master: EmbeddedMaster) -> redis.Redis:
     return redis.Redis(port=master.port, username=user, password="x", decode_responses=True)
 
 
+def urls(name: str, masters: list[EmbeddedMaster]) -> list[str]:
+    """Return the URLs of the masters, with the user of the file."""
+    user = "redlock:PASSWORD@" if name == "kubernetes" else ""
+    return [master.url.replace("redis://", f"redis://{user}") for master in masters]
+
+
 def manager(name: str, masters: list[EmbeddedMaster]) -> Redlock:
     """Return a manager with the user of the file; on a busy machine no master is too slow."""
-    user = "redlock:PASSWORD@" if name == "kubernetes" else ""
-    urls = [master.url.replace("redis://", f"redis://{user}") for master in masters]
-    return Redlock(urls, key_prefix="lock:", master_timeout=5_000)
+    return Redlock(urls(name, masters), key_prefix="lock:", master_timeout=5_000)
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -254,6 +260,31 @@ async def test_servers_with_these_settings_are_fit(
         redlock = manager(name, masters)
         async with redlock, redlock.lock("invoice:42", wait=10_000):
             await until(lambda: "it restarted" in redlock.statistics().masters[0].reason)
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("name", COMMANDS)
+def test_redlock_doctor_finds_nothing_serious_about_them(
+    name: str, root: Path, tmp_path: Path
+) -> None:
+    """By the command of the page. Here all of them are on one machine, which may be busy."""
+    page = (root / "docs/how-to/running.md").read_text()
+    (command,) = re.findall(r"`redlock (doctor --key-prefix [^`]*)`", page)
+    assert "`--ignore one-host`" in page
+    with servers(name, tmp_path) as masters:
+        done = subprocess.run(
+            [
+                *(sys.executable, "-m", "redlock_aio", *command.split(), "--ignore", "one-host"),
+                *("--master-timeout", "10s", "--timeout", "100s"),
+            ],
+            env={**os.environ, "REDLOCK_MASTERS": ",".join(urls(name, masters))},
+            cwd=root,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "\nmasters: 5, 0 serious, " in done.stdout
 
 
 def check_configuration(client: redis.Redis, given: dict[str, str]) -> None:
