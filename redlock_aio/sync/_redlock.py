@@ -28,7 +28,7 @@ from typing import (
 from redis.asyncio import Redis
 
 import redlock_aio
-from redlock_aio import RedlockError, Retry, Statistics
+from redlock_aio import Retry, Statistics
 from redlock_aio.events import Listener
 from redlock_aio.sync._acquisition import ThreadAcquisition
 from redlock_aio.sync._asking import Asking
@@ -298,20 +298,10 @@ class Redlock(Asking):
         """
         Return the present numbers of the manager: masters, rounds, leases, waiters, debts.
 
-        Nothing is sent, and a manager that is not open is not opened.
+        Nothing is sent, and a manager that is not open is not opened. No call waits for the
+        thread of the event loop, so it may also be made there, as by the listener.
         """
-        redlock = self._opener.redlock
-
-        async def statistics() -> Statistics:
-            return redlock.statistics()
-
-        portal = self._opener.running
-        if portal is None or portal.is_here:
-            return redlock.statistics()
-        try:  # in the loop, which changes the numbers
-            return portal.call(statistics)
-        except RedlockError:  # closed meanwhile
-            return redlock.statistics()
+        return self._opener.redlock.statistics()
 
     def __enter__(self) -> Self:
         """

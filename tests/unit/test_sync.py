@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 import redlock_aio
 from redlock_aio import (
@@ -19,6 +20,7 @@ from redlock_aio import (
     QuorumUnavailableError,
     RedlockError,
 )
+from redlock_aio.contrib.prometheus import Metrics
 from redlock_aio.sync import Lease, Redlock
 from redlock_aio.testing import FakeMaster
 
@@ -179,6 +181,31 @@ def test_the_masters_are_checked(redlock: Redlock, masters: list[FakeMaster]) ->
         redlock.check(timeout=100)
     with pytest.raises(TypeError, match="timeout must be"):
         redlock.check(timeout=0.1)  # type: ignore[arg-type]
+
+
+def test_a_scrape_does_not_wait_for_the_event_loop(
+    masters: list[FakeMaster], pool: ThreadPoolExecutor
+) -> None:
+    """Metrics are read in a thread of their exporter, which a stalled loop would hold up."""
+    registry = CollectorRegistry()
+    metrics = Metrics(registry=registry)
+    stalled, go_on = threading.Event(), threading.Event()
+
+    def stall() -> None:
+        stalled.set()
+        go_on.wait(SOON)
+
+    with Redlock(masters, restart_guard="off", listener=metrics) as redlock:
+        metrics.watch(redlock)
+        with redlock.lock("r", ttl=60_000):
+            stalling = pool.submit(in_loop, redlock, stall)
+            assert stalled.wait(SOON)
+            try:
+                assert registry.get_sample_value("redlock_leases") == 1
+                assert not stalling.done()
+            finally:
+                go_on.set()
+            stalling.result(SOON)
 
 
 # Which thread leaves a block
