@@ -44,6 +44,13 @@ def forget_the_run_id(master: FakeMaster, _other: FakeMaster) -> None:
     master.cut()
 
 
+def join_a_cluster(master: FakeMaster, _other: FakeMaster) -> None:
+    info = master._do_info()
+    assert isinstance(info, bytes)
+    vars(master)["_do_info"] = lambda: info + b"cluster_enabled:1\r\n"
+    master.cut()
+
+
 def forbid_info(master: FakeMaster, _other: FakeMaster) -> None:
     master.forbid = {"INFO"}
     master.cut()
@@ -67,6 +74,7 @@ CASES: dict[Act, tuple[NoVoteCause, Answer]] = {
     become_a_replica: (NoVoteCause.NOT_A_MASTER, Answer.ERROR),
     become_the_other: (NoVoteCause.SAME_SERVER, Answer.ERROR),
     forget_the_run_id: (NoVoteCause.UNSUPPORTED, Answer.ERROR),
+    join_a_cluster: (NoVoteCause.UNSUPPORTED, Answer.ERROR),
     forbid_info: (NoVoteCause.FORBIDDEN, Answer.ERROR),
     forbid_the_marker: (NoVoteCause.FORBIDDEN, Answer.ERROR),
     restart: (NoVoteCause.RESTARTED, Answer.QUARANTINED),
