@@ -135,7 +135,7 @@ _KINDS = {
     Kind.FSYNC: (
         _WARNING,
         "The restart guard relies on appendfsync always, which the user may not read.",
-        "Look in the server's configuration, or grant +config|get.",
+        "Look in the server's configuration, or grant CONFIG GET.",
     ),
     Kind.QUARANTINE: (
         _WARNING,
