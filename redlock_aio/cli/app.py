@@ -34,7 +34,8 @@ def _show_version(wanted: bool) -> None:
 def redlock(
     *,
     version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show it.")
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
     ] = False,
 ) -> None:
     """Work with locks over independent Redis or Valkey masters."""

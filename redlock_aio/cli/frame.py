@@ -73,16 +73,18 @@ class Common:
             "--key-prefix",
             envvar="REDLOCK_KEY_PREFIX",
             metavar="TEXT",
-            help="Put before each name to make its key, as the other programs do.",
+            help="What to put before each name, the same as in the other programs.",
         ),
     ] = ""
     master_timeout: Annotated[
         int | None,
-        Duration("--master-timeout", help="How long to wait for one master (default: learned)."),
+        Duration("--master-timeout", help="How long to wait for a master (default: learned)."),
     ] = None
     max_ttl: Annotated[
         int | None,
-        Duration("--max-ttl", help="The longest ttl of all programs (default 60s)."),
+        Duration(
+            "--max-ttl", help="The longest ttl that a lock of any program may have (default 60s)."
+        ),
     ] = None
     restart_guard: Annotated[
         GuardMode | None,
@@ -93,11 +95,15 @@ class Common:
     ] = None
     name: Annotated[
         str | None,
-        typer.Option("--name", metavar="TEXT", help="The holder that others see (host and pid)."),
+        typer.Option(
+            "--name",
+            metavar="TEXT",
+            help="The name of the holder that others see (default: host and pid).",
+        ),
     ] = None
     json: Annotated[
         bool,
-        typer.Option("--json", help="Write results and messages as JSON, an object in each line."),
+        typer.Option("--json", help="Write results and messages as JSON, one object on each line."),
     ] = False
 
 

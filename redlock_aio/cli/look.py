@@ -18,7 +18,9 @@ INTERVAL = 1_000
 """The default ms between two looks of ``redlock watch``."""
 
 Key = Annotated[str, typer.Argument(metavar="KEY", help="The name that is locked.")]
-Prefix = Annotated[str, typer.Argument(metavar="[PREFIX]", help="The begin of the names.")]
+Prefix = Annotated[
+    str, typer.Argument(metavar="[PREFIX]", help="How the names begin (default: all names).")
+]
 Limit = Annotated[
     int,
     typer.Option("--limit", min=1, metavar="NUMBER", help="The most locks to show (default 1000)."),
@@ -86,7 +88,7 @@ async def watch(frame: Frame, key: Key, interval: Interval = None, for_: For = N
     """
     Show who holds a lock, live.
 
-    In a terminal the state is shown on the spot. Otherwise there is a line for each change.
+    In a terminal the state is updated in place. Otherwise there is a line for each change.
     """
     pause = (INTERVAL if interval is None else max(interval, 10)) / 1000
     ends = None if for_ is None else time.monotonic() + for_ / 1000
@@ -128,7 +130,7 @@ class Changes:
 
 
 class Picture:
-    """Shows the state in a terminal, on the spot."""
+    """Shows the state in a terminal, and updates it in place."""
 
     def __init__(self, frame: Frame) -> None:
         self._frame = frame

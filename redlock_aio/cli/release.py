@@ -23,7 +23,7 @@ async def release(frame: Frame, key: look.Key, force: Force = False) -> int:
     Release a lock for its holder, which loses it.
 
     The holder is notified, and its work is cancelled; then others get the lock. A holder that
-    can't be notified goes on, see the page about releasing.
+    can't be notified works on, although others may have the lock.
     """
     if not force:
         raise Failure(

@@ -53,7 +53,7 @@ Key = Annotated[str, typer.Argument(metavar="KEY", help="The name to lock.")]
 Words = Annotated[list[str], typer.Argument(metavar="COMMAND...", help="The command, after '--'.")]
 Ttl = Annotated[
     int | None,
-    Duration("--ttl", help="When the lock is free after a crash of this host (default 30s)."),
+    Duration("--ttl", help="How long the lock stays if this host crashes (default 30s)."),
 ]
 Wait = Annotated[
     int | None,
@@ -65,7 +65,9 @@ Fencing = Annotated[
 ]
 AtLeast = Annotated[
     int,
-    Duration("--hold-at-least", help="Keep the lock so long, even if the command ends earlier."),
+    Duration(
+        "--hold-at-least", help="The least time to keep the lock, even if the command ends earlier."
+    ),
 ]
 Skip = Annotated[
     bool,
@@ -73,7 +75,7 @@ Skip = Annotated[
 ]
 Grace = Annotated[
     int,
-    Duration("--grace", help="After a loss, how long after SIGTERM to send SIGKILL (default 5s)."),
+    Duration("--grace", help="If the lock is lost, the time from SIGTERM to SIGKILL (default 5s)."),
 ]
 
 
@@ -98,7 +100,7 @@ async def run(  # noqa: PLR0913, PLR0917 - its options
     Run a command while holding a lock; its exit code is that of the command.
 
     The lock is extended for as long as the command runs. If it is lost, the command and all
-    processes of its group are ended. Signals are forwarded to them.
+    processes of its group are ended. Signals for redlock are forwarded to the command.
     """
     if os.name != "posix":
         raise Failure(Exit.CANNOT_RUN, "'redlock run' needs a POSIX system")

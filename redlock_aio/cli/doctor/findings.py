@@ -122,19 +122,19 @@ _KINDS = {
     Kind.EVICTION: (
         _SERIOUS,
         "The server deletes keys when its memory is full. It may delete a lock that is held.",
-        "CONFIG SET maxmemory-policy noeviction, also in its configuration file.",
+        "Set maxmemory-policy noeviction, by CONFIG SET and in its configuration file.",
     ),
     Kind.FORGETS: (
         _SERIOUS,
         (
-            "With this restart guard a restart of the master is not noticed, and it does not write"
-            " each lock to its disk. So it may grant a lock that is held."
+            "The master does not write each lock to its disk, and this restart guard does not"
+            " notice a restart. So after a restart the master may grant a lock that is held."
         ),
         "Use the restart guard auto, or configure appendonly yes and appendfsync always.",
     ),
     Kind.FSYNC: (
         _WARNING,
-        "The restart guard relies on appendfsync always, which the user may not read.",
+        "The restart guard relies on appendfsync always, and the user may not read that setting.",
         "Look in the server's configuration, or grant CONFIG GET.",
     ),
     Kind.QUARANTINE: (
@@ -168,14 +168,14 @@ _KINDS = {
     Kind.CLOCK: (
         _SERIOUS,
         (
-            "The clock of the master is so far from the others' that it may refuse locks with"
+            "The clock of the master differs so much from the others' that it may refuse locks with"
             " fencing, and serve fair waiters in a wrong order."
         ),
         "Synchronise its clock, for example by chrony.",
     ),
     Kind.CLOCK_NEAR: (
         _WARNING,
-        "The clock of the master is more than half of what fencing allows from the others'.",
+        "The clock of the master differs from the others' by over half of what fencing allows.",
         "Synchronise its clock, for example by chrony.",
     ),
     Kind.TOO_SLOW: (
@@ -243,7 +243,7 @@ _KINDS = {
             "The server is a node of a Redis Cluster. A failover, or a slot that moves, loses"
             " locks there without a restart, so nobody notices."
         ),
-        "Use a server of its own: without cluster-enabled, and behind Sentinel if it must be.",
+        "Use a server without cluster-enabled. If it needs a failover, put it behind Sentinel.",
     ),
     Kind.VERSIONS: (
         _NOTE,
