@@ -15,7 +15,7 @@ from redlock_aio import Lease, LockLostError, Redlock
 MASTERS = os.environ.get("REDLOCK_MASTERS", "redis://localhost:6379").split(",")
 NAME = os.environ.get("HOST_NAME", socket.gethostname())
 TTL = int(os.environ.get("TTL_MS", "5000"))  # for so long nobody leads after a leader has died
-TURNS = int(os.environ.get("TURNS", "3"))  # yours leads until it is stopped
+TURNS = int(os.environ.get("TURNS", "3"))  # the example ends after these; yours goes on
 
 
 async def lead(lease: Lease) -> None:
