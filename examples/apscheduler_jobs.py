@@ -32,7 +32,7 @@ async def main() -> None:
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     scheduler = AsyncIOScheduler()
-    # A run that is late is skipped, and never two of this process at once.
+    # Late runs are merged or skipped, and this process never makes two at once.
     scheduler.add_job(clean_up, "interval", seconds=EVERY, max_instances=1, coalesce=True)
     async with redlock:
         scheduler.start()

@@ -36,8 +36,8 @@ def unavailable(_request: Request, _error: QuorumUnavailableError) -> Response:
     return Response(detail, status_code=503, headers={"Retry-After": "5"})
 
 
-# The lock is in the handler, and no dependency: Litestar ends several dependencies with `yield` in
-# tasks of their own, and a block has to be left by the task that has entered it.
+# The handler acquires the lock, and no dependency: Litestar ends several dependencies with `yield`
+# in tasks of their own, and a block has to be left by the task that has entered it.
 @post("/invoices/{invoice_id:int}/send", status_code=200)
 async def send(invoice_id: int) -> dict[str, int]:
     async with redlock.lock(f"invoice:{invoice_id}", ttl=5_000, wait=1_000) as lease:

@@ -12,7 +12,7 @@ MASTERS = os.environ.get("REDLOCK_MASTERS", "redis://localhost:6379").split(",")
 
 
 async def wait_for_it(redlock: Redlock) -> None:
-    with anyio.move_on_after(0.2) as scope:  # as wait=200 does, with an error then
+    with anyio.move_on_after(0.2) as scope:  # wait=200 would raise an error instead
         async with redlock.lock("report"):
             print("not printed: it is held")
     print("gave up waiting:", scope.cancelled_caught)

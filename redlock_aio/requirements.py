@@ -1,8 +1,8 @@
 """
 The requirements on a master, and the meaning of what the library has written there.
 
-For tools that check masters before locks depend on them. Nothing here asks a master: the
-caller reads ``INFO`` and two keys, and gets the judgement of the library itself.
+For tools that check masters before locks depend on them. Nothing here sends a command: the
+caller reads ``INFO`` and two keys, and passes the replies.
 """
 
 import math
@@ -67,8 +67,8 @@ class Permissions:
     Attributes:
         commands: The commands, as ``ACL SETUSER`` names them.
 
-        optional: Those of the commands without which waiters are woken later and losses are
-            noticed later, and nothing else.
+        optional: The commands among these without which waiters are woken later, and losses
+            are noticed later; locks work nevertheless.
 
         keys: The patterns of keys beside those of the locks, without the ``~``.
 
@@ -209,8 +209,8 @@ class DeclaredSet:
 
         same: Whether it is the set with which it was compared.
 
-        conflicts: Whether a majority of the one set may miss a majority of the other, so
-            that one of the two programs is refused.
+        conflicts: Whether a majority of one set may share no master with a majority of the
+            other, so that one of the two programs is refused.
     """
 
     masters: tuple[str, ...]

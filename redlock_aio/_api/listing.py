@@ -27,8 +27,8 @@ class Listing:
         released meanwhile may be found or not.
 
         Args:
-            prefix: The begin of the names; the special characters of patterns have no
-                meaning in it.
+            prefix: How the names begin; the special characters of patterns have no meaning
+                in it.
 
             limit: The most names to look at; if there are more, any of them may be left
                 out, and `FoundLocks.complete` is false.

@@ -133,8 +133,8 @@ class Lease:
         """
         An event that is set when the lease is lost; ``lease.lost.wait()``.
 
-        It is set by the event loop, so a moment after `valid` has become false. A thread that
-        is to stop then looks at `ensure_valid`.
+        It is set by the event loop, so it may be set a moment after `valid` has become false,
+        or late if that loop can't run. Before a write call `ensure_valid`.
         """
         return self._lost
 
