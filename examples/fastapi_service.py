@@ -9,7 +9,7 @@ import asyncio
 import os
 from typing import Annotated
 
-from fastapi import Depends, FastAPI
+from fastapi import FastAPI
 
 from redlock_aio import Lease, Redlock
 from redlock_aio.contrib.fastapi import error_handlers, lifespan, lock_of
@@ -24,7 +24,7 @@ def invoice(invoice_id: int) -> str:
     return f"invoice:{invoice_id}"
 
 
-Locked = Annotated[Lease, Depends(lock_of(redlock, invoice, ttl=5_000, wait=1_000))]
+Locked = Annotated[Lease, lock_of(redlock, invoice, ttl=5_000, wait=1_000)]
 
 
 @app.post("/invoices/{invoice_id}/send")

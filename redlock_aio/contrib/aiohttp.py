@@ -13,6 +13,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
 from redlock_aio import LockNotAcquiredError, QuorumUnavailableError, Redlock
+from redlock_aio.contrib._answers import answers, manager
 
 __all__ = ("REDLOCK", "cleanup_ctx", "lock_errors")
 
@@ -26,7 +27,11 @@ def cleanup_ctx(redlock: Redlock) -> Callable[[web.Application], AsyncIterator[N
 
     The manager is ``app[REDLOCK]`` then. If the masters can't be reached, the app starts
     nevertheless.
+
+    Raises:
+        TypeError: *redlock* is no manager.
     """
+    manager(redlock)
 
     async def opened(app: web.Application) -> AsyncIterator[None]:
         async with redlock:
@@ -47,19 +52,20 @@ def lock_errors(*, busy_for: int = 1, unavailable_for: int = 5) -> Middleware:
         busy_for: The seconds after which to try again if others hold the lock.
 
         unavailable_for: The seconds after which to try again if too few masters answer.
-    """
 
-    def answer(status: int, detail: str, after: int) -> web.Response:
-        headers = {"Retry-After": str(after)}
-        return web.json_response({"detail": detail}, status=status, headers=headers)
+    Raises:
+        TypeError, ValueError: An argument is no number of whole seconds.
+    """
+    given = answers(busy_for, unavailable_for)
 
     @web.middleware
     async def respond(request: web.Request, handler: Handler) -> web.StreamResponse:
         try:
             return await handler(request)
         except QuorumUnavailableError:  # a LockNotAcquiredError too, so it comes first
-            return answer(503, "locks are not available", unavailable_for)
+            answer = given[QuorumUnavailableError]
         except LockNotAcquiredError:
-            return answer(409, "it is being worked on", busy_for)
+            answer = given[LockNotAcquiredError]
+        return web.json_response(answer.content, status=answer.status, headers=answer.headers)
 
     return respond

@@ -12,15 +12,17 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
-from fastapi import Depends
+from fastapi import Depends, params
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from redlock_aio import Lease, LockNotAcquiredError, QuorumUnavailableError, Redlock
+from redlock_aio import Lease, Redlock
+from redlock_aio.contrib._answers import WebAnswer, answers, manager
 
 __all__ = ("error_handlers", "lifespan", "lock_of")
 
 Handler = Callable[[Request, Any], Coroutine[Any, Any, Response]]
+Name = str | Callable[..., str | Awaitable[str]]
 
 
 def lifespan(redlock: Redlock) -> Callable[[Any], AbstractAsyncContextManager[None]]:
@@ -29,7 +31,11 @@ def lifespan(redlock: Redlock) -> Callable[[Any], AbstractAsyncContextManager[No
 
     An app with a lifespan of its own writes ``async with redlock:`` there. If the masters
     can't be reached, the app starts nevertheless.
+
+    Raises:
+        TypeError: *redlock* is no manager.
     """
+    manager(redlock)
 
     @asynccontextmanager
     async def opened(_app: object) -> AsyncGenerator[None]:
@@ -39,37 +45,44 @@ def lifespan(redlock: Redlock) -> Callable[[Any], AbstractAsyncContextManager[No
     return opened
 
 
-def lock_of(
-    redlock: Redlock, name: str | Callable[..., str], **options: Any
-) -> Callable[..., AsyncGenerator[Lease]]:
+def lock_of(redlock: Redlock, name: Name, **options: Any) -> params.Depends:
     """
-    Return a dependency: a request is served under a lock, and gets the lease of it.
+    Return a dependency: a path operation runs under a lock, and gets the lease of it.
 
-    ``lease: Annotated[Lease, Depends(lock_of(redlock, invoice, wait=1_000))]`` is a parameter
-    of a path operation. If the lease is lost, the operation is cancelled, and the answer is
-    a 500: the work may be half done.
+    ``lease: Annotated[Lease, lock_of(redlock, invoice, wait=1_000)]`` is a parameter of the
+    path operation; where nobody needs the lease, ``dependencies=[lock_of(...)]`` does it. If
+    the lease is lost, the operation is cancelled, and the answer is a 500: the work may be
+    half done.
+
+    The lock is released when the operation has returned, and before its response is sent. So
+    a client that reads slowly does not keep the lock, and one that has its answer finds the
+    lock free. Responses that are streamed, and background tasks, run without the lock.
 
     Args:
         redlock: The manager.
 
-        name: What is locked: a name, or a function that returns one. The parameters of the
-            function are those of a dependency, so ``def invoice(invoice_id: int) -> str``
-            gets the ``{invoice_id}`` of the path as an int.
+        name: What is locked: a name, or a function that returns one, ``async`` or not. The
+            parameters of the function are those of a dependency, so
+            ``def invoice(invoice_id: int) -> str`` gets the ``{invoice_id}`` of the path as
+            an int.
 
         options: Those of `Redlock.lock`. A *wait* should be shorter than the timeout of what
             is in front of the service.
 
     Raises:
-        TypeError, ValueError: An option is invalid, as for `Redlock.lock`.
+        TypeError, ValueError: *redlock* is no manager, or an option is invalid, as for
+            `Redlock.lock`.
     """
-    redlock.lock("stand-in" if callable(name) else name, **options)  # checks the options
+    manager(redlock).lock("stand-in" if callable(name) else name, **options)  # checks the options
     naming = _named(name)
 
     async def held(name: str = Depends(naming)) -> AsyncGenerator[Lease]:
         async with redlock.lock(name, **options) as lease:
             yield lease
 
-    return held
+    # By default FastAPI would leave the block after the response: a loss that the release finds
+    # could not be a 500 then, and the lock would be held for as long as the client reads.
+    return params.Depends(held, scope="function")
 
 
 def error_handlers(
@@ -85,21 +98,22 @@ def error_handlers(
         busy_for: The seconds after which to try again if others hold the lock.
 
         unavailable_for: The seconds after which to try again if too few masters answer.
+
+    Raises:
+        TypeError, ValueError: An argument is no number of whole seconds.
     """
 
-    def answer(status: int, detail: str, after: int) -> Handler:
+    def handler(answer: WebAnswer) -> Handler:
         async def handle(_request: Request, _error: Any) -> Response:
-            return JSONResponse({"detail": detail}, status, {"Retry-After": str(after)})
+            return JSONResponse(answer.content, answer.status, answer.headers)
 
         return handle
 
-    return {
-        LockNotAcquiredError: answer(409, "it is being worked on", busy_for),
-        QuorumUnavailableError: answer(503, "locks are not available", unavailable_for),
-    }
+    given = answers(busy_for, unavailable_for)
+    return {kind: handler(answer) for kind, answer in given.items()}
 
 
-def _named(name: str | Callable[..., str]) -> Callable[..., Awaitable[str]]:
+def _named(name: Name) -> Callable[..., Awaitable[str]]:
     """Return a dependency with the parameters of *name*, which returns the name to lock."""
     if not callable(name):
 
@@ -111,6 +125,7 @@ def _named(name: str | Callable[..., str]) -> Callable[..., Awaitable[str]]:
 
     @functools.wraps(naming)
     async def named(*args: Any, **kwargs: Any) -> str:
-        return naming(*args, **kwargs)  # FastAPI would run a plain function in a thread
+        found = naming(*args, **kwargs)  # FastAPI would run a plain function in a thread
+        return await found if isinstance(found, Awaitable) else found
 
     return named

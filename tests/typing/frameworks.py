@@ -3,7 +3,7 @@
 from typing import Annotated
 
 from aiohttp import web
-from fastapi import Depends, FastAPI
+from fastapi import FastAPI
 
 from redlock_aio import Lease, Redlock
 from redlock_aio.contrib.aiohttp import REDLOCK, cleanup_ctx, lock_errors
@@ -20,7 +20,12 @@ def invoice(invoice_id: int) -> str:
     return f"invoice:{invoice_id}"
 
 
+async def account(account_id: int) -> str:
+    return f"account:{account_id}"
+
+
 async def operation(
-    lease: Annotated[Lease, Depends(lock_of(redlock, invoice, wait=1_000))],
-    other: Annotated[Lease, Depends(lock_of(redlock, "all"))],
+    lease: Annotated[Lease, lock_of(redlock, invoice, wait=1_000)],
+    other: Annotated[Lease, lock_of(redlock, account)],
+    third: Annotated[Lease, lock_of(redlock, "all")],
 ) -> None: ...

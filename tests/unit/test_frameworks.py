@@ -7,14 +7,14 @@ from typing import Annotated, Any
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
-from fastapi import Depends, FastAPI
+from fastapi import FastAPI
 from httpx import ASGITransport, AsyncClient
 
-from redlock_aio import Lease, Redlock
+from redlock_aio import Lease, Redlock, sync
 from redlock_aio.contrib import aiohttp as for_aiohttp, fastapi as for_fastapi
 from redlock_aio.testing import FakeMaster
 
-from .kit import check_freed, hang, locks, occupy
+from .kit import check_freed, delete, hang, locks, occupy
 
 
 @pytest.fixture
@@ -24,6 +24,11 @@ def redlock(masters: list[FakeMaster]) -> Redlock:
 
 def invoice(invoice_id: int) -> str:
     return f"invoice:{invoice_id}"
+
+
+async def account(account_id: int) -> str:
+    await asyncio.sleep(0.01)  # as a query does
+    return f"account:{account_id}"
 
 
 @pytest.fixture
@@ -42,7 +47,7 @@ async def client(
     of_invoice = for_fastapi.lock_of(redlock, invoice, wait=50)
 
     @app.post("/{invoice_id}")
-    async def send(invoice_id: int, lease: Annotated[Lease, Depends(of_invoice)]) -> list[str]:
+    async def send(invoice_id: int, lease: Annotated[Lease, of_invoice]) -> list[str]:
         assert lease.valid
         seen.append(invoice_id)
         try:
@@ -53,13 +58,31 @@ async def client(
         seen.append([*locks(masters)])
         return list(lease.resources)
 
-    @app.post("/all")
+    @app.put("/all")
     async def all_of_them(
-        lease: Annotated[Lease, Depends(for_fastapi.lock_of(redlock, "all", fencing=True))],
+        lease: Annotated[Lease, for_fastapi.lock_of(redlock, "all", fencing=True)],
     ) -> bool:
         return lease.fencing_token > 0
 
-    transport = ASGITransport(app, raise_app_exceptions=False)
+    @app.put("/accounts/{account_id}")
+    async def count(
+        account_id: int, lease: Annotated[Lease, for_fastapi.lock_of(redlock, account)]
+    ) -> bool:
+        return lease.resources == (f"account:{account_id}",)
+
+    @app.delete("/all", dependencies=[for_fastapi.lock_of(redlock, "all")])
+    async def lose_all_of_them() -> None:
+        delete(masters, "all")
+
+    async def watched(scope: Any, receive: Any, send: Any) -> None:
+        async def sent(message: Any) -> None:
+            held = sum("all" in master.keys for master in masters)
+            seen.append((message["type"], held > 2))
+            await send(message)
+
+        await app(scope, receive, sent if scope["path"] == "/all" else send)
+
+    transport = ASGITransport(watched, raise_app_exceptions=False)
     assert repr(redlock) == "<Redlock 5 masters, not used yet>"
     async with (
         app.router.lifespan_context(app),
@@ -105,6 +128,39 @@ async def test_a_loss_cancels_the_request_and_is_a_500(
     assert seen == [42, "cancelled"]
 
 
+async def test_the_lock_is_released_before_the_response_is_sent(
+    client: AsyncClient, seen: list[object]
+) -> None:
+    """A client that reads slowly keeps no lock, and one that has its answer can go on."""
+    assert (await client.put("/all")).json() is True
+    assert seen == [("http.response.start", False), ("http.response.body", False)]
+
+
+async def test_a_loss_that_the_release_finds_is_a_500(client: AsyncClient) -> None:
+    assert (await client.delete("/all")).status_code == 500
+
+
+async def test_a_name_may_come_from_a_coroutine_function(client: AsyncClient) -> None:
+    assert (await client.put("/accounts/042")).json() is True
+
+
+async def test_tests_can_override_the_dependency(redlock: Redlock) -> None:
+    of_invoice = for_fastapi.lock_of(redlock, invoice)
+    app = FastAPI()
+
+    @app.post("/")
+    async def send(lease: Annotated[str, of_invoice]) -> str:
+        return lease
+
+    async def instead() -> str:
+        return "no lease"
+
+    assert of_invoice.dependency is not None
+    app.dependency_overrides[of_invoice.dependency] = instead
+    async with AsyncClient(transport=ASGITransport(app), base_url="http://x") as client:
+        assert (await client.post("/")).json() == "no lease"
+
+
 def test_the_options_of_a_dependency_are_checked_when_it_is_made(redlock: Redlock) -> None:
     for name in ("r", invoice):
         with pytest.raises(TypeError, match="no option 'timeout'"):
@@ -144,3 +200,28 @@ async def test_the_middleware_of_aiohttp_answers_for_locks(
     assert response.status == (503 if unavailable else 409)
     assert response.headers["Retry-After"] == ("8" if unavailable else "7")
     assert b"m0" not in response.body
+
+
+@pytest.mark.parametrize("make", [for_fastapi.error_handlers, for_aiohttp.lock_errors])
+@pytest.mark.parametrize("name", ["busy_for", "unavailable_for"])
+def test_a_wrong_time_is_named(make: Any, name: str) -> None:
+    for wrong in ("1", 1.5, True, None):
+        with pytest.raises(TypeError, match=f"^{name} must be a number of whole seconds, not "):
+            make(**{name: wrong})
+    with pytest.raises(ValueError, match=f"^{name} must be 0 or more seconds, not -1$"):
+        make(**{name: -1})
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        for_fastapi.lifespan,
+        for_aiohttp.cleanup_ctx,
+        lambda redlock: for_fastapi.lock_of(redlock, "r"),
+    ],
+    ids=["lifespan", "cleanup_ctx", "lock_of"],
+)
+def test_a_service_needs_a_manager_of_asyncio(use: Any, masters: list[FakeMaster]) -> None:
+    for wrong in (None, ["redis://a"], Redlock, sync.Redlock(masters)):
+        with pytest.raises(TypeError, match=r"^redlock must be a redlock_aio\.Redlock, not "):
+            use(wrong)

@@ -1,0 +1,49 @@
+"""What `redlock_aio.contrib` answers to requests that get no lock, in each web framework."""
+
+from typing import NamedTuple
+
+from redlock_aio import LockNotAcquiredError, QuorumUnavailableError, Redlock
+
+
+class WebAnswer(NamedTuple):
+    """An answer without any name of a resource or a master."""
+
+    status: int
+    content: dict[str, str]
+    headers: dict[str, str]
+
+
+def answers(busy_for: int, unavailable_for: int) -> dict[type[LockNotAcquiredError], WebAnswer]:
+    """
+    Return the answer for each class of errors: 409 and 503, with a ``Retry-After``.
+
+    Raises:
+        TypeError, ValueError: An argument is no number of whole seconds.
+    """
+    busy, away = {"detail": "it is being worked on"}, {"detail": "locks are not available"}
+    return {
+        LockNotAcquiredError: WebAnswer(409, busy, _after(busy_for, name="busy_for")),
+        QuorumUnavailableError: WebAnswer(
+            503, away, _after(unavailable_for, name="unavailable_for")
+        ),
+    }
+
+
+def _after(seconds: int, *, name: str) -> dict[str, str]:
+    if type(seconds) is not int:  # HTTP has no fractions there, and no words such as True
+        raise TypeError(f"{name} must be a number of whole seconds, not {seconds!r:.80}")
+    if seconds < 0:
+        raise ValueError(f"{name} must be 0 or more seconds, not {seconds}")
+    return {"Retry-After": str(seconds)}
+
+
+def manager(redlock: Redlock) -> Redlock:
+    """
+    Return *redlock*.
+
+    Raises:
+        TypeError: It is no manager, or one for threads.
+    """
+    if not isinstance(redlock, Redlock):
+        raise TypeError(f"redlock must be a redlock_aio.Redlock, not {redlock!r:.80}")
+    return redlock
