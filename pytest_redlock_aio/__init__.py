@@ -56,13 +56,30 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(hookwrapper=True)
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> Generator[None]:
     """Give an async test that asks for `virtual_time` a loop in virtual time."""
-    if "virtual_time" not in metafunc.fixturenames:
+    if "virtual_time" not in metafunc.fixturenames or not _is_virtual(metafunc):
         yield
         return
     from redlock_aio.testing._fixtures import virtual_loop
 
     with virtual_loop(metafunc):
         yield
+
+
+def _is_virtual(metafunc: pytest.Metafunc) -> bool:
+    """
+    Return whether `virtual_time` is the fixture of this module.
+
+    Another project may have a fixture or a parameter of this name, for something else. A fixture
+    that overrides ours, and asks for it, counts as ours.
+    """
+    # pytest has no public way to ask for the fixture behind a name.
+    known = metafunc._arg2fixturedefs.get("virtual_time", ())  # noqa: SLF001
+    for fixture in reversed(known):
+        if getattr(fixture.func, "__module__", None) == __name__:
+            return True
+        if "virtual_time" not in fixture.argnames:
+            return False
+    return False
 
 
 def _opening() -> Callable[..., AsyncIterator[redlock_aio.Redlock]]:

@@ -99,9 +99,14 @@ class EmbeddedMaster:
     @property
     def state(self) -> str:
         """One of "stopped", "paused" and "running"."""
-        if self._process is None:
+        if not self._is_running:
             return "stopped"
         return "paused" if self._paused else "running"
+
+    @property
+    def _is_running(self) -> bool:
+        """Whether there is a process that has not ended, as it does after SHUTDOWN or a crash."""
+        return self._process is not None and self._process.poll() is None
 
     def client(self) -> redis.Redis:
         """Return a plain client, to read and change the server's keys."""
@@ -114,8 +119,9 @@ class EmbeddedMaster:
         Raises:
             RuntimeError: The server did not start.
         """
-        if self._process is not None:
+        if self._is_running:
             return
+        self._paused = False
         Path(self._socket).unlink(missing_ok=True)
         self._process = subprocess.Popen(  # noqa: S603 - the caller names the server
             [

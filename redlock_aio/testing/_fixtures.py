@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
+from redis import RedisError
 
 from redlock_aio.testing._embedded import EmbeddedMaster, embedded_masters
 from redlock_aio.testing._virtual import VirtualTimeLoop
@@ -68,11 +69,20 @@ def repair(masters: list[EmbeddedMaster]) -> None:
 
     The markers of the restart guard stay if all masters have one. A program that was started
     for several tests, with a restart guard, would count a missing marker as a flush, and get no
-    votes for a minute. If a test has restarted a master, all are empty, as a new set is.
+    votes for a minute. If a test has restarted a master, all are empty, as a new set is. So they
+    are if a test has made a master refuse commands, as by a password: all are restarted then.
     """
     for master in masters:
         master.resume()
         master.start()
+    try:
+        _empty(masters)
+    except RedisError:
+        for master in masters:
+            master.restart()
+
+
+def _empty(masters: list[EmbeddedMaster]) -> None:
     clients = [master.client() for master in masters]
     with contextlib.ExitStack() as stack:
         for client in clients:
@@ -81,8 +91,8 @@ def repair(masters: list[EmbeddedMaster]) -> None:
         for client in clients:
             if keep:
                 keys = [key for key in client.scan_iter() if key != MARKER]
-                if keys:
-                    client.delete(*keys)
+                # One that does not exist, so that it is a write: a replica refuses that.
+                client.delete(f"{MARKER}:none", *keys)
             else:
                 client.flushall()
 

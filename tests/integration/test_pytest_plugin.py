@@ -160,6 +160,60 @@ def test_options_and_the_number_of_masters_can_be_chosen(run: Run) -> None:
     run(OTHER_OPTIONS, *STRICT, "-o", "redlock_masters=1").assert_outcomes(passed=3)
 
 
+DAMAGE = """
+@pytest.mark.parametrize("damage", [
+    lambda master: master.client().shutdown(nosave=True),
+    lambda master: master.client().replicaof("127.0.0.1", 1),
+    lambda master: master.client().config_set("requirepass", "x"),
+    lambda master: None,
+])
+def test_the_masters_are_repaired(redlock_masters, damage):
+    assert [master.state for master in redlock_masters] == ["running"] * 3
+    assert [master.client().dbsize() for master in redlock_masters] == [0] * 3
+    assert [master.client().set("x", 1) for master in redlock_masters] == [True] * 3
+    damage(redlock_masters[1])
+"""
+
+
+@pytest.mark.integration
+def test_masters_that_a_test_has_made_unusable_are_restarted(run: Run) -> None:
+    run(DAMAGE, *STRICT).assert_outcomes(passed=4)
+
+
+OTHER_TIMES = """
+class TestAnotherFixture:
+    @pytest.fixture
+    def virtual_time(self):
+        return "not ours"
+
+    @pytest.mark.asyncio
+    async def test_it(self, virtual_time):
+        assert virtual_time == "not ours"
+        assert not isinstance(asyncio.get_running_loop(), VirtualTimeLoop)
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("virtual_time", [5])
+async def test_a_parameter(virtual_time):
+    assert virtual_time == 5
+    assert not isinstance(asyncio.get_running_loop(), VirtualTimeLoop)
+
+class TestOneThatAsksForOurs:
+    @pytest.fixture
+    def virtual_time(self, virtual_time):
+        return virtual_time
+
+    @pytest.mark.asyncio
+    async def test_it(self, virtual_time):
+        virtual_time.stall(1)
+        assert isinstance(asyncio.get_running_loop(), VirtualTimeLoop)
+"""
+
+
+def test_a_fixture_of_the_same_name_does_not_change_the_loop(run: Run) -> None:
+    """Each project in an environment with this plugin has its hooks."""
+    run(OTHER_TIMES, *STRICT).assert_outcomes(passed=3)
+
+
 MISTAKES = {
     "the fixture redlock is for async tests that pytest-asyncio or anyio's plugin runs;"
     " others use sync_redlock": ("def test_it(redlock): ...", STRICT),
