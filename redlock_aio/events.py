@@ -10,7 +10,8 @@ listener is logged and changes nothing.
 An acquisition emits one `Acquired`, `Missed` or `Cancelled`, and before that at most one
 `Waiting`; nothing more if it ends because the manager is closed.
 A lease emits one `Acquired`, an `Extended` for each successful extension, and at
-the end one `Released` or one `Lost`.
+the end one `Released` or one `Lost`. If its event loop was closed, that is a `Lost` when
+the manager is used in another one.
 
 A master emits one `MasterBack` or `MasterLost` as soon as it is known whether it votes, and
 one for each change. Closing the manager is no change.

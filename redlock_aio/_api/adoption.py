@@ -24,6 +24,7 @@ from datetime import timedelta
 
 from redlock_aio._api.lease import Lease
 from redlock_aio._api.opener import Opener
+from redlock_aio._api.reporting import announce
 from redlock_aio._engine.acquire.adopt import Adoption, AdoptionRound
 from redlock_aio._engine.emitter import milliseconds
 from redlock_aio._engine.hold import reentrancy
@@ -123,7 +124,7 @@ class Adopting:
             # this call knows.
             adoption.abandon(session.max_ttl)
             raise
-        # Nothing is awaited from here on: after a cancellation nothing would release the lease.
+        # Nothing waits from here on: after a cancellation nothing would release the lease.
         adoption.release_old(session.max_ttl)
         if owner is not None:
             hold.owner = owner
@@ -132,7 +133,8 @@ class Adopting:
         if (emitter := session.emitter) is not None:
             waited = milliseconds(masters.clock() - began)
             fence = handed.fence or None
-            emitter.emit_soon(Acquired(lease.resources, lease.fingerprint, waited, fence))
+            event = Acquired(lease.resources, lease.fingerprint, waited, fence)
+            await announce(emitter, event, lease)
         return lease
 
 

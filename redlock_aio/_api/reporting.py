@@ -1,4 +1,4 @@
-"""The events of an acquisition; used only if the manager has a listener."""
+"""The events of acquisitions and adoptions; used only if the manager has a listener."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -52,16 +52,31 @@ async def reported(
     if lease is not None and lease.hold_count <= 1:
         waited = milliseconds(clock() - began)
         fence = lease.fencing_token if lock.options.fencing else None
-        try:
-            emitter.emit(Acquired(lease.resources, lease.fingerprint, waited, fence))
-        except BaseException as stop:
-            # The listener has raised an exception that ends the program, such as a
-            # KeyboardInterrupt. The caller gets no lease then, and could not release it. As
-            # after a body that has failed, the release is sent and not awaited.
-            leaving = lease if entered is None else entered
-            await leaving.__aexit__(type(stop), stop, stop.__traceback__)
-            raise
+        event = Acquired(lease.resources, lease.fingerprint, waited, fence)
+        await announce(emitter, event, lease if entered is None else entered)
     return lease
+
+
+async def announce(
+    emitter: Emitter, event: Acquired, leaving: AbstractAsyncContextManager[object]
+) -> None:
+    """
+    Emit *event* in the task that has got the lease, before it goes on.
+
+    Args:
+        leaving: Releases the lease if the listener ends the program.
+
+    Cancellation:
+        Nothing is awaited before the event, and nothing after it unless the listener fails.
+    """
+    try:
+        emitter.emit(event)
+    except BaseException as stop:
+        # The listener has raised an exception that ends the program, such as a
+        # KeyboardInterrupt. The caller gets no lease then, and could not release it. As
+        # after a body that has failed, the release is sent and not awaited.
+        await leaving.__aexit__(type(stop), stop, stop.__traceback__)
+        raise
 
 
 async def tried(

@@ -244,7 +244,13 @@ class Session:
         )
 
     def abandon(self) -> None:
-        """End the session after its event loop was closed, when nothing can be sent any more."""
+        """
+        End the session after its event loop was closed, when nothing can be sent any more.
+
+        Another loop runs; in its next turn the listener gets the losses of the leases.
+        """
+        if self.emitter is not None:
+            self.emitter.loop = asyncio.get_running_loop()
         self.watchdog.abandon()
         for link in self.links:
             link.abandon()

@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
-from redlock_aio import Lease, LockLostError, LockNotHeldError, Redlock, RedlockError
+from redlock_aio import Lease, LockLostError, LockNotHeldError, LossCause, Redlock, RedlockError
+from redlock_aio.events import Acquired, Lost
 from redlock_aio.testing import FakeMaster, VirtualTimeLoop
 
+from .diary import Diary
 from .kit import NEVER, Masters, commands_received, hang, keys, now, occupy, resume
 from .sentinels import FakeSentinel, FakeService
 
@@ -301,6 +303,32 @@ def test_leases_of_a_closed_loop_are_lost(redlock: Redlock, masters: Masters) ->
 
     run_and_abandon(first())
     run_and_abandon(second())
+
+
+@pytest.mark.parametrize("close", [False, True])
+def test_a_listener_gets_the_leases_that_a_closed_loop_has_lost(
+    masters: Masters, *, close: bool
+) -> None:
+    """Without an end of each lease, spans would stay open, and losses would not be counted."""
+    diary, leases = Diary(), list[Lease]()
+    redlock = Redlock(masters, restart_guard="off", listener=diary)
+
+    async def first() -> None:
+        leases.append(await redlock.lock("r", ttl=60_000).acquire())
+        await asyncio.sleep(0.25)
+
+    async def second() -> None:
+        if not close:
+            assert await redlock.lock("r").try_acquire() is None
+        await redlock.aclose()
+        await asyncio.sleep(0)
+
+    run_and_abandon(first())
+    run(second())
+    (acquired,) = diary.of(Acquired)
+    assert isinstance(acquired, Acquired)
+    cause = LossCause.LOOP_CLOSED
+    assert diary.of(Lost) == [Lost(("r",), acquired.fingerprint, cause.text, 250, cause)]
 
 
 @pytest.mark.parametrize("ending", [run, run_and_abandon])

@@ -155,6 +155,41 @@ async def test_a_program_that_stops_in_its_listener_keeps_no_lock(
         assert not task.cancelling()
 
 
+async def test_the_event_of_an_adoption_comes_in_its_task(
+    masters: list[FakeMaster], redlock: Redlock
+) -> None:
+    """A span of the lease gets the parent that the task has, whatever else happens meanwhile."""
+    tasks: list[object] = []
+
+    def listener(event: Event) -> None:
+        if isinstance(event, Acquired):
+            tasks.append(asyncio.current_task())
+
+    async with Redlock(masters, restart_guard="off", listener=listener) as adopter:
+        exported = (await redlock.lock("r").acquire()).export()
+        adopted = await adopter.adopt(exported)
+        assert tasks == [asyncio.current_task()]
+        await adopted.release()
+
+
+async def test_a_program_that_stops_in_its_listener_adopts_no_lock(
+    masters: list[FakeMaster], redlock: Redlock, diary: Diary
+) -> None:
+    def stop(event: Event) -> None:
+        diary(event)
+        if isinstance(event, Acquired):
+            raise KeyboardInterrupt
+
+    async with Redlock(masters, restart_guard="off", listener=stop) as adopter:
+        exported = (await redlock.lock("r").acquire()).export()
+        with pytest.raises(KeyboardInterrupt):
+            await adopter.adopt(exported)
+        assert adopter.statistics().leases == 0
+        await asyncio.sleep(0.01)
+        assert keys(masters) == [{}] * 5
+    diary.check()
+
+
 def test_a_program_that_stops_between_replies_can_go_on() -> None:
     events: list[Event] = []
 

@@ -337,8 +337,11 @@ class Watchdog:
 
     def abandon(self) -> None:
         """Mark all leases of a closed event loop as lost; nothing is sent to the masters."""
+        now, emitter = self.masters.clock(), self.masters.emitter
         for hold in self._agenda.leases():
             hold.abandon()
+            if emitter is not None:
+                emitter.emit_soon(hold.end_event(now - hold.held_since))
         self._agenda.clear()
 
     def close(self, cause: LossCause = LossCause.CLOSED) -> None:
