@@ -47,7 +47,10 @@ PURE = ("_rules", "_protocol")
 MAKES_LINKS = {"_engine.readiness", "_engine.session"}
 # Code that users could have written imports public names only.
 ONLY_PUBLIC = ("contrib", "demo", "fencing", "sync", "testing._embedded", "cli", "__main__")
-LEAVES = {"cli": {"rich", "typer"}, "contrib": {"aiohttp", "fastapi", "prometheus_client"}}
+LEAVES = {
+    "cli": {"rich", "typer"},
+    "contrib": {"aiohttp", "fastapi", "opentelemetry", "prometheus_client", "starlette"},
+}
 """The packages of an extra, and the part of this package that alone may import them."""
 NOT_LOADED = (
     "aiohttp", "fastapi", "lupa", "prometheus_client", "pytest", "rich", "typer",

@@ -1,7 +1,10 @@
 """The names of metrics and spans: those of a scrape, of the SDK, of the pages and the dashboard."""
 
 import json
+import os
 import re
+import subprocess
+import sys
 import urllib.request
 from collections import defaultdict
 from pathlib import Path
@@ -228,6 +231,21 @@ def test_the_dashboard_shows_what_is_exported_and_nothing_else(
             assert selected(variable["query"]["query"]) <= set(scrape)
 
 
+@pytest.mark.parametrize("label", [None, "+".join], ids=["plain", "resource"])
+def test_the_dashboard_finds_each_job(label: _measures.ResourceLabel | None) -> None:
+    """Also one without any lock yet, and one whose worker processes export no gauges."""
+    (job,) = [each for each in DASHBOARD["templating"]["list"] if each["name"] == "job"]
+    (name,) = selected(job["query"]["query"])
+    assert name.endswith("_total"), "a counter"
+    begun = {
+        sample.name
+        for metric in prometheus.Metrics(registry=None, resource_label=label).collect()
+        for sample in metric.samples
+    }
+    assert name in begun
+    assert job["allValue"] == ".*", "without it, All is nothing if no job is found"
+
+
 def test_the_dashboard_can_be_imported() -> None:
     panels, variables = DASHBOARD["panels"], DASHBOARD["templating"]["list"]
     assert len({panel["id"] for panel in panels}) == len(panels) == 10
@@ -242,6 +260,43 @@ def test_the_dashboard_can_be_imported() -> None:
     ]
     assert len(set(cells)) == len(cells), "no panel covers another"
     assert max(x for x, _ in cells) == 23
+
+
+WORKERS = """
+import os
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.multiprocess import MultiProcessCollector
+from redlock_aio import Redlock
+from redlock_aio.contrib.prometheus import Metrics
+from redlock_aio.events import Acquired
+
+metrics, redlock = Metrics(), Redlock(["redis://a"])
+metrics.watch(redlock)
+for _ in range(2):  # workers of an app that was loaded before the fork
+    if not os.fork():
+        metrics(Acquired(("r",), "f00", 3, None))
+        os._exit(0)
+    os.wait()
+registry = CollectorRegistry()
+MultiProcessCollector(registry)
+print(generate_latest(registry).decode())
+"""
+
+
+def test_worker_processes_are_summed_up_and_have_no_gauges(tmp_path: Path) -> None:
+    environment = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
+    command = [sys.executable, "-c", WORKERS]
+    done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+    samples = {
+        (sample.name, *sample.labels.values()): sample.value
+        for family in text_string_to_metric_families(done.stdout)
+        for sample in family.samples
+    }
+    assert samples["redlock_acquisitions_total", "acquired"] == 2
+    assert samples["redlock_wait_time_seconds_count", "acquired"] == 2
+    assert samples["redlock_majority_losses_total",] == 0
+    gauges = {each.name.replace(".", "_") for each in _measures.GAUGES}
+    assert not gauges & {name for name, *_ in samples}
 
 
 def test_the_alerts_of_the_page_use_exported_metrics(scrape: dict[str, Exported]) -> None:
