@@ -6,6 +6,7 @@ somebody else holds the lock. So the thread looks before each write, and the tas
 """
 
 import asyncio
+import contextlib
 import os
 import threading
 import time
@@ -35,9 +36,11 @@ async def run_in_thread(
         await asyncio.shield(thread)
     except asyncio.CancelledError:
         cancelled.set()
-        # The block is left, and the lock released, when the thread has ended, and not before.
-        with anyio.CancelScope(shield=True):
-            await asyncio.wait([thread])
+        # The block is left, and the lock released, when the thread has ended, and not before: also
+        # if the task is cancelled again. After a loss, anyio would cancel the wait in each turn.
+        while not thread.done():
+            with contextlib.suppress(asyncio.CancelledError), anyio.CancelScope(shield=True):
+                await asyncio.wait([thread])
         thread.exception()  # asyncio logs an error that nobody asks for
         raise
 

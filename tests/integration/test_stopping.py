@@ -65,6 +65,8 @@ class Work:
 
     def __init__(self) -> None:
         self.begun, self.ended = threading.Event(), threading.Event()
+        self.may_end = threading.Event()
+        self.may_end.set()
         self.error: Exception | None = None
 
     def __call__(self, check: Callable[[], None], _parts: int = 0) -> None:
@@ -76,6 +78,7 @@ class Work:
             self.error = error
             raise
         finally:
+            self.may_end.wait(60)
             self.ended.set()
 
 
@@ -96,7 +99,7 @@ async def test_a_loss_does_not_stop_a_thread(redlock: Redlock, other: Redlock) -
     await thread
 
 
-@pytest.mark.parametrize("why", ["lost", "cancelled"])
+@pytest.mark.parametrize("why", ["lost", "cancelled", "cancelled twice"])
 async def test_the_pattern_leaves_the_block_after_the_thread(
     redlock: Redlock, other: Redlock, why: str
 ) -> None:
@@ -119,7 +122,16 @@ async def test_the_pattern_leaves_the_block_after_the_thread(
         with pytest.raises(LockLostError):
             await task
     else:
-        task.cancel()
+        if why == "cancelled twice":  # while the thread is in a call that can't be interrupted
+            work.may_end.clear()
+            for _ in range(2):
+                task.cancel()
+                await asyncio.sleep(0.05)
+            left_early = task.done()
+            work.may_end.set()
+            assert not left_early
+        else:
+            task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
         assert str(work.error) == "the task was cancelled"
