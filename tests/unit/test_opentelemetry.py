@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import NoOpTracerProvider, StatusCode
 
-from redlock_aio import LockLostError, LossCause, Redlock
+from redlock_aio import LockLostError, LossCause, Redlock, sync
 from redlock_aio.contrib import _measures
 from redlock_aio.contrib.opentelemetry import Telemetry
 from redlock_aio.testing import FakeMaster
@@ -106,6 +106,21 @@ async def test_a_lease_is_two_spans_of_the_same_parent(
     assert acquire.end_time == hold.start_time
     text = acquire.to_json() + hold.to_json()
     assert lease.token not in text
+
+
+def test_a_lease_of_a_thread_is_below_the_span_of_the_thread(
+    masters: list[FakeMaster], exporter: InMemorySpanExporter, traces: TracerProvider
+) -> None:
+    """The listener runs in the thread of the event loop, with the context of the caller."""
+    telemetry = Telemetry(tracer_provider=traces, meter_provider=NoOpMeterProvider())
+    with (
+        sync.Redlock(masters, restart_guard="off", listener=telemetry) as redlock,
+        traces.get_tracer("app").start_as_current_span("request"),
+        redlock.lock("r"),
+    ):
+        pass
+    acquire, hold, request = sorted(exporter.get_finished_spans(), key=lambda span: span.name)
+    assert acquire.parent == hold.parent == request.context
 
 
 async def test_spans_last_as_long_as_the_wait_and_the_hold(
