@@ -173,10 +173,12 @@ class FoundLocks:
         states: The state of each lock that any master keeps, in the order of their names.
 
         complete: Whether no lock is missing: enough masters with a vote were scanned to
-            their ends, and there was no more than the limit.
+            their ends, and have shown the states of the locks, and there was no more than the
+            limit.
 
         votes: ``HELD`` or ``FREE`` for each master that was scanned, which says whether it
-            has keys of such locks; else why it was not.
+            has keys of such locks; else why it was not, or why it has not shown the state of
+            a lock that is missing for that reason.
     """
 
     states: tuple[LockState, ...]

@@ -8,7 +8,10 @@ import pytest
 from redlock_aio import Answer, FoundLocks, Redlock, RedlockError
 from redlock_aio._engine.admin import scan
 from redlock_aio._protocol import commands
+from redlock_aio._protocol.scripts import INSPECT, Script
 from redlock_aio.testing import FakeMaster, cancelled_at
+from redlock_aio.testing._fake_lua import Error
+from redlock_aio.testing._fake_pushes import PushReceiver
 
 from .kit import hang, in_coroutine, keys, kill, now, occupy, restart, resume
 
@@ -137,6 +140,41 @@ async def test_without_the_permission_the_votes_say_so(
     found = await redlock.find_locks()
     assert (found.states, found.complete) == ((), False)
     assert all("NOPERM" in vote.detail for vote in found.votes)
+
+
+def refuse(master: FakeMaster, script: Script) -> None:
+    """Make *master* forbid the keys of *script*, as the access list of plain locks does."""
+    execute = master.execute
+
+    def refusing(command: list[bytes], listener: PushReceiver | None = None) -> object:
+        if script.sha in command:
+            return Error("NOPERM No permissions to access a key")
+        return execute(command, listener)
+
+    vars(master)["execute"] = refusing
+
+
+async def test_a_lock_whose_state_no_master_shows_is_missing(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    occupy(masters, "r")
+    for master in masters:
+        refuse(master, INSPECT)
+    found = await redlock.find_locks()
+    assert (found.states, found.complete) == ((), False)
+    assert all("NOPERM" in vote.detail for vote in found.votes)
+
+
+async def test_a_lock_that_only_a_minority_hides_is_not_missing(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    occupy(masters[:2], "left over")
+    occupy(masters, "r")
+    for master in masters[:2]:
+        refuse(master, INSPECT)
+    found = await redlock.find_locks()
+    assert (names(found), found.complete) == (["r"], True)
+    assert [vote.answer for vote in found.votes] == [Answer.HELD] * 5
 
 
 async def test_nothing_is_changed(redlock: Redlock, masters: list[FakeMaster]) -> None:

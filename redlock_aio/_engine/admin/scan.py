@@ -62,17 +62,32 @@ async def find_locks(
     )
     masters.check_open()
     names = sorted({(name, key) for each in scanned for key, name in each.names.items()})
+    votes, hidden = tuple(each.vote for each in scanned), False
     found: list[LockState] = []
     for begin in range(0, min(len(names), limit), AT_ONCE):
         batch = names[begin : min(begin + AT_ONCE, limit)]
         asked = [(name, Inspection(masters, key)) for name, key in batch]
         await asyncio.gather(*(ask_all(masters, inspection) for _, inspection in asked))
         states = [lock_state.lock_state(name, each.master_replies()) for name, each in asked]
-        found += [state for state in states if any(view.holder for view in state.views)]
+        for state in states:
+            if any(view.holder for view in state.views):
+                found.append(state)
+            elif not state.certain:
+                # The masters with the key do not answer now, or forbid to inspect it: that takes
+                # more permissions than the scan. It is not known to be free.
+                votes, hidden = _with_refusals(votes, state), True
     # A lock is on a majority, and so at least on one of so many masters.
     needed = len(scanned) - majority(len(scanned)) + 1
-    complete = sum(each.whole for each in scanned) >= needed and len(names) <= limit
-    return FoundLocks(tuple(found), complete, tuple(each.vote for each in scanned))
+    whole = sum(each.whole for each in scanned) >= needed and len(names) <= limit
+    return FoundLocks(tuple(found), whole and not hidden, votes)
+
+
+def _with_refusals(votes: tuple[Vote, ...], state: LockState) -> tuple[Vote, ...]:
+    """Return *votes* with the reason of each master that was scanned and has shown no *state*."""
+    return tuple(
+        view.vote if vote.answer in (Answer.HELD, Answer.FREE) and not view.counts else vote
+        for vote, view in zip(votes, state.views, strict=True)
+    )
 
 
 async def _scan(
