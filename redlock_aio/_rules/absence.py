@@ -48,11 +48,17 @@ MOST_OTHERS = 50
 
 
 class Absence:
-    """The absences of one process, and what it knows of the others."""
+    """
+    The absences of one process, and what it knows of the others.
 
-    __slots__ = ("_changes", "_ended", "_found", "_others", "_turn", "_waited")
+    Args:
+        own: The name of this process in its values, see `lock_value.process`.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_changes", "_ended", "_found", "_others", "_own", "_turn", "_waited")
+
+    def __init__(self, own: bytes) -> None:
+        self._own = own
         self._ended = -math.inf  # the end of the last lease of this process
         self._others: dict[bytes, None] = {}  # the one that had the lock last is the last here
         self._turn = 0.0  # the mean of their turns
@@ -70,7 +76,7 @@ class Absence:
 
     def on_lost(self, holder: bytes | None, waited: float) -> None:
         """
-        Called when another process had acquired the lock, which may be free again.
+        Called when another task had acquired the lock, which may be free again.
 
         Args:
             holder: The value of the lock; ``None`` if no process had a majority.
@@ -80,6 +86,8 @@ class Absence:
         if holder is None:
             return
         process = lock_value.process(holder)
+        if process == self._own:
+            return  # a task that does not wait for its turn; this process is none of the others
         if process != self._found:
             self._changes += self._found is not None
             self._found = process

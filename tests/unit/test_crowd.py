@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from redlock_aio import LockNotAcquiredError, Redlock, Retry
+from redlock_aio import LockNotAcquiredError, LockNotHeldError, Redlock, Retry
 from redlock_aio._engine.wait.local_queue import LocalQueue
 from redlock_aio._protocol.primitives import Mutex
 from redlock_aio._protocol.scripts import RELEASE
@@ -115,7 +115,7 @@ def queue(redlock: Redlock) -> LocalQueue:
 
 def make_absent(redlock: Redlock) -> None:
     """Make the process of *redlock* absent from now on, for as long as possible."""
-    queue(redlock).absence = absence = Absence()
+    queue(redlock).absence = absence = Absence(b"host:own")
     for other in range(50):
         absence.on_lost(b"%028d@host:%d" % (other, other), 1.0)
     absence.on_acquired()
@@ -213,6 +213,51 @@ async def test_a_process_that_could_miss_all_moments_of_a_free_lock_gets_pushes(
     released = now()
     delete(masters)
     assert await waiter - released == pytest.approx(1.5 * LATENCY)
+
+
+class AlmostBack(Absence):
+    """The absence of a process whose other tasks have the lock again and again."""
+
+    def left(self, now: float) -> float:  # noqa: ARG002 - the name in the base class
+        return 0.01
+
+
+async def test_after_its_last_attempt_a_process_gets_pushes(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    """The last attempt of the wait comes 50 ms before its end, the release 20 ms later."""
+    occupy(masters)
+    queue(redlock).absence = AlmostBack(b"host:own")
+    waiter = asyncio.create_task(acquired_at(redlock, wait=1000))
+    await asyncio.sleep(0.9)
+    assert caching(masters[0]) == 0
+    await asyncio.sleep(0.07)
+    released = now()
+    delete(masters)
+    assert await waiter - released == pytest.approx(1.5 * LATENCY)
+
+
+async def test_the_lock_of_another_task_of_a_process_is_no_turn_of_another_process(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    """Of two processes none is absent, even if a task of one does not wait for its turn."""
+    take(masters, 1)
+    waiter = asyncio.create_task(acquired_at(redlock, retry=Retry(1000, 1000)))
+    await asyncio.sleep(0.01)
+    for _ in range(3):
+        delete(masters)
+        lease = await redlock.lock("r").try_acquire()
+        assert lease is not None
+        await asyncio.sleep(0.01)
+        take(masters, 1)
+        with pytest.raises(LockNotHeldError):
+            await lease.release()
+        await asyncio.sleep(0.01)
+    delete(masters)
+    await waiter
+    absence = queue(redlock).absence
+    assert absence is not None
+    assert absence.left(now()) == 0
 
 
 async def test_a_process_that_finds_no_majority_is_not_absent(

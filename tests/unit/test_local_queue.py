@@ -112,7 +112,7 @@ async def test_a_change_notifies_holder_watcher_and_guests() -> None:
 def test_where_several_processes_wait_a_tenure_is_shorter(others: int, pauses: bool) -> None:
     queue, lease = taken(since=10.0)
     queue.on_yield_result(by_others=True)
-    queue.absence = Absence()
+    queue.absence = Absence(b"host:own")
     for other in range(others - 1):
         queue.absence.on_lost(b"%028d@host:%d" % (other, other), 1.0)
     queue.absence.on_acquired()
@@ -129,7 +129,7 @@ def test_a_lock_that_is_passed_on_proves_nothing_about_other_processes(
 ) -> None:
     """They could not be first, so the process does not take them for gone."""
     queue, lease = taken(since=10.0)
-    queue.absence = Absence()
+    queue.absence = Absence(b"host:own")
     for other in range(3):
         queue.absence.on_lost(b"%028d@host:%d" % (other, other), 0.006)
     queue.absence.on_acquired()

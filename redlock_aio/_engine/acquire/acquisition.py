@@ -298,11 +298,11 @@ class Acquisition:
 
     def _absence(self, failed: Attempt) -> float:
         """Return for how many seconds to be absent after *failed*; 0 to ask for pushes."""
-        absence, retry = self.queue.absence, self._lock.options.retry
-        left = 0.0 if absence is None or retry.attempts else absence.left(self._masters.clock())
-        # A short wait could miss all moments at which the lock is free. And while nobody has a
-        # majority, a release is near that nobody would see if the others are absent, too.
-        short = 2000 * left > (self._budget.until_last_attempt(0.0) or 0)
+        masters, absence, retry = self._masters, self.queue.absence, self._lock.options.retry
+        left = 0.0 if absence is None or retry.attempts else absence.left(masters.clock())
+        # A short wait could miss all moments at which the lock is free; after its last attempt
+        # only a push helps. Without a majority a release is near, which all absent would miss.
+        short = 2000 * left > (self._budget.until_last_attempt(masters.master_timeout) or 0)
         if not left or short or failed.granted or not is_contended(failed.votes()):
             return 0.0
         return min(left, milliseconds(retry.max_delay, name="max_delay") / 1000)
@@ -342,7 +342,7 @@ class Acquisition:
             took = masters.clock() - failed.began
             may_be_free = await self._wait_until_free(watch, delay / 1000)
             if may_be_free and self.has_turn:
-                queue.absence = queue.absence or Absence()
+                queue.absence = queue.absence or Absence(masters.stamp[1:])
                 queue.absence.on_lost(watch.view.holder, masters.clock() - failed.began)
             votes = watch.view.explain(failed.votes(), 0.0)
             if (last_attempt is None and not may_be_free) or is_final(votes):
