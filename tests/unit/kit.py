@@ -1,7 +1,10 @@
 """Helpers of unit tests: kinds of locks, virtual time, faults and contents of masters."""
 
 import asyncio
+import itertools
+import sys
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from types import FrameType
 from typing import Any, TypeVar
 
 import hiredis
@@ -68,6 +71,28 @@ def cancelling() -> int:
 async def in_coroutine(awaitable: Awaitable[T]) -> T:
     """Await *awaitable*: a task needs a coroutine, which `cancelled_at` does not return."""
     return await awaitable
+
+
+def interrupted(call: Callable[[], object], place: int, act: Callable[[], object]) -> bool:
+    """Call *call*, and *act* before byte code number *place* of it; return whether it has one."""
+    codes = itertools.count()
+    acted = False
+
+    def trace(frame: FrameType, event: str, _argument: Any) -> Any:
+        nonlocal acted
+        frame.f_trace_opcodes = True
+        if event == "opcode" and not acted and next(codes) == place:
+            acted = True
+            act()
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        call()
+    finally:
+        sys.settrace(before)
+    return acted
 
 
 # Faults of masters

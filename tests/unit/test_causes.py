@@ -9,12 +9,13 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from redlock_aio import Answer, Lease, LockLostError, LockNotHeldError, LossCause, Redlock
+from redlock_aio._engine.hold.renewal import Renewal
 from redlock_aio._protocol.lease_export import exported as text_of, imported
 from redlock_aio.events import Lost
 from redlock_aio.testing import FakeMaster, VirtualTimeLoop
 
 from .diary import Diary
-from .kit import count_up, delete, fail, hang, kill, loop, occupy, resume
+from .kit import count_up, delete, fail, hang, interrupted, kill, loop, occupy, resume
 
 Story = Callable[[list[FakeMaster], Redlock, Lease], Awaitable[None]]
 
@@ -230,6 +231,30 @@ async def test_until_the_last_extension_has_a_reply_the_vote_on_the_one_before_c
     assert [str(vote) for vote in caught.value.votes[:3]] == [f"m{i}: timed out" for i in range(3)]
     resume(masters)
     await asyncio.sleep(1)
+
+
+async def test_another_thread_may_ask_for_the_votes_at_any_moment() -> None:
+    """`Lease.ensure_valid` does, while the loop completes an extension and begins the next one."""
+    master = FakeMaster("a")
+    async with Redlock([master], restart_guard="off") as redlock:
+        lease = await redlock.lock("r", ttl=1000).acquire()
+        master.hang()
+        await asyncio.sleep(0.6)
+        extending = asyncio.create_task(lease.extend())
+        await asyncio.sleep(0)
+        last = lease._hold.extension
+        assert isinstance(last, Renewal)
+        failed, more, place = last.before, True, 0
+        assert failed is not None
+        while more:
+            last.before = failed
+            loss = lease._hold.why_expired
+            more = interrupted(loss, place, lambda: setattr(last, "before", None))
+            place += 1
+        assert place > 50
+        master.resume()
+        await extending
+        await lease.release()
 
 
 async def test_many_extensions_underway_at_the_deadline_end_with_the_lease() -> None:

@@ -4,9 +4,6 @@ import asyncio
 import contextlib
 import dataclasses
 import itertools
-import sys
-from collections.abc import Callable
-from types import FrameType
 from typing import Any
 
 import pytest
@@ -14,7 +11,7 @@ import pytest
 from redlock_aio import LockLostError, MasterStatistics, Redlock, Statistics
 from redlock_aio.testing import FakeMaster, VirtualTimeLoop
 
-from .kit import KINDS_AND_KEYS, LATENCY, Kind
+from .kit import KINDS_AND_KEYS, LATENCY, Kind, interrupted
 
 
 def idle(masters: list[FakeMaster]) -> Statistics:
@@ -112,28 +109,6 @@ async def test_a_quarantined_master_is_up_without_a_vote(
         assert statistics.up
         assert not statistics.votes
         assert "vote" in statistics.reason
-
-
-def interrupted(call: Callable[[], object], place: int, act: Callable[[], object]) -> bool:
-    """Call *call*, and *act* before byte code number *place* of it; return whether it has one."""
-    codes = itertools.count()
-    acted = False
-
-    def trace(frame: FrameType, event: str, _argument: Any) -> Any:
-        nonlocal acted
-        frame.f_trace_opcodes = True
-        if event == "opcode" and not acted and next(codes) == place:
-            acted = True
-            act()
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        call()
-    finally:
-        sys.settrace(before)
-    return acted
 
 
 def test_another_thread_may_ask_at_any_moment() -> None:

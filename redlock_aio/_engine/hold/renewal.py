@@ -209,11 +209,14 @@ class Renewal(Round):
 
     def votes(self) -> tuple[Vote, ...]:
         """Return the vote of each master; until it has replied, its vote on an earlier one."""
+        # Read once: `Lease.ensure_valid` calls this in any thread, and when the next extension
+        # begins meanwhile, this one may no longer refer to the one before.
+        before = self.before
         votes = super().votes()
-        if self.before is None or self.complete:
+        if before is None or self.complete:
             return votes
-        before = self.before.votes()
-        return tuple(before[i] if i in self.missing else vote for i, vote in enumerate(votes))
+        earlier, missing = before.votes(), self.missing
+        return tuple(earlier[i] if i in missing else vote for i, vote in enumerate(votes))
 
 
 class RenewalBatch(Round):
