@@ -9,6 +9,7 @@ import pytest
 
 from redlock_aio import LockLostError, LockNotHeldError, Redlock
 from redlock_aio._engine.hold.agenda import BATCH
+from redlock_aio._engine.hold.held_lease import HeldLease
 
 from .kit import (
     Masters,
@@ -275,3 +276,24 @@ async def test_a_dropped_lease_warns_and_is_not_extended(
     await asyncio.sleep(1.1)
     assert keys(masters) == [{}] * 5
     assert redlock.statistics().leases == 0
+
+
+@pytest.mark.parametrize("how", ["lost", "released"])
+async def test_a_lease_that_ends_after_a_failed_extension_is_freed_at_once(
+    redlock: Redlock, masters: Masters, how: str
+) -> None:
+    """The extension refers to the lease; many leases may be lost when the masters are away."""
+    lease = await redlock.lock("r", ttl=1000).acquire()
+    gc.collect()
+    gc.disable()
+    try:
+        hang(masters[:3])
+        await asyncio.sleep(2 if how == "lost" else 0.5)
+        resume(masters)
+        if how == "released":
+            await lease.release()
+        del lease
+        await asyncio.sleep(3)
+        assert not [thing for thing in gc.get_objects() if isinstance(thing, HeldLease)]
+    finally:
+        gc.enable()

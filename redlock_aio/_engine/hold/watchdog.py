@@ -314,6 +314,7 @@ class Watchdog:
 
     def _end(self, hold: HeldLease, now: float) -> None:
         self._agenda.remove(hold)
+        hold.extension = None  # it refers to the lease, which would stay until a garbage collection
         if hold.keep_until > now and hold.state is RELEASED:
             left = math.ceil((hold.keep_until - now) * 1000)
             hold.released = keeping = Keeping(self.masters, hold, left)
