@@ -8,7 +8,8 @@ loop meanwhile; move slow work to a queue, a task or a thread. An exception of t
 listener is logged and changes nothing.
 
 An acquisition emits one `Acquired`, `Missed` or `Cancelled`, and before that at most one
-`Waiting`; nothing more if it ends because the manager is closed.
+`Waiting`; nothing more if it ends with another error, because the manager is closed or its own
+holder would wait for itself.
 A lease emits one `Acquired`, an `Extended` for each successful extension, and at
 the end one `Released` or one `Lost`. If its event loop was closed, that is a `Lost` when
 the manager is used in another one.
