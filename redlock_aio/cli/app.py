@@ -59,9 +59,9 @@ def main(arguments: Sequence[str]) -> int:
             args=list(arguments or ["--help"]), prog_name="redlock", standalone_mode=False, obj=hide
         )
     except typer.TyperException as error:
-        return out.fail(Failure(Exit.USAGE, error.format_message(), error="usage"))
+        return out.fail(Failure(Exit.USAGE, error.format_message()))
     except typer.Abort:
         return SIGNALLED + 2
     except Exception:  # noqa: BLE001 - the end of the program; a traceback may have a password
-        return out.fail(Failure(Exit.FAILED, traceback.format_exc(), error="failed"))
+        return out.fail(Failure(Exit.FAILED, traceback.format_exc()))
     return code if isinstance(code, int) else Exit.DONE

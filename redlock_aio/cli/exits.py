@@ -4,7 +4,7 @@ import enum
 
 
 class Exit(enum.IntEnum):
-    """An exit code; `meaning` is the text that the reference shows."""
+    """An exit code: its name is the `error` in JSON; `meaning` is the text in the reference."""
 
     DONE = 0
     NO = 1
@@ -53,7 +53,7 @@ class Failure(Exception):  # noqa: N818 - not an error of the library, but an en
         facts: More about it, for ``--json``.
     """
 
-    def __init__(self, code: int, message: str, **facts: object) -> None:
+    def __init__(self, code: Exit, message: str, **facts: object) -> None:
         super().__init__(message)
-        self.code: int = code
+        self.code: Exit = code
         self.facts: dict[str, object] = facts

@@ -25,6 +25,7 @@ from redlock_aio import (
     QuorumUnavailableError,
     Redlock,
     RedlockError,
+    Vote,
 )
 from redlock_aio.cli import durations
 from redlock_aio.cli.exits import SIGNALLED, Exit, Failure
@@ -126,7 +127,7 @@ class Frame:
         self.on_signal: Callable[[int], None] | None = None
         """Called with a signal that ends programs, instead of a cancellation of the command."""
         self.interrupted: bool = False
-        """Whether this process is to die of an interrupt, because the command has."""
+        """Whether this process is to die of an interrupt."""
 
     def __repr__(self) -> str:
         return f"<Frame, {self.out!r}>"
@@ -274,7 +275,7 @@ def ended(frame: Frame, body: Callable[[], Coroutine[Any, Any, int]]) -> int:
     except BrokenPipeError:
         return nobody_reads()
     except OSError as error:
-        return out.fail(Failure(Exit.FAILED, f"failed: {error}", error="failed"))
+        return out.fail(Failure(Exit.FAILED, f"failed: {error}"))
     return code
 
 
@@ -301,13 +302,19 @@ def of_library(error: RedlockError) -> Failure:
     facts: dict[str, object] = {}
     if isinstance(error, LockNotAcquiredError):
         code = Exit.UNAVAILABLE if isinstance(error, QuorumUnavailableError) else Exit.HELD
-        facts["masters"] = [
-            {"master": vote.master, "answer": vote.answer.name.lower(), "detail": vote.detail}
-            for vote in error.votes
-        ]
+        facts["masters"] = facts_of_votes(error.votes)
     elif isinstance(error, LockLostError):
         code = Exit.LOST
-    return Failure(code, str(error), error=code.name.lower(), **facts)
+        facts.update(cause=error.cause.value, masters=facts_of_votes(error.votes))
+    return Failure(code, str(error), **facts)
+
+
+def facts_of_votes(votes: Sequence[Vote]) -> list[dict[str, str]]:
+    """Return *votes* for JSON."""
+    return [
+        {"master": vote.master, "answer": vote.answer.name.lower(), "detail": vote.detail}
+        for vote in votes
+    ]
 
 
 async def until_signal(frame: Frame, body: Callable[[], Coroutine[Any, Any, int]]) -> int:
@@ -333,6 +340,7 @@ async def until_signal(frame: Frame, body: Callable[[], Coroutine[Any, Any, int]
         except asyncio.CancelledError:
             if not caught:
                 raise
+            frame.interrupted = caught[0] == signal.SIGINT
             return SIGNALLED + caught[0]
 
 

@@ -7,9 +7,10 @@ A terminal that is gone must never touch a lock, so a message that can't be writ
 import contextlib
 import json
 import logging
+import os
 import sys
-from collections.abc import Mapping, Sequence
-from typing import TextIO
+from collections.abc import Callable, Mapping, Sequence
+from typing import TextIO, cast
 
 from rich.console import Console
 from rich.table import Column, Table
@@ -34,13 +35,15 @@ class Output:
     def __init__(self, hide: Redaction, *, as_json: bool = False) -> None:
         self.hide: Redaction = hide
         self.as_json: bool = as_json
+        self.deliver: Callable[[str], None] = complain
+        """Writes a message to stderr."""
 
     def __repr__(self) -> str:
         return f"<Output, {'JSON' if self.as_json else 'text'}>"
 
     def result(self, facts: Mapping[str, object], text: str) -> None:
         """Write a result to stdout: *facts* as one line of JSON, or *text*."""
-        _write(sys.stdout, self.hide(_line(facts) if self.as_json else text))
+        _write(sys.stdout, self._line(facts) if self.as_json else self.hide(text))
 
     def table(self, columns: Row, rows: Sequence[Row]) -> None:
         """Write a table to stdout: for a terminal with borders, else with tabs between columns."""
@@ -60,19 +63,34 @@ class Output:
 
     def note(self, text: str, **facts: object) -> None:
         """Write a message to stderr; *facts* are added with ``--json``."""
-        text = self.hide(text)
-        shown = _line({"message": text, **facts}) if self.as_json else f"redlock: {text}"
-        with contextlib.suppress(OSError, ValueError):  # stderr is closed, or its terminal is gone
-            _write(sys.stderr, self.hide(shown))
+        everything = {"message": text, **facts}
+        self.deliver(self._line(everything) if self.as_json else f"redlock: {self.hide(text)}")
 
     def fail(self, failure: Failure) -> int:
         """Write the message of *failure*; return its exit code."""
-        self.note(str(failure), exit_code=int(failure.code), **failure.facts)
+        name = failure.code.name.lower()
+        self.note(str(failure), error=name, exit_code=int(failure.code), **failure.facts)
         return failure.code
 
     def printable(self, text: str) -> str:
         """Return *text* on one line and without passwords; other programs write names."""
         return "".join(c if c.isprintable() else "?" for c in self.hide(text))
+
+    def _line(self, facts: Mapping[str, object]) -> str:
+        # Passwords are hidden before: one such as "null" or "1234" may be a part of the JSON.
+        # The line is ASCII, because a character that stderr's encoding lacks would be written
+        # as an escape that JSON does not have.
+        return json.dumps(self._hidden(facts))
+
+    def _hidden(self, value: object) -> object:
+        if isinstance(value, str):
+            return self.hide(value)
+        if isinstance(value, Mapping):
+            items = cast("Mapping[str, object]", value).items()
+            return {self.hide(key): self._hidden(item) for key, item in items}
+        if isinstance(value, (list, tuple)):
+            return [self._hidden(item) for item in cast("Sequence[object]", value)]
+        return value
 
 
 class NotesHandler(logging.Handler):
@@ -87,13 +105,29 @@ class NotesHandler(logging.Handler):
         self._out.note(self.format(record), level=record.levelname.lower())
 
 
-def _line(facts: Mapping[str, object]) -> str:
-    return json.dumps(facts, ensure_ascii=False)
+def complain(line: str) -> None:
+    """Write a line to stderr, unless that is closed or its terminal is gone."""
+    if sys.stderr is None:
+        return
+    with contextlib.suppress(OSError, ValueError):
+        try:
+            file = sys.stderr.fileno()
+        except (OSError, ValueError):  # no file
+            _write(sys.stderr, line)
+        else:
+            # Not by `sys.stderr`: a thread that nobody awaits may write this, and would keep the
+            # lock of the stream. Python aborts at its end then.
+            data = _encoded(sys.stderr, line)
+            while data:
+                data = data[os.write(file, data) :]
+
+
+def _encoded(stream: TextIO, line: str) -> bytes:
+    return f"{line}\n".encode(stream.encoding or "utf-8", "backslashreplace")
 
 
 def _write(stream: TextIO | None, text: str) -> None:
     """Write *text*, unless the stream is closed; what its encoding does not have is escaped."""
     if stream is not None:
-        encoding = stream.encoding or "utf-8"
-        stream.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
+        stream.write(_encoded(stream, text).decode(stream.encoding or "utf-8"))
         stream.flush()

@@ -103,7 +103,17 @@ def test_a_wrong_argument_is_refused_without_a_password(
     assert app.main([arguments[0], "--json", *arguments[1:]]) == Exit.USAGE
     shown_as_json = json.loads(capsys.readouterr().err)
     assert wanted.replace('"', "'") in shown_as_json["message"]
-    assert shown_as_json["exit_code"] == 64
+    assert (shown_as_json["error"], shown_as_json["exit_code"]) == ("usage", 64)
+
+
+def test_json_is_valid_with_every_password_and_encoding(monkeypatch: pytest.MonkeyPatch) -> None:
+    file = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(file, encoding="ascii"))
+    out = Output(Redaction(["redis://:1234@a,redis://:null@b"]), as_json=True)
+    facts = {"left_ms": 12345, "holder": None, "name": "\u00e9\U0001f600"}
+    out.result({**facts, "text": "it is 1234", "more": [{"null": "1234"}]}, "")
+    shown = json.loads(file.getvalue())
+    assert shown == {**facts, "text": "it is ***", "more": [{"***": "***"}]}
 
 
 @pytest.mark.usefixtures("environment")

@@ -81,6 +81,13 @@ def test_the_exit_codes() -> None:
     assert rows == [(str(int(code)), code.meaning) for code in Exit]
 
 
+def test_the_names_of_failures() -> None:
+    listed = re.search(r"its name, `error`: (.*?)\.", PAGE)
+    assert listed
+    names = [code.name.lower() for code in Exit if code not in {Exit.DONE, Exit.NO}]
+    assert re.findall(r"`(\w+)`", listed[1]) == names
+
+
 def test_the_findings_of_the_doctor() -> None:
     page = (PAGE_FOLDER / "doctor.md").read_text()
     block = page.partition("<!-- findings:begin -->")[2].partition("<!-- findings:end -->")[0]
