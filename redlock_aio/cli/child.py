@@ -73,7 +73,7 @@ class Child:
         self._may_go_on = may_go_on
         self._on_stop = on_stop
         self.ended: asyncio.Future[None] = self._loop.create_future()
-        self._code = 0
+        self._code = -int(signal.SIGKILL)  # the last signal that it gets, if it can't be ended
         self._interrupted = False
         self._terminal = Terminal()
         at_once = self._terminal.at_both_ends and self._terminal.is_ours
@@ -83,11 +83,16 @@ class Child:
             if at_once:  # before the command can read from it, or an interrupt come
                 self._terminal.give(os.getpid())
 
+        # The program that has started this one may have blocked it: then nobody would notice
+        # the end of the command.
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
         self._loop.add_signal_handler(signal.SIGCHLD, self._on_change)
         try:
             self._process = start(words, environment, prepare)
         except BaseException:
             self._loop.remove_signal_handler(signal.SIGCHLD)
+            if at_once:  # the new process may have taken it, and has ended
+                self._terminal.give(os.getpgrp())
             self._terminal.close()
             raise
         self._on_change()
@@ -106,13 +111,18 @@ class Child:
         return self._code if self._code >= 0 else SIGNALLED - self._code
 
     def forward(self, number: int) -> None:
-        """Send a signal that ``redlock`` has got on to the command, unless it has ended."""
-        if self.ended.done():
+        """
+        Send a signal that ``redlock`` has got on to the command, unless it has ended.
+
+        Without the lock it is not continued: that is left to `end`, after SIGTERM.
+        """
+        if self.ended.done() or (number == signal.SIGCONT and not self._may_go_on()):
             return
         if number == signal.SIGINT and self._terminal.is_ours:
             self._interrupted = True
         if number in {signal.SIGUSR1, signal.SIGUSR2}:
-            os.kill(self.group, number)
+            with contextlib.suppress(PermissionError):  # it has become another user
+                os.kill(self.group, number)
         else:
             self.signal(number)
 
@@ -122,8 +132,8 @@ class Child:
             os.killpg(self.group, number)
         except ProcessLookupError:
             return False
-        except PermissionError:  # macOS, for a group of processes that have just ended
-            return False
+        except PermissionError:  # a program of another user, such as sudo
+            return False  # macOS: also a group of processes that have just ended
         return True
 
     async def end(self, grace: int) -> None:
@@ -194,12 +204,15 @@ class Child:
         """
         if number not in {signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU}:
             return  # SIGSTOP: meant for the command alone
+        if not self._may_go_on():
+            return  # `redlock` has to end the group, in which others may go on without the lock
         wants_terminal = number != signal.SIGTSTP
         had_it = self._terminal.belongs_to(self.group)
         if not (wants_terminal and (had_it or self._terminal.is_ours)):
             self._terminal.take_back(self.group)
             self._on_stop()
-            _to_the_others(number)
+            # Not SIGTTIN: another `redlock` among them would stop alone, and not its command.
+            _to_the_others(signal.SIGTSTP)
             _stop(number)
         if (had_it or wants_terminal) and self._terminal.is_ours:
             self._terminal.give(self.group)

@@ -14,6 +14,7 @@ thread ends that has started the command.
 import contextlib
 import math
 import os
+import signal
 import subprocess
 
 SHELL = "/bin/sh"
@@ -64,7 +65,11 @@ class Guardian:
         Called in the command's process before the command itself begins. If ``redlock`` called
         it afterwards, a SIGKILL between the two would leave a command without a guardian.
         """
+        # `Popen` has restored the default action of SIGPIPE in this process: if somebody has
+        # killed the guardian, the command would end before it begins.
+        signal.signal(signal.SIGPIPE, signal.SIG_IGN)
         self._write(b"%d\n" % os.getpid())
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
 
     def dismiss(self) -> None:
         """End the guardian: the command has ended, or has not begun."""

@@ -13,7 +13,7 @@ import contextlib
 import os
 import random
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -29,8 +29,17 @@ from redlock_aio import (
 )
 from redlock_aio.cli import durations
 from redlock_aio.cli.exits import Exit, Failure
-from redlock_aio.cli.frame import Duration, Frame, command, handling, of_library, wrong_options
+from redlock_aio.cli.frame import (
+    Duration,
+    Frame,
+    command,
+    facts_of_votes,
+    handling,
+    of_library,
+    wrong_options,
+)
 from redlock_aio.cli.look import facts_of_holder
+from redlock_aio.events import Event, Lost
 
 TTL = 30_000
 """
@@ -108,7 +117,13 @@ async def run(  # noqa: PLR0913, PLR0917 - its options
         got = durations.shown(wait)
         raise Failure(Exit.USAGE, f"--wait must be 0 with --skip-if-locked, not {got}")
     check_command(words[0])
-    async with frame.redlock() as redlock:
+    losses: list[Lost] = []
+
+    def on_event(event: Event) -> None:
+        if isinstance(event, Lost):
+            losses.append(event)
+
+    async with frame.redlock(listener=on_event) as redlock:
         with wrong_options():
             lock = redlock.lock(
                 key,
@@ -118,19 +133,20 @@ async def run(  # noqa: PLR0913, PLR0917 - its options
                 fencing=fencing,
                 hold_at_least=hold_at_least,
                 on_lost="flag",
-                metadata={"command": Path(words[0]).name[:200]},
+                metadata={"command": name_of(words[0])},
             )
         try:
             lease = await acquired(lock, key, MOST_SPLITS if skip_if_locked else 1)
         except Failure as failure:
             if failure.code == Exit.HELD and skip_if_locked:
-                frame.out.note(f"{failure}: skipped", error="held", exit_code=0)
+                facts = {"error": "held", "exit_code": 0, **failure.facts}
+                frame.out.note(f"{failure}: skipped", **facts)
                 return Exit.DONE
             raise
         environment = dict(os.environ)
         if fencing:
             environment[TOKEN] = str(lease.fencing_token)
-        return await Supervision(frame, lease, grace).run(words, environment)
+        return await Supervision(frame, lease, losses, grace).run(words, environment)
 
 
 def check_command(word: str) -> None:
@@ -139,6 +155,11 @@ def check_command(word: str) -> None:
         if os.sep in word and Path(word).exists():
             raise Failure(Exit.CANNOT_RUN, f"{word!r} can't be executed")
         raise Failure(Exit.NOT_FOUND, f"there is no command {word!r}")
+
+
+def name_of(word: str) -> str:
+    """Return the name of a command as others see it; bytes that are no text are replaced."""
+    return os.fsencode(Path(word).name).decode(errors="replace")[:200]
 
 
 async def acquired(lock: Lock, key: str, attempts: int) -> Lease:
@@ -194,13 +215,16 @@ class Supervision:
 
         lease: The lease, which is released at the end.
 
+        losses: Gets the event of its loss, before a release fails for it.
+
         grace: How many ms after SIGTERM a command without a lock gets SIGKILL.
     """
 
-    def __init__(self, frame: Frame, lease: Lease, grace: int) -> None:
+    def __init__(self, frame: Frame, lease: Lease, losses: Sequence[Lost], grace: int) -> None:
         self._frame = frame
         self._out = frame.out
         self._lease = lease
+        self._losses = losses
         self._grace = grace
 
     def __repr__(self) -> str:
@@ -213,10 +237,13 @@ class Supervision:
         Raises:
             Failure: It can't be executed.
 
+            LockLostError: The lock was lost before the command has begun.
+
         Cancellation:
             Does not occur: signals are forwarded to the command from now on.
         """
         from redlock_aio.cli.child import TO_COMMAND, TO_GROUP, Child
+        from redlock_aio.cli.impatience import Impatience
 
         lease, started = self._lease, list[Child]()
 
@@ -224,32 +251,52 @@ class Supervision:
             for child in started:
                 child.forward(number)
 
-        try:
-            # Signals are handled before the command begins: it may send some at once. They are
-            # forwarded in a later turn of the loop, when it has begun.
-            self._frame.on_signal = forward
-            with handling((*TO_GROUP, *TO_COMMAND), forward), self._guardian() as watch:
-                child = Child(
-                    words,
-                    environment,
-                    before=watch,
-                    may_go_on=lambda: lease.valid,
-                    on_stop=self._on_stop,
-                )
-                started.append(child)
-                try:
-                    await self._ended_or_lost(child)
-                finally:
-                    self._frame.interrupted = child.close()
-        finally:
-            lost = await self._released()
-        if lost:
-            self._out.note(
-                f"the lock was lost: {lost}; the command has ended with {child.status}",
-                error="lost", exit_code=int(Exit.LOST), command_exit_code=child.status,
-            )  # fmt: skip
+        patient, self._out.deliver = self._out.deliver, Impatience().write
+        # Signals are handled before the command begins, because it may send some at once: they
+        # are forwarded in a later turn of the loop, when it has begun. And until the lock is
+        # released: a late SIGUSR1, meant for the command, must not end this process before.
+        self._frame.on_signal = forward
+        with handling((*TO_GROUP, *TO_COMMAND), forward):
+            try:
+                with self._guardian() as watch:
+                    lease.ensure_valid()  # `redlock` may have been stopped since the acquisition
+                    child = Child(
+                        words,
+                        environment,
+                        before=watch,
+                        may_go_on=lambda: lease.valid,
+                        on_stop=self._on_stop,
+                    )
+                    started.append(child)
+                    try:
+                        await self._ended_or_lost(child)
+                    finally:
+                        self._frame.interrupted = child.close()
+            finally:
+                lost = await self._released()
+                self._out.deliver = patient
+        if lost is not None:
+            self._tell(lost, child.status if child.ended.done() else None)
             return Exit.LOST
         return child.status
+
+    def _tell(self, lost: Lost, status: int | None) -> None:
+        facts = {
+            "error": "lost",
+            "exit_code": int(Exit.LOST),
+            "command_exit_code": status,
+            "cause": lost.cause.value,
+            "masters": facts_of_votes(lost.votes),
+        }
+        if status is None:
+            self._out.note(
+                f"the lock was lost: {lost.reason}; the command can't be ended, and goes on",
+                **facts,
+            )
+        else:
+            self._out.note(
+                f"the lock was lost: {lost.reason}; the command has ended with {status}", **facts
+            )
 
     @contextlib.contextmanager
     def _guardian(self) -> Iterator[Callable[[], None]]:
@@ -277,13 +324,13 @@ class Supervision:
         finally:
             lost.cancel()
 
-    async def _released(self) -> str:
-        """Release the lock; return why it was lost, empty if it was not."""
+    async def _released(self) -> Lost | None:
+        """Release the lock; return its loss if it was lost."""
         try:
             await self._lease.release()
-        except LockNotHeldError as error:
-            return error.reason
-        return ""
+        except LockNotHeldError:
+            return self._losses[0]  # the listener has got it by now
+        return None
 
     def _on_stop(self) -> None:
         left = durations.shown(self._lease.remaining)

@@ -65,7 +65,7 @@ class Terminal:
             return
         self._set(self._own)
         if restore and self._modes is not None:
-            with contextlib.suppress(OSError, termios.error), _no_stop():
+            with contextlib.suppress(OSError, termios.error), no_stop():
                 termios.tcsetattr(self._file, termios.TCSADRAIN, self._modes)
 
     def close(self) -> None:
@@ -83,12 +83,12 @@ class Terminal:
     def _set(self, group: int) -> None:
         # The group may have ended meanwhile, or the terminal may be gone.
         if self._file is not None:
-            with contextlib.suppress(OSError), _no_stop():
+            with contextlib.suppress(OSError), no_stop():
                 os.tcsetpgrp(self._file, group)
 
 
 @contextlib.contextmanager
-def _no_stop() -> Iterator[None]:
+def no_stop() -> Iterator[None]:
     """Block SIGTTOU, by which the system stops a background process that changes the terminal."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTTOU])
     try:

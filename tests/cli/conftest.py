@@ -76,11 +76,10 @@ def redlock(
     started: list[subprocess.Popen[str]] = []
 
     def start(*arguments: str, **options: Any) -> subprocess.Popen[str]:
-        options = {"env": masters.environment, "stdin": subprocess.DEVNULL, **options}
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        options = {"env": masters.environment, "stdin": subprocess.DEVNULL, **pipes, **options}
         process = subprocess.Popen(
             [sys.executable, "-m", "redlock_aio", *arguments],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
             text=True,
             cwd=Path(__file__).parents[2],
             **options,
@@ -104,6 +103,20 @@ def until(condition: Callable[[], bool], within: float = 60.0) -> None:
     while not condition():
         assert time.monotonic() < ends, f"not within {within} s"
         time.sleep(0.02)
+
+
+def fill(pipe: int) -> None:
+    """Write to a pipe until it is full; the next write waits for a reader."""
+    os.set_blocking(pipe, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(pipe, b"." * 65_536)
+    os.set_blocking(pipe, True)
+
+
+def state(pid: int) -> str:
+    """Return the state of a process: "T" if it is stopped."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0]
 
 
 def processes_of(group: int, kind: Literal["group", "session"] = "group") -> list[int]:

@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 import random
+import shlex
 import shutil
 import signal
 import subprocess
@@ -20,7 +21,7 @@ from redlock_aio.cli import app, run
 from redlock_aio.cli.exits import Exit, Failure
 from redlock_aio.cli.run import TOKEN
 
-from .conftest import Masters, processes_of, until
+from .conftest import Masters, fill, processes_of, state, until
 
 Start = Callable[..., subprocess.Popen[str]]
 
@@ -64,6 +65,16 @@ def test_a_command_that_does_not_exist_waits_for_no_lock(
     assert capsys.readouterr().err == "redlock: there is no command 'no-such-command'\n"
     assert app.main(["run", *never, str(file)]) == Exit.CANNOT_RUN
     assert "can't be executed" in capsys.readouterr().err
+    assert app.main(["run", "--json", *never, "no-such-command"]) == Exit.NOT_FOUND
+    facts = json.loads(capsys.readouterr().err)
+    assert (facts["error"], facts["exit_code"]) == ("not_found", 127)
+
+
+def test_the_name_of_a_command_may_be_no_text(redlock: Start, key: str, tmp_path: Path) -> None:
+    program = tmp_path / os.fsdecode(b"job\xff")
+    program.write_text("#!/bin/sh\nexit 4\n")
+    program.chmod(0o755)
+    assert ended(redlock("run", key, "--", str(program))) == (4, "", "")
 
 
 def test_options_that_contradict_each_other(capsys: pytest.CaptureFixture[str]) -> None:
@@ -91,6 +102,11 @@ def test_a_lock_that_others_hold(redlock: Start, masters: Masters, key: str) -> 
     code, out, err = ended(redlock("run", key, "--skip-if-locked", "--", "/bin/echo", "no"))
     assert (code, out) == (Exit.DONE, "")
     assert err.endswith(": skipped\n")
+    code, _, err = ended(redlock("run", key, "--json", "--skip-if-locked", "--", "/bin/echo", "no"))
+    assert code == Exit.DONE
+    facts = json.loads(err)
+    assert (facts["error"], facts["exit_code"]) == ("held", 0)
+    assert facts["holder"]["metadata"] == {"command": "sh"}
 
 
 class Split:
@@ -137,18 +153,20 @@ def test_a_signal_is_forwarded_and_the_lock_released(
     assert not masters.is_locked(key)
 
 
-def test_a_signal_while_it_waits_for_the_lock(redlock: Start, masters: Masters, key: str) -> None:
+# A script around it goes on after an interrupt, unless `redlock` dies of that.
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGTERM, 128 + signal.SIGTERM), (signal.SIGINT, -signal.SIGINT)],
+)
+def test_a_signal_while_it_waits_for_the_lock(
+    redlock: Start, masters: Masters, key: str, number: int, code: int
+) -> None:
     holder = redlock("run", key, "--", "/bin/sh", "-c", f"echo ready; {LOOP}")
     assert first_line(holder) == "ready"
     waiter = redlock("run", key, "--fair", "--", "/bin/echo", "no")
     until(lambda: masters.ask(lambda redlock: redlock.inspect(key)).waiters > 0)
-    waiter.terminate()
-    assert ended(waiter) == (128 + signal.SIGTERM, "", "")
-
-
-def state(pid: int) -> str:
-    """Return the state of a process: "T" if it is stopped."""
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0]
+    waiter.send_signal(number)
+    assert ended(waiter) == (code, "", "")
 
 
 def test_a_stop_from_outside_stops_both(redlock: Start, key: str) -> None:
@@ -223,6 +241,30 @@ def test_after_a_loss_a_command_may_clean_up(redlock: Start, masters: Masters, k
     assert (code, out) == (Exit.LOST, "cleaned up\n")
     facts = json.loads(err.splitlines()[-1])
     assert (facts["error"], facts["exit_code"], facts["command_exit_code"]) == ("lost", 79, 0)
+    assert facts["cause"] == "forced"
+    assert isinstance(facts["masters"], list)
+
+
+def test_messages_that_nobody_reads_do_not_keep_the_command_alive(
+    redlock: Start, masters: Masters, key: str
+) -> None:
+    reader, writer = os.pipe()
+    fill(writer)
+    process = redlock("run", key, "--", "/bin/sh", "-c", f"{GROUP}{LOOP}", stderr=writer)
+    os.close(writer)
+    group = int(first_line(process))
+    assert masters.ask(lambda redlock: redlock.force_release(key))
+    until(lambda: processes_of(group) == [])
+    os.close(reader)
+    assert process.wait(60) == Exit.LOST
+
+
+def test_the_end_is_seen_if_sigchld_was_blocked(redlock: Start, key: str) -> None:
+    def block() -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
+
+    process = redlock("run", key, "--", "/bin/echo", "done", preexec_fn=block)
+    assert ended(process) == (0, "done\n", "")
 
 
 def test_a_command_that_is_stopped_is_ended_after_a_loss(
@@ -430,5 +472,32 @@ def test_a_command_in_a_pipeline_gets_the_terminal_when_it_reads(
 ) -> None:
     session.type(f"redlock run {key} -- sh -c 'read x; echo got $x' | cat\n")
     until(lambda: masters.is_locked(key))
+    session.type("keys\n")
+    session.shows("got keys\r\n")
+
+
+def test_a_terminal_that_stops_writers_in_the_background(
+    session: Session, masters: Masters, key: str
+) -> None:
+    session.type("stty tostop\n")
+    session.type(f"redlock run {key} -- cat\n")
+    until(lambda: masters.is_locked(key))
+    session.type("hello\n")
+    session.shows("hello\r\nhello\r\n")
+    assert masters.ask(lambda redlock: redlock.force_release(key))
+    session.shows("the lock is lost; ")
+    session.shows("the lock was lost: ")
+    session.type("\necho code $?\n")
+    session.shows("code 79\r\n")
+
+
+def test_a_command_that_can_not_begin_leaves_the_terminal_to_the_script(
+    session: Session, key: str, tmp_path: Path
+) -> None:
+    program = tmp_path / "data"
+    program.write_text("no program")
+    program.chmod(0o755)
+    session.type(f"(redlock run {key} -- {shlex.quote(str(program))}; read x; echo got $x)\n")
+    session.shows("can't be executed: ")
     session.type("keys\n")
     session.shows("got keys\r\n")
