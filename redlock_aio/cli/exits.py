@@ -12,7 +12,7 @@ class Exit(enum.IntEnum):
     NO_LOCK = 65
     UNAVAILABLE = 69
     FAILED = 70
-    HELD = 75
+    HELD_BY_OTHERS = 75
     LOST = 79
     CANNOT_RUN = 126
     NOT_FOUND = 127
@@ -33,7 +33,7 @@ _MEANINGS = {
     Exit.NO_LOCK: "the keys on the masters can't be a lock, or can't be used in this way",
     Exit.UNAVAILABLE: "too few masters answered",
     Exit.FAILED: "`redlock` itself failed, or its extra is not installed",
-    Exit.HELD: "others hold the lock",
+    Exit.HELD_BY_OTHERS: "others hold the lock",
     Exit.LOST: "the lock was lost before the command had ended",
     Exit.CANNOT_RUN: "the command can't be executed",
     Exit.NOT_FOUND: "there is no such command",

@@ -301,7 +301,8 @@ def of_library(error: RedlockError) -> Failure:
     code = Exit.NO_LOCK
     facts: dict[str, object] = {}
     if isinstance(error, LockNotAcquiredError):
-        code = Exit.UNAVAILABLE if isinstance(error, QuorumUnavailableError) else Exit.HELD
+        away = isinstance(error, QuorumUnavailableError)
+        code = Exit.UNAVAILABLE if away else Exit.HELD_BY_OTHERS
         facts["masters"] = facts_of_votes(error.votes)
     elif isinstance(error, LockLostError):
         code = Exit.LOST

@@ -138,8 +138,8 @@ async def run(  # noqa: PLR0913, PLR0917 - its options
         try:
             lease = await acquired(lock, key, MOST_SPLITS if skip_if_locked else 1)
         except Failure as failure:
-            if failure.code == Exit.HELD and skip_if_locked:
-                facts = {"error": "held", "exit_code": 0, **failure.facts}
+            if failure.code == Exit.HELD_BY_OTHERS and skip_if_locked:
+                facts = {"error": "held_by_others", "exit_code": 0, **failure.facts}
                 frame.out.note(f"{failure}: skipped", **facts)
                 return Exit.DONE
             raise
@@ -196,7 +196,7 @@ def held(error: LockNotAcquiredError, key: str) -> Failure:
     left = "?" if error.retry_after is None else durations.shown(error.retry_after)
     facts = {**failure.facts, "holder": facts_of_holder(error.holder)}
     who = described(error.holder)
-    return Failure(Exit.HELD, f"{key!r} is held by {who}, {left} left", **facts)
+    return Failure(Exit.HELD_BY_OTHERS, f"{key!r} is held by {who}, {left} left", **facts)
 
 
 def described(holder: Holder) -> str:

@@ -88,16 +88,16 @@ def test_a_lock_that_others_hold(redlock: Start, masters: Masters, key: str) -> 
     assert first_line(holder) == "ready"
     assert masters.is_locked(key)
     code, out, err = ended(redlock("run", key, "--wait", "0", "--", "/bin/echo", "no"))
-    assert (code, out) == (Exit.HELD, "")
+    assert (code, out) == (Exit.HELD_BY_OTHERS, "")
     assert err.startswith(f"redlock: {key!r} is held by ")
     assert f":{holder.pid} (" in err
     assert "running sh, " in err
     code, out, err = ended(
         redlock("run", key, "--json", "--wait", "100ms", "--", "/bin/echo", "no")
     )
-    assert (code, out) == (Exit.HELD, "")
+    assert (code, out) == (Exit.HELD_BY_OTHERS, "")
     facts = json.loads(err)
-    assert facts["error"] == "held"
+    assert facts["error"] == "held_by_others"
     assert facts["holder"]["metadata"] == {"command": "sh"}
     code, out, err = ended(redlock("run", key, "--skip-if-locked", "--", "/bin/echo", "no"))
     assert (code, out) == (Exit.DONE, "")
@@ -105,7 +105,7 @@ def test_a_lock_that_others_hold(redlock: Start, masters: Masters, key: str) -> 
     code, _, err = ended(redlock("run", key, "--json", "--skip-if-locked", "--", "/bin/echo", "no"))
     assert code == Exit.DONE
     facts = json.loads(err)
-    assert (facts["error"], facts["exit_code"]) == ("held", 0)
+    assert (facts["error"], facts["exit_code"]) == ("held_by_others", 0)
     assert facts["holder"]["metadata"] == {"command": "sh"}
 
 
@@ -134,7 +134,7 @@ def test_hosts_that_split_the_votes_do_not_all_skip(monkeypatch: pytest.MonkeyPa
         lock = Split(times)
         with pytest.raises(Failure) as caught:
             asyncio.run(run.acquired(lock, "k", attempts))
-        assert caught.value.code == Exit.HELD
+        assert caught.value.code == Exit.HELD_BY_OTHERS
         assert lock.times == 0
 
 
