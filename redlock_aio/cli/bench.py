@@ -16,7 +16,7 @@ from typing import Annotated
 
 import typer
 
-from redlock_aio import LockLostError, LockNotAcquiredError
+from redlock_aio import LockLostError, LockNotAcquiredError, Redlock
 from redlock_aio.cli import durations
 from redlock_aio.cli.exits import Exit, Failure
 from redlock_aio.cli.frame import Duration, Frame, command
@@ -91,8 +91,9 @@ async def bench(frame: Frame, for_: For = SECONDS) -> int:
     """
     if for_ < 100:
         raise Failure(Exit.USAGE, f"--for must be at least 100ms, not {for_}ms")
+    redlock = frame.redlock()  # refuses wrong options, before each master is measured alone
     trips = await asyncio.gather(*(_round_trips(frame, url, for_ / 2000) for url in frame.masters))
-    timeout, pairs = await _pairs(frame, for_ / 2000)
+    timeout, pairs = await _pairs(frame, redlock, for_ / 2000)
     rows = [*trips, ("lock and release", pairs)]
     facts = {
         "master_timeout_ms": timeout,
@@ -128,10 +129,10 @@ async def _round_trips(frame: Frame, url: str, seconds: float) -> tuple[str, Sam
         return name, await measured(look, seconds)
 
 
-async def _pairs(frame: Frame, seconds: float) -> tuple[int, Sample]:
+async def _pairs(frame: Frame, manager: Redlock, seconds: float) -> tuple[int, Sample]:
     """Return the master timeout for all masters, and the times of acquisition and release."""
     key = f"redlock-bench:{secrets.token_hex(8)}"
-    async with frame.connected() as redlock:
+    async with frame.connected(manager) as redlock:
         lock = redlock.lock(key, ttl=min(10_000, frame.max_ttl), wait=0)
 
         async def pair() -> None:

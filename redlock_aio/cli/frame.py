@@ -168,16 +168,19 @@ class Frame:
         return self._common.restart_guard or self._guard
 
     @contextlib.asynccontextmanager
-    async def connected(self) -> AsyncIterator[Redlock]:
+    async def connected(self, manager: Redlock | None = None) -> AsyncIterator[Redlock]:
         """
         Open a manager, and wait until all masters are up, or one second is over.
 
         An acquisition does not wait for a minority; somebody who looks wants to see all masters.
 
+        Args:
+            manager: The manager to open, if it was made before.
+
         Cancellation:
             The manager is closed.
         """
-        async with self.redlock() as redlock:
+        async with manager or self.redlock() as redlock:
             ends = time.monotonic() + CONNECTING
             while time.monotonic() < ends and not all(  # noqa: ASYNC110 - no event tells it
                 master.up for master in redlock.statistics().masters

@@ -76,11 +76,12 @@ def complete(frame: Frame, found: FoundLocks) -> Exit:
     if found.complete:
         return Exit.DONE
     away = [vote for vote in found.votes if vote.answer not in {Answer.HELD, Answer.FREE}]
-    if len(away) > (len(found.votes) - 1) // 2:  # a lock may be on none of the others
+    if len(away) > len(found.votes) // 2:  # a lock may be on none of the others
         reasons = "; ".join(map(str, away))
         frame.out.note(f"too few masters answered, locks may be missing ({reasons})")
         return Exit.UNAVAILABLE
-    frame.out.note(f"there are more locks than the {len(found.states)} that are shown")
+    # Of more names or keys than are looked at, it is not known which are locks.
+    frame.out.note(f"there may be more locks than the {len(found.states)} that are shown")
     return Exit.DONE
 
 
@@ -92,11 +93,11 @@ async def watch(frame: Frame, key: Key, interval: Interval = None, for_: For = N
     """
     pause = (INTERVAL if interval is None else max(interval, 10)) / 1000
     ends = None if for_ is None else time.monotonic() + for_ / 1000
-    console = Console()
     async with frame.connected() as redlock:
         with wrong_options():
             state = await redlock.inspect(key)
-        view = Changes(frame) if frame.out.as_json or not console.is_terminal else Picture(frame)
+        live = frame.out.in_terminal and not (frame.out.as_json or Console().is_dumb_terminal)
+        view = Picture(frame) if live else Changes(frame)
         with view:
             while True:
                 view.show(state)

@@ -8,9 +8,10 @@ import contextlib
 import json
 import logging
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import TextIO, cast
+from typing import TextIO
 
 from rich.console import Console
 from rich.table import Column, Table
@@ -20,6 +21,9 @@ from redlock_aio.cli.exits import Failure
 from redlock_aio.cli.redaction import Redaction
 
 Row = Sequence[str]
+
+_LITERAL = re.compile(r'"(?:[^"\\]|\\.)*"|-?Infinity|NaN')
+"""A string in JSON, or what Python writes for a number that JSON does not have."""
 
 
 class Output:
@@ -41,6 +45,11 @@ class Output:
     def __repr__(self) -> str:
         return f"<Output, {'JSON' if self.as_json else 'text'}>"
 
+    @property
+    def in_terminal(self) -> bool:
+        """Whether stdout is a terminal; `rich` also takes a pipe for one, if FORCE_COLOR is set."""
+        return sys.stdout is not None and sys.stdout.isatty()
+
     def result(self, facts: Mapping[str, object], text: str) -> None:
         """Write a result to stdout: *facts* as one line of JSON, or *text*."""
         _write(sys.stdout, self._line(facts) if self.as_json else self.hide(text))
@@ -48,7 +57,7 @@ class Output:
     def table(self, columns: Row, rows: Sequence[Row]) -> None:
         """Write a table to stdout: for a terminal with borders, else with tabs between columns."""
         clean = [[self.printable(cell) for cell in row] for row in rows]
-        if sys.stdout is None or not sys.stdout.isatty():
+        if not self.in_terminal:
             _write(sys.stdout, "\n".join("\t".join(row) for row in (columns, *clean)))
             return
         table = Table(
@@ -77,20 +86,15 @@ class Output:
         return "".join(c if c.isprintable() else "?" for c in self.hide(text))
 
     def _line(self, facts: Mapping[str, object]) -> str:
-        # Passwords are hidden before: one such as "null" or "1234" may be a part of the JSON.
-        # The line is ASCII, because a character that stderr's encoding lacks would be written
-        # as an escape that JSON does not have.
-        return json.dumps(self._hidden(facts))
+        # Passwords are hidden inside of strings: one such as "null" or "1234" may be a part of the
+        # JSON. The line is ASCII, because a character that stderr's encoding lacks would be
+        # written as an escape that JSON does not have. Metadata of others may be nested as deep
+        # as the parser allows, which a recursive function could not follow.
+        def shown(found: re.Match[str]) -> str:
+            literal = found[0]
+            return json.dumps(self.hide(json.loads(literal))) if literal[0] == '"' else "null"
 
-    def _hidden(self, value: object) -> object:
-        if isinstance(value, str):
-            return self.hide(value)
-        if isinstance(value, Mapping):
-            items = cast("Mapping[str, object]", value).items()
-            return {self.hide(key): self._hidden(item) for key, item in items}
-        if isinstance(value, (list, tuple)):
-            return [self._hidden(item) for item in cast("Sequence[object]", value)]
-        return value
+        return _LITERAL.sub(shown, json.dumps(facts))
 
 
 class NotesHandler(logging.Handler):

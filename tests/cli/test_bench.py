@@ -41,6 +41,7 @@ def test_the_masters_are_measured(
     monkeypatch.setenv("REDLOCK_MASTERS", masters.environment["REDLOCK_MASTERS"])
     app.main(["bench", "--for", "400ms", "--json", "--master-timeout", "1s"])
     shown = json.loads(capsys.readouterr().out)
+    assert set(shown) == {"master_timeout_ms", "shortest_ttl_ms", "masters", "pairs"}
     assert shown["master_timeout_ms"] == 1_000
     assert len(shown["masters"]) == 3
     for figures in (*shown["masters"], shown["pairs"]):
@@ -58,6 +59,13 @@ def test_masters_that_do_not_answer_are_named(
     assert app.main(["bench", "--for", "100ms", "-m", ",".join(urls)]) == Exit.UNAVAILABLE
     assert "redlock: 127.0.0.1:1, 127.0.0.1:2: no answer\n" in capsys.readouterr().err
     assert app.main(["bench", "--for", "1ms", "-m", urls[0]]) == Exit.USAGE
+
+
+def test_a_wrong_url_is_named_by_its_place(capsys: pytest.CaptureFixture[str]) -> None:
+    # Each wait for a connection would take seconds, and make its own master the first one.
+    urls = ["redis://127.0.0.1:1", "redis://127.0.0.1:x"]
+    assert app.main(["bench", "-m", ",".join(urls)]) == Exit.USAGE
+    assert "masters[1] has a port that is no" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("status", "code"), [(0, 0), (1, 1), (2, Exit.FAILED), (130, 130)])

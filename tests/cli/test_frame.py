@@ -159,6 +159,30 @@ def test_a_terminal_that_is_gone_is_no_error(monkeypatch: pytest.MonkeyPatch) ->
     Output(Redaction([])).note("nobody reads this")
 
 
+def test_json_of_others_cannot_write_to_the_terminal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # From a holder's metadata: control characters, a change of direction, no numbers of JSON.
+    strange = "\x9b31m\x1b[2J\u202eключ\x7f\ud800🔒é"
+    metadata = json.loads('{"a": NaN, "b": [-Infinity, 1e999]}')
+    for encoding in ("utf-8", "ascii", "latin-1"):
+        stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+        monkeypatch.setattr(sys, "stdout", stream)
+        Output(Redaction([]), as_json=True).result({"name": strange, strange: metadata}, "")
+        stream.seek(0)
+        line = stream.read().removesuffix("\n")
+        assert line.isascii()
+        assert line.isprintable()
+        numbers = {"a": None, "b": [None, None]}
+        assert json.loads(line, parse_constant=pytest.fail) == {"name": strange, strange: numbers}
+
+
+def test_json_of_others_may_be_nested_deep(capsys: pytest.CaptureFixture[str]) -> None:
+    deep = "[" * 600 + "]" * 600
+    Output(Redaction([]), as_json=True).result({"metadata": json.loads(deep)}, "")
+    assert capsys.readouterr().out == f'{{"metadata": {deep}}}\n'
+
+
 def test_names_of_others_cannot_write_to_the_terminal() -> None:
     assert Output(Redaction([])).printable("a\x1b[31m\nb") == "a?[31m?b"
 

@@ -8,9 +8,10 @@ from collections.abc import Callable
 import pytest
 import redis
 
-from redlock_aio import Redlock
-from redlock_aio.cli import app
+from redlock_aio import Answer, FoundLocks, LockState, Redlock, Vote
+from redlock_aio.cli import app, look
 from redlock_aio.cli.exits import Exit
+from redlock_aio.cli.frame import Common, Frame
 from redlock_aio.cli.output import Output
 from redlock_aio.cli.redaction import Redaction
 
@@ -49,7 +50,7 @@ def test_the_list(masters: Masters, key: str, capsys: pytest.CaptureFixture[str]
     assert app.main(["list", f"{key}:", "--limit", "1"]) == Exit.DONE
     shown = capsys.readouterr()
     assert len(shown.out.splitlines()) == 2
-    assert shown.err == "redlock: there are more locks than the 1 that are shown\n"
+    assert shown.err == "redlock: there may be more locks than the 1 that are shown\n"
     assert app.main(["list", f"{key}:?"]) == Exit.DONE
     assert capsys.readouterr().out == f"{head}\n"
 
@@ -59,6 +60,43 @@ def test_a_list_that_may_lack_locks(masters: Masters, capsys: pytest.CaptureFixt
     assert app.main(["list", "-m", urls]) == Exit.UNAVAILABLE
     assert "too few masters answered, locks may be missing (" in capsys.readouterr().err
     assert app.main(["list", "--limit", "0"]) == Exit.USAGE
+
+
+ANSWERS = [Answer.HELD, Answer.FREE, Answer.UNREACHABLE, Answer.QUARANTINED]
+
+
+@pytest.mark.parametrize(("number", "code"), [(3, Exit.UNAVAILABLE), (4, Exit.DONE)])
+def test_half_of_an_even_number_finds_each_lock(
+    number: int, code: Exit, capsys: pytest.CaptureFixture[str]
+) -> None:
+    votes = [Vote(str(place), answer) for place, answer in enumerate(ANSWERS)][4 - number :]
+    listing = Frame(Common(), Output(Redaction([])), "off")
+    assert look.complete(listing, FoundLocks((), False, tuple(votes))) == code
+    shown = capsys.readouterr().err
+    assert ("locks may be missing" in shown) is (code == Exit.UNAVAILABLE)
+    assert ("there may be more locks than the 0" in shown) is (code == Exit.DONE)
+
+
+@pytest.mark.parametrize(
+    ("in_terminal", "term", "view"),
+    [(True, "xterm", "Picture"), (True, "dumb", "Changes"), (False, "xterm", "Changes")],
+)
+def test_a_watch_is_live_only_in_a_terminal(
+    in_terminal: bool, term: str, view: str, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[str] = []
+
+    class View(look.Changes):
+        def show(self, state: LockState) -> None:
+            shown.append(f"{type(self).__name__} of {state.resource}")
+
+    for name in ("Changes", "Picture"):
+        monkeypatch.setattr(look, name, type(name, (View,), {}))
+    monkeypatch.setenv("TERM", term)
+    monkeypatch.setenv("FORCE_COLOR", "1")  # for colours in a log, and no terminal for `watch`
+    monkeypatch.setattr("sys.stdout.isatty", lambda: in_terminal, raising=False)
+    assert app.main(["watch", key, "--for", "0"]) == Exit.NO
+    assert shown == [f"{view} of {key}"]
 
 
 def test_a_watch_shows_each_change(redlock: Start, masters: Masters, key: str) -> None:

@@ -7,18 +7,24 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
-from redlock_aio.cli import app
+from redlock_aio import Answer, Holder, LockState, MasterView
+from redlock_aio.cli import app, bench, look
 from redlock_aio.cli.doctor import command
 from redlock_aio.cli.doctor.facts import MasterFacts
 from redlock_aio.cli.doctor.findings import Finding, Kind
 from redlock_aio.cli.exits import Exit
 from redlock_aio.cli.frame import Common
+from redlock_aio.contrib._measures import OUTCOMES
 
 PAGE_FOLDER = Path(__file__).parents[2] / "docs" / "reference"
 PAGE = (PAGE_FOLDER / "command-line.md").read_text()
 PROGRAM: Any = get_command(app.app)
 COMMANDS: dict[str, Any] = PROGRAM.commands
 FINDING = command.json_of(Finding(Kind.EVEN, (), ""))
+VIEW = MasterView("a", Answer.FREE)
+STATE = LockState("r", None, None, None, 0, (VIEW,))
+HOLDER = look.facts_of_holder(Holder("1a2b")) or {}
+BENCH = ("master_timeout_ms", "shortest_ttl_ms", "masters", "pairs", "master")
 
 
 def options_of(command: Any, *, common: bool) -> list[Any]:
@@ -76,6 +82,20 @@ def test_no_other_command_is_described() -> None:
     assert re.findall(r"^## redlock (.+)$", PAGE, re.MULTILINE) == list(COMMANDS)
 
 
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    [
+        ("inspect", [*look.facts_of(STATE), *look.facts_of_view(VIEW), *HOLDER]),
+        ("watch", ["time"]),
+        ("bench", [*bench.facts_of(bench.Sample([])), *BENCH]),
+        ("demo", ["updates_lost"]),
+        ("release", ["resource", "released", "holder"]),
+    ],
+)
+def test_the_fields_of_json_are_listed(name: str, fields: list[str]) -> None:
+    assert {field for field in fields if f"`{field}`" not in section(f"redlock {name}")} == set()
+
+
 def test_the_exit_codes() -> None:
     rows = re.findall(r"^\| (\d+) \| (.+) \|$", section("Exit codes"), re.MULTILINE)
     assert rows == [(str(int(code)), code.meaning) for code in Exit]
@@ -86,6 +106,11 @@ def test_the_names_of_failures() -> None:
     assert listed
     names = [code.name.lower() for code in Exit if code not in {Exit.DONE, Exit.NO}]
     assert re.findall(r"`(\w+)`", listed[1]) == names
+
+
+def test_metrics_have_the_same_words_for_an_acquisition_that_fails() -> None:
+    words = {code.name.lower() for code in (Exit.HELD_BY_OTHERS, Exit.UNAVAILABLE)}
+    assert words == set(OUTCOMES) - {"acquired", "cancelled"}
 
 
 def test_the_findings_of_the_doctor() -> None:
