@@ -17,7 +17,7 @@ from redlock_aio._rules.fencing import LEAD_SHARE as _SHARE, SHORTEST_LEAD as _S
 from redlock_aio._rules.marker import Marker
 from redlock_aio._rules.membership import Place
 from redlock_aio._rules.quarantine import Seen
-from redlock_aio._rules.roundtrips import LONGEST as _LONGEST
+from redlock_aio._rules.roundtrips import LONGEST as _LONGEST, RoundTrips
 from redlock_aio._rules.server_info import ServerInfo
 
 __all__ = (
@@ -32,6 +32,7 @@ __all__ = (
     "clock_tolerance",
     "declared_sets",
     "eligibility",
+    "learned_timeout",
     "permissions",
 )
 
@@ -57,6 +58,7 @@ _FAIR = (
 )  # fmt: skip
 _LINE = re.compile(rb"(\d{1,20}) (\d{1,20}) (\d{1,20}) ([^\n]+)\n")
 _LONGEST_ENTRY = 10**12
+_LONGEST_VALUE = 262_144
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +110,25 @@ def clock_tolerance(*, max_ttl: int = timing.MAX_TTL, drift_factor: float = 0.01
     """
     lead = timing.forgetting(max_ttl, factor=drift_factor) * _SHARE
     return math.floor(max(lead, _SHORTEST / 1_000_000) * 1000) - 1000
+
+
+def learned_timeout(round_trips: Sequence[Sequence[float]]) -> int:
+    """
+    Return the *master_timeout* in ms that a manager learns from the round trips to its masters.
+
+    A minority that is far slower than the others raises it only so far, see `Redlock`.
+
+    Args:
+        round_trips: Those to each master in ms, in the order of their measurement; none for a
+            master that was not reached.
+    """
+    trips = RoundTrips(len(round_trips))
+    for number, measured in enumerate(round_trips):
+        for ms in measured[:1]:
+            trips.begin(number, ms)
+        for ms in measured[1:]:
+            trips.learn(number, ms)
+    return trips.timeout
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,10 +254,12 @@ def declared_sets(
 
         time: The clock of the master that has the value, in seconds.
     """
+    if value is None or len(value) > _LONGEST_VALUE:  # not written by the library
+        return []
     now = math.floor(time * 1000)
     ours = tuple(_place(master) for master in masters)
     found = []
-    for begun, at, lasts, text in _entries(value or b""):
+    for begun, at, lasts, text in _entries(value):
         theirs = membership.parse(text)
         # The same test as in the script that reads this key for the library.
         if theirs is None or abs(now - at) >= lasts or begun >= now + 1000:

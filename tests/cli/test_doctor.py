@@ -31,7 +31,7 @@ def test_masters_of_one_machine_are_not_fit(capsys: pytest.CaptureFixture[str]) 
     assert [line.split("\t")[-1] for line in lines[:3]] == ["yes"] * 3
     serious, meaning, advice = lines[4:7]
     assert serious.startswith("SERIOUS one-host: 127.0.0.1:")
-    assert meaning == "    A majority of the masters is on one host. Its failure ends all leases."
+    assert meaning == "    So many masters are on one host that its failure ends all leases."
     assert advice == "    To do: Put each master on a host of its own."
     assert lines[-1] == "masters: 3, 1 serious, 0 warnings, 0 notes"
 

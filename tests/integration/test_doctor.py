@@ -2,6 +2,7 @@
 
 import contextlib
 import subprocess
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -19,6 +20,7 @@ from redlock_aio.testing import EmbeddedMaster
 from .clocked import ClockedMaster, compiled
 from .helpers import RealMaster, call, until, urls
 from .servers import binary_of, process, quiet_port
+from .speaker import speaker
 
 pytestmark = pytest.mark.integration
 
@@ -82,7 +84,7 @@ async def test_healthy_masters_are_fit_and_stay_as_they_were(masters: list[RealM
         assert abs(each.offset) < 5
         assert len(each.trips.ms) > 1
         assert (each.missing, each.refusal, each.failure, each.unfinished) == ([], "", "", "")
-        assert each.settings == {"appendfsync": "everysec"}
+        assert each.settings == {"appendfsync": "everysec", "no-appendfsync-on-rewrite": "no"}
         assert call(master, "KEYS", "*") == [f"{PREFIX}kept"]
         assert call(master, "INFO", "memory")["number_of_cached_scripts"] == 0
 
@@ -155,10 +157,13 @@ async def test_eviction_and_persistence(kind: str) -> None:
         assert found == {Kind.EVICTION, Kind.FORGETS}
         call(master, "CONFIG", "SET", "appendonly", "yes")
         facts, found_now = await examined([master.url], guard="fsync-always")
-        assert facts[0].settings == {"appendfsync": "everysec"}
+        assert facts[0].settings["appendfsync"] == "everysec"
         assert message(found_now, Kind.FORGETS).endswith("appendfsync is everysec")
         call(master, "CONFIG", "SET", "appendfsync", "always")
         assert kinds((await examined([master.url], guard="fsync-always"))[1]) == {Kind.EVICTION}
+        call(master, "CONFIG", "SET", "no-appendfsync-on-rewrite", "yes")
+        _, found_now = await examined([master.url], guard="fsync-always")
+        assert message(found_now, Kind.FORGETS).endswith("no-appendfsync-on-rewrite is yes")
 
 
 async def test_a_master_without_memory_refuses_to_write(kind: str) -> None:
@@ -166,6 +171,39 @@ async def test_a_master_without_memory_refuses_to_write(kind: str) -> None:
         facts, found = await examined([master.url])
         assert facts[0].refusal.startswith("OOM")
         assert kinds(found) == {Kind.REFUSES, Kind.NO_MAJORITY}
+
+
+async def test_a_master_that_runs_a_script_without_an_end(kind: str) -> None:
+    with running(kind, "--lua-time-limit", "10") as master:
+
+        def block() -> None:
+            with contextlib.suppress(redis.ResponseError):  # the script is killed
+                call(master, "EVAL", "while true do end", "0")
+
+        def is_busy() -> bool:
+            try:
+                call(master, "PING")
+            except redis.ResponseError as error:
+                return str(error).startswith("BUSY")
+            return False
+
+        blocked = threading.Thread(target=block)
+        blocked.start()
+        try:
+            await until(is_busy, 60)
+            facts, found = await examined([master.url])
+        finally:
+            call(master, "SCRIPT", "KILL")
+            blocked.join()
+    assert facts[0].refusal.startswith("BUSY")
+    assert kinds(found) == {Kind.REFUSES, Kind.NO_MAJORITY}
+
+
+async def test_a_server_that_does_not_describe_itself() -> None:
+    async with speaker(lambda command: b"-ERR closed for %b\r\n" % command[0]) as where:
+        facts, found = await examined([f"redis://{where}"])
+    assert facts[0].failure == "INFO is answered with: closed for INFO"
+    assert {Kind.UNREACHABLE, Kind.NO_MAJORITY} <= kinds(found)
 
 
 async def test_replicas(kind: str) -> None:

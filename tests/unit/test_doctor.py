@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from redlock_aio.cli.bench import Sample
 from redlock_aio.cli.doctor import all_masters, command, one_master
 from redlock_aio.cli.doctor.facts import Expectations, MasterFacts
 from redlock_aio.cli.doctor.findings import Finding, Kind, Severity
@@ -40,7 +39,7 @@ def master(number: int = 1, info: dict[str, str] | None = None, **more: Any) -> 
         "info": own,
         "eligibility": VOTES,
         "ahead": (-0.001, 0.001),
-        "trips": Sample([1.0] * 100),
+        "round_trips": [1.0] * 100,
     }
     return MasterFacts(**known | more)
 
@@ -62,7 +61,7 @@ def test_masters_that_are_fit_have_no_finding(number: int) -> None:
     assert all_masters.judge(masters(number), EXPECTED) == []
 
 
-PAGED = Sample([1.0] * 98 + [80.0] * 2)
+PAGED = ([1.0] * 49 + [80.0]) * 2
 
 ONE: list[tuple[Kind, MasterFacts, Expectations, str]] = [
     (Kind.UNREACHABLE, MasterFacts(name="m1", failure="no answer in 1 s"), EXPECTED, "no answer"),
@@ -96,6 +95,15 @@ ONE: list[tuple[Kind, MasterFacts, Expectations, str]] = [
         "appendfsync is everysec",
     ),
     (
+        Kind.FORGETS,
+        master(
+            info={"aof_enabled": "1"},
+            settings={"appendfsync": "always", "no-appendfsync-on-rewrite": "yes"},
+        ),
+        wanted(guard="fsync-always"),
+        "no-appendfsync-on-rewrite is yes",
+    ),
+    (
         Kind.FSYNC,
         master(info={"aof_enabled": "1"}),
         wanted(guard="fsync-always"),
@@ -113,9 +121,9 @@ ONE: list[tuple[Kind, MasterFacts, Expectations, str]] = [
         EXPECTED,
         "a max_ttl of 2 min, here it is 1 min",
     ),
-    (Kind.TOO_SLOW, master(trips=Sample([30.0] * 10)), wanted(master_timeout=20), "30 ms or more"),
-    (Kind.TOO_SLOW, master(trips=Sample([1_100.0] * 10)), EXPECTED, "1000 ms at most"),
-    (Kind.SLOW, master(trips=PAGED), wanted(master_timeout=50), "80 ms or more"),
+    (Kind.TOO_SLOW, master(round_trips=[30.0] * 10), wanted(master_timeout=20), "30 ms or more"),
+    (Kind.TOO_SLOW, master(round_trips=[1_100.0] * 10), EXPECTED, "learn it, is 1000 ms"),
+    (Kind.SLOW, master(round_trips=PAGED), wanted(master_timeout=50), "80 ms or more"),
     (Kind.REPLICAS, master(info={"connected_slaves": "2"}), EXPECTED, "it has 2 replicas"),
     (Kind.REPLICAS, master(info={"connected_slaves": "1"}), EXPECTED, "it has 1 replica"),
     (
@@ -143,7 +151,10 @@ def test_a_finding_about_one_master(
         (master(info={"maxmemory_policy": "allkeys-lru"}), EXPECTED),  # no limit, so no eviction
         (master(info={"maxmemory": "1000"}), EXPECTED),
         (
-            master(info={"aof_enabled": "1"}, settings={"appendfsync": "always"}),
+            master(
+                info={"aof_enabled": "1"},
+                settings={"appendfsync": "always", "no-appendfsync-on-rewrite": "no"},
+            ),
             wanted(guard="fsync-always"),
         ),
         (
@@ -155,8 +166,8 @@ def test_a_finding_about_one_master(
             wanted(guard="off"),  # which reads no marker
         ),
         (master(eligibility=Eligibility(False, "a replica", math.inf, None)), EXPECTED),
-        (master(trips=PAGED), wanted(master_timeout=80)),
-        (master(trips=PAGED), EXPECTED),
+        (master(round_trips=PAGED), wanted(master_timeout=80)),
+        (master(round_trips=PAGED), EXPECTED),
         (master(info={"role": "master", "redis_version": "6.0.0"}), EXPECTED),
     ],
 )
@@ -241,6 +252,30 @@ ALL: list[tuple[Kind, list[MasterFacts], tuple[str, ...], str]] = [
         [master(1, name="/run/a", hosts=()), master(2, name="/run/b", hosts=()), master(3)],
         ("/run/a", "/run/b"),
         "on one host: this machine",
+    ),
+    (
+        Kind.ONE_HOST,  # the other two are no majority of four
+        [master(1, hosts=("10.0.2.1",)), *masters(4)[1:]],
+        ("m1", "m2"),
+        "on one host: 10.0.2.1",
+    ),
+    (
+        Kind.ZONE,
+        [*(master(number, info={"availability_zone": "a"}) for number in (1, 2)), *masters(4)[2:]],
+        ("m1", "m2"),
+        "in one availability zone: a",
+    ),
+    (
+        Kind.TOO_SLOW,  # a minority raises the learned timeout to four times the others' only
+        [*masters(2), master(3, round_trips=[300.0] * 10)],
+        ("m3",),
+        "half of its replies took 300 ms or more; master_timeout, as programs learn it, is 200 ms",
+    ),
+    (
+        Kind.SLOW,
+        [*masters(2), master(3, round_trips=PAGED)],
+        ("m3",),
+        "master_timeout, as programs learn it, is 50 ms",
     ),
     (
         Kind.SHARED_HOST,

@@ -75,6 +75,7 @@ def test_no_probe_can_change_a_key() -> None:
         (BusyLoadingError("Redis is loading"), "LOADING Redis is loading"),
         (ResponseError("MISCONF Valkey is configured"), "MISCONF Valkey is configured"),
         (ResponseError("NOREPLICAS Not enough"), "NOREPLICAS Not enough"),
+        (ResponseError("BUSY Redis is busy"), "BUSY Redis is busy"),
         (ResponseError("syntax error"), ""),
         (b"OK", ""),
     ],

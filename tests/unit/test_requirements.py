@@ -92,6 +92,24 @@ def test_the_clock_tolerance_is_what_an_acquisition_allows(max_ttl: int, ms: int
     assert FencingCounter([b"k"], lead).lead == (tolerance + 1_000) * 1_000
 
 
+@pytest.mark.parametrize(
+    ("round_trips", "timeout"),
+    [
+        ([], 50),
+        ([[], [], []], 50),
+        ([[1.0] * 10] * 3, 50),
+        ([[100.0] * 100] * 3, 200),
+        ([[100.0] * 100] * 2 + [[]], 200),
+        ([[1.0] * 10] * 2 + [[300.0] * 10], 200),  # four times what the others need at least
+        ([[2_000.0] * 10] * 3, 1_000),
+    ],
+)
+def test_the_timeout_is_learned_as_by_a_manager(
+    round_trips: list[list[float]], timeout: int
+) -> None:
+    assert requirements.learned_timeout(round_trips) == timeout
+
+
 def test_more_kinds_of_locks_need_more_permissions() -> None:
     plain, fencing, fair = (
         requirements.permissions(),
@@ -143,7 +161,7 @@ def test_a_master_that_was_not_reached_may_be_any_other() -> None:
 @pytest.mark.parametrize(
     "value",
     [entry(["x"], ago=90_000), entry(["x"], lasts=10**12), entry(), b"1 2 3 [1]\n",
-     entry(["x"], ago=-95_000), b"9" * 5_000 + b" 1 1 []\n"],
+     entry(["x"], ago=-95_000), b"9" * 5_000 + b" 1 1 []\n", entry(["x"]) + b"x" * 262_144],
 )  # fmt: skip
 def test_what_does_not_count(value: bytes) -> None:
     assert sets(value) == []

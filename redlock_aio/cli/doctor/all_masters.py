@@ -4,8 +4,10 @@ import ipaddress
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from statistics import median
 
+from redlock_aio import requirements
 from redlock_aio.cli.doctor import one_master
 from redlock_aio.cli.doctor.facts import Expectations, MasterFacts
 from redlock_aio.cli.doctor.findings import Finding, Kind, about
@@ -22,6 +24,8 @@ SUBNETS = {4: 24, 6: 64}
 
 def judge(masters: Sequence[MasterFacts], wanted: Expectations) -> list[Finding]:
     """Return all findings, the serious ones first."""
+    learned = requirements.learned_timeout([facts.round_trips for facts in masters])
+    wanted = replace(wanted, learned_timeout=learned)
     single = [finding for facts in masters for finding in one_master.judge(facts, wanted)]
     found = [
         *_number(masters),
@@ -38,6 +42,11 @@ def judge(masters: Sequence[MasterFacts], wanted: Expectations) -> list[Finding]
 def majority(masters: Sequence[MasterFacts]) -> int:
     """Return how many masters are a majority."""
     return len(masters) // 2 + 1
+
+
+def too_many(masters: Sequence[MasterFacts]) -> int:
+    """Return how many masters at one place, at least two, leave no majority if it fails."""
+    return max(len(masters) - majority(masters) + 1, 2)
 
 
 def _number(masters: Sequence[MasterFacts]) -> Iterator[Finding]:
@@ -125,7 +134,7 @@ def _domains(masters: Sequence[MasterFacts]) -> Iterator[Finding]:
     for host, names in shared:
         if len(names) > 1 and tuple(names) not in reported:
             reported.add(tuple(names))
-            kind = Kind.ONE_HOST if len(names) >= majority(masters) else Kind.SHARED_HOST
+            kind = Kind.ONE_HOST if len(names) >= too_many(masters) else Kind.SHARED_HOST
             on_one_host |= set(names) if kind is Kind.ONE_HOST else set()
             yield about(kind, names, f"they are on one host: {host}")
     for kind, groups, what in (
@@ -133,7 +142,7 @@ def _domains(masters: Sequence[MasterFacts]) -> Iterator[Finding]:
         (Kind.ZONE, _grouped(masters, _zones_of), "availability zone"),
     ):
         for place, names in groups:
-            if len(names) >= max(majority(masters), 2) and not on_one_host >= set(names):
+            if len(names) >= too_many(masters) and not on_one_host >= set(names):
                 yield about(kind, names, f"they are in one {what}: {place}")
 
 

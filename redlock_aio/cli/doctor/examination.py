@@ -21,10 +21,12 @@ from redis.asyncio.connection import ConnectionPool
 from redis.exceptions import RedisError
 
 from redlock_aio import requirements
-from redlock_aio.cli.bench import Sample
 from redlock_aio.cli.doctor import probes
 from redlock_aio.cli.doctor.facts import MasterFacts
 from redlock_aio.requirements import Permissions
+
+MOST_DECLARED = 262_144
+"""The most bytes of the declared sets of masters; a longer value is not of this library."""
 
 SAMPLES = 200
 """The most replies whose time is measured."""
@@ -166,13 +168,17 @@ class Examination:
             lines = reply.decode("utf-8", "replace").splitlines()
             self._facts.info = dict(line.split(":", 1) for line in lines if ":" in line)
             self._facts.raw_info = reply
+        denied = probes.PermissionProbe("+info", ("INFO",)).is_denied(reply)
+        if not (self._facts.is_known or self._facts.refusal or denied):
+            self._facts.failure = f"INFO is answered with: {reply!s:.100}"
 
     async def _marker(self) -> None:
         self._facts.marker = _text(
             await self._ask("GETRANGE", requirements.MARKER_KEY, "0", "4096")
         )
         key = f"{requirements.DECLARED_KEY}{self._questions.key_prefix}"
-        self._facts.declared = _text(await self._ask("GET", key))
+        reply = await self._ask("GETRANGE", key, "0", str(MOST_DECLARED))
+        self._facts.declared = _text(reply)
 
     async def _times(self) -> None:
         """Measure the round trips of TIME, which narrow the bounds of the clock as well."""
@@ -186,7 +192,7 @@ class Examination:
                 case [bytes(seconds), bytes(micros)]:
                     self._facts.on_time(int(seconds) + int(micros) / 1e6, sent, sent + took)
                     taken.append(took * 1000)
-                    self._facts.trips = Sample(sorted(taken))
+                    self._facts.round_trips = taken
                 case _:
                     return
 
@@ -198,9 +204,10 @@ class Examination:
         )
 
     async def _settings(self) -> None:
-        match await self._ask("CONFIG", "GET", "appendfsync"):
-            case [bytes(name), bytes(value)]:
-                self._facts.settings[name.decode()] = value.decode("utf-8", "replace")
+        reply = await self._ask("CONFIG", "GET", "*appendfsync*")  # two settings
+        if isinstance(reply, list):
+            words = [word.decode("utf-8", "replace") for word in reply if isinstance(word, bytes)]
+            self._facts.settings = dict(zip(words[::2], words[1::2], strict=False))
 
 
 def _text(reply: object) -> bytes | None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from redlock_aio.cli.bench import Sample
-from redlock_aio.requirements import DeclaredSet, Eligibility, KnownMaster
+from redlock_aio.requirements import LONGEST_TIMEOUT, DeclaredSet, Eligibility, KnownMaster
 
 GuardMode = str
 
@@ -20,7 +20,7 @@ class MasterFacts:
 
         hosts: The IP addresses of its host; empty for a Unix socket.
 
-        failure: Why it could not be reached; empty if it was.
+        failure: Why it could not be reached, or does not describe itself; else empty.
 
         unfinished: What it was not asked any more, because its time was over.
 
@@ -36,7 +36,7 @@ class MasterFacts:
 
         ahead: The bounds in seconds by which its clock is ahead of this machine's.
 
-        trips: How long its replies took.
+        round_trips: How many ms its replies took, in the order of their measurement.
 
         missing: The permissions that are missing, as ``ACL SETUSER`` takes them.
 
@@ -56,7 +56,7 @@ class MasterFacts:
     eligibility: Eligibility | None = None
     sets: Sequence[DeclaredSet] = ()
     ahead: tuple[float, float] = (-math.inf, math.inf)
-    trips: Sample = field(default_factory=lambda: Sample([]))
+    round_trips: Sequence[float] = ()
     missing: list[str] = field(default_factory=list)
     refusal: str = ""
     settings: dict[str, str] = field(default_factory=dict)
@@ -90,6 +90,11 @@ class MasterFacts:
         return None if math.isinf(least) or math.isinf(most) else (least + most) / 2
 
     @property
+    def trips(self) -> Sample:
+        """How long its replies took."""
+        return Sample(sorted(self.round_trips))
+
+    @property
     def known(self) -> KnownMaster:
         """The master as it is compared with declared sets."""
         uptime = self.info.get("uptime_in_seconds", "")
@@ -109,6 +114,8 @@ class Expectations:
     Attributes:
         master_timeout: In ms; ``None`` if it is learned.
 
+        learned_timeout: What they learn from the round trips to all masters, in ms.
+
         max_ttl: In ms.
 
         guard: The restart guard.
@@ -120,3 +127,4 @@ class Expectations:
     max_ttl: int
     guard: GuardMode
     tolerance: int
+    learned_timeout: int = LONGEST_TIMEOUT

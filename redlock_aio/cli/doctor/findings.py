@@ -72,7 +72,10 @@ _NOTE, _WARNING, _SERIOUS = Severity
 _KINDS = {
     Kind.UNREACHABLE: (
         _SERIOUS,
-        "The master could not be reached in time, or refused the login. It has no vote.",
+        (
+            "The master could not be reached in time, refused the login, or does not answer INFO."
+            " It has no vote."
+        ),
         "Start it, or correct its address, its password or the network between.",
     ),
     Kind.INCOMPLETE: (
@@ -100,7 +103,7 @@ _KINDS = {
         "The master refuses to write now, for the reason in the message. It grants no lock.",
         (
             "Remove the reason: free its memory or disk, repair its persistence, wait until it has"
-            " loaded, or give it its replicas or slots back."
+            " loaded, end its script (SCRIPT KILL), or give it its replicas or slots back."
         ),
     ),
     Kind.PERMISSION: (
@@ -130,7 +133,10 @@ _KINDS = {
             "The master does not write each lock to its disk, and this restart guard does not"
             " notice a restart. So after a restart the master may grant a lock that is held."
         ),
-        "Use the restart guard auto, or configure appendonly yes and appendfsync always.",
+        (
+            "Use the restart guard auto, or configure appendonly yes, appendfsync always and"
+            " no-appendfsync-on-rewrite no."
+        ),
     ),
     Kind.FSYNC: (
         _WARNING,
@@ -149,7 +155,10 @@ _KINDS = {
     ),
     Kind.MAX_TTL: (
         _WARNING,
-        "Programs on these masters have different max_ttl. The longest one decides the quarantine.",
+        (
+            "Programs on these masters have, or had, different max_ttl. The longest one decides the"
+            " quarantine."
+        ),
         "Give all programs, and --max-ttl here, the same value.",
     ),
     Kind.OTHER_MASTERS: (
@@ -200,7 +209,7 @@ _KINDS = {
     ),
     Kind.ONE_HOST: (
         _SERIOUS,
-        "A majority of the masters is on one host. Its failure ends all leases.",
+        "So many masters are on one host that its failure ends all leases.",
         "Put each master on a host of its own.",
     ),
     Kind.SHARED_HOST: (
@@ -210,12 +219,15 @@ _KINDS = {
     ),
     Kind.SUBNET: (
         _NOTE,
-        "A majority of the masters is in one subnet (/24, /64). It may be one rack or one switch.",
-        "Make sure that no single failure reaches a majority of them.",
+        (
+            "So many masters are in one subnet (/24, /64) that its failure would end all leases. It"
+            " may be one rack or one switch."
+        ),
+        "Make sure that no single failure reaches so many of them.",
     ),
     Kind.ZONE: (
         _WARNING,
-        "A majority of the masters is in one availability zone. Its failure ends all leases.",
+        "So many masters are in one availability zone that its failure ends all leases.",
         "Spread the masters over three zones.",
     ),
     Kind.REPLICAS: (

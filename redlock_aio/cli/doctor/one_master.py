@@ -76,6 +76,10 @@ def _memory(facts: MasterFacts, wanted: Expectations) -> Iterator[tuple[Kind, st
         yield Kind.FSYNC, f"restart_guard is {wanted.guard!r}, and its appendfsync is not known"
     elif fsync != "always":
         yield Kind.FORGETS, f"restart_guard is {wanted.guard!r}, and its appendfsync is {fsync}"
+    elif facts.settings.get("no-appendfsync-on-rewrite") == "yes":
+        # A server with this setting does not sync while a child process saves or rewrites.
+        text = f"restart_guard is {wanted.guard!r}, and its no-appendfsync-on-rewrite is yes"
+        yield Kind.FORGETS, text
 
 
 def _replicas(info: dict[str, str]) -> Iterator[tuple[Kind, str]]:
@@ -95,18 +99,18 @@ def _vote(facts: MasterFacts, wanted: Expectations) -> Iterator[tuple[Kind, str]
         yield Kind.QUARANTINE, eligibility.reason
     if eligibility.max_ttl not in {None, wanted.max_ttl}:
         others, own = durations.shown(eligibility.max_ttl or 0), durations.shown(wanted.max_ttl)
-        yield Kind.MAX_TTL, f"programs there have a max_ttl of {others}, here it is {own}"
+        yield Kind.MAX_TTL, f"programs there have or had a max_ttl of {others}, here it is {own}"
 
 
 def _speed(facts: MasterFacts, wanted: Expectations) -> Iterator[tuple[Kind, str]]:
-    if not facts.trips.ms:
+    trips = facts.trips
+    if not trips.ms:
         return
-    learned = wanted.master_timeout is None
-    timeout = requirements.LONGEST_TIMEOUT if wanted.master_timeout is None else (
-        wanted.master_timeout
-    )  # fmt: skip
-    limit = f"master_timeout is {timeout} ms{' at most' if learned else ''}"
-    p50, p99 = (facts.trips.quantile(share) for share in (0.5, 0.99))
+    timeout, limit = wanted.learned_timeout, "master_timeout, as programs learn it, is"
+    if wanted.master_timeout is not None:
+        timeout, limit = wanted.master_timeout, "master_timeout is"
+    limit = f"{limit} {timeout} ms"
+    p50, p99 = (trips.quantile(share) for share in (0.5, 0.99))
     if p50 > timeout:
         yield Kind.TOO_SLOW, f"half of its replies took {math.ceil(p50)} ms or more; {limit}"
     elif p99 > timeout:

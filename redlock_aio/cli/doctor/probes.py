@@ -38,7 +38,7 @@ REFUSALS = {
 ERRORS: tuple[type[Exception], ...] = (ResponseError, *REFUSALS)
 """The errors with which a server replies."""
 
-REFUSING = (*REFUSALS.values(), "MISCONF", "NOREPLICAS")
+REFUSING = (*REFUSALS.values(), "BUSY", "MISCONF", "NOREPLICAS")
 """The first words of the errors of such a server."""
 
 
