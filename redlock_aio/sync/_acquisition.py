@@ -7,7 +7,8 @@ from typing import Any
 
 import redlock_aio
 from redlock_aio import RedlockError
-from redlock_aio.sync._lease import Lease, OnLostCall
+from redlock_aio.sync._callbacks import OnLostCall
+from redlock_aio.sync._lease import Lease
 from redlock_aio.sync._portal import PortalOpener
 
 

@@ -14,7 +14,8 @@ from datetime import timedelta
 from typing import Any, ParamSpec, TypedDict, TypeVar
 
 from redlock_aio import LockNotAcquiredError, QuorumUnavailableError, Retry
-from redlock_aio.sync._lease import Lease, OnLostCall
+from redlock_aio.sync._callbacks import OnLostCall
+from redlock_aio.sync._lease import Lease
 from redlock_aio.sync._lock import Lock
 
 MOST_SPLIT_ATTEMPTS = 10

@@ -10,34 +10,22 @@ One subject: what a thread may ask of its lease.
 """
 
 import asyncio
-import inspect
 import logging
 import threading
 import weakref
 from collections.abc import Callable, Coroutine
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Self, TypeAlias, TypeVar
+from typing import Any, Self, TypeVar
 
 import redlock_aio
 from redlock_aio import LockLostError, LockNotHeldError, LossCause, RedlockError, Vote
+from redlock_aio.sync._callbacks import OnLostCall
 from redlock_aio.sync._portal import Portal, PortalOpener
 
 T = TypeVar("T")
-OnLostCall: TypeAlias = Callable[[LockLostError], object]
 
 _log = logging.getLogger("redlock_aio")
-
-
-def checked_on_lost(on_lost: OnLostCall | None) -> OnLostCall | None:
-    """Return *on_lost* if it can be called with an error; else raise a `TypeError`."""
-    if on_lost is None:
-        return None
-    if not callable(on_lost):
-        raise TypeError(f"on_lost must be a plain function or None, not {on_lost!r}")
-    if inspect.iscoroutinefunction(on_lost):
-        raise TypeError("on_lost must be a plain function or None, not a coroutine function")
-    return on_lost
 
 
 class Lease:
@@ -314,5 +302,5 @@ async def _watch(
 def _call_back(on_lost: OnLostCall, error: LockLostError) -> None:
     try:
         on_lost(error)
-    except Exception:  # noqa: BLE001 - it is the user's code, and nobody waits for the thread
+    except BaseException:  # noqa: BLE001 - the user's code; a thread hides a SystemExit
         _log.exception("on_lost raised an error: %s", error)

@@ -14,9 +14,6 @@ twice, which halves the CPU time of a call.
 import asyncio
 import atexit
 import contextlib
-import functools
-import inspect
-import logging
 import os
 import threading
 import warnings
@@ -26,13 +23,10 @@ from typing import Any, TypeVar
 
 import redlock_aio
 from redlock_aio import RedlockError
-from redlock_aio.events import Event, Listener
 
 T = TypeVar("T")
 
 THREAD_NAME = "redlock_aio"
-
-_log = logging.getLogger("redlock_aio")
 
 CLOSED = "this Redlock is closed; 'with' opens it again"
 
@@ -272,27 +266,6 @@ class PortalOpener:
             self._closed = True
         if portal is not None:
             portal.close()
-
-
-def contained(listener: Listener | None) -> Listener | None:
-    """
-    Return a listener that can't end the event loop.
-
-    A KeyboardInterrupt or SystemExit of a listener ends a program with asyncio. Here it would
-    end the thread only, and with it all leases, while the program goes on.
-    """
-    is_plain = callable(listener) and not inspect.iscoroutinefunction(listener)
-    if listener is None or not is_plain:
-        return listener  # `redlock_aio.Redlock` has the error
-
-    @functools.wraps(listener)
-    def contained(event: Event, /) -> None:
-        try:
-            listener(event)
-        except (KeyboardInterrupt, SystemExit):
-            _log.exception("the listener raised an error at %s", type(event).__name__)
-
-    return contained
 
 
 _running: set[Portal] = set()

@@ -32,10 +32,11 @@ from redlock_aio import Retry, Statistics
 from redlock_aio.events import Listener
 from redlock_aio.sync._acquisition import ThreadAcquisition
 from redlock_aio.sync._asking import Asking
+from redlock_aio.sync._callbacks import OnLostCall, checked_on_lost, contained
 from redlock_aio.sync._decorator import FunctionDecorator, SyncLockArguments
-from redlock_aio.sync._lease import Lease, OnLostCall, checked_on_lost
+from redlock_aio.sync._lease import Lease
 from redlock_aio.sync._lock import Lock
-from redlock_aio.sync._portal import PortalOpener, contained
+from redlock_aio.sync._portal import PortalOpener
 
 if TYPE_CHECKING:
     from redlock_aio.testing import FakeMaster
