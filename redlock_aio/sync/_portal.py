@@ -191,24 +191,32 @@ class PortalOpener:
     Args:
         make: Makes the manager. It is called at once, so that its options are checked, and
             again in each forked child that needs one of its own.
-
-    Attributes:
-        redlock: The manager that was made last.
     """
 
     def __init__(self, make: Callable[[], redlock_aio.Redlock]) -> None:
         self._portal: Portal | None = None
         self._closed = False
         self._make = make
-        self.redlock: redlock_aio.Redlock = make()
+        self._redlock = make()
 
     def __del__(self) -> None:
         portal = getattr(self, "_portal", None)  # there is none if an option was refused
         if portal is not None and not portal.ended:
-            warnings.warn(
+            portal.stop()  # no wait: this may run anywhere, also in the portal's thread
+            warnings.warn(  # last, because it raises if warnings are errors
                 "a Redlock was dropped without close()", ResourceWarning, stacklevel=2, source=self
             )
-            portal.stop()  # no wait: this may run anywhere, also in the portal's thread
+
+    @property
+    def redlock(self) -> redlock_aio.Redlock:
+        """The manager; a forked child gets one of its own, which knows nothing of the parent's."""
+        portal = self._portal
+        if portal is not None and portal.of_the_parent:
+            with _lock:
+                if self._portal is portal:  # no other thread was faster
+                    self._redlock = self._make()
+                    self._portal = None
+        return self._redlock
 
     @property
     def state(self) -> str:
@@ -247,8 +255,6 @@ class PortalOpener:
             self._closed = False
             if (portal := self.running) is not None:  # another thread was faster
                 return portal
-            if self._portal is not None and self._portal.of_the_parent:
-                self.redlock = self._make()
             self._portal = portal = Portal(self.redlock)
             return portal
 

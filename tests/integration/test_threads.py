@@ -27,6 +27,7 @@ def ended_well(pid):
     assert os.waitstatus_to_exitcode(status) == 0
 
 def child_of_a_holder():
+    assert not redlock.statistics().is_open
     assert not lease.valid
     for use in (lease.ensure_valid, lease.release, lease.extend, lease.export):
         try:

@@ -4,6 +4,7 @@ import contextlib
 import gc
 import os
 import signal
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -78,6 +79,36 @@ def test_a_manager_that_is_dropped_warns_and_its_thread_ends(masters: list[FakeM
         gc.collect()
     until(lambda: portals() == before)
     until(lambda: not any(master._connections for master in masters))
+
+
+def test_the_thread_of_a_dropped_manager_ends_also_if_warnings_are_errors(
+    masters: list[FakeMaster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gc.collect()
+    before = portals()
+    errors: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda error: errors.append(error.exc_type))
+    redlock = Redlock(masters, restart_guard="off")
+    with redlock.lock("r"):
+        pass
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        del redlock
+        gc.collect()
+    until(lambda: portals() == before)
+    assert errors == [ResourceWarning]
+
+
+def test_a_forked_child_does_not_count_what_its_parent_holds(masters: list[FakeMaster]) -> None:
+    redlock = Redlock(masters, restart_guard="off")
+    lease = redlock.lock("r").acquire()
+    portal = redlock._opener.opened()
+    portal.leave_to_parent()  # as in a child that has just been forked
+    numbers = redlock.statistics()
+    assert (numbers.is_open, numbers.leases) == (False, 0)
+    assert repr(redlock) == "<Redlock 3 masters, not used yet, in a thread of its own>"
+    portal.close()
+    assert not lease.valid
 
 
 def test_a_manager_that_was_never_used_has_no_thread(masters: list[FakeMaster]) -> None:
