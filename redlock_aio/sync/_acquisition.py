@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -19,7 +20,8 @@ class ThreadAcquisition:
     The thread may be interrupted while it waits: by Ctrl-C, or by any signal handler that
     raises, such as the time limit of a Celery task. The task in the event loop would go on
     then, and get a lease that nobody releases. So the thread takes it back: a task that waits
-    is cancelled, and a lease that it has got is released.
+    is cancelled, and a lease that it has got is released. Both happen in the event loop, and
+    therefore also if the thread is interrupted once more.
 
     Args:
         opener: Starts the portal of the manager.
@@ -27,10 +29,14 @@ class ThreadAcquisition:
         acquire: Acquires the lock of that manager.
 
         on_lost: As for `Redlock.lock`.
+
+        entered: The entered blocks of a lock, for an acquisition that enters one: the lease is
+            added to them, with this thread.
     """
 
     __slots__ = (
-        "_acquire", "_failed", "_lease", "_on_lost", "_opener", "_portal", "_taken_back", "_task",
+        "_acquire", "_entered", "_failed", "_lease", "_on_lost", "_opener", "_portal",
+        "_taken_back", "_task", "_thread",
     )  # fmt: skip
 
     def __init__(
@@ -38,11 +44,14 @@ class ThreadAcquisition:
         opener: PortalOpener,
         acquire: Callable[[redlock_aio.Redlock], Coroutine[Any, Any, redlock_aio.Lease | None]],
         on_lost: OnLostCall | None,
+        entered: list[tuple[int, Lease]] | None = None,
     ) -> None:
         self._opener = opener
         self._portal = opener.opened()
         self._acquire = acquire
         self._on_lost = on_lost
+        self._entered = entered
+        self._thread = threading.get_ident()
         self._task: asyncio.Task[Any] | None = None
         self._lease: Lease | None = None
         self._failed = self._taken_back = False
@@ -54,14 +63,16 @@ class ThreadAcquisition:
         Raises:
             RedlockError: As *acquire*, or the manager is closed.
         """
+        # An interrupt behind this line would find nobody who releases the lease, until the body
+        # of the caller's `with` begins. CPython handles signals when a call begins, and not when
+        # a function of Python returns. So the methods above this one return its result and
+        # call nothing else.
         try:
             return self._portal.call(self._run)
         except BaseException:
             if not self._failed:
                 with contextlib.suppress(RedlockError):  # all leases of a closed manager are over
-                    self._portal.call(self._cancel)
-                    if self._lease is not None:
-                        self._lease.release()
+                    self._portal.call(self._take_back)
             raise
 
     async def _run(self) -> Lease | None:
@@ -76,12 +87,25 @@ class ThreadAcquisition:
         finally:
             self._task = None
         if lease is not None:  # nothing is awaited from here on
-            self._lease = Lease(self._opener, self._portal, lease, self._on_lost)
+            entered = self._entered
+            self._lease = got = Lease(self._opener, self._portal, lease, self._on_lost)
+            if entered is not None:
+                entered.append((self._thread, got))
         return self._lease
 
-    async def _cancel(self) -> None:
-        """Cancel the task, if it waits, and wait until its releases are underway."""
+    async def _take_back(self) -> None:
+        """
+        Cancel the task, if it waits, and release the lease that it has got.
+
+        Raises:
+            RedlockError: The lease was lost.
+        """
         self._taken_back = True
         if self._task is not None:
             self._task.cancel()
-            await asyncio.wait([self._task])
+            await asyncio.wait([self._task])  # until its releases are underway
+        if self._lease is not None:
+            if self._entered is not None:
+                with contextlib.suppress(ValueError):  # another thread has left the block
+                    self._entered.remove((self._thread, self._lease))
+            await self._lease._release()  # noqa: SLF001 - its public names are the async ones

@@ -15,7 +15,6 @@ from typing import Any, ParamSpec, TypedDict, TypeVar
 
 from redlock_aio import LockNotAcquiredError, QuorumUnavailableError, Retry
 from redlock_aio.sync._callbacks import OnLostCall
-from redlock_aio.sync._lease import Lease
 from redlock_aio.sync._lock import Lock
 
 MOST_SPLIT_ATTEMPTS = 10
@@ -87,11 +86,10 @@ class FunctionDecorator:
 
         @functools.wraps(function)
         def under_a_lock(*args: P.args, **kwargs: P.kwargs) -> T | None:
-            names = self._names(signature, called, args, kwargs)
-            lease = self._acquired(self._lock(*names, **self._options))
-            if lease is None:
-                return None
-            with lease:
+            lock = self._lock(*self._names(signature, called, args, kwargs), **self._options)
+            if self._skips is not None:
+                return _skipping(lock, self._skips, lambda: function(*args, **kwargs))
+            with lock:
                 return function(*args, **kwargs)
 
         return under_a_lock
@@ -120,25 +118,28 @@ class FunctionDecorator:
                 raise
         return names
 
-    def _acquired(self, lock: Lock) -> Lease | None:
-        """Return a lease of *lock*; ``None`` if others hold it and the call is to be skipped."""
-        retry = self._skips
-        if retry is None:
-            return lock.acquire()
-        most = min(retry.attempts or MOST_SPLIT_ATTEMPTS, MOST_SPLIT_ATTEMPTS)
-        for attempt in range(1, most + 1):
-            try:
-                return lock.acquire()
-            except QuorumUnavailableError:  # it is unknown whether others hold it
+
+def _skipping(lock: Lock, retry: Retry, call: Callable[[], T]) -> T | None:
+    """Return the result of *call* under *lock*; ``None`` if others hold the lock."""
+    most = min(retry.attempts or MOST_SPLIT_ATTEMPTS, MOST_SPLIT_ATTEMPTS)
+    entered = False
+    for attempt in range(1, most + 1):
+        try:
+            with lock:
+                entered = True
+                return call()
+        except LockNotAcquiredError as error:
+            # If *entered*, the error is that of another lock in the function. Without a quorum
+            # it is unknown whether others hold this one.
+            if entered or isinstance(error, QuorumUnavailableError):
                 raise
-            except LockNotAcquiredError as error:
-                if error.holder is not None:
-                    break
-            # Calls at the same moment have split the votes. If all of them skipped now, none
-            # would run the function.
-            if attempt < most:
-                time.sleep(retry.delay(attempt, random.random()) / 1000)  # noqa: S311
-        return None
+            if error.holder is not None:
+                return None
+        # Calls at the same moment have split the votes. If all of them skipped now, none would
+        # run the function.
+        if attempt < most:
+            time.sleep(retry.delay(attempt, random.random()) / 1000)  # noqa: S311
+    return None
 
 
 def _check_plain(function: object) -> None:

@@ -1,7 +1,7 @@
 """A lock that threads can acquire, and the lease that each acquisition returns."""
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Never, cast
 
@@ -70,11 +70,14 @@ class Lock:
 
             RedlockError: The manager is closed, or this thread holds the lock already.
         """
+        acquire = cast("Callable[[], Lease]", self._acquisition().run)
+        return acquire()
+
+    def _acquisition(self, entered: list[tuple[int, Lease]] | None = None) -> ThreadAcquisition:
         owner = threading.current_thread()
-        acquisition = ThreadAcquisition(
-            self._opener, lambda redlock: self._of(redlock, owner).acquire(), self._on_lost
+        return ThreadAcquisition(
+            self._opener, lambda redlock: self._of(redlock, owner).acquire(), self._on_lost, entered
         )
-        return cast("Lease", acquisition.run())
 
     def try_acquire(self) -> Lease | None:
         """
@@ -99,9 +102,8 @@ class Lock:
         If the lease is lost while the body runs, the body goes on: see `Lease.ensure_valid`
         and *on_lost*.
         """
-        lease = self.acquire()
-        self._entered.append((threading.get_ident(), lease))
-        return lease
+        enter = cast("Callable[[], Lease]", self._acquisition(self._entered).run)
+        return enter()
 
     def __exit__(
         self,

@@ -7,18 +7,20 @@ The thread starts with the first call that needs it. It ends when the manager is
 dropped, or when the interpreter exits. In a forked child it does not run: the child's first
 call starts one of its own, with a new manager, because connections and leases stay the parent's.
 
-It does what anyio's `BlockingPortal` does, except that a call waits for the loop once and not
-twice, which halves the CPU time of a call.
+It does what anyio's `BlockingPortal` does, with two differences. A call waits for the loop once
+and not twice, which halves its CPU time. And a thread that is interrupted at a call, at whatever
+line, can't block the loop.
 """
 
 import asyncio
 import atexit
 import contextlib
+import functools
 import os
 import threading
 import warnings
 from collections.abc import Callable, Coroutine
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import Future
 from typing import Any, TypeVar
 
 import redlock_aio
@@ -32,6 +34,39 @@ CLOSED = "this Redlock is closed; 'with' opens it again"
 
 PATIENCE = 5.0
 """Seconds for which a closed manager waits for calls that have not ended, and the interpreter."""
+
+
+class Call:
+    """
+    One call of a thread: a task in the event loop, and the thread that waits for its end.
+
+    The thread acquires a lock, which the event loop releases. There is no `Future` in between,
+    because its lock is acquired by both: if the thread were interrupted in the moment in which
+    it has that lock, the loop would wait for it for ever.
+
+    Attributes:
+        task: The task, once it is started.
+
+        ended: Released when the task has ended.
+    """
+
+    __slots__ = ("_args", "_function", "ended", "task")
+
+    def __init__(
+        self, function: Callable[..., Coroutine[Any, Any, object]], args: tuple[object, ...]
+    ) -> None:
+        self._function = function
+        self._args = args
+        self.task: asyncio.Task[Any] | None = None
+        self.ended = threading.Lock()
+        self.ended.acquire()
+
+    def __repr__(self) -> str:
+        return f"<Call of {self._function!r}>"
+
+    async def run(self) -> object:
+        """Run the coroutine function."""
+        return await self._function(*self._args)
 
 
 class Portal:
@@ -51,13 +86,12 @@ class Portal:
         self.redlock: redlock_aio.Redlock = redlock
         self.ended: bool = False
         self.of_the_parent: bool = False
-        # One entry for each call that is underway, with its task once it has one. Each change
-        # of a dict is atomic, so no lock is needed, which a fork could leave locked. A call
-        # stays until its task has ended, and not until its thread goes on: that may be the
-        # thread which waits in `close`, in a signal handler.
-        self._calls: dict[object, asyncio.Task[Any] | None] = {}
+        # The calls that are underway. Each change of a dict is atomic, so no lock is needed,
+        # which a fork could leave locked. A call stays until its task has ended, and not until
+        # its thread goes on: that may be the thread which waits in `close`, in a signal handler.
+        self._calls: dict[Call, None] = {}
         self._stop = asyncio.Event()
-        self._stopping = False
+        self._stopping = self._unused = False
         started: Future[asyncio.AbstractEventLoop] = Future()
         self._thread = threading.Thread(
             target=self._run, args=(started,), name=THREAD_NAME, daemon=True
@@ -68,8 +102,7 @@ class Portal:
             self._thread.start()
             self._loop = started.result()
         except BaseException:  # no thread can be started, or this one was interrupted
-            self.stop()
-            _running.discard(self)
+            self.discard()
             raise
 
     def __repr__(self) -> str:
@@ -90,7 +123,7 @@ class Portal:
             RedlockError: The manager is closed, or the caller runs in the event loop.
         """
         self.check_thread()
-        loop, call = self._loop, object()
+        loop, call = self._loop, Call(function, args)
         # First added, then tested: `_serve` sets `ended` first, and then looks for calls. So
         # it sees this call, or this call sees that it came too late. A call that came after
         # the last turn of the loop would never get a result.
@@ -99,28 +132,36 @@ class Portal:
             del self._calls[call]
             raise RedlockError(CLOSED)
         try:
-            return asyncio.run_coroutine_threadsafe(
-                self._run_call(call, function, args), loop
-            ).result()
-        except CancelledError:
-            raise RedlockError("this Redlock was closed") from None
+            loop.call_soon_threadsafe(self._begin, call)
+            call.ended.acquire()
         except BaseException:
             # Interrupted, perhaps before the task was started: then nobody waits for it.
-            if self._calls.get(call) is None:
+            if call.task is None:
                 self._calls.pop(call, None)
             raise
-
-    async def _run_call(
-        self,
-        call: object,
-        function: Callable[..., Coroutine[Any, Any, T]],
-        args: tuple[object, ...],
-    ) -> T:
-        self._calls[call] = asyncio.current_task()  # kept until it has ended, as asyncio asks for
+        task, call.task = call.task, None
         try:
-            return await function(*args)
+            if task is None or task.cancelled():
+                raise RedlockError("this Redlock was closed")
+            result: T = task.result()
+            return result
         finally:
-            self._calls.pop(call, None)
+            # The traceback of the task's error has this frame and that of `Call.run`: with the
+            # task in either of them it would be a cycle.
+            del task
+
+    def _begin(self, call: Call) -> None:
+        """Start the task of *call*; in the event loop."""
+        self._calls[call] = None  # keeps the task, also if its thread was interrupted
+        call.task = task = asyncio.create_task(call.run())
+        task.add_done_callback(functools.partial(self._end, call))
+
+    def _end(self, call: Call, task: asyncio.Task[Any]) -> None:
+        """Let the thread of *call* go on; in the event loop."""
+        self._calls.pop(call, None)
+        if not task.cancelled():
+            task.exception()  # else asyncio would log an error for which no thread waits any more
+        call.ended.release()
 
     def check_thread(self) -> None:
         """Raise a `RedlockError` if the caller runs in the event loop: it would wait for itself."""
@@ -152,7 +193,8 @@ class Portal:
         started.set_result(loop)
         if not self._stopping:
             await self._stop.wait()
-        await self.redlock.aclose()
+        if not self._unused:
+            await self.redlock.aclose()
         self.ended = True
         ends = loop.time() + PATIENCE
         while self._calls and loop.time() < ends:  # noqa: ASYNC110 - threads add to it
@@ -178,6 +220,12 @@ class Portal:
         self.check_thread()
         self.stop()
         self._thread.join(timeout)
+
+    def discard(self) -> None:
+        """Make the thread end, which no call has used; another portal may use the manager."""
+        self._unused = True
+        self.stop()
+        _running.discard(self)
 
     def leave_to_parent(self) -> None:
         """Refuse all calls: this process is a forked child, and the thread is the parent's."""
@@ -255,8 +303,15 @@ class PortalOpener:
             self._closed = False
             if (portal := self.running) is not None:  # another thread was faster
                 return portal
-            self._portal = portal = Portal(self.redlock)
-            return portal
+            return self._published(Portal(self.redlock))
+
+    def _published(self, portal: Portal) -> Portal:
+        """Return *portal*, unless a signal handler has opened or closed the manager meanwhile."""
+        if self._closed or self.running is not None:
+            portal.discard()
+            return self._start()
+        self._portal = portal
+        return portal
 
     def close(self) -> None:
         """

@@ -271,7 +271,8 @@ class Redlock(Asking):
             ),
             checked_on_lost(on_lost),
         )
-        return cast("Lease", acquisition.run())
+        adopt = cast("Callable[[], Lease]", acquisition.run)
+        return adopt()
 
     def force_release(self, resource: str, /) -> bool:
         """

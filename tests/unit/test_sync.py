@@ -208,34 +208,6 @@ def test_a_scrape_does_not_wait_for_the_event_loop(
             stalling.result(SOON)
 
 
-# Which thread leaves a block
-
-
-def test_a_block_may_be_left_by_another_thread(redlock: Redlock, pool: ThreadPoolExecutor) -> None:
-    """As the dependencies of a web framework are, which run in a pool of threads."""
-    lock = redlock.lock("r")
-    lease = pool.submit(lock.__enter__).result(SOON)
-    lock.__exit__(None, None, None)
-    assert not lease.valid
-
-
-def test_a_block_of_several_that_none_is_known_to_leave_is_an_error(
-    redlock: Redlock, pool: ThreadPoolExecutor
-) -> None:
-    lock = redlock.lock("r", reentrant=True, owner="x")
-    both = threading.Barrier(2, timeout=SOON)
-
-    def enter() -> Lease:
-        both.wait()
-        return lock.__enter__()
-
-    leases = [entered.result(SOON) for entered in [pool.submit(enter) for _ in range(2)]]
-    with pytest.raises(RedlockError, match="left by a thread that has not entered it"):
-        lock.__exit__(None, None, None)
-    for lease in leases:
-        lease.release()
-
-
 # Losing
 
 

@@ -1,15 +1,13 @@
-"""The lock for threads: what ends, and what an interrupted thread gives back."""
+"""The lock for threads: objects that are dropped, closed, or left by another thread."""
 
 import contextlib
 import gc
-import os
-import signal
 import sys
 import threading
 import warnings
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
 
 import pytest
 
@@ -21,8 +19,7 @@ from redlock_aio import (
     RedlockError,
 )
 from redlock_aio.events import Acquired, Event, Released
-from redlock_aio.sync import Redlock, _portal
-from redlock_aio.sync._acquisition import ThreadAcquisition
+from redlock_aio.sync import Lease, Redlock, _portal
 from redlock_aio.testing import FakeMaster
 
 from .threads import SOON, free, portals, until
@@ -97,6 +94,21 @@ def test_the_thread_of_a_dropped_manager_ends_also_if_warnings_are_errors(
         gc.collect()
     until(lambda: portals() == before)
     assert errors == [ResourceWarning]
+
+
+def test_an_error_is_not_kept_by_a_cycle(redlock: Redlock) -> None:
+    """Its traceback has the frames of the call, and they have all that the call works on."""
+    gc.collect()
+    gc.disable()
+    try:
+        with redlock.lock("r"):
+            try:
+                redlock.lock("r", wait=0, owner="another").acquire()
+            except LockNotAcquiredError as error:
+                ref = weakref.ref(error)
+            until(lambda: ref() is None)
+    finally:
+        gc.enable()
 
 
 def test_a_forked_child_does_not_count_what_its_parent_holds(masters: list[FakeMaster]) -> None:
@@ -208,6 +220,34 @@ def test_calls_while_a_manager_is_closed_end(
             each.result(SOON)
 
 
+# Which thread leaves a block
+
+
+def test_a_block_may_be_left_by_another_thread(redlock: Redlock, pool: ThreadPoolExecutor) -> None:
+    """As the dependencies of a web framework are, which run in a pool of threads."""
+    lock = redlock.lock("r")
+    lease = pool.submit(lock.__enter__).result(SOON)
+    lock.__exit__(None, None, None)
+    assert not lease.valid
+
+
+def test_a_block_of_several_that_none_is_known_to_leave_is_an_error(
+    redlock: Redlock, pool: ThreadPoolExecutor
+) -> None:
+    lock = redlock.lock("r", reentrant=True, owner="x")
+    both = threading.Barrier(2, timeout=SOON)
+
+    def enter() -> Lease:
+        both.wait()
+        return lock.__enter__()
+
+    leases = [entered.result(SOON) for entered in [pool.submit(enter) for _ in range(2)]]
+    with pytest.raises(RedlockError, match="left by a thread that has not entered it"):
+        lock.__exit__(None, None, None)
+    for lease in leases:
+        lease.release()
+
+
 # In the thread of the event loop
 
 
@@ -251,103 +291,3 @@ def test_a_listener_can_not_end_the_thread(
             pass
     assert [type(event) for event in seen].count(Released) == 2
     assert caplog.text.count("the listener raised an error at Released") == 2
-
-
-# Interrupted threads
-
-
-class TimeLimitError(Exception):
-    """Raised by a signal handler, as the time limit of a Celery task is."""
-
-
-@pytest.fixture
-def interrupt() -> Iterator[Callable[[], None]]:
-    """Return a function that makes the main thread raise `TimeLimitError`."""
-
-    def handler(_number: int, _frame: Any) -> None:
-        raise TimeLimitError
-
-    before = signal.signal(signal.SIGUSR1, handler)
-    yield lambda: os.kill(os.getpid(), signal.SIGUSR1)
-    signal.signal(signal.SIGUSR1, before)
-
-
-def test_an_interrupted_wait_gives_up_the_lock(
-    redlock: Redlock, pool: ThreadPoolExecutor, interrupt: Callable[[], None]
-) -> None:
-    lease = pool.submit(redlock.lock("r").acquire).result(SOON)
-
-    def when_it_waits() -> None:
-        until(lambda: redlock.statistics().waiters)
-        interrupt()
-
-    interrupting = pool.submit(when_it_waits)
-    with pytest.raises(TimeLimitError):
-        redlock.lock("r").acquire()
-    interrupting.result(SOON)
-    assert redlock.statistics().waiters == 0
-    lease.release()
-    assert free(redlock)
-
-
-@pytest.mark.usefixtures("patient")
-def test_a_manager_can_be_closed_by_a_signal_handler_of_a_waiting_thread(
-    masters: list[FakeMaster], pool: ThreadPoolExecutor
-) -> None:
-    """The wait that the handler interrupts is over, but its thread goes on after the handler."""
-    redlock = Redlock(masters, restart_guard="off")
-    lease = pool.submit(redlock.lock("r").acquire).result(SOON)
-
-    def handler(_number: int, _frame: Any) -> None:
-        redlock.close()
-
-    def when_it_waits() -> None:
-        until(lambda: redlock.statistics().waiters)
-        os.kill(os.getpid(), signal.SIGUSR1)
-
-    before = signal.signal(signal.SIGUSR1, handler)
-    try:
-        pool.submit(when_it_waits)
-        with pytest.raises(RedlockError, match="this Redlock was closed"):
-            redlock.lock("r").acquire()
-    finally:
-        signal.signal(signal.SIGUSR1, before)
-    assert not lease.valid
-
-
-@pytest.mark.parametrize("when", ["before the task", "behind the lease"])
-@pytest.mark.parametrize("kind", ["acquire", "try_acquire", "adopt"])
-def test_an_interrupt_beside_the_wait_gives_back_the_lease(
-    redlock: Redlock, monkeypatch: pytest.MonkeyPatch, when: str, kind: str
-) -> None:
-    """The signal comes before the task has started, or when it has ended."""
-    text = redlock.lock("r").acquire().export() if kind == "adopt" else ""
-    portal = redlock._opener.opened()
-    call, late = portal.call, []
-
-    def interrupted(function: Callable[..., Any], *args: object) -> object:
-        if getattr(function, "__name__", "") != "_run":
-            return call(function, *args)
-        if when == "behind the lease":
-            call(function, *args)
-        else:
-            late.append(function)
-        raise TimeLimitError
-
-    monkeypatch.setattr(portal, "call", interrupted)
-    with pytest.raises(TimeLimitError):
-        redlock.adopt(text) if kind == "adopt" else getattr(redlock.lock("r"), kind)()
-    monkeypatch.undo()
-    for function in late:
-        assert call(function) is None
-    if not text or not late:
-        assert free(redlock)
-    assert redlock.statistics().leases == 0
-
-
-def test_an_acquisition_that_fails_has_nothing_to_give_back(
-    redlock: Redlock, monkeypatch: pytest.MonkeyPatch, pool: ThreadPoolExecutor
-) -> None:
-    monkeypatch.setattr(ThreadAcquisition, "_cancel", None)
-    with redlock.lock("r"), pytest.raises(LockNotAcquiredError):
-        pool.submit(redlock.lock("r", wait=0).acquire).result(SOON)

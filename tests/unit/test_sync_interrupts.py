@@ -1,0 +1,253 @@
+"""Interrupted threads: Ctrl-C and signal handlers at a call of the lock for threads."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from redlock_aio import LockNotAcquiredError, RedlockError
+from redlock_aio.sync import Lock, Redlock, _portal
+from redlock_aio.sync._acquisition import ThreadAcquisition
+from redlock_aio.sync._portal import Portal
+from redlock_aio.testing import FakeMaster
+
+from .threads import SOON, free, portals, until
+
+
+@pytest.fixture
+def masters() -> list[FakeMaster]:
+    return [FakeMaster(f"m{i}") for i in range(3)]
+
+
+@pytest.fixture
+def redlock(masters: list[FakeMaster]) -> Iterator[Redlock]:
+    with Redlock(masters, restart_guard="off") as redlock:
+        yield redlock
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(8) as pool:
+        yield pool
+
+
+# Acquiring
+
+
+class TimeLimitError(Exception):
+    """Raised by a signal handler, as the time limit of a Celery task is."""
+
+
+@pytest.fixture
+def interrupt() -> Iterator[Callable[[], None]]:
+    """Return a function that makes the main thread raise `TimeLimitError`."""
+
+    def handler(_number: int, _frame: Any) -> None:
+        raise TimeLimitError
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    yield lambda: os.kill(os.getpid(), signal.SIGUSR1)
+    signal.signal(signal.SIGUSR1, before)
+
+
+def test_an_interrupted_wait_gives_up_the_lock(
+    redlock: Redlock, pool: ThreadPoolExecutor, interrupt: Callable[[], None]
+) -> None:
+    lease = pool.submit(redlock.lock("r").acquire).result(SOON)
+
+    def when_it_waits() -> None:
+        until(lambda: redlock.statistics().waiters)
+        interrupt()
+
+    interrupting = pool.submit(when_it_waits)
+    with pytest.raises(TimeLimitError):
+        redlock.lock("r").acquire()
+    interrupting.result(SOON)
+    assert redlock.statistics().waiters == 0
+    lease.release()
+    assert free(redlock)
+
+
+def test_a_manager_can_be_closed_by_a_signal_handler_of_a_waiting_thread(
+    masters: list[FakeMaster], pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The wait that the handler interrupts is over, but its thread goes on after the handler."""
+    monkeypatch.setattr(_portal, "PATIENCE", 3_600)  # `close` waits for calls that do not end
+    redlock = Redlock(masters, restart_guard="off")
+    lease = pool.submit(redlock.lock("r").acquire).result(SOON)
+
+    def handler(_number: int, _frame: Any) -> None:
+        redlock.close()
+
+    def when_it_waits() -> None:
+        until(lambda: redlock.statistics().waiters)
+        os.kill(os.getpid(), signal.SIGUSR1)
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        pool.submit(when_it_waits)
+        with pytest.raises(RedlockError, match="this Redlock was closed"):
+            redlock.lock("r").acquire()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert not lease.valid
+
+
+@pytest.mark.parametrize("when", ["before the task", "behind the lease"])
+@pytest.mark.parametrize("kind", ["acquire", "try_acquire", "__enter__", "adopt"])
+def test_an_interrupt_beside_the_wait_gives_back_the_lease(
+    redlock: Redlock, monkeypatch: pytest.MonkeyPatch, when: str, kind: str
+) -> None:
+    """The signal comes before the task has started, or when it has ended."""
+    lock = redlock.lock("r")
+    text = redlock.lock("r").acquire().export() if kind == "adopt" else ""
+    portal = redlock._opener.opened()
+    call, late = portal.call, []
+
+    def interrupted(function: Callable[..., Any], *args: object) -> object:
+        if getattr(function, "__name__", "") != "_run":
+            return call(function, *args)
+        if when == "behind the lease":
+            call(function, *args)
+        else:
+            late.append(function)
+        raise TimeLimitError
+
+    monkeypatch.setattr(portal, "call", interrupted)
+    with pytest.raises(TimeLimitError):
+        redlock.adopt(text) if kind == "adopt" else getattr(lock, kind)()
+    monkeypatch.undo()
+    assert not lock._entered
+    for function in late:
+        assert call(function) is None
+    if not text or not late:
+        assert free(redlock)
+    assert redlock.statistics().leases == 0
+
+
+def test_an_acquisition_that_fails_has_nothing_to_give_back(
+    redlock: Redlock, monkeypatch: pytest.MonkeyPatch, pool: ThreadPoolExecutor
+) -> None:
+    monkeypatch.setattr(ThreadAcquisition, "_take_back", None)
+    with redlock.lock("r"), pytest.raises(LockNotAcquiredError):
+        pool.submit(redlock.lock("r", wait=0).acquire).result(SOON)
+
+
+def test_a_thread_that_is_interrupted_twice_gives_back_the_lease(
+    redlock: Redlock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second signal comes while the thread waits until its lease is taken back."""
+    portal = redlock._opener.opened()
+    call = portal.call
+
+    def interrupted(function: Callable[..., Any], *args: object) -> None:
+        if getattr(function, "__name__", "") == "_take_back":  # it has begun, and goes on
+            assert portal._loop is not None
+            asyncio.run_coroutine_threadsafe(function(*args), portal._loop)
+        else:
+            call(function, *args)
+        raise TimeLimitError
+
+    monkeypatch.setattr(portal, "call", interrupted)
+    with pytest.raises(TimeLimitError):
+        redlock.lock("r", ttl=60_000).acquire()
+    monkeypatch.undo()
+    until(lambda: free(redlock))
+    assert redlock.statistics().leases == 0
+
+
+def interrupted_at(call: int, lock: Lock) -> int:
+    """
+    Enter *lock*, and interrupt that where CPython handles a signal for the *call*-th time.
+
+    Returns:
+        The number of these places until the body has begun, or until the interrupt.
+    """
+    calls = 0
+
+    def profile(frame: Any, event: str, _: object) -> None:
+        nonlocal calls
+        # An error of a weak reference's callback is printed and not raised.
+        if event in {"call", "c_return"} and frame.f_code.co_name != "_remove":
+            calls += 1
+            if calls == call:
+                raise TimeLimitError
+
+    before = sys.getprofile()
+    try:
+        with contextlib.suppress(TimeLimitError):
+            sys.setprofile(profile)
+            with lock:
+                sys.setprofile(None)
+    finally:
+        sys.setprofile(before)
+    return calls
+
+
+def test_an_interrupt_at_any_call_leaves_neither_a_lease_nor_a_block(redlock: Redlock) -> None:
+    """Neither does it stop the event loop."""
+    lock = redlock.lock("r")
+    call = calls = 0
+    while calls == call:
+        call += 1
+        calls = interrupted_at(call, lock)
+        assert not lock._entered
+        assert free(redlock)
+        assert redlock.statistics().leases == 0
+    assert calls > 10
+
+
+# Opening
+
+
+def test_a_thread_that_is_interrupted_when_it_opens_a_manager_can_open_it_again(
+    masters: list[FakeMaster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Interrupted(Future[object]):
+        def result(self, timeout: float | None = None) -> object:  # noqa: ARG002 - as a Future
+            raise TimeLimitError
+
+    before = portals()
+    redlock = Redlock(masters, restart_guard="off")
+    monkeypatch.setattr(_portal, "Future", Interrupted)
+    with pytest.raises(TimeLimitError):
+        redlock.lock("r").acquire()
+    monkeypatch.undo()
+    until(lambda: portals() == before)
+    with redlock.lock("r"):
+        pass
+    redlock.close()
+
+
+@pytest.mark.parametrize("use", ["acquires", "closes"])
+def test_a_signal_handler_may_use_a_manager_that_is_being_opened(
+    masters: list[FakeMaster], monkeypatch: pytest.MonkeyPatch, use: str
+) -> None:
+    """The handler runs when the thread of the manager is started, and nobody knows of it yet."""
+    before = portals()
+    redlock = Redlock(masters, restart_guard="off")
+
+    class Interrupted(Portal):
+        def __init__(self, manager: Any) -> None:
+            monkeypatch.undo()
+            super().__init__(manager)
+            if use == "closes":
+                redlock.close()
+            else:
+                redlock.lock("s").acquire().release()
+
+    monkeypatch.setattr(_portal, "Portal", Interrupted)
+    if use == "closes":
+        with pytest.raises(RedlockError, match="this Redlock is closed; 'with' opens it again"):
+            redlock.lock("r").acquire()
+    else:
+        with redlock.lock("r"):
+            until(lambda: portals() == before + 1)
+        redlock.close()
+    until(lambda: portals() == before)
