@@ -88,7 +88,9 @@ class ThreadAcquisition:
             self._task = None
         if lease is not None:  # nothing is awaited from here on
             entered = self._entered
-            self._lease = got = Lease(self._opener, self._portal, lease, self._on_lost)
+            self._lease = got = Lease(
+                self._opener, self._portal, lease, self._on_lost, entered=entered is not None
+            )
             if entered is not None:
                 entered.append((self._thread, got))
         return self._lease

@@ -38,7 +38,10 @@ class Lease:
     with its ttl.
     """
 
-    __slots__ = ("__weakref__", "_lease", "_lost", "_opener", "_portal", "_released", "_watching")
+    __slots__ = (
+        "__weakref__", "_entered", "_lease", "_lost", "_opener", "_portal", "_released",
+        "_watching",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -46,12 +49,15 @@ class Lease:
         portal: Portal,
         lease: redlock_aio.Lease,
         on_lost: OnLostCall | None,
+        *,
+        entered: bool = False,
     ) -> None:
         # Made in the event loop, in the turn in which the lock was acquired.
         self._opener = opener  # kept: a manager that is dropped is closed
         self._portal = portal
         self._lease = lease
         self._lost = threading.Event()
+        self._entered = entered
         self._released = False
         watching = _watch(weakref.ref(self), lease.resources, lease.lost, self._lost, on_lost)
         self._watching = asyncio.create_task(watching)
@@ -193,12 +199,18 @@ class Lease:
         """
         Return the lease, which the end of the block releases.
 
+        A lease can be entered once: the end of an inner block would release it, and the rest
+        of the outer block would run without the lock.
+
         Raises:
             LockLostError: The lease is over; the body does not run.
 
             LockNotHeldError: It has been released.
         """
         self.ensure_valid()
+        if self._entered:
+            raise RuntimeError("a lease can be entered only once")
+        self._entered = True
         return self
 
     def __exit__(
@@ -222,7 +234,12 @@ class Lease:
         if self._released:  # by the body, which has got the error of a loss there
             return
         try:
-            self._call(self._leave, kind, error, trace)
+            if isinstance(error, GeneratorExit) and self._portal.is_here:
+                # A generator that was left in the block is collected as garbage, which may
+                # happen in any thread. Nothing is awaited, as after any error.
+                self._portal.start(self._leave, kind, error, trace)
+            else:
+                self._call(self._leave, kind, error, trace)
         except RedlockError as why:
             if error is None:
                 raise

@@ -1,5 +1,6 @@
 """A lock that threads can acquire, and the lease that each acquisition returns."""
 
+import copy
 import threading
 from collections.abc import Callable, Mapping
 from types import TracebackType
@@ -37,6 +38,8 @@ class Lock:
         self._options = options
         self._on_lost = on_lost
         self._checked = self._of(opener.redlock, None)
+        if options["metadata"] is not None:  # read by each acquisition: the caller may change it
+            self._options = {**options, "metadata": copy.deepcopy(dict(options["metadata"]))}
         # The leases of the entered blocks, with the threads that entered them.
         self._entered: list[tuple[int, Lease]] = []
 

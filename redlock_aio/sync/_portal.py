@@ -150,6 +150,17 @@ class Portal:
             # task in either of them it would be a cycle.
             del task
 
+    def start(self, function: Callable[..., Coroutine[Any, Any, object]], *args: object) -> None:
+        """
+        Start a coroutine function; only for the thread of the event loop, which can't wait for it.
+
+        Raises:
+            RedlockError: The manager is closed.
+        """
+        if self.ended or self._loop is None:
+            raise RedlockError(CLOSED)
+        self._begin(Call(function, args))
+
     def _begin(self, call: Call) -> None:
         """Start the task of *call*; in the event loop."""
         self._calls[call] = None  # keeps the task, also if its thread was interrupted

@@ -87,6 +87,28 @@ def test_a_lease_is_released_once(redlock: Redlock) -> None:
             use()
 
 
+def test_a_lease_is_entered_once(redlock: Redlock) -> None:
+    """The end of an inner block would release it, and the outer one would go on without it."""
+    lock = redlock.lock("r")
+    blocks: list[Callable[[], Any]] = [lambda: lock, lock.acquire]
+    for make in blocks:
+        with make() as lease:
+            with pytest.raises(RuntimeError, match="a lease can be entered only once"), lease:
+                pass
+            assert lease.valid
+        assert free(redlock)
+
+
+def test_the_metadata_is_that_of_the_lock_s_making(redlock: Redlock) -> None:
+    metadata: dict[str, object] = {"job": 1}
+    lock = redlock.lock("r", metadata=metadata)
+    metadata["job"] = object()
+    with lock:
+        holder = redlock.inspect("r").holder
+    assert holder is not None
+    assert holder.metadata == {"job": 1}
+
+
 def test_an_error_of_the_body_comes_out_and_the_lock_is_released(redlock: Redlock) -> None:
     for of_a_lock in (True, False):
         lock = redlock.lock("r", wait=5_000)

@@ -22,7 +22,7 @@ from redlock_aio.events import Acquired, Event, Released
 from redlock_aio.sync import Lease, Redlock, _portal
 from redlock_aio.testing import FakeMaster
 
-from .threads import SOON, free, portals, until
+from .threads import SOON, free, in_loop, portals, until
 
 
 @pytest.fixture
@@ -94,6 +94,31 @@ def test_the_thread_of_a_dropped_manager_ends_also_if_warnings_are_errors(
         gc.collect()
     until(lambda: portals() == before)
     assert errors == [ResourceWarning]
+
+
+def test_a_generator_that_is_dropped_in_its_block_releases_the_lock(redlock: Redlock) -> None:
+    """The interpreter may find it in any thread, also in that of the event loop."""
+
+    def works() -> Iterator[None]:
+        with redlock.lock("r", ttl=60_000):
+            yield
+
+    def drop() -> None:
+        generator = works()
+        next(generator)
+        cycle: list[object] = [generator]
+        cycle.append(cycle)
+
+    gc.disable()
+    try:
+        drop()
+        assert not free(redlock)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # its lease is garbage, too, and warns
+            in_loop(redlock, gc.collect)
+    finally:
+        gc.enable()
+    until(lambda: free(redlock))
 
 
 def test_an_error_is_not_kept_by_a_cycle(redlock: Redlock) -> None:
