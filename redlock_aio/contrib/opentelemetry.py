@@ -136,7 +136,8 @@ class Telemetry:
     def _begin_at_0(self, counter: Instrument) -> None:
         """Export *counter* before it is increased: backends see no increase from nothing to 1."""
         if len(counter.labels) <= 1:
-            for labels in [(value,) for value in counter.known] or [()]:
+            known: list[tuple[str, ...]] = [(value,) for value in counter.known]
+            for labels in known or [()]:
                 self._record[counter](0, _attributes(Measurement(counter, 0, labels)))
 
     def _observer(self, gauge: Instrument) -> Callable[[CallbackOptions], Iterable[Observation]]:
