@@ -168,7 +168,7 @@ class Portal:
         task.add_done_callback(functools.partial(self._end, call))
 
     def _end(self, call: Call, task: asyncio.Task[Any]) -> None:
-        """Let the thread of *call* go on; in the event loop."""
+        """Wake the thread of *call*; in the event loop."""
         self._calls.pop(call, None)
         if not task.cancelled():
             task.exception()  # else asyncio would log an error for which no thread waits any more

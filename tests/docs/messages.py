@@ -4,7 +4,8 @@ The messages of the library, from its source, and those of the page that explain
 A message is more than the argument of a `raise`: reasons of votes and losses are returned from
 functions, kept in constants, and joined to longer texts. Therefore every text in the package
 with a word and a space counts; in `FOR_USERS` one word is enough. Not counted are docstrings,
-annotations, reprs, texts that are compared with others (`COMPARED`), and `NO_MESSAGES`.
+annotations, reprs, texts that are compared with others or name a type (`COMPARED`), and
+`NO_MESSAGES`.
 
 ``f"{name} lost: {reason}"`` is the text ``... lost: ...``. The page writes messages in the same
 way, as the terms of definition lists. There a hole may also be filled with another text.
@@ -42,8 +43,10 @@ FOR_USERS = {"NoReply", "Vote", "condemn", "_end", "Answer"}
 ENUMS = {"MasterStatus", "QuarantineRule", "Standing"}
 """Enumerations whose values are descriptions for readers of the source, and never shown."""
 
-COMPARED = {"compile", "fullmatch", "search", "sub", "startswith", "removeprefix", "partition"}
-"""Functions whose arguments are compared with other texts, and never shown."""
+COMPARED = {
+    "cast", "compile", "fullmatch", "search", "sub", "startswith", "removeprefix", "partition",
+}  # fmt: skip
+"""Functions whose arguments are compared with other texts or name a type, and are never shown."""
 
 LISTED_ELSEWHERE = {"Instrument"}
 """Calls whose texts are on another page, which a test of its own compares with them."""
