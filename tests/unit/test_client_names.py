@@ -37,6 +37,7 @@ def names(master: FakeMaster) -> list[str]:
         ("billing 2 ü", "billing?2??"),
         (None, f"{socket.gethostname()}:{os.getpid()}"),
     ],
+    ids=["name", "other characters", "none"],
 )
 async def test_a_connection_has_the_name_of_its_manager(
     masters: Masters, name: str | None, shown: str
