@@ -170,7 +170,9 @@ def test_a_signal_while_it_waits_for_the_lock(
 
 
 def test_a_stop_from_outside_stops_both(redlock: Start, key: str) -> None:
-    process = redlock("run", key, "--", "/bin/sh", "-c", f"{GROUP}{LOOP}", process_group=0)
+    # A shell in a loop could wait for the `exec` of a stopped child, and would not stop itself.
+    script = f"{GROUP}exec sleep 600"
+    process = redlock("run", key, "--", "/bin/sh", "-c", script, process_group=0)
     group = int(first_line(process))
     process.send_signal(signal.SIGTSTP)
     until(lambda: state(process.pid) == state(group) == "T")
@@ -181,8 +183,9 @@ def test_a_stop_from_outside_stops_both(redlock: Start, key: str) -> None:
 
 
 def test_where_nobody_could_continue_it_a_stop_is_ignored(redlock: Start, key: str) -> None:
-    script = f"{GROUP}while :; do echo works; sleep 0.05; done"
-    process = redlock("run", key, "--", "/bin/sh", "-c", script, start_new_session=True)
+    script = "import time\nwhile True: print('works'); time.sleep(0.05)"
+    command = (sys.executable, "-u", "-c", script)
+    process = redlock("run", key, "--", *command, start_new_session=True)
     first_line(process)
     process.send_signal(signal.SIGTSTP)
     assert process.stderr is not None
