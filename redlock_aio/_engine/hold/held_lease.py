@@ -193,7 +193,7 @@ class HeldLease(LeaseState):
             return
         if release.refused_by_a_majority(self.attempt.unsent):
             self.state = LOST
-            self.loss = Loss(LossCause.KEY_GONE, votes=release.votes())
+            self.loss: Loss | None = Loss(LossCause.KEY_GONE, votes=release.votes())
             self.notify_lost()
 
     def notify_lost(self) -> None:
