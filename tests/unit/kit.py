@@ -87,6 +87,8 @@ def interrupted(call: Callable[[], object], place: int, act: Callable[[], object
         return trace
 
     before = sys.gettrace()
+    # Python 3.12 traces byte codes only if a frame has asked for it before `settrace`.
+    sys._getframe().f_trace_opcodes = True
     sys.settrace(trace)
     try:
         call()
