@@ -70,6 +70,7 @@ def test_a_command_that_does_not_exist_waits_for_no_lock(
     assert (facts["error"], facts["exit_code"]) == ("not_found", 127)
 
 
+@pytest.mark.full
 def test_the_name_of_a_command_may_be_no_text(redlock: Start, key: str, tmp_path: Path) -> None:
     program = tmp_path / os.fsdecode(b"job\xff")
     program.write_text("#!/bin/sh\nexit 4\n")
@@ -169,6 +170,7 @@ def test_a_signal_while_it_waits_for_the_lock(
     assert ended(waiter) == (code, "", "")
 
 
+@pytest.mark.full
 def test_a_stop_from_outside_stops_both(redlock: Start, key: str) -> None:
     # A shell in a loop could wait for the `exec` of a stopped child, and would not stop itself.
     script = f"{GROUP}exec sleep 600"
@@ -182,6 +184,7 @@ def test_a_stop_from_outside_stops_both(redlock: Start, key: str) -> None:
     assert process.wait(60) == 128 + signal.SIGTERM
 
 
+@pytest.mark.full
 def test_where_nobody_could_continue_it_a_stop_is_ignored(redlock: Start, key: str) -> None:
     script = "import time\nwhile True: print('works'); time.sleep(0.05)"
     command = (sys.executable, "-u", "-c", script)
@@ -196,6 +199,7 @@ def test_where_nobody_could_continue_it_a_stop_is_ignored(redlock: Start, key: s
     assert process.wait(60) == 128 + signal.SIGTERM
 
 
+@pytest.mark.full
 def test_a_signal_that_is_ignored_stays_ignored(redlock: Start, key: str) -> None:
     def ignore() -> None:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -210,6 +214,7 @@ def test_a_signal_that_is_ignored_stays_ignored(redlock: Start, key: str) -> Non
     assert process.returncode == 3
 
 
+@pytest.mark.full
 def test_a_user_signal_goes_to_the_command_alone(redlock: Start, key: str) -> None:
     # A group that got it would end: the background process does not expect it.
     script = f"trap 'kill $! && exit 6' USR1; sleep 600 >/dev/null 2>&1 & echo ready; {LOOP}"
@@ -235,6 +240,7 @@ def test_after_a_loss_the_whole_group_is_ended(redlock: Start, masters: Masters,
     assert processes_of(group) == []
 
 
+@pytest.mark.full
 def test_after_a_loss_a_command_may_clean_up(redlock: Start, masters: Masters, key: str) -> None:
     script = f"trap 'echo cleaned up; exit 0' TERM; echo ready; {LOOP}"
     process = redlock("run", key, "--json", "--", "/bin/sh", "-c", script)
@@ -248,6 +254,7 @@ def test_after_a_loss_a_command_may_clean_up(redlock: Start, masters: Masters, k
     assert isinstance(facts["masters"], list)
 
 
+@pytest.mark.full
 def test_messages_that_nobody_reads_do_not_keep_the_command_alive(
     redlock: Start, masters: Masters, key: str
 ) -> None:
@@ -262,6 +269,7 @@ def test_messages_that_nobody_reads_do_not_keep_the_command_alive(
     assert process.wait(60) == Exit.LOST
 
 
+@pytest.mark.full
 def test_the_end_is_seen_if_sigchld_was_blocked(redlock: Start, key: str) -> None:
     def block() -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
@@ -270,6 +278,7 @@ def test_the_end_is_seen_if_sigchld_was_blocked(redlock: Start, key: str) -> Non
     assert ended(process) == (0, "done\n", "")
 
 
+@pytest.mark.full
 def test_a_command_that_is_stopped_is_ended_after_a_loss(
     redlock: Start, masters: Masters, key: str
 ) -> None:
@@ -290,6 +299,7 @@ def test_a_sigkill_of_redlock_ends_the_command(redlock: Start, key: str) -> None
     until(lambda: processes_of(group) == [])
 
 
+@pytest.mark.full
 def test_the_guardian_ends_with_the_command(redlock: Start, key: str) -> None:
     process = redlock(
         "run", key, "--", "/bin/sh", "-c", "echo ready; read line", stdin=subprocess.PIPE
@@ -326,6 +336,7 @@ def test_the_lock_is_held_at_least_so_long(redlock: Start, masters: Masters, key
     assert ended(redlock(*words))[:2] == (0, "")
 
 
+@pytest.mark.full
 def test_files_that_are_inherited_stay_open(redlock: Start, key: str, tmp_path: Path) -> None:
     with (tmp_path / "file").open("w") as file:
         number = os.dup(file.fileno())
@@ -337,6 +348,7 @@ def test_files_that_are_inherited_stay_open(redlock: Start, key: str, tmp_path: 
     assert (tmp_path / "file").read_text() == "hello\n"
 
 
+@pytest.mark.full
 def test_a_process_of_the_command_may_stay(redlock: Start, key: str, masters: Masters) -> None:
     # As with any wrapper, what the command leaves behind goes on, now without the lock.
     script = f"{GROUP}sleep 600 >/dev/null 2>&1 & exit 0"
@@ -424,6 +436,7 @@ def test_an_interrupt_from_the_keyboard(session: Session, masters: Masters, key:
     assert not masters.is_locked(key)
 
 
+@pytest.mark.full
 def test_an_interrupt_ends_a_script_around_it(session: Session, masters: Masters, key: str) -> None:
     session.type(f"(while :; do redlock run {key} -- cat; done)\n")
     until(lambda: masters.is_locked(key))
@@ -447,6 +460,7 @@ def test_stop_and_continue(session: Session, masters: Masters, key: str) -> None
     session.shows("got keys\r\n")
 
 
+@pytest.mark.full
 def test_a_command_that_was_stopped_for_too_long_does_not_go_on(
     session: Session, masters: Masters, key: str
 ) -> None:
@@ -462,6 +476,7 @@ def test_a_command_that_was_stopped_for_too_long_does_not_go_on(
     session.shows("code 79\r\n")
 
 
+@pytest.mark.full
 def test_a_pipeline_keeps_the_terminal(session: Session, key: str) -> None:
     reader = "sh -c 'cat; read x </dev/tty; echo got $x'"
     session.type(f"redlock run {key} -- sh -c 'echo re''ady' | {reader}\n")
@@ -470,6 +485,7 @@ def test_a_pipeline_keeps_the_terminal(session: Session, key: str) -> None:
     session.shows("got keys\r\n")
 
 
+@pytest.mark.full
 def test_a_command_in_a_pipeline_gets_the_terminal_when_it_reads(
     session: Session, masters: Masters, key: str
 ) -> None:
@@ -479,6 +495,7 @@ def test_a_command_in_a_pipeline_gets_the_terminal_when_it_reads(
     session.shows("got keys\r\n")
 
 
+@pytest.mark.full
 def test_a_terminal_that_stops_writers_in_the_background(
     session: Session, masters: Masters, key: str
 ) -> None:
@@ -494,6 +511,7 @@ def test_a_terminal_that_stops_writers_in_the_background(
     session.shows("code 79\r\n")
 
 
+@pytest.mark.full
 def test_a_command_that_can_not_begin_leaves_the_terminal_to_the_script(
     session: Session, key: str, tmp_path: Path
 ) -> None:

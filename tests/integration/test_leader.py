@@ -9,7 +9,7 @@ import pytest
 from .helpers import RealMaster
 from .recipes import EXAMPLES, Place, Program, running
 
-pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("members")]
+pytestmark = [pytest.mark.full, pytest.mark.integration, pytest.mark.usefixtures("members")]
 
 
 @pytest.fixture(scope="session")

@@ -156,6 +156,7 @@ def test_else_all_are_empty(redlock_masters):
 
 
 @pytest.mark.integration
+@pytest.mark.full
 def test_options_and_the_number_of_masters_can_be_chosen(run: Run) -> None:
     run(OTHER_OPTIONS, *STRICT, "-o", "redlock_masters=1").assert_outcomes(passed=3)
 
@@ -176,6 +177,7 @@ def test_the_masters_are_repaired(redlock_masters, damage):
 
 
 @pytest.mark.integration
+@pytest.mark.full
 def test_masters_that_a_test_has_made_unusable_are_restarted(run: Run) -> None:
     run(DAMAGE, *STRICT).assert_outcomes(passed=4)
 
@@ -209,6 +211,7 @@ class TestOneThatAsksForOurs:
 """
 
 
+@pytest.mark.full
 def test_a_fixture_of_the_same_name_does_not_change_the_loop(run: Run) -> None:
     """Each project in an environment with this plugin has its hooks."""
     run(OTHER_TIMES, *STRICT).assert_outcomes(passed=3)
@@ -236,6 +239,7 @@ def test_it(virtual_time): asyncio.run(main(virtual_time))
 
 
 @pytest.mark.parametrize("why", MISTAKES, ids=["sync", "number", "both", "real time"])
+@pytest.mark.full
 def test_a_mistake_is_explained(run: Run, why: str) -> None:
     tests, options = MISTAKES[why]
     done = run(tests, *options)
@@ -243,6 +247,7 @@ def test_a_mistake_is_explained(run: Run, why: str) -> None:
     assert done.ret == 1
 
 
+@pytest.mark.full
 def test_a_run_without_locks_imports_nothing(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -92,6 +92,7 @@ def longest_wait(turns: list[Turns]) -> float:
     return max(new[0] - old[1] for mine in turns for old, new in itertools.pairwise(mine))
 
 
+@pytest.mark.full
 async def test_a_turn_costs_little_although_many_wait_and_all_get_turns() -> None:
     random.seed(1)
     masters = [Busy(f"m{number}") for number in range(3)]

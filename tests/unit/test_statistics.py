@@ -111,6 +111,7 @@ async def test_a_quarantined_master_is_up_without_a_vote(
         assert "vote" in statistics.reason
 
 
+@pytest.mark.full
 def test_another_thread_may_ask_at_any_moment() -> None:
     """Between any two byte codes, the loop in its own thread may run and change everything."""
     master = FakeMaster()
