@@ -274,7 +274,9 @@ def test_the_end_is_seen_if_sigchld_was_blocked(redlock: Start, key: str) -> Non
     def block() -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
 
-    process = redlock("run", key, "--", "/bin/echo", "done", preexec_fn=block)
+    # Longer than the start: an end before the first look at the command is seen in any case.
+    script = "sleep 0.5; echo done"
+    process = redlock("run", key, "--", "/bin/sh", "-c", script, preexec_fn=block)
     assert ended(process) == (0, "done\n", "")
 
 
