@@ -1,7 +1,8 @@
 """
 Settings of all tests, and the choice of those that run by default.
 
-``python -m pytest`` runs a short form of everything, in about three minutes on two cores.
+``python -m pytest`` runs a short form of everything, in less than three minutes on two
+cores.
 ``python -m pytest --full`` runs everything: the second kind of server, chaos, long proofs
 and many seeds. Tests marked `full` run there only. Without this option a test marked `seeds`
 gets its first seeds, and a product of parameters marked `spread` some of its cases. A module
@@ -39,6 +40,17 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--full"):
         os.environ["REDLOCK_AIO_FULL"] = "1"
     settings.load_profile("full" if config.getoption("--full") else "short")
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """
+    Return how many processes run the tests: one for each core, but not more than four.
+
+    One more runs if there are tests with real servers, which mostly wait. The masters of more
+    processes would compete for the memory and the cores.
+    """
+    cores = min(os.cpu_count() or 1, 4)
+    return cores if all("tests/unit" in argument for argument in config.args) else cores + 1
 
 
 def wants_everything(config: pytest.Config) -> bool:

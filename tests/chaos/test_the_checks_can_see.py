@@ -30,7 +30,11 @@ def binary() -> str:
     "job",
     [
         pytest.param(Job(0.3, guard="none"), id="no lock"),
-        pytest.param(Job(1.6, guard="short", ttl=50, body=(0.05, 0.1)), id="ttl over, not checked"),
+        pytest.param(
+            Job(1.6, guard="short", ttl=50, body=(0.05, 0.1)),
+            id="ttl over, not checked",
+            marks=pytest.mark.full,
+        ),
     ],
 )
 def test_lost_updates_and_overlaps_are_found_where_the_lock_is_broken(

@@ -49,6 +49,7 @@ def test_a_finding_can_be_ignored(capsys: pytest.CaptureFixture[str]) -> None:
         assert isinstance(master["clock_ms"], int)
 
 
+@pytest.mark.full
 def test_half_of_the_masters_down(masters: Masters, capsys: pytest.CaptureFixture[str]) -> None:
     with EmbeddedMaster(options=["--requirepass", PASSWORD]) as hung:
         where = [masters.urls[0], URL.format(hung.port), URL.format(1), masters.urls[1]]

@@ -139,7 +139,15 @@ def test_hosts_that_split_the_votes_do_not_all_skip(monkeypatch: pytest.MonkeyPa
         assert lock.times == 0
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT])
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGTERM,
+        signal.SIGINT,
+        pytest.param(signal.SIGHUP, marks=pytest.mark.full),
+        pytest.param(signal.SIGQUIT, marks=pytest.mark.full),
+    ],
+)
 def test_a_signal_is_forwarded_and_the_lock_released(
     redlock: Start, masters: Masters, key: str, number: int
 ) -> None:
@@ -324,6 +332,7 @@ def children_of(parent: int, word: str) -> list[int]:
     return found
 
 
+@pytest.mark.full
 def test_fencing_tokens_rise(redlock: Start, key: str) -> None:
     words = ("run", key, "--fencing", "--", "/bin/sh", "-c", f"echo ${TOKEN}")
     first, second = ended(redlock(*words)), ended(redlock(*words))
@@ -331,6 +340,7 @@ def test_fencing_tokens_rise(redlock: Start, key: str) -> None:
     assert 0 < int(first[1]) < int(second[1])
 
 
+@pytest.mark.full
 def test_the_lock_is_held_at_least_so_long(redlock: Start, masters: Masters, key: str) -> None:
     words = ("run", key, "--hold-at-least", "20s", "--skip-if-locked", "--", "/bin/echo", "done")
     assert ended(redlock(*words)) == (0, "done\n", "")

@@ -51,6 +51,7 @@ def demo(folder: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.full
 def test_nothing_is_lost(folder: str) -> None:
     shown = demo(folder, "--seconds", "4")
     assert shown.stderr == ""

@@ -233,6 +233,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 @pytest.mark.integration
 @pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.full
 async def test_servers_with_these_settings_are_fit(
     name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

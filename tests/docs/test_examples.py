@@ -129,6 +129,10 @@ LOGS = {
 }
 
 
+SLOW = {
+    "decorated.py", "hand_over.py", "losing_a_lease.py", "paused_holder.py", "test_your_code.py",
+    "virtual_time.py", "waiting.py",
+}  # fmt: skip
 RECIPES = {  # they need packages that other tests do not need
     "apscheduler_jobs.py", "arq_worker.py", "celery_tasks.py", "django_site.py",
     "litestar_service.py", "taskiq_tasks.py",
@@ -146,8 +150,11 @@ def test_every_recipe_is_run_with_its_package() -> None:
 
 @pytest.mark.parametrize(
     "path",
-    [path for path in EXAMPLES if path.name not in RECIPES],
-    ids=lambda path: path.name,
+    [
+        pytest.param(path, id=path.name, marks=pytest.mark.full if path.name in SLOW else ())
+        for path in EXAMPLES
+        if path.name not in RECIPES
+    ],
 )
 def test_it_runs(path: Path, run: Run) -> None:
     if path.name.startswith("test_"):

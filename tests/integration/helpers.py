@@ -37,7 +37,16 @@ SELDOM = Retry(min_delay=20_000, max_delay=20_000)
 KINDS: list[dict[str, Any]] = [
     {}, {"fencing": True}, {"fair": True}, {"fair": True, "fencing": True},
 ]  # fmt: skip
-KIND = pytest.mark.parametrize("options", KINDS, ids=["plain", "fenced", "fair", "fair and fenced"])
+KIND = pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param(KINDS[0], id="plain"),
+        pytest.param(KINDS[1], id="fenced", marks=pytest.mark.full),
+        pytest.param(KINDS[2], id="fair", marks=pytest.mark.full),
+        pytest.param(KINDS[3], id="fair and fenced"),
+    ],
+)
+"""Each kind of lock; without `--full` a plain one, and one that is all at once."""
 
 
 class RealMaster(Protocol):

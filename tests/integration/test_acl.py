@@ -44,7 +44,12 @@ def server(kind: str) -> Iterator[EmbeddedMaster]:
 
 @pytest.mark.promise("S10")
 @pytest.mark.parametrize(
-    ("commands", "own", "features"), ENOUGH, ids=["plain", "fencing", "fair and fencing"]
+    ("commands", "own", "features"),
+    [
+        pytest.param(*ENOUGH[0], id="plain"),
+        pytest.param(*ENOUGH[1], id="fencing"),
+        pytest.param(*ENOUGH[2], id="fair and fencing", marks=pytest.mark.full),
+    ],
 )
 async def test_these_permissions_are_enough(
     server: EmbeddedMaster,

@@ -84,7 +84,9 @@ async def worker(masters: list[RealMaster]) -> AsyncIterator[Worker]:
 
 @pytest.mark.promise("S7")
 @pytest.mark.promise("S9")
-@pytest.mark.parametrize("killed", [False, True], ids=["released", "killed"])
+@pytest.mark.parametrize(
+    "killed", [False, pytest.param(True, marks=pytest.mark.full)], ids=["released", "killed"]
+)
 async def test_another_process_keeps_the_lock_beyond_the_ttl(
     redlock: Redlock, masters: list[RealMaster], worker: Worker, *, killed: bool
 ) -> None:

@@ -205,7 +205,10 @@ async def test_a_certificate_is_checked(tls: Tls) -> None:
 
 @pytest.mark.parametrize(
     ("wrong", "hint"),
-    [("redis", "if so, write rediss://"), ("rediss", "if not, write redis://")],
+    [
+        ("redis", "if so, write rediss://"),
+        pytest.param("rediss", "if not, write redis://", marks=pytest.mark.full),
+    ],
 )
 async def test_the_vote_of_a_port_with_or_without_tls_has_a_hint(
     wrong: str, hint: str, tls: Tls

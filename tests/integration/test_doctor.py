@@ -206,6 +206,7 @@ async def test_a_server_that_does_not_describe_itself() -> None:
     assert {Kind.UNREACHABLE, Kind.NO_MAJORITY} <= kinds(found)
 
 
+@pytest.mark.full
 async def test_replicas(kind: str) -> None:
     with (
         running(kind, "--min-replicas-to-write", "1") as master,
@@ -226,6 +227,7 @@ async def test_replicas(kind: str) -> None:
         assert kinds(found) == {Kind.REFUSES, Kind.MIN_REPLICAS, Kind.NO_MAJORITY}
 
 
+@pytest.mark.full
 async def test_a_node_of_a_cluster(kind: str) -> None:
     bus = str(quiet_port())
     with running(kind, "--cluster-enabled", "yes", "--cluster-port", bus) as master:

@@ -166,7 +166,7 @@ async def test_replies_that_come_in_pieces_are_understood(
 
 
 @pytest.mark.promise("S6")
-@pytest.mark.parametrize("fair", [False, True])
+@pytest.mark.parametrize("fair", [pytest.param(False, marks=pytest.mark.full), True])
 async def test_masters_that_are_far_away_grant_locks_with_default_options(
     proxies: list[Proxy], masters: list[RealMaster], *, fair: bool
 ) -> None:

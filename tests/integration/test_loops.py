@@ -282,7 +282,7 @@ else:
 
 
 @pytest.mark.promise("S3")
-@pytest.mark.parametrize("how", ["run", UVLOOP])
+@pytest.mark.parametrize("how", [pytest.param("run", marks=pytest.mark.full), UVLOOP])
 async def test_bodies_that_clean_up_at_the_end_of_a_program_leave_no_key(
     masters: list[RealMaster], how: str
 ) -> None:

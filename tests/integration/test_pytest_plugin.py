@@ -115,8 +115,15 @@ def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Run:
     ("mark", "options", "more"),
     [
         ("pytest.mark.asyncio", STRICT, SYNC + SCOPES),
-        ("pytest.mark.filterwarnings", AUTO, ""),  # no mark that says what runs it
-        ("pytest.mark.anyio", STRICT, "anyio_backend = pytest.fixture(lambda: 'asyncio')\n"),
+        pytest.param(
+            "pytest.mark.filterwarnings", AUTO, "", marks=pytest.mark.full
+        ),  # no mark that says what runs it
+        pytest.param(
+            "pytest.mark.anyio",
+            STRICT,
+            "anyio_backend = pytest.fixture(lambda: 'asyncio')\n",
+            marks=pytest.mark.full,
+        ),
         ("pytest.mark.anyio", ("-p", "no:asyncio"), ""),
     ],
     ids=["strict", "auto", "anyio", "anyio alone"],

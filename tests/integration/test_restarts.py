@@ -154,6 +154,7 @@ async def test_masters_that_come_back_empty_have_no_vote(
 # Masters that are flushed.
 
 
+@pytest.mark.full
 async def test_a_majority_that_is_flushed_has_no_vote(
     new: New, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -72,6 +72,7 @@ async def test_a_clock_that_is_set_forward_ends_a_key_early(masters: list[Clocke
 
 
 @pytest.mark.promise("S3")
+@pytest.mark.full
 async def test_a_clock_that_is_set_back_leaves_no_key(masters: list[ClockedMaster]) -> None:
     """The key would live for an hour more; the release deletes it, and so does the loss."""
     wrong = masters[:3]

@@ -95,6 +95,7 @@ def in_turns(programs: list[Program]) -> bool:
     return all(one[1] <= other[0] for one, other in itertools.pairwise(held))
 
 
+@pytest.mark.full
 async def test_a_swap_is_refused_and_names_both_sets(
     servers: list[EmbeddedMaster], programs: list[Program]
 ) -> None:

@@ -82,6 +82,7 @@ class Work:
             self.ended.set()
 
 
+@pytest.mark.full
 async def test_a_loss_does_not_stop_a_thread(redlock: Redlock, other: Redlock) -> None:
     """Without the pattern it works on while somebody else holds the lock."""
     work = Work()

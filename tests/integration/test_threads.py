@@ -160,6 +160,7 @@ async def test_a_program_that_ends_releases_its_locks(masters: list[RealMaster])
 
 
 @pytest.mark.usefixtures("sigint_is_not_ignored")
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("when", ["waits", "has it"])
 async def test_an_interrupted_program_leaves_no_key(

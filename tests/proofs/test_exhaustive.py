@@ -176,6 +176,7 @@ def test_one_of_two_waiters_holds_the_lock_at_a_time(requests: tuple[int, int], 
 
 
 @pytest.mark.promise("S1")
+@pytest.mark.full
 def test_a_reply_that_is_counted_after_a_yield_is_found() -> None:
     found = search(Waiting(3, rules.COUNTED_AFTER_YIELD), MOST)
     assert found.broken.startswith("P3"), str(found)

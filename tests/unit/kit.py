@@ -35,12 +35,22 @@ QUARANTINE = timing.forgetting(MAX_TTL, factor=timing.DRIFT_FACTOR)
 
 KINDS: list[Kind] = [{}, {"fencing": True}, {"fair": True}, {"fair": True, "fencing": True}]
 NAMES_OF_KINDS = ["plain", "fenced", "fair", "fair and fenced"]
-KIND = pytest.mark.parametrize("kind", KINDS, ids=NAMES_OF_KINDS)
+MARKS: list[Any] = [(), pytest.mark.full, pytest.mark.full, ()]
+"""The marks of the four kinds: the short run has a plain lock, and one that is all at once."""
+KIND = pytest.mark.parametrize(
+    "kind",
+    [pytest.param(kind, marks=marks) for kind, marks in zip(KINDS, MARKS, strict=True)],
+    ids=NAMES_OF_KINDS,
+)
 KEYS = pytest.mark.parametrize("names", [("r",), ("q", "r")], ids=["one key", "two keys"])
 
 KINDS_AND_KEYS = pytest.mark.parametrize(
     ("names", "options"),
-    [(names, kind) for names in [("r",), ("q", "r")] for kind in KINDS],
+    [
+        pytest.param(names, kind, marks=marks)
+        for names in [("r",), ("q", "r")]
+        for kind, marks in zip(KINDS, MARKS, strict=True)
+    ],
     ids=[f"{kind}, {keys}" for keys in ["one key", "two keys"] for kind in NAMES_OF_KINDS],
 )
 """Each kind of lock, on one key and on two."""

@@ -181,7 +181,7 @@ async def test_later_pages_wait_for_earlier_ones(attended: Attended) -> None:
 
 async def test_nothing_stays_of_leases_that_ended(attended: Attended) -> None:
     """The memory does not grow with the leases, whatever their ttl."""
-    for number in range(20_000):
+    for number in range(10_000):
         plan = Plan(3_600_000)
         attended.add(plan)
         if number % 2:

@@ -151,7 +151,7 @@ def test_the_name_of_a_master_is_data() -> None:
 
 
 @pytest.mark.promise("S1")
-@pytest.mark.parametrize("sentinels", [1, 3, 4])
+@pytest.mark.parametrize("sentinels", [1, pytest.param(3, marks=pytest.mark.full), 4])
 def test_no_server_is_confirmed_longer_than_the_bound_after_a_later_one(sentinels: int) -> None:
     """
     Sentinels learn of failovers at random times, clients ask at random times, replies are late.

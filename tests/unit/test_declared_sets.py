@@ -481,6 +481,7 @@ async def test_a_master_that_comes_up_waits_for_the_replies_of_the_others(
 
 
 @pytest.mark.usefixtures("right")
+@pytest.mark.full
 async def test_a_set_that_is_refused_at_first_sight_is_never_declared(
     m: dict[str, FakeMaster],
 ) -> None:
@@ -516,6 +517,7 @@ async def test_a_hung_master_does_not_hold_up_the_vote_of_another_for_long(
 # Other faults.
 
 
+@pytest.mark.full
 async def test_a_mistaken_program_that_retries_for_minutes_hinders_no_other(
     m: dict[str, FakeMaster], right: Redlock
 ) -> None:

@@ -83,6 +83,7 @@ async def test_a_waiter_acquires_when_a_key_of_another_type_is_deleted(
     await (await waiter).release()
 
 
+@pytest.mark.full
 async def test_the_rate_of_attempts_is_bounded_while_the_key_changes(
     redlock: Redlock, masters: list[FakeMaster]
 ) -> None:
@@ -102,6 +103,7 @@ async def test_the_rate_of_attempts_is_bounded_while_the_key_changes(
         await waiter
 
 
+@pytest.mark.full
 async def test_the_rate_of_attempts_at_masters_that_contradict_themselves_is_bounded(
     redlock: Redlock, masters: list[FakeMaster], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -62,6 +62,7 @@ def outages(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 @WAYS
+@pytest.mark.spread(1)
 async def test_an_outage_is_logged_once_for_each_reason_and_so_is_its_end(
     redlock: Redlock,
     masters: list[FakeMaster],
@@ -90,6 +91,7 @@ async def test_an_outage_is_logged_once_for_each_reason_and_so_is_its_end(
     assert end.startswith("a majority of the masters answers again, after 2")
 
 
+@pytest.mark.full
 async def test_many_resources_and_waits_that_come_and_go_do_not_flood_the_log(
     redlock: Redlock, masters: list[FakeMaster], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -165,6 +167,7 @@ CAUSES = pytest.mark.parametrize("cause", [take_permissions, move, fill], ids=la
 
 @WAYS
 @CAUSES
+@pytest.mark.spread(1)
 async def test_a_wait_ends_when_a_majority_refuses_for_good(
     redlock: Redlock,
     masters: list[FakeMaster],

@@ -49,6 +49,7 @@ class Uneven(FakeMaster):
         pass
 
 
+@pytest.mark.full
 async def test_a_waiter_does_not_miss_the_pause_of_a_process_that_passes_the_lock_on() -> None:
     """It has lost hundreds of times by then, and must still ask as soon as the lock is free."""
     random.seed(1)

@@ -52,7 +52,7 @@ def intercept(
 # A new set of masters.
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("managers", [1, 3])
 @pytest.mark.parametrize("slower", [0, 0.002])
 @pytest.mark.parametrize("apart", [0, 0.0005, 0.001, 0.0015, 0.002, 0.003, 0.01, 0.02, 0.04])
@@ -325,7 +325,7 @@ async def test_a_member_is_examined_at_once_however_often_its_marker_changes(
 # Flushes.
 
 
-@pytest.mark.parametrize("flushed", [1, 3, 5])
+@pytest.mark.parametrize("flushed", [1, pytest.param(3, marks=pytest.mark.full), 5])
 async def test_a_flush_ends_the_vote_of_masters_and_no_lease(
     redlock: Redlock, masters: list[FakeMaster], flushed: int
 ) -> None:

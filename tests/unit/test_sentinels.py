@@ -284,6 +284,7 @@ async def test_one_sentinel_that_names_another_server_ends_no_connection(site: S
         assert redlock._opener.session().links[0]._connection is connection
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("again", [False, True], ids=["a replica", "the former master"])
 @pytest.mark.parametrize("newcomer", [False, True], ids=["seen", "a newcomer"])
 async def test_a_promoted_server_waits_for_the_bound_besides_the_quarantine(

@@ -174,7 +174,7 @@ async def test_later_waiters_do_not_overtake_on_any_resource(
 
 
 @pytest.mark.promise("S8")
-@pytest.mark.seeds(2, full=5)
+@pytest.mark.seeds(1, full=5)
 async def test_each_queue_is_in_order(redlock: Redlock, other: Redlock, seed: int) -> None:
     """Waiters of several programs for random sets are served in order on each resource."""
     chance = random.Random(seed)
@@ -200,6 +200,7 @@ async def test_each_queue_is_in_order(redlock: Redlock, other: Redlock, seed: in
 
 
 @pytest.mark.promise("S8")
+@pytest.mark.full
 async def test_waiters_for_overlapping_sets_do_not_deadlock(masters: list[FakeMaster]) -> None:
     """Each waiter comes first on some masters, so at first none can have all its locks."""
     async with AsyncExitStack() as stack:

@@ -154,6 +154,7 @@ def test_another_thread_may_ask_at_any_moment() -> None:
         runner.run(redlock.aclose())
 
 
+@pytest.mark.full
 def test_another_thread_may_ask_while_it_is_closed() -> None:
     redlock = Redlock([FakeMaster()])
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:

@@ -256,7 +256,7 @@ def test_a_loss_is_told_once_in_a_thread_of_its_own(redlock: Redlock) -> None:
     assert thread.daemon
 
 
-@pytest.mark.parametrize("kind", [KeyError, SystemExit])
+@pytest.mark.parametrize("kind", [KeyError, pytest.param(SystemExit, marks=pytest.mark.full)])
 def test_a_callback_that_blocks_or_fails_holds_nobody_up(
     redlock: Redlock, caplog: pytest.LogCaptureFixture, kind: type[BaseException]
 ) -> None:

@@ -225,6 +225,7 @@ def test_a_closed_manager_refuses_calls_and_with_opens_it(
 
 
 @pytest.mark.usefixtures("patient")
+@pytest.mark.full
 def test_calls_while_a_manager_is_closed_end(
     masters: list[FakeMaster], pool: ThreadPoolExecutor
 ) -> None:

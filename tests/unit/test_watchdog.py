@@ -179,6 +179,7 @@ async def test_the_loss_of_all_keys_ends_all_leases_at_once(
 
 
 @pytest.mark.promise("S2")
+@pytest.mark.full
 async def test_checks_of_all_leases_hold_up_no_loss(
     redlock: Redlock, masters: Masters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
