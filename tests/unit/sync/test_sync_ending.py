@@ -26,23 +26,6 @@ from .threads import SOON, free, in_loop, portals, until
 
 
 @pytest.fixture
-def masters() -> list[FakeMaster]:
-    return [FakeMaster(f"m{i}") for i in range(3)]
-
-
-@pytest.fixture
-def redlock(masters: list[FakeMaster]) -> Iterator[Redlock]:
-    with Redlock(masters, restart_guard="off") as redlock:
-        yield redlock
-
-
-@pytest.fixture
-def pool() -> Iterator[ThreadPoolExecutor]:
-    with ThreadPoolExecutor(8) as pool:
-        yield pool
-
-
-@pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make a manager that is closed wait for ever for calls that do not end."""
     monkeypatch.setattr(_portal, "PATIENCE", 3_600)

@@ -19,24 +19,6 @@ from redlock_aio.testing import FakeMaster
 
 from .threads import SOON, free, portals, until
 
-
-@pytest.fixture
-def masters() -> list[FakeMaster]:
-    return [FakeMaster(f"m{i}") for i in range(3)]
-
-
-@pytest.fixture
-def redlock(masters: list[FakeMaster]) -> Iterator[Redlock]:
-    with Redlock(masters, restart_guard="off") as redlock:
-        yield redlock
-
-
-@pytest.fixture
-def pool() -> Iterator[ThreadPoolExecutor]:
-    with ThreadPoolExecutor(8) as pool:
-        yield pool
-
-
 # Acquiring
 
 

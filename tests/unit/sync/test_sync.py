@@ -4,7 +4,7 @@ import contextlib
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
@@ -25,24 +25,6 @@ from redlock_aio.sync import Lease, Redlock
 from redlock_aio.testing import FakeMaster
 
 from .threads import SOON, delete, free, in_loop, lose, portals, until
-
-
-@pytest.fixture
-def masters() -> list[FakeMaster]:
-    return [FakeMaster(f"m{i}") for i in range(3)]
-
-
-@pytest.fixture
-def redlock(masters: list[FakeMaster]) -> Iterator[Redlock]:
-    with Redlock(masters, restart_guard="off") as redlock:
-        yield redlock
-
-
-@pytest.fixture
-def pool() -> Iterator[ThreadPoolExecutor]:
-    with ThreadPoolExecutor(8) as pool:
-        yield pool
-
 
 # Holding
 

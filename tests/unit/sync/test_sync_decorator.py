@@ -3,7 +3,7 @@
 # ruff: noqa: ARG001 - the arguments of a locked function are used in its lock's name
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -12,17 +12,6 @@ import pytest
 from redlock_aio import LockLostError, LockNotAcquiredError, QuorumUnavailableError, Retry
 from redlock_aio.sync import Redlock
 from redlock_aio.testing import FakeMaster
-
-
-@pytest.fixture
-def masters() -> list[FakeMaster]:
-    return [FakeMaster(f"m{i}") for i in range(3)]
-
-
-@pytest.fixture
-def redlock(masters: list[FakeMaster]) -> Iterator[Redlock]:
-    with Redlock(masters, restart_guard="off") as redlock:
-        yield redlock
 
 
 class Customer:
