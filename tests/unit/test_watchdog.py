@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -208,6 +209,77 @@ async def test_checks_of_all_leases_hold_up_no_loss(
     assert sum(turns) <= 6 * BATCH
     assert ran(masters[0], LOOK) >= 10 * BATCH
     await asyncio.gather(*(lease.release() for lease in leases))
+
+
+# After the master timeout
+
+
+@pytest.fixture
+async def impatient(masters: Masters) -> AsyncIterator[Redlock]:
+    """Open a manager whose masters time out after 50 ms, however slow they are."""
+    async with Redlock(masters, restart_guard="off", master_timeout=50) as redlock:
+        yield redlock
+
+
+async def test_masters_that_answer_late_extend_a_lease(
+    impatient: Redlock, masters: Masters
+) -> None:
+    """And get no more extensions than others."""
+    async with impatient.lock("r", ttl=3000) as lease:
+        slow(masters, 0.2)
+        before = ran(masters[0], EXTEND)
+        await asyncio.sleep(30)
+        assert lease.valid
+        assert 24 <= ran(masters[0], EXTEND) - before <= 36
+
+
+@pytest.mark.parametrize("late", [1, 2, 3])
+async def test_late_grants_and_those_in_time_are_added_up(
+    impatient: Redlock, masters: Masters, late: int
+) -> None:
+    kill(masters[3:])
+    async with impatient.lock("r", ttl=1000, auto_extend=False) as lease:
+        slow(masters[:late], 0.2)
+        await lease.extend(5000)
+        assert 4500 < lease.remaining < 5000 - 200
+
+
+async def test_a_late_grant_does_not_revive_a_lease(impatient: Redlock, masters: Masters) -> None:
+    lease = await impatient.lock("r", ttl=1000, on_lost="flag").acquire()
+    slow(masters[:3], 0.8)
+    await asyncio.sleep(0.6)
+    assert lease.valid
+    await asyncio.sleep(0.9)  # the first extension was sent in time, and is answered now
+    assert not lease.valid
+    await asyncio.sleep(1)
+    await check_no_keys(masters)
+
+
+async def test_a_late_grant_does_not_outlast_a_shorter_extension(
+    impatient: Redlock, masters: Masters
+) -> None:
+    """All masters get the longer one first: they keep the key for the shorter ttl."""
+    lease = await impatient.lock("r", ttl=3000, auto_extend=False, on_lost="flag").acquire()
+    slow(masters, 0.2)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(lease.extend(60_000), 0.06)
+    extending = asyncio.create_task(lease.extend(1000))
+    await asyncio.sleep(0.15)  # the masters have granted the longer one
+    assert lease.remaining < 1000 - 150
+    await extending
+    assert lease.remaining < 1000
+    await lease.release()
+
+
+async def test_a_master_that_lacks_the_key_gets_it_after_a_late_reply(
+    impatient: Redlock, masters: Masters
+) -> None:
+    async with impatient.lock("r", ttl=60_000) as lease:
+        slow(masters[:1], 0.2)
+        delete(masters[:1])
+        await lease.extend()
+        await asyncio.sleep(0.5)
+        assert [master.keys["r"] for master in masters] == [lease.token] * 5
 
 
 # By the holder

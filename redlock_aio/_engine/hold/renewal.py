@@ -175,6 +175,29 @@ class Renewal(Round):
         if self.verdict is WON and _may_lack_key(reply):
             self._restore(master)
 
+    def late(self, master: int, reply: object) -> None:
+        """
+        Count a reply that arrives after the master timeout.
+
+        The timeout says when to try again, not how long an extension may take: any reply
+        before the deadline counts, from when the request was sent. Masters that are too busy to
+        answer in time would otherwise execute extensions that nobody counts, and get each of
+        them again four times as often, until all leases are lost.
+        """
+        before = self.replies[master]
+        if not isinstance(before, NoReply) or before.answer is not Answer.TIMED_OUT:
+            return
+        if reply == GRANTED:
+            self.replies[master] = GRANTED
+            self.to_lose += 1
+            self.to_win -= 1
+            if self.to_win == 0:
+                self.verdict = WON
+                self._on_result(self)
+        elif reply.__class__ is int:
+            self.replies[master] = reply
+            self.declined(master, reply)
+
     def restore_missing(self) -> None:
         """Restore the key on each master that may lack it by its reply so far."""
         if self.against:

@@ -196,6 +196,7 @@ class Watchdog:
         Cancellation:
             The lease is extended, or unchanged.
         """
+        sent: list[Renewal] = []
         while True:
             now = self.masters.clock()
             if hold.expired(now):
@@ -206,9 +207,11 @@ class Watchdog:
                 raise LockNotHeldError(hold.resources, hold.why_given_up())
             self.masters.check_open()
             renewal = self.renew(hold, ttl, now)
+            sent.append(renewal)
             if renewal.verdict is OPEN:
                 await self.masters.wait_for(renewal)
-            if renewal.verdict is WON and hold.valid(self.masters.clock()):
+            # Also one that had timed out: a majority may have granted it since.
+            if hold.valid(self.masters.clock()) and any(each.verdict is WON for each in sent):
                 return
             if hold.state is not HELD:
                 continue  # to say how it ended
