@@ -164,6 +164,7 @@ def draw_lines(
             else:
                 each.set_ylim(bottom=0)
             each.yaxis.set_major_formatter("{x:,.0f}")
+            each.yaxis.set_minor_formatter("")
             each.grid(axis="y", color=WORDS, alpha=0.25)
             each.spines[["top", "right"]].set_visible(False)
             each.spines[["left", "bottom"]].set_color(WORDS)

@@ -116,11 +116,14 @@ def pair_of(redlock: Redlock, kind: str) -> Pair:
     return pair
 
 
-async def alone(redlock: Redlock, kind: str, times: int) -> Taken:
-    """Measure acquisitions, pairs and extensions of one task, one after another."""
-    taken = Taken()
+async def alone(redlock: Redlock, kind: str, floor: Floor, times: int) -> tuple[Taken, list[float]]:
+    """Measure acquisitions, pairs and extensions of one task, and pairs of the floor in turn."""
+    taken, floors = Taken(), []
     await pair_of(redlock, kind)("alone")  # connections are made on demand
     for _ in range(times):
+        began = ms()
+        await floor.pair("benchmark:0")
+        floors.append(ms() - began)
         began = ms()
         lease = await lock_of(redlock, kind, "alone").acquire()
         taken.acquisitions.append(ms() - began)
@@ -131,7 +134,7 @@ async def alone(redlock: Redlock, kind: str, times: int) -> Taken:
             began = ms()
             await lease.extend()
             taken.extensions.append(ms() - began)
-    return taken
+    return taken, floors
 
 
 async def wakings(holder: Redlock, waiter: Redlock, kind: str, plan: Plan) -> list[float]:
@@ -164,17 +167,13 @@ async def measure(urls: Sequence[str], plan: Plan) -> Found:
         await floor.open(measuring.names())
         stack.push_async_callback(floor.aclose)
         found[FLOOR] = Taken(rate=await rate_of(floor.pair, plan))
-        for _ in range(plan.times):
-            began = ms()
-            await floor.pair("benchmark:0")
-            found[FLOOR].pairs.append(ms() - began)
-
         redlock = await stack.enter_async_context(Redlock(urls))
         waiter = await stack.enter_async_context(
             Redlock(urls, retry=Retry(min_delay=NEVER, max_delay=NEVER))
         )
         for kind in OURS:
-            found[kind] = await alone(redlock, kind, plan.times)
+            found[kind], floors = await alone(redlock, kind, floor, plan.times)
+            found[FLOOR].pairs += floors
             found[kind].wakings = await wakings(redlock, waiter, kind, plan)
             found[kind].rate = await rate_of(pair_of(redlock, kind), plan)
 
@@ -280,7 +279,7 @@ def panels(everywhere: dict[Regions, Found]) -> list[Grouped]:
     return [
         panel("An acquisition", "acquisitions", 1),
         panel("An extension", "extensions", 1),
-        panel("From a release to the next holder", "wakings", 2),
+        panel("From a release to a waiter", "wakings", 2),
     ]
 
 
@@ -289,7 +288,7 @@ def main() -> None:
     masters.add_options(parser)
     options = parser.parse_args()
     logging.getLogger("redlock_aio").setLevel(logging.ERROR)
-    plan = Plan(5, 2, 0.3) if options.quick else Plan(30, 15, 1.0)
+    plan = Plan(5, 2, 0.3) if options.quick else Plan(30, 11, 1.0)
     everywhere: dict[Regions, Found] = {}
     with masters.running(options) as servers:
         urls = [server.url for server in servers]
