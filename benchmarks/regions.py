@@ -288,7 +288,7 @@ def main() -> None:
     masters.add_options(parser)
     options = parser.parse_args()
     logging.getLogger("redlock_aio").setLevel(logging.ERROR)
-    plan = Plan(5, 2, 0.3) if options.quick else Plan(30, 11, 1.0)
+    plan = Plan(5, 2, 0.3) if options.quick else Plan(20, 9, 1.0)
     everywhere: dict[Regions, Found] = {}
     with masters.running(options) as servers:
         urls = [server.url for server in servers]

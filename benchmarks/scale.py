@@ -94,7 +94,7 @@ def main() -> None:
     masters.add_options(parser)
     options = parser.parse_args()
     logging.getLogger("redlock_aio").setLevel(logging.ERROR)
-    settings, seconds = (FOR_QUICK, 0.5) if options.quick else (SETTINGS, 4.0)
+    settings, seconds = (FOR_QUICK, 0.5) if options.quick else (SETTINGS, 3.0)
     with masters.running(options) as servers:
         urls = [server.url for server in servers]
         found = measuring.run(measure(urls, settings, seconds))
