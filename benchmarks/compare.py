@@ -17,10 +17,11 @@ median of the ratios within one turn, so a busy machine slows both sides.
 Each pair makes a lock object of its own, as a program would, and each task has
 its own key, so no task waits for another.
 
-    python benchmarks/compare.py [--quick] [--uvloop] [--containers]
+    python benchmarks/compare.py [--quick] [--uvloop] [--containers | --server redis]
 
 The tables go to `results.md` and `results.svg`; with `--containers` (five Redis
-containers, through testcontainers) to `results-containers.md`.
+containers, through testcontainers) to `results-containers.md`, and with
+`--server redis` (the `redis-server` of the PATH) to `results-redis.md`.
 """
 
 import asyncio
@@ -29,19 +30,16 @@ import logging
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Self, cast
 
+import masters
 import measuring
 import redis.asyncio
 from floor import FencedFloor, Floor, has_delifeq
 from measuring import Pair, Rate, Server, bar, median, median_ratio, percentile
 from picture import Bar, draw
 from pottery import AIORedlock
-from redis.backoff import ConstantBackoff
-from redis.retry import Retry
 
 from redlock_aio import Answer, QuorumUnavailableError, Redlock
-from redlock_aio.testing import embedded_masters
 
 FLOOR, OURS, OURS_ON_ONE = "the floor", "redlock_aio on five", "redlock_aio on one"
 FENCED = "redlock_aio on five, fencing"
@@ -112,10 +110,10 @@ def redis_py_pair(client: redis.asyncio.Redis) -> Pair:
 
 
 def pottery_pair(clients: Sequence[redis.asyncio.Redis]) -> Pair:
-    masters = frozenset(clients)
+    theirs = frozenset(clients)
 
     async def pair(name: str) -> None:
-        async with AIORedlock(key=name, masters=masters, auto_release_time=measuring.TTL / 1000):
+        async with AIORedlock(key=name, masters=theirs, auto_release_time=measuring.TTL / 1000):
             pass
 
     return pair
@@ -312,44 +310,6 @@ def hang_rows(found: dict[int, list[Hang]]) -> Iterator[list[str]]:
                 ]  # fmt: skip
 
 
-class Container:
-    """A Redis in a container, which the engine can freeze."""
-
-    def __init__(self) -> None:
-        from testcontainers.core.container import DockerContainer
-
-        self._container = DockerContainer("redis:8-alpine").with_exposed_ports(6379)
-
-    def __enter__(self) -> Self:
-        self._container.start()
-        host = self._container.get_container_host_ip()
-        self.url = f"redis://{host}:{self._container.get_exposed_port(6379)}"
-        # The port is open before the server is: requests are repeated for up to 30 s.
-        retry = Retry(ConstantBackoff(0.1), 300)
-        with redis.Redis.from_url(self.url, retry=retry) as client:
-            client.ping()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._container.stop()
-
-    def pause(self) -> None:
-        self._container.get_wrapped_container().pause()
-
-    def resume(self) -> None:
-        self._container.get_wrapped_container().unpause()
-
-
-@contextlib.contextmanager
-def running(*, containers: bool) -> Iterator[Sequence[Server]]:
-    """Run five masters for the body."""
-    with contextlib.ExitStack() as stack:
-        if containers:
-            yield [stack.enter_context(Container()) for _ in range(5)]
-        else:
-            yield cast("Sequence[Server]", stack.enter_context(embedded_masters(5)))
-
-
 def bars(taken: dict[str, Taken]) -> list[Bar]:
     return [
         Bar(name, median(each.pairs), median(each.p50), ours=name in (OURS, FENCED, OURS_ON_ONE))
@@ -393,6 +353,7 @@ def report(
         [
             "# What a lock costs",
             f"Five masters {where}, and the client, on one machine: {machine}.",
+            measuring.command(),
             f"From one repetition to the next redlock_aio's rate was {spread(taken)}.",
             measuring.table(cost_head, rows),
             "Like for like: these floors send the same commands as redlock_aio on these masters.",
@@ -406,25 +367,23 @@ def report(
 def main() -> None:
     parser = measuring.arguments(__doc__)
     parser.add_argument("--uvloop", action="store_true", help="rows on uvloop, too")
-    parser.add_argument("--containers", action="store_true", help="masters in containers")
+    masters.add_options(parser)
     options = parser.parse_args()
     plan = Plan.of(quick=options.quick)
     # The log lines about masters that go down and come back are expected here.
     logging.getLogger("redlock_aio").setLevel(logging.ERROR)
-    with running(containers=options.containers) as servers:
+    with masters.running(options) as servers:
         urls = [server.url for server in servers]
         taken = measuring.run(costs(urls, EVERYBODY, plan))
         on_uvloop = (
             measuring.run(costs(urls, ON_UVLOOP, plan), uvloop=True) if options.uvloop else {}
         )
         found = measuring.run(hangs(servers, plan))
-        where = "in containers" if options.containers else "as processes"
-        text = report(taken, on_uvloop, found, where, urls[0])
+        text = report(taken, on_uvloop, found, masters.where(options), urls[0])
     print(text)
     if not options.quick:
-        name = "results-containers.md" if options.containers else "results.md"
-        (measuring.HERE / name).write_text(f"{text}\n")
-        if not options.containers:
+        masters.results(options, "results").write_text(f"{text}\n")
+        if masters.drawn(options):
             draw(bars(taken), measuring.HERE / "results.svg")
 
 

@@ -27,6 +27,7 @@ from measuring import TTL
 from redis.exceptions import LockError
 
 PLAIN, FAIR = "redlock_aio on five", "redlock_aio on five, fair"
+FENCED = "redlock_aio on five, fencing"
 REDIS_PY, POTTERY = "redis-py's Lock on one", "pottery's AIORedlock on five"
 EVERYBODY = (PLAIN, FAIR, REDIS_PY, POTTERY)
 
@@ -58,11 +59,11 @@ class Load:
 
 
 @contextlib.asynccontextmanager
-async def own_locks(urls: Sequence[str], *, fair: bool) -> AsyncIterator[Take]:
+async def own_locks(urls: Sequence[str], kind: str) -> AsyncIterator[Take]:
     from redlock_aio import Redlock
 
-    async with Redlock(urls) as redlock:
-        yield lambda name: redlock.lock(name, ttl=TTL, fair=fair)
+    async with Redlock(urls, fencing=kind == FENCED) as redlock:
+        yield lambda name: redlock.lock(name, ttl=TTL, fair=kind == FAIR)
 
 
 @contextlib.asynccontextmanager
@@ -90,7 +91,7 @@ def contestant(load: Load) -> tuple[AbstractAsyncContextManager[Take], tuple[typ
         from pottery.exceptions import PotteryError
 
         return pottery(load.urls), (PotteryError,)
-    return own_locks(load.urls, fair=load.contestant == FAIR), ()
+    return own_locks(load.urls, load.contestant), ()
 
 
 async def contend(load: Load) -> None:

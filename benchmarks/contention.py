@@ -18,11 +18,11 @@ Every process of a setting is an operating system process that runs `contenders.
 start at one instant; the longest wait and the turns are those within the time, and a
 wait that has not ended counts with its length so far.
 
-    python benchmarks/contention.py [--quick] [--seconds S] [--containers]
+    python benchmarks/contention.py [--quick] [--seconds S] [--containers | --server redis]
 
 The tables go to `results-contention.md`, the rates to `results-contention.svg`;
 with `--containers` (five Redis containers, through testcontainers) to
-`results-contention-containers.md`.
+`results-contention-containers.md`, with `--server redis` to `results-contention-redis.md`.
 """
 
 import asyncio
@@ -38,10 +38,10 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import cast
 
+import masters
 import measuring
 import redis
 import redis.asyncio
-from compare import running
 from contenders import EVERYBODY, FAIR, PLAIN, REDIS_PY, WORK, Load, Turns
 from floor import Floor
 from measuring import bar, median, percentile
@@ -464,6 +464,7 @@ def report(found: Found, seconds: float, where: str, url: str) -> str:
         [
             "# What a lock is worth when many want it",
             f"Five masters {where}, and the clients, on one machine: {machine}.",
+            measuring.command(),
             ideal,
             measuring.table(head, rows(found)),
             woken,
@@ -492,20 +493,18 @@ def rates(found: Found) -> list[Rates]:
 def main() -> None:
     parser = measuring.arguments(__doc__)
     parser.add_argument("--seconds", type=float, help="how long each setting is measured")
-    parser.add_argument("--containers", action="store_true", help="masters in containers")
+    masters.add_options(parser)
     options = parser.parse_args()
     seconds = options.seconds or (0.5 if options.quick else 3.0)
     logging.getLogger("redlock_aio").setLevel(logging.ERROR)
-    with running(containers=options.containers) as servers:
+    with masters.running(options) as servers:
         urls = [server.url for server in servers]
         found = measuring.run(measure(urls, seconds, quick=options.quick))
-        where = "in containers" if options.containers else "as processes"
-        text = report(found, seconds, where, urls[0])
+        text = report(found, seconds, masters.where(options), urls[0])
     print(text)
     if not options.quick:
-        name = "results-contention-containers.md" if options.containers else "results-contention.md"
-        (measuring.HERE / name).write_text(f"{text}\n")
-        if not options.containers:
+        masters.results(options, "results-contention").write_text(f"{text}\n")
+        if masters.drawn(options):
             draw_rates(
                 EVERYBODY, OURS, rates(found), found.ideal,
                 measuring.HERE / "results-contention.svg",

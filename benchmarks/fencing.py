@@ -156,7 +156,8 @@ def report(table: Iterator[list[str]] | list[list[str]], url: str) -> str:
     machine = measuring.machine(url, "redlock_aio", "redis", "hiredis")
     what = f"One lock on five masters as processes, {WORK * 1000:.0f} ms of work under it"
     title = "# What a fencing token takes"
-    return "\n\n".join([title, f"{what}: {machine}.", measuring.table(head, table)])
+    about = [f"{what}: {machine}.", measuring.command()]
+    return "\n\n".join([title, *about, measuring.table(head, table)])
 
 
 def main() -> None:

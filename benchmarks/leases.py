@@ -17,10 +17,11 @@ The garbage collector runs as in any program while 10,000 leases are held. A ful
 takes longer the more objects there are. So `gc.freeze()` is called when 100,000 leases have
 been acquired, as the page about speed advises, and one collection is measured before it.
 
-    python benchmarks/leases.py [--quick] [--containers]
+    python benchmarks/leases.py [--quick] [--containers | --server redis]
 
 The table goes to `results-leases.md`; with `--containers` (five Redis containers, through
-testcontainers) to `results-leases-containers.md`.
+testcontainers) to `results-leases-containers.md`, with `--server redis` to
+`results-leases-redis.md`.
 """
 
 import asyncio
@@ -31,9 +32,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha1
 
+import masters
 import measuring
 import redis
-from compare import running
 from floor import TOKEN, Floor, pack
 from measuring import bar
 
@@ -328,27 +329,26 @@ def run(urls: Sequence[str], load: Load) -> Held:
 
 def main() -> None:
     parser = measuring.arguments(__doc__)
-    parser.add_argument("--containers", action="store_true", help="masters in containers")
+    masters.add_options(parser)
     options = parser.parse_args()
-    with running(containers=options.containers) as servers:
+    with masters.running(options) as servers:
         urls = [server.url for server in servers]
         many = [run(urls, load) for load in (QUICK if options.quick else LOADS)]
         short = measuring.run(hold_short(urls, 2.0 if options.quick else 5.0))
         machine = measuring.machine(urls[0], "redlock_aio", "redis", "hiredis")
-    where = "in containers" if options.containers else "as processes"
     head = ["what one process keeps on five masters", "", "bars"]
     rows = [*(row for held in many for row in rows_of(held)), *rows_of_short(short)]
     text = "\n\n".join(
         [
             "# What leases cost while they are held",
-            f"Five masters {where}, and the client, on one machine: {machine}.",
+            f"Five masters {masters.where(options)}, and the client, on one machine: {machine}.",
+            measuring.command(),
             measuring.table(head, rows),
         ]
     )
     print(text)
     if not options.quick:
-        name = "results-leases-containers.md" if options.containers else "results-leases.md"
-        (measuring.HERE / name).write_text(f"{text}\n")
+        masters.results(options, "results-leases").write_text(f"{text}\n")
 
 
 if __name__ == "__main__":

@@ -13,9 +13,11 @@ import gc
 import os
 import platform
 import statistics
+import sys
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -136,6 +138,12 @@ def arguments(what: str | None) -> argparse.ArgumentParser:
     )
     parser.add_argument("--quick", action="store_true", help="short and rough; keeps no results")
     return parser
+
+
+def command() -> str:
+    """Return one line about the command that measures, and the date."""
+    what = " ".join([f"python benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]])
+    return f"Measured on {datetime.now(UTC).date()} by `{what}`."
 
 
 def machine(url: str, *packages: str) -> str:
