@@ -1,0 +1,418 @@
+"""
+The history of a run: what each client asked for, what came of it, and when.
+
+A history is a folder. Each process writes a file of its own, `NAME.jsonl`, with one JSON object
+a line; the runner writes `faults.jsonl` and `meta.json`. All instants are nanoseconds on
+CLOCK_BOOTTIME, which all processes of a machine share.
+
+An operation begins with an "invoke" and has at most one end: "ok", "fail" (it surely had no
+effect) or "info" (nobody knows). One without an end counts as "info": its process was killed.
+The "invoke" is timed before the call and the end after it returned. The effect is in between.
+
+| what | invoke | ok | fail |
+|---|---|---|---|
+| acquire | keys, fair, fencing, ttl, wait | lease, until, token | why |
+| held | | lease, until | |
+| extend | lease, ttl | lease, until | lease, why |
+| release | lease | lease | lease, why |
+| lost | | lease, why | |
+| adopt | from, keys, ttl | lease (a new one), from, until, token | why |
+| force_release | keys | keys | why |
+| write | key, value, token, lease | | why: the fence refused it |
+| read | key | value, token | why |
+| add | key | value | why |
+
+`ttl` and `wait` are in ms. `until` is the instant up to which the library promised the lease.
+`held` and `lost` are observations: they have an "ok" only. A "fail" of a `write` says that the
+fence refused the token. Any other error of a `write` is an "info", or it would be taken for a
+refusal. This module imports nothing of the library, so that a check of a history does not rest
+on what it checks.
+"""
+
+import itertools
+import json
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from operator import attrgetter
+from pathlib import Path
+from types import NoneType
+from typing import Any, Final, Literal
+
+End = Literal["ok", "fail", "info"]
+
+NEVER: Final = 1 << 63
+"""Later than each instant of a history: the end of an operation that has none."""
+
+FAULTS: Final = "faults"
+"""The name of the runner's file."""
+
+_encode = json.JSONEncoder(separators=(",", ":")).encode
+
+
+def now() -> int:
+    """Return the time on the clock of all histories, in ns."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+
+
+class HistoryError(ValueError):
+    """A file is not a history; the message names the file, the line and what is wrong."""
+
+
+# ----------------------------------------------------------------------------- writing
+
+
+class Recorder:
+    """
+    Writes the history of this process.
+
+    Each line is one unbuffered write, so that it outlives a SIGKILL of the process. The file
+    must be new: a process that was killed may have left half a line at its end.
+    """
+
+    def __init__(self, folder: Path, name: str) -> None:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
+        self._file = os.open(folder / f"{name}.jsonl", flags, 0o644)
+        self.name = name
+
+    def client(self, number: int) -> "Client":
+        """Return client *number* of this process. A client does one operation at a time."""
+        return Client(self, f"{self.name}/{number}")
+
+    def record(self, event: dict[str, object]) -> None:
+        """Append one event."""
+        os.write(self._file, _encode(event).encode() + b"\n")
+
+    def fault(
+        self, name: str, how: Literal["begin", "end"], detail: str = "", *, client: str = ""
+    ) -> None:
+        """
+        Record that a fault begins or ends.
+
+        Args:
+            client: The process that the fault concerns. For a "stall" it must be given.
+        """
+        event = {"at": now(), "what": "fault", "how": how, "name": name, "detail": detail}
+        self.record(event | ({"client": client} if client else {}))
+
+    def reach(self, process: str, masters: list[int]) -> None:
+        """Record that from now on *process* reaches these *masters*, and they vote."""
+        self.record({"at": now(), "what": "reach", "client": process, "masters": masters})
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._file)
+
+
+class Client:
+    """The operations of one task, numbered."""
+
+    __slots__ = ("_numbers", "name", "recorder")
+
+    def __init__(self, recorder: Recorder, name: str) -> None:
+        self.recorder = recorder
+        self.name = name
+        self._numbers = itertools.count()
+
+    def invoke(self, what: str, **facts: object) -> "Pending":
+        """Record that an operation begins now; the result records its end."""
+        at = now()
+        pending = Pending(self, what, next(self._numbers))
+        pending.record("invoke", at, facts)
+        return pending
+
+    def held(self, lease: str, until: int, *, at: int) -> None:
+        """Record that *lease* was found valid until *until*. *at* was read before the check."""
+        facts: dict[str, object] = {"lease": lease, "until": until}
+        Pending(self, "held", next(self._numbers)).record("ok", at, facts)
+
+    def lost(self, lease: str, why: str) -> None:
+        """Record that the holder has just been notified of the loss of *lease*."""
+        at = now()
+        facts: dict[str, object] = {"lease": lease, "why": why}
+        Pending(self, "lost", next(self._numbers)).record("ok", at, facts)
+
+
+class Pending:
+    """An operation underway. Call one of `ok`, `fail` and `info` as soon as it has returned."""
+
+    __slots__ = ("_client", "_number", "_what")
+
+    def __init__(self, client: Client, what: str, number: int) -> None:
+        self._client = client
+        self._what = what
+        self._number = number
+
+    def ok(self, **facts: object) -> None:
+        """Record that the operation succeeded."""
+        self.record("ok", now(), facts)
+
+    def fail(self, why: str, **facts: object) -> None:
+        """Record that the operation surely had no effect."""
+        self.record("fail", now(), facts | {"why": why})
+
+    def info(self, why: str, **facts: object) -> None:
+        """Record that the operation may have had its effect, or may still have it later."""
+        self.record("info", now(), facts | {"why": why})
+
+    def record(self, how: str, at: int, facts: dict[str, object]) -> None:
+        """Append an event of this operation."""
+        event: dict[str, object] = {
+            "at": at,
+            "client": self._client.name,
+            "op": self._number,
+            "what": self._what,
+            "how": how,
+        }
+        event.update(facts)
+        self._client.recorder.record(event)
+
+
+# ----------------------------------------------------------------------------- reading
+
+
+@dataclass(slots=True)
+class Operation:
+    """One operation of one client. A field that its kind does not have has its default."""
+
+    client: str
+    number: int
+    what: str
+    invoked_at: int
+    ended_at: int = NEVER
+    """When its client saw its end; `NEVER` if no end was recorded."""
+    end: End = "info"
+    keys: tuple[str, ...] = ()
+    lease: str = ""
+    exporter: str = ""
+    """The lease that an `adopt` takes over."""
+    until: int = 0
+    token: int | None = None
+    value: int | None = None
+    ttl: int = 0
+    """In ms."""
+    why: str = ""
+    where: str = ""
+    """File and line of its first event."""
+
+    @property
+    def process(self) -> str:
+        """The process of its client."""
+        return self.client.partition("/")[0]
+
+    @property
+    def effect_by(self) -> int:
+        """The instant by which it had its effect, if it had one: `NEVER` after an "info"."""
+        return NEVER if self.end == "info" else self.ended_at
+
+    def describe(self, origin: int = 0) -> str:
+        """Return one line for a report, with times in seconds since *origin*."""
+        began = f"{(self.invoked_at - origin) / 1e9:.6f}"
+        ended = "never" if self.ended_at == NEVER else f"{(self.ended_at - origin) / 1e9:.6f}"
+        named = {"keys": ",".join(self.keys), "lease": self.lease, "from": self.exporter}
+        facts = [f"{name}={text}" for name, text in named.items() if text]
+        numbers = {"token": self.token, "value": self.value}
+        facts += [f"{name}={number}" for name, number in numbers.items() if number is not None]
+        parts = [f"{self.client}#{self.number}", self.what, *facts, self.end, self.why]
+        return f"[{began}, {ended}] {' '.join(part for part in parts if part)}"
+
+
+@dataclass(slots=True)
+class Fault:
+    """Something that the run did to masters, networks or clients."""
+
+    name: str
+    detail: str
+    client: str
+    began_at: int
+    ended_at: int = NEVER
+
+
+@dataclass(slots=True)
+class Reach:
+    """From `at` on, `process` reaches these masters."""
+
+    at: int
+    process: str
+    masters: frozenset[int]
+
+
+@dataclass(slots=True)
+class History:
+    """All that a run has recorded."""
+
+    operations: list[Operation] = field(default_factory=list)
+    """In the order of their invocations."""
+    faults: list[Fault] = field(default_factory=list)
+    reaches: list[Reach] = field(default_factory=list)
+    """In the order of time."""
+    meta: dict[str, Any] = field(default_factory=dict)
+    torn: int = 0
+    """How many files end with a torn line."""
+
+    @property
+    def ended_at(self) -> int:
+        """The end of the run: as `meta.json` says, or the last instant of an operation."""
+        if "ended" in self.meta:
+            return int(self.meta["ended"])
+        ends = (one.ended_at for one in self.operations if one.ended_at != NEVER)
+        return max(itertools.chain(ends, (one.invoked_at for one in self.operations)), default=0)
+
+
+def read(folder: Path) -> History:
+    """
+    Read a history.
+
+    Raises:
+        HistoryError: A line is not an event, an operation has two ends or an end without a
+            beginning, or a fact is missing. The last line of a file may be torn.
+    """
+    history = History()
+    meta = folder / "meta.json"
+    if meta.exists():
+        history.meta = json.loads(meta.read_text())
+    for path in sorted(folder.glob("*.jsonl")):
+        events = _Events(path)
+        if path.stem == FAULTS:
+            _read_faults(events, history)
+        else:
+            _read_operations(events, history)
+        history.torn += events.torn
+    history.operations.sort(key=attrgetter("invoked_at"))
+    history.reaches.sort(key=attrgetter("at"))
+    return history
+
+
+class _Events:
+    """The lines of one file, parsed; *where* is that of the last one."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._line = 0
+        self.torn = 0
+
+    @property
+    def where(self) -> str:
+        return f"{self._path.name}:{self._line}"
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        with self._path.open("rb") as file:
+            for self._line, line in enumerate(file, 1):
+                if not line.endswith(b"\n"):
+                    self.torn = 1  # also if it happens to parse: a number may lack digits
+                    return
+                try:
+                    event = json.loads(line)
+                except ValueError as error:
+                    raise HistoryError(f"{self.where}: not JSON: {error}") from None
+                if not isinstance(event, dict):
+                    raise HistoryError(f"{self.where}: not an object")
+                yield event
+
+
+_OBSERVATIONS: Final = frozenset({"held", "lost"})
+
+_FACTS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
+    "acquire": (("keys", "ttl"), ("lease", "until", "token")),
+    "held": ((), ("lease", "until")),
+    "extend": (("lease", "ttl"), ("lease", "until")),
+    "release": (("lease",), ()),
+    "lost": ((), ("lease",)),
+    "adopt": (("from", "keys", "ttl"), ("lease", "until", "token")),
+    "force_release": (("keys",), ()),
+    "write": (("key", "value", "token"), ()),
+    "read": (("key",), ("value", "token")),
+    "add": (("key",), ("value",)),
+}
+"""The facts that the "invoke" and the "ok" of each kind of operation must have."""
+
+_FIELDS: Final[dict[str, tuple[str, tuple[type, ...]]]] = {
+    "keys": ("keys", (list,)),
+    "key": ("keys", (str,)),
+    "from": ("exporter", (str,)),
+    "lease": ("lease", (str, NoneType)),
+    "until": ("until", (int,)),
+    "token": ("token", (int, NoneType)),
+    "value": ("value", (int, NoneType)),
+    "ttl": ("ttl", (int,)),
+    "why": ("why", (str,)),
+}
+"""The field of each fact that a check needs, and its types. Other facts are for people."""
+
+
+def _read_operations(events: _Events, history: History) -> None:
+    pending: dict[tuple[str, int], Operation] = {}
+    ended: set[tuple[str, int]] = set()
+    for event in events:
+        try:
+            what, how, at = event["what"], event["how"], event["at"]
+            name = event["client"], event["op"]
+            at_invoke, at_ok = _FACTS[what]
+            if how == "invoke" or what in _OBSERVATIONS:
+                if name in pending or name in ended:
+                    raise HistoryError(f"{events.where}: {name} begins twice")
+                one = Operation(*name, what, at, where=events.where)
+                history.operations.append(one)
+                pending[name] = one
+                _apply(one, event, at_invoke)
+            if how != "invoke":
+                if name in ended:
+                    raise HistoryError(f"{events.where}: {name} ends twice")
+                one = pending.pop(name)
+                ended.add(name)
+                _end(one, event, at_ok)
+        except KeyError as error:
+            raise HistoryError(f"{events.where}: {error} is missing or unknown") from None
+
+
+def _end(one: Operation, event: dict[str, Any], required: tuple[str, ...]) -> None:
+    how = event["how"]
+    if how not in {"ok", "fail", "info"} or event["what"] != one.what:
+        raise KeyError(f"{event['what']} {how}")
+    if event["at"] < one.invoked_at:
+        raise KeyError("a later at")
+    one.end = how
+    one.ended_at = event["at"]
+    _apply(one, event, required if how == "ok" else ())
+
+
+def _apply(one: Operation, event: dict[str, Any], required: tuple[str, ...]) -> None:
+    """Copy the facts of *event* to the operation."""
+    for name in required:
+        if name not in event:
+            raise KeyError(name)
+    for name, value in event.items():
+        if name in _FIELDS:
+            attribute, types = _FIELDS[name]
+            if type(value) not in types:
+                raise KeyError(f"{name}={value!r}")
+            if name == "keys":
+                one.keys = tuple(value)
+            elif name == "key":
+                one.keys = (value,)
+            elif value is not None or attribute in {"token", "value"}:
+                setattr(one, attribute, value)
+
+
+def _read_faults(events: _Events, history: History) -> None:
+    open_faults: dict[tuple[str, str], Fault] = {}
+    for event in events:
+        try:
+            match event["what"]:
+                case "reach":
+                    masters = frozenset(event["masters"])
+                    history.reaches.append(Reach(event["at"], event["client"], masters))
+                case "fault":
+                    client = event.get("client", "")
+                    name = event["name"], client
+                    if event["how"] == "begin":
+                        fault = Fault(event["name"], event.get("detail", ""), client, event["at"])
+                        open_faults[name] = fault
+                        history.faults.append(fault)
+                    else:
+                        open_faults.pop(name).ended_at = event["at"]
+                case what:
+                    raise HistoryError(f"{events.where}: {what!r} is unknown")
+        except KeyError as error:
+            raise HistoryError(f"{events.where}: {error} is missing or unknown") from None

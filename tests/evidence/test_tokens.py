@@ -1,0 +1,149 @@
+"""Fencing tokens that do not rise, and lost updates, are found."""
+
+import pytest
+
+from .kit import Script
+
+# ------------------------------------------------------------------------------- tokens
+
+
+def test_a_token_that_is_used_twice_is_found(script: Script) -> None:
+    script.section("w0/0", 10, 20, token=5)
+    script.section("w1/0", 30, 40, token=6)
+    script.section("w2/0", 50, 60, token=5)
+    verdict = script.check()
+    assert verdict.broken == ("tokens",)
+    assert len(verdict.checks["tokens"].broken) == 1
+
+
+def test_a_token_that_two_concurrent_requests_got_is_found(script: Script) -> None:
+    script.acquire("w0/0", 1, 10, token=5, until=20)
+    script.acquire("w1/0", 1, 30, token=5)
+    assert script.check().broken == ("tokens",)
+
+
+def test_tokens_out_of_the_order_of_time_are_found(script: Script) -> None:
+    script.section("w0/0", 10, 20, token=6)
+    script.section("w1/0", 30, 40, token=5)
+    verdict = script.check()
+    assert verdict.broken == ("tokens",)
+    (text,) = verdict.checks["tokens"].broken
+    assert text.index("token 5") < text.index("after") < text.index("token 6")
+
+
+def test_a_token_below_one_that_is_long_over_is_found(script: Script) -> None:
+    for number, token in enumerate((1, 9, 2)):
+        script.section(f"w{number}/0", 10 + 20 * number, 20 + 20 * number, token=token)
+    assert script.check().broken == ("tokens",)
+
+
+def test_tokens_of_concurrent_requests_have_no_order(script: Script) -> None:
+    script.acquire("w0/0", 1, 10, token=6, until=20)
+    script.acquire("w1/0", 10, 30, token=5)
+    assert script.check().holds, "the second one was asked for before the first one was granted"
+
+
+def test_tokens_of_different_keys_have_no_order(script: Script) -> None:
+    script.section("w0/0", 10, 20, token=6, key="a")
+    script.section("w1/0", 30, 40, token=5, key="b")
+    script.section("w1/0", 50, 60, token=6, key="b")
+    assert script.check().holds
+
+
+def test_an_adopted_lease_has_the_token_of_its_exporter(script: Script) -> None:
+    lease = script.acquire("w0/0", 9, 10, token=5)
+    second = script.adopt("w1/0", 20, 30, exporter=lease, token=5)
+    script.adopt("w2/0", 40, 50, exporter=second, token=5)
+    assert script.check().holds
+
+
+def test_an_adopted_lease_with_a_lower_token_is_found(script: Script) -> None:
+    lease = script.acquire("w0/0", 9, 10, token=5)
+    script.adopt("w1/0", 20, 30, exporter=lease, token=4)
+    assert script.check().broken == ("tokens",)
+
+
+def test_leases_without_tokens_are_not_counted(script: Script) -> None:
+    script.section("w0/0", 10, 20)
+    verdict = script.check()
+    assert verdict.holds
+    assert verdict.checks["tokens"].checked == 0
+    assert "tokens: not tried" in verdict.as_text()
+
+
+# ------------------------------------------------------------------------------ updates
+
+
+def test_a_value_that_was_written_twice_is_a_lost_update(script: Script) -> None:
+    for began, client, value in ((10, "w0/0", 1), (30, "w1/0", 2), (50, "w2/0", 2)):
+        script.section(client, began, began + 10)
+        script.increment(client, began + 1, began + 2, value=value)
+    verdict = script.check()
+    assert verdict.broken == ("updates",)
+    assert not verdict.late_updates
+
+
+def test_a_counter_that_goes_back_is_a_lost_update(script: Script) -> None:
+    for began, client, value in ((10, "w0/0", 2), (30, "w1/0", 1)):
+        script.section(client, began, began + 10)
+        script.increment(client, began + 1, began + 2, value=value)
+    assert script.check().broken == ("updates",)
+
+
+def test_a_lost_update_of_another_key_is_none(script: Script) -> None:
+    for client, key in (("w0/0", "a"), ("w1/0", "b")):
+        lease = script.acquire(client, 9, 10, key=key)
+        script.add(client, "add", 11, 12, asked={"key": key}, result={"value": 1})
+        script.release(client, 13, 14, lease=lease)
+    assert script.check().holds
+
+
+def test_updates_that_are_concurrent_have_no_order(script: Script) -> None:
+    script.section("w0/0", 10, 20)
+    script.increment("w0/0", 11, 15, value=2)
+    script.increment("w0/1", 15, 16, value=1)
+    assert script.check().holds
+
+
+def test_a_value_that_a_killed_client_may_have_written_is_none(script: Script) -> None:
+    script.acquire("w0/0", 9, 10, until=2_000)
+    script.increment("w0/0", 11, None)
+    script.section("w1/0", 2_000, 2_010)
+    script.increment("w1/0", 2_001, 2_002, value=1)
+    script.section("w2/0", 2_020, 2_030)
+    script.increment("w2/0", 2_021, 2_022, value=2)
+    assert script.check().holds
+
+
+def test_an_update_lost_to_a_late_one_is_counted_apart(script: Script) -> None:
+    script.acquire("w0/0", 9, 10, until=50)
+    script.increment("w0/0", 20, 81, value=1)  # its process was stopped from 20 to 80
+    for began, client, value in ((60, "w1/0", 1), (90, "w2/0", 2)):
+        script.section(client, began, began + 10)
+        script.increment(client, began + 1, began + 2, value=value)
+    verdict = script.check()
+    assert verdict.holds
+    assert len(verdict.late_updates) == 1
+    assert "w0/0" in verdict.late_updates[0]
+    assert verdict.is_as_expected
+    script.meta["expected"] = "fails"
+    assert script.check().is_as_expected, "a control fails so"
+
+
+def test_a_late_update_excuses_no_loss_at_another_time(script: Script) -> None:
+    script.acquire("w0/0", 9, 10, until=50)
+    script.increment("w0/0", 20, 81, value=1)
+    for began, client, value in ((100, "w1/0", 2), (120, "w2/0", 2)):
+        script.section(client, began, began + 10)
+        script.increment(client, began + 1, began + 2, value=value)
+    verdict = script.check()
+    assert verdict.broken == ("updates",)
+    assert not verdict.late_updates
+
+
+@pytest.mark.parametrize("client", ["w0/1", "w1/0"])
+def test_the_lease_of_another_client_protects_no_update(script: Script, client: str) -> None:
+    script.section("w0/0", 10, 100)
+    script.increment("w0/0", 20, 30, value=1)
+    script.increment(client, 25, 40, value=1)
+    assert script.check().late_updates
