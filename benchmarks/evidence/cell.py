@@ -1,0 +1,265 @@
+"""One cell of the matrix: a kind of lock under a fault, from the first server to the last key."""
+
+import contextlib
+import dataclasses
+import json
+import os
+import platform
+import random
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from .containers import ContainerServer
+from .crew import Crew
+from .faults import Row
+from .history import FAULTS, Recorder, now
+from .locks import Contestant
+from .networks import PORT, Network
+from .servers import SERVICE, Master, Place, SentinelProcess, Server, compiled
+from .worker import Job
+from .world import World
+
+WORKERS = 3
+MEANT_TO_STAY = ("redlock_aio:marker", "redlock_aio:masters:", "redlock_aio:fence:")
+"""The prefixes of the keys that outlive every lock."""
+
+EXPIRY = 4.0
+"""
+Seconds after the end of a run until all keys of its locks have expired: those of a killed
+process, and registrations in fair queues, which live for 3 s.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """
+    What is run.
+
+    Attributes:
+        job: What differs from the job of the row.
+
+        program: The module whose command repeats it.
+    """
+
+    row: Row
+    contestant: Contestant
+    seed: int
+    binary: str
+    seconds: float = 0.0
+    job: dict[str, object] = field(default_factory=dict)
+    expected: str = "holds"
+    containers: bool = False
+    control: str = ""
+    program: str = "matrix"
+
+    @property
+    def name(self) -> str:
+        """A name for files."""
+        words = f"{self.control or self.row.name} {self.contestant.name}"
+        return words.replace(",", "").replace(" ", "-").lower()
+
+
+class Stage:
+    """The servers, the network and the clients of one run."""
+
+    def __init__(self, cell: Cell, folder: Path, stack: contextlib.ExitStack) -> None:
+        self._cell = cell
+        self._stack = stack
+        self.folder = folder
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="evidence-")))
+        needs = cell.row.needs
+        self._network: Network | None = None
+        names = [f"m{number}" for number in range(cell.contestant.masters)]
+        if "sentinels" in needs:
+            names = ["old", "new", "s0", "s1", "s2"]
+        if "network" in needs:
+            nodes = (*names, *(f"w{number}" for number in range(WORKERS)))
+            self._network = stack.enter_context(Network(nodes))
+        shim = compiled(scratch) if "clocks" in needs else None
+        self._place = Place(cell.binary, scratch, self._network, shim)
+        self.servers: Sequence[Master]
+        if "sentinels" in needs:
+            self._start_sentinels()
+        elif cell.containers:
+            self.servers = [self._contain(name) for name in names]
+        else:
+            self.servers = [self._start(Server(self._place, name)) for name in names]
+        if "sentinels" not in needs:
+            self.urls = tuple(server.url for server in self.servers[: cell.contestant.masters])
+        self.store = self._start(Server(Place(cell.binary, scratch), "store"))
+
+    def _start(self, server: Server) -> Server:
+        self._stack.callback(server.kill)
+        server.start()
+        return server
+
+    def _contain(self, name: str) -> Master:
+        server = ContainerServer(name)
+        self._stack.callback(server.remove)
+        server.start()
+        return server
+
+    def _start_sentinels(self) -> None:
+        place, net = self._place, self._network
+        if net is None:
+            raise ValueError("Sentinels need a network")
+        old = self._start(Server(place, "old", "--repl-diskless-sync-delay", "0"))
+        follow = ("--replicaof", f"{net.address('old')} {PORT}")
+        new = self._start(Server(place, "new", "--repl-diskless-sync-delay", "0", *follow))
+        self.servers = [old, new]
+        sentinels = []
+        for name in ("s0", "s1", "s2"):
+            sentinel = SentinelProcess(place, name, "old")
+            self._stack.callback(sentinel.kill)
+            sentinel.start()
+            sentinels.append(sentinel)
+        addresses = ",".join(sentinel.address for sentinel in sentinels)
+        self.urls = (f"sentinel://{addresses}/{SERVICE}",)
+        ends = time.monotonic() + 30
+        while not all(sentinel.knows_all() for sentinel in sentinels):
+            if time.monotonic() > ends:
+                raise OSError("the Sentinels do not find each other")
+            time.sleep(0.1)
+
+    def crew(self) -> Crew:
+        """Return the clients, which are not started yet."""
+        cell, net = self._cell, self._network
+        job = Job(
+            folder=str(self.folder),
+            contestant=cell.contestant.name,
+            urls=self.urls,
+            store=self.store.unix_url,
+            seed=cell.seed,
+        )
+        job = dataclasses.replace(job, **{**cell.row.job, **cell.job})  # type: ignore[arg-type]
+        within = net.within if net is not None else lambda _: ()
+        return Crew(job, within, cell.contestant.command)
+
+    def world(self, crew: Crew, record: Recorder) -> World:
+        """Return what the row acts on."""
+        cell = self._cell
+        return World(
+            servers=self.servers,
+            crew=crew,
+            record=record,
+            chance=random.Random(cell.seed),
+            seconds=cell.seconds or cell.row.seconds,
+            network=self._network,
+            masters=len(self.urls),
+        )
+
+
+def run(cell: Cell, folder: Path) -> list[str]:
+    """
+    Run one cell, and leave its history in *folder*.
+
+    Returns:
+        What went wrong in the run itself, such as a client that ended with an error.
+    """
+    with contextlib.ExitStack() as stack:
+        stage = Stage(cell, folder, stack)
+        crew = stage.crew()
+        record = Recorder(folder, FAULTS)
+        stack.callback(record.close)
+        world = stage.world(crew, record)
+        server = described(stage.servers[0])
+        with crew.working(WORKERS, world.seconds):
+            began = now()
+            world.note()
+            cell.row.act(world)
+            wrong = crew.wait()
+            ended = now()
+        left = keys_left(stage.servers)
+        meta = facts(cell, crew.job, server)
+        meta |= {"began": began, "ended": ended, "keys_left": left, "masters": world.masters}
+        (folder / "meta.json").write_text(json.dumps(meta, indent=1) + "\n")
+    return wrong
+
+
+def keys_left(servers: Sequence[Master]) -> dict[str, list[int]]:
+    """Return the keys of locks that are still on running masters when all have expired."""
+    ends = time.monotonic() + EXPIRY
+    while True:
+        began = time.monotonic()
+        left: dict[str, list[int]] = {}
+        for number, server in enumerate(servers):
+            for key in keys(server):
+                left.setdefault(key, []).append(number)
+        if not left or began > ends:
+            return left
+        time.sleep(0.1)
+
+
+def keys(server: Master) -> Iterator[str]:
+    """Yield the keys of a server that should not stay; none if it does not run."""
+    if server.runs:
+        with contextlib.closing(server.client()) as client:
+            yield from (key for key in client.scan_iter() if not key.startswith(MEANT_TO_STAY))
+
+
+def facts(cell: Cell, job: Job, server: str) -> dict[str, Any]:
+    """Return what `meta.json` says of a run before it is over."""
+    row, contestant = cell.row, cell.contestant
+    seconds = cell.seconds or row.seconds
+    return {
+        "row": row.name,
+        "what": row.what,
+        "column": contestant.name,
+        "contestant": contestant.distribution,
+        "versions": contestant.versions(),
+        "seed": cell.seed,
+        "ttl": job.ttl,
+        "workers": WORKERS,
+        "tasks": job.tasks,
+        "long": job.long,
+        "server": server,
+        "machine": machine(),
+        "expected": cell.expected,
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+        "command": command(cell, seconds),
+    }
+
+
+def command(cell: Cell, seconds: float) -> str:
+    """Return the command that repeats a run."""
+    if cell.program != "matrix":
+        return (
+            f"python -m benchmarks.evidence.{cell.program} --rows '{cell.row.name}'"
+            f" --columns '{cell.contestant.name}' --seconds {seconds:g} --seed {cell.seed}"
+        )
+    what = f"--rows '{cell.row.name}' --columns '{cell.contestant.name}' --controls"
+    if cell.control:
+        what = f"--controls '{cell.control}'"
+    where = " --containers" if cell.containers else ""
+    where += " --server redis" if Path(cell.binary).name == "redis-server" else ""
+    return (
+        f"python -m benchmarks.evidence.matrix {what} --seconds {seconds:g}"
+        f" --seed {cell.seed}{where}"
+    )
+
+
+def described(server: Master) -> str:
+    """Return the name and the version of a server."""
+    with contextlib.closing(server.client()) as client:
+        info = client.info("server")
+    name = info.get("server_name", "redis")
+    return f"{name} {info.get(f'{name}_version', info['redis_version'])}"
+
+
+def machine() -> str:
+    """Return one line about the machine, without the host's name."""
+    cpu = platform.processor() or platform.machine()
+    cpuinfo = Path("/proc/cpuinfo")
+    for line in cpuinfo.read_text().splitlines() if cpuinfo.exists() else ():
+        if line.startswith("model name"):
+            cpu = line.partition(":")[2].strip()
+            break
+    return (
+        f"{cpu}, {os.cpu_count()} cores,"
+        f" {platform.system()} {platform.release().partition('-')[0]},"
+        f" {platform.python_implementation()} {platform.python_version()}"
+    )

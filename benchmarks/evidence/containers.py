@@ -1,0 +1,106 @@
+"""A master in a container, which the Docker engine pauses and kills; see `servers.Master`."""
+
+import contextlib
+import time
+
+import redis
+
+from .servers import START_TIMEOUT, free_port
+
+IMAGE = "redis:8-alpine"
+
+
+def why_not() -> str:
+    """Return why no container can be started here; empty if one can."""
+    import docker
+    from docker.errors import DockerException, ImageNotFound
+
+    try:
+        with contextlib.closing(docker.from_env(timeout=10)) as client:
+            client.images.get(IMAGE)
+    except ImageNotFound:
+        return f"the Docker engine has no image {IMAGE}: docker pull {IMAGE}"
+    except (DockerException, OSError) as error:
+        return f"no Docker engine answers: {error}"
+    return ""
+
+
+class ContainerServer:
+    """One server in a container, at a port that stays the same when it is restarted."""
+
+    def __init__(self, name: str) -> None:
+        from testcontainers.core.container import DockerContainer
+
+        self.name = name
+        self._port = free_port()
+        self._container = DockerContainer(IMAGE).with_bind_ports(6379, self._port)
+        self._exists = self._paused = False
+        self.runs = False
+
+    def __repr__(self) -> str:
+        return f"<ContainerServer {self.url}>"
+
+    @property
+    def url(self) -> str:
+        """The URL for clients."""
+        return f"redis://127.0.0.1:{self._port}"
+
+    def client(self) -> redis.Redis:
+        """Return a client."""
+        return redis.Redis(port=self._port, decode_responses=True, socket_timeout=5)
+
+    def start(self) -> None:
+        """Start the container, and wait until the server answers."""
+        if self._exists:
+            self._container.get_wrapped_container().start()
+        else:
+            self._container.start()
+        self._exists = self.runs = True
+        ends = time.monotonic() + START_TIMEOUT
+        while not self._answers():
+            if time.monotonic() > ends:
+                raise OSError(f"{self.url} does not start")
+            time.sleep(0.01)
+
+    def _answers(self) -> bool:
+        with contextlib.closing(self.client()) as client, contextlib.suppress(redis.RedisError):
+            return bool(client.ping())
+        return False
+
+    def pause(self) -> None:
+        """Freeze its processes."""
+        self._container.get_wrapped_container().pause()
+        self._paused = True
+
+    def resume(self) -> None:
+        """Continue its processes."""
+        if self._paused:
+            self._container.get_wrapped_container().unpause()
+        self._paused = False
+
+    def kill(self) -> None:
+        """Kill it; its keys are lost."""
+        if self.runs:
+            self.resume()
+            self._container.get_wrapped_container().kill()
+            self._container.get_wrapped_container().wait()
+        self.runs = False
+
+    def flush(self) -> None:
+        """Delete all keys."""
+        with contextlib.closing(self.client()) as client:
+            client.flushall()
+
+    def save(self) -> None:
+        """Fail: a container that is killed has nothing to start from."""
+        raise NotImplementedError
+
+    def set_clock(self, ahead: float) -> None:
+        """Fail: a container has the machine's clock."""
+        raise NotImplementedError
+
+    def remove(self) -> None:
+        """Remove the container."""
+        if self._exists:
+            self.resume()
+            self._container.stop()

@@ -1,0 +1,87 @@
+"""Runs that show whether faults happen and checks see them: those without protection must fail."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from .faults import ROWS, Row
+from .world import World
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """
+    A run that shows whether faults happen and checks see them.
+
+    Attributes:
+        name: Its name in the table and on the command line.
+
+        what: What it shows, in a sentence.
+
+        column: The kind of lock.
+
+        expected: "fails" or "holds".
+
+        job: What is different in the clients' job.
+    """
+
+    name: str
+    what: str
+    row: Row
+    column: str
+    expected: str
+    seconds: float = 0.0
+    job: Mapping[str, object] = field(default_factory=dict)
+
+
+def majority_restarted_often(world: World) -> None:
+    """Restart three of five masters empty at once, three times."""
+    for share in (0.15, 0.45, 0.75):
+        world.until(share)
+        world.restart(0, 1, 2)
+    world.until(1)
+
+
+def row(name: str) -> Row:
+    """Return the row with this name."""
+    return next(each for each in ROWS if each.name == name)
+
+
+FORGETFUL: Mapping[str, object] = {
+    "body": (0.4, 0.9), "auto_extend": False, "extend": 0.0, "handover": 0.0,
+}  # fmt: skip
+"""Holders for whom a restart is too short to notice: they ask no master before they release."""
+
+BLIND: Mapping[str, object] = {
+    "body": (0.05, 0.4), "auto_extend": False, "extend": 0.0, "handover": 0.0, "checks": False,
+}  # fmt: skip
+"""Holders that do not look whether their lease is valid before they write."""
+
+OFTEN = Row(
+    "majority restarted often", "Three masters restart empty, three times.",
+    majority_restarted_often,
+)  # fmt: skip
+
+CONTROLS = (
+    Control(
+        "no lock", "Clients work without a lock.", row("no fault"), "no lock", "fails",
+        seconds=3.0,
+    ),
+    Control(
+        "restart guard off", "Three masters restart empty, three times, and vote at once.",
+        OFTEN, "plain", "fails",
+        job={**FORGETFUL, "guard": "off"},
+    ),
+    Control(
+        "restart guard on", "The same with the restart guard.",
+        OFTEN, "plain", "holds", job=FORGETFUL,
+    ),
+    Control(
+        "plain lock, holder stopped",
+        "Holders are stopped for longer than the ttl, and write without a look at the lease.",
+        row("holder stopped"), "plain", "fails", job=BLIND,
+    ),
+    Control(
+        "fenced lock, holder stopped", "The same, and the store checks the fencing token.",
+        row("holder stopped"), "fenced", "holds", job=BLIND,
+    ),
+)  # fmt: skip

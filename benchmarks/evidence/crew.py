@@ -1,0 +1,176 @@
+"""The client processes of a run: they are started, stopped and killed, as the runner likes."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from .history import now
+from .worker import Job
+
+ROOT = Path(__file__).parents[2]
+LONGEST_START = 120.0
+TAIL = 50_000
+"""The bytes at the end of a history that tell which leases are held."""
+
+
+class Crew:
+    """
+    The client processes that do one job.
+
+    Args:
+        job: The work of each.
+
+        within: Returns the words before the command of the process with this name.
+
+        command: The words before the job's file; empty for `worker.py`. Its environment's
+            BOOTTIME_OFFSET is CLOCK_BOOTTIME minus CLOCK_MONOTONIC, in ns.
+
+    Attributes:
+        names: All processes that were started, in their order.
+
+        dead: Those that were killed.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        within: Callable[[str], Sequence[str]] = lambda _: (),
+        command: Sequence[str] = (),
+    ) -> None:
+        self.job = job
+        self._command = command
+        self.names: list[str] = []
+        self.dead: set[str] = set()
+        self.until = 0
+        self._within = within
+        self._folder = Path(job.folder)
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start_one(self) -> str:
+        """Start one more process, and return its name."""
+        name = f"w{len(self.names)}"
+        command = self._command or (sys.executable, "-m", "benchmarks.evidence.worker")
+        with (self._folder / f"{name}.err").open("wb") as errors:
+            self._processes[name] = subprocess.Popen(  # noqa: S603 - a module of this package
+                [*self._within(name), *command, str(self._folder / "job.json"), name],
+                cwd=ROOT,
+                env=dict(os.environ) | {"BOOTTIME_OFFSET": str(now() - time.monotonic_ns())},
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+                start_new_session=True,  # so that its forks end with it
+            )
+        self.names.append(name)
+        return name
+
+    def wait_until_ready(self, name: str) -> None:
+        """
+        Wait until a process has opened its client.
+
+        Raises:
+            RuntimeError: It did not.
+        """
+        ends = time.monotonic() + LONGEST_START
+        while not (self._folder / f"{name}.ready").exists():
+            if self._processes[name].poll() is not None or time.monotonic() > ends:
+                raise RuntimeError(f"{name} did not start: {self.errors(name)}")
+            time.sleep(0.01)
+
+    def start(self, number: int, seconds: float) -> None:
+        """Start *number* processes, which all begin to work at once and end after *seconds*."""
+        (self._folder / "handover").mkdir()
+        self.job.write(self._folder / "job.json")
+        for name in [self.start_one() for _ in range(number)]:
+            self.wait_until_ready(name)
+        self.until = now() + int(seconds * 1e9)
+        unfinished = self._folder / "until.new"
+        unfinished.write_text(str(self.until))
+        unfinished.rename(self._folder / "until")
+
+    def time_left(self) -> float:
+        """Return the seconds until the processes end."""
+        return (self.until - now()) / 1e9
+
+    def living(self) -> list[str]:
+        """Return the processes that were not killed."""
+        return [name for name in self.names if name not in self.dead]
+
+    def held_by(self, name: str) -> int:
+        """Return how many leases a process holds now, as the end of its history says."""
+        path = self._folder / f"{name}.jsonl"
+        if not path.exists():
+            return 0
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - TAIL))
+            lines = file.read().split(b"\n")[1:-1]  # the first and the last may be parts
+        held = set()
+        for event in map(json.loads, lines):
+            match event["what"], event["how"]:
+                case "acquire" | "adopt", "ok":
+                    held.add(event["lease"])
+                case ("release", "invoke") | ("lost", _):
+                    held.discard(event["lease"])
+        return len(held)
+
+    def holder(self, among: Sequence[str]) -> str:
+        """Return the process that holds most leases, of those *among* which one has to choose."""
+        ends = time.monotonic() + 1
+        while True:
+            held = {name: self.held_by(name) for name in among}
+            name = max(among, key=lambda each: held[each])
+            if held[name] or time.monotonic() > ends:
+                return name
+            time.sleep(0.01)
+
+    def signal(self, name: str, number: signal.Signals) -> None:
+        """Send a signal to one process."""
+        if self._processes[name].poll() is None:
+            self._processes[name].send_signal(number)
+
+    def kill(self, name: str) -> None:
+        """Kill one process, at any point of its work."""
+        self.dead.add(name)
+        self._end(name)
+
+    def _end(self, name: str) -> None:
+        process = self._processes[name]
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+    def errors(self, name: str) -> str:
+        """Return what a process has written to its standard error."""
+        return (self._folder / f"{name}.err").read_text(errors="replace")
+
+    def wait(self) -> list[str]:
+        """Wait until all processes have ended; return what went wrong in them."""
+        wrong = []
+        ends = time.monotonic() + 60 + max(0.0, self.time_left())
+        for name, process in self._processes.items():
+            try:
+                code = process.wait(max(0.1, ends - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                wrong.append(f"{name} did not end")
+                continue
+            if name not in self.dead and (code or self.errors(name)):
+                wrong.append(f"{name} ended with {code}: {self.errors(name)}")
+        return wrong
+
+    def stop(self) -> None:
+        """Kill what is left, also the forks of processes that have ended."""
+        for name in self._processes:
+            self._end(name)
+
+    @contextlib.contextmanager
+    def working(self, number: int, seconds: float) -> Iterator[None]:
+        """Run the processes for the body."""
+        try:
+            self.start(number, seconds)
+            yield
+        finally:
+            self.stop()

@@ -1,0 +1,94 @@
+"""
+The picture of the fault matrix: a tick or a cross, and a bar for the longest gap.
+
+It is one SVG without fonts, scripts or references, and follows the system's light or dark scheme.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from xml.sax.saxutils import escape
+
+from .faults import ROWS
+from .locks import OURS
+from .results import Entry
+from .tables import in_order
+
+LIGHT = {
+    "paper": "#f6f8fa", "ink": "#1f2933", "soft": "#627180", "line": "#d5dce2",
+    "good": "#0b7a66", "good-soft": "#bfe6dc", "bad": "#b3372f", "bad-soft": "#f3bfb8",
+}  # fmt: skip
+DARK = {
+    "paper": "#1c222b", "ink": "#e6ebf0", "soft": "#9fb0bf", "line": "#38434f",
+    "good": "#5fd3bb", "good-soft": "#1d5a50", "bad": "#ff8f85", "bad-soft": "#6a3033",
+}  # fmt: skip
+LEFT, COLUMN, TOP, LINE, BAR = 250, 128, 92, 27, 62
+MOST = 8.0
+"""The seconds of the longest bar; longer gaps are drawn as long, and say their length."""
+
+
+def draw(entries: Sequence[Entry], path: Path) -> None:
+    """Draw the matrix, and write it to *path*."""
+    columns = in_order({each.column for each in entries}, [ours.name for ours in OURS])
+    rows = in_order({each.row for each in entries}, [row.name for row in ROWS])
+    cells = {(each.row, each.column): each for each in entries}
+    width, height = LEFT + COLUMN * len(columns) + 16, TOP + LINE * len(rows) + 20
+    good = sum(each.holds and not each.skipped for each in entries)
+    tried = sum(not each.skipped for each in entries)
+    title = f"{good} of {tried} runs under faults keep every promise"
+    head = (
+        f'<svg class="matrix" xmlns="http://www.w3.org/2000/svg" role="img"'
+        f' viewBox="0 0 {width} {height}" aria-labelledby="matrix-title">'
+    )
+    parts = [
+        head,
+        f'<title id="matrix-title">{title}</title>',
+        f"<style>{_style()}</style>",
+        f'<rect width="{width}" height="{height}" rx="10" style="fill:var(--paper)"/>',
+        _text(20, 32, title, "title"),
+        _text(
+            20, 53, "Bars: the longest time in which a lock that was wanted had no holder", "soft"
+        ),
+    ]
+    parts += [
+        _text(LEFT + COLUMN * number, TOP - 12, name, "name") for number, name in enumerate(columns)
+    ]
+    for number, row in enumerate(rows):
+        y = TOP + LINE * number
+        parts.append(f'<path d="M20 {y}H{width - 16}" style="stroke:var(--line)"/>')
+        parts.append(_text(20, y + 18, row, ""))
+        for place, column in enumerate(columns):
+            entry = cells.get((row, column))
+            if entry is not None and not entry.skipped:
+                parts += _cell(LEFT + COLUMN * place, y + LINE / 2, entry)
+    path.write_text("\n".join([*parts, "</svg>\n"]))
+
+
+def _cell(x: float, y: float, entry: Entry) -> list[str]:
+    ink = "good" if entry.holds else "bad"
+    mark = "m-3.5 .5 2.5 2.5 4.5-5.5" if entry.holds else "m-3-3 6 6m0-6-6 6"
+    length = max(2.0, BAR * min(entry.gap, MOST) / MOST)
+    disc = f'<circle r="7" style="fill:var(--{ink})"/>'
+    sign = f'<path d="{mark}" fill="none" stroke-width="1.8" style="stroke:var(--paper)"/>'
+    place = f'x="{x + 20:g}" y="{y - 5:g}" width="{length:.1f}" height="10" rx="2"'
+    return [
+        f'<g transform="translate({x + 8:g} {y:g})">{disc}{sign}</g>',
+        f'<rect {place} style="fill:var(--{ink}-soft)"/>',
+        _text(x + 24 + length, y + 4.5, f"{entry.gap:.1f} s", "small"),
+    ]
+
+
+def _text(x: float, y: float, text: str, kind: str) -> str:
+    return f'<text x="{x:g}" y="{y:g}" class="{kind}">{escape(text)}</text>'
+
+
+def _style() -> str:
+    light, dark = (
+        ";".join(f"--{name}:{value}" for name, value in each.items()) for each in (LIGHT, DARK)
+    )
+    return (
+        f".matrix{{{light}}}@media (prefers-color-scheme:dark){{.matrix{{{dark}}}}}"
+        ".matrix text{font:13px system-ui,'Segoe UI',Roboto,Helvetica,Arial,sans-serif;"
+        "fill:var(--ink)}.matrix .title{font-size:16px;font-weight:600}"
+        ".matrix .name{font-weight:600}.matrix .small{font-size:11.5px;fill:var(--soft)}"
+        ".matrix .soft{fill:var(--soft)}"
+    )

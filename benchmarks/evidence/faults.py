@@ -1,0 +1,361 @@
+"""The rows of the matrix: what is done to masters, networks and clients while clients work."""
+
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from .locks import Ability
+from .world import QUARANTINE, World
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """
+    One fault.
+
+    Attributes:
+        name: Its name in the table and on the command line.
+
+        what: What happens, in a sentence.
+
+        act: Does it, and returns when the run is over.
+
+        seconds: How long a run takes, unless the command line says otherwise.
+
+        needs: What it needs besides servers: "network", "clocks", "sentinels".
+
+        late: Whether holders are stopped, so that without a fence a write may come too late.
+
+        job: What is different in the clients' job.
+
+        containers: Whether it can be done to masters in containers.
+
+        ability: What a contestant must be able to do; empty if any can be tried.
+
+        assumption: The assumption of the library that it breaks: two may hold a lock then.
+    """
+
+    name: str
+    what: str
+    act: Callable[[World], None]
+    seconds: float = 12.0
+    needs: frozenset[str] = frozenset()
+    late: bool = False
+    job: Mapping[str, object] = field(default_factory=dict)
+    containers: bool = False
+    ability: Ability | None = None
+    assumption: str = ""
+
+    @property
+    def expected(self) -> str:
+        """What a run of it is expected to show: "holds", or "may overlap"."""
+        return "may overlap" if self.assumption else "holds"
+
+
+NETWORK = frozenset({"network"})
+
+
+def nothing(world: World) -> None:
+    """Do nothing."""
+    world.until(1)
+
+
+def killed(world: World) -> None:
+    """Kill two of five masters, one after the other, for good."""
+    world.until(0.2)
+    with world.fault("m0 killed"), world.down(0):
+        world.servers[0].kill()
+        world.until(0.5)
+        with world.fault("m1 killed"), world.down(1):
+            world.servers[1].kill()
+            world.until(1)
+
+
+def paused(world: World) -> None:
+    """Stop one or two masters for a moment, again and again."""
+    world.until(0.1)
+    while world.crew.time_left() > 0.2 * world.seconds:
+        most = min(world.chance.choice((1, 2)), world.masters)
+        chosen = world.chance.sample(range(world.masters), most)
+        names = ", ".join(f"m{number}" for number in chosen)
+        with world.fault("paused", names), world.down(*chosen):
+            for number in chosen:
+                world.servers[number].pause()
+            world.wait(world.chance.uniform(0.05, 1.8))
+            for number in chosen:
+                world.servers[number].resume()
+        world.wait(world.chance.uniform(1.0, 1.5))
+    world.until(1)
+
+
+def restarted(world: World) -> None:
+    """Restart two masters empty, and two others when these vote again."""
+    world.until(0.1)
+    world.restart(0, 1)
+    world.wait(QUARANTINE + 1)
+    world.restart(2, 3)
+    world.until(1)
+
+
+def majority_restarted(world: World) -> None:
+    """Restart three of five masters empty at once."""
+    world.until(0.25)
+    world.restart(0, 1, 2)
+    world.until(1)
+
+
+def _restored(world: World, *masters: int) -> None:
+    for number in masters:
+        world.servers[number].save()
+    world.wait(0.4)
+    world.restart(*masters)
+
+
+def restored(world: World) -> None:
+    """Restart two masters from a file that is 0.4 s old; later the three others."""
+    world.until(0.1)
+    _restored(world, 0, 1)
+    world.wait(QUARANTINE + 1)
+    _restored(world, 2, 3, 4)
+    world.until(1)
+
+
+def flushed(world: World) -> None:
+    """Flush two masters, and the three others when these vote again."""
+    world.until(0.1)
+    world.flush(0, 1)
+    world.wait(QUARANTINE + 1)
+    world.flush(2, 3, 4)
+    world.until(1)
+
+
+def clock_set(world: World) -> None:
+    """Set the clock of one master an hour ahead, an hour back, and right again."""
+    world.until(0.1)
+    for ahead in (3600.0, -3600.0, 0.7, 0.0):
+        with world.fault("clock", f"m0 is {ahead:+g} s ahead"):
+            world.servers[0].set_clock(ahead)
+            world.back(0, within=world.seconds)
+            world.wait(0.2 * world.seconds)
+    world.until(1)
+
+
+def cut_minority(world: World) -> None:
+    """Cut one client off from two of five masters."""
+    world.until(0.15)
+    with world.cut("w0", [0, 1]):
+        world.until(0.75)
+    world.until(1)
+
+
+def cut_majority(world: World) -> None:
+    """Cut one client off from three of five masters."""
+    world.until(0.15)
+    with world.cut("w0", [0, 1, 2]):
+        world.until(0.75)
+    world.until(1)
+
+
+def requests_lost(world: World) -> None:
+    """Lose a client's requests to three of five masters, but not their replies and pushes."""
+    world.until(0.15)
+    with world.cut("w0", [0, 1, 2], replies=False):
+        world.until(0.75)
+    world.until(1)
+
+
+def replies_lost(world: World) -> None:
+    """Lose the replies of three of five masters to a client, which still get its requests."""
+    world.until(0.15)
+    with world.cut("w0", [0, 1, 2], requests=False):
+        world.until(0.75)
+    world.until(1)
+
+
+def cut_while_one_is_down(world: World) -> None:
+    """Cut one client off from two masters while a third one hangs for all."""
+    world.until(0.15)
+    with world.down(4):
+        world.servers[4].pause()
+        with world.cut("w0", [0, 1]):
+            world.until(0.75)
+        world.servers[4].resume()
+    world.until(1)
+
+
+def rolling_restart(world: World) -> None:
+    """Restart all masters, one after the other, while one client is away."""
+    world.until(0.05)
+    with world.link_down("w0"):
+        for number in range(len(world.servers)):
+            world.restart(number)
+            world.wait(QUARANTINE)
+    world.until(1)
+
+
+def flushed_while_away(world: World) -> None:
+    """Flush three of five masters while one client is away, which is back before they vote."""
+    world.until(0.25)
+    with world.link_down("w0"):
+        world.wait(0.3)
+        world.flush(0, 1, 2)
+        world.wait(0.5)
+    world.until(1)
+
+
+def sentinel_split(world: World) -> None:
+    """Split the network: the old master, one Sentinel and one client on one side."""
+    world.until(0.1)
+    ones = ["old", "s2", "w0"]
+    others = ["new", "s0", "s1", "w1", "w2"]
+    with world.fault("split", f"{', '.join(ones)} | {', '.join(others)}"):
+        with world.down(0):
+            world.net.separate(ones, others)
+            world.until(0.75)
+            world.net.heal()
+        world.back(0)
+    world.until(1)
+
+
+def _stalls(world: World, detail: str, seconds: float) -> Iterator[str]:
+    """Yield processes that hold locks, one after the other, and record that they stand still."""
+    world.until(0.1)
+    last = ""
+    while world.crew.time_left() > seconds + 1.5:
+        last = world.crew.holder([name for name in world.crew.names if name != last])
+        with world.fault("stall", detail, client=last):
+            yield last
+            world.wait(0.3)
+    world.until(1)
+
+
+def stopped(world: World) -> None:
+    """Stop one holder after the other (SIGSTOP) for longer than the ttl."""
+    seconds = 1.7 * world.crew.job.ttl / 1000
+    for name in _stalls(world, "SIGSTOP", seconds):
+        world.crew.signal(name, signal.SIGSTOP)
+        world.wait(seconds)
+        world.crew.signal(name, signal.SIGCONT)
+
+
+def stalled(world: World) -> None:
+    """Block the event loop of one holder after the other for longer than the ttl."""
+    for name in _stalls(world, "its event loop is blocked", world.crew.job.stall):
+        world.crew.signal(name, signal.SIGUSR1)
+        world.wait(world.crew.job.stall)
+
+
+def client_killed(world: World) -> None:
+    """Kill one holder after the other, and start another process each time."""
+    world.until(0.1)
+    while world.crew.time_left() > 3.0:
+        # Waiters behind a dead one in a fair queue wait for 4 s: a kill a second would only show
+        # how many kills there were.
+        name = world.crew.holder(world.crew.living())
+        with world.fault(f"{name} killed"):
+            world.crew.kill(name)
+            world.crew.start_one()
+            world.note()
+        world.wait(4.5)
+    world.until(1)
+
+
+def forked(world: World) -> None:
+    """Make each client process fork while it holds a lock; parent and child go on."""
+    world.until(0.1)
+    for name in list(world.crew.names):
+        with world.fault("fork", name):
+            world.crew.signal(name, signal.SIGUSR2)
+            world.wait(0.2 * world.seconds)
+    world.until(1)
+
+
+ROWS = (
+    Row("no fault", "Nothing fails.", nothing),
+    Row(
+        "master killed", "Two of five masters are killed, one after the other, for good.", killed,
+        containers=True,
+    ),
+    Row(
+        "master paused",
+        "One or two masters are stopped (SIGSTOP) for 0.05 to 1.8 s, again and again.", paused,
+        containers=True,
+    ),
+    Row(
+        "restarted empty",
+        "Two masters are killed and come back empty; when they vote again, two others.",
+        restarted, containers=True,
+    ),
+    Row(
+        "majority restarted empty", "Three masters are killed at once and come back empty.",
+        majority_restarted, containers=True,
+    ),
+    Row(
+        "restored from an old RDB",
+        "Two masters come back with the keys of 0.4 s before; when they vote again, three others.",
+        restored, seconds=14.0,
+    ),
+    Row(
+        "flushed", "Two masters are flushed; when they vote again, the three others at once.",
+        flushed, containers=True,
+    ),
+    Row(
+        "clock set",
+        "The clock of one master is set an hour ahead, an hour back, 0.7 s ahead, and right.",
+        clock_set, needs=frozenset({"clocks"}), assumption="nobody sets the clock of a master",
+    ),
+    Row("cut off from a minority", "One client can't reach two masters.", cut_minority,
+        needs=NETWORK),
+    Row("cut off from a majority", "One client can't reach three masters.", cut_majority,
+        needs=NETWORK),
+    Row(
+        "requests lost",
+        "The requests of one client to three masters are lost; what they send arrives.",
+        requests_lost, needs=NETWORK,
+    ),
+    Row(
+        "replies lost", "What three masters send to one client is lost; its requests arrive.",
+        replies_lost, needs=NETWORK,
+    ),
+    Row(
+        "cut off, and a master down",
+        "One client can't reach two masters while a third one hangs for all.",
+        cut_while_one_is_down, needs=NETWORK,
+    ),
+    Row(
+        "rolling restart, a client away",
+        "All masters restart empty, one when the other votes again, while a client's link is down.",
+        rolling_restart, seconds=26.0, needs=NETWORK,
+    ),
+    Row(
+        "flush, a client away",
+        "Three masters are flushed while a client's link is down; it is back before they vote.",
+        flushed_while_away, needs=NETWORK,
+    ),
+    Row(
+        "Sentinel split",
+        "The only master is behind Sentinels. It is cut off with one of three Sentinels and one"
+        " client; the others promote its replica.",
+        sentinel_split, seconds=20.0, needs=frozenset({"network", "sentinels"}),
+    ),
+    Row(
+        "holder stopped", "Holders of locks are stopped (SIGSTOP) for 1.7 ttls, one at a time.",
+        stopped, late=True,
+    ),
+    Row(
+        "loop stalled", "The event loops of holders are blocked for 1.7 ttls, one at a time.",
+        stalled, late=True,
+    ),
+    Row(
+        "client killed", "Processes that hold locks are killed, one every 4.5 s, and others start.",
+        client_killed,
+        seconds=15.0,
+    ),
+    Row(
+        "client forked", "Each client process forks while it holds a lock; both go on.", forked,
+    ),
+    Row(
+        "released by force", "Clients release locks that others hold by force.", nothing,
+        job={"force": 0.7}, ability="force_release",
+    ),
+)  # fmt: skip

@@ -1,0 +1,164 @@
+"""The results of a matrix: one entry a cell, kept as JSON, so that single cells can be repeated."""
+
+import itertools
+import json
+import tarfile
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from .checker import Verdict
+from .history import History
+
+
+@dataclass(slots=True)
+class Entry:
+    """What one cell has shown."""
+
+    row: str
+    column: str
+    control: str = ""
+    """The name of the control that this is; empty for a cell of the matrix."""
+    expected: str = "holds"
+    skipped: str = ""
+    """Why it was not run."""
+    wrong: list[str] = field(default_factory=list)
+    """What failed in the run itself: the cell says nothing then."""
+    broken: dict[str, int] = field(default_factory=dict)
+    """How often each promise was broken."""
+    checked: dict[str, int] = field(default_factory=dict)
+    """How much was checked of each promise."""
+    late_updates: int = 0
+    losses: int = 0
+    """The leases that were lost, with need or without."""
+    gap: float = 0.0
+    """The longest time in seconds in which a lock was wanted by one that could have it."""
+    pause: float = 0.0
+    """The longest time in seconds in which nobody acquired a lock, for whatever reason."""
+    acquired: int = 0
+    seconds: float = 0.0
+    facts: dict[str, Any] = field(default_factory=dict)
+    """`meta.json`."""
+    history: str = ""
+    """The file with the raw history, beside the results."""
+
+    @classmethod
+    def of(cls, verdict: Verdict, control: str, wrong: list[str]) -> Self:
+        """Return the entry of a cell that was run."""
+        facts = {name: value for name, value in verdict.facts.items() if name != "keys_left"}
+        ends = verdict.operations
+        return cls(
+            row=facts["row"],
+            column=facts["column"],
+            control=control,
+            expected=facts["expected"],
+            wrong=wrong,
+            broken={name: len(each.broken) for name, each in verdict.checks.items() if each.broken},
+            checked={name: each.checked for name, each in verdict.checks.items()},
+            late_updates=len(verdict.late_updates),
+            losses=ends.get("lost", {}).get("ok", 0),
+            gap=round(verdict.worst_gap, 3),
+            acquired=verdict.acquired,
+            seconds=round(verdict.seconds, 1),
+            facts=facts,
+        )
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """What two runs of one cell have in common."""
+        return self.control, self.row, self.column
+
+    @property
+    def needless(self) -> int:
+        """The leases that were lost without need."""
+        return self.broken.get("losses", 0)
+
+    @property
+    def holds(self) -> bool:
+        """Whether it kept every promise of safety: what a lock is for."""
+        return not self.wrong and not set(self.broken) - {"losses"}
+
+    @property
+    def is_as_expected(self) -> bool:
+        """Whether it holds, breaks what its row's fault permits, or is a control that fails."""
+        if self.skipped:
+            return True
+        if self.wrong:
+            return False
+        if self.expected == "fails":
+            return bool(set(self.broken) & {"exclusion", "updates"}) or self.late_updates > 0
+        if self.expected == "may overlap":
+            return not set(self.broken) - {"losses", "exclusion", "updates"}
+        return self.holds
+
+
+def longest_pause(history: History) -> float:
+    """Return the longest time without an acquisition of a key, in seconds."""
+    instants: dict[str, list[int]] = {}
+    for one in history.operations:
+        for key in one.keys if one.what == "acquire" and one.end == "ok" else ():
+            instants.setdefault(key, []).append(one.ended_at)
+    bounds = [int(history.meta["began"]), history.ended_at]
+    pauses = [
+        after - before
+        for group in instants.values()
+        for before, after in itertools.pairwise(sorted([*group, *bounds]))
+    ]
+    return round(max(pauses, default=bounds[1] - bounds[0]) / 1e9, 3)
+
+
+class Results:
+    """
+    All entries, in the order in which they were first run.
+
+    Args:
+        path: The JSON file; what it has of other cells is kept.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._entries: dict[tuple[str, str, str], Entry] = {}
+        if path.exists():
+            for facts in json.loads(path.read_text())["cells"]:
+                entry = Entry(**facts)
+                self._entries[entry.key] = entry
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter(self._entries.values())
+
+    def add(self, entry: Entry) -> None:
+        """Put an entry in the place of an older one of its cell, and write the file."""
+        old = self._entries.get(entry.key)
+        if old is not None and old.history and old.history != entry.history:
+            (self._path.parent / old.history).unlink(missing_ok=True)
+        self._entries[entry.key] = entry
+        cells = [asdict(each) for each in self]
+        self._path.write_text(json.dumps({"cells": cells}, indent=1) + "\n")
+
+    def of(self, *, control: bool) -> list[Entry]:
+        """Return the entries of the controls, or those of the matrix."""
+        return [each for each in self if bool(each.control) == control]
+
+
+def pack(folder: Path, name: str, into: Path) -> str:
+    """Compress the history in *folder*; return the path of the file, from *into*."""
+    target = into / "histories" / f"{name}.tar.xz"
+    target.parent.mkdir(exist_ok=True)
+
+    def anonymous(info: tarfile.TarInfo) -> tarfile.TarInfo:
+        info.uid = info.gid = 0
+        info.uname = info.gname = ""
+        return info
+
+    kept = sorted(path for path in folder.iterdir() if path.suffix in {".jsonl", ".json", ".log"})
+    with tarfile.open(target, "w:xz") as archive:
+        for path in kept:
+            if path.name != "job.json":  # its paths are gone
+                archive.add(path, f"{name}/{path.name}", filter=anonymous)
+    return str(target.relative_to(into))
+
+
+def unexpected(entries: Iterable[Entry]) -> list[Entry]:
+    """Return the entries that are not as expected."""
+    return [each for each in entries if not each.is_as_expected]

@@ -1,0 +1,185 @@
+"""The tables of the fault matrix, as Markdown and as lines for a terminal."""
+
+from collections.abc import Iterable, Sequence
+
+from .controls import CONTROLS
+from .faults import ROWS
+from .locks import OURS, contestants
+from .results import Entry, Results
+
+HEAD = """# Faults
+
+What each kind of lock does while masters, networks and clients fail. Each cell is one run: five
+masters and three client processes are started, the clients acquire locks and write to a store
+under them, and the fault happens. Then a checker reads what each client saw.
+[The checker](evidence/checker.py) imports nothing of the library."""
+
+LEGEND = """What a cell says:
+
+- **holds**: no promise was broken. No two leases of a key were valid at once, no update under a
+  valid lease was lost, each fencing token was higher than those before it, an order explains the
+  reads and writes through the fence, and no key was left when all had expired.
+- **lost**: the leases that were lost without need, while their client reached a majority of the
+  masters during the whole ttl before.
+- The time is the longest gap: for so long a client that reached a majority wanted a lock that
+  nobody held.
+- **late**: the updates that were lost because one came after the end of its lease. Only a fence
+  can refuse it."""
+
+DETAILS = """*leases*, *tokens*, *register* and *updates* are how many of them were checked. The
+*longest pause* is the longest time without an acquisition of a key, also while no client reached
+a majority."""
+
+CONTROLS_TEXT = """The controls show that the faults happen, and that the checks see what goes
+wrong. Those without protection must fail."""
+
+
+def report(results: Results) -> str:
+    """Return the page with the results."""
+    entries, controls = results.of(control=False), results.of(control=True)
+    parts = [HEAD, *_where(results), LEGEND, matrix(entries)]
+    if controls:
+        parts += ["## Controls", CONTROLS_TEXT, control_table(controls)]
+    parts += ["## Details", DETAILS, details([*entries, *controls])]
+    return "\n\n".join(parts) + "\n"
+
+
+def _where(results: Results) -> list[str]:
+    facts = [each.facts for each in results if each.facts]
+    if not facts:
+        return []
+    parts = []
+    for machine in dict.fromkeys(each["machine"] for each in facts):
+        mine = [each for each in facts if each["machine"] == machine]
+        servers = ", ".join(sorted({each["server"] for each in mine}))
+        dates = sorted({each["date"] for each in mine})
+        when = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
+        versions = sorted({f"{k} {v}" for each in mine for k, v in each["versions"].items()})
+        parts.append(f"{machine}; {servers}; {', '.join(versions)}; {when}")
+    seeds = sorted({each["seed"] for each in facts})
+    first = facts[0]
+    setting = (
+        f"Each client process has {first['tasks']} tasks, and the ttl is {first['ttl']} ms."
+        f" All ran on one machine: {' · '.join(parts)}."
+    )
+    again = f"`python -m benchmarks.evidence.matrix --seed {' or '.join(map(str, seeds))}`"
+    return [setting, f"{again} repeats all cells, with `--rows` and `--columns` some of them."]
+
+
+def matrix(entries: Sequence[Entry]) -> str:
+    """Return the table with a row for each fault and a column for each kind of lock."""
+    columns = in_order({each.column for each in entries}, [ours.name for ours in OURS])
+    cells = {(each.row, each.column): each for each in entries}
+    rows = []
+    for row in ROWS:
+        if any(key[0] == row.name for key in cells):
+            texts = [text(cells.get((row.name, column))) for column in columns]
+            mark = " (1)" if row.assumption else ""
+            rows.append([f"**{row.name}**{mark}. {row.what}", *texts])
+    notes = [
+        f"(1) The library assumes that {row.assumption}: two may hold a lock for some time then,"
+        " and only a fence keeps its data."
+        for row in ROWS
+        if row.assumption
+    ]
+    return "\n\n".join([table(["fault", *columns], rows), *notes])
+
+
+def in_order(names: Iterable[str], first: Sequence[str]) -> list[str]:
+    """Return *names* in the order of *first*, and then the others in alphabetical order."""
+    names = set(names)
+    return [name for name in first if name in names] + sorted(names - set(first))
+
+
+def text(entry: Entry | None) -> str:
+    """Return the short verdict on a cell."""
+    if entry is None:
+        return "not run yet"
+    if entry.skipped:
+        return f"not run: {entry.skipped}"
+    if entry.wrong:
+        return "the run failed"
+    parts = ["holds" if entry.holds else f"**{broken(entry)}**"]
+    parts += [f"{entry.needless} lost", f"{entry.gap:.2f} s"]
+    if entry.late_updates:
+        parts.append(f"{entry.late_updates} late")
+    link = f" ([history]({entry.history}))" if entry.history else ""
+    return " · ".join(parts) + link
+
+
+def broken(entry: Entry) -> str:
+    """Return the promises of safety that were broken, and how often."""
+    names = {name: number for name, number in entry.broken.items() if name != "losses"}
+    return ", ".join(f"{name.replace('_', ' ')}: {number}" for name, number in names.items())
+
+
+def control_table(entries: Sequence[Entry]) -> str:
+    """Return the table of the controls."""
+    by_name = {each.control: each for each in entries}
+    rows = []
+    for control in CONTROLS:
+        entry = by_name.get(control.name)
+        if entry is not None:
+            verdict = "as expected" if entry.is_as_expected else "**NOT as expected**"
+            rows.append(
+                [f"**{control.name}**. {control.what}", control.expected, text(entry), verdict]
+            )
+    return table(["control", "must", "shows", ""], rows)
+
+
+def details(entries: Sequence[Entry]) -> str:
+    """Return the table with the figures of each cell."""
+    head = [
+        "fault", "lock", "acquired", "per s", "leases", "tokens", "register", "updates", "late",
+        "lost", "without need", "longest gap", "longest pause", "keys left", "seed",
+    ]  # fmt: skip
+    names = [row.name for row in ROWS]
+    columns = [ours.name for ours in OURS]
+
+    def place(entry: Entry) -> tuple[bool, int, int]:
+        row = names.index(entry.row) if entry.row in names else len(names)
+        column = columns.index(entry.column) if entry.column in columns else len(columns)
+        return bool(entry.control), row, column
+
+    rows = []
+    for each in sorted(entries, key=place):
+        if each.facts:
+            counts = [_count(each, name) for name in ("exclusion", "tokens", "register", "updates")]
+            rows.append([
+                each.control or each.row, each.column, f"{each.acquired:,}",
+                f"{each.acquired / each.seconds:.0f}" if each.seconds else "", *counts,
+                str(each.late_updates), str(each.losses), str(each.needless), f"{each.gap:.2f} s",
+                f"{each.pause:.2f} s",
+                str(each.broken.get("keys_left", 0)), str(each.facts["seed"]),
+            ])  # fmt: skip
+    return table(head, rows)
+
+
+def _count(entry: Entry, name: str) -> str:
+    """Return how much was checked of a promise, and how often it was broken."""
+    checked, times = entry.checked.get(name, 0), entry.broken.get(name, 0)
+    return f"{checked:,}, **{times} broken**" if times else f"{checked:,}"
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a Markdown table."""
+    rule = ["---"] * len(head)
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in (head, rule, *rows))
+
+
+def line(entry: Entry) -> str:
+    """Return the verdict on a cell as a line for a terminal."""
+    name = f"control {entry.control}" if entry.control else entry.row
+    verdict = text(entry).replace("**", "")
+    if entry.wrong:
+        verdict = f"the run failed: {'; '.join(entry.wrong)[:2000]}"
+    expected = "" if entry.is_as_expected else "  <-- not as expected"
+    return f"{name:32} {entry.column:16} {verdict}{expected}"
+
+
+def listing() -> str:
+    """Return the rows, columns and controls with what they do."""
+    lines = ["rows:", *(f"  {row.name}: {row.what}" for row in ROWS)]
+    lines += ["columns:", *(f"  {name}" for name in contestants())]
+    lines += ["controls:", *(f"  {each.name}: {each.what}" for each in CONTROLS)]
+    return "\n".join(lines)

