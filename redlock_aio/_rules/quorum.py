@@ -170,6 +170,20 @@ class Tally:
     def late(self, master: int, reply: object) -> None:
         """Called for a reply of a master that was counted before; does nothing here."""
 
+    def recount(self, master: int) -> bool:
+        """
+        Count a grant of *master*, which was counted as granting nothing.
+
+        Returns:
+            Whether this grant makes the majority.
+        """
+        self.replies[master] = GRANTED
+        self.to_lose += 1
+        self.to_win -= 1
+        if self.to_win == 0:
+            self.verdict = WON
+        return self.to_win == 0
+
     def settled(self) -> None:
         """Called once, when the verdict is final; does nothing here."""
 

@@ -188,11 +188,7 @@ class Renewal(Round):
         if not isinstance(before, NoReply) or before.answer is not Answer.TIMED_OUT:
             return
         if reply == GRANTED:
-            self.replies[master] = GRANTED
-            self.to_lose += 1
-            self.to_win -= 1
-            if self.to_win == 0:
-                self.verdict = WON
+            if self.recount(master):
                 self._on_result(self)
         elif reply.__class__ is int:
             self.replies[master] = reply
