@@ -27,7 +27,7 @@ MOST = 8.0
 
 
 def draw(entries: Sequence[Entry], path: Path) -> None:
-    """Draw the matrix, and write it to *path*."""
+    """Write the picture of the matrix to *path*."""
     columns = in_order({each.column for each in entries}, [ours.name for ours in OURS])
     rows = in_order({each.row for each in entries}, [row.name for row in ROWS])
     cells = {(each.row, each.column): each for each in entries}
