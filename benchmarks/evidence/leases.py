@@ -194,6 +194,8 @@ class Leases:
 
     @staticmethod
     def _force(tenure: Tenure, forced: Around) -> None:
+        if not tenure.promises:  # a release of another of its keys has ended all of them
+            return
         last = max(until for _, until in tenure.promises)
         for one in forced.within(tenure.began_at, last):
             tenure.ends.append(one.invoked_at)

@@ -115,8 +115,10 @@ class Script:
         self.add(client, "adopt", *time, end=end, asked=asked, result=result if end == "ok" else {})
         return lease
 
-    def force_release(self, client: str, *time: float | None, end: str = "ok") -> None:
-        self.add(client, "force_release", *time, end=end, asked={"keys": ["k"]})
+    def force_release(
+        self, client: str, *time: float | None, end: str = "ok", key: str = "k"
+    ) -> None:
+        self.add(client, "force_release", *time, end=end, asked={"keys": [key]})
 
     def increment(
         self, client: str, *time: float | None, value: int | None = None, end: str = "ok"

@@ -195,6 +195,14 @@ def test_a_lease_is_over_when_its_key_is_released_by_force(script: Script) -> No
     assert script.check().holds
 
 
+def test_a_lease_is_over_when_two_of_its_keys_are_released_by_force(script: Script) -> None:
+    script.acquire("w0/0", 9, 20, key="a,b")
+    script.force_release("admin/0", 10, 25, key="a")
+    script.force_release("admin/1", 16, 30, key="b")
+    script.section("w1/0", 31, 40, key="b,c")
+    assert script.check().holds
+
+
 def test_a_release_by_force_that_came_before_excuses_nothing(script: Script) -> None:
     script.force_release("admin/0", 1, 8)
     script.section("w0/0", 10, 50)
