@@ -189,6 +189,11 @@ def test_a_read_of_the_empty_register_is_legal_before_each_write_only() -> None:
     assert not holds(write(0, 1, 1, 1), read(2, 3, None, None))
 
 
+def test_a_read_of_the_right_value_with_a_wrong_token_is_found() -> None:
+    assert holds(write(0, 1, 1, 5), read(2, 3, 1, 5))
+    assert not holds(write(0, 1, 1, 5), read(2, 3, 1, 4))
+
+
 def test_operations_that_touch_are_concurrent() -> None:
     assert holds(write(0, 2, 1, 1), read(2, 3, None, None))
     assert not holds(write(0, 1, 1, 1), read(2, 3, None, None))
@@ -208,11 +213,13 @@ def test_a_write_that_nobody_knows_of_is_refused_after_a_higher_token() -> None:
     pending = write(0, NEVER, 7, 3, "info")
     assert not holds(pending, write(2, 3, 1, 4), read(4, 5, 7, 3))
     assert holds(pending, write(2, 9, 1, 4), read(4, 5, 7, 3), read(10, 11, 1, 4))
+    assert holds(pending, write(2, 3, 1, 3), read(4, 5, 7, 3)), "not after an equal one"
 
 
 def test_writes_without_tokens_pass_the_fence() -> None:
     assert holds(write(0, 1, 1, None), write(2, 3, 2, None), read(4, 5, 2, None))
     assert not holds(write(0, 1, 1, None), write(2, 3, 2, None), read(4, 5, 1, None))
+    assert not holds(write(0, 1, 1, 5), write(2, 3, 2, None), write(4, 5, 3, 4)), "the highest token stays"
 
 
 # ------------------------------------------------------------------------------ long
