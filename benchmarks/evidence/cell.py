@@ -16,11 +16,11 @@ from typing import Any
 from .containers import ContainerServer
 from .crew import Crew
 from .faults import Row
-from .history import FAULTS, Recorder, now
+from .job import Job
 from .locks import Contestant
 from .networks import PORT, Network
+from .recorder import FAULTS, Recorder, now
 from .servers import SERVICE, Master, Place, SentinelProcess, Server, compiled
-from .worker import Job
 from .world import World
 
 WORKERS = 3

@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from .history import now
-from .worker import Job
+from .job import Job
+from .recorder import now
 
 ROOT = Path(__file__).parents[2]
 LONGEST_START = 120.0

@@ -9,7 +9,7 @@ from pathlib import Path
 from xml.sax.saxutils import escape
 
 from .faults import ROWS
-from .locks import OURS
+from .ours import OURS
 from .results import Entry
 from .tables import in_order
 

@@ -27,11 +27,12 @@ from redlock_aio.testing import server_binary
 from . import cell as cells, containers, networks, tables
 from .cell import Cell
 from .checker import check
+from .contestants import contestants
 from .controls import CONTROLS, Control
 from .drawing import draw
 from .faults import ROWS, Row
 from .history import read
-from .locks import OURS, contestants
+from .ours import OURS
 from .results import Entry, Results, longest_pause, pack, unexpected
 from .servers import why_no_clocks
 

@@ -1,46 +1,9 @@
-"""What leases and clients of all peers have in common."""
+"""What the locks of all peers have in common: errors that are expected, and their texts."""
 
-import asyncio
 import contextlib
 import logging
 import threading
 from collections.abc import Iterator
-
-from .locks import Held, NotAcquired, NotHeld, unique
-
-
-class PeerLease:
-    """A lease without a token, whose holder is not told of its loss."""
-
-    token = None
-    until = 0
-
-    def __init__(self) -> None:
-        self.id = unique()
-
-    def ensure_valid(self) -> None:
-        """Return always: there is nothing to ask."""
-
-    async def wait_lost(self) -> str:
-        """Wait for ever."""
-        await asyncio.get_running_loop().create_future()
-        return ""
-
-    def export(self) -> str:
-        """Fail: it is never asked for."""
-        raise NotHeld("no such feature")
-
-
-class PeerLocks:
-    """A client that can do nothing but acquire."""
-
-    async def adopt(self, exported: str) -> Held:
-        """Fail: it is never asked for."""
-        raise NotAcquired(exported)
-
-    async def force_release(self, key: str) -> None:
-        """Fail: it is never asked for."""
-        raise NotAcquired(key)
 
 
 @contextlib.contextmanager

@@ -23,7 +23,8 @@ from . import cell as cells, networks, peers_tables
 from .cell import Cell
 from .checker import check
 from .faults import Row
-from .locks import OURS, Contestant
+from .locks import Contestant
+from .ours import OURS
 from .peers import peers
 from .peers_rows import ONE_MASTER_ROWS, QUORUM_ROWS
 from .results import Entry, Results, pack

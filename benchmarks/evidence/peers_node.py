@@ -5,10 +5,9 @@ import json
 import shutil
 import subprocess
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-from .locks import Ability, Locks, Setting
+from .locks import Contestant, Locks, Setting
 
 HERE = Path(__file__).parent / "node"
 
@@ -18,17 +17,12 @@ def is_installed() -> bool:
     return shutil.which("node") is not None and (HERE / "node_modules" / "redlock").exists()
 
 
-@dataclass(frozen=True, slots=True)
-class NodeRedlock:
-    """redlock for Node with ioredis; see `Contestant`."""
+class NodeRedlock(Contestant):
+    """redlock for Node with ioredis."""
 
-    name: str = "node-redlock"
-    several: int = 1
-    fair: bool = False
-    fencing: bool = False
-    abilities: frozenset[Ability] = frozenset(("check", "auto_extend"))
-    distribution: str = "redlock (npm)"
-    masters: int = 5
+    name = "node-redlock"
+    abilities = frozenset(("check", "auto_extend"))
+    distribution = "redlock (npm)"
     command: tuple[str, ...] = ("node", str(HERE / "worker.mjs"))
 
     def versions(self) -> dict[str, str]:

@@ -6,15 +6,15 @@ import functools
 import math
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any
 
 import redis
 import redis.asyncio.lock
 from redis.exceptions import RedisError
 
-from .locks import MS, Ability, Locks, NotAcquired, NotHeld, Setting, installed, now
-from .peers_base import PeerLease, PeerLocks, quiet, why
+from .locks import MS, Contestant, Held, Locks, NotAcquired, NotHeld, Setting, unique
+from .peers_base import quiet, why
+from .recorder import now
 
 THREADS = 64
 """More than there are tasks in a process: each has a thread while it acquires or releases."""
@@ -32,9 +32,9 @@ class _NotedLock(redis.asyncio.lock.Lock):
         return await super().do_acquire(token)
 
 
-class _RedisPyLease(PeerLease):
+class _RedisPyLease(Held):
     def __init__(self, lock: _NotedLock, ttl: int) -> None:
-        super().__init__()
+        self.id = unique()
         self._lock = lock
         self.until = lock.asked_at + ttl * MS
 
@@ -53,7 +53,7 @@ class _RedisPyLease(PeerLease):
             raise NotHeld(why(error)) from error
 
 
-class _RedisPyLocks(PeerLocks):
+class _RedisPyLocks(Locks):
     def __init__(self, client: redis.asyncio.Redis) -> None:
         self._client = client
 
@@ -75,22 +75,13 @@ class _RedisPyLocks(PeerLocks):
         return _RedisPyLease(lock, ttl)
 
 
-@dataclass(frozen=True, slots=True)
-class RedisPy:
-    """The asyncio Lock of redis-py; see `Contestant`."""
+class RedisPy(Contestant):
+    """The asyncio Lock of redis-py."""
 
-    name: str = "redis-py"
-    several: int = 1
-    fair: bool = False
-    fencing: bool = False
-    abilities: frozenset[Ability] = frozenset(("extend",))
-    distribution: str = "redis"
-    masters: int = 1
-    command: tuple[str, ...] = ()
-
-    def versions(self) -> dict[str, str]:
-        """Return the versions of the library and its client."""
-        return installed(self.distribution, "redis")
+    name = "redis-py"
+    abilities = frozenset(("extend",))
+    distribution = "redis"
+    masters = 1
 
     @contextlib.asynccontextmanager
     async def open(self, urls: Sequence[str], setting: Setting) -> AsyncIterator[Locks]:
@@ -114,11 +105,11 @@ class _NotedClient(redis.Redis):
         return super().set(*args, **options)
 
 
-class _ThreadedLease(PeerLease):
+class _ThreadedLease(Held):
     def __init__(
         self, lock: Any, client: _NotedClient, ttl: int, threads: ThreadPoolExecutor
     ) -> None:
-        super().__init__()
+        self.id = unique()
         self._lock = lock
         self._client = client
         self._ttl = ttl
@@ -171,7 +162,7 @@ def _noted_lock() -> type[Any]:
     return NotedLock
 
 
-class _ThreadedLocks(PeerLocks):
+class _ThreadedLocks(Locks):
     def __init__(self, pool: redis.ConnectionPool, threads: ThreadPoolExecutor) -> None:
         self._pool = pool
         self._threads = threads
@@ -197,22 +188,13 @@ class _ThreadedLocks(PeerLocks):
         return lease
 
 
-@dataclass(frozen=True, slots=True)
-class PythonRedisLock:
-    """The Lock of python-redis-lock, which is for threads; see `Contestant`."""
+class PythonRedisLock(Contestant):
+    """The Lock of python-redis-lock, which is for threads."""
 
-    name: str = "python-redis-lock"
-    several: int = 1
-    fair: bool = False
-    fencing: bool = False
-    abilities: frozenset[Ability] = frozenset(("extend", "auto_extend"))
-    distribution: str = "python-redis-lock"
-    masters: int = 1
-    command: tuple[str, ...] = ()
-
-    def versions(self) -> dict[str, str]:
-        """Return the versions of the library and its client."""
-        return installed(self.distribution, "redis")
+    name = "python-redis-lock"
+    abilities = frozenset(("extend", "auto_extend"))
+    distribution = "python-redis-lock"
+    masters = 1
 
     @contextlib.asynccontextmanager
     async def open(self, urls: Sequence[str], setting: Setting) -> AsyncIterator[Locks]:

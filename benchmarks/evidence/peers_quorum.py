@@ -4,14 +4,14 @@ import asyncio
 import contextlib
 import random
 from collections.abc import AsyncIterator, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from .locks import MS, Ability, Locks, NotAcquired, NotHeld, Setting, installed, now
-from .peers_base import PeerLease, PeerLocks, quiet, why
+from .locks import MS, Contestant, Held, Locks, NotAcquired, NotHeld, Setting, unique
+from .peers_base import quiet, why
+from .recorder import now
 
 MASTER_TIMEOUT = 0.2
 """
@@ -23,9 +23,9 @@ for several ttls. That of redlock_aio is learned, from 50 ms to 1 s. This is bet
 # ---------------------------------------------------------------------------- pottery
 
 
-class _PotteryLease(PeerLease):
+class _PotteryLease(Held):
     def __init__(self, lock: Any) -> None:
-        super().__init__()
+        self.id = unique()
         self._lock = lock
 
     async def ask(self) -> None:
@@ -55,7 +55,7 @@ def _pottery_errors(instead: type[Exception]) -> Iterator[None]:
         raise instead(why(error)) from error
 
 
-class _PotteryLocks(PeerLocks):
+class _PotteryLocks(Locks):
     def __init__(self, masters: Sequence[Redis]) -> None:
         self._masters = masters
 
@@ -78,22 +78,12 @@ class _PotteryLocks(PeerLocks):
         return lease
 
 
-@dataclass(frozen=True, slots=True)
-class Pottery:
-    """The AIORedlock of pottery; see `Contestant`."""
+class Pottery(Contestant):
+    """The AIORedlock of pottery."""
 
-    name: str = "pottery"
-    several: int = 1
-    fair: bool = False
-    fencing: bool = False
-    abilities: frozenset[Ability] = frozenset(("extend",))
-    distribution: str = "pottery"
-    masters: int = 5
-    command: tuple[str, ...] = ()
-
-    def versions(self) -> dict[str, str]:
-        """Return the versions of the library and its client."""
-        return installed(self.distribution, "redis")
+    name = "pottery"
+    abilities = frozenset(("extend",))
+    distribution = "pottery"
 
     @contextlib.asynccontextmanager
     async def open(self, urls: Sequence[str], setting: Setting) -> AsyncIterator[Locks]:
@@ -116,9 +106,9 @@ RETRY_DELAY = 0.1, 0.3
 """Seconds between its attempts: its defaults."""
 
 
-class _AioredlockLease(PeerLease):
+class _AioredlockLease(Held):
     def __init__(self, lock: Any, promises: dict[str, int]) -> None:
-        super().__init__()
+        self.id = unique()
         self._lock = lock
         self._promises = promises
 
@@ -150,7 +140,7 @@ class _AioredlockLease(PeerLease):
             self._promises.pop(self._lock.id, None)
 
 
-class _AioredlockLocks(PeerLocks):
+class _AioredlockLocks(Locks):
     def __init__(self, manager: Any, promises: dict[str, int]) -> None:
         self._manager = manager
         self._promises = promises
@@ -197,22 +187,13 @@ def _noted_masters(urls: Sequence[str], promises: dict[str, int]) -> Any:
     return NotedMasters(urls)
 
 
-@dataclass(frozen=True, slots=True)
-class Aioredlock:
-    """The manager of aioredlock; see `Contestant`."""
+class Aioredlock(Contestant):
+    """The manager of aioredlock."""
 
-    name: str = "aioredlock"
-    several: int = 1
-    fair: bool = False
-    fencing: bool = False
-    abilities: frozenset[Ability] = frozenset(("check", "extend", "auto_extend"))
-    distribution: str = "aioredlock"
-    masters: int = 5
-    command: tuple[str, ...] = ()
-
-    def versions(self) -> dict[str, str]:
-        """Return the versions of the library and its client."""
-        return installed(self.distribution, "aioredis")
+    name = "aioredlock"
+    abilities = frozenset(("check", "extend", "auto_extend"))
+    distribution = "aioredlock"
+    clients: tuple[str, ...] = ("aioredis",)
 
     @contextlib.asynccontextmanager
     async def open(self, urls: Sequence[str], setting: Setting) -> AsyncIterator[Locks]:

@@ -33,7 +33,7 @@ from .cell import Cell
 from .checker import Verdict, check
 from .faults import Row
 from .history import Fault, read
-from .locks import OURS
+from .ours import OURS
 from .results import longest_pause, pack
 from .tables import table
 from .world import QUARANTINE, World

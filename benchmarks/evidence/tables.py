@@ -2,9 +2,10 @@
 
 from collections.abc import Iterable, Sequence
 
+from .contestants import contestants
 from .controls import CONTROLS
 from .faults import ROWS
-from .locks import OURS, contestants
+from .ours import OURS
 from .results import Entry, Results
 
 HEAD = """# Faults

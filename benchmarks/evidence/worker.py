@@ -13,7 +13,6 @@ as a client of its own.
 
 import asyncio
 import contextlib
-import dataclasses
 import importlib.util
 import itertools
 import json
@@ -26,69 +25,15 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any, Literal
 
-from .history import Client, Recorder, now
-from .locks import Contestant, Held, Locks, NotAcquired, NotHeld, Setting, contestants, unique
+from .contestants import contestants
+from .job import Job
+from .locks import MS, Held, Locks, NotAcquired, NotHeld, Setting, unique
+from .recorder import Client, Recorder, now
 from .store import Store
 
-MS = 1_000_000
 LEAST_LEFT = 0.2
 """Seconds before the end after which no task begins to wait for a lock."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Job:
-    """The work of all processes of a run."""
-
-    folder: str
-    """Where histories are written, and processes hand leases over."""
-
-    contestant: str
-    urls: tuple[str, ...]
-    store: str
-    """The URL of the server that keeps the registers and counters; nothing happens to it."""
-
-    seed: int
-    ttl: int = 1_000
-    guard: Literal["auto", "off"] = "auto"
-    keys: tuple[str, ...] = ("red", "green", "blue")
-    tasks: int = 6
-    wait: int = 5_000
-    """For how many ms an acquisition waits."""
-
-    body: tuple[float, float] = (0.001, 0.02)
-    """The shortest and longest time in seconds between acquiring and writing."""
-
-    long: float = 0.004
-    """The share of bodies that outlast the ttl, by extensions, or take half of it without."""
-
-    extend: float = 0.05
-    """The share of bodies with an explicit extension."""
-
-    handover: float = 0.01
-    """The share of leases that another process adopts."""
-
-    force: float = 0.0
-    """How often in a second each process releases a key by force."""
-
-    auto_extend: bool = True
-    checks: bool = True
-    """Whether holders look whether their lease is valid before they write."""
-
-    stall: float = 1.7
-    """Seconds for which SIGUSR1 blocks the event loop."""
-
-    @classmethod
-    def read(cls, path: Path) -> "Job":
-        """Read a job from a file."""
-        facts: dict[str, Any] = json.loads(path.read_text())
-        facts |= {name: tuple(each) for name, each in facts.items() if isinstance(each, list)}
-        return cls(**facts)
-
-    def write(self, path: Path) -> None:
-        """Write the job to a file."""
-        path.write_text(json.dumps(dataclasses.asdict(self), indent=1))
 
 
 class Worker:
@@ -98,7 +43,7 @@ class Worker:
         self.job = job
         self.name = name
         self.folder = Path(job.folder)
-        self.contestant: Contestant = contestants()[job.contestant]
+        self.contestant = contestants()[job.contestant]
         self.recorder = Recorder(self.folder, name)
         self.random = random.Random(f"{job.seed} {name}")
         self.store = Store(job.store)

@@ -14,8 +14,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from .crew import Crew
-from .history import Recorder
 from .networks import Network
+from .recorder import Recorder
 from .servers import Master
 
 QUARANTINE = 4.0

@@ -8,7 +8,8 @@ import time
 from pathlib import Path
 
 import pytest
-from evidence.history import NEVER, HistoryError, Recorder, now, read
+from evidence.history import NEVER, HistoryError, read
+from evidence.recorder import Recorder, now
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
@@ -73,7 +74,7 @@ def test_what_a_killed_process_has_recorded_is_there(tmp_path: Path) -> None:
 import sys
 sys.path.insert(0, {str(BENCHMARKS)!r})
 from pathlib import Path
-from evidence.history import Recorder
+from evidence.recorder import Recorder
 client = Recorder(Path({str(tmp_path)!r}), "w0").client(0)
 for number in range(1_000_000):
     client.invoke("read", key="k").ok(value=number, token=number)

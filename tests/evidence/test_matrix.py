@@ -10,16 +10,18 @@ from typing import Any
 
 import pytest
 from evidence import networks
+from evidence.contestants import contestants
 from evidence.controls import CONTROLS
 from evidence.crew import Crew
 from evidence.drawing import draw
 from evidence.faults import ROWS
-from evidence.history import FAULTS, History, Operation, Recorder, read
-from evidence.locks import OURS, contestants
+from evidence.history import History, Operation, read
+from evidence.job import Job
 from evidence.matrix import main, make, parse, plan
+from evidence.ours import OURS
+from evidence.recorder import FAULTS, Recorder
 from evidence.results import Entry, Results, longest_pause, pack, unexpected
 from evidence.tables import control_table, line, matrix, report, text
-from evidence.worker import Job
 from evidence.world import World
 
 ROOT = Path(__file__).parents[2]

@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 from evidence import peers_base
 from evidence.checker import check
-from evidence.history import now
+from evidence.job import Job
 from evidence.locks import MS, Contestant, Locks, Setting
 from evidence.peers_node import NodeRedlock, is_installed
 from evidence.peers_one_master import PythonRedisLock, RedisPy
 from evidence.peers_quorum import Aioredlock, Pottery
-from evidence.worker import Job
+from evidence.recorder import now
 
 from redlock_aio.testing import EmbeddedMaster, embedded_masters
 

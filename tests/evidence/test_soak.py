@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 from evidence import soak
 from evidence.crew import Crew
-from evidence.history import FAULTS, Fault, Recorder
+from evidence.history import Fault
+from evidence.job import Job
+from evidence.recorder import FAULTS, Recorder
 from evidence.servers import Server
 from evidence.soak import Part, counted, log, main, report, some
-from evidence.worker import Job
 from evidence.world import World
 
 ROOT = Path(__file__).parents[2]

@@ -1,0 +1,60 @@
+"""What the client processes of a run do, in a file that they read."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Job:
+    """The work of all processes of a run."""
+
+    folder: str
+    """Where histories are written, and processes hand leases over."""
+
+    contestant: str
+    urls: tuple[str, ...]
+    store: str
+    """The URL of the server that keeps the registers and counters; nothing happens to it."""
+
+    seed: int
+    ttl: int = 1_000
+    guard: Literal["auto", "off"] = "auto"
+    keys: tuple[str, ...] = ("red", "green", "blue")
+    tasks: int = 6
+    wait: int = 5_000
+    """For how many ms an acquisition waits."""
+
+    body: tuple[float, float] = (0.001, 0.02)
+    """The shortest and longest time in seconds between acquiring and writing."""
+
+    long: float = 0.004
+    """The share of bodies that outlast the ttl, by extensions, or take half of it without."""
+
+    extend: float = 0.05
+    """The share of bodies with an explicit extension."""
+
+    handover: float = 0.01
+    """The share of leases that another process adopts."""
+
+    force: float = 0.0
+    """How often in a second each process releases a key by force."""
+
+    auto_extend: bool = True
+    checks: bool = True
+    """Whether holders look whether their lease is valid before they write."""
+
+    stall: float = 1.7
+    """Seconds for which SIGUSR1 blocks the event loop."""
+
+    @classmethod
+    def read(cls, path: Path) -> "Job":
+        """Read a job from a file."""
+        facts: dict[str, Any] = json.loads(path.read_text())
+        facts |= {name: tuple(each) for name, each in facts.items() if isinstance(each, list)}
+        return cls(**facts)
+
+    def write(self, path: Path) -> None:
+        """Write the job to a file."""
+        path.write_text(json.dumps(dataclasses.asdict(self), indent=1))

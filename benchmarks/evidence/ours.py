@@ -1,0 +1,159 @@
+"""The locks of redlock_aio, behind the interface of `locks`."""
+
+import contextlib
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+import redis.asyncio
+from redis.asyncio.sentinel import Sentinel
+
+from redlock_aio import Lease, LockLostError, Redlock, RedlockError
+
+from .locks import ALL_ABILITIES, MS, Contestant, Held, Locks, NotAcquired, NotHeld, Setting
+from .recorder import now
+
+
+class OurLease(Held):
+    """A lease of redlock_aio."""
+
+    def __init__(self, lease: Lease, *, fencing: bool) -> None:
+        # Not the lease's token, which is a secret. An adopted lease has another fingerprint.
+        self.id = lease.fingerprint
+        self.lease = lease
+        self.token = lease.fencing_token if fencing else None
+
+    @property
+    def until(self) -> int:  # type: ignore[override]
+        # The clock is read first, and `remaining` is rounded down: the promise is not shorter.
+        at = now()
+        left = self.lease.remaining
+        return at + left * MS if left else 0
+
+    def ensure_valid(self) -> None:
+        with _not_held():
+            self.lease.ensure_valid()
+
+    async def wait_lost(self) -> str:
+        await self.lease.lost.wait()
+        try:
+            self.lease.ensure_valid()
+        except RedlockError as error:
+            return reason(error)
+        return ""
+
+    async def extend(self, ttl: int) -> None:
+        with _not_held():
+            await self.lease.extend(ttl)
+
+    async def release(self) -> None:
+        with _not_held():
+            await self.lease.release()
+
+    def export(self) -> str:
+        with _not_held():
+            return self.lease.export()
+
+
+@contextlib.contextmanager
+def _not_held() -> Iterator[None]:
+    try:
+        yield
+    except RedlockError as error:
+        raise NotHeld(reason(error)) from error
+
+
+def reason(error: RedlockError) -> str:
+    """Return the class of an error and its text, which names each master and its vote."""
+    cause = f" {error.cause.value}" if isinstance(error, LockLostError) else ""
+    return f"{type(error).__name__}{cause}: {error}"
+
+
+class OurLocks(Locks):
+    """A manager of redlock_aio."""
+
+    def __init__(self, redlock: Redlock, kind: "Ours") -> None:
+        self._redlock = redlock
+        self._kind = kind
+
+    async def acquire(
+        self, keys: Sequence[str], ttl: int, wait: int, *, auto_extend: bool
+    ) -> OurLease:
+        kind = self._kind
+        lock = self._redlock.lock(
+            *keys,
+            ttl=ttl,
+            wait=wait,
+            auto_extend=auto_extend,
+            fair=kind.fair,
+            fencing=kind.fencing,
+            on_lost="flag",
+        )
+        try:
+            lease = await lock.acquire()
+        except RedlockError as error:
+            raise NotAcquired(reason(error)) from error
+        return OurLease(lease, fencing=kind.fencing)
+
+    async def adopt(self, exported: str) -> OurLease:
+        try:
+            lease = await self._redlock.adopt(exported, on_lost="flag")
+        except RedlockError as error:
+            raise NotAcquired(reason(error)) from error
+        return OurLease(lease, fencing=self._kind.fencing)
+
+    async def force_release(self, key: str) -> None:
+        try:
+            await self._redlock.force_release(key)
+        except RedlockError as error:
+            raise NotAcquired(reason(error)) from error
+
+
+@dataclass(frozen=True)
+class Ours(Contestant):
+    """One kind of lock of redlock_aio."""
+
+    name: str
+    several: int = 1
+    fair: bool = False
+    fencing: bool = False
+    abilities = ALL_ABILITIES
+    distribution = "redlock-aio"
+    clients: tuple[str, ...] = ("redis", "hiredis")
+
+    @contextlib.asynccontextmanager
+    async def open(self, urls: Sequence[str], setting: Setting) -> AsyncIterator[Locks]:
+        """Open a manager; a URL with the scheme ``sentinel`` is a master behind Sentinels."""
+        async with contextlib.AsyncExitStack() as stack:
+            masters = [_master(url, stack) for url in urls]
+            redlock = await stack.enter_async_context(
+                Redlock(
+                    masters,
+                    max_ttl=setting.max_ttl,
+                    restart_guard=setting.guard,
+                    name=setting.name or None,
+                )
+            )
+            yield OurLocks(redlock, self)
+
+
+def _master(url: str, stack: contextlib.AsyncExitStack) -> str | redis.asyncio.Redis:
+    """Return the URL, or the client of a master behind Sentinels, closed by *stack*."""
+    where = urlsplit(url)
+    if where.scheme != "sentinel":
+        return url
+    addresses = [address.rpartition(":") for address in where.netloc.split(",")]
+    manager = Sentinel([(host, int(port)) for host, _, port in addresses])
+    client: redis.asyncio.Redis = manager.master_for(where.path.strip("/"))
+    for each in (client, *manager.sentinels):
+        stack.push_async_callback(each.aclose)
+    return client
+
+
+OURS = (
+    Ours("plain"),
+    Ours("fenced", fencing=True),
+    Ours("fair", fair=True),
+    Ours("fair and fenced", fair=True, fencing=True),
+    Ours("several", several=2),
+)
