@@ -219,7 +219,8 @@ def test_a_write_that_nobody_knows_of_is_refused_after_a_higher_token() -> None:
 def test_writes_without_tokens_pass_the_fence() -> None:
     assert holds(write(0, 1, 1, None), write(2, 3, 2, None), read(4, 5, 2, None))
     assert not holds(write(0, 1, 1, None), write(2, 3, 2, None), read(4, 5, 1, None))
-    assert not holds(write(0, 1, 1, 5), write(2, 3, 2, None), write(4, 5, 3, 4)), "the highest token stays"
+    stale = write(4, 5, 3, 4)
+    assert not holds(write(0, 1, 1, 5), write(2, 3, 2, None), stale), "the highest stays"
 
 
 # ------------------------------------------------------------------------------ long
