@@ -73,22 +73,22 @@ class FencedRegister:
     initial = RegisterState()
 
     def step(self, state: RegisterState, operation: Operation) -> tuple[bool, RegisterState]:
-        """Accept, refuse or read. A write without a token passes the fence."""
+        """Accept, refuse or read. A write without a token has the lowest one, as in the store."""
         token = operation.token or 0
         if operation.what == "read":
             return (operation.value, token) == state, state
-        passes = operation.token is None or token >= state.token
+        passes = token >= state.token
         if operation.end == "fail":
             return not passes, state
         if passes:
-            return True, RegisterState(operation.value, max(token, state.token))
+            return True, RegisterState(operation.value, token)
         return operation.end == "info", state  # it may be refused yet, and nobody learns it
 
     def is_inert(self, state: RegisterState, operation: Operation) -> bool:
         """Return True for reads and refused writes: the highest token never falls."""
         if operation.what == "read" or operation.end == "fail":
             return True
-        return operation.token is not None and operation.token < state.token
+        return (operation.token or 0) < state.token
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,19 +140,14 @@ def _without_idle(calls: list[Operation]) -> list[Operation]:
     """
     Return *calls* but for pending writes that explain nothing: each doubles a search in vain.
 
-    A pending write can only explain that its value was read, or that a lower token was refused.
-    If all writes have tokens, its own token is read with its own value only.
+    A pending write can only explain that its value was read, or that a lower token was refused:
+    its own token is read with its own value only.
     """
     read = {one.value for one in calls if one.what == "read"}
     refused = [one.token or 0 for one in calls if one.what == "write" and one.end == "fail"]
     lowest = min(refused, default=NEVER)
-    mixed = any(one.what == "write" and one.token is None for one in calls)
     return [
-        one
-        for one in calls
-        if one.end != "info"
-        or one.value in read
-        or (one.token is not None and (mixed or one.token > lowest))
+        one for one in calls if one.end != "info" or one.value in read or (one.token or 0) > lowest
     ]
 
 
@@ -289,7 +284,7 @@ class _Search(Generic[State, Call]):
             self._next[before], self._before[after] = after, before
 
     def _restore(self, removed: list[int]) -> None:
-        """Put operations back. Only the reverse order finds the old neighbours."""
+        """Put operations back, the last removed one first."""
         for number in reversed(removed):
             for entry in (number + self._count, number) if self._rank[number] >= 0 else (number,):
                 self._next[self._before[entry]] = self._before[self._next[entry]] = entry

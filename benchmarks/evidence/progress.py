@@ -190,10 +190,8 @@ def lost_without_need(
         asked = [ttl for when, ttl in tenure.ttls if when <= at]
         began = at - asked[-1] * MS
         forced = any(
-            one.invoked_at <= at
-            for key in tenure.origin.keys
-            if key in leases.forced
-            for one in leases.forced[key].within(tenure.origin.invoked_at, at)
+            next(leases.forced[key].within(tenure.origin.invoked_at, at), None)
+            for key in leases.forced.keys() & set(tenure.origin.keys)
         )
         adopted = tenure.handed_over <= at
         process = tenure.origin.process

@@ -85,6 +85,13 @@ def test_an_extension_that_nobody_confirmed_is_no_promise(script: Script, end: s
     assert script.check().holds
 
 
+def test_an_extension_that_failed_leaves_the_promise_before(script: Script) -> None:
+    lease = script.acquire("w0/0", 9, 10, until=50)
+    script.extend("w0/0", 20, 30, lease=lease, end="fail", why="too few votes")
+    script.section("w1/0", 45, 70)
+    assert script.check().broken == ("exclusion",)
+
+
 def test_an_extension_counts_from_its_end_on(script: Script) -> None:
     lease = script.acquire("w0/0", 9, 10, until=50)
     script.extend("w0/0", 30, 70, lease=lease, until=90)
@@ -193,6 +200,13 @@ def test_a_lease_is_over_when_its_key_is_released_by_force(script: Script) -> No
     script.held("w0/0", 25, lease=lease, until=FAR)
     script.section("w1/0", 31, 40)
     assert script.check().holds
+
+
+def test_a_release_by_force_that_failed_ends_no_lease(script: Script) -> None:
+    script.acquire("w0/0", 9, 10)
+    script.force_release("admin/0", 20, 30, end="fail")
+    script.section("w1/0", 31, 40)
+    assert script.check().broken == ("exclusion",)
 
 
 def test_a_lease_is_over_when_two_of_its_keys_are_released_by_force(script: Script) -> None:

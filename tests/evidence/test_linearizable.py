@@ -51,7 +51,7 @@ def replay(calls: tuple[Operation, ...]) -> bool:
     """Return whether *calls*, one after the other, have their results. Not the checked model."""
     value, highest = None, 0
     for one in calls:
-        token = one.token if one.token is not None else highest
+        token = one.token or 0
         match one.what, one.end:
             case "read", _:
                 if one.value != value or (one.token or 0) != highest:
@@ -216,11 +216,17 @@ def test_a_write_that_nobody_knows_of_is_refused_after_a_higher_token() -> None:
     assert holds(pending, write(2, 3, 1, 3), read(4, 5, 7, 3)), "not after an equal one"
 
 
-def test_writes_without_tokens_pass_the_fence() -> None:
+def test_a_write_without_a_token_is_refused_after_one_with_a_token() -> None:
     assert holds(write(0, 1, 1, None), write(2, 3, 2, None), read(4, 5, 2, None))
     assert not holds(write(0, 1, 1, None), write(2, 3, 2, None), read(4, 5, 1, None))
-    stale = write(4, 5, 3, 4)
-    assert not holds(write(0, 1, 1, 5), write(2, 3, 2, None), stale), "the highest stays"
+    assert not holds(write(0, 1, 1, 5), write(2, 3, 2, None))
+    assert holds(write(0, 1, 1, 5), write(2, 3, 2, None, "fail"))
+
+
+def test_a_write_that_nobody_knows_of_explains_a_refusal() -> None:
+    refused = write(2, 3, 2, 4, "fail")
+    assert check_register([write(0, 1, 1, 5, "info"), refused]) == {"k": None}
+    assert check_register([write(0, 1, 1, 4, "info"), refused])["k"] is not None
 
 
 # ------------------------------------------------------------------------------ long

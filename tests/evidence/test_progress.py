@@ -123,6 +123,15 @@ def test_a_loss_that_an_operation_finds_is_found_once(script: Script, what: str)
     assert len(script.check().checks["losses"].broken) == 1
 
 
+def test_what_happened_after_the_first_loss_explains_nothing(script: Script) -> None:
+    script.reach("w0", 0, 0, 1, 2, 3, 4)
+    script.reach("w0", 2_100)
+    lease = script.acquire("w0/0", 9, 10)
+    script.lost("w0/0", 2_000, lease=lease)
+    script.release("w0/0", 2_200, 2_300, lease=lease, end="fail", why="LockLostError: gone")
+    assert script.check().broken == ("losses",)
+
+
 def test_a_release_that_failed_for_another_reason_is_no_loss(script: Script) -> None:
     lease = script.acquire("w0/0", 9, 10)
     script.release("w0/0", 20, 30, lease=lease, end="fail", why="NotHeld: connection lost")

@@ -37,6 +37,12 @@ def test_a_token_below_one_that_is_long_over_is_found(script: Script) -> None:
     assert script.check().broken == ("tokens",)
 
 
+def test_each_token_below_one_that_is_over_is_found(script: Script) -> None:
+    for number, token in enumerate((9, 1, 2)):
+        script.section(f"w{number}/0", 10 + 20 * number, 20 + 20 * number, token=token)
+    assert len(script.check().checks["tokens"].broken) == 2
+
+
 def test_tokens_of_concurrent_requests_have_no_order(script: Script) -> None:
     script.acquire("w0/0", 1, 10, token=6, until=20)
     script.acquire("w1/0", 10, 30, token=5)
@@ -102,7 +108,9 @@ def test_updates_that_are_concurrent_have_no_order(script: Script) -> None:
     script.section("w0/0", 10, 20)
     script.increment("w0/0", 11, 15, value=2)
     script.increment("w0/1", 15, 16, value=1)
-    assert script.check().holds
+    verdict = script.check()
+    assert verdict.holds
+    assert not verdict.late_updates
 
 
 def test_a_value_that_a_killed_client_may_have_written_is_none(script: Script) -> None:
