@@ -10,6 +10,9 @@ happens. Afterwards the checker reads their history. The results of all cells ar
 in `results-faults.md`, the picture in `results-faults.svg`, and the raw histories of cells that
 broke a promise in `histories/`.
 
+`--containers` does what can be done to masters in containers, and keeps the results of that in
+`results-faults-containers.json` and `.md`.
+
 The controls must fail: they show that the faults happen and that the checks see them. The exit
 code is 1 if a cell is not as expected, which for a control means that it holds.
 """
@@ -46,7 +49,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
     with tempfile.TemporaryDirectory(prefix="evidence-") as scratch:
         output = Path(scratch) if options.quick else options.output
-        results = Results(output / "results-faults.json")
+        stem = "results-faults-containers" if options.containers else "results-faults"
+        results = Results(output / f"{stem}.json")
         entries = []
         for name, cell, why_not in () if options.report else plan(options):
             if why_not:
@@ -56,8 +60,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             entries.append(entry)
             results.add(entry)
             print(tables.line(entry), flush=True)
-        (output / "results-faults.md").write_text(tables.report(results))
-        draw(results.of(control=False), output / "results-faults.svg")
+        page = tables.report(results, containers=options.containers)
+        (output / f"{stem}.md").write_text(page)
+        if not options.containers:
+            draw(results.of(control=False), output / f"{stem}.svg")
     wrong = unexpected(entries)
     for entry in wrong:
         print(f"NOT AS EXPECTED: {tables.line(entry)}", file=sys.stderr)
@@ -69,7 +75,12 @@ def plan(options: argparse.Namespace) -> Iterator[tuple[str, Cell, str]]:
     everybody = contestants()
     reasons = missing(options)
     only = options.rows or options.columns
-    rows = [row for row in ROWS if row.name in options.rows or not options.rows]
+    rows = [
+        row
+        for row in ROWS
+        if (row.name in options.rows or not options.rows)
+        and (row.containers or not options.containers)
+    ]
     if options.controls and not only:
         rows = rows if options.all else []
     columns: Sequence[str] = options.columns or [ours.name for ours in OURS]
@@ -80,7 +91,7 @@ def plan(options: argparse.Namespace) -> Iterator[tuple[str, Cell, str]]:
             if "sentinels" in row.needs and "sentinel" not in contestant.abilities:
                 why_not = "it takes no master behind Sentinels"
             if options.containers:
-                why_not = reasons["containers"] if row.containers else "not done to containers"
+                why_not = reasons["containers"]
             if row.ability and row.ability not in contestant.abilities:
                 why_not = "it has no such operation"
             yield "", make(options, row, column), why_not
@@ -111,8 +122,12 @@ def missing(options: argparse.Namespace) -> dict[str, str]:
     """Return for each need of a row why it can't be met here; empty if it can."""
     network = networks.why_not()
     why_not = containers.why_not() if options.containers else ""
-    no_clocks = "containers have the machine's clock" if options.containers else why_no_clocks()
-    return {"network": network, "sentinels": network, "clocks": no_clocks, "containers": why_not}
+    return {
+        "network": network,
+        "sentinels": network,
+        "clocks": why_no_clocks(),
+        "containers": why_not,
+    }
 
 
 def run(control: str, cell: Cell, output: Path, keep: Path | None) -> Entry:
@@ -163,6 +178,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         options.columns = options.columns or QUICK_COLUMNS
         options.seconds = options.seconds or QUICK_SECONDS
         options.controls = [QUICK_CONTROL]
+    impossible = {row.name for row in ROWS if not row.containers} & set(options.rows)
+    if options.containers and impossible:
+        parser.error(f"not done to containers: {', '.join(sorted(impossible))}")
     options.all = False
     if options.controls is None:
         # All of them in a complete run; none if only some cells are repeated.

@@ -8,8 +8,7 @@ from .faults import ROWS
 from .ours import OURS
 from .results import Entry, Results
 
-HEAD = """# Faults
-
+HEAD = """\
 What each kind of lock does while masters, networks and clients fail. Each cell is one run: five
 masters and three client processes are started, the clients acquire locks and write to a store
 under them, and the fault happens. Then a checker reads what each client saw.
@@ -35,17 +34,19 @@ CONTROLS_TEXT = """The controls show that the faults happen, and that the checks
 wrong. Those without protection must fail."""
 
 
-def report(results: Results) -> str:
-    """Return the page with the results."""
+def report(results: Results, *, containers: bool = False) -> str:
+    """Return the page with the results of masters that ran as processes, or in containers."""
     entries, controls = results.of(control=False), results.of(control=True)
-    parts = [HEAD, *_where(results), LEGEND, matrix(entries)]
+    title = "# Faults, with masters in containers" if containers else "# Faults"
+    option = " --containers" if containers else ""
+    parts = [title, HEAD, *_where(results, option), LEGEND, matrix(entries)]
     if controls:
         parts += ["## Controls", CONTROLS_TEXT, control_table(controls)]
     parts += ["## Details", DETAILS, details([*entries, *controls])]
     return "\n\n".join(parts) + "\n"
 
 
-def _where(results: Results) -> list[str]:
+def _where(results: Results, option: str) -> list[str]:
     facts = [each.facts for each in results if each.facts]
     if not facts:
         return []
@@ -63,7 +64,8 @@ def _where(results: Results) -> list[str]:
         f"Each client process has {first['tasks']} tasks, and the ttl is {first['ttl']} ms."
         f" All ran on one machine: {' · '.join(parts)}."
     )
-    again = f"`python -m benchmarks.evidence.matrix --seed {' or '.join(map(str, seeds))}`"
+    number = " or ".join(map(str, seeds))
+    again = f"`python -m benchmarks.evidence.matrix{option} --seed {number}`"
     return [setting, f"{again} repeats all cells, with `--rows` and `--columns` some of them."]
 
 

@@ -176,6 +176,7 @@ def test_the_table_has_a_row_for_each_fault_and_a_column_for_each_lock(tmp_path:
     page = report(results)
     assert "## Controls" not in page
     assert "matrix --seed 7" in page
+    assert "matrix --containers --seed 7" in report(results, containers=True)
     results.add(entry(control="no lock", expected="fails", broken={"exclusion": 1}))
     assert "## Controls" in report(results)
 
@@ -197,6 +198,14 @@ def test_the_picture_marks_what_failed_and_loads_nothing(tmp_path: Path) -> None
 def test_a_complete_run_has_all_cells_and_all_controls() -> None:
     cells = [(name, cell.row.name, cell.contestant.name) for name, cell, _ in plan(parse([]))]
     assert len(cells) == len(set(cells)) == len(ROWS) * len(OURS) + len(CONTROLS)
+
+
+def test_what_is_not_done_to_containers_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse(["--containers", "--rows", "requests lost", "flushed"])
+    assert "error: not done to containers: requests lost" in capsys.readouterr().err
+    cells = [cell for _, cell, _ in plan(parse(["--containers", "--columns", "plain"]))]
+    assert [cell.row.name for cell in cells] == [row.name for row in ROWS if row.containers]
 
 
 @pytest.mark.parametrize(
