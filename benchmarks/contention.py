@@ -10,9 +10,8 @@ fewest turns has at most 20 % fewer than the one with the most. No two turns ove
 
 It also claims that a waiter in another manager has the lock within 4 round trips
 after a release (the median; one is for the push, one for the attempt), and within
-50 ms after an expiry or a foreign `DEL` (the longest). That waiter retries after a
-minute, so only a wake-up explains an earlier acquisition. The round trips are those of
-the floor after a pause as long as the waiter's.
+50 ms after an expiry or a foreign `DEL` (the longest); `waking.py` measures that. The
+round trips are those of the floor after a pause as long as the waiter's.
 
 Every process of a setting is an operating system process that runs `contenders.py`. All
 start at one instant; the longest wait and the turns are those within the time, and a
@@ -29,12 +28,11 @@ import asyncio
 import itertools
 import json
 import logging
-import random
 import sys
 import time
 from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -42,12 +40,12 @@ import masters
 import measuring
 import redis
 import redis.asyncio
+import waking
 from contenders import EVERYBODY, FAIR, PLAIN, REDIS_PY, WORK, Load, Turns
-from floor import Floor
+from floor import floor_latency
 from measuring import bar, median, percentile
 from picture import Rates, draw_rates
-
-from redlock_aio import Redlock, Retry
+from waking import Woken
 
 LEAST_PLAIN = {1: 0.5, 5: 0.4}
 """The least share of the ideal, by the number of processes."""
@@ -55,15 +53,6 @@ LEAST_FAIR = 0.35
 MOST_APART = 0.2
 """The largest difference of the fewest to the most turns, once a waiter has `ENOUGH_TURNS`."""
 ENOUGH_TURNS = 20
-
-MOST_ROUND_TRIPS = 4
-MOST_WAKING_MS = 50
-EXPIRY = 100
-"""The ttl of a foreign key, in milliseconds."""
-NEVER = 60_000
-"""Milliseconds between two attempts of a waiter that is to be woken earlier."""
-GIVEN_UP = 10.0
-"""Seconds; a waiter that was not woken counts with this time."""
 
 HEAD_START = 0.2
 """Seconds between the message with the start time and the start."""
@@ -227,34 +216,6 @@ async def contend(urls: Sequence[str], contestant: str, setting: Setting, second
     return Taken(contestant, setting, start, seconds, turns, failed, commands / len(used))
 
 
-async def floor_latency(urls: Sequence[str], seconds: float) -> float:
-    """Return the median latency of a pair of the floor, in us."""
-    floor = Floor(urls)
-    await floor.open(measuring.names())
-    took = await measuring.latencies(floor.pair, seconds=seconds)
-    await floor.aclose()
-    return percentile(took, 0.5)
-
-
-@dataclass(frozen=True, slots=True)
-class Woken:
-    """The times until a waiter had the lock, and those of pairs of the floor, in ms."""
-
-    took: list[float]
-    busy: float
-    """The latency of pairs one right after the other, measured just before."""
-    idle: list[float]
-    """The latencies of pairs after a pause, measured in turn with the waiter's times."""
-
-    @property
-    def round_trips(self) -> float:
-        return median(self.took) / (self.busy / 2)
-
-    @property
-    def idle_round_trips(self) -> float:
-        return measuring.median_ratio(self.took, (pair / 2 for pair in self.idle))
-
-
 @dataclass(slots=True)
 class Found:
     """All measurements."""
@@ -273,107 +234,6 @@ class Found:
         return 1 / (WORK + 2 * self.floor / 1e6)
 
 
-Awake = Callable[[], Awaitable[float]]
-"""Returns the ms from now until the waiter has the lock."""
-
-
-class Waking:
-    """A holder, a waiter with connections of its own, and plain clients of the masters."""
-
-    KEY = "waking"
-
-    def __init__(
-        self,
-        holder: Redlock,
-        waiter: Redlock,
-        others: Sequence[redis.asyncio.Redis],
-        floor: Floor,
-    ) -> None:
-        self._holder = holder
-        self._waiter = waiter
-        self._others = others
-        self._floor = floor
-
-    async def idle_pair(self) -> float:
-        """Return the latency of a pair of the floor after a pause."""
-        await self._a_while()
-        began = time.monotonic()
-        await self._floor.pair("benchmark:0")
-        return time.monotonic() - began
-
-    async def _wait(self, *, fair: bool) -> float:
-        try:
-            async with (
-                asyncio.timeout(GIVEN_UP),
-                self._waiter.lock(self.KEY, ttl=10_000, fair=fair),
-            ):
-                return time.monotonic()
-        except TimeoutError:
-            return time.monotonic()
-
-    async def _a_while(self) -> None:
-        await asyncio.sleep(random.uniform(0.03, 0.08))
-
-    async def _set(self, ttl: int) -> None:
-        await asyncio.gather(*(each.set(self.KEY, "foreign", px=ttl) for each in self._others))
-
-    async def after_release(self, *, fair: bool) -> float:
-        lease = await self._holder.lock(self.KEY, ttl=10_000, fair=fair).acquire()
-        waiting = asyncio.create_task(self._wait(fair=fair))
-        await self._a_while()
-        began = time.monotonic()
-        await lease.release()
-        return await waiting - began
-
-    async def after_expiry(self) -> float:
-        began = time.monotonic()  # no key expires earlier than its ttl after this
-        await self._set(EXPIRY)
-        return await self._wait(fair=False) - began - EXPIRY / 1000
-
-    async def after_delete(self) -> float:
-        await self._set(10_000)
-        waiting = asyncio.create_task(self._wait(fair=False))
-        await self._a_while()
-        began = time.monotonic()
-        await asyncio.gather(*(each.delete(self.KEY) for each in self._others))
-        return await waiting - began
-
-
-RELEASE, FAIR_RELEASE = "a release", "a release, fair"
-EXPIRED, DELETED = "the expiry of a foreign key", "a foreign `DEL` on all masters"
-
-
-async def waking(urls: Sequence[str], times: int) -> dict[str, Woken]:
-    """Measure each way in which a lock becomes free."""
-    async with AsyncExitStack() as stack:
-        holder = await stack.enter_async_context(Redlock(urls))
-        never = Retry(min_delay=NEVER, max_delay=NEVER)
-        waiter = await stack.enter_async_context(Redlock(urls, retry=never))
-        others = [
-            await stack.enter_async_context(redis.asyncio.Redis.from_url(url)) for url in urls
-        ]
-        floor = Floor(urls)
-        await floor.open(measuring.names(1))
-        stack.push_async_callback(floor.aclose)
-        scene = Waking(holder, waiter, others, floor)
-        ways: dict[str, Callable[[], Awaitable[float]]] = {
-            RELEASE: lambda: scene.after_release(fair=False),
-            FAIR_RELEASE: lambda: scene.after_release(fair=True),
-            EXPIRED: scene.after_expiry,
-            DELETED: scene.after_delete,
-        }
-        woken: dict[str, Woken] = {}
-        for way, measure in ways.items():
-            await measure()  # connections are made on demand
-            busy = await floor_latency(urls, 0.2) / 1000
-            took, idle = [], []
-            for _ in range(times):
-                took.append(await measure() * 1000)
-                idle.append(await scene.idle_pair() * 1000)
-            woken[way] = Woken(took, busy, idle)
-        return woken
-
-
 async def measure(urls: Sequence[str], seconds: float, *, quick: bool) -> Found:
     found = Found()
     for contestant in EVERYBODY:
@@ -382,7 +242,7 @@ async def measure(urls: Sequence[str], seconds: float, *, quick: bool) -> Found:
             found.floors.append(await floor_latency(urls, 0.2))
             found.taken.append(await contend(urls, contestant, setting, seconds))
     found.floors.append(await floor_latency(urls, 0.2))
-    found.waking = await waking(urls, 8 if quick else 40)
+    found.waking = await waking.measure(urls, 8 if quick else 40)
     return found
 
 
@@ -419,21 +279,6 @@ def rows(found: Found) -> Iterator[list[str]]:
         ]
 
 
-def waking_rows(found: Found) -> Iterator[list[str]]:
-    for way, woken in found.waking.items():
-        trips, longest = woken.idle_round_trips, max(woken.took)
-        yield [
-            way,
-            f"{median(woken.took):.2f} ms",
-            f"{woken.round_trips:.1f}",
-            f"{trips:.1f}",
-            f"{longest:.2f} ms",
-            bar(f"median <= {MOST_ROUND_TRIPS} idle ones", passed=trips <= MOST_ROUND_TRIPS)
-            if way in {RELEASE, FAIR_RELEASE}
-            else bar(f"longest <= {MOST_WAKING_MS} ms", passed=longest <= MOST_WAKING_MS),
-        ]
-
-
 def report(found: Found, seconds: float, where: str, url: str) -> str:
     head = [
         "one lock, 1 ms of work in each turn", "processes x waiters in all", "turns/s",
@@ -456,9 +301,9 @@ def report(found: Found, seconds: float, where: str, url: str) -> str:
     )
     woken = (
         "And how long a waiter takes that is in another manager and would not ask again for"
-        f" {NEVER // 1000} s. A round trip is half of a pair of the floor's just before, one right"
-        " after the other. An idle one is half of a pair after a pause such as the waiter's: a"
-        " machine that has slept is slower, whoever wakes it."
+        f" {waking.NEVER // 1000} s. A round trip is half of a pair of the floor's just before, one"
+        " right after the other. An idle one is half of a pair after a pause such as the waiter's:"
+        " a machine that has slept is slower, whatever wakes it."
     )
     return "\n\n".join(
         [
@@ -468,7 +313,7 @@ def report(found: Found, seconds: float, where: str, url: str) -> str:
             ideal,
             measuring.table(head, rows(found)),
             woken,
-            measuring.table(waking_head, waking_rows(found)),
+            measuring.table(waking_head, waking.rows(found.waking)),
         ]
     )
 

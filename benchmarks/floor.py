@@ -210,6 +210,15 @@ async def measure(floor: Floor, called: str, *, quick: bool) -> None:
     )
 
 
+async def floor_latency(urls: Sequence[str], seconds: float) -> float:
+    """Return the median latency of a pair of the floor, in us."""
+    floor = Floor(urls)
+    await floor.open(names())
+    took = await latencies(floor.pair, seconds=seconds)
+    await floor.aclose()
+    return percentile(took, 0.5)
+
+
 def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("--uvloop", action="store_true", help="on uvloop")
