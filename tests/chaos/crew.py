@@ -12,9 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from redlock_aio.testing import EmbeddedMaster
-
 from .history import Diary, Section, Wait, by_resource, longest_gap
+from .keys import Server
 
 WORKER = Path(__file__).with_name("worker.py")
 LONGEST_START = 120.0
@@ -51,7 +50,7 @@ class Crew:
     """The worker processes that do one job."""
 
     job: Job
-    masters: Sequence[EmbeddedMaster]
+    masters: Sequence[Server]
     folder: Path
     chance: random.Random
     until: int = 0
@@ -176,7 +175,7 @@ def report(crew: Crew, faults: Mapping[str, int]) -> None:
 @contextlib.contextmanager
 def at_work(
     job: Job,
-    masters: Sequence[EmbeddedMaster],
+    masters: Sequence[Server],
     chance: random.Random,
     workers: int = 4,
     within: Sequence[Sequence[str]] = (),

@@ -2,14 +2,26 @@
 
 import time
 from collections.abc import Sequence
+from typing import Protocol
 
-from redlock_aio.testing import EmbeddedMaster
+import redis
 
 MEANT_TO_STAY = ("redlock_aio:marker", "redlock_aio:masters:", "redlock_aio:fence:")
 """The prefixes of the keys that outlive every lock."""
 
 
-def left_behind(masters: Sequence[EmbeddedMaster], *, within: float) -> dict[str, list[str]]:
+class Server(Protocol):
+    """A master, however it is run."""
+
+    @property
+    def url(self) -> str:
+        """The URL for the workers."""
+
+    def client(self) -> redis.Redis:
+        """Return a plain client."""
+
+
+def left_behind(masters: Sequence[Server], *, within: float) -> dict[str, list[str]]:
     """Return the keys that are still on a master after at most *within* seconds."""
     ends = time.monotonic() + within
     while True:
