@@ -11,13 +11,11 @@ import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Self, cast
+from typing import cast
 
 import measuring
-import redis
+from evidence.containers import ContainerServer
 from measuring import Server
-from redis.backoff import ConstantBackoff
-from redis.retry import Retry
 
 from redlock_aio.testing import embedded_masters
 
@@ -52,7 +50,11 @@ def running(options: argparse.Namespace) -> Iterator[Sequence[Server]]:
     """Run five masters for the body."""
     with contextlib.ExitStack() as stack:
         if options.containers:
-            yield [stack.enter_context(Container()) for _ in range(5)]
+            containers = [ContainerServer(f"m{number}") for number in range(5)]
+            for container in containers:
+                stack.callback(container.remove)
+                container.start()
+            yield containers
         else:
             servers = stack.enter_context(embedded_masters(5, binary_of(options.server)))
             yield cast("Sequence[Server]", servers)
@@ -66,31 +68,3 @@ def binary_of(server: str) -> str | None:
     if found is None:
         sys.exit("--server redis: there is no redis-server in the PATH")
     return found
-
-
-class Container:
-    """A Redis in a container, which the engine can freeze."""
-
-    def __init__(self) -> None:
-        from testcontainers.core.container import DockerContainer
-
-        self._container = DockerContainer("redis:8-alpine").with_exposed_ports(6379)
-
-    def __enter__(self) -> Self:
-        self._container.start()
-        host = self._container.get_container_host_ip()
-        self.url = f"redis://{host}:{self._container.get_exposed_port(6379)}"
-        # The port is open before the server is: requests are repeated for up to 30 s.
-        retry = Retry(ConstantBackoff(0.1), 300)
-        with redis.Redis.from_url(self.url, retry=retry) as client:
-            client.ping()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._container.stop()
-
-    def pause(self) -> None:
-        self._container.get_wrapped_container().pause()
-
-    def resume(self) -> None:
-        self._container.get_wrapped_container().unpause()

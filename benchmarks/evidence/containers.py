@@ -5,7 +5,9 @@ import time
 
 import redis
 
-from .servers import START_TIMEOUT, free_port
+from redlock_aio.testing._embedded import free_port
+
+from .servers import START_TIMEOUT
 
 IMAGE = "redis:8-alpine"
 
@@ -32,10 +34,10 @@ class ContainerServer:
         from testcontainers.core.container import DockerContainer
 
         self.name = name
-        self._port = free_port()
-        self._container = DockerContainer(IMAGE).with_bind_ports(6379, self._port)
-        self._exists = self._paused = False
-        self.runs = False
+        self.port = free_port()
+        self._container = DockerContainer(IMAGE).with_bind_ports(6379, self.port)
+        self._exists = False
+        self.runs = self.paused = False
 
     def __repr__(self) -> str:
         return f"<ContainerServer {self.url}>"
@@ -43,24 +45,27 @@ class ContainerServer:
     @property
     def url(self) -> str:
         """The URL for clients."""
-        return f"redis://127.0.0.1:{self._port}"
+        return f"redis://127.0.0.1:{self.port}"
 
     def client(self) -> redis.Redis:
         """Return a client."""
-        return redis.Redis(port=self._port, decode_responses=True, socket_timeout=5)
+        return redis.Redis(port=self.port, decode_responses=True, socket_timeout=5)
 
     def start(self) -> None:
-        """Start the container, and wait until the server answers."""
+        """Start the container unless it runs, and wait until the server answers."""
+        if self.runs:
+            return
         if self._exists:
             self._container.get_wrapped_container().start()
         else:
             self._container.start()
-        self._exists = self.runs = True
+        self._exists = True
         ends = time.monotonic() + START_TIMEOUT
         while not self._answers():
             if time.monotonic() > ends:
                 raise OSError(f"{self.url} does not start")
             time.sleep(0.01)
+        self.runs = True
 
     def _answers(self) -> bool:
         with contextlib.closing(self.client()) as client, contextlib.suppress(redis.RedisError):
@@ -70,13 +75,13 @@ class ContainerServer:
     def pause(self) -> None:
         """Freeze its processes."""
         self._container.get_wrapped_container().pause()
-        self._paused = True
+        self.paused = True
 
     def resume(self) -> None:
         """Continue its processes."""
-        if self._paused:
+        if self.paused:
             self._container.get_wrapped_container().unpause()
-        self._paused = False
+        self.paused = False
 
     def kill(self) -> None:
         """Kill it; its keys are lost."""

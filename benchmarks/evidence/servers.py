@@ -2,10 +2,8 @@
 
 import contextlib
 import os
-import secrets
 import shutil
 import signal
-import socket
 import struct
 import subprocess
 import sys
@@ -16,28 +14,14 @@ from typing import Protocol, cast
 
 import redis
 
+from redlock_aio.testing._embedded import free_port
+
 from .networks import PORT, Network
 
 SHIM = Path(__file__).with_name("clock_shim.c")
 START_TIMEOUT = 20.0
 SERVICE = "mine"
 """The name of the master that the Sentinels watch."""
-
-EPHEMERAL = 32_768
-"""The system chooses ports from here on; while a server is dead, it could give its port away."""
-
-_ports = iter(
-    range(15_000 + secrets.randbelow(12_000), EPHEMERAL)
-)  # of runs beside each other, too
-
-
-def free_port() -> int:
-    """Return a port that nobody listens on, and that the system gives to nobody."""
-    for port in _ports:
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
-    raise OSError("no port is free")
 
 
 def why_no_clocks() -> str:

@@ -7,6 +7,7 @@ One subject: the process of one server, and the ways in which it can fail.
 import contextlib
 import importlib.util
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -20,6 +21,11 @@ from typing import Self
 import redis
 
 START_TIMEOUT = 10.0
+
+FIRST_PORT, FIRST_EPHEMERAL_PORT = 15_000, 32_768
+"""From the second one on, Linux itself gives ports to clients, and to servers that name none."""
+
+_given = set[int]()
 
 
 def server_binary() -> str:
@@ -71,7 +77,7 @@ class EmbeddedMaster:
         self._process: subprocess.Popen[bytes] | None = None
         self._paused = False
         self._unix = unix
-        self.port: int = 0 if unix else _free_port()
+        self.port: int = 0 if unix else free_port()
 
     def __repr__(self) -> str:
         return f"<EmbeddedMaster {self.url}, {self.state}>"
@@ -208,8 +214,17 @@ def embedded_masters(
         yield [stack.enter_context(EmbeddedMaster(binary, unix=unix)) for _ in range(number)]
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+def free_port() -> int:
+    """
+    Return a port that nobody listens on, and that this process has not returned before.
+
+    The system would not choose it for a client or another server. While a master is dead, its
+    port could be given away otherwise, and it could not start again.
+    """
+    while True:
+        port = FIRST_PORT + secrets.randbelow(FIRST_EPHEMERAL_PORT - FIRST_PORT)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            if port not in _given:
+                _given.add(port)
+                return port

@@ -11,7 +11,6 @@ import os
 import random
 import secrets
 import shutil
-import socket
 import sys
 from collections.abc import Iterator
 
@@ -19,23 +18,8 @@ import pytest
 
 from redlock_aio.testing import EmbeddedMaster, server_binary
 
-EPHEMERAL = 32_768
 FULL = "REDLOCK_AIO_FULL" in os.environ
 LONG, SHORT = "10", "5"
-
-
-def quiet_port() -> int:
-    """
-    Return a port below the range from which the system chooses ports.
-
-    While a master is dead, the system could give a port of that range to a client or to
-    another test, and the master could not bind it again.
-    """
-    while True:
-        port = 15_000 + secrets.randbelow(EPHEMERAL - 15_000)
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
 
 
 @pytest.fixture
@@ -70,9 +54,4 @@ def binary(request: pytest.FixtureRequest) -> str:
 def masters(binary: str) -> Iterator[list[EmbeddedMaster]]:
     """Run five masters for one test."""
     with contextlib.ExitStack() as stack:
-        five = []
-        for _ in range(5):
-            master = EmbeddedMaster(binary)
-            master.port = quiet_port()
-            five.append(stack.enter_context(master))
-        yield five
+        yield [stack.enter_context(EmbeddedMaster(binary)) for _ in range(5)]

@@ -14,7 +14,7 @@ import pytest
 from redlock_aio.testing import EmbeddedMaster
 
 from .helpers import call
-from .servers import binary_of, quiet_port
+from .servers import binary_of
 
 SOURCE = Path(__file__).parents[2] / "benchmarks" / "evidence" / "clock_shim.c"
 PRECISION = 0.5
@@ -66,7 +66,6 @@ class ClockedMaster(EmbeddedMaster):
         )
         binary.chmod(0o755)
         super().__init__(str(binary))
-        self.port = quiet_port()
 
     def set_clock(self, ahead: float) -> None:
         """Set its clock to *ahead* seconds after this process's; return when it has that time."""

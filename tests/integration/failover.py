@@ -12,9 +12,9 @@ from redis.asyncio.sentinel import Sentinel
 
 from redlock_aio import Redlock
 from redlock_aio.testing import EmbeddedMaster
+from redlock_aio.testing._embedded import free_port
 
 from .helpers import TIMEOUT, call, until, up
-from .servers import quiet_port
 
 SERVICE = "mine"
 MAX_TTL = 1_000
@@ -24,7 +24,7 @@ MAX_TTL = 1_000
 @contextlib.contextmanager
 def sentinel(binary: str, folder: Path, master: int) -> Iterator[int]:
     """Run a Sentinel for the master at this port; yield its own port."""
-    port = quiet_port()
+    port = free_port()
     config = folder / f"sentinel-{port}.conf"
     config.write_text(
         f"port {port}\nbind 127.0.0.1\ndir {folder}\n"
@@ -51,10 +51,7 @@ def role(server: EmbeddedMaster) -> list[Any]:
 async def survives_a_failover(binary: str, folder: Path) -> None:
     """Lock, promote the replica, see its quarantine, and lock there when that is over."""
     with contextlib.ExitStack() as stack:
-        old, new = EmbeddedMaster(binary), EmbeddedMaster(binary)
-        for server in (old, new):
-            server.port = quiet_port()
-            stack.enter_context(server)
+        old, new = (stack.enter_context(EmbeddedMaster(binary)) for _ in range(2))
         call(new, "REPLICAOF", "127.0.0.1", old.port)
         ports = [stack.enter_context(sentinel(binary, folder, old.port)) for _ in range(3)]
         manager = Sentinel([("127.0.0.1", port) for port in ports])

@@ -18,12 +18,12 @@ from redis.credentials import CredentialProvider
 
 from redlock_aio import Answer, LockLostError, QuorumUnavailableError, Redlock
 from redlock_aio.testing import EmbeddedMaster
+from redlock_aio.testing._embedded import free_port
 
 from . import features
 from .failover import survives_a_failover
 from .features import LONG, Works, allowed
 from .helpers import AT_ONCE, SELDOM, TIMEOUT, call, gone, listens, put, until, up, urls, waiting
-from .servers import quiet_port
 from .tls import Certificates, tls_options
 
 YES = "yes"
@@ -35,12 +35,8 @@ Row = Callable[[str], Coroutine[Any, Any, str]]
 def servers(binary: str, number: int = 3, *options: str) -> Iterator[list[EmbeddedMaster]]:
     """Run independent servers of one program."""
     with contextlib.ExitStack() as stack:
-        masters = []
-        for _ in range(number):
-            master = EmbeddedMaster(binary, options=options)
-            master.port = quiet_port()
-            masters.append(stack.enter_context(master))
-        yield masters
+        masters = [EmbeddedMaster(binary, options=options) for _ in range(number)]
+        yield [stack.enter_context(master) for master in masters]
 
 
 @contextlib.asynccontextmanager
@@ -249,7 +245,7 @@ async def _by_tls(binary: str, *, mutual: bool) -> str:
     """Lock over TLS; where the servers demand certificates of clients, fail without one."""
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         certificates = Certificates(Path(folder))
-        ports = [quiet_port() for _ in range(3)]
+        ports = [free_port() for _ in range(3)]
         try:
             for port in ports:
                 options = tls_options(certificates, port, mutual=mutual)
@@ -273,7 +269,7 @@ async def clustered(binary: str) -> str:
     """Refuse nodes of a Redis Cluster, for good, though they have all slots."""
     node = EmbeddedMaster(binary, options=("--cluster-enabled", "yes"))
     # The port of its bus is 10 000 higher, and must be one that the system gives to nobody.
-    node.port = next(port for port in iter(quiet_port, 0) if port < 22_000)
+    node.port = next(port for port in iter(free_port, 0) if port < 22_000)
     with node:
         call(node, "CLUSTER", "ADDSLOTS", *range(16_384))
         async with Redlock([node.url], master_timeout=TIMEOUT) as redlock:

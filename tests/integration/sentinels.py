@@ -16,10 +16,11 @@ from redis.asyncio import Sentinel
 from redis.asyncio.sentinel import SentinelManagedConnection
 
 from redlock_aio.testing import EmbeddedMaster
+from redlock_aio.testing._embedded import free_port
 
 from .helpers import until
 from .proxy import Proxy
-from .servers import binary_of, process, quiet_port
+from .servers import binary_of, process
 
 SERVICE = "mine"
 CLIENTS = {"127.0.3.1", "127.0.3.2"}
@@ -63,7 +64,7 @@ class SentinelProcess:
 
     def __init__(self, kind: str, folder: Path, number: int) -> None:
         self.caller = f"127.0.1.{number + 1}"
-        self.port = quiet_port()
+        self.port = free_port()
         self.gate = Gate(self.port)
         self._binary = binary_of(kind)
         self._config = folder / f"sentinel-{number}.conf"
@@ -126,7 +127,7 @@ class Site:
     async def start(self, stack: contextlib.AsyncExitStack) -> None:
         """Start all servers, and wait until the Sentinels know each other and both masters."""
         for name, caller in self.callers.items():
-            port = quiet_port()
+            port = free_port()
             gate = self.gates[name] = await stack.enter_async_context(Gate(port))
             options = ["--bind-source-addr", caller, "--replica-announce-ip", "127.0.0.1"]
             options += [

@@ -8,9 +8,10 @@ from redis.asyncio import RedisCluster
 
 from redlock_aio import Answer, QuorumUnavailableError, Redlock
 from redlock_aio.testing import EmbeddedMaster
+from redlock_aio.testing._embedded import free_port
 
 from .helpers import TIMEOUT, call, detail, until
-from .servers import process, quiet_port
+from .servers import process
 
 pytestmark = [pytest.mark.integration, pytest.mark.promise("S1")]
 
@@ -24,7 +25,7 @@ def nodes(kind: str) -> Iterator[list[EmbeddedMaster]]:
         nodes = []
         for number in range(3):
             # By default the port of its bus is 10 000 higher, in the range that clients get.
-            bus = str(quiet_port())
+            bus = str(free_port())
             node = process(kind, "--cluster-enabled", "yes", "--cluster-port", bus)
             nodes.append(stack.enter_context(node))
             first, last = SLOTS * number // 3, SLOTS * (number + 1) // 3 - 1

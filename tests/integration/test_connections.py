@@ -18,9 +18,10 @@ from redis.credentials import CredentialProvider, UsernamePasswordCredentialProv
 
 from redlock_aio import Answer, QuorumUnavailableError, Redlock
 from redlock_aio.testing import EmbeddedMaster
+from redlock_aio.testing._embedded import free_port
 
 from .helpers import TIMEOUT, RealMaster, call, connected, detail, gone, until, up, urls
-from .servers import binary_of, process, quiet_port
+from .servers import binary_of, process
 from .tls import Certificates, tls_options
 
 pytestmark = pytest.mark.integration
@@ -168,7 +169,7 @@ class Tls:
 
 @contextlib.contextmanager
 def with_tls(folder: Path, *, mutual: bool = False) -> Iterator[Tls]:
-    certificates, port = Certificates(folder), quiet_port()
+    certificates, port = Certificates(folder), free_port()
     master = process("redis", *tls_options(certificates, port, mutual=mutual))
     try:
         master.start()
@@ -255,7 +256,7 @@ def accepts(port: int) -> bool:
 @pytest.fixture
 async def sentinel(kind: str, tmp_path: Path) -> AsyncIterator[tuple[Sentinel, EmbeddedMaster]]:
     """Run a Sentinel that monitors one master."""
-    port = quiet_port()
+    port = free_port()
     config = tmp_path / "sentinel.conf"
     with process(kind) as master:
         config.write_text(f"port {port}\nsentinel monitor mine 127.0.0.1 {master.port} 1\n")

@@ -16,10 +16,11 @@ from redlock_aio.cli.doctor.examination import Questions, examine_all, look_up
 from redlock_aio.cli.doctor.facts import Expectations, MasterFacts
 from redlock_aio.cli.doctor.findings import Finding, Kind
 from redlock_aio.testing import EmbeddedMaster
+from redlock_aio.testing._embedded import free_port
 
 from .clocked import ClockedMaster, compiled
 from .helpers import RealMaster, call, until, urls
-from .servers import binary_of, process, quiet_port
+from .servers import binary_of, process
 from .speaker import speaker
 
 pytestmark = pytest.mark.integration
@@ -247,7 +248,7 @@ async def test_replicas(kind: str) -> None:
 
 @pytest.mark.full
 async def test_a_node_of_a_cluster(kind: str) -> None:
-    bus = str(quiet_port())
+    bus = str(free_port())
     with running(kind, "--cluster-enabled", "yes", "--cluster-port", bus) as master:
         facts, found = await examined([master.url])
         assert facts[0].refusal.startswith("CLUSTERDOWN")
@@ -258,7 +259,7 @@ async def test_a_node_of_a_cluster(kind: str) -> None:
 
 
 async def test_a_sentinel(kind: str, tmp_path: Path) -> None:
-    port = quiet_port()
+    port = free_port()
     config = tmp_path / "sentinel.conf"
     config.write_text(f"port {port}\nbind 127.0.0.1\n")
     sentinel = subprocess.Popen(  # noqa: ASYNC220 - it returns at once

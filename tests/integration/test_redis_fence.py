@@ -12,9 +12,10 @@ from redis.exceptions import RedisError, ResponseError
 
 from redlock_aio import Redlock, RedlockError
 from redlock_aio.fencing import FENCE_LUA, MOST_WORDS, RedisFence, StaleTokenError
+from redlock_aio.testing._embedded import free_port
 
 from .helpers import RealMaster, call
-from .servers import process, quiet_port
+from .servers import process
 
 pytestmark = [pytest.mark.integration, pytest.mark.promise("S7")]
 
@@ -226,7 +227,7 @@ async def test_the_lua_alone_refuses_by_an_error(client: Redis) -> None:
 
 async def test_a_cluster_has_token_and_data_in_one_slot(kind: str) -> None:
     # By default it needs the port that is 10,000 higher, which another program may have.
-    bus = ("--cluster-port", str(quiet_port()))
+    bus = ("--cluster-port", str(free_port()))
     with process(kind, "--cluster-enabled", "yes", *bus) as server:
         call(server, "CLUSTER", "ADDSLOTSRANGE", 0, 16383)
         while "cluster_state:ok" not in str(call(server, "CLUSTER", "INFO")):  # noqa: ASYNC110

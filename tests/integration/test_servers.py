@@ -8,7 +8,7 @@ import docker
 import pytest
 from docker.errors import ImageNotFound
 
-from . import servers
+from . import containers
 from .servers import Sets
 
 
@@ -18,7 +18,7 @@ def test_each_test_is_skipped_where_there_is_no_such_server(
 ) -> None:
     # If an empty list of masters were stored, the first test would be skipped and the rest fail.
     monkeypatch.setattr(shutil, "which", lambda _name: None)
-    monkeypatch.setattr(servers, "docker_refuses", lambda: "no Docker engine answers")
+    monkeypatch.setattr(containers, "docker_refuses", lambda: "no Docker engine answers")
     monkeypatch.delenv("REDLOCK_AIO_CONTAINERS", raising=False)
     with contextlib.ExitStack() as stack:
         sets = Sets(stack)
@@ -47,17 +47,17 @@ def test_an_engine_without_the_images_is_skipped_unless_containers_are_required(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(docker, "from_env", NoImages)
-    for cached in (servers.docker_refuses, servers.image_is_missing):
-        monkeypatch.setattr(servers, cached.__name__, cached.__wrapped__)
+    for cached in (containers.docker_refuses, containers.image_is_missing):
+        monkeypatch.setattr(containers, cached.__name__, cached.__wrapped__)
     monkeypatch.delenv("REDLOCK_AIO_CONTAINERS", raising=False)
     with pytest.raises(pytest.skip.Exception, match=r"has no image \S+: docker pull \S+"):
-        servers.need_docker()
+        containers.need_docker()
     monkeypatch.setenv("REDLOCK_AIO_CONTAINERS", "required")
-    servers.need_docker()  # testcontainers pulls them
+    containers.need_docker()  # testcontainers pulls them
 
 
 def test_an_engine_that_refuses_leaves_no_socket(monkeypatch: pytest.MonkeyPatch) -> None:
     """A socket collected during another test would be a warning there, which is an error."""
     monkeypatch.setenv("DOCKER_HOST", "unix:///dev/null")
-    assert "no Docker engine answers" in servers.docker_refuses.__wrapped__()
+    assert "no Docker engine answers" in containers.docker_refuses.__wrapped__()
     gc.collect()

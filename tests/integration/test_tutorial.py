@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from .servers import need_docker
+from .containers import need_docker
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "tutorial" / "first-lock.md"

@@ -1,0 +1,32 @@
+"""The ports of embedded masters; the servers themselves are tried in `tests/integration`."""
+
+import secrets
+import socket
+from pathlib import Path
+
+import pytest
+
+from redlock_aio.testing import _embedded
+from redlock_aio.testing._embedded import FIRST_PORT, free_port
+
+
+def test_a_port_is_returned_once_and_never_one_that_the_system_gives_away() -> None:
+    ports = [free_port() for _ in range(200)]
+    assert len(set(ports)) == 200
+    assert min(ports) >= FIRST_PORT
+    system = Path("/proc/sys/net/ipv4/ip_local_port_range")
+    lowest = int(system.read_text().split()[0]) if system.exists() else 32_768
+    assert max(ports) < lowest
+
+
+def test_a_port_that_is_in_use_or_was_returned_before_is_not_returned(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    free, before = free_port(), free_port()
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        used = taken.getsockname()[1]
+        monkeypatch.setattr(_embedded, "_given", {before})
+        drawn = iter(port - FIRST_PORT for port in (used, before, free))
+        monkeypatch.setattr(secrets, "randbelow", lambda _: next(drawn))
+        assert free_port() == free
