@@ -1,5 +1,6 @@
 """
-Measures the power of the tests: defects are put into the package, and tests must fail.
+Measures the power of the tests: defects are put into the package, and into the checker of
+histories, and tests must fail.
 
     python -m tests.mutants draw                             writes drawn.toml, by a fixed seed
     python -m tests.mutants map MAP                          runs the tests once, and writes MAP
@@ -19,7 +20,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from .table import DRAWN, PLANTED, ROOT, Mutant, read, write
+from .table import CHECKED, DRAWN, PLANTED, ROOT, Mutant, read, write
 
 DRAWN_HEAD = """\
 Mutants that were drawn by `python -m tests.mutants draw`. Only `equivalent` is written by
@@ -39,7 +40,7 @@ def main() -> None:
     command = commands.add_parser("map")
     command.set_defaults(do=_map)
     command.add_argument("map", type=Path)
-    command.add_argument("--tests", nargs="+", default=["tests/unit"])
+    command.add_argument("--tests", nargs="+", default=["tests/unit", "tests/evidence"])
     command = commands.add_parser("check")
     command.set_defaults(do=_check)
     command.add_argument("map", type=Path)
@@ -63,7 +64,7 @@ def main() -> None:
 
 
 def _mutants() -> list[Mutant]:
-    return [*read(PLANTED), *read(DRAWN)]
+    return [*read(PLANTED), *read(CHECKED), *read(DRAWN)]
 
 
 def _draw(_arguments: argparse.Namespace) -> None:

@@ -1,5 +1,5 @@
 """
-A map from the lines and scripts of the package to the tests that run them.
+A map from the lines and scripts of the packages to the tests that run them.
 
 The map is made by one run of the tests. It chooses the tests for each mutant: only a test
 that runs a changed line can fail by it.
@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from hashlib import sha1
+from itertools import chain
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -16,7 +17,7 @@ from unittest import mock
 import pytest
 from coverage import Coverage
 
-from .table import HERE, PACKAGE, ROOT, Mutant
+from .table import CHECKER, HERE, PACKAGE, ROOT, Mutant
 
 OPTIONS = (
     "-n0", "-q", "-p", "no:cacheprovider", "--timeout=0", "--hypothesis-seed=0",
@@ -30,9 +31,9 @@ The plugins are imported before pytest can rewrite their assertions, which does 
 
 
 def state() -> str:
-    """Return a hash of the package and the tests."""
+    """Return a hash of the packages and the tests."""
     digest = sha1(usedforsecurity=False)
-    for path in sorted((ROOT / PACKAGE).rglob("*")) + sorted((ROOT / "tests").rglob("*.py")):
+    for path in chain(*(sorted((ROOT / each).rglob("*")) for each in (PACKAGE, CHECKER, "tests"))):
         if path.suffix in {".py", ".lua"} and HERE not in path.parents:
             digest.update(f"{path.relative_to(ROOT)} {path.stat().st_size}\n".encode())
             digest.update(path.read_bytes())
@@ -176,7 +177,11 @@ def make(tests: Sequence[str]) -> Reach:
     Raises:
         SystemExit: A test failed.
     """
-    coverage = Coverage(data_file=None, config_file=False, include=[f"{ROOT / PACKAGE}/*"])
+    coverage = Coverage(
+        data_file=None,
+        config_file=False,
+        include=[f"{ROOT / each}/*" for each in (PACKAGE, CHECKER)],
+    )
     scripts = {
         path.relative_to(ROOT).as_posix(): path.read_text()
         for path in (ROOT / PACKAGE).rglob("*.lua")

@@ -6,16 +6,17 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from .draw import SEED
 from .run import CAUGHT, DIES, HANGS, KILLED, STALE, SURVIVES, UNREACHED, Result
-from .table import HERE, PACKAGE, Mutant
+from .table import CHECKER, HERE, PACKAGE, Mutant
 
 REPORT = HERE.parent / "mutants.md"
 
 HEAD = """\
 # Mutants
 
-Each row is a defect that was put into the package, and the first test that failed by it. The
-table is made by `python -m tests.mutants report`; see `tests/mutants/__main__.py` for how to
-repeat it. Planted mutants are written by hand; drawn mutants are small random changes of
+Each row is a defect that was put into the package, or into the checker of histories
+(`benchmarks/evidence`), and the first test that failed by it. The table is made by
+`python -m tests.mutants report`; see `tests/mutants/__main__.py` for how to repeat it. Planted
+mutants and those of the checker are written by hand; drawn mutants are small random changes of
 operators, constants and statements (seed {seed}), in proportion to the lines of each file.
 
 {summary}
@@ -35,11 +36,14 @@ WORDS = {
 def write(mutants: Sequence[Mutant], results: Mapping[str, Result]) -> str:
     """Return the report, in Markdown."""
     planted = [mutant for mutant in mutants if mutant.defect]
-    drawn = [mutant for mutant in mutants if not mutant.defect]
+    checker = [mutant for mutant in mutants if mutant.file.startswith(CHECKER)]
+    drawn = [mutant for mutant in mutants if not mutant.defect and mutant not in checker]
     alive = [mutant for mutant in mutants if _status(mutant, results) not in CAUGHT]
-    parts = [HEAD.format(seed=SEED, summary="\n".join(_summary(planted, drawn, results)))]
+    groups = {"planted": planted, "the checker": checker, "drawn": drawn}
+    parts = [HEAD.format(seed=SEED, summary="\n".join(_summary(groups, results)))]
     head = ["mutant", "change", "test", "s"]
     parts += ["## Planted", _table(["defect", *head], planted, results)]
+    parts += ["## The checker", _table(head, checker, results)]
     parts += ["## Drawn", _table(head, drawn, results)]
     left = [
         f"- `{mutant.id}` {change(mutant)} ({WORDS[_status(mutant, results)]}):"
@@ -56,16 +60,16 @@ def _status(mutant: Mutant, results: Mapping[str, Result]) -> str:
 
 
 def _summary(
-    planted: Sequence[Mutant], drawn: Sequence[Mutant], results: Mapping[str, Result]
+    groups: Mapping[str, Sequence[Mutant]], results: Mapping[str, Result]
 ) -> Iterator[str]:
     yield "| | mutants | caught | equivalent | open |"
     yield "|---|---|---|---|---|"
-    for name, mutants in ("planted", planted), ("drawn", drawn):
+    for name, mutants in groups.items():
         alive = [mutant for mutant in mutants if _status(mutant, results) not in CAUGHT]
         same = sum(bool(mutant.equivalent) for mutant in alive)
         caught = len(mutants) - len(alive)
         yield f"| {name} | {len(mutants)} | {caught} | {same} | {len(alive) - same} |"
-    every = Counter(_status(mutant, results) for mutant in (*planted, *drawn))
+    every = Counter(_status(mutant, results) for mutants in groups.values() for mutant in mutants)
     yield ""
     yield "; ".join(f"{WORDS[status]}: {count}" for status, count in every.most_common()) + "."
 
@@ -89,7 +93,7 @@ def _table(head: Sequence[str], mutants: Sequence[Mutant], results: Mapping[str,
 def change(mutant: Mutant) -> str:
     """Return the change of *mutant*, in one line."""
     old, new = " ".join(mutant.old.split()), " ".join(mutant.new.split())
-    where = mutant.inside or mutant.file.removeprefix(f"{PACKAGE}/")
+    where = mutant.inside or mutant.file.removeprefix(f"{PACKAGE}/").removeprefix(f"{CHECKER}/")
     before = _common(old, new)
     after = _common(old[before:][::-1], new[before:][::-1])
     while before and (old[before - 1].isalnum() or old[before - 1] in "_<>=~!"):

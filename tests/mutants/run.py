@@ -1,9 +1,9 @@
 """
 Runs the tests against one mutant after the other.
 
-The parent process imports the other packages that the tests need, but nothing of this one.
-It forks a child for each mutant, which finds the package in a folder of its own: links to
-all files except the changed one. There the child runs the tests in turn until one fails.
+The parent process imports the other packages that the tests need, but neither this one nor the
+checker. It forks a child for each mutant, which finds both in a folder of its own: links to all
+files except the changed one. There the child runs the tests in turn until one fails.
 """
 
 import gc
@@ -27,7 +27,7 @@ from unittest import mock
 import pytest
 
 from .reach import OPTIONS, Reach
-from .table import PACKAGE, ROOT, Mutant, StaleError
+from .table import CHECKER, PACKAGE, ROOT, Mutant, StaleError
 
 WARM = (
     "_hypothesis_pytestplugin", "anyio.pytest_plugin", "anyio._backends._asyncio", "asyncio",
@@ -122,11 +122,14 @@ def _child(folder: Path, file: str, text: str, tests: Sequence[str]) -> None:
     os.dup2(output, 1)
     os.dup2(output, 2)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-    shutil.copytree(ROOT / PACKAGE, folder / PACKAGE, copy_function=os.symlink)
+    without = shutil.ignore_patterns("node_modules")
+    for package in (PACKAGE, CHECKER):
+        shutil.copytree(ROOT / package, folder / package, copy_function=os.symlink, ignore=without)
     if file:
         (folder / file).unlink()
         (folder / file).write_text(text)
     sys.path.insert(0, str(folder))
+    checker = f"pythonpath={(folder / CHECKER).parent}"
     sys.dont_write_bytecode = True
     os.environ["PYTHONPATH"] = str(folder)  # for the processes that tests start
     os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = str(folder / "hypothesis")
@@ -135,7 +138,7 @@ def _child(folder: Path, file: str, text: str, tests: Sequence[str]) -> None:
     # The suite freezes all objects before each module, and unfreezes them after it. Here the
     # modules take turns, and each turn would look at all objects of the parent.
     with mock.patch.object(gc, "unfreeze"):
-        code = pytest.main([*OPTIONS, "-x", *files], plugins=[child])
+        code = pytest.main([*OPTIONS, "-o", checker, "-x", *files], plugins=[child])
     child.report("ended", f"{int(code)}")
     sys.stdout.flush()
     os._exit(0)  # the child must not run the parent's exit handlers
@@ -239,7 +242,8 @@ def trials(
     """
     for module in WARM:
         importlib.import_module(module)
-    assert not any(name.partition(".")[0] == PACKAGE for name in sys.modules)
+    changed = {PACKAGE, Path(CHECKER).name}
+    assert changed.isdisjoint(name.partition(".")[0] for name in sys.modules)
     gc.freeze()
     queue = deque(mutants)
     running: dict[int, _Trial] = {}

@@ -17,8 +17,11 @@ from typing import TypeAlias
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = "redlock_aio"
+CHECKER = "benchmarks/evidence"
+"""The package of the checker of histories, which `tests/evidence` imports as `evidence`."""
+
 HERE = Path(__file__).parent
-DRAWN, PLANTED = HERE / "drawn.toml", HERE / "planted.toml"
+DRAWN, PLANTED, CHECKED = HERE / "drawn.toml", HERE / "planted.toml", HERE / "checker.toml"
 
 Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 
