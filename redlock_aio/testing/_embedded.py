@@ -23,7 +23,7 @@ import redis
 START_TIMEOUT = 10.0
 
 FIRST_PORT, FIRST_EPHEMERAL_PORT = 15_000, 32_768
-"""From the second one on, Linux itself gives ports to clients, and to servers that name none."""
+"""From the second one on, Linux by default gives ports to clients and to servers that name none."""
 
 _given = set[int]()
 
