@@ -193,7 +193,9 @@ async def test_a_server_that_demands_a_certificate_gets_it(tmp_path: Path) -> No
         async with Redlock([named], master_timeout=TIMEOUT, restart_guard="off") as redlock:
             await lock_once(redlock)
         async with Redlock([tls.url], restart_guard="off") as redlock:
-            await until(lambda: "CERTIFICATE_REQUIRED" in detail(redlock, 0))
+            # The server ends the connection at once. What the client has sent meanwhile resets it,
+            # and the alert may be lost with it: with redis-py 5.2 in every second attempt.
+            await until(lambda: "CERTIFICATE_REQUIRED" in detail(redlock, 0), within=60)
 
 
 async def test_a_certificate_is_checked(tls: Tls) -> None:
