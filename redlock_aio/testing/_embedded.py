@@ -25,6 +25,8 @@ START_TIMEOUT = 10.0
 FIRST_PORT, FIRST_EPHEMERAL_PORT = 15_000, 32_768
 """From the second one on, Linux by default gives ports to clients and to servers that name none."""
 
+PORTS_TO_TRY = 1_000
+
 _given = set[int]()
 
 
@@ -220,11 +222,18 @@ def free_port() -> int:
 
     The system would not choose it for a client or another server. While a master is dead, its
     port could be given away otherwise, and it could not start again.
+
+    Raises:
+        OSError: None was found, for example because there is no loopback interface.
     """
-    while True:
+    for _ in range(PORTS_TO_TRY):
         port = FIRST_PORT + secrets.randbelow(FIRST_EPHEMERAL_PORT - FIRST_PORT)
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
             if port not in _given:
                 _given.add(port)
                 return port
+    raise OSError(
+        f"no port of 127.0.0.1 from {FIRST_PORT} to {FIRST_EPHEMERAL_PORT - 1} can be bound"
+        f" ({PORTS_TO_TRY} were tried)"
+    )

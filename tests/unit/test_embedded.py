@@ -26,3 +26,14 @@ def test_a_port_that_is_in_use_or_was_returned_before_is_not_returned(
         drawn = iter(port - FIRST_PORT for port in (used, before, free))
         monkeypatch.setattr(secrets, "randbelow", lambda _: next(drawn))
         assert free_port() == free
+
+
+def test_a_machine_without_a_loopback_interface_gets_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def bind(_socket: socket.socket, _address: object) -> None:
+        raise OSError("cannot assign the address")
+
+    monkeypatch.setattr(socket.socket, "bind", bind)
+    with pytest.raises(OSError, match=r"no port of 127\.0\.0\.1 from 15000 to 32767 can be bound"):
+        free_port()
