@@ -10,7 +10,17 @@ from redis.asyncio.sentinel import Sentinel
 
 from redlock_aio import Lease, LockLostError, Redlock, RedlockError
 
-from .locks import ALL_ABILITIES, MS, Contestant, Held, Locks, NotAcquired, NotHeld, Setting
+from .locks import (
+    ALL_ABILITIES,
+    MS,
+    Contestant,
+    Held,
+    Locks,
+    NotAcquired,
+    NotHeld,
+    Setting,
+    unique,
+)
 from .recorder import now
 
 
@@ -18,8 +28,8 @@ class OurLease(Held):
     """A lease of redlock_aio."""
 
     def __init__(self, lease: Lease, *, fencing: bool) -> None:
-        # Not the lease's token, which is a secret. An adopted lease has another fingerprint.
-        self.id = lease.fingerprint
+        # The fingerprint alone, of 32 bits, comes twice in one of ten parts of a soak.
+        self.id = unique(f"{lease.fingerprint}-")
         self.lease = lease
         self.token = lease.fencing_token if fencing else None
 

@@ -32,7 +32,7 @@ from . import cell as cells, networks
 from .cell import Cell
 from .checker import Verdict, check
 from .faults import Row
-from .history import Fault, read
+from .history import Fault, HistoryError, read
 from .ours import OURS
 from .results import longest_pause, pack
 from .tables import table
@@ -213,7 +213,11 @@ class Part:
 
 
 def run(number: int, seed: int, seconds: float, output: Path) -> Part:
-    """Run one part, and check its history, which is kept if a promise was broken."""
+    """
+    Run one part, and check its history.
+
+    The history is kept if a promise was broken, or if the checker does not understand it.
+    """
     row = PROCESSES if number % 2 or networks.why_not() else NETWORK
     cell = Cell(
         row=row,
@@ -223,10 +227,15 @@ def run(number: int, seed: int, seconds: float, output: Path) -> Part:
         seconds=seconds,
         job=JOB,
     )
+    name = f"soak-{seed}-{number}"
     with tempfile.TemporaryDirectory(prefix="soak-") as scratch:
         folder = Path(scratch)
         wrong = cells.run(cell, folder)
-        verdict = check(folder)
+        try:
+            verdict = check(folder)
+        except HistoryError:
+            pack(folder, name, output)
+            raise
         history = read(folder)
         part = Part(
             number=number,
@@ -245,7 +254,7 @@ def run(number: int, seed: int, seconds: float, output: Path) -> Part:
         )
         if not part.holds:
             (folder / "verdict.json").write_text(verdict.as_json())
-            pack(folder, f"soak-{seed}-{number}", output)
+            pack(folder, name, output)
     return part
 
 

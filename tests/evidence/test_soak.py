@@ -6,16 +6,20 @@ import subprocess
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
-from evidence import soak
+from evidence import cell, soak
 from evidence.crew import Crew
-from evidence.history import Fault
+from evidence.history import Fault, HistoryError
 from evidence.job import Job
-from evidence.recorder import FAULTS, Recorder
+from evidence.ours import OurLease
+from evidence.recorder import FAULTS, Recorder, now
 from evidence.servers import Server
 from evidence.soak import Part, counted, log, main, report, some
 from evidence.world import World
+
+from redlock_aio import Lease
 
 ROOT = Path(__file__).parents[2]
 FACTS = {"machine": "a machine", "server": "valkey 9", "date": "2026-01-01", "versions": {}}
@@ -92,6 +96,31 @@ def test_leases_that_were_lost_without_need_are_counted_and_end_nothing(
     monkeypatch.setattr(soak, "run", lambda number, *_: part(number, broken={"losses": 3}))
     assert main(["--sections", "700", "--output", str(tmp_path)]) == 0
     assert "| plain | 800 | 0 | 4 | 6 | 0 | 1.5 s |" in (tmp_path / "results-soak.md").read_text()
+
+
+def test_a_history_that_the_checker_does_not_understand_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def begin_a_lease_twice(_: object, folder: Path) -> list[str]:
+        record = Recorder(folder, "w0")
+        client = record.client(0)
+        for _ in range(2):
+            acquire = client.invoke("acquire", keys=["a"], ttl=1000)
+            acquire.ok(lease="one", until=now(), token=None)
+        record.close()
+        return []
+
+    monkeypatch.setattr(cell, "run", begin_a_lease_twice)
+    with pytest.raises(HistoryError, match="not a new one"):
+        soak.run(3, 7, 1.0, tmp_path)
+    assert (tmp_path / "histories" / "soak-7-3.tar.xz").exists()
+
+
+def test_leases_with_the_same_fingerprint_have_names_of_their_own() -> None:
+    lease = Mock(spec=Lease, fingerprint="941134d9")
+    names = {OurLease(lease, fencing=False).id for _ in range(3)}
+    assert len(names) == 3
+    assert all(name.startswith("941134d9-") for name in names)
 
 
 def test_the_page_adds_up_faults_and_kinds_of_locks() -> None:
