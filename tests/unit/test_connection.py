@@ -277,6 +277,15 @@ async def test_more_than_can_be_answered_is_refused_except_releases(
     assert transport.ended == "aborted"  # it did not reply for long, too
 
 
+async def test_a_connection_that_has_ended_can_be_abandoned(
+    connection: Connection, transport: Transport, lost: list[str]
+) -> None:
+    """A Sentinel's may end shortly before its event loop is closed."""
+    connection.condemn(NoVoteCause.SILENT, "silent")
+    connection.abandon()
+    assert (transport.ended, lost) == ("aborted", ["silent"])
+
+
 @pytest.mark.promise("S1")
 async def test_a_forked_child_sends_nothing_to_its_parents_masters(
     connection: Connection, transport: Transport, lost: list[str]
