@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from .faults import ROWS, Row
+from .faults import LONG_BODIES, ROWS, Row
 from .world import World
 
 
@@ -72,7 +72,11 @@ CONTROLS = (
         job={**FORGETFUL, "guard": "off"},
     ),
     Control(
-        "restart guard on", "The same with the restart guard.",
+        "restart guard off, usual holders", "The same with the holders of the rows.",
+        OFTEN, "plain", "fails", job={**LONG_BODIES, "guard": "off"},
+    ),
+    Control(
+        "restart guard on", "The first of these two with the guard.",
         OFTEN, "plain", "holds", job=FORGETFUL,
     ),
     Control(

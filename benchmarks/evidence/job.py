@@ -5,6 +5,9 @@ import json
 from pathlib import Path
 from typing import Any, Literal
 
+LONG = 0.004
+"""The share of long bodies, unless the row has another one."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Job:
@@ -29,7 +32,7 @@ class Job:
     body: tuple[float, float] = (0.001, 0.02)
     """The shortest and longest time in seconds between acquiring and writing."""
 
-    long: float = 0.004
+    long: float = LONG
     """The share of bodies that outlast the ttl, by extensions, or take half of it without."""
 
     extend: float = 0.05

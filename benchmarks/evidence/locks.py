@@ -149,7 +149,8 @@ class Contestant(ABC):
     def versions(self) -> dict[str, str]:
         """Return the versions of the packages that matter, of those that are installed."""
         found = {}
-        for package in (self.distribution, *self.clients):
+        # Every second client process runs on uvloop, where it is installed.
+        for package in (self.distribution, *self.clients, "uvloop"):
             with contextlib.suppress(PackageNotFoundError):
                 found[package] = version(package)
         return found

@@ -49,6 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
     with tempfile.TemporaryDirectory(prefix="evidence-") as scratch:
         output = Path(scratch) if options.quick else options.output
+        output.mkdir(parents=True, exist_ok=True)
         stem = "results-faults-containers" if options.containers else "results-faults"
         results = Results(output / f"{stem}.json")
         entries = []

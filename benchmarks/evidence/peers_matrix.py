@@ -39,6 +39,7 @@ COMPARED = OURS[0]
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run cells; return 1 if one could not be run."""
     options = parse(arguments)
+    options.output.mkdir(parents=True, exist_ok=True)
     results = Results(options.output / f"{RESULTS}.json")
     failed = False
     for cell, why_not in plan(options):
@@ -83,7 +84,7 @@ def plan(options: argparse.Namespace) -> Iterator[tuple[Cell, str]]:
 
 
 def run(cell: Cell, output: Path) -> Entry:
-    """Run one cell and check its history, which is kept if two clients held a lock at once."""
+    """Run one cell and check its history, which is kept if an update or a lock was lost."""
     with tempfile.TemporaryDirectory(prefix="evidence-") as scratch:
         folder = Path(scratch)
         try:
@@ -92,7 +93,7 @@ def run(cell: Cell, output: Path) -> Entry:
         except (OSError, RuntimeError, ValueError) as error:
             return Entry(cell.row.name, cell.contestant.name, wrong=[str(error)])
         entry = Entry.of(verdict, "", wrong)
-        if set(entry.broken) & {"exclusion", "updates"}:
+        if set(entry.broken) & {"exclusion", "updates"} or entry.late_updates:
             (folder / "verdict.json").write_text(verdict.as_json())
             entry.history = pack(folder, f"peers {cell.name}".replace(" ", "-"), output)
         return entry

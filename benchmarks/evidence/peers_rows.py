@@ -1,31 +1,23 @@
 """
 The rows of the matrix for peers: those of `faults` that concern any lock, and one master's own.
 
-What tries a feature of redlock_aio, or its quarantine of restarted masters, is left out.
+Left out are features that no peer has, Sentinels, forks, and the rows in which a client is away
+while masters restart or are flushed: these try the quarantine of redlock_aio.
 """
 
-from collections.abc import Iterable
-from dataclasses import replace
-
-from .faults import NETWORK, ROWS, Row, client_killed, nothing, stalled, stopped
+from .faults import (
+    LONG_BODIES,
+    NETWORK,
+    ROWS,
+    Row,
+    client_killed,
+    nothing,
+    stalled,
+    stopped,
+)
 from .world import World
 
-FORGETFUL = frozenset(
-    ("restarted empty", "majority restarted empty", "restored from an old RDB", "flushed")
-)
-"""
-The rows in which masters lose keys at one instant. There every tenth body is a long one, so
-that the instant finds one of them; in the others it is every hundredth.
-"""
-
-
-def _rows(rows: Iterable[Row]) -> tuple[Row, ...]:
-    return tuple(
-        replace(row, job={**row.job, "long": 0.1}) if row.name in FORGETFUL else row for row in rows
-    )
-
-
-QUORUM_ROWS = _rows(
+QUORUM_ROWS = tuple(
     row
     for row in ROWS
     if row.name
@@ -112,20 +104,24 @@ def replies_lost(world: World) -> None:
     world.until(1)
 
 
-ONE_MASTER_ROWS = _rows((
+ONE_MASTER_ROWS = (
     Row("no fault", "Nothing fails.", nothing),
     Row(
         "master paused",
         "The master is stopped (SIGSTOP) for 0.05 to 1.8 s, again and again.",
         paused,
     ),
-    Row("restarted empty", "The master is killed and comes back empty, three times.", restarted),
+    Row(
+        "restarted empty", "The master is killed and comes back empty, three times.", restarted,
+        job=LONG_BODIES,
+    ),
     Row(
         "restored from an old RDB",
         "The master is killed and comes back with the keys of 0.4 s before, three times.",
         restored,
+        job=LONG_BODIES,
     ),
-    Row("flushed", "All keys of the master are deleted, three times.", flushed),
+    Row("flushed", "All keys of the master are deleted, three times.", flushed, job=LONG_BODIES),
     Row("cut off", "One client can't reach the master.", cut_off, needs=NETWORK),
     Row(
         "requests lost",
@@ -141,21 +137,22 @@ ONE_MASTER_ROWS = _rows((
     ),
     Row(
         "holder stopped",
-        "Client processes are stopped (SIGSTOP) for 1.7 ttls, one at a time.",
+        "Holders of locks are stopped (SIGSTOP) for 1.7 ttls, one at a time.",
         stopped,
         late=True,
     ),
     Row(
         "loop stalled",
-        "The event loops of clients are blocked for 1.7 ttls, one at a time.",
+        "The event loops of holders are blocked for 1.7 ttls, one at a time.",
         stalled,
         late=True,
     ),
     Row(
-        "client killed", "Client processes are killed, and others start, every second.",
+        "client killed", "Processes that hold locks are killed, one every 4.5 s, and others start.",
         client_killed,
+        seconds=15.0,
     ),
-))  # fmt: skip
+)  # fmt: skip
 
 _EMPTY = (
     "A master that comes back without its keys is outside of what Redlock promises by itself:"

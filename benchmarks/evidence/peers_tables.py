@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from .faults import Row
+from .job import LONG
 from .peers_rows import ONE_MASTER_NOTES, ONE_MASTER_ROWS, QUORUM_NOTES, QUORUM_ROWS
 from .results import Entry, Results
 from .tables import table
@@ -17,10 +18,11 @@ HEAD = """# Faults, and the locks of other libraries
 What the locks of other libraries do under faults, each used as its documentation shows. One
 run is one cell: masters and three client processes are started, each with several tasks that
 acquire one of three locks, read a number from a server that nothing happens to, work for 1 to
-20 ms, write the number plus one, and release the lock, while the fault happens. Every hundredth
-work is long: 1.2 to 2.2 ttls where the library extends the lock, 0.3 to 0.7 ttls where it does
-not. In cells with "1 in 10 long" it is every tenth. Then
-[a checker](evidence/checker.py), which knows none of the libraries, reads what each client saw.
+20 ms, write the number plus one, and release the lock, while the fault happens. One in 250 works
+is long: 1.2 to 2.2 ttls where the library extends the lock, 0.3 to 0.7 ttls where it does not.
+In cells with "1 in 10 long" it is every tenth. Then [a checker](evidence/checker.py), which knows
+none of the libraries, reads what each client saw. Where an update or a lock was lost, the cell
+links to the raw history.
 
 A run is a sample of seconds: that nothing happened in it proves nothing. Faults outside of what a
 library promises are marked, and say nothing against it: they show what a user has to prevent in
@@ -34,7 +36,7 @@ LEGEND = """What a cell says:
 - **leases valid at once**: two clients were promised one lock for the same time. A promise is
   what the library tells its user: the `expiration` of node-redlock, what pottery's `locked()`
   returns, the time up to which aioredlock calls a lock valid (the ttl without its drift). redis-py
-  and python-redis-lock say nothing; there it is the key's ttl, counted from before the command
+  and python-redis-lock name no time; there it is the key's ttl, counted from before the command
   that set it, which the key always outlives.
 - **told of a loss**: leases whose holder was told that they are lost.
 - **gap**: for so long a client that reached a majority of the masters (or the one) wanted a lock
@@ -57,7 +59,8 @@ FEATURES = """## What they promise
 
 An empty place is a feature that the library does not have. So the bodies outlast a ttl now and
 then only with a lock that extends by itself. Handing a lease over, releasing by force and locking
-several names under fencing tokens are not tried: one library at most has them.
+several names under fencing tokens are not tried: one library at most has them. Sentinels, forked
+clients, and clients that are away while masters restart are tried with redlock_aio only.
 
 redsync is not in the tables: neither a recent Go nor its module could be had for these runs."""
 
@@ -94,6 +97,12 @@ The ttl is 1 s. Everything else is as the documentation recommends, or the defau
 - **python-redis-lock**: `Lock(client, name, expire=1, auto_renewal=True)`, which waits without a
   limit, each acquisition in a thread of its own.
 - redis-py's clients for the latter two have their defaults: a socket timeout of 5 s, no retry.
+- **redlock_aio**: `redlock.lock(name, ttl=1000)` with its defaults, which extend the lease.
+
+Before it writes, a holder asks the client whether its lease is still valid: the signal of
+node-redlock, `lock.valid` of aioredlock, `lease.ensure_valid()` of redlock_aio. Where the client
+would have to ask the masters for it (`locked()` of pottery, `owned()` of redis-py), the holder
+writes without a question.
 
 pottery's 200 ms are between 50 ms and 1 s, the limits of the timeout that redlock_aio learns."""
 
@@ -196,9 +205,10 @@ def words(entry: Entry) -> str:
     parts += _failed(entry.wrong)
     parts.append(f"gap {entry.gap:.1f} s")
     parts.append(f"{entry.acquired:,} acquired")
-    if (share := entry.facts.get("long", 0.01)) > 0.01:
+    if (share := entry.facts.get("long", 0.0)) > LONG:
         parts.append(f"1 in {1 / share:.0f} long")
-    return "; ".join(parts)
+    link = f" ([history]({entry.history}))" if entry.history else ""
+    return "; ".join(parts) + link
 
 
 def _failed(wrong: Sequence[str]) -> Iterator[str]:

@@ -274,8 +274,9 @@ def test_a_run_that_is_not_as_expected_ends_with_an_error(
 ) -> None:
     monkeypatch.setattr("evidence.matrix.run", lambda name, cell, *_: entry(
         cell.row.name, cell.contestant.name, control=name, expected=cell.expected))  # fmt: skip
-    assert main(["--columns", "plain", "--output", str(tmp_path)]) == 0
-    assert main(["--controls", "no lock", "--output", str(tmp_path)]) == 1
+    folder = str(tmp_path / "not" / "there")
+    assert main(["--columns", "plain", "--output", folder]) == 0
+    assert main(["--controls", "no lock", "--output", folder]) == 1
 
 
 @pytest.mark.full

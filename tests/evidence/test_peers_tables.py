@@ -45,6 +45,10 @@ def entry(row: str = "no fault", column: str = "pottery", **facts: Any) -> Entry
             {"facts": FACTS | {"long": 0.1}},
             "nothing lost; gap 0.3 s; 9 acquired; 1 in 10 long",
         ),
+        (
+            {"broken": {"updates": 1}, "history": "h/one.tar.xz"},
+            "**1 update lost**; gap 0.3 s; 9 acquired ([history](h/one.tar.xz))",
+        ),
         ({"facts": {}, "wrong": ["no server"]}, "not run: no server"),
         ({"skipped": "there is no ip in the PATH"}, "not run: there is no ip in the PATH"),
     ],
