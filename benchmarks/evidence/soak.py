@@ -60,7 +60,8 @@ MOST_AWAY = 2
 
 def pause(world: World) -> None:
     """Stop one or two masters for a moment."""
-    chosen = some(world)
+    if not (chosen := some(world)):
+        return
     with world.fault("paused", names(chosen)), world.down(*chosen):
         for number in chosen:
             world.servers[number].pause()
@@ -71,12 +72,14 @@ def pause(world: World) -> None:
 
 def restart(world: World) -> None:
     """Restart one or two masters, which come back empty."""
-    world.restart(*some(world))
+    if chosen := some(world):
+        world.restart(*chosen)
 
 
 def flush(world: World) -> None:
     """Flush one or two masters."""
-    world.flush(*some(world))
+    if chosen := some(world):
+        world.flush(*chosen)
 
 
 def restart_majority(world: World) -> None:
@@ -322,8 +325,9 @@ def report(parts: Sequence[Part]) -> str:
     )
     where = (
         f"On {', and '.join(machines)}; {when}."
-        f" `python -m benchmarks.evidence.soak --seed {parts[0].soak_seed}` repeats the"
-        " faults; [each part](results-soak.jsonl) is one line."
+        f" `python -m benchmarks.evidence.soak --seed {parts[0].soak_seed} --output FOLDER` repeats"
+        " the faults from the first part on, in a folder without a log;"
+        " [each part](results-soak.jsonl) is one line."
     )
     times = table(["fault", "times"], [[name, f"{n:,}"] for name, n in sorted(faults.items())])
     paragraphs = ["# A soak under faults", summary, table(head, rows), legend, times, where]
@@ -333,6 +337,7 @@ def report(parts: Sequence[Part]) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run parts until there are enough sections; return 1 if a promise was broken."""
     options = parse(arguments)
+    options.output.mkdir(parents=True, exist_ok=True)
     path: Path = options.output / "results-soak.jsonl"
     parts = log(path)
     seed = parts[0].soak_seed if parts else options.seed

@@ -47,10 +47,10 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
 
 
 def test_parts_add_up_until_there_are_enough(tmp_path: Path, made: list[tuple[int, int]]) -> None:
-    arguments = ["--sections", "1000", "--seed", "9", "--output", str(tmp_path)]
-    assert main(arguments) == 0
+    folder = tmp_path / "not" / "there"
+    assert main(["--sections", "1000", "--seed", "9", "--output", str(folder)]) == 0
     assert made == [(0, 9), (1, 9), (2, 9)]
-    assert "**1,200 critical sections, 0 lost**" in (tmp_path / "results-soak.md").read_text()
+    assert "**1,200 critical sections, 0 lost**" in (folder / "results-soak.md").read_text()
 
 
 def test_a_soak_that_was_ended_continues(tmp_path: Path, made: list[tuple[int, int]]) -> None:
@@ -146,6 +146,18 @@ def test_a_majority_keeps_its_votes(tmp_path: Path, away: tuple[int, ...], most:
     record.close()
     assert max(map(len, chosen)) == most
     assert not {number for one in chosen for number in one} & set(away)
+
+
+@pytest.mark.parametrize("act", [soak.pause, soak.restart, soak.flush])
+def test_nothing_is_recorded_if_no_master_may_fail(tmp_path: Path, act: soak.Act) -> None:
+    record = Recorder(tmp_path, FAULTS)
+    crew = Crew(Job(str(tmp_path), "plain", (), "", 1))
+    world = World([], crew, record, random.Random(1), 1.0)
+    world.back(0, 3)
+    before = (tmp_path / f"{FAULTS}.jsonl").read_text()
+    act(world)
+    record.close()
+    assert (tmp_path / f"{FAULTS}.jsonl").read_text() == before
 
 
 @pytest.mark.full
