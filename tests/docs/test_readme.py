@@ -94,6 +94,7 @@ def columns(head: list[str], titles: list[str]) -> list[int]:
     ("marker", "results"),
     [
         ("benchmarks", "results.md"),
+        ("like", "results.md"),
         ("contention", "results-contention.md"),
         ("scale", "results-scale.md"),
         ("handover", "results-handover.md"),
@@ -112,7 +113,7 @@ def test_the_tables_about_speed_are_those_that_were_measured(
     found = [(table, where) for table in measured if table and (where := columns(table[0], head))]
     assert found, f"no table in {results} has these columns: {head}"
     chosen = [[row[i] for i in where] for table, where in found for row in table[2:]]
-    assert len(shown) > 2
+    assert len(shown) > 1
     assert len(rule) == len(head)
     assert [row for row in shown if row not in chosen] == []
 
@@ -133,7 +134,7 @@ def test_its_sentence_about_speed_is_what_was_measured(readme: str, root: Path) 
     }
     ours, theirs = measured["redlock_aio on five"], measured["redis-py's Lock on one"]
     assert between(readme, "speed") == (
-        f"A pair of acquire and release on five servers takes {ours[3]}, of which {ours[6]} are"
-        f" CPU time of the client. With redis-py's lock on one server it takes {theirs[3]} and"
-        f" {theirs[6]}."
+        f"A pair of acquire and release on five servers takes {ours[3]} if nothing else runs. In a"
+        f" program with many tasks it costs {ours[6]} of CPU time. With redis-py's lock on one"
+        f" server it takes {theirs[3]} and costs {theirs[6]}."
     )
