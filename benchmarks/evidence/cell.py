@@ -59,7 +59,8 @@ class Cell:
     @property
     def name(self) -> str:
         """A name for files."""
-        words = f"{self.control or self.row.name} {self.contestant.name}"
+        where = " containers" if self.containers else ""
+        words = f"{self.control or self.row.name} {self.contestant.name}{where}"
         return words.replace(",", "").replace(" ", "-").lower()
 
 

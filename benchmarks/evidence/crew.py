@@ -108,14 +108,16 @@ class Crew:
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - TAIL))
             lines = file.read().split(b"\n")[1:-1]  # the first and the last may be parts
-        held = set()
+        # By clients, each of which does one thing after another: no event tells that a lease was
+        # exported.
+        holders = set()
         for event in map(json.loads, lines):
             match event["what"], event["how"]:
                 case "acquire" | "adopt", "ok":
-                    held.add(event["lease"])
-                case ("release", "invoke") | ("lost", _):
-                    held.discard(event["lease"])
-        return len(held)
+                    holders.add(event["client"])
+                case ("release" | "acquire" | "adopt", "invoke") | ("lost", _):
+                    holders.discard(event["client"])
+        return len(holders)
 
     def holder(self, among: Sequence[str]) -> str:
         """Return the process that holds most leases, of those *among* which one has to choose."""
@@ -157,7 +159,8 @@ class Crew:
             except subprocess.TimeoutExpired:
                 wrong.append(f"{name} did not end")
                 continue
-            if name not in self.dead and (code or self.errors(name)):
+            # One that had ended by an error before it was killed has that error's code.
+            if code != (-signal.SIGKILL if name in self.dead else 0) or self.errors(name):
                 wrong.append(f"{name} ended with {code}: {self.errors(name)}")
         return wrong
 

@@ -34,7 +34,7 @@ def draw(entries: Sequence[Entry], path: Path) -> None:
     width, height = LEFT + COLUMN * len(columns) + 16, TOP + LINE * len(rows) + 20
     good = sum(each.holds and not each.skipped for each in entries)
     tried = sum(not each.skipped for each in entries)
-    title = f"{good} of {tried} runs under faults keep every promise"
+    title = f"{good} of {tried} runs under faults broke no promise of safety"
     head = (
         f'<svg class="matrix" xmlns="http://www.w3.org/2000/svg" role="img"'
         f' viewBox="0 0 {width} {height}" aria-labelledby="matrix-title">'

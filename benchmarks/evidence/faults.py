@@ -289,7 +289,7 @@ ROWS = (
     ),
     Row(
         "restarted empty",
-        "Two masters are killed and come back empty; when they vote again, two others.",
+        "Two masters are killed and come back empty; 5 s later two others do.",
         restarted, job=LONG_BODIES, containers=True,
     ),
     Row(
@@ -298,11 +298,11 @@ ROWS = (
     ),
     Row(
         "restored from an old RDB",
-        "Two masters come back with the keys of 0.4 s before; when they vote again, three others.",
+        "Two masters come back with the keys of 0.4 s before; 5 s later the three others do.",
         restored, seconds=14.0, job=LONG_BODIES,
     ),
     Row(
-        "flushed", "Two masters are flushed; when they vote again, the three others at once.",
+        "flushed", "Two masters are flushed; 5 s later the three others are.",
         flushed, job=LONG_BODIES, containers=True,
     ),
     Row(

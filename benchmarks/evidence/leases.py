@@ -50,6 +50,8 @@ class Tenure:
     """When a ttl was asked for, and the ttl in ms."""
     losses: list[tuple[int, str]] = field(default_factory=list)
     """When its client was notified of its loss, and by what."""
+    refusals: list[tuple[int, int, str]] = field(default_factory=list)
+    """When something was invoked for which it was over, the end of that, and what it was."""
     handed_over: int = NEVER
     """When the first adoption of it was invoked."""
     exporter: "Tenure | None" = None
@@ -117,6 +119,8 @@ class Leases:
             for key in self.forced.keys() & set(tenure.origin.keys):
                 self._force(tenure, self.forced[key])
         self._spans = {tenure.name: tenure.spans() for tenure in self.all.values()}
+        for tenure in self.all.values():
+            self._find_losses(tenure)
         self.by_key: dict[str, list[Tenure]] = defaultdict(list)
         self._own: dict[tuple[str, str], list[Span]] = defaultdict(list)
         for tenure in self.all.values():
@@ -178,10 +182,18 @@ class Leases:
         if one.what == "extend":
             tenure.ttls.append((one.invoked_at, one.ttl))
         # Only the name of the error counts: its text may say that a connection was lost.
-        failed_as_lost = one.end == "fail" and "lost" in one.why.partition(":")[0].lower()
-        if one.what == "lost" or failed_as_lost:
+        error = one.why.partition(":")[0].lower() if one.end == "fail" else ""
+        if one.what == "lost" or "lost" in error:
             tenure.ends.append(one.ended_at)
             tenure.losses.append((one.ended_at, f"{one.what}: {one.why}"))
+        elif "notheld" in error or "notowned" in error:
+            tenure.refusals.append((one.invoked_at, one.ended_at, f"{one.what}: {one.why}"))
+
+    def _find_losses(self, tenure: Tenure) -> None:
+        """Count as a loss what found the lease over at an instant for which it was promised."""
+        for invoked_at, ended_at, what in tenure.refusals:
+            if any(began < invoked_at <= ended for began, ended in self.spans(tenure)):
+                tenure.losses.append((ended_at, what))
 
     def _hand_over(self, one: Operation) -> None:
         exporter = self.all.get(one.exporter)
@@ -282,7 +294,9 @@ def lost_updates(
             highest.append(one)
     ended = [one.ended_at for one in highest]
     for one in done:
-        earlier = by_value.setdefault(one.value or 0, one)
+        # The latest of the same value: a late write may have set the counter back since the first.
+        earlier = by_value.get(one.value or 0, one)
+        by_value[one.value or 0] = one
         place = bisect.bisect_left(ended, one.invoked_at)
         if earlier is one and place:
             earlier = highest[place - 1]

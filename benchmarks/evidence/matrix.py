@@ -142,10 +142,9 @@ def run(control: str, cell: Cell, output: Path, keep: Path | None) -> Entry:
             return Entry(
                 cell.row.name, cell.contestant.name, control, cell.expected, wrong=[str(error)]
             )
-        entry = Entry.of(verdict, control, wrong)
+        entry = Entry.of(verdict, control, wrong, longest_pause(read(folder)))
         if keep is not None:
             shutil.copytree(folder, keep / cell.name, dirs_exist_ok=True)
-        entry.pause = longest_pause(read(folder))
         if entry.broken or entry.late_updates or wrong:
             (folder / "verdict.json").write_text(verdict.as_json())
             entry.history = pack(folder, cell.name, output)

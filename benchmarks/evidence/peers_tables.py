@@ -18,11 +18,11 @@ HEAD = """# Faults, and the locks of other libraries
 What the locks of other libraries do under faults, each used as its documentation shows. One
 run is one cell: masters and three client processes are started, each with several tasks that
 acquire one of three locks, read a number from a server that nothing happens to, work for 1 to
-20 ms, write the number plus one, and release the lock, while the fault happens. One in 250 works
-is long: 1.2 to 2.2 ttls where the library extends the lock, 0.3 to 0.7 ttls where it does not.
-In cells with "1 in 10 long" it is every tenth. Then [a checker](evidence/checker.py), which knows
-none of the libraries, reads what each client saw. Where an update or a lock was lost, the cell
-links to the raw history.
+20 ms, write the number plus one, and release the lock, while the fault happens. One in 250 of
+these critical sections is long: 1.2 to 2.2 ttls where the library extends the lock, 0.3 to 0.7
+ttls where it does not. In cells with "1 in 10 long" it is every tenth. Then
+[a checker](evidence/checker.py), which knows none of the libraries, reads what each client saw.
+Where an update was lost, or two leases were valid at once, the cell links to the raw history.
 
 A run is a sample of seconds: that nothing happened in it proves nothing. Faults outside of what a
 library promises are marked, and say nothing against it: they show what a user has to prevent in
@@ -38,15 +38,20 @@ LEGEND = """What a cell says:
   returns, the time up to which aioredlock calls a lock valid (the ttl without its drift). redis-py
   and python-redis-lock name no time; there it is the key's ttl, counted from before the command
   that set it, which the key always outlives.
-- **told of a loss**: leases whose holder was told that they are lost.
+- **leases lost**: the holder was notified, or found, that its lease is lost. *Needless* are the
+  losses of leases whose client reached the same majority of the masters (or the one) during the
+  whole ttl before.
 - **gap**: for so long a client that reached a majority of the masters (or the one) wanted a lock
-  that nobody held.
+  that nobody held. A master that has restarted, was flushed, or whose clock was set counts as out
+  of reach for 4 s, with each library: so long redlock_aio gives it no vote, the others use it at
+  once.
+- **pause**: the longest time without an acquisition of one of the locks, for whatever reason.
 - **keys left**: keys of locks that were still there 4 s after the end of the run, at a ttl of 1 s.
 - **did not end**: a client process waited for ever, and was killed a minute after the run."""
 
 FEATURES = """## What they promise
 
-| | masters | extends | tells its holder of a loss | waits by | fencing | fair |
+| | masters | extends | notifies its holder of a loss | waits by | fencing | fair |
 |---|---|---|---|---|---|---|
 | node-redlock: `using` | 5 | yes | an `AbortSignal` | polling | | |
 | pottery: `AIORedlock` | 5 | | | polling | | |
@@ -62,7 +67,7 @@ then only with a lock that extends by itself. Handing a lease over, releasing by
 several names under fencing tokens are not tried: one library at most has them. Sentinels, forked
 clients, and clients that are away while masters restart are tried with redlock_aio only.
 
-redsync is not in the tables: neither a recent Go nor its module could be had for these runs."""
+redsync is not in the tables: no Go toolchain that builds it could be installed for these runs."""
 
 SEEN = """## What lies behind it
 
@@ -75,12 +80,12 @@ SEEN = """## What lies behind it
   refuses them to itself. With six waiters for a lock the votes stay split for seconds, also
   without a fault. Its `expiration` counts from the first attempt, so that a lock that took longer
   than the ttl to acquire has expired at once: the signal says so to the routine, which has begun.
-- **pottery** and **redis-py** do not extend a lock by themselves and tell nobody of a loss. A
+- **pottery** and **redis-py** do not extend a lock by themselves, and notify nobody of a loss. A
   holder whose key was deleted goes on.
 - **aioredlock** waits for a reply of each master, and neither it nor its client gives up: one that
   hangs or can't be reached delays each acquisition until it answers, or the connection ends.
 - **python-redis-lock**: the thread that extends a lock ends by an exception when the key is gone.
-  The holder is not told."""
+  The holder is not notified."""
 
 SETTINGS = """## Settings
 
@@ -138,8 +143,8 @@ def _where(entries: Iterable[Entry]) -> list[str]:
     return [
         f"{tasks} tasks in each process, a ttl of {ttl} ms, {servers}. {machines}. {dates}.",
         (
-            f"`python -m benchmarks.evidence.peers_matrix --seed {seeds}` repeats all cells, with"
-            " `--rows` and `--columns` some of them."
+            f"`python -m benchmarks.evidence.peers_matrix --seed {seeds}` runs all cells again,"
+            " with `--rows` and `--columns` some of them."
         ),
     ]
 
@@ -196,14 +201,14 @@ def words(entry: Entry) -> str:
     if pairs := entry.broken.get("exclusion", 0):
         parts.append(f"**{_many(pairs, 'pair')} of leases valid at once**")
     if not parts:
-        parts.append("nothing lost")
+        parts.append("no update lost")
     if entry.losses:
-        needless = f" ({entry.needless} without need)" if entry.needless else ""
-        parts.append(f"{entry.losses} told of a loss{needless}")
+        needless = f" ({entry.needless} needless)" if entry.needless else ""
+        parts.append(f"{_many(entry.losses, 'lease')} lost{needless}")
     if keys := entry.broken.get("keys_left", 0):
         parts.append(f"{_many(keys, 'key')} left")
     parts += _failed(entry.wrong)
-    parts.append(f"gap {entry.gap:.1f} s")
+    parts.append(f"gap {entry.gap:.1f} s, pause {entry.pause:.1f} s")
     parts.append(f"{entry.acquired:,} acquired")
     if (share := entry.facts.get("long", 0.0)) > LONG:
         parts.append(f"1 in {1 / share:.0f} long")

@@ -190,7 +190,7 @@ def lost_without_need(
         asked = [ttl for when, ttl in tenure.ttls if when <= at]
         began = at - asked[-1] * MS
         forced = any(
-            next(leases.forced[key].within(tenure.origin.invoked_at, at), None)
+            next(leases.forced[key].within(max(tenure.origin.invoked_at, began), at), None)
             for key in leases.forced.keys() & set(tenure.origin.keys)
         )
         adopted = tenure.handed_over <= at

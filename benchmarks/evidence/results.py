@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from .checker import Verdict
+from .checker import NEEDLESS, Verdict
 from .history import History
 
 
@@ -26,7 +26,7 @@ class Entry:
     wrong: list[str] = field(default_factory=list)
     """What failed in the run itself: the cell says nothing then."""
     broken: dict[str, int] = field(default_factory=dict)
-    """How often each promise was broken."""
+    """How often each promise was broken; "losses" are the needless ones."""
     checked: dict[str, int] = field(default_factory=dict)
     """How much was checked of each promise."""
     late_updates: int = 0
@@ -44,21 +44,21 @@ class Entry:
     """The file with the raw history, beside the results."""
 
     @classmethod
-    def of(cls, verdict: Verdict, control: str, wrong: list[str]) -> Self:
-        """Return the entry of a cell that was run."""
+    def of(cls, verdict: Verdict, control: str, wrong: list[str], pause: float) -> Self:
+        """Return the entry of a cell that was run, with its longest pause."""
         facts = {name: value for name, value in verdict.facts.items() if name != "keys_left"}
-        ends = verdict.operations
         return cls(
             row=facts["row"],
             column=facts["column"],
             control=control,
             expected=facts["expected"],
-            wrong=wrong,
+            wrong=wrong if verdict.acquired else [*wrong, "nobody acquired a lock"],
             broken={name: len(each.broken) for name, each in verdict.checks.items() if each.broken},
             checked={name: each.checked for name, each in verdict.checks.items()},
             late_updates=len(verdict.late_updates),
-            losses=ends.get("lost", {}).get("ok", 0),
+            losses=verdict.losses,
             gap=round(verdict.worst_gap, 3),
+            pause=pause,
             acquired=verdict.acquired,
             seconds=round(verdict.seconds, 1),
             facts=facts,
@@ -72,12 +72,12 @@ class Entry:
     @property
     def needless(self) -> int:
         """The leases that were lost without need."""
-        return self.broken.get("losses", 0)
+        return self.broken.get(NEEDLESS, 0)
 
     @property
     def holds(self) -> bool:
         """Whether it kept every promise of safety: what a lock is for."""
-        return not self.wrong and not set(self.broken) - {"losses"}
+        return not self.wrong and not set(self.broken) - {NEEDLESS}
 
     @property
     def is_as_expected(self) -> bool:
@@ -89,7 +89,7 @@ class Entry:
         if self.expected == "fails":
             return bool(set(self.broken) & {"exclusion", "updates"}) or self.late_updates > 0
         if self.expected == "may overlap":
-            return not set(self.broken) - {"losses", "exclusion", "updates"}
+            return not set(self.broken) - {NEEDLESS, "exclusion", "updates"}
         return self.holds
 
 
@@ -97,8 +97,10 @@ def longest_pause(history: History) -> float:
     """Return the longest time without an acquisition of a key, in seconds."""
     instants: dict[str, list[int]] = {}
     for one in history.operations:
-        for key in one.keys if one.what == "acquire" and one.end == "ok" else ():
-            instants.setdefault(key, []).append(one.ended_at)
+        for key in one.keys if one.what == "acquire" else ():
+            group = instants.setdefault(key, [])
+            if one.end == "ok":
+                group.append(one.ended_at)
     bounds = [int(history.meta["began"]), history.ended_at]
     pauses = [
         after - before
@@ -128,8 +130,14 @@ class Results:
         return iter(self._entries.values())
 
     def add(self, entry: Entry) -> None:
-        """Put an entry in the place of an older one of its cell, and write the file."""
+        """
+        Put an entry in the place of an older one of its cell, and write the file.
+
+        One of a cell that can't be run here takes the place of none.
+        """
         old = self._entries.get(entry.key)
+        if old is not None and entry.skipped:
+            return
         if old is not None and old.history and old.history != entry.history:
             (self._path.parent / old.history).unlink(missing_ok=True)
         self._entries[entry.key] = entry

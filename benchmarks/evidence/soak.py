@@ -1,17 +1,18 @@
 """
 The soak: a million critical sections under faults, in parts that add up.
 
-    python -m benchmarks.evidence.soak [--sections N] [--seconds N] [--seed N] [--output FOLDER]
+    python -m benchmarks.evidence.soak [--sections N] [--minutes N] [--seconds N] [--seed N]
+                                       [--output FOLDER]
 
 A part runs for a minute, with one kind of lock and a seed of its own, and then the checker reads
 its history. What it has shown becomes one line of `results-soak.jsonl`. A soak that was ended, by
 anything, continues behind its last line when it is started again, with the seed of the first one.
-When the lines have as many sections as are wanted, `results-soak.md` sums them up.
+When the lines have as many sections and minutes as are wanted, `results-soak.md` sums them up.
 
 In each part one fault follows another, chosen by the seed. Every second part has a network in
 which packets are lost; in the others clients are killed, and others start. A section is one update
 that a client made under a lease: a number that it added to a counter, or a write that the fence
-has accepted. The soak ends at the first part that breaks a promise, and keeps its history.
+has accepted. The soak ends at the first part that breaks a promise or fails, and keeps its history.
 """
 
 import argparse
@@ -21,8 +22,8 @@ import signal
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +31,9 @@ from redlock_aio.testing import server_binary
 
 from . import cell as cells, networks
 from .cell import Cell
-from .checker import Verdict, check
+from .checker import NEEDLESS, Verdict, check
 from .faults import Row
-from .history import Fault, HistoryError, read
+from .history import Fault, History, read
 from .ours import OURS
 from .results import longest_pause, pack
 from .tables import table
@@ -40,6 +41,7 @@ from .world import QUARANTINE, World
 
 HERE = Path(__file__).parents[1]
 SECTIONS = 1_000_000
+MINUTES = 60.0
 SECONDS = 60.0
 
 LAST_FAULT = QUARANTINE + 4
@@ -188,38 +190,43 @@ class Part:
     soak_seed: int
     """The seed of the first part, from which those of all others follow."""
     column: str
-    sections: int
-    seconds: float
-    acquired: int
-    losses: int
+    sections: int = 0
+    seconds: float = 0.0
+    acquired: int = 0
+    losses: int = 0
     """The leases that were lost, with need or without."""
-    late_updates: int
-    """Updates under a lease that was over: what only a fence can refuse."""
-    pause: float
+    late_updates: int = 0
+    """Those that were lost to one after the end of its lease, which only a fence can refuse."""
+    pause: float = 0.0
     """The longest time in seconds without an acquisition of a key."""
     faults: dict[str, int] = field(default_factory=dict)
     broken: dict[str, int] = field(default_factory=dict)
-    """How often each promise was broken; "losses" are leases that were lost without need."""
+    """How often each promise was broken; "losses" are the needless ones."""
     wrong: list[str] = field(default_factory=list)
     """What failed in the run itself."""
     facts: dict[str, Any] = field(default_factory=dict)
 
     @property
-    def lost(self) -> int:
-        """The updates that were lost, and everything else that safety forbids."""
-        return sum(number for name, number in self.broken.items() if name != "losses")
+    def needless(self) -> int:
+        """The leases that were lost without need."""
+        return self.broken.get(NEEDLESS, 0)
+
+    @property
+    def times_broken(self) -> int:
+        """How often a promise of safety was broken."""
+        return sum(self.broken.values()) - self.needless
 
     @property
     def holds(self) -> bool:
-        """Whether nothing was lost, and the run itself succeeded."""
-        return not self.lost and not self.wrong
+        """Whether no promise of safety was broken, and the run itself succeeded."""
+        return not self.times_broken and not self.wrong
 
 
 def run(number: int, seed: int, seconds: float, output: Path) -> Part:
     """
     Run one part, and check its history.
 
-    The history is kept if a promise was broken, or if the checker does not understand it.
+    The history is kept if a promise was broken, or if the part failed.
     """
     row = PROCESSES if number % 2 or networks.why_not() else NETWORK
     cell = Cell(
@@ -230,35 +237,38 @@ def run(number: int, seed: int, seconds: float, output: Path) -> Part:
         seconds=seconds,
         job=JOB,
     )
-    name = f"soak-{seed}-{number}"
+    part = Part(number, seed, cell.contestant.name)
     with tempfile.TemporaryDirectory(prefix="soak-") as scratch:
         folder = Path(scratch)
-        wrong = cells.run(cell, folder)
         try:
+            part.wrong.extend(cells.run(cell, folder))
             verdict = check(folder)
-        except HistoryError:
-            pack(folder, name, output)
-            raise
-        history = read(folder)
-        part = Part(
-            number=number,
-            soak_seed=seed,
-            column=cell.contestant.name,
-            sections=sections(verdict, cell.contestant.several),
-            seconds=round(verdict.seconds, 1),
-            acquired=verdict.acquired,
-            losses=verdict.operations.get("lost", {}).get("ok", 0),
-            late_updates=len(verdict.late_updates),
-            pause=longest_pause(history),
-            faults=counted(history.faults),
-            broken={name: len(each.broken) for name, each in verdict.checks.items() if each.broken},
-            wrong=wrong,
-            facts={name: verdict.facts[name] for name in ("server", "machine", "date", "versions")},
-        )
-        if not part.holds:
+        except (OSError, RuntimeError, ValueError) as error:
+            part.wrong.append(str(error))
+        else:
             (folder / "verdict.json").write_text(verdict.as_json())
-            pack(folder, name, output)
+            part = shown(cell, verdict, read(folder), part)
+        if not part.holds:
+            pack(folder, f"soak-{seed}-{number}", output)
     return part
+
+
+def shown(cell: Cell, verdict: Verdict, history: History, part: Part) -> Part:
+    """Return *part* with what its run has shown."""
+    wrong = part.wrong if verdict.acquired else [*part.wrong, "nobody acquired a lock"]
+    return replace(
+        part,
+        sections=sections(verdict, cell.contestant.several),
+        seconds=round(verdict.seconds, 1),
+        acquired=verdict.acquired,
+        losses=verdict.losses,
+        late_updates=len(verdict.late_updates),
+        pause=longest_pause(history),
+        faults=counted(history.faults),
+        broken={name: len(each.broken) for name, each in verdict.checks.items() if each.broken},
+        wrong=wrong,
+        facts={name: verdict.facts[name] for name in ("server", "machine", "date", "versions")},
+    )
 
 
 def sections(verdict: Verdict, several: int) -> int:
@@ -286,56 +296,84 @@ def log(path: Path) -> list[Part]:
 # ----------------------------------------------------------------------------- results
 
 
+LEGEND = """*Updates lost to a late write*: the write came when the lease of its writer was over,
+and set a counter back by all that others had added meanwhile. No lock prevents that; a
+[fencing token](../docs/explanation/fencing.md) does. A lease is *lost* if its holder or a
+majority of the masters failed for too long. *Needless losses* are those of leases whose client
+reached a majority during the whole ttl before. The *longest pause* is the longest time without
+an acquisition of a key, also while no majority had a vote."""
+
+
 def report(parts: Sequence[Part]) -> str:
     """Return the page that sums up the parts."""
-    total = sum(part.sections for part in parts)
-    lost = sum(part.lost for part in parts)
-    faults = sum((Counter(part.faults) for part in parts), Counter[str]())
-    columns = dict.fromkeys(part.column for part in parts)
-    seconds = sum(part.seconds for part in parts)
-    machines = dict.fromkeys(f"{p.facts['machine']}; {p.facts['server']}" for p in parts)
-    dates = sorted({part.facts["date"] for part in parts})
-    when = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
+    whole = [part for part in parts if part.facts]
     rows = [
         [
             column,
             f"{sum(part.sections for part in mine):,}",
-            f"{sum(part.lost for part in mine):,}",
-            f"{sum(part.losses for part in mine):,}",
-            f"{sum(part.broken.get('losses', 0) for part in mine):,}",
+            f"{sum(part.times_broken for part in mine):,}",
             f"{sum(part.late_updates for part in mine):,}",
+            f"{sum(part.losses for part in mine):,}",
+            f"{sum(part.needless for part in mine):,}",
             f"{max(part.pause for part in mine):.1f} s",
         ]
-        for column in columns
-        for mine in [[part for part in parts if part.column == column]]
+        for column in dict.fromkeys(part.column for part in whole)
+        for mine in [[part for part in whole if part.column == column]]
     ]
-    head = ["kind of lock", "sections", "lost", "leases that ended early", "without need",
-            "updates after the end of a lease", "longest pause"]  # fmt: skip
-    summary = (
-        f"**{total:,} critical sections, {lost:,} lost**, in {len(parts)} parts and"
-        f" {seconds / 60:.0f} minutes, while five masters, their network and the clients"
-        f" failed {sum(faults.values()):,} times. The checker has read the history of each part:"
-        " no two leases of a key were valid at once, no update under a valid lease was lost,"
-        " fencing tokens rose, an order explains the writes through the fence, and no key was left."
-    )
-    legend = (
-        "A lease ends early if its holder or a majority of the masters failed for too long."
-        " *Without need* are those whose client reached a majority during the whole ttl"
-        " before. The longest pause includes the time for which no majority had a vote."
-    )
-    where = (
-        f"On {', and '.join(machines)}; {when}."
-        f" `python -m benchmarks.evidence.soak --seed {parts[0].soak_seed} --output FOLDER` repeats"
-        " the faults from the first part on, in a folder without a log;"
-        " [each part](results-soak.jsonl) is one line."
-    )
+    head = ["kind of lock", "sections", "broken promises", "updates lost to a late write",
+            "lost leases", "needless losses", "longest pause"]  # fmt: skip
+    faults = sum((Counter(part.faults) for part in parts), Counter[str]())
     times = table(["fault", "times"], [[name, f"{n:,}"] for name, n in sorted(faults.items())])
-    paragraphs = ["# A soak under faults", summary, table(head, rows), legend, times, where]
+    paragraphs = ["# A soak under faults", *_summary(parts, faults.total()), table(head, rows),
+                  LEGEND, times, *_where(whole)]  # fmt: skip
     return "\n\n".join(paragraphs) + "\n"
 
 
+def _summary(parts: Sequence[Part], faults: int) -> Iterator[str]:
+    """Yield what the parts have shown, and what failed."""
+    total = sum(part.sections for part in parts)
+    minutes = sum(part.seconds for part in parts) / 60
+    broken = sum((Counter(part.broken) for part in parts), Counter[str]())
+    del broken[NEEDLESS]
+    says = ", ".join(f"{name.replace('_', ' ')} {times:,} times" for name, times in broken.items())
+    yield (
+        f"**{total:,} critical sections, {f'broken: {says}' if says else '0 lost'}**, in"
+        f" {len(parts)} parts and {minutes:.0f} minutes, while five masters, their network and the"
+        f" clients failed {faults:,} times."
+    )
+    if all(part.holds for part in parts):
+        yield (
+            "The checker has read the history of each part: no two leases of a key were valid at"
+            " once, no update under a valid lease was lost, fencing tokens rose, an order explains"
+            " the writes through the fence, and no key was left."
+        )
+    for part in parts:
+        if part.wrong:
+            yield f"**Part {part.number} failed:** {'; '.join(part.wrong)}"
+    if late := sum(part.late_updates for part in parts):
+        yield (
+            f"{late:,} updates were lost to a write that came after the end of its lease, which"
+            " only a fencing token prevents."
+        )
+
+
+def _where(parts: Sequence[Part]) -> Iterator[str]:
+    """Yield the machine, the date and the command, if a part has them."""
+    if not parts:
+        return
+    machines = dict.fromkeys(f"{p.facts['machine']}; {p.facts['server']}" for p in parts)
+    dates = sorted({part.facts["date"] for part in parts})
+    when = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
+    yield (
+        f"On {', and '.join(machines)}; {when}."
+        f" `python -m benchmarks.evidence.soak --seed {parts[0].soak_seed} --output FOLDER` chooses"
+        " the same faults again, in a folder without a log; their instants differ."
+        " [Each part](results-soak.jsonl) is one line."
+    )
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run parts until there are enough sections; return 1 if a promise was broken."""
+    """Run parts until there are enough; return 1 if a promise was broken, or a part failed."""
     options = parse(arguments)
     options.output.mkdir(parents=True, exist_ok=True)
     path: Path = options.output / "results-soak.jsonl"
@@ -346,17 +384,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     if seed is None:
         seed = secrets.randbelow(10**6)
-    done = sum(part.sections for part in parts)
-    while done < options.sections and all(part.holds for part in parts):
+    while not enough(parts, options) and all(part.holds for part in parts):
         part = run(len(parts), seed, options.seconds, options.output)
         with path.open("a") as file:
             file.write(json.dumps(asdict(part)) + "\n")
         parts.append(part)
-        done += part.sections
         print(
-            f"part {part.number}, {part.column}: {part.sections:,} sections, {part.lost} lost,"
-            f" {sum(part.faults.values())} faults, {part.losses} leases ended early,"
-            f" {part.broken.get('losses', 0)} without need; {done:,} in all",
+            f"part {part.number}, {part.column}: {part.sections:,} sections,"
+            f" {part.times_broken} promises broken, {sum(part.faults.values())} faults,"
+            f" {part.losses} leases lost, {part.needless} of them without need;"
+            f" {sum(each.sections for each in parts):,} sections in all",
             *part.wrong, flush=True,
         )  # fmt: skip
     (options.output / "results-soak.md").write_text(report(parts))
@@ -367,6 +404,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return int(bool(wrong))
 
 
+def enough(parts: Sequence[Part], options: argparse.Namespace) -> bool:
+    """Return whether the parts have as many sections, and as many minutes, as are wanted."""
+    sections = sum(part.sections for part in parts)
+    minutes = sum(part.seconds for part in parts) / 60
+    return bool(sections >= options.sections and minutes >= options.minutes)
+
+
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(
@@ -374,6 +418,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     add = parser.add_argument
     add("--sections", type=int, default=SECTIONS, help="how many are wanted in all")
+    add("--minutes", type=float, default=MINUTES, help="how long the parts last in all, at least")
     add("--seconds", type=float, default=SECONDS, help="of each part")
     add("--seed", type=int, help="repeats the faults and what the clients do")
     add("--output", type=Path, default=HERE, help="where the log and the results are kept")

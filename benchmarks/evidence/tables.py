@@ -16,19 +16,22 @@ under them, and the fault happens. Then a checker reads what each client saw.
 
 LEGEND = """What a cell says:
 
-- **holds**: no promise was broken. No two leases of a key were valid at once, no update under a
-  valid lease was lost, each fencing token was higher than those before it, an order explains the
-  reads and writes through the fence, and no key was left when all had expired.
-- **lost**: the leases that were lost without need, while their client reached a majority of the
-  masters during the whole ttl before.
+- **holds**: no promise of safety that this kind of lock makes was broken. No two leases of a key
+  were valid at once, no update under a valid lease was lost, and no key was left when all had
+  expired. With fencing, each token was higher than those before it, and an order explains the
+  reads and writes through the fence.
+- **needless**: the leases that were lost though their client reached a majority of the masters
+  during the whole ttl before. A lease may be lost at any time, so this breaks no promise.
 - The time is the longest gap: for so long a client that reached a majority wanted a lock that
-  nobody held.
-- **late**: the updates that were lost because one came after the end of its lease. Only a fence
-  can refuse it."""
+  nobody held. A master that has lost its keys, or whose clock was set, is not reached until it
+  votes again.
+- **late**: the updates that were lost to a write after the end of its lease. Only a fence can
+  refuse it."""
 
-DETAILS = """*leases*, *tokens*, *register* and *updates* are how many of them were checked. The
-*longest pause* is the longest time without an acquisition of a key, also while no client reached
-a majority."""
+DETAILS = """*intervals* (times for which a lease of a key was valid), *updates*, *tokens* and
+*register* (reads and writes through the fence) are how many of them were checked. The *longest
+pause* is the longest time without an acquisition of a key, also while no client reached a
+majority."""
 
 CONTROLS_TEXT = """The controls show that the faults happen, and that the checks see what goes
 wrong. Those without protection must fail."""
@@ -61,30 +64,31 @@ def _where(results: Results, option: str) -> list[str]:
     seeds = sorted({each["seed"] for each in facts})
     first = facts[0]
     setting = (
-        f"Each client process has {first['tasks']} tasks, and the ttl is {first['ttl']} ms."
+        f"Each client process has {first['tasks']} tasks. The ttl and `max_ttl` are {first['ttl']}"
+        " ms. So a master that has lost its keys votes again 2 to 4 s later, before others lose"
+        " theirs after 5 s; with the default `max_ttl` it takes a minute."
         f" All ran on one machine: {' · '.join(parts)}."
     )
     number = " or ".join(map(str, seeds))
     again = f"`python -m benchmarks.evidence.matrix{option} --seed {number}`"
-    return [setting, f"{again} repeats all cells, with `--rows` and `--columns` some of them."]
+    return [setting, f"{again} runs all cells again, with `--rows` and `--columns` some of them."]
 
 
 def matrix(entries: Sequence[Entry]) -> str:
     """Return the table with a row for each fault and a column for each kind of lock."""
     columns = in_order({each.column for each in entries}, [ours.name for ours in OURS])
     cells = {(each.row, each.column): each for each in entries}
-    rows = []
+    rows, notes = [], []
     for row in ROWS:
         if any(key[0] == row.name for key in cells):
             texts = [text(cells.get((row.name, column))) for column in columns]
             mark = " (1)" if row.assumption else ""
             rows.append([f"**{row.name}**{mark}. {row.what}", *texts])
-    notes = [
-        f"(1) The library assumes that {row.assumption}: two may hold a lock for some time then,"
-        " and only a fence keeps its data."
-        for row in ROWS
-        if row.assumption
-    ]
+            if row.assumption:
+                notes.append(
+                    f"(1) The library assumes that {row.assumption}: two may hold a lock for some"
+                    " time then, and only a fence keeps its data."
+                )
     return "\n\n".join([table(["fault", *columns], rows), *notes])
 
 
@@ -102,10 +106,12 @@ def text(entry: Entry | None) -> str:
         return f"not run: {entry.skipped}"
     if entry.wrong:
         return "the run failed"
+    late = f"{entry.late_updates} late" if entry.late_updates else ""
+    if entry.expected == "fails" and entry.holds and late:
+        return f"**updates: {late}**"
     parts = ["holds" if entry.holds else f"**{broken(entry)}**"]
-    parts += [f"{entry.needless} lost", f"{entry.gap:.2f} s"]
-    if entry.late_updates:
-        parts.append(f"{entry.late_updates} late")
+    parts += [f"{entry.needless} needless", f"{entry.gap:.2f} s"]
+    parts += [late] if late else []
     link = f" ([history]({entry.history}))" if entry.history else ""
     return " · ".join(parts) + link
 
@@ -133,8 +139,8 @@ def control_table(entries: Sequence[Entry]) -> str:
 def details(entries: Sequence[Entry]) -> str:
     """Return the table with the figures of each cell."""
     head = [
-        "fault", "lock", "acquired", "per s", "leases", "tokens", "register", "updates", "late",
-        "lost", "without need", "longest gap", "longest pause", "keys left", "seed",
+        "fault", "lock", "acquired", "per s", "intervals", "updates", "tokens", "register", "late",
+        "lost leases", "needless", "longest gap", "longest pause", "keys left", "seed",
     ]  # fmt: skip
     names = [row.name for row in ROWS]
     columns = [ours.name for ours in OURS]
@@ -147,7 +153,7 @@ def details(entries: Sequence[Entry]) -> str:
     rows = []
     for each in sorted(entries, key=place):
         if each.facts:
-            counts = [_count(each, name) for name in ("exclusion", "tokens", "register", "updates")]
+            counts = [_count(each, name) for name in ("exclusion", "updates", "tokens", "register")]
             rows.append([
                 each.control or each.row, each.column, f"{each.acquired:,}",
                 f"{each.acquired / each.seconds:.0f}" if each.seconds else "", *counts,

@@ -121,8 +121,9 @@ class World:
     def flush(self, *masters: int) -> None:
         """Delete all keys of *masters*."""
         with self.fault("flush", ", ".join(f"m{number}" for number in masters)):
-            for number in masters:
-                self.servers[number].flush()
+            with self.down(*masters):  # from before the first key is gone
+                for number in masters:
+                    self.servers[number].flush()
             self.back(*masters)
 
     # --------------------------------------------------------------------- network

@@ -24,6 +24,8 @@ from evidence.results import Entry, Results, longest_pause, pack, unexpected
 from evidence.tables import control_table, line, matrix, report, text
 from evidence.world import World
 
+from .kit import Script
+
 ROOT = Path(__file__).parents[2]
 FACTS = {
     "machine": "a machine", "server": "valkey 9", "date": "2026-01-01", "versions": {"redis": "8"},
@@ -116,6 +118,38 @@ def test_a_cell_that_is_run_again_replaces_the_older_one_and_its_history(tmp_pat
     assert not old.exists()
 
 
+def test_a_cell_that_can_t_be_run_here_replaces_none(tmp_path: Path) -> None:
+    results = Results(tmp_path / "results.json")
+    results.add(entry("flushed", skipped="no ip"))
+    results.add(entry(acquired=99))
+    results.add(entry(skipped="no ip"))
+    assert [(each.skipped, each.acquired) for each in results] == [("no ip", 10), ("", 99)]
+    results.add(entry("flushed", acquired=5))
+    assert {each.acquired for each in results} == {99, 5}
+
+
+def test_a_run_in_which_nobody_acquired_a_lock_says_nothing(script: Script) -> None:
+    script.meta |= {"row": "no fault", "column": "plain"}
+    script.acquire("w0/0", 1, 2, end="fail")
+    empty = Entry.of(script.check(), "", [], 0.0)
+    assert not empty.holds
+    assert not empty.is_as_expected
+    assert text(empty) == "the run failed"
+    script.section("w0/0", 3, 4)
+    assert Entry.of(script.check(), "", [], 0.0).holds
+
+
+def test_an_entry_counts_leases_that_were_lost(script: Script) -> None:
+    script.meta |= {"row": "no fault", "column": "plain"}
+    for client in ("w0/0", "w1/0"):
+        lease = script.acquire(client, 9, 10, key=client)
+        script.lost(client, 500, lease=lease)
+        script.lost(client, 501, lease=lease)
+    script.reach("w0", 0)
+    made = Entry.of(script.check(), "", [], 1.5)
+    assert (made.losses, made.needless, made.pause) == (2, 1, 1.5)
+
+
 def test_a_control_does_not_replace_the_cell_of_its_row(tmp_path: Path) -> None:
     results = Results(tmp_path / "results.json")
     results.add(entry())
@@ -148,17 +182,23 @@ def test_the_longest_pause_counts_from_the_beginning_and_to_the_end() -> None:
     assert longest_pause(history) == 3.5
     history.operations += [acquired("blue", 6.0)]
     assert longest_pause(history) == 6.0
+    wanted = Operation("w0/0", 3, "acquire", 1, 2, "fail", ("green",))
+    history.operations.append(wanted)
+    assert longest_pause(history) == 10.0
 
 
 # ------------------------------------------------------------------------ tables, picture
 
 
 def test_the_verdict_on_a_cell_is_short() -> None:
-    assert text(entry(gap=1.234)) == "holds · 0 lost · 1.23 s"
-    assert text(entry(broken={"losses": 2}, late_updates=1)) == "holds · 2 lost · 0.00 s · 1 late"
+    assert text(entry(gap=1.234)) == "holds · 0 needless · 1.23 s"
+    late = entry(broken={"losses": 2}, late_updates=1)
+    assert text(late) == "holds · 2 needless · 0.00 s · 1 late"
+    late.expected = "fails"
+    assert text(late) == "**updates: 1 late**"
     failed = entry(broken={"exclusion": 3, "keys_left": 1}, history="histories/x.tar.xz")
     assert text(failed) == (
-        "**exclusion: 3, keys left: 1** · 0 lost · 0.00 s · [history](histories/x.tar.xz)"
+        "**exclusion: 3, keys left: 1** · 0 needless · 0.00 s · [history](histories/x.tar.xz)"
     ).replace(" · [", " ([").replace(".xz)", ".xz))")
     assert text(entry(skipped="there is no ip")) == "not run: there is no ip"
     assert text(entry(wrong=["w0"])) == "the run failed"
@@ -173,6 +213,9 @@ def test_the_table_has_a_row_for_each_fault_and_a_column_for_each_lock(tmp_path:
     assert lines[0] == "| fault | plain | several |"
     assert lines[2].startswith("| **no fault**.")
     assert lines[3].count("**tokens: 1**") == 2
+    assert "(1)" not in "".join(lines)
+    results.add(entry("clock set"))
+    assert "**clock set** (1). " in matrix(results.of(control=False))
     page = report(results)
     assert "## Controls" not in page
     assert "matrix --seed 7" in page
@@ -232,6 +275,13 @@ def test_the_command_in_a_history_repeats_its_cell() -> None:
     assert make(options, ROWS[0], "plain").name == "no-fault-plain"
 
 
+def test_a_cell_in_containers_has_another_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So the history of neither takes the place of the other's."""
+    monkeypatch.setattr(containers, "why_not", lambda: "")
+    options = parse(["--containers", "--columns", "plain"])
+    assert make(options, ROWS[0], "plain").name == "no-fault-plain-containers"
+
+
 def test_a_row_that_needs_what_is_not_there_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(networks, "why_not", lambda: "there is no ip in the PATH")
     plans = {cell.row.name: why for _, cell, why in plan(parse(["--columns", "plain"]))}
@@ -264,6 +314,25 @@ def test_the_record_says_which_masters_each_process_reaches(tmp_path: Path) -> N
     everybody = [0, 1, 2, 3, 4]
     assert reached == [("w0", everybody), ("w1", everybody), ("w0", [0, 1, 2, 3]),
                        ("w1", [0, 1, 2, 3]), ("w1", [])]  # fmt: skip
+
+
+def test_a_master_is_not_reached_from_before_it_is_flushed(tmp_path: Path) -> None:
+    record = Recorder(tmp_path, FAULTS)
+    crew = Crew(Job(str(tmp_path), "plain", (), "", seed=1))
+    crew.names.append("w0")
+    seen = []
+
+    class Flushed:
+        def flush(self) -> None:
+            seen.append([sorted(each.masters) for each in read(tmp_path).reaches])
+
+    servers: Any = [Flushed()] * 5
+    world = World(servers, crew, record, None, 1.0)  # type: ignore[arg-type] # no chance is needed
+    world.note()
+    world.flush(1, 2)
+    record.close()
+    assert seen == [[[0, 1, 2, 3, 4], [0, 3, 4]]] * 2
+    assert world.away() == {1, 2}
 
 
 # --------------------------------------------------------------------------- real runs

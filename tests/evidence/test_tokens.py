@@ -149,6 +149,21 @@ def test_a_late_update_excuses_no_loss_at_another_time(script: Script) -> None:
     assert not verdict.late_updates
 
 
+def test_a_late_update_that_set_the_counter_back_hides_no_later_loss(script: Script) -> None:
+    script.acquire("w0/0", 1, 2, until=50)
+    script.increment("w0/0", 3, 205, value=2)  # it was stopped until 204
+    values = (1, 2, 3, 4, 3, 4, 5, 4)  # the late one comes before the second 3
+    for number, value in enumerate(values):
+        began, client = 60 + 40 * number, f"w{number % 2 + 1}/0"
+        script.section(client, began, began + 10)
+        script.increment(client, began + 1, began + 2, value=value)
+    verdict = script.check()
+    assert len(verdict.late_updates) == 3  # itself, and the second 3 and 4
+    (text,) = verdict.checks["updates"].broken
+    assert "0.260" in text
+    assert "0.340" in text
+
+
 @pytest.mark.parametrize("client", ["w0/1", "w1/0"])
 def test_the_lease_of_another_client_protects_no_update(script: Script, client: str) -> None:
     script.section("w0/0", 10, 100)
