@@ -69,7 +69,7 @@ class Setting:
     waiters: int
 
     def __str__(self) -> str:
-        return f"{self.processes} x {self.waiters}"
+        return f"{self.processes} x {self.waiters // self.processes}"
 
 
 FOR_US = [
@@ -281,7 +281,7 @@ def rows(found: Found) -> Iterator[list[str]]:
 
 def report(found: Found, seconds: float, where: str, url: str) -> str:
     head = [
-        "one lock, 1 ms of work in each turn", "processes x waiters in all", "turns/s",
+        "one lock, 1 ms of work in each turn", "processes x waiters in each", "turns/s",
         "to the ideal", "fewest turns", "most turns", "longest wait", "hand-over (median)", "p99",
         "overlaps", "commands per turn and master", "bars",
     ]  # fmt: skip

@@ -226,7 +226,8 @@ async def remember(urls: Sequence[str], kind: str, number: int) -> Memory:
         held = traced() - before
         await client.release(leases)
         released = traced() - before
-        await client.use(names("later", number))
+        # The library drops idle queues when their number has doubled, and some hundred more.
+        await client.use(names("later", number + 512))
         later = traced() - before
         tracemalloc.stop()
     return Memory(kind, number, *(each / number for each in (in_turn, held, released, later)))
