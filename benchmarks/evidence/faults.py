@@ -22,7 +22,7 @@ class Row:
 
         seconds: How long a run takes, unless the command line says otherwise.
 
-        needs: What it needs besides servers: "network", "clocks", "sentinels".
+        needs: What it needs besides servers: "network", "clocks", "sentinels", "event loop".
 
         late: Whether holders are stopped, so that without a fence a write may come too late.
 
@@ -350,7 +350,7 @@ ROWS = (
     ),
     Row(
         "loop stalled", "The event loops of holders are blocked for 1.7 ttls, one at a time.",
-        stalled, late=True,
+        stalled, late=True, needs=frozenset({"event loop"}),
     ),
     Row(
         "client killed", "Processes that hold locks are killed, one every 4.5 s, and others start.",

@@ -30,6 +30,9 @@ How long after its process has died an operation may still reach its server, in 
 An operation whose end nobody knows has its effect by then, where a check needs to know when.
 """
 
+OVER: Final = ("notheld", "notowned", "unlocked", "alreadyexpired")
+"""In lower case, parts of the names of errors by which libraries say that a lease is over."""
+
 Span = tuple[int, int]
 """Two instants. The second one is not in it."""
 
@@ -186,7 +189,7 @@ class Leases:
         if one.what == "lost" or "lost" in error:
             tenure.ends.append(one.ended_at)
             tenure.losses.append((one.ended_at, f"{one.what}: {one.why}"))
-        elif "notheld" in error or "notowned" in error:
+        elif any(name in error for name in OVER):
             tenure.refusals.append((one.invoked_at, one.ended_at, f"{one.what}: {one.why}"))
 
     def _find_losses(self, tenure: Tenure) -> None:

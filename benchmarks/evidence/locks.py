@@ -132,6 +132,8 @@ class Contestant(ABC):
 
         masters: How many of the masters it uses, the first ones.
 
+        event_loop: Whether its clients have an event loop that can be blocked.
+
         command: The words before JOB and NAME of a program that works in the place of
             `worker.py`, for other languages; empty for `worker.py`.
     """
@@ -144,6 +146,7 @@ class Contestant(ABC):
     fair: bool = False
     fencing: bool = False
     masters: int = 5
+    event_loop: bool = True
     command: tuple[str, ...] = ()
 
     def versions(self) -> dict[str, str]:

@@ -127,6 +127,7 @@ def missing(options: argparse.Namespace) -> dict[str, str]:
         "network": network,
         "sentinels": network,
         "clocks": why_no_clocks(),
+        "event loop": "",
         "containers": why_not,
     }
 

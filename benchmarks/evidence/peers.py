@@ -12,12 +12,13 @@ What all have in common:
   is none, it is as with redlock_aio. The comments say which.
 
 `pip install -e '.[peers]'` and `npm install --prefix benchmarks/evidence/node` install them.
-redsync is missing: neither a recent Go nor its module could be had for these runs.
+`go build -C benchmarks/evidence/go -o worker` builds the client of redsync.
 """
 
 import importlib.util
 
 from .locks import Contestant
+from .peers_go import Redsync, is_built
 from .peers_node import NodeRedlock, is_installed
 from .peers_one_master import PythonRedisLock, RedisPy
 from .peers_quorum import Aioredlock, Pottery
@@ -31,6 +32,10 @@ _PYTHON: tuple[tuple[str, Contestant], ...] = (
 
 
 def peers() -> list[Contestant]:
-    """Return those whose packages are installed."""
+    """Return those whose packages are installed, or whose client is built."""
     found = [peer for module, peer in _PYTHON if importlib.util.find_spec(module)]
-    return [*found, NodeRedlock()] if is_installed() else found
+    if is_installed():
+        found.append(NodeRedlock())
+    if is_built():
+        found.append(Redsync())
+    return found

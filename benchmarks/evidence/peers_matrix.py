@@ -3,6 +3,7 @@ The fault matrix for the locks of other libraries.
 
     pip install -e '.[peers,bench]'
     npm install --no-package-lock --prefix benchmarks/evidence/node
+    go build -C benchmarks/evidence/go -o worker
     python -m benchmarks.evidence.peers_matrix [--rows ...] [--columns ...] [--seed N]
 
 It does what `matrix` does, with the rows that concern any lock. Nothing is expected of a cell,
@@ -71,6 +72,7 @@ def plan(options: argparse.Namespace) -> Iterator[tuple[Cell, str]]:
     for name, contestant in everybody().items():
         if options.columns and name not in options.columns:
             continue
+        reasons["event loop"] = "" if contestant.event_loop else "it has no event loop"
         for row in rows_of(contestant):
             if not options.rows or row.name in options.rows:
                 cell = Cell(

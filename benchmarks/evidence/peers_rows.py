@@ -146,6 +146,7 @@ ONE_MASTER_ROWS = (
         "The event loops of holders are blocked for 1.7 ttls, one at a time.",
         stalled,
         late=True,
+        needs=frozenset({"event loop"}),
     ),
     Row(
         "client killed", "Processes that hold locks are killed, one every 4.5 s, and others start.",

@@ -9,7 +9,7 @@ from .results import Entry, Results
 from .tables import table
 
 ON_FIVE, ON_ONE = (
-    ("node-redlock", "pottery", "aioredlock", "plain"),
+    ("node-redlock", "redsync", "pottery", "aioredlock", "plain"),
     ("redis-py", "python-redis-lock"),
 )
 
@@ -35,7 +35,8 @@ LEGEND = """What a cell says:
   prevent by a fencing token or by telling the holder in time.
 - **leases valid at once**: two clients were promised one lock for the same time. A promise is
   what the library tells its user: the `expiration` of node-redlock, what pottery's `locked()`
-  returns, the time up to which aioredlock calls a lock valid (the ttl without its drift). redis-py
+  returns, `Until` of redsync, the time up to which aioredlock calls a lock valid (the ttl without
+  its drift). redis-py
   and python-redis-lock name no time; there it is the key's ttl, counted from before the command
   that set it, which the key always outlives.
 - **leases lost**: the holder was notified, or found, that its lease is lost. *Needless* are the
@@ -54,6 +55,7 @@ FEATURES = """## What they promise
 | | masters | extends | notifies its holder of a loss | waits by | fencing | fair |
 |---|---|---|---|---|---|---|
 | node-redlock: `using` | 5 | yes | an `AbortSignal` | polling | | |
+| redsync: `NewMutex` | 5 | | | polling | | |
 | pottery: `AIORedlock` | 5 | | | polling | | |
 | aioredlock: `lock` | 5 | yes | `lock.valid`, if it looks | polling | | |
 | redlock_aio: `plain` | 5 | yes | an event, or it is cancelled | pushes, polling | (1) | (1) |
@@ -65,9 +67,8 @@ FEATURES = """## What they promise
 An empty place is a feature that the library does not have. So the bodies outlast a ttl now and
 then only with a lock that extends by itself. Handing a lease over, releasing by force and locking
 several names under fencing tokens are not tried: one library at most has them. Sentinels, forked
-clients, and clients that are away while masters restart are tried with redlock_aio only.
-
-redsync is not in the tables: no Go toolchain that builds it could be installed for these runs."""
+clients, and clients that are away while masters restart are tried with redlock_aio only. A Go
+program has no event loop that could be blocked."""
 
 SEEN = """## What lies behind it
 
@@ -80,8 +81,8 @@ SEEN = """## What lies behind it
   refuses them to itself. With six waiters for a lock the votes stay split for seconds, also
   without a fault. Its `expiration` counts from the first attempt, so that a lock that took longer
   than the ttl to acquire has expired at once: the signal says so to the routine, which has begun.
-- **pottery** and **redis-py** do not extend a lock by themselves, and notify nobody of a loss. A
-  holder whose key was deleted goes on.
+- **redsync**, **pottery** and **redis-py** do not extend a lock by themselves, and notify nobody
+  of a loss. A holder whose key was deleted goes on.
 - **aioredlock** waits for a reply of each master, and neither it nor its client gives up: one that
   hangs or can't be reached delays each acquisition until it answers, or the connection ends.
 - **python-redis-lock**: the thread that extends a lock ends by an exception when the key is gone.
@@ -93,6 +94,10 @@ The ttl is 1 s. Everything else is as the documentation recommends, or the defau
 
 - **node-redlock**: `using`, with the settings of its README: 10 retries, 200 ms and up to 200 ms
   apart, extended 500 ms before the end, a drift of 1 %. The clients have no options, as there.
+- **redsync**: `Lock` and `Unlock`, up to 32 attempts 50 to 250 ms apart, its defaults. Its README
+  has no options for go-redis; its timeouts are 200 ms, and `ContextTimeoutEnabled` makes it heed
+  the 50 ms within which redsync wants a reply. Otherwise one master that hangs would stop
+  everybody for four times 3 s.
 - **pottery**: one `AIORedlock` for each acquisition, `acquire` with the timeout of 5 s that all
   have. It retries within 200 ms. Its README has no options for the clients; `socket_timeout` is
   200 ms.
@@ -105,11 +110,11 @@ The ttl is 1 s. Everything else is as the documentation recommends, or the defau
 - **redlock_aio**: `redlock.lock(name, ttl=1000)` with its defaults, which extend the lease.
 
 Before it writes, a holder asks the client whether its lease is still valid: the signal of
-node-redlock, `lock.valid` of aioredlock, `lease.ensure_valid()` of redlock_aio. Where the client
-would have to ask the masters for it (`locked()` of pottery, `owned()` of redis-py), the holder
-writes without a question.
+node-redlock, `Until` of redsync, `lock.valid` of aioredlock, `lease.ensure_valid()` of
+redlock_aio. Where the client would have to ask the masters for it (`locked()` of pottery,
+`owned()` of redis-py), the holder writes without a question.
 
-pottery's 200 ms are between 50 ms and 1 s, the limits of the timeout that redlock_aio learns."""
+These 200 ms are between 50 ms and 1 s, the limits of the timeout that redlock_aio learns."""
 
 
 def report(results: Results) -> str:

@@ -17,6 +17,7 @@ from evidence import peers_base
 from evidence.checker import check
 from evidence.job import Job
 from evidence.locks import MS, Contestant, Locks, Setting
+from evidence.peers_go import Redsync, is_built
 from evidence.peers_node import NodeRedlock, is_installed
 from evidence.peers_one_master import PythonRedisLock, RedisPy
 from evidence.peers_quorum import Aioredlock, Pottery
@@ -163,26 +164,43 @@ def test_errors_of_masters_are_reported_again_after_a_run() -> None:
 
 
 @pytest.mark.integration
-@pytest.mark.skipif(not is_installed(), reason="Node or the packages of worker.mjs are missing")
-def test_a_process_of_node_writes_a_history(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "peer",
+    [
+        pytest.param(
+            NodeRedlock(),
+            id="Node",
+            marks=pytest.mark.skipif(
+                not is_installed(), reason="Node or the packages of worker.mjs are missing"
+            ),
+        ),
+        pytest.param(
+            Redsync(),
+            id="Go",
+            marks=pytest.mark.skipif(not is_built(), reason="worker.go is not built"),
+        ),
+    ],
+)
+def test_a_process_in_another_language_writes_a_history(peer: Contestant, tmp_path: Path) -> None:
+    assert all(version[0].isdigit() or version[0] == "v" for version in peer.versions().values())
     with embedded_masters(6) as masters:
         *five, store = masters
         (tmp_path / "until").write_text(str(now() + 4_000 * MS))
         job = Job(
             folder=str(tmp_path),
-            contestant="node-redlock",
+            contestant=peer.name,
             urls=tuple(urls(five)),
             store=store.url,
             seed=1,
             keys=("red",),
             tasks=2,
+            extend=0.5,
         )
         job.write(tmp_path / "job.json")
-        command = NodeRedlock().command
         offset = {"BOOTTIME_OFFSET": str(now() - time.monotonic_ns())}
         processes = [
             subprocess.Popen(
-                [*command, str(tmp_path / "job.json"), name], env=dict(os.environ) | offset
+                [*peer.command, str(tmp_path / "job.json"), name], env=dict(os.environ) | offset
             )
             for name in ("w0", "w1")
         ]
@@ -191,4 +209,5 @@ def test_a_process_of_node_writes_a_history(tmp_path: Path) -> None:
     verdict = check(tmp_path)
     assert verdict.acquired > 1
     assert verdict.checks["updates"].checked > 1
-    assert set(verdict.broken) <= {"losses"}
+    assert verdict.holds
+    assert ("extend" in verdict.operations) == ("extend" in peer.abilities)

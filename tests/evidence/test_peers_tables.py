@@ -4,6 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from evidence import peers_matrix
+from evidence.ours import OURS
+from evidence.peers_go import Redsync
 from evidence.peers_matrix import everybody, parse, plan, rows_of
 from evidence.peers_rows import ONE_MASTER_NOTES, ONE_MASTER_ROWS, QUORUM_NOTES, QUORUM_ROWS
 from evidence.peers_tables import ON_FIVE, ON_ONE, report, words
@@ -87,6 +90,23 @@ def test_a_lock_on_one_master_is_tried_with_the_rows_of_one() -> None:
     assert by_column["redis-py"] == list(ONE_MASTER_ROWS)
     assert by_column["plain"] == list(QUORUM_ROWS) == list(rows_of(everybody()["plain"]))
     assert {cell.seed for cell in cells} == {5}
+
+
+def test_a_client_without_an_event_loop_has_none_that_is_blocked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    redsync = Redsync()
+    monkeypatch.setattr(peers_matrix, "everybody", lambda: {"redsync": redsync, "plain": OURS[0]})
+    reasons = {
+        (cell.contestant.name, cell.row.name): why
+        for cell, why in plan(parse(["--rows", "loop stalled", "no fault"]))
+    }
+    assert reasons == {
+        ("redsync", "no fault"): "",
+        ("redsync", "loop stalled"): "it has no event loop",
+        ("plain", "no fault"): "",
+        ("plain", "loop stalled"): "",
+    }
 
 
 def test_a_report_describes_a_row_as_it_was_run(tmp_path: Path) -> None:

@@ -129,7 +129,10 @@ def test_a_loss_that_an_extension_finds_is_found_once(script: Script) -> None:
     assert len(needless(script)) == script.check().losses == 1
 
 
-@pytest.mark.parametrize("why", ["LockNotHeldError: another has it", "LockNotOwnedError"])
+@pytest.mark.parametrize("why", [
+    "LockNotHeldError: another has it", "LockNotOwnedError", "ReleaseUnlockedLock: no",
+    "ErrLockAlreadyExpired: gone",
+])  # fmt: skip
 @pytest.mark.parametrize(
     ("invoked", "until", "number"),
     [(1_990, 2_000, 1), (2_000, 2_000, 1), (2_001, 2_000, 0), (10, 10, 0)],
