@@ -195,7 +195,7 @@ class Leases:
     def _find_losses(self, tenure: Tenure) -> None:
         """Count as a loss what found the lease over at an instant for which it was promised."""
         for invoked_at, ended_at, what in tenure.refusals:
-            if any(began < invoked_at <= ended for began, ended in self.spans(tenure)):
+            if any(began <= invoked_at <= ended for began, ended in self.spans(tenure)):
                 tenure.losses.append((ended_at, what))
 
     def _hand_over(self, one: Operation) -> None:

@@ -145,6 +145,12 @@ def test_a_loss_that_only_the_release_finds_is_found_while_the_lease_was_promise
     assert len(needless(script)) == script.check().losses == number
 
 
+def test_an_extension_that_is_refused_when_the_lease_begins_finds_a_loss(script: Script) -> None:
+    lease = script.acquire("w0/0", 9, 10)
+    script.extend("w0/0", 10, 11, lease=lease, end="fail", why="LockNotHeldError")
+    assert script.check().losses == 1
+
+
 def test_a_refusal_within_a_later_promise_is_a_loss(script: Script) -> None:
     lease = script.acquire("w0/0", 9, 10, until=50)
     script.held("w0/0", 100, lease=lease, until=300)
