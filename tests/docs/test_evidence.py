@@ -1,0 +1,103 @@
+"""The figures of the page "How it is tested" and of the README are those of the results."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+WORDS = [
+    "none",
+    "one",
+    "two",
+    "three",
+    "four",
+    "five",
+    "six",
+    "seven",
+    "eight",
+    "nine",
+    "ten",
+    "eleven",
+    "twelve",
+]
+
+
+def number(many: int) -> str:
+    """Return a number as the page writes it."""
+    return WORDS[many] if many < len(WORDS) else f"{many:,}"
+
+
+@pytest.fixture
+def page(root: Path) -> str:
+    return (root / "docs/explanation/testing.md").read_text()
+
+
+@pytest.fixture
+def cells(root: Path) -> list[dict[str, Any]]:
+    """The cells of the matrix, without controls."""
+    results = json.loads((root / "benchmarks/results-faults.json").read_text())
+    return [each for each in results["cells"] if not each["control"]]
+
+
+@pytest.fixture
+def parts(root: Path) -> list[dict[str, Any]]:
+    """The parts of the soak."""
+    lines = (root / "benchmarks/results-soak.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def broken(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [each for each in cells if set(each["broken"]) - {"losses"}]
+
+
+def test_the_cells_of_the_matrix(page: str, cells: list[dict[str, Any]]) -> None:
+    assert not [each["row"] for each in cells if each["wrong"] or each["skipped"]]
+    found = broken(cells)
+    assert f"Of {len(cells)} cells {number(len(found))} broke a promise" in page
+    assert {each["row"] for each in found} <= {"clock set"}, "the page speaks of this row only"
+
+
+@pytest.mark.parametrize(
+    ("fair", "words"),
+    [(False, "The longest gap of locks that are not fair was"), (True, "That of fair locks was")],
+)
+def test_the_longest_gaps(page: str, cells: list[dict[str, Any]], fair: bool, words: str) -> None:
+    longest = max(each["gap"] for each in cells if ("fair" in each["column"]) == fair)
+    assert f"{words} {longest:.1f} s" in page
+
+
+def test_the_cells_in_the_readme(readme: str, cells: list[dict[str, Any]]) -> None:
+    kinds, faults = {each["column"] for each in cells}, {each["row"] for each in cells}
+    faults.remove("no fault")
+    assert f"{number(len(kinds)).capitalize()} kinds of locks were tried" in readme
+    assert f"under {number(len(faults))} faults" in readme
+    assert f"{number(len(broken(cells))).capitalize()} of {len(cells)} runs broke" in readme
+
+
+def test_the_soak(page: str, parts: list[dict[str, Any]]) -> None:
+    assert all(not each["wrong"] and not set(each["broken"]) - {"losses"} for each in parts)
+    sections = sum(each["sections"] for each in parts)
+    faults = sum(sum(each["faults"].values()) for each in parts)
+    late = sum(each["late_updates"] for each in parts)
+    minutes = sum(each["seconds"] for each in parts) / 60
+    assert sections >= 1_000_000
+    assert minutes >= 60
+    assert f"In {sections:,} critical sections under {faults:,} faults" in page
+    assert f"{late:,} updates were lost to a write that came after" in page
+    assert f"The soak ran for {minutes:.0f} minutes" in page
+
+
+def test_the_mutants(root: Path, page: str) -> None:
+    rows = [
+        [cell.strip() for cell in line[1:-1].split("|")]
+        for line in (root / "tests/mutants.md").read_text().splitlines()
+        if line.startswith("|")
+    ]
+    table = {row[0]: [int(cell) for cell in row[1:]] for row in rows if row[1].isdigit()}
+    planted, drawn, checker = (table[name] for name in ("planted", "drawn", "the checker"))
+    assert f"one at a time: {planted[0]} that were chosen" in page
+    assert f"and {drawn[0]} small changes that were drawn at random" in page
+    assert f"All are caught except {number(planted[2] + drawn[2])}," in page
+    assert f"by {checker[0]} defects of its own" in page
+    assert f"{number(checker[2]).capitalize()} of them are not caught" in page
