@@ -21,7 +21,8 @@ LEGEND = """What a cell says:
   expired. With fencing, each token was higher than those before it, and an order explains the
   reads and writes through the fence.
 - **needless**: the leases that were lost though their client reached a majority of the masters
-  during the whole ttl before. A lease may be lost at any time, so this breaks no promise.
+  during the whole ttl before. A lease may be lost at any time, so this breaks no promise: one
+  that only three of five masters have granted is lost if one of these three fails.
 - The time is the longest gap: for so long a client that reached a majority wanted a lock that
   nobody held. A master that has lost its keys, or whose clock was set, is not reached until it
   votes again.
@@ -108,10 +109,11 @@ def text(entry: Entry | None) -> str:
         return "the run failed"
     late = f"{entry.late_updates} late" if entry.late_updates else ""
     if entry.expected == "fails" and entry.holds and late:
-        return f"**updates: {late}**"
-    parts = ["holds" if entry.holds else f"**{broken(entry)}**"]
-    parts += [f"{entry.needless} needless", f"{entry.gap:.2f} s"]
-    parts += [late] if late else []
+        parts = [f"**updates: {late}**"]
+    else:
+        parts = ["holds" if entry.holds else f"**{broken(entry)}**"]
+        parts += [f"{entry.needless} needless", f"{entry.gap:.2f} s"]
+        parts += [late] if late else []
     link = f" ([history]({entry.history}))" if entry.history else ""
     return " · ".join(parts) + link
 

@@ -75,7 +75,7 @@ def test_the_cells_in_the_readme(readme: str, cells: list[dict[str, Any]]) -> No
     assert f"{number(len(broken(cells))).capitalize()} of {len(cells)} runs broke" in readme
 
 
-def test_the_soak(page: str, parts: list[dict[str, Any]]) -> None:
+def test_the_soak(page: str, readme: str, parts: list[dict[str, Any]]) -> None:
     assert all(not each["wrong"] and not set(each["broken"]) - {"losses"} for each in parts)
     sections = sum(each["sections"] for each in parts)
     faults = sum(sum(each["faults"].values()) for each in parts)
@@ -86,6 +86,7 @@ def test_the_soak(page: str, parts: list[dict[str, Any]]) -> None:
     assert f"In {sections:,} critical sections under {faults:,} faults" in page
     assert f"{late:,} updates were lost to a write that came after" in page
     assert f"The soak ran for {minutes:.0f} minutes" in page
+    assert f"with {sections / 1e6:.1f} million critical sections" in readme
 
 
 def test_the_mutants(root: Path, page: str) -> None:

@@ -196,6 +196,8 @@ def test_the_verdict_on_a_cell_is_short() -> None:
     assert text(late) == "holds · 2 needless · 0.00 s · 1 late"
     late.expected = "fails"
     assert text(late) == "**updates: 1 late**"
+    late.history = "histories/x.tar.xz"
+    assert text(late) == "**updates: 1 late** ([history](histories/x.tar.xz))"
     failed = entry(broken={"exclusion": 3, "keys_left": 1}, history="histories/x.tar.xz")
     assert text(failed) == (
         "**exclusion: 3, keys left: 1** · 0 needless · 0.00 s · [history](histories/x.tar.xz)"
