@@ -81,6 +81,7 @@ def plan(options: argparse.Namespace) -> Iterator[tuple[Cell, str]]:
                     options.seed,
                     options.binary,
                     options.seconds,
+                    expected=row.expected,
                     program="peers_matrix",
                 )
                 yield cell, next((reasons[need] for need in row.needs if reasons[need]), "")

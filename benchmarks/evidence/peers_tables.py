@@ -36,9 +36,8 @@ LEGEND = """What a cell says:
 - **leases valid at once**: two clients were promised one lock for the same time. A promise is
   what the library tells its user: the `expiration` of node-redlock, what pottery's `locked()`
   returns, `Until` of redsync, the time up to which aioredlock calls a lock valid (the ttl without
-  its drift). redis-py
-  and python-redis-lock name no time; there it is the key's ttl, counted from before the command
-  that set it, which the key always outlives.
+  its drift). redis-py and python-redis-lock name no time; there it is the key's ttl, counted from
+  before the command that set it, which the key always outlives.
 - **leases lost**: the holder was notified, or found, that its lease is lost. *Needless* are the
   losses of leases whose client reached the same majority of the masters (or the one) during the
   whole ttl before.
@@ -84,7 +83,9 @@ SEEN = """## What lies behind it
 - **redsync**, **pottery** and **redis-py** do not extend a lock by themselves, and notify nobody
   of a loss. A holder whose key was deleted goes on.
 - **aioredlock** waits for a reply of each master, and neither it nor its client gives up: one that
-  hangs or can't be reached delays each acquisition until it answers, or the connection ends.
+  hangs or can't be reached delays each acquisition until it answers, or the connection ends. Its
+  extension gets a lock back that had expired, also if others have had it meanwhile: under *master
+  paused* a holder had read a number before that, and wrote it back afterwards.
 - **python-redis-lock**: the thread that extends a lock ends by an exception when the key is gone.
   The holder is not notified."""
 

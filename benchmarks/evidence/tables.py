@@ -25,7 +25,8 @@ LEGEND = """What a cell says:
   that only three of five masters have granted is lost if one of these three fails.
 - The time is the longest gap: for so long a client that reached a majority wanted a lock that
   nobody held. A master that has lost its keys, or whose clock was set, is not reached until it
-  votes again.
+  votes again, nor is the one behind Sentinels during the split: the *longest pause* below counts
+  these times, too.
 - **late**: the updates that were lost to a write after the end of its lease. Only a fence can
   refuse it."""
 
