@@ -254,7 +254,7 @@ def key_rows(found: Sequence[Used]) -> Iterator[list[str]]:
             f"{each.acquired:,.0f}",
             f"{each.released:,.0f}",
             f"{each.on_master:,.0f}",
-            f"{each.idle_on_master:,.0f}",
+            f"{round(each.idle_on_master):,}",
             f"{each.left:.2f}",
             ", ".join(bars),
         ]
