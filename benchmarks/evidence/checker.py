@@ -86,7 +86,7 @@ class Verdict:
         if self.facts.get("expected") == "may overlap":
             return not set(self.broken) - {"exclusion", "updates"}
         if self.facts.get("expected") == "fails":
-            return not self.holds or bool(self.late_updates)
+            return bool(set(self.broken) & {"exclusion", "updates"} or self.late_updates)
         return self.holds
 
     @property

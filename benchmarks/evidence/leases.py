@@ -30,7 +30,7 @@ How long after its process has died an operation may still reach its server, in 
 An operation whose end nobody knows has its effect by then, where a check needs to know when.
 """
 
-OVER: Final = ("notheld", "notowned", "unlocked", "alreadyexpired")
+OVER: Final = ("notheld", "notowned", "unlocked", "notacquired")
 """In lower case, parts of the names of errors by which libraries say that a lease is over."""
 
 Span = tuple[int, int]
@@ -190,6 +190,7 @@ class Leases:
             tenure.ends.append(one.ended_at)
             tenure.losses.append((one.ended_at, f"{one.what}: {one.why}"))
         elif any(name in error for name in OVER):
+            tenure.ends.append(one.ended_at)
             tenure.refusals.append((one.invoked_at, one.ended_at, f"{one.what}: {one.why}"))
 
     def _find_losses(self, tenure: Tenure) -> None:
@@ -287,6 +288,7 @@ def lost_updates(
 
     The third one is an addition around them that may have come after its lease was over,
     if there is one. It may have set the counter back, which no lock can prevent, only a fence.
+    One that wrote a higher value than the second one has set nothing back.
     """
     late = Around(one for one in adds if one.end != "fail" and not leases.protect(one))
     done = sorted((one for one in adds if one.end == "ok"), key=lambda one: one.ended_at)
@@ -305,4 +307,6 @@ def lost_updates(
             earlier = highest[place - 1]
         if earlier is not one and (earlier.value or 0) >= (one.value or 0):
             began = min(earlier.invoked_at, one.invoked_at)
-            yield earlier, one, next(late.within(began, one.ended_at), None)
+            causes = late.within(began, one.ended_at)
+            low = (each for each in causes if each.value is None or each.value <= (one.value or 0))
+            yield earlier, one, next(low, None)

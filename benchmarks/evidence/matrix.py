@@ -25,6 +25,8 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from redis.exceptions import RedisError
+
 from redlock_aio.testing import server_binary
 
 from . import cell as cells, containers, networks, tables
@@ -139,7 +141,7 @@ def run(control: str, cell: Cell, output: Path, keep: Path | None) -> Entry:
         try:
             wrong = cells.run(cell, folder)
             verdict = check(folder)
-        except (OSError, RuntimeError, ValueError) as error:
+        except (OSError, RuntimeError, ValueError, RedisError) as error:
             return Entry(
                 cell.row.name, cell.contestant.name, control, cell.expected, wrong=[str(error)]
             )

@@ -18,6 +18,8 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from redis.exceptions import RedisError
+
 from redlock_aio.testing import server_binary
 
 from . import cell as cells, networks, peers_tables
@@ -94,7 +96,7 @@ def run(cell: Cell, output: Path) -> Entry:
         try:
             wrong = cells.run(cell, folder)
             verdict = check(folder)
-        except (OSError, RuntimeError, ValueError) as error:
+        except (OSError, RuntimeError, ValueError, RedisError) as error:
             return Entry(cell.row.name, cell.contestant.name, wrong=[str(error)])
         entry = Entry.of(verdict, "", wrong, longest_pause(read(folder)))
         if set(entry.broken) & {"exclusion", "updates"} or entry.late_updates:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from .faults import Row
 from .job import LONG
 from .peers_rows import ONE_MASTER_NOTES, ONE_MASTER_ROWS, QUORUM_NOTES, QUORUM_ROWS
-from .results import Entry, Results
+from .results import NOBODY, Entry, Results
 from .tables import table
 
 ON_FIVE, ON_ONE = (
@@ -18,10 +18,11 @@ HEAD = """# Faults, and the locks of other libraries
 What the locks of other libraries do under faults, each used as its documentation shows. One
 run is one cell: masters and three client processes are started, each with several tasks that
 acquire one of three locks, read a number from a server that nothing happens to, work for 1 to
-20 ms, write the number plus one, and release the lock, while the fault happens. One in 250 of
-these critical sections is long: 1.2 to 2.2 ttls where the library extends the lock, 0.3 to 0.7
-ttls where it does not. In cells with "1 in 10 long" it is every tenth. Then
-[a checker](evidence/checker.py), which knows none of the libraries, reads what each client saw.
+20 ms, write the number plus one, and release the lock, while the fault happens. One in 20 extends
+its lease explicitly, where the library can. One in 250 of these critical sections is long: 1.2 to
+2.2 ttls where the library extends the lock, 0.3 to 0.7 ttls where it does not. In cells with "1 in
+10 long" it is every tenth. Then [a checker](evidence/checker.py), which knows none of the
+libraries, reads what each client saw.
 Where an update was lost, or two leases were valid at once, the cell links to the raw history.
 
 A run is a sample of seconds: that nothing happened in it proves nothing. Faults outside of what a
@@ -37,14 +38,15 @@ LEGEND = """What a cell says:
   what the library tells its user: the `expiration` of node-redlock, what pottery's `locked()`
   returns, `Until` of redsync, the time up to which aioredlock calls a lock valid (the ttl without
   its drift). redis-py and python-redis-lock name no time; there it is the key's ttl, counted from
-  before the command that set it, which the key always outlives.
-- **leases lost**: the holder was notified, or found, that its lease is lost. *Needless* are the
-  losses of leases whose client reached the same majority of the masters (or the one) during the
+  before the command that set it, which the key outlives unless it is deleted.
+- **leases lost**: the holder was notified that its lease is lost, or an extension or release said
+  so. Those of node-redlock and aioredlock only say that they failed. *Needless* are the losses of
+  leases whose client ran and reached the same majority of the masters (or the one) during the
   whole ttl before.
 - **gap**: for so long a client that reached a majority of the masters (or the one) wanted a lock
   that nobody held. A master that has restarted, was flushed, or whose clock was set counts as out
-  of reach for 4 s, with each library: so long redlock_aio gives it no vote, the others use it at
-  once.
+  of reach for 4 s (in *clock set* until the end), with each library: so long redlock_aio may give
+  it no vote, the others use it at once.
 - **pause**: the longest time without an acquisition of one of the locks, for whatever reason.
 - **keys left**: keys of locks that were still there 4 s after the end of the run, at a ttl of 1 s.
 - **did not end**: a client process waited for ever, and was killed a minute after the run."""
@@ -65,9 +67,9 @@ FEATURES = """## What they promise
 
 An empty place is a feature that the library does not have. So the bodies outlast a ttl now and
 then only with a lock that extends by itself. Handing a lease over, releasing by force and locking
-several names under fencing tokens are not tried: one library at most has them. Sentinels, forked
-clients, and clients that are away while masters restart are tried with redlock_aio only. A Go
-program has no event loop that could be blocked."""
+several names under fencing tokens are not tried: hardly another library has them. Sentinels,
+forked clients, and clients that are away while masters restart are tried with redlock_aio only. A
+Go program has no event loop that could be blocked."""
 
 SEEN = """## What lies behind it
 
@@ -95,10 +97,10 @@ The ttl is 1 s. Everything else is as the documentation recommends, or the defau
 
 - **node-redlock**: `using`, with the settings of its README: 10 retries, 200 ms and up to 200 ms
   apart, extended 500 ms before the end, a drift of 1 %. The clients have no options, as there.
-- **redsync**: `Lock` and `Unlock`, up to 32 attempts 50 to 250 ms apart, its defaults. Its README
-  has no options for go-redis; its timeouts are 200 ms, and `ContextTimeoutEnabled` makes it heed
-  the 50 ms within which redsync wants a reply. Otherwise one master that hangs would stop
-  everybody for four times 3 s.
+- **redsync**: `Lock`, `Extend` and `Unlock`, up to 32 attempts 50 to 250 ms apart, its defaults.
+  Its README has no options for go-redis. Its timeouts are 200 ms, it repeats no command, and
+  `ContextTimeoutEnabled` makes it heed the 50 ms within which `Lock` wants a reply. With its
+  defaults one master that hangs would hold up a release for four times 3 s.
 - **pottery**: one `AIORedlock` for each acquisition, `acquire` with the timeout of 5 s that all
   have. It retries within 200 ms. Its README has no options for the clients; `socket_timeout` is
   200 ms.
@@ -226,8 +228,10 @@ def _failed(wrong: Sequence[str]) -> Iterator[str]:
     """Yield what went wrong in client processes."""
     if hanging := sum("did not end" in each for each in wrong):
         yield f"**{_many(hanging, 'client')} did not end**"
+    elif wrong == [NOBODY]:
+        yield f"**{NOBODY}**"
     elif wrong:
-        yield f"a client failed: {wrong[0][-200:]}"
+        yield f"a client failed: {' '.join(wrong[0].split())[-200:]}"
 
 
 def _many(number: int, what: str) -> str:

@@ -6,10 +6,12 @@ import tarfile
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from .checker import NEEDLESS, Verdict
 from .history import History
+
+NOBODY: Final = "nobody acquired a lock"
 
 
 @dataclass(slots=True)
@@ -52,7 +54,7 @@ class Entry:
             column=facts["column"],
             control=control,
             expected=facts["expected"],
-            wrong=wrong if verdict.acquired else [*wrong, "nobody acquired a lock"],
+            wrong=wrong if verdict.acquired else [*wrong, NOBODY],
             broken={name: len(each.broken) for name, each in verdict.checks.items() if each.broken},
             checked={name: each.checked for name, each in verdict.checks.items()},
             late_updates=len(verdict.late_updates),

@@ -27,6 +27,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from redis.exceptions import RedisError
+
 from redlock_aio.testing import server_binary
 
 from . import cell as cells, networks
@@ -35,7 +37,7 @@ from .checker import NEEDLESS, Verdict, check
 from .faults import Row
 from .history import Fault, History, read
 from .ours import OURS
-from .results import longest_pause, pack
+from .results import NOBODY, longest_pause, pack
 from .tables import table
 from .world import QUARANTINE, World
 
@@ -243,7 +245,7 @@ def run(number: int, seed: int, seconds: float, output: Path) -> Part:
         try:
             part.wrong.extend(cells.run(cell, folder))
             verdict = check(folder)
-        except (OSError, RuntimeError, ValueError) as error:
+        except (OSError, RuntimeError, ValueError, RedisError) as error:
             part.wrong.append(str(error))
         else:
             (folder / "verdict.json").write_text(verdict.as_json())
@@ -255,7 +257,7 @@ def run(number: int, seed: int, seconds: float, output: Path) -> Part:
 
 def shown(cell: Cell, verdict: Verdict, history: History, part: Part) -> Part:
     """Return *part* with what its run has shown."""
-    wrong = part.wrong if verdict.acquired else [*part.wrong, "nobody acquired a lock"]
+    wrong = part.wrong if verdict.acquired else [*part.wrong, NOBODY]
     return replace(
         part,
         sections=sections(verdict, cell.contestant.several),
@@ -299,8 +301,9 @@ def log(path: Path) -> list[Part]:
 LEGEND = """*Updates lost to a late write*: the write came when the lease of its writer was over,
 and set a counter back by all that others had added meanwhile. No lock prevents that; a
 [fencing token](../docs/explanation/fencing.md) does. A lease is *lost* if its holder or a
-majority of the masters failed for too long. *Needless losses* are those of leases whose client
-reached a majority during the whole ttl before. The *longest pause* is the longest time without
+majority of the masters failed for too long, or if its key was released by force. *Needless
+losses* are those of leases whose client ran and reached the same majority during the whole ttl
+before, and whose key nobody released by force. The *longest pause* is the longest time without
 an acquisition of a key, also while no majority had a vote."""
 
 
@@ -337,7 +340,7 @@ def _summary(parts: Sequence[Part], faults: int) -> Iterator[str]:
     del broken[NEEDLESS]
     says = ", ".join(f"{name.replace('_', ' ')} {times:,} times" for name, times in broken.items())
     yield (
-        f"**{total:,} critical sections, {f'broken: {says}' if says else '0 lost'}**, in"
+        f"**{total:,} critical sections, {f'broken: {says}' if says else 'no promise broken'}**, in"
         f" {len(parts)} parts and {minutes:.0f} minutes, while five masters, their network and the"
         f" clients failed {faults:,} times."
     )
@@ -366,8 +369,9 @@ def _where(parts: Sequence[Part]) -> Iterator[str]:
     when = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
     yield (
         f"On {', and '.join(machines)}; {when}."
-        f" `python -m benchmarks.evidence.soak --seed {parts[0].soak_seed} --output FOLDER` chooses"
-        " the same faults again, in a folder without a log; their instants differ."
+        f" `python -m benchmarks.evidence.soak --seed {parts[0].soak_seed} --output FOLDER` begins"
+        " with the same random numbers, in a folder without a log; which fault comes when also"
+        " depends on the timing."
         " [Each part](results-soak.jsonl) is one line."
     )
 

@@ -20,9 +20,10 @@ LEGEND = """What a cell says:
   were valid at once, no update under a valid lease was lost, and no key was left when all had
   expired. With fencing, each token was higher than those before it, and an order explains the
   reads and writes through the fence.
-- **needless**: the leases that were lost though their client reached a majority of the masters
-  during the whole ttl before. A lease may be lost at any time, so this breaks no promise: one
-  that only three of five masters have granted is lost if one of these three fails.
+- **needless**: the leases that were lost though their client ran and reached the same majority
+  of the masters during the whole ttl before, and nobody released them by force. A lease may be
+  lost at any time, so this breaks no promise: one that only three of five masters have granted is
+  lost if one of these three fails.
 - The time is the longest gap: for so long a client that reached a majority wanted a lock that
   nobody held. A master that has lost its keys, or whose clock was set, is not reached until it
   votes again, nor is the one behind Sentinels during the split: the *longest pause* below counts

@@ -89,6 +89,12 @@ def test_the_exit_code_says_whether_a_history_is_as_expected(
     assert text in capsys.readouterr().out
 
 
+def test_a_control_does_not_fail_by_a_key_that_was_left(good: Script) -> None:
+    good.meta |= {"expected": "fails", "keys_left": {"k": [0]}}
+    assert good.check().broken == ("keys_left",)
+    assert not good.check().is_as_expected
+
+
 def test_each_folder_has_its_verdict(
     good: Script, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -10,7 +10,7 @@ from evidence.peers_go import Redsync
 from evidence.peers_matrix import everybody, parse, plan, rows_of
 from evidence.peers_rows import ONE_MASTER_NOTES, ONE_MASTER_ROWS, QUORUM_NOTES, QUORUM_ROWS
 from evidence.peers_tables import ON_FIVE, ON_ONE, report, words
-from evidence.results import Entry, Results
+from evidence.results import NOBODY, Entry, Results
 
 FACTS = {
     "machine": "a machine", "server": "valkey 9", "date": "2026-01-01", "versions": {"redis": "8"},
@@ -62,6 +62,17 @@ def entry(row: str = "no fault", column: str = "pottery", **facts: Any) -> Entry
             "**1 update lost**; gap 0.3 s, pause 0.0 s; 9 acquired ([history](h/one.tar.xz))",
         ),
         ({"facts": {}, "wrong": ["no server"]}, "not run: no server"),
+        (
+            {"wrong": [NOBODY], "acquired": 0},
+            "no update lost; **nobody acquired a lock**; gap 0.3 s, pause 0.0 s; 0 acquired",
+        ),
+        (
+            {"wrong": ["w0 ended with 1: a\n  b"]},
+            (
+                "no update lost; a client failed: w0 ended with 1: a b; gap 0.3 s, pause 0.0 s;"
+                " 9 acquired"
+            ),
+        ),
         ({"skipped": "there is no ip in the PATH"}, "not run: there is no ip in the PATH"),
     ],
 )

@@ -131,7 +131,7 @@ def test_a_loss_that_an_extension_finds_is_found_once(script: Script) -> None:
 
 @pytest.mark.parametrize("why", [
     "LockNotHeldError: another has it", "LockNotOwnedError", "ReleaseUnlockedLock: no",
-    "ErrLockAlreadyExpired: gone",
+    "NotAcquired: it already expired",
 ])  # fmt: skip
 @pytest.mark.parametrize(
     ("invoked", "until", "number"),
@@ -149,6 +149,13 @@ def test_an_extension_that_is_refused_when_the_lease_begins_finds_a_loss(script:
     lease = script.acquire("w0/0", 9, 10)
     script.extend("w0/0", 10, 11, lease=lease, end="fail", why="LockNotHeldError")
     assert script.check().losses == 1
+
+
+def test_an_extension_that_is_refused_ends_the_lease(script: Script) -> None:
+    lease = script.acquire("w0/0", 9, 10)
+    script.extend("w0/0", 20, 30, lease=lease, end="fail", why="LockNotHeldError")
+    script.section("w1/0", 31, 40)
+    assert script.check().holds
 
 
 def test_a_refusal_within_a_later_promise_is_a_loss(script: Script) -> None:

@@ -164,6 +164,19 @@ def test_a_late_update_that_set_the_counter_back_hides_no_later_loss(script: Scr
     assert "0.340" in text
 
 
+@pytest.mark.parametrize(("value", "late", "broken"), [(50, 0, 1), (1, 2, 0), (0, 2, 0)])
+def test_a_late_update_with_a_higher_value_explains_nothing(
+    script: Script, value: int, late: int, broken: int
+) -> None:
+    script.increment("w0/0", 75, 76, value=value)  # without any lease
+    for began, client in ((60, "w1/0"), (90, "w2/0")):
+        script.section(client, began, began + 10)
+        script.increment(client, began + 1, began + 2, value=1)
+    verdict = script.check()
+    assert len(verdict.late_updates) == late
+    assert len(verdict.checks["updates"].broken) == broken
+
+
 @pytest.mark.parametrize("client", ["w0/1", "w1/0"])
 def test_the_lease_of_another_client_protects_no_update(script: Script, client: str) -> None:
     script.section("w0/0", 10, 100)

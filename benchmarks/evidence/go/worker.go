@@ -6,9 +6,9 @@
 //
 // The lock is used as its documentation shows, Lock and Unlock, and its Until is looked at before
 // each write. redsync extends nothing by itself. The clients are those of its README, go-redis,
-// with two options: they wait 200 ms for a reply, as those of pottery do here, and they heed the
-// time within which redsync wants one. Otherwise one master that hangs would stop everybody for
-// four times 3 s.
+// which wait 200 ms for a reply and repeat no command, as those of pottery do here, and heed the
+// time within which redsync wants a reply. With its defaults one master that hangs would hold up a
+// release for four times 3 s.
 package main
 
 import (
@@ -134,6 +134,7 @@ func client(url string, timeout time.Duration) *redis.Client {
 	if timeout != 0 {
 		options.DialTimeout, options.ReadTimeout, options.WriteTimeout = timeout, timeout, timeout
 		options.ContextTimeoutEnabled = true
+		options.MaxRetries, options.DialerRetries = -1, 1
 	}
 	return redis.NewClient(options)
 }
@@ -257,7 +258,7 @@ func (section *Section) run() {
 	if ok, err := section.mutex.Unlock(); ok {
 		released("ok", Facts{"lease": section.lease})
 	} else {
-		released("fail", Facts{"lease": section.lease, "why": why(err)})
+		released("fail", Facts{"lease": section.lease, "why": section.why(err)})
 	}
 }
 
@@ -296,20 +297,48 @@ func (section *Section) extend() bool {
 	facts := Facts{"lease": section.lease, "ttl": section.job.TTL}
 	extended := section.operations.invoke("extend", facts)
 	if ok, err := section.mutex.Extend(); !ok {
-		extended("fail", Facts{"lease": section.lease, "why": why(err)})
-		return section.isValid()
+		// Whoever asks for an extension stops if it fails.
+		extended("fail", Facts{"lease": section.lease, "why": section.why(err)})
+		return false
 	}
 	extended("ok", Facts{"lease": section.lease, "until": section.promised()})
 	return true
 }
 
-// why returns the kind of an error and its text.
-func why(err error) string {
-	kind := fmt.Sprintf("%T", err)
-	if errors.Is(err, redsync.ErrLockAlreadyExpired) {
-		kind = "ErrLockAlreadyExpired"
+// why returns the kind of an error and its text; it is "NotHeld" if a majority says so.
+func (section *Section) why(err error) string {
+	if gone(err) > len(section.job.URLs)/2 {
+		return "NotHeld: " + text(err)
 	}
-	text := kind + ": " + strings.ReplaceAll(fmt.Sprint(err), "\n", ", ")
+	return why(err)
+}
+
+// gone returns how many masters said that the key is gone, or another's.
+func gone(err error) int {
+	switch err := err.(type) {
+	case *redsync.ErrTaken:
+		return len(err.Nodes)
+	case *redsync.ErrNodeTaken:
+		return 1
+	case interface{ Unwrap() []error }:
+		number := 0
+		for _, each := range err.Unwrap() {
+			number += gone(each)
+		}
+		return number
+	}
+	if err == redsync.ErrLockAlreadyExpired {
+		return 1
+	}
+	return 0
+}
+
+func why(err error) string {
+	return fmt.Sprintf("%T: ", err) + text(err)
+}
+
+func text(err error) string {
+	text := strings.ReplaceAll(fmt.Sprint(err), "\n", ", ")
 	return text[:min(len(text), 200)]
 }
 
