@@ -74,6 +74,7 @@ async def test_other_masters_go_on_without_it(kind: str, nodes: list[EmbeddedMas
 
 
 async def test_a_client_of_it_is_refused_with_the_reason(nodes: list[EmbeddedMaster]) -> None:
+    await until(lambda: all(map(is_up, nodes)))
     async with RedisCluster.from_url(nodes[0].url) as client:
         with pytest.raises(TypeError, match=r"masters\[1\] can't be a Redis Cluster: it may lose"):
             Redlock(["redis://127.0.0.1", client])  # type: ignore[list-item]
