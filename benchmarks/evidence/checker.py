@@ -22,7 +22,7 @@ from typing import Any, Final
 from .history import History, HistoryError, Operation, read
 from .leases import Leases, Tenure, grants, lost_updates, overlaps, token_faults
 from .linearizable import NotLinearizable, RegisterState, check_register
-from .progress import Reachability, gaps, lost_without_need
+from .progress import Reachability, gaps, longest_pause, lost_without_need
 
 PROMISES: Final = {
     "exclusion": "two leases of one key were valid at the same time",
@@ -36,7 +36,7 @@ PROMISES: Final = {
 """What is checked, and what it says of a history that breaks it."""
 
 NEEDLESS: Final = "losses"
-"""What is only counted."""
+"""The check that is only counted: it breaks no promise."""
 
 
 @dataclass(slots=True)
@@ -59,6 +59,8 @@ class Verdict:
     """A check of each of the `PROMISES`."""
     gaps: dict[str, float]
     """The longest gap of each key (or of keys that are locked together), in seconds."""
+    pause: float
+    """The longest time in seconds without an acquisition of a key, for whatever reason."""
     late_updates: list[str]
     """Updates that were lost to one after the end of its lease: only a fence prevents that."""
     operations: dict[str, dict[str, int]]
@@ -186,6 +188,7 @@ def verdict(history: History, folder: str = "", *, longest_gap: float | None = N
         facts=history.meta,
         checks=checks,
         gaps={name: gap.seconds for name, gap in longest.items()},
+        pause=longest_pause(history, began),
         late_updates=late,
         operations={what: dict(sorted(ends.items())) for what, ends in sorted(counts.items())},
         acquired=counts["acquire"]["ok"],

@@ -36,9 +36,8 @@ from .contestants import contestants
 from .controls import CONTROLS, Control
 from .drawing import draw
 from .faults import ROWS, Row
-from .history import read
 from .ours import OURS
-from .results import Entry, Results, longest_pause, pack, unexpected
+from .results import Entry, Results, pack, unexpected
 from .servers import why_no_clocks
 
 HERE = Path(__file__).parents[1]
@@ -145,7 +144,7 @@ def run(control: str, cell: Cell, output: Path, keep: Path | None) -> Entry:
             return Entry(
                 cell.row.name, cell.contestant.name, control, cell.expected, wrong=[str(error)]
             )
-        entry = Entry.of(verdict, control, wrong, longest_pause(read(folder)))
+        entry = Entry.of(verdict, control, wrong)
         if keep is not None:
             shutil.copytree(folder, keep / cell.name, dirs_exist_ok=True)
         if entry.broken or entry.late_updates or wrong:

@@ -26,12 +26,11 @@ from . import cell as cells, networks, peers_tables
 from .cell import Cell
 from .checker import check
 from .faults import Row
-from .history import read
 from .locks import Contestant
 from .ours import OURS
 from .peers import peers
 from .peers_rows import ONE_MASTER_ROWS, QUORUM_ROWS
-from .results import Entry, Results, longest_pause, pack
+from .results import Entry, Results, pack
 from .servers import why_no_clocks
 
 HERE = Path(__file__).parents[1]
@@ -98,7 +97,7 @@ def run(cell: Cell, output: Path) -> Entry:
             verdict = check(folder)
         except (OSError, RuntimeError, ValueError, RedisError) as error:
             return Entry(cell.row.name, cell.contestant.name, wrong=[str(error)])
-        entry = Entry.of(verdict, "", wrong, longest_pause(read(folder)))
+        entry = Entry.of(verdict, "", wrong)
         if set(entry.broken) & {"exclusion", "updates"} or entry.late_updates:
             (folder / "verdict.json").write_text(verdict.as_json())
             entry.history = pack(folder, f"peers {cell.name}".replace(" ", "-"), output)

@@ -1,5 +1,5 @@
 """
-Progress: how long nobody got a lock that was free, and which leases were lost without need.
+Progress: how long nobody got a lock, also one that was free, and needless losses of leases.
 
 Both depend on what each process could reach. The runner records that whenever it changes. A
 process without such a record reaches all masters; one that was killed reaches none, and the
@@ -172,6 +172,23 @@ def _held(history: History, leases: Leases, keys: tuple[str, ...]) -> list[Span]
         if one.what == "adopt" and not set(keys).isdisjoint(one.keys)
     )
     return union(itertools.chain(valid, instants, adopted))
+
+
+def longest_pause(history: History, began: int) -> float:
+    """Return the longest time in seconds since *began* without an acquisition of a key."""
+    instants: dict[str, list[int]] = {}
+    for one in history.operations:
+        for key in one.keys if one.what == "acquire" else ():
+            group = instants.setdefault(key, [])
+            if one.end == "ok":
+                group.append(one.ended_at)
+    bounds = [began, history.ended_at]
+    pauses = [
+        after - before
+        for group in instants.values()
+        for before, after in itertools.pairwise(sorted([*group, *bounds]))
+    ]
+    return max(pauses, default=history.ended_at - began) / 1e9
 
 
 def lost_without_need(

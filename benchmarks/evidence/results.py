@@ -1,6 +1,5 @@
 """The results of a matrix: one entry a cell, kept as JSON, so that single cells can be repeated."""
 
-import itertools
 import json
 import tarfile
 from collections.abc import Iterable, Iterator
@@ -9,7 +8,6 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from .checker import NEEDLESS, Verdict
-from .history import History
 
 NOBODY: Final = "nobody acquired a lock"
 
@@ -46,8 +44,8 @@ class Entry:
     """The file with the raw history, beside the results."""
 
     @classmethod
-    def of(cls, verdict: Verdict, control: str, wrong: list[str], pause: float) -> Self:
-        """Return the entry of a cell that was run, with its longest pause."""
+    def of(cls, verdict: Verdict, control: str, wrong: list[str]) -> Self:
+        """Return the entry of a cell that was run."""
         facts = {name: value for name, value in verdict.facts.items() if name != "keys_left"}
         return cls(
             row=facts["row"],
@@ -60,7 +58,7 @@ class Entry:
             late_updates=len(verdict.late_updates),
             losses=verdict.losses,
             gap=round(verdict.worst_gap, 3),
-            pause=pause,
+            pause=round(verdict.pause, 3),
             acquired=verdict.acquired,
             seconds=round(verdict.seconds, 1),
             facts=facts,
@@ -93,23 +91,6 @@ class Entry:
         if self.expected == "may overlap":
             return not set(self.broken) - {NEEDLESS, "exclusion", "updates"}
         return self.holds
-
-
-def longest_pause(history: History) -> float:
-    """Return the longest time without an acquisition of a key, in seconds."""
-    instants: dict[str, list[int]] = {}
-    for one in history.operations:
-        for key in one.keys if one.what == "acquire" else ():
-            group = instants.setdefault(key, [])
-            if one.end == "ok":
-                group.append(one.ended_at)
-    bounds = [int(history.meta["began"]), history.ended_at]
-    pauses = [
-        after - before
-        for group in instants.values()
-        for before, after in itertools.pairwise(sorted([*group, *bounds]))
-    ]
-    return round(max(pauses, default=bounds[1] - bounds[0]) / 1e9, 3)
 
 
 class Results:

@@ -35,9 +35,9 @@ from . import cell as cells, networks
 from .cell import Cell
 from .checker import NEEDLESS, Verdict, check
 from .faults import Row
-from .history import Fault, History, read
+from .history import Fault, read
 from .ours import OURS
-from .results import NOBODY, longest_pause, pack
+from .results import NOBODY, pack
 from .tables import table
 from .world import QUARANTINE, World
 
@@ -249,13 +249,13 @@ def run(number: int, seed: int, seconds: float, output: Path) -> Part:
             part.wrong.append(str(error))
         else:
             (folder / "verdict.json").write_text(verdict.as_json())
-            part = shown(cell, verdict, read(folder), part)
+            part = shown(cell, verdict, read(folder).faults, part)
         if not part.holds:
             pack(folder, f"soak-{seed}-{number}", output)
     return part
 
 
-def shown(cell: Cell, verdict: Verdict, history: History, part: Part) -> Part:
+def shown(cell: Cell, verdict: Verdict, faults: Sequence[Fault], part: Part) -> Part:
     """Return *part* with what its run has shown."""
     wrong = part.wrong if verdict.acquired else [*part.wrong, NOBODY]
     return replace(
@@ -265,8 +265,8 @@ def shown(cell: Cell, verdict: Verdict, history: History, part: Part) -> Part:
         acquired=verdict.acquired,
         losses=verdict.losses,
         late_updates=len(verdict.late_updates),
-        pause=longest_pause(history),
-        faults=counted(history.faults),
+        pause=round(verdict.pause, 3),
+        faults=counted(faults),
         broken={name: len(each.broken) for name, each in verdict.checks.items() if each.broken},
         wrong=wrong,
         facts={name: verdict.facts[name] for name in ("server", "machine", "date", "versions")},

@@ -15,12 +15,12 @@ from evidence.controls import CONTROLS
 from evidence.crew import Crew
 from evidence.drawing import draw
 from evidence.faults import ROWS
-from evidence.history import History, Operation, read
+from evidence.history import read
 from evidence.job import Job
 from evidence.matrix import main, make, parse, plan
 from evidence.ours import OURS
 from evidence.recorder import FAULTS, Recorder
-from evidence.results import Entry, Results, longest_pause, pack, unexpected
+from evidence.results import Entry, Results, pack, unexpected
 from evidence.tables import control_table, line, matrix, report, text
 from evidence.world import World
 
@@ -131,12 +131,12 @@ def test_a_cell_that_can_t_be_run_here_replaces_none(tmp_path: Path) -> None:
 def test_a_run_in_which_nobody_acquired_a_lock_says_nothing(script: Script) -> None:
     script.meta |= {"row": "no fault", "column": "plain"}
     script.acquire("w0/0", 1, 2, end="fail")
-    empty = Entry.of(script.check(), "", [], 0.0)
+    empty = Entry.of(script.check(), "", [])
     assert not empty.holds
     assert not empty.is_as_expected
     assert text(empty) == "the run failed"
     script.section("w0/0", 3, 4)
-    assert Entry.of(script.check(), "", [], 0.0).holds
+    assert Entry.of(script.check(), "", []).holds
 
 
 def test_an_entry_counts_leases_that_were_lost(script: Script) -> None:
@@ -146,8 +146,8 @@ def test_an_entry_counts_leases_that_were_lost(script: Script) -> None:
         script.lost(client, 500, lease=lease)
         script.lost(client, 501, lease=lease)
     script.reach("w0", 0)
-    made = Entry.of(script.check(), "", [], 1.5)
-    assert (made.losses, made.needless, made.pause) == (2, 1, 1.5)
+    made = Entry.of(script.check(), "", [])
+    assert (made.losses, made.needless, made.pause) == (2, 1, 0.491)
 
 
 def test_a_control_does_not_replace_the_cell_of_its_row(tmp_path: Path) -> None:
@@ -169,22 +169,6 @@ def test_a_packed_history_can_be_read_and_names_no_user(tmp_path: Path) -> None:
         archive.extractall(tmp_path / "again", filter="data")
     assert [one.value for one in read(tmp_path / "again" / "cell").operations] == [1]
     assert not (tmp_path / "again" / "cell" / "w0.err").exists()
-
-
-def test_the_longest_pause_counts_from_the_beginning_and_to_the_end() -> None:
-    def acquired(key: str, at: float) -> Operation:
-        ns = int(at * 1e9)
-        return Operation("w0/0", ns, "acquire", ns - 1, ns, "ok", (key,), lease=f"{key}{at}")
-
-    history = History(meta={"began": 0, "ended": int(10e9)})
-    assert longest_pause(history) == 10.0
-    history.operations = [acquired("red", 1.0), acquired("red", 4.5), acquired("red", 8.0)]
-    assert longest_pause(history) == 3.5
-    history.operations += [acquired("blue", 6.0)]
-    assert longest_pause(history) == 6.0
-    wanted = Operation("w0/0", 3, "acquire", 1, 2, "fail", ("green",))
-    history.operations.append(wanted)
-    assert longest_pause(history) == 10.0
 
 
 # ------------------------------------------------------------------------ tables, picture

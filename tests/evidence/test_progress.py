@@ -2,7 +2,7 @@
 
 import pytest
 
-from .kit import Script
+from .kit import Script, instant
 
 TTL = 1_000
 """That of all leases of a script, in ms."""
@@ -102,6 +102,26 @@ def test_a_client_that_never_got_an_answer_wanted_the_lock_to_the_end(script: Sc
     script.section("w0/0", 30, 40, key="other")
     script.meta["ended"] = script.check().operations and 5_000_000_000_000 + 4_020_000_000
     assert script.check().worst_gap == 4.0
+
+
+# ------------------------------------------------------------------------------ pauses
+
+
+def test_the_longest_pause_counts_from_the_beginning_and_to_the_end(script: Script) -> None:
+    script.meta |= {"began": instant(0), "ended": instant(10_000)}
+    for at in (1_000, 4_500, 8_000):
+        script.acquire("w0/0", at - 1, at, key="red")
+    assert script.check().pause == 3.5
+    script.acquire("w0/0", 5_999, 6_000, key="blue")
+    assert script.check().pause == 6.0
+
+
+def test_a_key_that_nobody_acquired_has_the_longest_pause(script: Script) -> None:
+    script.meta |= {"began": instant(0), "ended": instant(10_000)}
+    script.section("w0/0", 5_000, 5_001)
+    assert script.check().pause == 5.0
+    wanting(script, 1, 2, key="green")
+    assert script.check().pause == 10.0
 
 
 # ------------------------------------------------------------------------------ losses
