@@ -38,7 +38,7 @@ from .faults import Row
 from .history import Fault, read
 from .ours import OURS
 from .results import NOBODY, pack
-from .tables import table
+from .tables import broken, table
 from .world import QUARANTINE, World
 
 HERE = Path(__file__).parents[1]
@@ -336,11 +336,9 @@ def _summary(parts: Sequence[Part], faults: int) -> Iterator[str]:
     """Yield what the parts have shown, and what failed."""
     total = sum(part.sections for part in parts)
     minutes = sum(part.seconds for part in parts) / 60
-    broken = sum((Counter(part.broken) for part in parts), Counter[str]())
-    del broken[NEEDLESS]
-    says = ", ".join(f"{name.replace('_', ' ')} {times:,} times" for name, times in broken.items())
+    says = broken(sum((Counter(part.broken) for part in parts), Counter[str]()))
     yield (
-        f"**{total:,} critical sections, {f'broken: {says}' if says else 'no promise broken'}**, in"
+        f"**{total:,} critical sections, {says or 'no promise broken'}**, in"
         f" {len(parts)} parts and {minutes:.0f} minutes, while five masters, their network and the"
         f" clients failed {faults:,} times."
     )

@@ -1,7 +1,8 @@
 """The tables of the fault matrix, as Markdown and as lines for a terminal."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
+from .checker import NEEDLESS
 from .contestants import contestants
 from .controls import CONTROLS
 from .faults import ROWS
@@ -113,17 +114,17 @@ def text(entry: Entry | None) -> str:
     if entry.expected == "fails" and entry.holds and late:
         parts = [f"**updates: {late}**"]
     else:
-        parts = ["holds" if entry.holds else f"**{broken(entry)}**"]
+        parts = ["holds" if entry.holds else f"**{broken(entry.broken)}**"]
         parts += [f"{entry.needless} needless", f"{entry.gap:.2f} s"]
         parts += [late] if late else []
     link = f" ([history]({entry.history}))" if entry.history else ""
     return " · ".join(parts) + link
 
 
-def broken(entry: Entry) -> str:
-    """Return the promises of safety that were broken, and how often."""
-    names = {name: number for name, number in entry.broken.items() if name != "losses"}
-    return ", ".join(f"{name.replace('_', ' ')}: {number}" for name, number in names.items())
+def broken(counts: Mapping[str, int]) -> str:
+    """Return the promises of safety that were broken, and how often; empty if none was."""
+    names = {name: number for name, number in counts.items() if name != NEEDLESS}
+    return ", ".join(f"{name.replace('_', ' ')}: {number:,}" for name, number in names.items())
 
 
 def control_table(entries: Sequence[Entry]) -> str:

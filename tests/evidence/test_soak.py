@@ -86,8 +86,12 @@ def test_another_seed_does_not_continue_a_soak(
 @pytest.mark.parametrize(
     ("facts", "times", "text"),
     [
-        ({"broken": {"exclusion": 1, "tokens": 2, "losses": 4}}, 3, "exclusion 1 times, tokens 2"),
-        ({"broken": {"keys_left": 1}}, 1, "broken: keys left 1 times**"),
+        (
+            {"broken": {"exclusion": 1, "tokens": 2, "losses": 4}},
+            3,
+            " sections, exclusion: 1, tokens: 2**",
+        ),
+        ({"broken": {"keys_left": 1}}, 1, " sections, keys left: 1**"),
         ({"wrong": ["w0 ended with 1"]}, 0, "**Part 0 failed:** w0 ended with 1"),
     ],
 )
