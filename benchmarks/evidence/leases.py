@@ -54,7 +54,7 @@ class Tenure:
     losses: list[tuple[int, str]] = field(default_factory=list)
     """When its client was notified of its loss, and by what."""
     refusals: list[tuple[int, int, str]] = field(default_factory=list)
-    """When something was invoked for which it was over, the end of that, and what it was."""
+    """When an extension or release that found it over was invoked and ended, and its error."""
     handed_over: int = NEVER
     """When the first adoption of it was invoked."""
     exporter: "Tenure | None" = None

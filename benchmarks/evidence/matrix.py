@@ -163,7 +163,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--columns", nargs="+", choices=list(contestants()), default=[], metavar="COLUMN")
     add("--controls", nargs="*", choices=[each.name for each in CONTROLS], metavar="CONTROL")
     add("--seconds", type=float, default=0.0, help="of each cell (default: as the row needs)")
-    add("--seed", type=int, default=None, help="repeats the faults and what the clients do")
+    add("--seed", type=int, default=None, help="of all random choices; their timing differs")
     add("--server", choices=("valkey", "redis"), default="valkey")
     add("--containers", action="store_true", help="masters in containers, where a row allows it")
     add("--quick", action="store_true", help="three short cells; keeps no results")

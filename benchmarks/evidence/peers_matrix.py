@@ -114,7 +114,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--rows", nargs="+", choices=rows, default=[], metavar="ROW")
     add("--columns", nargs="+", choices=list(everybody()), default=[], metavar="COLUMN")
     add("--seconds", type=float, default=0.0, help="of each cell (default: as the row needs)")
-    add("--seed", type=int, default=None, help="repeats the faults and what the clients do")
+    add("--seed", type=int, default=None, help="of all random choices; their timing differs")
     add("--output", type=Path, default=HERE, help="where results are kept")
     options = parser.parse_args(arguments)
     if options.seed is None:

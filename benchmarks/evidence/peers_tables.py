@@ -22,8 +22,8 @@ acquire one of three locks, read a number from a server that nothing happens to,
 its lease explicitly, where the library can. One in 250 of these critical sections is long: 1.2 to
 2.2 ttls where the library extends the lock, 0.3 to 0.7 ttls where it does not. In cells with "1 in
 10 long" it is every tenth. Then [a checker](evidence/checker.py), which knows none of the
-libraries, reads what each client saw.
-Where an update was lost, or two leases were valid at once, the cell links to the raw history.
+libraries, reads what each client saw. Where an update was lost, or two leases were valid at once,
+the cell links to the raw history.
 
 A run is a sample of seconds: that nothing happened in it proves nothing. Faults outside of what a
 library promises are marked, and say nothing against it: they show what a user has to prevent in
@@ -40,9 +40,9 @@ LEGEND = """What a cell says:
   its drift). redis-py and python-redis-lock name no time; there it is the key's ttl, counted from
   before the command that set it, which the key outlives unless it is deleted.
 - **leases lost**: the holder was notified that its lease is lost, or an extension or release said
-  so. Those of node-redlock and aioredlock only say that they failed. *Needless* are the losses of
-  leases whose client ran and reached the same majority of the masters (or the one) during the
-  whole ttl before.
+  so. With node-redlock and aioredlock only notifications count: their extensions and releases
+  fail without such a reason. *Needless* are the losses of leases whose client ran and reached the
+  same majority of the masters (or the one) during the whole ttl before.
 - **gap**: for so long a client that reached a majority of the masters (or the one) wanted a lock
   that nobody held. A master that has restarted, was flushed, or whose clock was set counts as out
   of reach for 4 s (in *clock set* until the end), with each library: so long redlock_aio may give

@@ -1,5 +1,5 @@
 """
-The soak: a million critical sections under faults, in parts that add up.
+The soak: an hour and a million critical sections under faults, in parts that add up.
 
     python -m benchmarks.evidence.soak [--sections N] [--minutes N] [--seconds N] [--seed N]
                                        [--output FOLDER]
@@ -53,7 +53,7 @@ JOB: dict[str, object] = {
     "keys": tuple("abcdefgh"), "tasks": 8, "body": (0.0, 0.002), "long": 0.002, "extend": 0.02,
     "handover": 0.004, "force": 0.05,
 }  # fmt: skip
-"""Short bodies, so that a million of them take less than an hour on two cores."""
+"""Short bodies, so that there are a million of them in an hour on two cores."""
 
 MOST_AWAY = 2
 """How many of five masters may be away at a time."""
@@ -422,7 +422,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--sections", type=int, default=SECTIONS, help="how many are wanted in all")
     add("--minutes", type=float, default=MINUTES, help="how long the parts last in all, at least")
     add("--seconds", type=float, default=SECONDS, help="of each part")
-    add("--seed", type=int, help="repeats the faults and what the clients do")
+    add("--seed", type=int, help="of all random choices; their timing differs")
     add("--output", type=Path, default=HERE, help="where the log and the results are kept")
     return parser.parse_args(arguments)
 

@@ -1,64 +1,57 @@
 """The client processes of a run: what went wrong in them, and which of them hold leases."""
 
+import contextlib
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from evidence.crew import Crew
 from evidence.job import Job
 
+Make = Callable[[str], Crew]
+
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Iterator[Path]:
-    """A folder, with the crews that `crew` makes in it; they are stopped at the end."""
-    yield tmp_path
-    for each in crews:
-        each.stop()
-    crews.clear()
+def crew(tmp_path: Path) -> Iterator[Make]:
+    """Return a function that makes a crew whose processes run a Python program."""
+    with contextlib.ExitStack() as stack:
+
+        def make(program: str) -> Crew:
+            job = Job(str(tmp_path), "plain", (), "", 1)
+            made = Crew(job, command=(sys.executable, "-c", program))
+            stack.callback(made.stop)
+            return made
+
+        yield make
 
 
-crews: list[Crew] = []
-
-
-def crew(folder: Path, program: str) -> Crew:
-    """Return a crew whose processes run *program*, a Python program."""
-    made = Crew(Job(str(folder), "plain", (), "", 1), command=(sys.executable, "-c", program))
-    crews.append(made)
-    return made
-
-
-def ended(made: Crew, name: str) -> None:
-    made._processes[name].wait(30)
-
-
-def test_a_client_that_was_killed_did_nothing_wrong(folder: Path) -> None:
-    made = crew(folder, "import time; time.sleep(60)")
+def test_a_client_that_was_killed_did_nothing_wrong(crew: Make) -> None:
+    made = crew("import time; time.sleep(60)")
     made.kill(made.start_one())
     assert made.wait() == []
 
 
-def test_a_client_that_failed_before_it_was_killed_is_found(folder: Path) -> None:
-    made = crew(folder, "raise RuntimeError('a defect')")
+@pytest.mark.parametrize(
+    ("program", "code", "says"),
+    [("raise RuntimeError('a defect')", 1, "a defect"), ("", 0, "")],
+    ids=["failed", "ended early"],
+)
+def test_a_client_that_had_ended_before_it_was_killed_is_found(
+    crew: Make, program: str, code: int, says: str
+) -> None:
+    made = crew(program)
     name = made.start_one()
-    ended(made, name)
+    made.wait()
     made.kill(name)
     (text,) = made.wait()
-    assert text.startswith("w0 ended with 1: ")
-    assert "a defect" in text
+    assert text.startswith(f"w0 ended with {code}: ")
+    assert says in text
 
 
-def test_a_client_that_ended_early_without_an_error_is_found(folder: Path) -> None:
-    made = crew(folder, "")
-    name = made.start_one()
-    ended(made, name)
-    made.kill(name)
-    assert made.wait() == ["w0 ended with 0: "]
-
-
-def test_a_client_that_wrote_an_error_is_found_though_it_succeeded(folder: Path) -> None:
-    made = crew(folder, "import sys; sys.stderr.write('a task failed')")
+def test_a_client_that_wrote_an_error_is_found_though_it_succeeded(crew: Make) -> None:
+    made = crew("import sys; sys.stderr.write('a task failed')")
     made.start_one()
     assert made.wait() == ["w0 ended with 0: a task failed"]
 
@@ -79,15 +72,15 @@ def test_a_client_that_wrote_an_error_is_found_though_it_succeeded(folder: Path)
     ],
 )
 def test_a_process_holds_the_leases_that_the_end_of_its_history_says(
-    folder: Path, events: list[str], number: int
+    crew: Make, tmp_path: Path, events: list[str], number: int
 ) -> None:
     lines = ["a part of a line"]
     for event in events:
         client, what, how = event.split()
         lines.append(json.dumps({"client": f"w0/{client}", "what": what, "how": how}))
-    (folder / "w0.jsonl").write_text("\n".join([*lines, '{"client": "w0/7", "wh']))
-    assert crew(folder, "").held_by("w0") == number
+    (tmp_path / "w0.jsonl").write_text("\n".join([*lines, '{"client": "w0/7", "wh']))
+    assert crew("").held_by("w0") == number
 
 
-def test_a_process_without_a_history_holds_nothing(folder: Path) -> None:
-    assert crew(folder, "").held_by("w5") == 0
+def test_a_process_without_a_history_holds_nothing(crew: Make) -> None:
+    assert crew("").held_by("w5") == 0

@@ -4,8 +4,8 @@
 // `worker --versions` prints the versions of what it was built with. `go build -o worker` builds
 // it here.
 //
-// The lock is used as its documentation shows, Lock and Unlock, and its Until is looked at before
-// each write. redsync extends nothing by itself. The clients are those of its README, go-redis,
+// The lock is used as its documentation shows, Lock, Extend and Unlock, and its Until is looked at
+// before each write. redsync extends nothing by itself. The clients are those of its README, go-redis,
 // which wait 200 ms for a reply and repeat no command, as those of pottery do here, and heed the
 // time within which redsync wants a reply. With its defaults one master that hangs would hold up a
 // release for four times 3 s.
