@@ -1,13 +1,14 @@
 """The locks of other libraries behind the interface of the evidence, on real masters."""
 
 import asyncio
+import dataclasses
 import json
 import logging
 import os
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -163,6 +164,27 @@ def test_errors_of_masters_are_reported_again_after_a_run() -> None:
     assert threading.excepthook is report
 
 
+def start(
+    peer: Contestant,
+    masters: list[EmbeddedMaster],
+    folder: Path,
+    *,
+    seconds: float,
+    clients: int = 2,
+    **facts: Any,
+) -> list[subprocess.Popen[bytes]]:
+    """Start client processes that work for some seconds; the last of the masters is the store."""
+    *five, store = masters
+    (folder / "until").write_text(str(now() + int(seconds * 1000) * MS))
+    job = Job(str(folder), peer.name, tuple(urls(five)), store.url, seed=1, keys=("red",))
+    dataclasses.replace(job, **{"tasks": 2, **facts}).write(folder / "job.json")
+    environment = dict(os.environ) | {"BOOTTIME_OFFSET": str(now() - time.monotonic_ns())}
+    return [
+        subprocess.Popen([*peer.command, str(folder / "job.json"), f"w{number}"], env=environment)
+        for number in range(clients)
+    ]
+
+
 @pytest.mark.integration
 @pytest.mark.parametrize(
     "peer",
@@ -184,26 +206,7 @@ def test_errors_of_masters_are_reported_again_after_a_run() -> None:
 def test_a_process_in_another_language_writes_a_history(peer: Contestant, tmp_path: Path) -> None:
     assert all(version[0].isdigit() or version[0] == "v" for version in peer.versions().values())
     with embedded_masters(6) as masters:
-        *five, store = masters
-        (tmp_path / "until").write_text(str(now() + 4_000 * MS))
-        job = Job(
-            folder=str(tmp_path),
-            contestant=peer.name,
-            urls=tuple(urls(five)),
-            store=store.url,
-            seed=1,
-            keys=("red",),
-            tasks=2,
-            extend=0.5,
-        )
-        job.write(tmp_path / "job.json")
-        offset = {"BOOTTIME_OFFSET": str(now() - time.monotonic_ns())}
-        processes = [
-            subprocess.Popen(
-                [*peer.command, str(tmp_path / "job.json"), name], env=dict(os.environ) | offset
-            )
-            for name in ("w0", "w1")
-        ]
+        processes = start(peer, masters, tmp_path, seconds=4, extend=0.5)
         assert [process.wait(60) for process in processes] == [0, 0]
     (tmp_path / "meta.json").write_text(json.dumps({"masters": 5}))
     verdict = check(tmp_path)
@@ -211,3 +214,42 @@ def test_a_process_in_another_language_writes_a_history(peer: Contestant, tmp_pa
     assert verdict.checks["updates"].checked > 1
     assert verdict.holds
     assert ("extend" in verdict.operations) == ("extend" in peer.abilities)
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    ends = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < ends
+        time.sleep(0.01)
+
+
+@pytest.mark.integration
+@pytest.mark.skipif(not is_built(), reason="worker.go is not built")
+@pytest.mark.parametrize(("gone", "hanging", "lost"), [(3, 0, True), (2, 1, False)])
+def test_redsync_has_lost_a_lock_if_a_majority_says_so(
+    tmp_path: Path, gone: int, hanging: int, lost: bool
+) -> None:
+    with embedded_masters(6) as masters:
+        # Without contention, each of the masters has the key.
+        processes = start(
+            Redsync(),
+            masters,
+            tmp_path,
+            seconds=3,
+            tasks=1,
+            body=(0.5, 0.5),
+            long=0.0,
+            extend=0.0,
+            clients=1,
+        )
+        history = tmp_path / "w0.jsonl"
+        wait_for(lambda: history.exists() and '"held"' in history.read_text())
+        for master in masters[:gone]:
+            master.client().delete("red")
+        for master in masters[gone : gone + hanging]:
+            master.pause()
+        wait_for(lambda: '"how":"fail"' in history.read_text())
+        for master in masters[gone : gone + hanging]:
+            master.resume()
+        assert [process.wait(60) for process in processes] == [0]
+    assert ('"NotHeld: ' in history.read_text()) == lost
