@@ -143,10 +143,21 @@ class LeaseState:
         self.due = due if self._can_be_renewed() else last
 
     def schedule_retry(self, now: float) -> None:
-        """Set `due` after an extension that failed."""
+        """
+        Set `due` after an extension that failed: after `RETRY_SHARE` of the ttl.
+
+        Near the deadline that is after half of the time left, so that a majority that answers
+        again shortly before the deadline is asked in time.
+        """
         last = self._loss_at()
-        due = now + self.ttl * (RETRY_SHARE / 1000)
-        self.due = min(due, last) if self._can_be_renewed() else last
+        soonest = min(self.ttl * (STEP_SHARE / 1000), STEP)
+        pause = min(self.ttl * (RETRY_SHARE / 1000), max((last - now) / 2, soonest))
+        self.due = min(now + pause, last) if self._can_be_renewed() else last
+
+    def retry_at(self, instant: float) -> None:
+        """Set `due` to *instant* after an extension that failed, if another one can help."""
+        if self._can_be_renewed():
+            self.due = min(instant, self._loss_at())
 
     def _loss_at(self) -> float:
         """Return the instant at which to report the loss, if no extension succeeds before."""

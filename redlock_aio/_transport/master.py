@@ -217,6 +217,10 @@ class Master:
                 if isinstance(error, TimeoutError) and not self._trips.fixed:
                     # The master may only be far away: a connection takes several round trips.
                     self._dial_timeout = min(2 * self._dial_timeout, LONGEST_DIAL)
+                if isinstance(error, TimeoutError):
+                    # That was pause enough. A server that was stopped, and continues, answers
+                    # the connection that waits in its backlog at once, but none that is not made.
+                    failures = 0
                 self._is_known()
             else:
                 failures = 0

@@ -2,12 +2,14 @@
 
 import asyncio
 import contextlib
+import random
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
 from redlock_aio import (
+    Lease,
     LockLostError,
     LockNotAcquiredError,
     QuorumUnavailableError,
@@ -15,7 +17,7 @@ from redlock_aio import (
     RedlockError,
 )
 from redlock_aio._transport import connection, debts
-from redlock_aio.events import Event, MajorityBack, MajorityLost, MasterBack, MasterLost
+from redlock_aio.events import Event, Lost, MajorityBack, MajorityLost, MasterBack, MasterLost
 
 from .helpers import (
     AT_ONCE,
@@ -41,6 +43,10 @@ PATIENT = 20_000
 
 QUICK = 200
 """A master timeout, in ms, after which hung masters are given up soon."""
+
+
+LATE = 0.5
+"""Seconds within which a busy machine extends two hundred leases; a retry may be 2.5 s away."""
 
 
 def pause(masters: list[RealMaster]) -> None:
@@ -307,4 +313,34 @@ async def test_scripts_that_masters_forgot_are_sent_again(
         await until(lambda: values(masters, "r").count(theirs.token) >= 3)
         forget()
         await theirs.release()
+    await nothing_is_left(masters)
+
+
+@pytest.mark.full
+@pytest.mark.promise("S4")
+async def test_no_lease_is_lost_after_a_majority_continues(masters: list[RealMaster]) -> None:
+    """A majority is stopped for 70 % of the ttl; each lease that is valid then stays so."""
+    ttl, number = 30_000, 200
+    lost: list[float] = []
+    loop = asyncio.get_running_loop()
+
+    def listen(event: Event) -> None:
+        if isinstance(event, Lost):
+            lost.append(loop.time())
+
+    async def hold(redlock: Redlock, number: int) -> Lease:
+        await asyncio.sleep(random.uniform(0, ttl / 3000))
+        return await redlock.lock(f"r{number}", ttl=ttl, on_lost="flag").acquire()
+
+    async with connected(masters, listener=listen) as redlock:
+        leases = await asyncio.gather(*(hold(redlock, i) for i in range(number)))
+        pause(masters[:3])
+        await asyncio.sleep(0.7 * ttl / 1000)
+        resume(masters)
+        continued = loop.time()
+        await until(lambda: all(lease.remaining > ttl / 2 or not lease.valid for lease in leases))
+        await asyncio.sleep(0.2)
+        assert len(lost) < number / 2  # their validity was over before
+        assert [at - continued for at in lost if at > continued + LATE] == []
+        await asyncio.gather(*(lease.release() for lease in leases if lease.valid))
     await nothing_is_left(masters)

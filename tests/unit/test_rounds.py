@@ -23,6 +23,7 @@ class Link:
 
     can_free = False
     quarantine = ""
+    votes = True
     received = 0
 
     def __init__(self, name: str) -> None:

@@ -10,6 +10,10 @@ Leases that are due in one turn of the loop are extended together, many in one c
 and all in one write per master. Each extension holds or fails by its own quorum.
 The timer ends a lease at its deadline, even if an extension is underway.
 
+Leases whose last extension failed do not wait for their next try when a majority is back.
+They are extended at once when the vote of a master returns and a majority votes, and when
+the extension of one lease succeeds again: masters that refused for a while push nothing.
+
 A lease that is held for longer than `CHECK_AFTER` has the masters push changes of
 its key (client tracking). After a push its key is checked on all masters, so that
 its holder is cancelled at once when the key is gone, not at the next extension.
@@ -20,6 +24,7 @@ import itertools
 import math
 import random
 from collections.abc import Callable, Collection
+from operator import attrgetter
 
 from anyio import CancelScope
 
@@ -34,11 +39,16 @@ from redlock_aio._protocol import replies
 from redlock_aio._rules import timing
 from redlock_aio._rules.causes import Loss, LossCause
 from redlock_aio._rules.lease_state import HELD, RELEASED, retry_pause
-from redlock_aio._rules.quorum import LOST as LOST_ROUND, OPEN, WON
+from redlock_aio._rules.quorum import LOST as LOST_ROUND, OPEN, WON, majority
 from redlock_aio.errors import LockLostError, LockNotHeldError
 
 CHECK_INTERVAL = 0.02
-"""The shortest time in seconds between two checks of a key that is changed repeatedly."""
+"""
+The shortest time in seconds between two checks of a key that is changed repeatedly, and from an
+extension that failed to its repetition because a master is back, perhaps again and again.
+"""
+
+_deadline: Callable[[HeldLease], float] = attrgetter("deadline")
 
 
 class Watchdog:
@@ -54,7 +64,8 @@ class Watchdog:
     """
 
     __slots__ = (
-        "_agenda", "_on_recheck", "_unchecked", "masters", "max_ttl", "origin", "scope",
+        "_agenda", "_failed", "_on_recheck", "_returned_at", "_to_retry", "_unchecked", "masters",
+        "max_ttl", "origin", "scope",
     )  # fmt: skip
 
     def __init__(self, masters: MasterSet, *, max_ttl: int) -> None:
@@ -63,6 +74,9 @@ class Watchdog:
         self.max_ttl: int = max_ttl
         self._agenda = Agenda(masters.loop, masters.clock, self._attend)
         self._unchecked: dict[HeldLease, None] = {}  # leases whose keys are to be checked, in order
+        self._failed: dict[HeldLease, None] = {}  # leases whose last extension failed
+        self._to_retry: list[HeldLease] = []  # those to extend at once, the most urgent one last
+        self._returned_at = -math.inf  # when a master's vote last returned, and a majority voted
         self._on_recheck: Callable[[HeldLease], None] = self.recheck_soon  # one for all leases
         # anyio looks for the running library each time that it makes a scope. A watchdog
         # belongs to one loop, so once is enough.
@@ -94,7 +108,11 @@ class Watchdog:
             self._agenda.put(hold, now)
 
     def on_push(self, push: object) -> None:
-        """Called with each push of a master: if any key may have changed, check all leases."""
+        """
+        Called with each push of a master: if any key may have changed, check all leases.
+
+        A master whose vote returns makes such a push, too.
+        """
         if replies.changed(push) is None:
             idle = not self._unchecked
             # Those that wait already stay in front: a master whose connection ends again and
@@ -102,6 +120,10 @@ class Watchdog:
             self._unchecked.update(dict.fromkeys(self._agenda.leases()))
             if idle:
                 self._recheck_next()
+            links = self.masters.links
+            if sum(link.votes for link in links) >= majority(len(links)):
+                self._returned_at = self.masters.clock()
+                self._retry_failed()
 
     def _recheck_next(self) -> None:
         # Half as many in each turn of the loop as the agenda handles in one: deadlines and
@@ -111,6 +133,35 @@ class Watchdog:
             self.recheck_soon(hold)
         if self._unchecked:
             self.masters.loop.call_soon(self._recheck_next)
+
+    def _retry_failed(self) -> None:
+        """Extend at once the leases whose last extension failed: a majority is back."""
+        if self._failed:
+            idle = not self._to_retry
+            waiting = dict.fromkeys(self._to_retry) | self._failed
+            self._failed = {}
+            # With many leases it takes a while until the last one is extended.
+            self._to_retry = sorted(waiting, key=_deadline, reverse=True)
+            if idle:
+                self._retry_next()
+
+    def _retry_next(self) -> None:
+        now = self.masters.clock()
+        batch = self._to_retry[-BATCH:]
+        del self._to_retry[-BATCH:]
+        for hold in batch:
+            last = hold.extension
+            # Meanwhile it may have ended, or a late reply has extended it, or the next extension
+            # is underway: if that one counts the master that is back as away, and fails by it,
+            # `apply_result` repeats it at once.
+            if hold.state is HELD and isinstance(last, Renewal) and last.verdict is LOST_ROUND:
+                self._retry_at_once(last, now)
+        if self._to_retry:
+            self.masters.loop.call_soon(self._retry_next)
+
+    def _retry_at_once(self, failed: Renewal, now: float) -> None:
+        failed.hold.retry_at(max(now, failed.began + CHECK_INTERVAL))
+        self._agenda.put(failed.hold, now)
 
     def _attend(self, due: list[HeldLease], now: float) -> None:
         """Handle the leases that are *due*: each is lost, checked or extended."""
@@ -174,14 +225,21 @@ class Watchdog:
             hold.schedule_renewal(now, random.random())  # noqa: S311 - no secret
             self._agenda.put(hold, now)
             renewal.restore_missing()
+            if hold in self._failed:
+                del self._failed[hold]
+                self._retry_failed()
             if (emitter := self.masters.emitter) is not None:
                 emitter.emit_soon(hold.extended_event(renewal.ttl, timing.remaining(deadline, now)))
             return True
         if renewal.refused_by_a_majority(hold.attempt.unsent):
             self.lose(hold, renewal.why_refused())
         elif renewal.verdict is LOST_ROUND:
-            hold.schedule_retry(now)
-            self._agenda.put(hold, now)
+            self._failed[hold] = None
+            if renewal.began < self._returned_at:
+                self._retry_at_once(renewal, now)
+            else:
+                hold.schedule_retry(now)
+                self._agenda.put(hold, now)
         return False
 
     async def extend(self, hold: HeldLease, ttl: int) -> None:
@@ -306,6 +364,7 @@ class Watchdog:
         held = masters.clock() - hold.held_since
         hold.hand_over()
         self._agenda.remove(hold)
+        self._failed.pop(hold, None)
         hold.queue.on_lease_ended(hold, masters.clock())
         if masters.emitter is not None:
             masters.emitter.emit_soon(hold.end_event(held))
@@ -317,6 +376,8 @@ class Watchdog:
 
     def _end(self, hold: HeldLease, now: float) -> None:
         self._agenda.remove(hold)
+        if self._failed:
+            self._failed.pop(hold, None)
         hold.extension = None  # it refers to the lease, which would stay until a garbage collection
         if hold.keep_until > now and hold.state is RELEASED:
             left = math.ceil((hold.keep_until - now) * 1000)
@@ -347,6 +408,7 @@ class Watchdog:
             if emitter is not None:
                 emitter.emit_soon(hold.end_event(now - hold.held_since))
         self._agenda.clear()
+        self._failed.clear()
 
     def close(self, cause: LossCause = LossCause.CLOSED) -> None:
         """Lose all leases: nothing would extend them any more."""
