@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 import pickle
+import re
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -89,6 +90,20 @@ async def test_an_outage_is_logged_once_for_each_reason_and_so_is_its_end(
     second, end = outages(caplog)[1:]
     assert "m3: error, OOM command not allowed" in second
     assert end.startswith("a majority of the masters answers again, after 2")
+
+
+async def test_the_log_says_how_long_the_locks_that_are_left_still_live(
+    redlock: Redlock, masters: list[FakeMaster], caplog: pytest.LogCaptureFixture
+) -> None:
+    await asyncio.sleep(100)
+    kill(masters[:3])
+    occupy(masters[3:], ttl=3_000)
+    async with waiting(redlock, "r"):
+        await asyncio.sleep(1)
+    (line,) = outages(caplog)
+    left = [int(ms) for ms in re.findall("held by another, ([0-9]+) ms left", line)]
+    assert len(left) == 2
+    assert all(2_000 < ms <= 3_000 for ms in left)
 
 
 @pytest.mark.full

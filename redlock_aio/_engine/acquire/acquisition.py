@@ -344,7 +344,7 @@ class Acquisition:
             if may_be_free and self.has_turn:
                 queue.absence = queue.absence or Absence(masters.stamp[1:])
                 queue.absence.on_lost(watch.view.holder, masters.clock() - failed.began)
-            votes = watch.view.explain(failed.votes(), 0.0)
+            votes = watch.view.explain(failed.votes(), masters.clock())
             if (last_attempt is None and not may_be_free) or is_final(votes):
                 raise await self._refusal(*known)
             missing, names = failed.missing, self._lock.resources
