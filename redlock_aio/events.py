@@ -14,8 +14,8 @@ A lease emits one `Acquired`, an `Extended` for each successful extension, and a
 the end one `Released` or one `Lost`. If its event loop was closed, that is a `Lost` when
 the manager is used in another one.
 
-A master emits one `MasterBack` or `MasterLost` as soon as it is known whether it votes, and
-one for each change. Closing the manager is no change.
+A master emits a `MasterLost` as soon as it is known that it has no vote, and a `MasterBack` when
+it votes after that. One that votes from the start emits nothing. Closing the manager is no change.
 
 Durations are whole milliseconds on the clock of leases, which also counts the time
 for which the machine was suspended. No event holds a token or a credential.
@@ -222,16 +222,13 @@ class MasterLost:
 @dataclass(frozen=True, slots=True)
 class MasterBack:
     """
-    A master votes again after a `MasterLost`, or for the first time.
+    A master votes again after a `MasterLost`.
 
     Attributes:
         master: The master's address, without credentials.
-
-        first: Whether it is the first event of this master since the manager was opened.
     """
 
     master: str
-    first: bool = False
 
 
 @dataclass(frozen=True, slots=True)

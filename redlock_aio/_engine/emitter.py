@@ -30,7 +30,15 @@ class Emitter:
         listener: A plain function; see `redlock_aio.events`.
     """
 
-    __slots__ = ("_acquiring", "_emitting", "_listener", "_queue", "loop", "majority_lost_at")
+    __slots__ = (
+        "_acquiring",
+        "_emitting",
+        "_listener",
+        "_queue",
+        "loop",
+        "lost",
+        "majority_lost_at",
+    )
 
     def __init__(self, listener: Listener) -> None:
         self.loop: asyncio.AbstractEventLoop | None = None
@@ -40,6 +48,12 @@ class Emitter:
         The instant of a `MajorityLost` without a `MajorityBack`; ``None`` if there is none.
 
         It outlives a session: the listener gets the return of the majority from the next one.
+        """
+        self.lost: set[int] = set()
+        """
+        The numbers of the masters with a `MasterLost` without a `MasterBack`.
+
+        As above: a master that votes in the next session is back for the listener.
         """
         self._listener = listener
         self._queue: deque[Event] = deque()

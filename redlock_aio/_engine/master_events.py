@@ -1,7 +1,7 @@
 """
 The events of the masters of one session, and of their majority.
 
-Each master's first vote is an event, and each change of it. A majority is lost as soon as
+A master without a vote is an event, and each change of that. A majority is lost as soon as
 the masters that vote, and those that are not known yet, are none.
 """
 
@@ -42,13 +42,14 @@ class MasterEvents:
         return sum(vote.answer is Answer.GRANTED for vote in self._votes)
 
     def on_vote(self, master: int) -> None:
-        """Emit `MasterBack` if this *master*, which votes, had no vote before."""
+        """Emit `MasterBack` if this *master*, which votes, was lost before."""
         name, answer = self._votes[master].master, self._votes[master].answer
         if answer is not Answer.GRANTED:
-            first = master in self._unknown
             self._unknown.discard(master)
             self._votes[master] = Vote(name, Answer.GRANTED)
-            self._emitter.emit_soon(MasterBack(name, first))
+            if master in self._emitter.lost:
+                self._emitter.lost.remove(master)
+                self._emitter.emit_soon(MasterBack(name))
             self._count()
 
     def on_no_vote(self, master: int, vote: Vote, cause: NoVoteCause) -> None:
@@ -60,6 +61,7 @@ class MasterEvents:
         if master not in self._unknown and alike and before.answer is vote.answer:
             return
         self._unknown.discard(master)
+        self._emitter.lost.add(master)
         reason = str(vote).removeprefix(f"{vote.master}: ")
         self._emitter.emit_soon(MasterLost(vote.master, reason, cause, tuple(self._votes)))
         self._count()

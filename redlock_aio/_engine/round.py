@@ -70,6 +70,11 @@ class Round(Tally):
             for link, no_reply in zip(self._links, read, strict=True)
         )
 
+    def votes_so_far(self) -> tuple[Vote, ...]:
+        """Return the votes of the masters that have been counted; none for the others."""
+        missing = self.missing
+        return tuple(vote for i, vote in enumerate(self.votes()) if i not in missing)
+
     def classify(self, reply: object) -> NoReply:
         """Return the vote in *reply*, with a detail that holds no secret."""
         return replies.read(reply)

@@ -62,7 +62,7 @@ OUTPUT = {
     ),
     "leader.py": r"(.* leads, term (?P<term>\d+)\n)(.* leads, term (?P=term)\n){2}",
     "metrics.py": (
-        r"Acquired: 1, Extended: [2-4], MasterBack: 3, Missed: 1, Released: 1, Waiting: 1\n"
+        r"Acquired: 1, Extended: [2-4], Missed: 1, Released: 1, Waiting: 1\n"
         r"waited up to \d+ ms: \d(, up to [\d,]+ ms: 1)?\nheld up to 1,000 ms: 1\n"
         r"smallest margin: \d+ ms\n"
     ),

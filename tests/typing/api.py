@@ -238,7 +238,6 @@ def listen(event: Event) -> None:  # noqa: C901 - a case for each event
             assert_type(event.votes, tuple[Vote, ...])
         case MasterBack():
             assert_type(event.master, str)
-            assert_type(event.first, bool)
         case MajorityLost():
             assert_type(event.votes, tuple[Vote, ...])
         case MajorityBack():

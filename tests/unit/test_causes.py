@@ -156,7 +156,11 @@ async def test_the_error_and_the_event_name_the_cause_and_the_votes(
                 await story(masters, redlock, lease)
         error = caught.value
         assert error.cause is cause
-        assert len(error.votes) == (5 if answers else 0)
+        # A lease is lost with the first answers that prove it: then the others have not answered.
+        checked = story in {key_is_deleted, key_becomes_a_list, forced_elsewhere}
+        assert len(answers) <= len(error.votes) <= 5
+        assert checked or len(error.votes) == (5 if answers else 0)
+        assert not (checked and "not answered" in str(error))
         found = [vote.answer for vote in error.votes]
         assert found[: len(answers)] == answers
         assert set(found[len(answers) :]) <= {G, TIMED_OUT}

@@ -94,12 +94,12 @@ class KeyCheck(Round):
         """
         vote = replies.read(self.hold.attempt.replies[master])
         if vote.answer is Answer.GRANTED:
-            self._on_lost(self.hold, Loss(LossCause.FORCED, votes=self.votes()))
+            self._on_lost(self.hold, Loss(LossCause.FORCED, votes=self.votes_so_far()))
 
     def settled(self) -> None:
         """Lose the lease if the refusals prove that no majority has its key."""
         if self.refused_by_a_majority(self.hold.attempt.unsent):
-            self._on_lost(self.hold, Loss(self._cause, votes=self.votes()))
+            self._on_lost(self.hold, Loss(self._cause, votes=self.votes_so_far()))
 
 
 class Renewal(Round):
