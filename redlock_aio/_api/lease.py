@@ -319,16 +319,13 @@ class Lease:
         """
         Begin to guard the body of the running task, unless *on_lost* is "flag".
 
-        The scope is registered before it is entered, and the state checked after that: a
-        lease of which this is a share may have been lost before, and `notify_lost` had no
-        scope of this body to cancel then. The body is cancelled at its first await.
+        The lease is held: both callers have just seen that it is valid, and nothing was awaited
+        since. A loss from now on cancels the scope.
         """
         if self._on_lost == "cancel":
             self._scope = scope = self._watchdog.scope()
             self._hold.guard(scope, self._task)
             scope.__enter__()
-            if self._hold.state is not HELD:
-                self._hold.notify_lost()
 
     def __aexit__(
         self,

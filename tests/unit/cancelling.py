@@ -1,10 +1,11 @@
-"""Uses of locks, and a function that cancels a use at each of its awaits."""
+"""Uses of locks, and functions that cancel a use, or close its manager, at each of its awaits."""
 
 import asyncio
 import contextlib
 import itertools
-from collections.abc import Callable, Coroutine
-from typing import Any, Literal
+import types
+from collections.abc import Callable, Coroutine, Generator
+from typing import Any, Literal, TypeVar
 
 from redlock_aio import Redlock
 from redlock_aio.testing import FakeMaster, cancelled_at
@@ -13,6 +14,8 @@ from .kit import hang, in_coroutine, occupy, remaining_keys, settle
 
 When = Literal["waiting", "answered"]
 """Cancel before the awaited reply, or after it but before the task runs again."""
+
+T = TypeVar("T")
 
 Use = Callable[[Redlock], Coroutine[Any, Any, None]]
 
@@ -160,3 +163,33 @@ async def every_place(
             assert task.exception() is None
             assert place > 1
             return
+
+
+def run_next(coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    """Return a task whose first step runs before all callbacks that are ready."""
+    loop = asyncio.get_running_loop()
+    task = loop.create_task(coroutine)
+    ready = loop._ready  # type: ignore[attr-defined]
+    ready.appendleft(ready.pop())
+    return task
+
+
+@types.coroutine
+def interposed(
+    nth: int, coroutine: Coroutine[Any, Any, T], act: Callable[[], object]
+) -> Generator[Any, Any, T]:
+    """Run *coroutine*, and *act* when its *nth* suspension has its result, before it resumes."""
+    for suspension in itertools.count(1):
+        try:
+            awaited = coroutine.send(None)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        if suspension == nth:
+            if awaited is None:
+                act()
+            else:
+                awaited.add_done_callback(lambda _: act())
+        # An error of what is awaited is raised by its `result()`, which the coroutine calls.
+        yield awaited
+    raise AssertionError

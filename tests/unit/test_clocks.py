@@ -102,3 +102,10 @@ def test_the_interval_doubles_up_to_its_longest() -> None:
         assert now < known.due_at <= now + 30
         now, asked = known.due_at, asked + 1
     assert asked == pytest.approx(3600 / 30 + 10, abs=3)
+
+
+def test_a_time_was_shown_when_its_reply_came_at_the_latest() -> None:
+    known = Clocks(1, 0.0)
+    known.learn(0, 10 * SECOND, 1.0, 2.0)
+    assert known.latest(0, 10 * SECOND) == pytest.approx(2.0)
+    assert known.latest(0, 11 * SECOND) == pytest.approx(3.0)

@@ -17,8 +17,9 @@ from redlock_aio._protocol import commands, scripts
 from redlock_aio._protocol.commands import CACHING, TRACKING
 from redlock_aio._protocol.scripts import pack
 from redlock_aio.testing import FakeMaster
+from redlock_aio.testing._fake_lua import Error
 
-from .kit import now
+from .kit import execute, now
 
 LATENCY = 0.5
 GET = pack(b"GET", b"k")
@@ -269,6 +270,14 @@ async def test_the_clock_can_be_set_and_no_key_expires_earlier(master: FakeMaste
     master.clock_offset = -3600
     assert clock() - began == pytest.approx(1.25 - 3600, abs=1e-5)
     assert master.pttl("k") == 1000
+
+
+@pytest.mark.parametrize("ttl", [0, -1])
+async def test_a_key_needs_a_positive_ttl(master: FakeMaster, ttl: int) -> None:
+    reply = execute(master, pack(b"SET", b"r", b"x", b"PX", b"%d" % ttl))
+    assert isinstance(reply, Error)
+    assert str(reply) == "ERR invalid expire time in 'set' command"
+    assert master.keys == {}
 
 
 async def test_queues_are_not_among_the_keys(master: FakeMaster) -> None:

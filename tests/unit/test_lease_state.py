@@ -201,3 +201,22 @@ class HolderAndMasters(RuleBasedStateMachine):
 
 HolderAndMasters.TestCase.settings = settings(stateful_step_count=20, deadline=None)
 test_the_validity_never_outlasts_the_key = HolderAndMasters.TestCase
+
+
+def test_the_longest_ttl_is_that_of_any_extension_that_was_sent() -> None:
+    """A master may have executed each of them, also those that were not granted."""
+    state = acquired(1000)
+    for ttl in (500, 4000, 2000):
+        state.begin_extension(0.1, ttl)
+    assert state.longest_ttl == 4000
+
+
+def test_an_extension_counts_although_one_before_the_last_promised_more() -> None:
+    """Only a later one that promises less voids it."""
+    state = acquired(1000)
+    state.begin_extension(0.1, 10_000)
+    shorter = state.begin_extension(0.2, 2000)
+    longer = state.begin_extension(0.3, 5000)
+    assert state.extended(shorter, 0.2, 2000, 0.4)
+    assert state.extended(longer, 0.3, 5000, 0.4)
+    assert state.deadline == deadline(0.3, 5000)

@@ -102,3 +102,17 @@ def test_a_majority_that_answers_is_contention_and_no_outage(
     answers: list[Answer], contended: bool
 ) -> None:
     assert is_contended(Vote("m", answer) for answer in answers) is contended
+
+
+def test_a_late_grant_takes_the_refusal_back() -> None:
+    tally = Recorded(3)
+    tally.on_reply(0, "no")
+    tally.on_reply(1, "no")
+    assert (tally.granted, tally.against, tally.complete) == (0, 2, False)
+    assert not tally.recount(0)
+    assert (tally.granted, tally.against, tally.complete) == (1, 1, False)
+    tally.on_reply(2, "no")
+    assert (tally.granted, tally.against, tally.complete) == (1, 2, True)
+    assert tally.recount(2)
+    assert (tally.granted, tally.against, tally.complete) == (2, 1, True)
+    assert tally.verdict is WON

@@ -417,3 +417,22 @@ async def test_an_extension_raises_a_lower_counter(redlock: Redlock, masters: Ma
         await lease.extend()
         assert counters(masters) == {str(lease.fencing_token)}
         assert all(master.pttl(FENCE) > 10**8 for master in masters)
+
+
+@pytest.mark.promise("S3")
+@pytest.mark.parametrize("names", [("r",), ("q", "r"), ("p", "q", "r")], ids=" and ".join)
+@BOTH
+async def test_each_key_that_is_restored_has_the_ttl_of_the_lease(
+    masters: Masters, redlock: Redlock, names: tuple[str, ...], *, fenced: bool
+) -> None:
+    """Without it, the lock would stay for ever after a crash of its holder."""
+    async with redlock, redlock.lock(*names, ttl=5_000, auto_extend=False) as lease:
+        for gone in [*[[name] for name in names], names]:
+            for name in gone:
+                masters[0].delete(name)
+            await lease.extend()
+            await executed()
+            kept = [*names, *map(fence, names)] if fenced else names
+            assert set(kept) <= set(masters[0].keys)
+            assert all(4_900 < masters[0].pttl(name) <= 5_000 for name in names)
+            assert all(masters[0].pttl(key) > 0 for key in kept)

@@ -388,10 +388,11 @@ async def test_idle_local_queues_are_dropped(redlock: Redlock) -> None:
         assert b"kept" in by_key
 
 
+@pytest.mark.parametrize("kind", ["fair", "fencing"])
 async def test_a_task_that_awaits_the_masters_time_uses_the_queue_that_exists_afterwards(
-    redlock: Redlock,
+    redlock: Redlock, kind: str
 ) -> None:
-    task = asyncio.create_task(redlock.lock("r", fair=True).acquire())
+    task = asyncio.create_task(redlock.lock("r", fair=kind == "fair", fencing=True).acquire())
     await asyncio.sleep(0)
     for number in range(2 * IDLE_QUEUES):
         redlock._opener.session().local_queues.of(Mutex(b"%d" % number))

@@ -1,0 +1,55 @@
+"""A manager that is closed at each await of an acquisition hands out no valid lease."""
+
+import asyncio
+import itertools
+
+import pytest
+
+from redlock_aio import Lease, Redlock, RedlockError
+
+from .cancelling import interposed, run_next
+from .kit import KINDS_AND_KEYS, Kind, Masters, in_coroutine, occupy, remaining_keys, settle
+
+pytestmark = [pytest.mark.promise("S2"), pytest.mark.promise("S3")]
+
+
+async def ended(acquiring: asyncio.Task[Lease]) -> bool:
+    """Return whether *acquiring* failed because of the close; else it came to no harm."""
+    try:
+        lease = await acquiring
+    except RedlockError as error:
+        assert "closed" in str(error)  # noqa: PT017 - there may be none
+        return True
+    assert not lease.valid
+    return False
+
+
+@pytest.mark.parametrize("held", [False, True], ids=["free", "held"])
+@KINDS_AND_KEYS
+async def test_no_lease_is_acquired_from_a_manager_that_is_closed_meanwhile(
+    masters: Masters, names: tuple[str, ...], options: Kind, *, held: bool
+) -> None:
+    """Also if it is closed in the turn in which the last reply came, before the task resumes."""
+    failed = 0
+    for place in itertools.count(1):
+        if held:
+            occupy(masters, ttl=30)
+        redlock = Redlock(masters, restart_guard="off")
+        await redlock.__aenter__()
+        closing: list[asyncio.Task[None]] = []
+        use = interposed(
+            place,
+            redlock.lock(*names, **options).acquire(),
+            lambda redlock=redlock, closing=closing: closing.append(run_next(redlock.aclose())),  # type: ignore[misc]
+        )
+        acquiring = asyncio.create_task(in_coroutine(use))
+        await asyncio.wait([acquiring])
+        if not closing:  # the acquisition suspends less often
+            await (await acquiring).release()
+            await redlock.aclose()
+            break
+        await asyncio.wait(closing)
+        failed += await ended(acquiring)
+        await settle(masters, 0.5)
+        assert not remaining_keys(masters, counters=False), place
+    assert failed
