@@ -125,7 +125,8 @@ class NoVoteCause(enum.Enum):
 
         UNCONFIRMED: Too few Sentinels confirm it.
 
-        FAILOVER: The Sentinels name another server as the master.
+        FAILOVER: The Sentinels name another server as the master, or its host name leads to
+            another one.
 
         CLOSED: This program has ended the connection.
     """

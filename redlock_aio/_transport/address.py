@@ -95,7 +95,9 @@ class _Settings:
         self.secrets = tuple(
             str(taken[key]) for key in ("password", "ssl_password") if taken.get(key)
         )
-        self._make()  # an unknown setting raises here, not at the first lock
+        made = self._make()  # an unknown setting raises here, not at the first lock
+        self.looks_up: tuple[str, int] | None = _looked_up(made)
+        """The host name and port that `dial` looks up; ``None`` for an IP address or a socket."""
 
     def __str__(self) -> str:
         return self._name
@@ -145,6 +147,12 @@ class Address(_Settings):
             The connection is closed.
         """
         return await self._opened(self._make())
+
+    async def dial_any(self, addresses: Sequence[str]) -> tuple[asyncio.Transport, object]:
+        """Connect to the first that can be reached of these *addresses*; otherwise as `dial`."""
+        connection = self._make()
+        connection.addresses = addresses
+        return await self._opened(connection)
 
 
 class SentinelAddress(_Settings):
@@ -204,10 +212,17 @@ class _Found:
         return self._where
 
 
+def _looked_up(connection: Any) -> tuple[str, int] | None:
+    """Return the host name and port of a connection of redis-py, if it has a name."""
+    host = getattr(connection, "host", None)
+    return (host, int(connection.port)) if isinstance(host, str) and not is_numeric(host) else None
+
+
 def _looking_up(kind: type[AbstractConnection]) -> Any:
     """Return a subclass of *kind* that uses `resolver`; TLS still checks the host name."""
 
     class LookingUp(kind):  # type: ignore[valid-type, misc]
+        addresses: Sequence[str] = ()
         _address: str | None = None
 
         async def _connect(self) -> None:
@@ -217,12 +232,12 @@ def _looking_up(kind: type[AbstractConnection]) -> Any:
             Cancellation:
                 A look-up continues; the next attempt uses its result.
             """
-            host = getattr(self, "host", None)
-            if not isinstance(host, str) or is_numeric(host):
+            name = _looked_up(self)
+            if name is None:
                 await super()._connect()
                 return
             failed: OSError | None = None
-            for address in await look_up(host, int(self.port)):
+            for address in self.addresses or await look_up(*name):
                 self._address = address
                 try:
                     await super()._connect()
@@ -230,7 +245,7 @@ def _looking_up(kind: type[AbstractConnection]) -> Any:
                     failed = failed or error
                 else:
                     return
-            raise failed or OSError(f"{host} has no address")
+            raise failed or OSError(f"{name[0]} has no address")
 
         def _connection_arguments(self) -> Any:
             """Replace the host by its address; TLS still sends and checks the host name."""

@@ -164,6 +164,13 @@ class Connection(asyncio.Protocol):
         """The number of times that data was received."""
         return self._received
 
+    @property
+    def peer(self) -> str:
+        """The IP address of the server; empty if it has none, or the connection has ended."""
+        transport = self._transport
+        name = None if transport is None else transport.get_extra_info("peername")
+        return str(name[0]) if isinstance(name, tuple) else ""  # a Unix socket has a path
+
     def adopt(self, transport: asyncio.Transport, keep: object) -> None:
         """
         Use *transport* from now on; this connection becomes its protocol.

@@ -20,10 +20,11 @@ from redlock_aio._rules.causes import NoVoteCause
 from redlock_aio._rules.quarantine import MEMBER
 from redlock_aio._rules.quorum import Answer, Vote
 from redlock_aio._rules.roundtrips import RoundTrips
-from redlock_aio._transport.address import AnyDialler
+from redlock_aio._transport.address import Address, AnyDialler
 from redlock_aio._transport.connection import Connection, Question
 from redlock_aio._transport.debts import Debts
 from redlock_aio._transport.handshake import MasterError, examined, why
+from redlock_aio._transport.moved_name import interval, moved
 from redlock_aio._transport.restart_guard import Guard
 from redlock_aio._transport.sentinels import route_to
 from redlock_aio._transport.sentry import Sentry
@@ -225,13 +226,46 @@ class Master:
             else:
                 failures = 0
                 if not task.cancelling():
-                    await (down if self._sentry is None else self._sentry.monitor(down))
+                    await self._watch(down)
                 self._is_known()  # the master does not vote now
             if self._sentry is not None and self._sentry.at_once:
                 self._sentry.at_once = False
                 continue
             longest = min(LONGEST_DELAY, FIRST_DELAY * 2 ** min(failures, 16))
             await asyncio.sleep(longest * random.uniform(0.5, 1))  # noqa: S311 - no secret
+
+    async def _watch(self, down: asyncio.Future[None]) -> None:
+        """Examine the master, and look up its name, until its connection is *down*."""
+        following = self._following()
+        try:
+            await (down if self._sentry is None else self._sentry.monitor(down))
+        finally:
+            if following is not None:
+                # Awaited, so that no task is left when the master has ended. It waits for nothing
+                # after its cancellation: look-ups go on in their threads.
+                following.cancel()
+                await asyncio.wait([following])
+
+    def _following(self) -> asyncio.Task[None] | None:
+        """Return the task that looks up the name of the master; ``None`` if it has no name."""
+        dialler, connection = self._dialler, self._connection
+        if connection is None or not isinstance(dialler, Address) or dialler.looks_up is None:
+            return None
+
+        async def follow() -> None:
+            reason = await moved(
+                dialler,
+                connection,
+                self._run_id,
+                every=interval(None if self._sentry is None else self._sentry.lasts),
+                within=self._dial_timeout,
+            )
+            if reason:
+                # As after any end, the name is dialled at once, and the server there examined.
+                # The guard knows that another one was seen at this address.
+                connection.condemn(NoVoteCause.FAILOVER, reason)
+
+        return self._loop.create_task(follow(), name=f"{TASK_NAME}{dialler.looks_up[0]}")
 
     def _is_known(self, *, votes: bool = True) -> None:
         for known in (self.reached, self.tried) if votes else (self.reached,):

@@ -67,6 +67,21 @@ async def test_a_result_that_no_caller_has_used_is_kept_for_a_while(
     assert len(asked) == look_ups
 
 
+async def test_addresses_that_were_found_are_tried_without_a_look_up(asked: list[str]) -> None:
+    tried: list[str] = []
+
+    class Connecting:
+        host, port = "m.test", 1
+
+        async def _connect(self) -> None:
+            tried.append(self._address)  # type: ignore[attr-defined]
+
+    connection = address._looking_up(Connecting)()  # type: ignore[arg-type]
+    connection.addresses = ["10.0.0.9"]
+    await connection._connect()
+    assert (tried, asked) == (["10.0.0.9"], [])
+
+
 @pytest.mark.usefixtures("asked")
 async def test_if_no_address_can_be_reached_the_error_of_the_first_one_is_raised() -> None:
     class Refused:
