@@ -1,7 +1,7 @@
 """
 The marker of the restart guard: the text in a master's key `redlock_aio:marker`.
 
-    run_id state at lasts since
+    identity state at lasts since
 
 Early versions wrote the first three words only, so the others may be missing. Nothing
 here waits, reads a clock or opens a socket.
@@ -23,7 +23,7 @@ class Marker:
     The marker of one master.
 
     Attributes:
-        run_id: The server for which the marker was written.
+        run_id: The identity of the server for which it was written; see `ServerInfo`.
 
         rejoining: Whether the master may have forgotten locks.
 

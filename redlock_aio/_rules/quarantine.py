@@ -2,15 +2,16 @@
 The restart guard's rules: keep a master that may have forgotten locks out of votes.
 
 A server that has lost its memory would grant a lock whose lease is still valid. Therefore
-each master has a marker, a key with the run_id of the server that it was written for,
+each master has a marker, a key with the identity of the server that it was written for,
 and each client that connects compares:
 
     member     it has not lost a lock since it was marked: it votes
     rejoining  it may have lost some: it votes from the instant in the marker
 
-A run_id is new with every start of a server. If the marker is missing or was written
-for another run_id, the master either restarted or is one of a new set. The observations
-of this process and the markers of the other masters decide which. Unless it is certain
+An identity is new with every start and promotion of a server (`ServerInfo.identity`). If
+the marker is missing or was written for another one, the master restarted, was promoted, or
+is one of a new set. The observations of this process and the markers of the other masters
+decide which. Unless it is certain
 that nothing was forgotten, a master stays out of votes until every lease that it may have
 forgotten is over: that time is called *lasts* here. It follows from the longest ttl that
 any program may ask for. Markers carry it: a program with a shorter *lasts* reads a longer
@@ -23,7 +24,7 @@ clock of leases, those in markers are microseconds on the master's own.
 import enum
 import math
 from dataclasses import dataclass, replace
-from typing import assert_never
+from typing import NamedTuple, assert_never
 
 from redlock_aio._rules.causes import NoVoteCause
 from redlock_aio._rules.marker import Marker, milliseconds
@@ -52,6 +53,9 @@ the first `retry.BURST`.
 
 LOOKS = 4
 """The number of checks of a connected master during *lasts*."""
+
+NEVER = 2**63
+"""An instant in microseconds that is later than all others."""
 
 SLACK = 0.001
 """Seconds by which a timer may fire too early."""
@@ -84,13 +88,21 @@ class Reason(enum.Enum):
     UNPROVEN = "it started {ago} s ago, and it is not known yet that all masters are new"
 
 
+class Replica(NamedTuple):
+    """A server that this process has seen as a replica."""
+
+    run_id: str
+    at: int
+    """The last instant of that, on the server's clock in us; `NEVER` if it is not known."""
+
+
 @dataclass(frozen=True, slots=True)
 class Seen:
     """
     The observations of this process at one address.
 
     Attributes:
-        run_id: The last server at the address.
+        run_id: The identity of the last server at the address.
 
         at: The last instant at which that server was seen.
 
@@ -100,6 +112,8 @@ class Seen:
             minus infinity if it has one.
 
         reason: Why it has none.
+
+        replica: The last replica at the address, until it is found as a master.
     """
 
     run_id: str = ""
@@ -107,6 +121,7 @@ class Seen:
     marker: int | None = None
     until: float = -math.inf
     reason: Reason = Reason.NONE
+    replica: Replica | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +175,9 @@ def judge(
         strict: Whether a young server without a marker counts as restarted, whatever
             the other masters are.
     """
-    if seen.run_id != info.run_id:
+    if _was_replica(info, marker, seen.replica):
+        return _out(info, lasts, lasts, Reason.PROMOTED)
+    if not info.is_named(seen.run_id):
         if seen.run_id and now - seen.at < lasts:
             # A server that started before this process lost the connection was there
             # already, as a replica.
@@ -180,10 +197,25 @@ def judge(
     # master's vote away from that program.
     marked = (
         marker is not None
-        and marker.run_id == info.run_id
+        and info.is_named(marker.run_id)
         and (marker.rejoining or marker.at == seen.marker)
     )
     return _out(info, left, lasts, seen.reason, write=not marked)
+
+
+def _was_replica(info: ServerInfo, marker: Marker | None, replica: Replica | None) -> bool:
+    """
+    Return whether this server was a replica since its marker was written.
+
+    Such a server has the keys of another one, and the marker of its own former life may be
+    among them. Some services hide in ``INFO`` that it was promoted; then run_id and marker
+    look as if nothing had happened.
+    """
+    if replica is None or replica.run_id != info.run_id:
+        return False
+    # Another program may have begun a quarantine after the promotion: that one is enough.
+    judged = marker is not None and info.is_named(marker.run_id) and marker.since > replica.at
+    return not judged
 
 
 def _since_flush(info: ServerInfo, marker: Marker | None, seen: Seen, lasts: float) -> float:
@@ -194,7 +226,7 @@ def _since_flush(info: ServerInfo, marker: Marker | None, seen: Seen, lasts: flo
     """
     if seen.marker is None:
         return 0.0
-    if marker is None or marker.run_id != info.run_id:
+    if marker is None or not info.is_named(marker.run_id):
         return lasts
     # A program that knows more may write a rejoining marker anew at any time.
     if marker.rejoining or marker.at == seen.marker:
@@ -218,7 +250,7 @@ def _by_marker(
     strict: bool,
 ) -> Verdict:
     """Return the standing by marker and uptime alone, without earlier observations of a loss."""
-    if marker is not None and marker.run_id == info.run_id:
+    if marker is not None and info.is_named(marker.run_id):
         return _by_own_marker(info, marker, seen, now, lasts)
     if info.uptime is None or not 0 <= info.uptime <= LONGEST_UPTIME:
         return _out(info, lasts, lasts, Reason.ABSURD)
@@ -278,13 +310,21 @@ def remember(
     seen: Seen, info: ServerInfo, marker: Marker | None, verdict: Verdict, now: float
 ) -> Seen:
     """Return the observations after *verdict*, which was reached with *marker*."""
-    ours = marker is not None and marker.run_id == info.run_id
+    ours = marker is not None and info.is_named(marker.run_id)
     certain = verdict.state is QUARANTINED and not verdict.careful
     until = now + verdict.seconds if certain else -math.inf
-    if certain and seen.run_id == info.run_id and abs(until - seen.until) < 1e-6:
+    if certain and info.is_named(seen.run_id) and abs(until - seen.until) < 1e-6:
         until = seen.until  # the rounding of floats must not change the instant
     at = marker.at if marker is not None and ours else None
-    return Seen(info.run_id, now, at, until, verdict.reason)
+    # A replica that is no master yet may be found again, while another server is used here.
+    away = seen.replica is not None and seen.replica.run_id != info.run_id
+    replica = seen.replica if away else None
+    return Seen(info.identity, now, at, until, verdict.reason, replica)
+
+
+def seen_as_replica(seen: Seen, run_id: str, time: int | None) -> Seen:
+    """Return the observations after a server was found as a replica at *time* of its clock."""
+    return replace(seen, replica=Replica(run_id, NEVER if time is None else time))
 
 
 def last_seen(seen: Seen, now: float) -> Seen:
@@ -344,7 +384,7 @@ def cause(reason: Reason) -> NoVoteCause:
 
 def _in(info: ServerInfo, at: int, lasts: float, *, since: int, careful: bool = False) -> Verdict:
     length = milliseconds(lasts)
-    written = Marker(info.run_id, rejoining=False, at=at, lasts=length, since=since)
+    written = Marker(info.identity, rejoining=False, at=at, lasts=length, since=since)
     return Verdict(MEMBER, write=written, careful=careful)
 
 
@@ -362,7 +402,7 @@ def _out(
         at = info.time + math.ceil(left * 1_000_000)
         since = max(at - math.floor(lasts * 1_000_000), 1)
     length = milliseconds(lasts)
-    written = Marker(info.run_id, rejoining=True, at=at, lasts=length, since=since)
+    written = Marker(info.identity, rejoining=True, at=at, lasts=length, since=since)
     return Verdict(QUARANTINED, left, reason, written if write else None, careful)
 
 

@@ -1,8 +1,14 @@
 """The facts in a server's ``INFO`` that matter to a lock."""
 
+import re
 from dataclasses import dataclass, replace
 
 from redlock_aio._rules.causes import NoVoteCause
+
+REPLID_DIGITS = 8
+"""The digits of a replication id in an identity."""
+
+_REPLID = re.compile(rf"-[0-9a-f]{{{REPLID_DIGITS}}}(?=(\.\d+)?$)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +24,15 @@ class ServerInfo:
 
         promoted: Whether it was a replica before, or was restored as one.
 
+        fed: The bytes that it has received as a replica since it started; 0 if the reply
+            lacks them, as on Redis 6.
+
+        replid: The first digits of its replication id, if it was promoted within about the
+            last hour; else empty.
+
+        epoch: The number of the failover by which Sentinels made it a master; ``None``
+            without Sentinels.
+
         appends: Whether it keeps an append-only file; ``None`` if the reply lacks it.
 
         clustered: Whether it is a node of a Cluster, even if it is the only one.
@@ -32,6 +47,9 @@ class ServerInfo:
     promoted: bool = False
     appends: bool | None = None
     clustered: bool = False
+    fed: int = 0
+    replid: str = ""
+    epoch: int | None = None
 
     @classmethod
     def parse(cls, text: bytes) -> "ServerInfo":
@@ -41,6 +59,10 @@ class ServerInfo:
         policy = fields.get("maxmemory_policy", "noeviction")
         limited = fields.get("maxmemory", "0") != "0"
         appends = fields.get("aof_enabled")
+        fed = _number(fields.get("total_net_repl_input_bytes", "")) or 0
+        # Set by REPLICAOF NO ONE, and cleared when no replica was connected for
+        # repl-backlog-ttl, an hour by default; the server then takes a new master_replid.
+        promoted = bool(fields.get("master_replid2", "").strip("0"))
         return cls(
             version=fields.get("redis_version", "unknown"),
             run_id=fields.get("run_id", ""),
@@ -48,20 +70,51 @@ class ServerInfo:
             evicts=policy if limited and policy != "noeviction" else "",
             uptime=_number(fields.get("uptime_in_seconds", "")),
             time=_number(fields.get("server_time_usec", "")),
-            promoted=bool(fields.get("master_replid2", "").strip("0")),
+            promoted=promoted or fed > 0,
             appends=None if appends is None else appends != "0",
             clustered=fields.get("cluster_enabled") == "1",
+            fed=fed,
+            replid=fields.get("master_replid", "")[:REPLID_DIGITS] if promoted else "",
         )
+
+    @property
+    def identity(self) -> str:
+        """
+        A name of this server that no other has, and that it loses when it is made a replica.
+
+        A replica drops its keys for those of its master. When it is promoted again, its run_id
+        is the same, and its own former marker may have come back from the other server. So the
+        promotion is a part of the name: the replication id that is new with each promotion, and
+        the bytes that were received as a replica, which a server still knows when it has
+        forgotten its promotions.
+        """
+        fed = f"+{self.fed}" if self.fed else ""
+        replid = f"-{self.replid}" if self.replid else ""
+        epoch = "" if self.epoch is None else f".{self.epoch}"
+        return f"{self.run_id}{fed}{replid}{epoch}"
+
+    def is_named(self, name: str) -> bool:
+        """
+        Return whether *name* is its `identity`, or was until it forgot its promotion.
+
+        A server that forgets its promotion (see `parse`) has still received the same number of
+        bytes as a replica. Without this, each would be quarantined an hour after it was promoted.
+        """
+        if name == self.identity:
+            return True
+        if not self.fed or self.replid:
+            return False
+        return _REPLID.sub("", name, count=1) == self.identity
 
     def in_epoch(self, epoch: int) -> "ServerInfo":
         """
-        Return a copy whose run_id is different in each *epoch* of its Sentinels.
+        Return a copy whose identity is different in each *epoch* of its Sentinels.
 
         A server that Sentinel made a master again may lack the locks of the master in
         between, like one that has restarted. An epoch above 0 proves that there was a
         failover, even if the server itself does not know of it.
         """
-        return replace(self, run_id=f"{self.run_id}.{epoch}", promoted=self.promoted or epoch > 0)
+        return replace(self, epoch=epoch, promoted=self.promoted or epoch > 0)
 
     @property
     def objection(self) -> tuple[NoVoteCause, str] | None:

@@ -38,6 +38,14 @@ class MasterError(Exception):
         self.permanent: bool = permanent
 
 
+class ReplicaError(MasterError):
+    """A server was reached that is a replica."""
+
+    def __init__(self, info: ServerInfo, cause: NoVoteCause, text: str) -> None:
+        super().__init__(cause, text)
+        self.info = info
+
+
 class UnconfirmedError(ConnectionError):
     """No server was dialled, because too few Sentinels confirm one."""
 
@@ -71,6 +79,8 @@ def info_of(reply: object) -> ServerInfo:
         raise MasterError(NoVoteCause.UNSUPPORTED, text)
     info = ServerInfo.parse(reply)
     if info.objection is not None:
+        if info.objection[0] is NoVoteCause.NOT_A_MASTER:
+            raise ReplicaError(info, *info.objection)
         raise MasterError(*info.objection, permanent=info.clustered)
     return info
 

@@ -23,7 +23,7 @@ from redlock_aio._rules.roundtrips import RoundTrips
 from redlock_aio._transport.address import Address, AnyDialler
 from redlock_aio._transport.connection import Connection, Question
 from redlock_aio._transport.debts import Debts
-from redlock_aio._transport.handshake import MasterError, examined, why
+from redlock_aio._transport.handshake import MasterError, ReplicaError, examined, why
 from redlock_aio._transport.moved_name import interval, moved
 from redlock_aio._transport.restart_guard import Guard
 from redlock_aio._transport.sentinels import route_to
@@ -214,6 +214,8 @@ class Master:
                     down = await self._connect()
             except Exception as error:  # noqa: BLE001 - any failure is this master's vote
                 failures += 1
+                if isinstance(error, ReplicaError) and self._sentry is not None:
+                    self._sentry.saw_replica(error.info)
                 self._step_down(*why(error, self._dialler.secrets, self._dial_timeout))
                 if isinstance(error, TimeoutError) and not self._trips.fixed:
                     # The master may only be far away: a connection takes several round trips.
@@ -400,6 +402,9 @@ class Master:
 
     def _lost(self, cause: NoVoteCause, reason: str) -> None:
         if self._connection is not None:  # else the examination reports the reason
+            if cause is NoVoteCause.NOT_A_MASTER and self._sentry is not None:
+                # READONLY: it may be a master again before this client has connected.
+                self._sentry.saw_replica()
             self._step_down(NoReply(Answer.UNREACHABLE, reason), cause)
         self.debts.lost()
 

@@ -83,7 +83,7 @@ class Guard:
         for marker in found:
             state.learn(0.0 if marker is None else marker.lasts / 1000)
         new = not any(
-            marker is not None and (marker.rejoining or marker.run_id != sentry.info.run_id)
+            marker is not None and (marker.rejoining or not sentry.info.is_named(marker.run_id))
             for sentry, marker in zip(sentries, found, strict=True)
         )
         for sentry, marker, (marked, _) in zip(sentries, found, replies, strict=True):

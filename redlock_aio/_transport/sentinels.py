@@ -98,7 +98,7 @@ class Route:
         return Connection(*args, **kwargs)
 
     def identified(self, info: ServerInfo) -> ServerInfo:
-        """Return *info* with a run_id that no earlier server at this address had."""
+        """Return *info* with an identity that no earlier master at this address had."""
         return info
 
     def close(self) -> None:

@@ -28,6 +28,7 @@ from redlock_aio._transport.connection import Connection, Question
 from redlock_aio._transport.guard_state import GuardState, Peer
 from redlock_aio._transport.handshake import (
     MasterError,
+    ReplicaError,
     carried,
     examined,
     forbidden,
@@ -49,7 +50,7 @@ SAME_WORDS = 0.2
 
 class Sentry:
     """
-    Watches the marker and run_id of one master, and quarantines it after a restart or flush.
+    Watches the marker and identity of one master, and quarantines it after a restart or flush.
 
     One subject: the marker of one master, and the vote that follows from it.
 
@@ -95,6 +96,8 @@ class Sentry:
         self._recheck = False
         self._verdicts = 0
         self._rereads = 0
+        self._ahead: int | None = None
+        """The us by which the server's clock is ahead of this process's; ``None``: not known."""
         self._until = 0.0
         self._started = 0.0
         self._forgot_at = -math.inf
@@ -136,7 +139,7 @@ class Sentry:
     @property
     def why(self) -> str:
         """A text that identifies a quarantine, so that each quarantine is reported once."""
-        return f"{self.info.run_id} {self._reason.name} {bool(self.objection)}"
+        return f"{self.info.identity} {self._reason.name} {bool(self.objection)}"
 
     @property
     def is_old(self) -> bool:
@@ -222,6 +225,8 @@ class Sentry:
             except ConnectionError:
                 pass  # the connection is down
             except MasterError as error:
+                if isinstance(error, ReplicaError):
+                    self.saw_replica(error.info)
                 if self._connection is not None:
                     self._connection.condemn(error.cause, display.harmless(str(error)))
 
@@ -290,7 +295,9 @@ class Sentry:
     async def _judge(self, info: ServerInfo, marker: Marker | None) -> None:
         """Judge by *info* and *marker*, write the new marker if one is due, and set the state."""
         self.info = info
-        self._started = self._guard.clock() - (info.uptime or 0)
+        now = self._guard.clock()
+        self._ahead = None if info.time is None else info.time - round(now * 1_000_000)
+        self._started = now - (info.uptime or 0)
         verdict = self._verdict(info, marker)
         # Two programs may judge the same restart at the same time, and one may know more: a
         # longer quarantine, or the server from before. Each writes, reads back, and judges again
@@ -389,6 +396,22 @@ class Sentry:
         if self._connection is not None:
             self.at_once = True
             self._connection.condemn(cause, reason)
+
+    def saw_replica(self, info: ServerInfo | None = None) -> None:
+        """
+        Called when the server was found to be a replica, and so has dropped its keys.
+
+        Args:
+            info: Its reply to ``INFO``. Without one, the server that was examined last is meant.
+        """
+        guard, number = self._guard, self._number
+        if info is None:
+            # Its own clock now, by the offset that was measured then.
+            now, run_id = round(guard.clock() * 1_000_000), self.info.run_id
+            time = None if self._ahead is None else now + self._ahead
+        else:
+            time, run_id = info.time, info.run_id
+        guard.seen[number] = quarantine.seen_as_replica(guard.seen[number], run_id, time)
 
     def gone(self) -> None:
         """Called when the connection has ended: store when the server was last seen."""

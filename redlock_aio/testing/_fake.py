@@ -88,7 +88,11 @@ class FakeMaster(Commands):
         uptime: For how many seconds it has been running: ten days at first, 0 after
             `restart`; can be set.
 
-        replica_before: Whether it was a replica once, and became a master.
+        replica_before: Whether it was a replica, and became a master within an hour or so.
+
+        replid: Its replication id, which is new with each promotion.
+
+        fed: The bytes that it has received as a replica.
 
         clock_offset: By how many seconds its clock is ahead of those of other
             fake masters. It changes only the reported time; no key ends earlier.
@@ -159,6 +163,7 @@ class FakeMaster(Commands):
         self._restarts += 1
         self.run_id: str = f"{self._restarts:08x}" + self.run_id[8:]
         self.uptime = uptime
+        self.fed = 0
         self._alive = True
 
     # Connections.

@@ -36,6 +36,8 @@ class Commands(KeyCommands):
         self.forbid: set[str] = set()
         self.clock_offset: float = 0.0
         self.replica_before = False
+        self.replid = run_id
+        self.fed = 0
         self.commands: list[list[bytes]] = []
         self._age, self._age_at = AGE, _now()
         self._pushes = Pushes(self._notice)
@@ -151,7 +153,9 @@ class Commands(KeyCommands):
             "role": self.role,
             "uptime_in_seconds": int(self.uptime),
             "server_time_usec": self._clock(),
+            "master_replid": self.replid,
             "master_replid2": ("1" if self.replica_before else "0") * 40,
+            "total_net_repl_input_bytes": self.fed,
             "aof_enabled": 0,
         }
         return "".join(f"{key}:{value}\r\n" for key, value in fields.items()).encode()

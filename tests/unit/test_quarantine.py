@@ -288,6 +288,110 @@ async def test_a_restart_in_quarantine_begins_another_and_a_cut_does_not(
     assert await answers(redlock) == "G" * 5
 
 
+# Masters that were replicas, and are masters again.
+
+
+def promote(master: FakeMaster, number: int, *, forgotten: bool = False) -> None:
+    """Make *master* a master again; it has *forgotten* that after an hour without a replica."""
+    master.role = "master"
+    master.replica_before = not forgotten
+    master.replid = f"{number:040x}"
+
+
+def demote(master: FakeMaster, *, lost: str = "r") -> None:
+    """Make *master* a replica of one that has its marker, but lacks the key *lost*."""
+    master.role = "slave"
+    master.fed += 300
+    master._keys.pop(lost.encode(), None)
+
+
+def hide_promotions(master: FakeMaster) -> None:
+    """Leave all that tells of a promotion out of the master's INFO, as some services do."""
+    info = master._do_info
+
+    def hidden() -> object:
+        reply = info()
+        assert isinstance(reply, bytes)
+        lines = reply.decode().splitlines()
+        told = ("master_replid", "total_net_repl")
+        return "\r\n".join([line for line in lines if not line.startswith(told)]).encode()
+
+    vars(master)["_do_info"] = hidden
+
+
+@pytest.mark.parametrize("forgotten", [False, True], ids=["just now", "an hour ago"])
+@pytest.mark.parametrize("times", [1, 2], ids=["once", "twice"])
+async def test_a_master_that_was_a_replica_while_nobody_looked_has_no_vote(
+    masters: list[FakeMaster], times: int, *, forgotten: bool
+) -> None:
+    """Its run_id is the same, and so is the marker that came back from the other server."""
+    assert await newcomer_gets_lock(masters)
+    for number in range(times):
+        demote(masters[0])
+        promote(masters[0], number + 7, forgotten=forgotten)
+        async with guarded(masters) as newcomer:
+            assert await answers(newcomer) == "QGGGG"
+            await asyncio.sleep(QUARANTINE + 0.1)
+            assert await answers(newcomer) == "G" * 5
+    assert states(masters) == ["member"] * 5
+
+
+async def test_a_live_connection_is_examined_again_when_a_replica_was_promoted(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    demote(masters[0])
+    promote(masters[0], 7)
+    await asyncio.sleep(QUARANTINE / 4 + 0.1)
+    assert await answers(redlock) == "QGGGG"
+
+
+async def test_the_hour_after_a_promotion_costs_no_second_quarantine(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    """The server forgets the promotion, and takes a new replication id."""
+    demote(masters[0])
+    promote(masters[0], 7)
+    masters[0].cut()
+    await asyncio.sleep(QUARANTINE + 1)
+    assert await answers(redlock) == "G" * 5
+    promote(masters[0], 8, forgotten=True)
+    for _ in range(10):
+        await asyncio.sleep(QUARANTINE / 8)
+        assert await answers(redlock) == "G" * 5
+        assert await newcomer_gets_lock(masters)
+    async with guarded(masters) as newcomer:
+        assert await answers(newcomer) == "G" * 5
+
+
+@pytest.mark.parametrize("away", [0.1, 3 * QUARANTINE], ids=["a moment", "for long"])
+@pytest.mark.parametrize("seen", ["by INFO", "by READONLY"])
+async def test_a_server_that_was_seen_as_a_replica_has_no_vote_whatever_it_says(
+    redlock: Redlock, masters: list[FakeMaster], away: float, seen: str
+) -> None:
+    hide_promotions(masters[0])
+    if seen == "by INFO":
+        demote(masters[0])
+        masters[0].cut()
+        await asyncio.sleep(1)
+        assert await answers(redlock) == "EGGGG"
+    else:
+        masters[0].error = "READONLY You can't write against a read only replica."
+        assert await answers(redlock) == "EGGGG"
+        masters[0].error = ""
+        masters[0].hang()
+    await asyncio.sleep(away)
+    promote(masters[0], 7)
+    masters[0].resume()
+    await asyncio.sleep(1.5)
+    assert await answers(redlock) == "QGGGG"
+    assert states(masters)[0] == "rejoining"
+    async with guarded(masters) as newcomer:
+        assert await answers(newcomer) == "QGGGG"
+        await asyncio.sleep(QUARANTINE)
+        assert await answers(newcomer) == "G" * 5
+    assert await answers(redlock) == "G" * 5
+
+
 # Markers that others change all the time.
 
 

@@ -1,6 +1,7 @@
 """The rules of the restart guard as tables: the masters that may have lost locks."""
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, strategies as st
@@ -179,6 +180,67 @@ def test_a_strict_guard_quarantines_young_masters() -> None:
     assert judge(OLD, None, strict=True).state is MEMBER
 
 
+PROMOTED = ServerInfo("7", ME, "master", "", promoted=True, fed=50, replid="0123abcd")
+FORGOT = ServerInfo("7", ME, "master", "", promoted=True, fed=50)
+
+
+@pytest.mark.parametrize(
+    ("server", "name", "same"),
+    [
+        (OLD, ME, True),
+        (OLD, OTHER, False),
+        (OLD, f"{ME}-0123abcd", False),
+        (OLD.in_epoch(3), f"{ME}.3", True),
+        (OLD.in_epoch(3), f"{ME}.4", False),
+        (PROMOTED, ME, False),
+        (PROMOTED, f"{ME}+50-0123abcd", True),
+        (PROMOTED, f"{ME}+51-0123abcd", False),
+        (PROMOTED, f"{ME}+50-0123abce", False),
+        (PROMOTED, f"{ME}+50", False),
+        # The server has forgotten its promotion since.
+        (FORGOT, f"{ME}+50-0123abcd", True),
+        (FORGOT, f"{ME}+51-0123abcd", False),
+        (FORGOT, f"{OTHER}+50-0123abcd", False),
+        (FORGOT, ME, False),
+        (FORGOT.in_epoch(3), f"{ME}+50-0123abcd.3", True),
+        (FORGOT.in_epoch(3), f"{ME}+50-0123abcd.4", False),
+    ],
+)
+def test_a_promotion_is_part_of_the_identity_of_a_server(
+    server: ServerInfo, name: str, *, same: bool
+) -> None:
+    assert server.is_named(name) is same
+    assert (judge(server, member(name)).state is MEMBER) is (same or not server.promoted)
+
+
+@pytest.mark.parametrize(
+    ("marker", "since", "state", "seconds"),
+    [
+        (member(), CLOCK - 5, QUARANTINED, 60),
+        (member(since=CLOCK - 9), CLOCK - 5, QUARANTINED, 60),
+        (None, CLOCK - 5, QUARANTINED, 60),
+        (rejoining(20), CLOCK - 39_000_000, QUARANTINED, 60),
+        (member(), quarantine.NEVER, QUARANTINED, 60),
+        # Another program has found the promoted server, and begun a quarantine.
+        (rejoining(20), CLOCK - 41_000_000, QUARANTINED, 20),
+        (member(since=CLOCK - 4), CLOCK - 5, MEMBER, 0),
+    ],
+)
+def test_a_server_that_was_a_replica_since_its_marker_was_written_has_no_vote(
+    marker: Marker | None, since: int, state: MasterStatus, seconds: float
+) -> None:
+    seen = quarantine.seen_as_replica(NOTHING, ME, since)
+    verdict = judge(OLD, marker, seen)
+    assert verdict.state is state
+    assert verdict.seconds == pytest.approx(seconds)
+    # It is remembered while another server is used, and not beyond the examination.
+    another = replace(OLD, run_id=OTHER)
+    assert quarantine.remember(seen, another, None, verdict, NOW).replica == seen.replica
+    assert quarantine.remember(seen, OLD, marker, verdict, NOW).replica is None
+    unknown = quarantine.seen_as_replica(NOTHING, ME, None)
+    assert judge(OLD, marker, unknown).seconds == 60
+
+
 uptimes = st.none() | st.integers(-5, 130) | st.just(10**12)
 markers = st.none() | st.builds(
     Marker, st.sampled_from([ME, OTHER, ""]), st.booleans(), st.integers(0, 2 * CLOCK)
@@ -261,6 +323,11 @@ def test_the_reason_and_the_time_left_are_in_whole_seconds() -> None:
         ("server_time_usec:1700", {"time": 1700}),
         ("master_replid2:" + "0" * 40, {"promoted": False}),
         ("master_replid2:" + "0" * 39 + "a", {"promoted": True}),
+        ("total_net_repl_input_bytes:0", {"promoted": False, "identity": "x"}),
+        ("total_net_repl_input_bytes:50", {"promoted": True, "identity": "x+50"}),
+        ("total_net_repl_input_bytes:-5", {"promoted": False, "fed": -5}),
+        ("master_replid:0123456789", {"replid": "", "identity": "x"}),
+        ("master_replid:0123456789\r\nmaster_replid2:1", {"identity": "x-01234567"}),
         ("aof_enabled:0", {"appends": False}),
         ("aof_enabled:1", {"appends": True}),
         ("", {"uptime": None, "time": None, "promoted": False, "appends": None}),
