@@ -9,6 +9,7 @@ from redlock_aio._protocol.scripts import (
     EXTEND,
     LEAVE,
     LOOK as LOOK_AT,
+    MARK,
     RELEASE,
     bulk,
     pack,
@@ -149,9 +150,15 @@ a value of any length.
 LOOK = pack(b"GETRANGE", MARKER, b"0", b"%d" % (LONGEST_MARKER - 1))
 
 
-def mark(value: bytes, *, careful: bool) -> bytes:
-    """Return the command that sets a master's marker; with *careful* only if it has none."""
-    return pack(b"SET", MARKER, value, *([b"NX"] if careful else []))
+def mark(value: bytes, *, over: bytes) -> bytes:
+    """
+    Return the command that sets a master's marker, if it has not changed since it was read.
+
+    Args:
+        over: The value that `LOOK` has returned; empty for none.
+    """
+    last = b"%d" % (LONGEST_MARKER - 1)
+    return pack(b"EVALSHA", MARK.sha, b"1", MARKER, value, over, last)
 
 
 def subscription(client: bytes, *, begins: bool) -> bytes:

@@ -52,11 +52,12 @@ INSPECT = Script("inspect", "get")
 LEAVE = Script("leave", "get")
 LIFT = Script("lift")
 LOOK = Script("look", "get")
+MARK = Script("mark")
 RAISE = Script("raise")
 RELEASE = Script("release", "get")
 RESTORE_FENCED = Script("restore_fenced")
 REVOKE = Script("revoke", "get")
 SCRIPTS = (
-    ACQUIRE, ACQUIRE_ALL, ADOPT, DECLARE, ENQUEUE, EXTEND, INSPECT, LEAVE, LIFT, LOOK, RAISE,
-    RELEASE, RESTORE_FENCED, REVOKE,
+    ACQUIRE, ACQUIRE_ALL, ADOPT, DECLARE, ENQUEUE, EXTEND, INSPECT, LEAVE, LIFT, LOOK, MARK,
+    RAISE, RELEASE, RESTORE_FENCED, REVOKE,
 )  # fmt: skip

@@ -48,6 +48,16 @@ class Marker:
         state = "rejoining" if self.rejoining else "member"
         return f"{self.run_id} {state} {self.at} {self.lasts} {self.since}".encode()
 
+    def continues(self, earlier: "Marker") -> bool:
+        """
+        Return whether no flush came between *earlier* and this marker.
+
+        Programs with a longer *max_ttl* may change the other numbers. A program that finds no
+        marker writes another instant.
+        """
+        mine = self.run_id, self.rejoining, self.at
+        return mine == (earlier.run_id, earlier.rejoining, earlier.at)
+
     @classmethod
     def parse(cls, value: bytes | None) -> "Marker | None":
         """Parse the value of the key; a malformed value is a marker of no server."""

@@ -35,6 +35,7 @@ from redlock_aio._protocol.request import NoReply, QuarantineRule, Request, Send
 from redlock_aio._rules import display
 from redlock_aio._rules.causes import NoVoteCause
 from redlock_aio._rules.quorum import Answer
+from redlock_aio._transport.proof import Proof
 
 MAX_PENDING = 10_000
 """
@@ -207,13 +208,30 @@ class Connection(asyncio.Protocol):
         transport.write(payload)
         return None
 
+    def prove(self, proof: Proof) -> None:
+        """
+        Send *proof*; the replies to all commands that were sent before wait for it.
+
+        Later commands need not wait: they are executed, and answered, behind it.
+        """
+        pending = self._pending
+        # In place: `data_received`, which may be the caller, goes on with the same deque.
+        for _ in range(len(pending)):
+            sender = pending.popleft()
+            counts = sender.in_quarantine is QuarantineRule.COUNT
+            pending.append(sender if counts else proof.hold(sender))
+        refused = self.send(proof.payload, proof.senders)
+        if refused is not None:
+            proof.on_reply(self._number, refused)
+        self.overdue()
+
     def _must_be_sent(self, sender: Sender) -> bool:
         # Questions are few, and such releases no more than the commands that were sent
         # before. A release of a command that was not sent (*needless*) would add one for
         # each lock that the other masters grant while this master hangs.
         if sender.debt_ttl:
             return not sender.needless >> self._number & 1
-        return isinstance(sender, Question)
+        return isinstance(sender, Question | Proof)
 
     def data_received(self, data: bytes) -> None:
         """Pass the replies in *data* on to their senders, in order."""

@@ -5,7 +5,7 @@ Only all masters together show whether a whole set is new, and which quarantine 
 longest that any program on these masters uses.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -49,6 +49,8 @@ class GuardState:
 
         clock: The clock of leases.
 
+        found: Marks all masters as members, if none of them has a marker.
+
     Attributes:
         lasts: The quarantine in seconds. It grows when the marker of a master carries a
             longer one.
@@ -59,10 +61,15 @@ class GuardState:
     """
 
     def __init__(
-        self, seen: list[Seen], clock: Callable[[], float], settings: GuardSettings
+        self,
+        seen: list[Seen],
+        clock: Callable[[], float],
+        settings: GuardSettings,
+        found: Callable[[], Awaitable[None]],
     ) -> None:
         self.seen = seen
         self.clock = clock
+        self.found = found
         self.lasts = settings.lasts
         self.strict = settings.strict
         self._tell = settings.tell

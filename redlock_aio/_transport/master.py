@@ -20,10 +20,11 @@ from redlock_aio._rules.causes import NoVoteCause
 from redlock_aio._rules.quarantine import MEMBER
 from redlock_aio._rules.quorum import Answer, Vote
 from redlock_aio._rules.roundtrips import RoundTrips
+from redlock_aio._rules.server_info import ServerInfo
 from redlock_aio._transport.address import Address, AnyDialler
 from redlock_aio._transport.connection import Connection, Question
 from redlock_aio._transport.debts import Debts
-from redlock_aio._transport.handshake import MasterError, ReplicaError, examined, why
+from redlock_aio._transport.handshake import MasterError, ReplicaError, examined, is_forbidden, why
 from redlock_aio._transport.moved_name import interval, moved
 from redlock_aio._transport.restart_guard import Guard
 from redlock_aio._transport.sentinels import route_to
@@ -41,7 +42,11 @@ FIRST_DELAY, LONGEST_DELAY = 0.02, 0.5
 TASK_NAME = "redlock_aio "
 """The begin of the name of a master's task."""
 
-NO_TRACKING = "it forbids client tracking (client|tracking), so a flush is seen late"
+POLLING = "waiters poll, and each grant is sent with a read of the marker"
+
+FORBIDS_TRACKING = f"it forbids client tracking (client|tracking), so {POLLING}"
+
+LACKS_TRACKING = f"the service has no client tracking (CLIENT TRACKING), so {POLLING}"
 
 
 class MasterContext(NamedTuple):
@@ -100,7 +105,9 @@ class Master:
         )
         self._sentry: Sentry | None = None
         if context.guard is not None:
-            self._sentry = context.guard.sentry(number, route=route, on_push=on_push, judged=judged)
+            self._sentry = context.guard.sentry(
+                number, route=route, on_push=on_push, judged=judged, looked=self._caution
+            )
         self._out = ""
         self._trips = context.trips
         self._dial_timeout = self._patience
@@ -109,6 +116,7 @@ class Master:
         self._no_reply = NoReply(Answer.UNREACHABLE, "connecting")
         self._run_id = ""
         self._cautioned = ""
+        self._untracked = ""
         self.can_free = True
         """Whether the server has and allows DELIFEQ, or did so when it was last up."""
         self.debts = Debts(
@@ -300,7 +308,7 @@ class Master:
         if down.done():
             raise ConnectionError(connection.reason)
         self._connection = connection
-        self.send = connection.send
+        self.send = connection.send  # until `_judged`, below
         self._report(NoReply(Answer.GRANTED), None)
         self.debts.connected(connection.send)
         self._judged()
@@ -320,6 +328,8 @@ class Master:
             sentry = None  # the guard has no objection
         self._is_known(votes=sentry is None or sentry.settled)
         self.send = connection.send if sentry is None else sentry.send
+        if sentry is None and self._sentry is not None and not self._sentry.tracked:
+            self.send = self._sentry.send_proved
         if self.votes:
             if self._out:
                 self._tell(True, f"{self.name}: votes again")
@@ -362,19 +372,25 @@ class Master:
             raise MasterError(NoVoteCause.SAME_SERVER, f"the same server as {other.name}")
         self._run_id = info.run_id  # `_step_down` removes the name
         self._trips.begin(self._number, took * 1000)
-        untold = isinstance(await wishes[0].reply, Exception) and self._sentry is not None
+        tracking = await wishes[0].reply
         self.can_free = await wishes[1].reply == 0
-        cautions = [
-            info.caution,
-            info.forgets if self._context.vouched else "",
-            NO_TRACKING if untold else "",
-        ]
-        caution = "; ".join(filter(None, cautions))
+        self._untracked = ""
+        if self._sentry is not None:
+            self._sentry.tracked = not isinstance(tracking, Exception)
+            if isinstance(tracking, Exception):
+                forbids = is_forbidden(tracking)
+                self._untracked = FORBIDS_TRACKING if forbids else LACKS_TRACKING
+        self._caution(info)
+        if self._sentry is not None:
+            await self._sentry.examine(connection, info, [await w.reply for w in wishes[3:]])
+
+    def _caution(self, info: ServerInfo) -> None:
+        """Warn about what *info* shows, unless that was the last warning."""
+        forgets = info.forgets if self._context.vouched else ""
+        caution = "; ".join(filter(None, [info.caution, forgets, self._untracked]))
         if caution and caution != self._cautioned:
             self._tell(False, f"{self.name}: {caution}")
         self._cautioned = caution
-        if self._sentry is not None:
-            await self._sentry.examine(connection, info, [await w.reply for w in wishes[3:]])
 
     def _report(self, no_reply: NoReply, cause: NoVoteCause | None) -> None:
         """Report that the master is up or down, unless that was the last report."""

@@ -12,6 +12,7 @@ from redlock_aio._rules import quarantine
 from redlock_aio._rules.marker import milliseconds
 from redlock_aio._rules.quarantine import MEMBER, UNDECIDED, Seen, Verdict
 from redlock_aio._rules.quorum import GRANTED
+from redlock_aio._rules.server_info import ServerInfo
 from redlock_aio._transport.guard_state import GuardSettings, GuardState
 from redlock_aio._transport.handshake import read_marker
 from redlock_aio._transport.sentinels import Route
@@ -31,7 +32,7 @@ class Guard:
     def __init__(
         self, seen: list[Seen], clock: Callable[[], float], settings: GuardSettings
     ) -> None:
-        self._state = GuardState(seen, clock, settings)
+        self._state = GuardState(seen, clock, settings, self.found)
         self._sentries: list[Sentry] = []
 
     def __repr__(self) -> str:
@@ -45,10 +46,16 @@ class Guard:
         route: Route,
         on_push: Callable[[int, object], None],
         judged: Callable[[], None],
+        looked: Callable[[ServerInfo], None],
     ) -> Sentry:
         """Return the sentry of a master; for the arguments see `Sentry`."""
         sentry = Sentry(
-            self._state, number, route=route, on_push=on_push, judged=judged, found=self.found
+            self._state,
+            number,
+            route=route,
+            on_push=on_push,
+            judged=judged,
+            looked=looked,
         )
         self._sentries.append(sentry)
         return sentry
@@ -69,14 +76,14 @@ class Guard:
             return
         state.founding = True
         try:
-            asked = [s.ask_for(quarantine.founding(s.info, s.lasts)) for s in sentries]
+            asked = [s.ask_for(quarantine.founding(s.info, s.lasts), over=b"") for s in sentries]
             if None in asked:
                 return  # a connection has just ended
             replies = [(await mark.reply, await get.reply) for mark, get in filter(None, asked)]
         finally:
             state.founding = False
         # Another program may know one of these servers from before, and mark it as rejoining
-        # while this one marks all of them as new. Its marker is left (NX), or replaces this
+        # while this one marks all of them as new. Its marker is left, or replaces this
         # program's. Hence the markers are judged after all were written: one that rejoins
         # shows that the set is not new, and the markers written here are replaced below.
         found = [read_marker(reply) for _, reply in replies]
@@ -86,12 +93,13 @@ class Guard:
             marker is not None and (marker.rejoining or not sentry.info.is_named(marker.run_id))
             for sentry, marker in zip(sentries, found, strict=True)
         )
-        for sentry, marker, (marked, _) in zip(sentries, found, replies, strict=True):
+        for sentry, marker, (marked, get) in zip(sentries, found, replies, strict=True):
             if new and marker is not None and sentry.state is UNDECIDED:
                 if marker.lasts < milliseconds(state.lasts):
                     sentry.recheck_soon()  # a program with a shorter quarantine has marked it
                 else:
                     sentry.set_verdict(Verdict(MEMBER), marker)
             elif not new and marked == GRANTED:
-                sentry.ask_for(quarantine.not_new(sentry.info, sentry.lasts, certain=True))
+                late = quarantine.not_new(sentry.info, sentry.lasts, certain=True)
+                sentry.ask_for(late, over=get)
                 sentry.recheck_soon()  # masters do not push a client's own changes to it

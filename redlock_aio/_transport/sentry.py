@@ -8,15 +8,20 @@ A `Sentry` examines its master on each new connection, before any command of a l
 there, and again while the connection lives: when the quarantine is over, when the server
 pushes a change of the marker, and periodically, for proxies that hide such pushes. If a
 member has lost its marker, the connection is ended: no reply that is underway then counts.
+
+A server pushes the same for a flush of its locks, for that of another database, and when it
+becomes a replica and drops its keys. From the push on, replies are held back until INFO and
+the marker were read behind them (`Proof`). Where a server has no client tracking, nothing is
+pushed; there each request that may grant a lock brings its own proof.
 """
 
 import asyncio
 import math
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 
 from redlock_aio._protocol import commands, replies
-from redlock_aio._protocol.request import NoReply, Sender
+from redlock_aio._protocol.request import NoReply, QuarantineRule, Sender
 from redlock_aio._rules import display, quarantine
 from redlock_aio._rules.causes import NoVoteCause
 from redlock_aio._rules.marker import Marker, milliseconds
@@ -32,14 +37,22 @@ from redlock_aio._transport.handshake import (
     carried,
     examined,
     forbidden,
+    info_of,
+    is_forbidden,
     marker_of,
     must_carry,
     mute,
 )
+from redlock_aio._transport.proof import Proof
 from redlock_aio._transport.sentinels import Route
+
+FLUSHED = "its keys were flushed"
 
 WRITES = 3
 """Attempts in a row to write a marker: another program may write first, or memory be full."""
+
+NEED_PROOF = frozenset({QuarantineRule.REFUSE, QuarantineRule.COUNT_REFUSALS})
+"""The requests whose grants count only with the marker, where no flush is pushed."""
 
 REFUSED = 0.75, 1.25
 """The range of the random delay in seconds until a refused set of masters is examined again."""
@@ -63,7 +76,7 @@ class Sentry:
 
         judged: Called when it becomes known whether the master has a vote.
 
-        found: Marks all masters as members, if none of them has a marker.
+        looked: Called with each later INFO of the server.
     """
 
     def __init__(
@@ -74,7 +87,7 @@ class Sentry:
         route: Route,
         on_push: Callable[[int, object], None],
         judged: Callable[[], None],
-        found: Callable[[], Awaitable[None]],
+        looked: Callable[[ServerInfo], None],
     ) -> None:
         self.state: quarantine.MasterStatus | None = None
         """The state of the master; ``None`` while it is not connected."""
@@ -84,16 +97,23 @@ class Sentry:
         """Whether the state is final, or `UNDECIDED` after all quick rereads of the marker."""
         self.unmarked = False
         """Whether the master had no marker when this connection was examined."""
+        self.tracked = True
+        """Whether the server pushes changes of the marker over this connection."""
         self._guard = guard
         self._number = number
         self._on_push = on_push
         self._judged = judged
-        self._found = found
+        self._looked = looked
         self._identified = route.identified
         self._outlives = route.outlives
         self._connection: Connection | None = None
         self._wake: asyncio.Future[None] | None = None
         self._recheck = False
+        self._flushed = False
+        """Whether a flush was pushed to a quarantined master since its marker was last asked."""
+        self._marker: Marker | None = None
+        """The marker of the last verdict."""
+        self._proof: Proof | None = None
         self._verdicts = 0
         self._rereads = 0
         self._ahead: int | None = None
@@ -157,11 +177,23 @@ class Sentry:
         connection, no_reply = self._connection, self._no_reply
         return no_reply if connection is None else mute(connection.send, payload, senders, no_reply)
 
+    def send_proved(self, payload: bytes, senders: Sequence[Sender], /) -> NoReply | None:
+        """Send to a master with a vote; grants count only with its marker, read behind them."""
+        connection = self._connection
+        if connection is None:
+            return self._no_reply
+        if not any(sender.in_quarantine in NEED_PROOF for sender in senders):
+            return connection.send(payload, senders)
+        proof = Proof([commands.LOOK], self._has_marker)
+        held = [proof.hold(s) if s.in_quarantine in NEED_PROOF else s for s in senders]
+        return connection.send(payload + proof.payload, [*held, *proof.senders])
+
     # Examination of the server and its marker.
 
     def attach(self, connection: Connection) -> None:
         """Use *connection* from now on, so that no push is missed before the marker is read."""
         self._connection = connection
+        self._proof = None
 
     @property
     def questions(self) -> tuple[bytes, ...]:
@@ -192,15 +224,14 @@ class Sentry:
         self._rereads = 0
         self.settled = False
         try:
-            marker = carried(marker_of(replies[-1]), self._outlives)
-            self.unmarked = marker is None
+            self.unmarked = marker_of(replies[-1]) is None
             sets, number = self._guard.declarations, self._number
             # The marker was read before the set is declared. Another program may change it in
             # between; that push reaches `on_push`, because `attach` came before the read.
             declared = sets.join(number, info, connection, replies[0])
-            await self._judge(self._identified(info), marker)
+            await self._judge(self._identified(info), replies[-1])
             await sets.joined(number, connection, declared)  # the master had no vote before
-            if self._recheck:  # the marker was changed while the set was declared
+            if self._recheck:  # the marker was changed, or the keys flushed, since it was read
                 self._recheck = False
                 await self._look()
         except BaseException:
@@ -218,7 +249,7 @@ class Sentry:
         while not down.done():
             try:
                 if self.state is UNDECIDED:
-                    await self._found()
+                    await self._guard.found()
                 await self._rest(down, pace)
                 if not down.done():
                     await self._look()
@@ -263,11 +294,13 @@ class Sentry:
         await self._guard.declarations.look(self._number, connection)
         packed = (commands.INFO, commands.CACHING, commands.LOOK)
         info, _, marker = asked = [Question(c, asyncio.get_running_loop()) for c in packed]
+        self._flushed = False
         if connection.send(b"".join(packed), asked) is not None:
             return  # it has ended since: no reply would come, and `monitor` would wait for ever
         connection.overdue()
         now = self._identified(await examined(await info.reply, connection))
         found = carried(marker_of(await marker.reply), self._outlives)
+        self._looked(now)
         if self._connection is not connection:
             return  # the replies are of a former server; `examine` has judged the present one
         if verdicts != self._verdicts or (self.state is UNDECIDED and self._guard.founding):
@@ -280,7 +313,7 @@ class Sentry:
                 ago, left, why = now.uptime or 0, verdict.seconds, verdict.reason
                 self._again(quarantine.cause(why), quarantine.describe(why, ago=ago, left=left))
                 return
-        await self._judge(now, found)
+        await self._judge(now, marker.reply.result())
 
     def _verdict(self, info: ServerInfo, marker: Marker | None) -> Verdict:
         guard = self._guard
@@ -292,8 +325,9 @@ class Sentry:
             return quarantine.not_new(info, self.lasts)
         return verdict
 
-    async def _judge(self, info: ServerInfo, marker: Marker | None) -> None:
-        """Judge by *info* and *marker*, write the new marker if one is due, and set the state."""
+    async def _judge(self, info: ServerInfo, found: object) -> None:
+        """Judge by *info* and the marker that was *found*, write one if due, set the state."""
+        marker = carried(marker_of(found), self._outlives)
         self.info = info
         now = self._guard.clock()
         self._ahead = None if info.time is None else info.time - round(now * 1_000_000)
@@ -302,31 +336,45 @@ class Sentry:
         # Two programs may judge the same restart at the same time, and one may know more: a
         # longer quarantine, or the server from before. Each writes, reads back, and judges again
         # by the marker that it finds, until that equals its own or has at least as many facts.
-        for _ in range(WRITES):
+        for again in reversed(range(WRITES)):
             self._remember(verdict, marker)
-            asked = self.ask_for(verdict)
+            asked = self.ask_for(verdict, over=found)
             if asked is None:
                 break
-            marked, get = await asked[0].reply, await asked[1].reply
-            marker = carried(marker_of(get), self._outlives)
-            if isinstance(marked, Exception) and str(marked).startswith("NOPERM"):
+            marked, found = await asked[0].reply, await asked[1].reply
+            marker = carried(marker_of(found), self._outlives)
+            if isinstance(marked, Exception) and is_forbidden(marked):
                 raise forbidden(marked)
             longest = marker is not None and marker.lasts >= milliseconds(self.lasts)
             if marker == verdict.write and not verdict.careful and longest:
                 break  # equal to the written marker: no other program knows more
             verdict = self._verdict(info, marker)
+            if replies.has_no_script(marked) and again:
+                continue  # the connection has just loaded the scripts
             if isinstance(marked, Exception) and verdict.state is MEMBER:
                 must_carry(marker, self.lasts, marked)
+        if verdict.state is MEMBER and self._flushed:
+            # The push came behind the last read of the marker, or just before it. This is not
+            # known, so the marker has to be read on a new connection.
+            self._again(NoVoteCause.FLUSHED, FLUSHED)
+            return
         self.set_verdict(verdict, marker)
 
-    def ask_for(self, verdict: Verdict) -> tuple[Question, Question] | None:
-        """Write the marker of *verdict* and read it back; ``None`` if there is none to write."""
+    def ask_for(self, verdict: Verdict, *, over: object) -> tuple[Question, Question] | None:
+        """
+        Write the marker of *verdict* and read it back; ``None`` if there is none to write.
+
+        Args:
+            over: The reply by which the verdict was reached. The marker is written only if it
+                is still the same: otherwise a flush since then would stay hidden.
+        """
         if verdict.write is None or self._connection is None:
             return None
         written = carried(verdict.write, -self._outlives)
-        mark = commands.mark(bytes(written), careful=verdict.careful)
+        mark = commands.mark(bytes(written), over=over if isinstance(over, bytes) else b"")
         packed = (mark, commands.CACHING, commands.LOOK)
         questions = [Question(command, asyncio.get_running_loop()) for command in packed]
+        self._flushed = False
         if self._connection.send(b"".join(packed), questions) is not None:
             return None  # it has ended, and `gone` was not called yet
         self._connection.overdue()
@@ -341,6 +389,7 @@ class Sentry:
     def set_verdict(self, verdict: Verdict, marker: Marker | None) -> None:
         """Set the state and the end of the quarantine by *verdict*, for which *marker* was read."""
         self._remember(verdict, marker)
+        self._marker = marker
         before, self.state = self.state, verdict.state
         self._verdicts += 1
         self._until = self._guard.clock() + verdict.seconds
@@ -370,14 +419,79 @@ class Sentry:
         self.recheck_soon()
 
     def on_push(self, number: int, push: object) -> None:
-        """Called with each push: a flush ends the connection, a changed marker is examined."""
+        """Called with each push: a flush or a changed marker is examined."""
         changed = replies.changed(push)
-        if changed is None:
-            self._again(NoVoteCause.FLUSHED, "its keys were flushed")
-            return
-        if commands.MARKER in changed:
+        if changed is not None:
+            if commands.MARKER in changed:
+                self.recheck_soon()
+            self._on_push(number, push)
+        elif self.state is MEMBER:
+            self._prove()
+        elif self.state is UNDECIDED:
+            # Other masters may be about to let it vote, as one of a new set.
+            self._again(NoVoteCause.FLUSHED, FLUSHED)
+        else:
+            # Nothing that it grants counts yet. `_judge` and `examine` read the marker again
+            # before it gets a vote.
+            self._flushed = self.state is QUARANTINED
             self.recheck_soon()
-        self._on_push(number, push)
+            self._on_push(number, push)
+
+    def _prove(self) -> None:
+        """
+        Called at the push of a flush: hold back replies until INFO and the marker were read.
+
+        The replies behind the push may be of a server without its keys. Those behind the proof's
+        own need no proof. If the master hangs, the held replies are missing, like all others.
+        """
+        connection, proof = self._connection, self._proof
+        if connection is None:
+            return
+        if proof is None or proof.over:
+            packed = commands.INFO, commands.CACHING, commands.LOOK
+            self._proof = proof = Proof(packed, self._is_same)
+            connection.prove(proof)
+        elif proof.begun:
+            # INFO was read before this push, and the marker will be read behind it. Together
+            # they prove nothing. It is rare: the two are executed one after the other.
+            self._again(NoVoteCause.FLUSHED, FLUSHED)
+        # Otherwise both are executed after this flush, too.
+
+    def _is_same(self, replies_: Sequence[object]) -> NoReply | None:
+        """Judge a proof after a flush: end the connection unless server and marker are the same."""
+        info, _, marker = replies_
+        try:
+            now = self._identified(info_of(info))
+        except (ConnectionError, MasterError) as error:
+            if isinstance(error, ReplicaError):
+                self.saw_replica(error.info)
+            return self._distrust()
+        # A replica that drops its keys for its master's pushes a flush as well. When it is
+        # promoted, its own marker may be among them.
+        if not now.is_named(self.info.identity):
+            return self._distrust()
+        no_reply = self._has_marker([marker])
+        if no_reply is None:  # another database was flushed
+            self._on_push(self._number, replies.EVERYTHING_CHANGED)  # no key is tracked any more
+        return no_reply
+
+    def _has_marker(self, replies_: Sequence[object]) -> NoReply | None:
+        """Judge a proof by the marker alone: end the connection if it has changed."""
+        [reply] = replies_
+        try:
+            found = carried(marker_of(reply), self._outlives)
+        except (ConnectionError, MasterError):
+            return self._distrust()
+        marker = self._marker
+        if found is None or marker is None or not found.continues(marker):
+            return self._distrust()
+        if found != marker:
+            self.recheck_soon()  # a program with a longer max_ttl has written it
+        return None
+
+    def _distrust(self) -> NoReply:
+        self._again(NoVoteCause.FLUSHED, FLUSHED)
+        return NoReply(Answer.UNREACHABLE, FLUSHED)
 
     def recheck_soon(self) -> None:
         """Examine the marker soon."""

@@ -26,6 +26,9 @@ class Proxy:
         piece: The number of bytes that are forwarded at a time.
 
         delay: The delay in each direction in seconds, as of a distant server.
+
+        hides: Words that neither side sees, as of a service that lacks some commands and
+            leaves out fields of INFO: the last letter of each becomes an X.
     """
 
     def __init__(self, url: str) -> None:
@@ -39,6 +42,7 @@ class Proxy:
         self.dropped = 0
         self.piece = 1 << 16
         self.delay = 0.0
+        self.hides: tuple[bytes, ...] = ()
         self.port = 0
         self._writers: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -131,6 +135,8 @@ class Proxy:
         loop = asyncio.get_running_loop()
         while data := await reader.read(65_536):
             await flowing.wait()
+            for word in self.hides:
+                data = data.replace(word, word[:-1] + b"X")
             if self.delay:
                 late.append(data)
                 loop.call_later(self.delay, lambda: writer.write(late.popleft()))

@@ -5,15 +5,32 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from redlock_aio import Answer, QuorumUnavailableError, Redlock
+from redlock_aio import Answer, Lease, LockLostError, QuorumUnavailableError, Redlock, Retry
 from redlock_aio._protocol.commands import MARKER
-from redlock_aio._protocol.scripts import DECLARE
+from redlock_aio._protocol.replies import EVERYTHING_CHANGED
+from redlock_aio._protocol.scripts import DECLARE, MARK
 from redlock_aio._rules.quarantine import founding
 from redlock_aio.testing import FakeMaster
 from redlock_aio.testing._fake_lua import Error
 from redlock_aio.testing._fake_pushes import PushReceiver
 
-from .kit import MAX_TTL, QUARANTINE, answers, before, gets_lock, guarded, now, restart, votes
+from .kit import (
+    KIND,
+    LATENCY,
+    MAX_TTL,
+    QUARANTINE,
+    Kind,
+    acquired_at,
+    answers,
+    before,
+    check_freed,
+    gets_lock,
+    guarded,
+    has_lock,
+    now,
+    restart,
+    votes,
+)
 
 pytestmark = [pytest.mark.promise("S1")]
 
@@ -37,11 +54,16 @@ async def newcomer_gets_lock(masters: list[FakeMaster]) -> bool:
 def intercept(
     master: FakeMaster, verb: bytes, act: Callable[[], object], *, after: bool = False
 ) -> None:
-    """Call *act* before or after *verb* accesses the marker; its result replaces the reply."""
+    """
+    Call *act* before or after *verb* accesses the marker; its result replaces the reply.
+
+    SET stands for the script that writes the marker.
+    """
     execute = master.execute
 
     def intercepted(command: list[bytes], listener: PushReceiver | None = None) -> object:
-        if command[:2] != [verb, MARKER]:
+        writes = verb == b"SET" and MARK.sha in command
+        if command[:2] != [verb, MARKER] and not writes:
             return execute(command, listener)
         reply = execute(command, listener) if after else None
         return act() or reply or execute(command, listener)
@@ -480,12 +502,336 @@ async def test_a_master_whose_connection_ends_right_behind_a_reply_comes_back(
         assert redlock.statistics().masters[0].up
 
 
+@pytest.mark.promise("S2")
+async def test_flushes_of_another_database_end_no_connection_and_no_lease(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    """A hundred a second on each master; each costs replies that are underway a round trip."""
+    before = [link._connection for link in redlock._opener.session().links]
+    lease = await redlock.lock("r", ttl=1000).acquire()
+    for _ in range(500):
+        for master in masters:
+            master._pushes.flushed()
+        assert await gets_lock(redlock, "other")
+        await asyncio.sleep(0.01)
+    assert lease.valid
+    assert has_lock(masters, lease) == [True] * 5
+    await lease.release()
+    assert [link._connection for link in redlock._opener.session().links] == before
+
+
+async def test_a_program_can_connect_while_another_database_is_flushed(
+    masters: list[FakeMaster],
+) -> None:
+    async def flushes() -> None:
+        while True:
+            for master in masters:
+                master._pushes.flushed()
+            await asyncio.sleep(0.0007)
+
+    noise = asyncio.create_task(flushes())
+    async with guarded(masters) as redlock:
+        assert await answers(redlock) == "G" * 5
+    noise.cancel()
+
+
+def underway(redlock: Redlock) -> asyncio.Task[Lease]:
+    return asyncio.create_task(redlock.lock("r", wait=0).acquire())
+
+
+async def test_a_reply_behind_a_flush_of_another_database_counts_after_the_marker(
+    masters: list[FakeMaster],
+) -> None:
+    async with guarded(masters[:1]) as redlock:
+        task = underway(redlock)
+        await asyncio.sleep(0)
+        masters[0]._pushes.flushed()
+        begun = now()
+        lease = await task
+        assert now() - begun == pytest.approx(1.5 * LATENCY)  # half a round trip later
+        await lease.release()
+
+
+async def test_a_grant_does_not_count_after_a_flush_that_another_program_has_hidden(
+    masters: list[FakeMaster],
+) -> None:
+    async with guarded(masters[:1]) as redlock:
+        await asyncio.sleep(1)
+        task = underway(redlock)
+        await asyncio.sleep(0)
+        flush_and_mark(masters[0])
+        with pytest.raises(QuorumUnavailableError, match="its keys were flushed"):
+            await task
+
+
+async def test_a_grant_of_a_promoted_replica_does_not_count_although_its_marker_is_back(
+    masters: list[FakeMaster],
+) -> None:
+    """The server dropped its keys for another one's, which is pushed like a flush."""
+    async with guarded(masters[:1]) as redlock:
+        task = underway(redlock)
+        await asyncio.sleep(0)
+        demote(masters[0])
+        masters[0]._pushes.flushed()
+        promote(masters[0], 7)
+        with pytest.raises(QuorumUnavailableError, match="its keys were flushed"):
+            await task
+        await asyncio.sleep(0.5)
+        assert await answers(redlock) == "Q"
+
+
+@pytest.mark.promise("S6")
+async def test_a_master_that_hangs_behind_a_flush_holds_nobody_up(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    for master in masters[:2]:
+        master._pushes.flushed()
+        master.hang()
+    begun = now()
+    async with redlock.lock("r", wait=0) as lease:
+        assert now() - begun < 2 * LATENCY
+        await asyncio.sleep(0.5)
+        for master in masters[:2]:
+            master.resume()
+        await asyncio.sleep(0.1)
+        assert has_lock(masters, lease) == [True] * 5
+    assert await answers(redlock) == "G" * 5
+
+
+async def test_a_flush_between_the_two_reads_of_a_proof_ends_the_connection(
+    redlock: Redlock,
+) -> None:
+    """What INFO said may be out of date when the marker is read."""
+    link = redlock._opener.session().links[0]
+    before, sentry = link._connection, link._sentry
+    assert sentry is not None
+    sentry.on_push(0, EVERYTHING_CHANGED)
+    sentry.on_push(0, EVERYTHING_CHANGED)  # no command is answered yet: they cover both
+    assert link._connection is before
+    assert sentry._proof is not None
+    sentry._proof.on_reply(0, b"run_id:x")
+    sentry.on_push(0, EVERYTHING_CHANGED)
+    assert link._connection is None
+    await asyncio.sleep(0.5)
+    assert await answers(redlock) == "G" * 5
+
+
+@pytest.mark.parametrize("moment", ["before the read", "behind the read"])
+async def test_a_flush_at_the_end_of_a_quarantine_begins_another(
+    redlock: Redlock, masters: list[FakeMaster], moment: str
+) -> None:
+    masters[0].restart()
+    await asyncio.sleep(0.6)
+    assert await answers(redlock) == "QGGGG"
+    await asyncio.sleep(QUARANTINE - 0.7)
+    once = [masters[0].flush]
+
+    def flush() -> object:
+        if masters[0].marker and now() > QUARANTINE and once:
+            once.pop()()
+        return None
+
+    intercept(masters[0], b"GETRANGE", flush, after=moment == "behind the read")
+    await asyncio.sleep(1)
+    assert not once
+    assert await answers(redlock) == "QGGGG"
+    await asyncio.sleep(QUARANTINE)
+    assert await answers(redlock) == "G" * 5
+
+
+async def test_a_flush_behind_the_last_read_of_a_quarantine_begins_another(
+    masters: list[FakeMaster], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The push arrives together with the marker, before the task that has asked for it resumes."""
+    caplog.set_level("INFO", "redlock_aio")
+    master = masters[0]
+    async with guarded([master]) as redlock:
+        master.restart()
+        await asyncio.sleep(0.6)
+        flushed: list[float] = []
+
+        def flush() -> object:
+            value = master.marker
+            if value and " member " in value and not flushed:
+                flushed.append(now())
+                master.flush()
+                return value.encode()
+            return None
+
+        intercept(master, b"GETRANGE", flush, after=True)
+        async with redlock.lock("r", wait=3 * MAX_TTL, retry=Retry(min_delay=1, max_delay=2)):
+            assert now() > flushed[0] + QUARANTINE
+        assert caplog.text.count("votes again\n") == 1
+
+
+async def test_a_flush_between_reading_and_writing_the_marker_is_not_hidden(
+    masters: list[FakeMaster],
+) -> None:
+    """A program with a longer max_ttl writes the marker again."""
+    async with guarded(masters):
+        pass
+    once = [masters[0].flush]
+    intercept(masters[0], b"SET", lambda: once.pop()() if once else None)
+    async with Redlock(masters, max_ttl=2 * MAX_TTL) as redlock:
+        await asyncio.sleep(0.6)
+        assert not once
+        assert await answers(redlock) == "QGGGG"
+        assert states(masters) == ["rejoining"] + ["member"] * 4
+        async with guarded(masters) as newcomer:
+            assert await answers(newcomer) == "QGGGG"
+
+
+async def test_the_marker_is_written_again_after_the_scripts_were_flushed(
+    masters: list[FakeMaster],
+) -> None:
+    async with guarded(masters):
+        pass
+    once = [masters[0]._scripts.clear]
+    intercept(masters[0], b"SET", lambda: once.pop()() if once else None)
+    async with Redlock(masters, max_ttl=2 * MAX_TTL) as redlock:
+        await asyncio.sleep(0.1)
+        assert not once
+        assert await answers(redlock) == "G" * 5
+        assert {master.marker.split()[3] for master in masters if master.marker} == {"21200"}
+
+
+# Servers without client tracking.
+
+
+def without_tracking(masters: list[FakeMaster]) -> None:
+    """Make *masters* refuse CLIENT TRACKING as some services do."""
+
+    def refuse(verb: bytes, *_: bytes) -> object:
+        raise Error(f"ERR unknown subcommand '{verb.decode()}'. Try CLIENT HELP.")
+
+    for master in masters:
+        vars(master)["_do_client"] = refuse
+
+
+@pytest.fixture
+def untracked(masters: list[FakeMaster]) -> list[FakeMaster]:
+    without_tracking(masters)
+    return masters
+
+
+@KIND
+@pytest.mark.parametrize("hide", [False, True], ids=["no marker", "a new marker"])
+async def test_without_tracking_no_grant_counts_after_a_flush(
+    untracked: list[FakeMaster], kind: Kind, *, hide: bool
+) -> None:
+    """A program that does not know the old marker may have written another one since."""
+    masters = untracked
+    async with guarded(masters) as holder, guarded(masters) as redlock:
+        lease = await holder.lock("r", ttl=MAX_TTL, auto_extend=False, **kind).acquire()
+        await asyncio.sleep(1)
+        for master in masters[:3]:
+            (flush_and_mark if hide else FakeMaster.flush)(master)
+        while lease.valid:
+            assert await redlock.lock("r", wait=0, ttl=500, **kind).try_acquire() is None
+            await asyncio.sleep(0.25)
+        await asyncio.sleep(QUARANTINE)
+        assert await answers(redlock) == "G" * 5
+
+
+async def test_without_tracking_an_extension_needs_the_marker(untracked: list[FakeMaster]) -> None:
+    async with guarded(untracked[:1]) as redlock:
+        lease = await redlock.lock("r", ttl=MAX_TTL, auto_extend=False).acquire()
+        value = untracked[0].keys["r"]
+        untracked[0].flush()
+        untracked[0].set("r", value, MAX_TTL)  # restored by its holder, say
+        with pytest.raises(LockLostError):
+            await lease.extend()
+
+
+@KIND
+async def test_without_tracking_locks_work(untracked: list[FakeMaster], kind: Kind) -> None:
+    async with guarded(untracked) as one, guarded(untracked) as two:
+        held = await asyncio.gather(
+            *(acquired_at(redlock, hold=0.1, retry=None, **kind) for redlock in (one, two) * 2)
+        )
+        assert max(held) - min(held) >= 0.3
+    await check_freed(untracked)
+
+
+@pytest.mark.parametrize("tracked", [True, False])
+async def test_only_without_tracking_a_grant_is_sent_with_a_read_of_the_marker(
+    masters: list[FakeMaster], *, tracked: bool
+) -> None:
+    if not tracked:
+        without_tracking(masters)
+    async with guarded(masters) as redlock:
+        before = len(masters[0].commands)
+        async with redlock.lock("r", auto_extend=False):
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.01)
+        sent = [command[0] for command in masters[0].commands[before:]]
+        assert sent == ([b"SET", b"DELIFEQ"] if tracked else [b"SET", b"GETRANGE", b"DELIFEQ"])
+
+
+async def test_without_tracking_a_longer_max_ttl_in_the_marker_costs_no_vote(
+    untracked: list[FakeMaster],
+) -> None:
+    async with guarded(untracked) as redlock:
+        async with Redlock(untracked, max_ttl=2 * MAX_TTL):
+            pass
+        for _ in range(100):
+            assert await answers(redlock) == "G" * 5
+            await asyncio.sleep(0.01)
+        sentry = redlock._opener.session().links[0]._sentry
+        assert sentry is not None
+        assert sentry.lasts == pytest.approx(2 * (QUARANTINE - 1) + 1)
+
+
+@pytest.mark.promise("S6")
+async def test_without_tracking_a_master_that_hangs_holds_nobody_up(
+    untracked: list[FakeMaster],
+) -> None:
+    async with guarded(untracked) as redlock:
+        for master in untracked[:2]:
+            master.hang()
+        begun = now()
+        async with redlock.lock("r", wait=0):
+            assert now() - begun < 2 * LATENCY
+        for master in untracked[:2]:
+            master.resume()
+        await check_freed(untracked)
+
+
+async def test_the_log_says_that_the_service_has_no_tracking(
+    untracked: list[FakeMaster], caplog: pytest.LogCaptureFixture
+) -> None:
+    async with guarded(untracked):
+        assert caplog.text.count("the service has no client tracking") == 5
+        assert "forbids" not in caplog.text
+
+
+async def test_an_eviction_policy_that_is_set_while_programs_run_is_warned_about(
+    redlock: Redlock, masters: list[FakeMaster], caplog: pytest.LogCaptureFixture
+) -> None:
+    info = masters[0]._do_info
+
+    def evicting() -> object:
+        reply = info()
+        assert isinstance(reply, bytes)
+        return reply + b"maxmemory:1\r\nmaxmemory_policy:volatile-lru\r\n"
+
+    vars(masters[0])["_do_info"] = evicting
+    await asyncio.sleep(QUARANTINE)
+    assert caplog.text.count("its maxmemory-policy volatile-lru may drop locks") == 1
+    assert await answers(redlock) == "G" * 5
+    del vars(masters[0])["_do_info"]
+    await asyncio.sleep(QUARANTINE)
+    vars(masters[0])["_do_info"] = evicting
+    await asyncio.sleep(QUARANTINE)
+    assert caplog.text.count("its maxmemory-policy volatile-lru may drop locks") == 2
+
+
 async def test_no_marker_is_written_through_a_connection_that_has_ended(redlock: Redlock) -> None:
     link = redlock._opener.session().links[0]
     assert link._sentry is not None
     assert link._connection is not None
     link._connection.abandon()
-    assert link._sentry.ask_for(founding(link._sentry.info, QUARANTINE)) is None
+    assert link._sentry.ask_for(founding(link._sentry.info, QUARANTINE), over=b"") is None
 
 
 @pytest.mark.parametrize("ago", [QUARANTINE / 2, 9 * QUARANTINE])
@@ -517,7 +863,7 @@ async def test_without_pushes_the_marker_is_read_periodically_and_that_is_logged
     for master in masters:
         master.forbid.add("CLIENT")
     async with guarded(masters) as redlock:
-        assert caplog.text.count("a flush is seen late") == 5
+        assert caplog.text.count("it forbids client tracking") == 5
         if change == "flushed":
             masters[0].flush()
         else:

@@ -8,12 +8,14 @@ from typing import Any, Literal
 import pytest
 
 from redlock_aio import Answer, QuorumUnavailableError, Redlock, Vote
+from redlock_aio._protocol.commands import MARKER
 from redlock_aio._protocol.request import NoReply, QuarantineRule, Request
+from redlock_aio._protocol.scripts import MARK
 from redlock_aio._transport.sentry import SAME_WORDS
 from redlock_aio.testing import FakeMaster, VirtualTimeLoop
 
 from .cancelling import When, every_place
-from .kit import MAX_TTL, QUARANTINE, answers, guarded, hang, now, restart, votes
+from .kit import MAX_TTL, QUARANTINE, answers, guarded, hang, now, ran, restart, votes
 
 pytestmark = [pytest.mark.promise("S1")]
 
@@ -70,7 +72,7 @@ async def test_without_a_guard_no_marker_is_read_or_written(
         assert await answers(redlock) == "G" * 5
     # The probe for DELIFEQ uses a value that no key has.
     commands = [c for master in masters for c in master.commands if c[0] != b"DELIFEQ"]
-    assert b"marker" not in b" ".join(b" ".join(command) for command in commands)
+    assert MARKER not in {word for command in commands for word in command}
     warned = "m0: restart_guard is 'fsync-always', but the server has no append-only file"
     assert caplog.text.count(warned) == (guard == "fsync-always")
 
@@ -138,8 +140,8 @@ async def test_a_waiter_sends_few_attempts_and_none_to_quarantined_masters(
         master.commands.clear()
     with pytest.raises(QuorumUnavailableError):
         await redlock.lock("r", wait=2000).acquire()
-    assert sum(command[0] == b"SET" for command in masters[4].commands) < 60
-    assert not any(command[0] == b"SET" for command in masters[0].commands)
+    assert ran(masters[4], MARK) < 60
+    assert not ran(masters[0], MARK)
 
 
 @pytest.mark.promise("S3")
