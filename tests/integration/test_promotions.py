@@ -101,9 +101,9 @@ async def test_a_program_that_slept_through_a_promotion(masters: list[EmbeddedMa
     async with proxied(urls(masters)) as ways, guarded(ways) as sleeper:
         await detached_copy(masters[0], replica)
         await until(lambda: up(sleeper) == 3)
-        async with guarded(masters) as holder:
+        async with proxied(urls(masters)) as cut_off, guarded(cut_off) as holder:
             held = await hold(holder)
-            for way in ways:
+            for way in (*ways, *cut_off):
                 way.stall()
             call(masters[2], "DEL", "r")
             await there_and_back(masters[0], replica)
@@ -114,6 +114,8 @@ async def test_a_program_that_slept_through_a_promotion(masters: list[EmbeddedMa
             assert await attempt is None
             assert held.lease.valid
             await granted_after(sleeper, held)
+            for way in cut_off:
+                way.resume()
 
 
 async def test_the_hour_after_a_promotion_costs_no_second_quarantine(
