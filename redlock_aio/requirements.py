@@ -5,9 +5,10 @@ For tools that check masters before locks depend on them. Nothing here sends a c
 caller reads ``INFO`` and two keys, and passes the replies.
 """
 
+import itertools
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from redlock_aio._protocol.declaration import KEY as _DECLARED
@@ -15,7 +16,7 @@ from redlock_aio._protocol.replies import OLDEST_SERVER as _OLDEST
 from redlock_aio._rules import membership, quarantine, timing
 from redlock_aio._rules.fencing import LEAD_SHARE as _SHARE, SHORTEST_LEAD as _SHORTEST
 from redlock_aio._rules.marker import Marker
-from redlock_aio._rules.membership import Place
+from redlock_aio._rules.membership import Known, Names, Place
 from redlock_aio._rules.quarantine import Seen
 from redlock_aio._rules.roundtrips import LONGEST as _LONGEST, RoundTrips
 from redlock_aio._rules.server_info import ServerInfo
@@ -33,6 +34,7 @@ __all__ = (
     "declared_sets",
     "eligibility",
     "learned_timeout",
+    "moved_addresses",
     "permissions",
 )
 
@@ -231,7 +233,7 @@ class DeclaredSet:
         same: Whether it is the set with which it was compared.
 
         conflicts: Whether a majority of one set may share no master with a majority of the
-            other, so that one of the two programs is refused.
+            other, so that the program that came second loses votes.
     """
 
     masters: tuple[str, ...]
@@ -256,34 +258,56 @@ def declared_sets(
     """
     if value is None or len(value) > _LONGEST_VALUE:  # not written by the library
         return []
-    now = math.floor(time * 1000)
-    ours = tuple(_place(master) for master in masters)
-    found = []
-    for begun, at, lasts, text in _entries(value):
-        theirs = membership.parse(text)
-        # The same test as in the script that reads this key for the library.
-        if theirs is None or abs(now - at) >= lasts or begun >= now + 1000:
-            continue
-        ago = max(now - at, 0)
-        names = tuple(sorted(place.address for place in theirs))
-        same = names == tuple(sorted(place.address for place in ours))
-        found.append(
-            DeclaredSet(
-                names,
-                ago,
-                same=same or membership.is_equal(ours, theirs),
-                conflicts=membership.conflicts(ours, theirs, -ago / 1000),
-            )
+    ours = tuple(Place(master.name, master.run_id) for master in masters)
+    lines = list(_lines(value, time))
+    known = Known(
+        first={Place(names[0], run_id): math.inf for names, run_id, _ in lines if run_id},
+        servers={Place(names[0], run_id): math.inf for names, run_id, _ in lines if run_id},
+    )
+    return [
+        DeclaredSet(
+            names,
+            ago,
+            same=membership.is_same(ours, names, known),
+            conflicts=membership.conflicts(ours, names, known),
         )
-    return found
+        for names, run_id, (_, ago) in lines
+        if not run_id
+    ]
 
 
-def _place(master: KnownMaster) -> Place:
-    # Instants are relative to now, because each master has a clock of its own.
-    if not master.run_id:
-        return Place(master.name)
-    started = math.inf if master.uptime is None else -float(master.uptime)
-    return Place(master.name, (master.run_id,), started)
+def moved_addresses(value: bytes | None, *, time: float) -> list[str]:
+    """
+    Return the addresses that lead programs to different servers, all of which are in use.
+
+    Each of two such servers was written on the master after the other one had come there, so
+    neither is merely the other one's successor after a restart.
+
+    Args:
+        value: As for `declared_sets`.
+
+        time: As for `declared_sets`.
+    """
+    if value is None or len(value) > _LONGEST_VALUE:
+        return []
+    servers = [(names[0], *times) for names, run_id, times in _lines(value, time) if run_id]
+    return sorted(
+        {
+            one
+            for (one, came, ago), (other, later, last) in itertools.combinations(servers, 2)
+            if one == other and ago < later and last < came
+        }
+    )
+
+
+def _lines(value: bytes, time: float) -> Iterator[tuple[Names, str, tuple[int, int]]]:
+    """Yield the lines that count, each with the ms since it came and since it was written last."""
+    now = math.floor(time * 1000)
+    for begun, at, lasts, text in _entries(value):
+        line = membership.parse(text)
+        # The same test as in the script that reads this key for the library.
+        if line is not None and abs(now - at) < lasts and begun < now + 1000:
+            yield *line, (max(now - begun, 0), max(now - at, 0))
 
 
 def _entries(value: bytes) -> Iterable[tuple[int, int, int, bytes]]:

@@ -1,45 +1,63 @@
-"""The command by which programs declare their sets of masters and read those of others."""
+"""The command by which programs write about their masters, and read what others have written."""
+
+from collections.abc import Iterable
+from typing import NamedTuple
 
 from redlock_aio._protocol.scripts import DECLARE, pack
-from redlock_aio._rules.membership import Declared, parse
+from redlock_aio._rules.membership import Line, parse
 
 KEY = b"redlock_aio:masters:"
-"""The prefix of the key under which sets are declared; a *key_prefix* follows."""
+"""The prefix of the key with the lines; a *key_prefix* follows."""
 
 
-def read(reply: object, now: float) -> list[Declared] | None:
+class Text(NamedTuple):
+    """
+    A line to write.
+
+    Attributes:
+        lasts: The ms for which it counts if it is not written again.
+
+        since: The instant at which it came, if it was deleted meanwhile, in ms of the master's
+            clock; 0 if it was not.
+    """
+
+    text: bytes
+    lasts: int
+    since: int = 0
+
+
+class Reply(NamedTuple):
+    """
+    What a master has answered to `declare`.
+
+    Attributes:
+        found: How many of the texts that were written were there before.
+
+        lines: All lines, in the order in which they came.
+    """
+
+    found: int
+    lines: list[Line]
+
+
+def read(reply: object, now: float) -> Reply | None:
     """Parse the *reply* to `declare` that arrived *now*; ``None`` if it is malformed."""
-    if not isinstance(reply, list) or len(reply) % 2:
+    if not isinstance(reply, list) or len(reply) % 2 == 0 or type(reply[0]) is not int:
         return None
-    found = []
-    for text, times in zip(reply[::2], reply[1::2], strict=True):
-        masters = parse(text)
-        if (
-            masters is None
-            or not isinstance(times, list)
-            or [type(ms) for ms in times] != [int] * 2
-        ):
+    found, *rest = reply
+    lines = []
+    for text, times in zip(rest[::2], rest[1::2], strict=True):
+        line = parse(text)
+        if line is None or not isinstance(times, list) or [type(ms) for ms in times] != [int] * 2:
             continue
-        age, ago = times
-        found.append(Declared(text, masters, age, now - ago / 1000))
-    return found
+        since, left = times
+        lines.append(Line(*line, since, now + left / 1000))
+    return Reply(found, lines)
 
 
-def declare(
-    key: bytes, how: bytes, ours: bytes = b"", *, age: int = 0, lasts: int = 1, former: bytes = b""
-) -> bytes:
-    """
-    Return the command that declares a set of masters, and reads the sets that are in use.
-
-    Args:
-        how: ``b"read"`` to read only, ``b"write"`` to declare *ours*, ``b"withdraw"`` to
-            remove it where it was declared only once.
-
-        age: The ms for which *ours* has been in use on other masters.
-
-        lasts: The ms for which *ours* counts if it is not written again.
-
-        former: The declared set that *ours* replaces, if any.
-    """
-    numbers = (b"%d" % age, b"%d" % lasts)
-    return pack(b"EVALSHA", DECLARE.sha, b"1", key, how, ours, *numbers, former)
+def declare(key: bytes, texts: Iterable[Text] = ()) -> bytes:
+    """Return the command that writes *texts*, if any, and reads all lines."""
+    packed = [
+        part for text in texts for part in (text.text, b"%d" % text.lasts, b"%d" % text.since)
+    ]
+    return pack(b"EVALSHA", DECLARE.sha, b"1", key, *packed)

@@ -1,41 +1,47 @@
 """
-Check whether two programs with different sets of masters exclude each other.
+Which masters may vote beside programs that name other masters for the same locks.
 
-They do if each majority of the one set shares a master with each majority of the other.
-That is so for equal sets, and if one set has one master more than the other. Each program
-declares its set on its masters (`declare`), and reads the sets of others there.
+Each program keeps two kinds of lines on each of its masters: one with the names of all its
+masters, and for each master the server that it is connected to. A master stands its lines in
+the order in which they came, and forgets those that nobody has written for a while. Two
+rules follow, and in both only the one that came second is restricted:
 
-A false refusal stops all locking, so two places count as one master whenever that is
-possible: they have an address in common or have had the same server, or the server at one
-of them is not known, or this program's server started after the other set was last
-declared. A master votes only when its server is known, and one that has just started in a
-set in use has no vote during its quarantine. Therefore neither can help two majorities to
-miss each other: live programs declare their set again before the quarantine is over.
+1. A server has no vote if another server stood first at the same address. An address alone
+   is no proof of one server: a name may lead to a new server while others are still
+   connected to the old one.
 
-Nothing here waits, reads a clock or opens a socket.
+2. Let S be the names of another set with N masters and the quorum q that came first.
+   ``b = N - q + 1`` votes are the fewest that meet each majority of S. Of this program's
+   masters that are not *surely* in S, only so many keep their votes that each of its own
+   majorities has *b* masters that are. If there are too few, none votes: the program is
+   refused.
+
+Then two leases of one key need one common server, if the programs have met: the lines of both
+were on one master, which has put them in an order. A program that came first is never
+restricted, and need not know the others. `tests/proofs/test_sets.py` searches the
+interleavings.
+
+A server that is not known is in no set for certain, and refuses nobody. Nothing here waits,
+reads a clock or opens a socket.
 """
 
-import itertools
 import json
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
-MOST_SERVERS = 4
-"""The number of former and current servers of one address that are stored."""
-
-UPTIME_ERROR = 1.0
-"""The most seconds by which a server is older than its uptime, which has no fractions."""
+from redlock_aio._rules.quorum import majority
 
 MOST_NAMED = 200
 """The most characters of the text of a set of masters; a longer one is cut."""
-
-_REFUSED = "use these locks; this program names"
 
 ADVICE = (
     "replace masters one by one, as docs/how-to/replace-a-master.md says; independent applications"
     " on the same masters need a key_prefix each"
 )
+
+Names: TypeAlias = tuple[str, ...]
+"""The addresses of a set of masters without credentials, sorted."""
 
 
 class Place(NamedTuple):
@@ -45,186 +51,308 @@ class Place(NamedTuple):
     Attributes:
         address: Its name without credentials.
 
-        run_ids: The servers that this program has found there, the last one at the end;
-            empty if it has not reached any.
-
-        started: When the last one started, on the clock of leases, in seconds; minus
-            infinity if none was found, plus infinity if it is not known. It is not declared.
+        run_id: The server that the program is connected to there; empty if there is none.
     """
 
     address: str
-    run_ids: tuple[str, ...] = ()
-    started: float = -math.inf
-
-    def found(self, run_id: str, started: float = -math.inf) -> "Place":
-        """Return the place after *run_id* was found there."""
-        before = [known for known in self.run_ids if known != run_id]
-        return Place(self.address, (*before[1 - MOST_SERVERS :], run_id), started)
+    run_id: str = ""
 
 
-Masters: TypeAlias = tuple[Place, ...]
-"""A set of masters, in the order of the addresses."""
+Masters: TypeAlias = Sequence[Place]
 
 
-class Declared(NamedTuple):
+class Line(NamedTuple):
     """
-    A set of masters that programs use, as declared on one master.
+    What programs have written on a master: the names of a set, or the server of one address.
 
     Attributes:
-        age: The ms for which the set has been in use, by that master's clock.
+        names: The names of a set of masters; or one address.
 
-        at: The instant of its last declaration, on the clock of leases, in seconds.
+        run_id: The server at that address; empty for a set.
+
+        since: When the line came, in ms of the master's clock. No two lines have the same.
+
+        until: The instant until which it counts, on the clock of leases, in seconds.
     """
 
-    text: bytes
-    masters: Masters
-    age: int
-    at: float = math.inf
+    names: Names
+    run_id: str
+    since: int
+    until: float
 
 
-def is_same(one: Place, other: Place) -> bool:
-    """Return whether two places are one master, as far as is known."""
-    return one.address == other.address or not set(one.run_ids).isdisjoint(other.run_ids)
-
-
-def may_be_same(one: Place, other: Place) -> bool:
-    """Return whether two places may be one master."""
-    return not one.run_ids or not other.run_ids or is_same(one, other)
-
-
-def conflicts(ours: Masters, theirs: Masters, at: float = math.inf) -> bool:
+class Known(NamedTuple):
     """
-    Return whether majorities of the two sets may miss each other.
+    What lines on all masters have shown; each fact counts until the instant beside it.
+
+    Attributes:
+        older: The sets that stood before this program's on a master. A master that forgets
+            its lines, or shows them in another order later, does not end that.
+
+        first: The servers that stood before all others of their address on a master, among
+            those that leases may still be held by.
+
+        servers: All servers of addresses.
+    """
+
+    older: Mapping[Names, float] = {}
+    first: Mapping[Place, float] = {}
+    servers: Mapping[Place, float] = {}
+
+
+class Restriction(NamedTuple):
+    """
+    The masters that have no vote because of other programs.
+
+    Attributes:
+        moved: The numbers of the masters at whose address another server stood first.
+
+        strangers: The numbers of the masters that keep their vote from a majority without
+            the masters of a set that came first, each with that set.
+
+        refused_by: A set beside which no master may vote.
+
+        shared: The addresses of the masters that are surely in *refused_by*.
+    """
+
+    moved: frozenset[int] = frozenset()
+    strangers: Mapping[int, Names] = {}
+    refused_by: Names | None = None
+    shared: Names = ()
+
+
+def names_of(masters: Masters) -> Names:
+    """Return the names of a set of masters."""
+    return tuple(sorted(place.address for place in masters))
+
+
+def learn(
+    known: Known, ours: Names, lines: Iterable[Line], now: float, *, longer: float = 0.0
+) -> Known:
+    """
+    Return what is known after a master has shown its *lines*.
 
     Args:
-        at: The last declaration of *theirs*. A server in *ours* that started later may be any
-            of their masters after a restart, under another address: programs that have
-            ended, or are cut off, can't declare that any more.
+        ours: The names of this program's set.
+
+        lines: With this program's lines that were deleted before they had run out, as by an
+            eviction: they keep the places that they had.
+
+        longer: The seconds for which the line of a server counts longer than any lease that it
+            has granted before its line was written last.
     """
-    pairs = _pairs(
-        [
-            [one.started > at - UPTIME_ERROR or may_be_same(one, other) for other in theirs]
-            for one in ours
-        ]
-    )
-    return len(ours) + len(theirs) - 2 * pairs > 1
+    ordered = sorted(lines, key=lambda line: line.since)
+    older = {names: until for names, until in known.older.items() if until > now}
+    first = {place: until for place, until in known.first.items() if until > now}
+    servers = {place: until for place, until in known.servers.items() if until > now}
+    is_behind, begun = True, set[str]()  # before ours; the addresses of the lines so far
+    for line in ordered:
+        if not line.run_id:
+            if line.names == ours:
+                is_behind = False
+            elif is_behind or line.names in older:
+                # Once older, a set stays so until it has run out. If it came back behind ours
+                # after a restart, its programs may hold leases that they got before.
+                older[line.names] = max(line.until, older.get(line.names, now))
+            continue
+        place = Place(line.names[0], line.run_id)
+        servers[place] = max(line.until, servers.get(place, now))
+        if place.address not in begun and line.until - longer > now:
+            begun.add(place.address)
+            first[place] = max(line.until - longer, first.get(place, now))
+    return Known(older, first, servers)
 
 
-def is_equal(ours: Masters, theirs: Masters) -> bool:
-    """Return whether both are the same servers, all of which are known."""
-    if len(ours) != len(theirs) or not all(place.run_ids for place in (*ours, *theirs)):
-        return False
-    return _pairs([[is_same(one, other) for other in theirs] for one in ours]) == len(ours)
-
-
-def _pairs(fits: Sequence[Sequence[bool]]) -> int:
-    """Return the size of a maximum matching of rows and columns that fit (augmenting paths)."""
-    owner: dict[int, int] = {}
-
-    def gets_one(row: int, tried: set[int]) -> bool:
-        for column, fit in enumerate(fits[row]):
-            if fit and column not in tried:
-                tried.add(column)
-                if column not in owner or gets_one(owner[column], tried):
-                    owner[column] = row
-                    return True
-        return False
-
-    return sum(gets_one(row, set()) for row in range(len(fits)))
-
-
-def age_of(ours: Masters, found: Iterable[Sequence[Declared]], lasts: int) -> int:
-    """
-    Return the longest age in ms of *ours* on any master; 0 if it is less than *lasts*.
-
-    A master that was flushed or restarted gets this age, so a set in use stays older there
-    than a new one that was declared first. Younger sets get none: of two sets that are
-    declared at the same time, the second one on a master would become the older one there,
-    but the program with the first one has read that master already, and votes.
-
-    A set of which not all servers are known has no age. Therefore, of two sets whose conflict
-    appears when a server becomes known, the set that was changed by that gives way: the
-    programs with the other one do not know of the conflict yet, and go on voting.
-    """
-    ages = [declared.age for sets in found for declared in sets if is_equal(ours, declared.masters)]
-    return max([age for age in ages if age >= lasts], default=0)
-
-
-def older(ours: Masters, found: Iterable[Sequence[Declared]], lasts: int) -> Declared | None:
-    """
-    Return a set in conflict with *ours* that was in use before it on some master.
-
-    Args:
-        found: The sets that are declared on each master.
-
-        lasts: As for `age_of`.
-    """
-    found = tuple(found)
-    seen = _servers([ours, *(declared.masters for sets in found for declared in sets)])
-    text, age = write(ours), age_of(ours, found, lasts)
-    for sets in found:
-        mine = next((declared.age for declared in sets if declared.text == text), age)
-        for declared in sets:
-            theirs = seen(declared.masters)
-            if declared.age >= mine and conflicts(seen(ours), theirs, declared.at):
-                return declared
-    return None
-
-
-def _servers(sets: Iterable[Masters]) -> Callable[[Masters], Masters]:
-    """
-    Return a function that adds the servers that any program has found at the same addresses.
-
-    After a restart, a program that has just started and a program that is not connected again
-    yet have no server in common there. If they name the master by different addresses, only
-    the declaration of a third program, which has seen both servers, proves that it is one.
-    """
-    servers: dict[str, set[str]] = {}
-    for place in itertools.chain.from_iterable(sets):
-        servers.setdefault(place.address, set()).update(place.run_ids)
-    return lambda masters: tuple(
-        place._replace(run_ids=tuple(servers[place.address])) if place.run_ids else place
-        for place in masters
+def has_moved(place: Place, known: Known) -> bool:
+    """Return whether another server than that of *place* stood first at its address."""
+    return any(
+        other.address == place.address and other.run_id != place.run_id for other in known.first
     )
 
 
-def write(masters: Masters) -> bytes:
-    """Return the text by which a set is declared, on one line."""
-    places = sorted([place.address, *place.run_ids] for place in masters)
-    return json.dumps(places, separators=(",", ":")).encode()
+def is_surely_in(place: Place, theirs: Names, known: Known, *, until: float) -> bool:
+    """
+    Return whether a master of this program is one of another set.
+
+    Args:
+        until: The instant until which the lines must count that show it; before that, this
+            program reads them again. Until then no other server can get a vote at the address
+            that *theirs* have for this one.
+    """
+    if place.address in theirs:
+        return True
+    return bool(place.run_id) and any(
+        other.run_id == place.run_id
+        and other.address in theirs
+        and last >= until
+        and not has_moved(other, known)
+        for other, last in known.first.items()
+    )
 
 
-def parse(text: object) -> Masters | None:
-    """Parse the *text* of a declared set; ``None`` if it is malformed."""
+def other_names(ours: Masters, known: Known) -> set[Place]:
+    """
+    Return the servers of *ours* by the addresses that older sets have for them.
+
+    This program writes these lines too, because it relies on them: they would run out before
+    the older sets do, when the last program has ended that has written them.
+    """
+    here = {place.run_id for place in ours if place.run_id} if known.older else set[str]()
+    own = {place.address for place in ours}
+    theirs = {name for names in known.older for name in names} - own
+    return {
+        other
+        for other in known.servers
+        if other.run_id in here and other.address in theirs and not has_moved(other, known)
+    }
+
+
+def restriction(ours: Masters, known: Known, *, until: float) -> Restriction:
+    """
+    Return which masters of this program have no vote beside the sets that came first.
+
+    Args:
+        until: As for `is_surely_in`.
+    """
+    moved = frozenset(
+        number for number, place in enumerate(ours) if place.run_id and has_moved(place, known)
+    )
+    strangers: dict[int, Names] = {}
+    quorum = majority(len(ours))
+    for theirs in sorted(known.older):
+        sure = [is_surely_in(place, theirs, known, until=until) for place in ours]
+        needed = meeting(len(theirs))
+        if quorum - sure.count(False) >= needed:
+            continue  # each majority of ours meets each of theirs
+        # Refused is only who can't have enough common masters, whatever is found out later.
+        if _possible(ours, theirs, known, sure) < needed or quorum < needed:
+            shared = (place.address for place, is_sure in zip(ours, sure, strict=True) if is_sure)
+            return Restriction(moved, {}, theirs, tuple(sorted(shared)))
+        others = [number for number, is_sure in enumerate(sure) if not is_sure]
+        for number in others[quorum - needed :]:
+            strangers.setdefault(number, theirs)
+    return Restriction(moved, strangers)
+
+
+def _possible(ours: Masters, theirs: Names, known: Known, sure: Sequence[bool]) -> int:
+    """Return how many masters the sets have in common if each unknown server is in both."""
+    unknown = sum(
+        not is_sure and not place.run_id for is_sure, place in zip(sure, ours, strict=True)
+    ) + sum(all(other.address != name for other in known.servers) for name in theirs)
+    return min(sure.count(True) + min(sure.count(False), unknown), len(theirs))
+
+
+def is_same(ours: Masters, theirs: Names, known: Known) -> bool:
+    """Return whether two sets have the same names, or the same servers under other names."""
+    if names_of(ours) == theirs:
+        return True
+    sure = [is_surely_in(place, theirs, known, until=0.0) for place in ours]
+    return len(ours) == len(theirs) and all(sure)
+
+
+def conflicts(ours: Masters, theirs: Names, known: Known) -> bool:
+    """Return whether majorities of the two sets may miss each other, as far as is known."""
+    sure = [is_surely_in(place, theirs, known, until=0.0) for place in ours]
+    common = _possible(ours, theirs, known, sure)
+    return len(ours) + len(theirs) - 2 * common > 1
+
+
+def meeting(number: int) -> int:
+    """Return how many of *number* masters are the fewest that meet each majority of them."""
+    return number - majority(number) + 1
+
+
+def strangers_of(theirs: Names, ours: Masters, known: Known) -> Names:
+    """Return the masters of a later set that have no vote for its programs because of *ours*."""
+    here = {place.run_id for place in ours if place.run_id}
+    names = {place.address for place in ours}
+    servers = {place: place.run_id in here for place in known.servers}
+    others = tuple(
+        name
+        for name in theirs
+        if name not in names
+        and not any(servers[place] for place in servers if place.address == name)
+    )
+    if majority(len(theirs)) - len(others) >= meeting(len(ours)):
+        return ()
+    # Their programs may not have told yet which servers these are.
+    return others if {place.address for place in servers} >= set(others) else ()
+
+
+def write(place: Place) -> bytes:
+    """Return the text of the line with the server at an address."""
+    return json.dumps({place.address: place.run_id}, separators=(",", ":")).encode()
+
+
+def write_set(names: Names) -> bytes:
+    """Return the text of the line with a set of masters."""
+    return json.dumps(names, separators=(",", ":")).encode()
+
+
+def parse(text: object) -> tuple[Names, str] | None:
+    """Parse the *text* of a line: names and run_id, as in `Line`; ``None`` if it is malformed."""
     if not isinstance(text, bytes):
         return None
     try:
-        places = json.loads(text)
+        value = json.loads(text)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(places, list) or not places:
-        return None
-    for place in places:
-        if not isinstance(place, list) or not place or {type(word) for word in place} != {str}:
-            return None
-    return tuple(Place(address, tuple(run_ids)) for address, *run_ids in places)
+    if isinstance(value, dict) and len(value) == 1:
+        ((address, run_id),) = value.items()
+        return ((address,), run_id) if isinstance(run_id, str) and run_id else None
+    if isinstance(value, list) and value and {type(name) for name in value} == {str}:
+        return tuple(value), ""
+    return None
 
 
-def describe(ours: Masters, theirs: Masters, *, lasts: float) -> str:
-    """Return the reason why a program with *ours* is refused."""
+def describe_refusal(ours: Names, restriction: Restriction, *, lasts: float) -> str:
+    """Return why a program has no votes; *lasts* is the life of a set in seconds."""
+    theirs = restriction.refused_by or ()
     return (
-        f"programs with the masters {_named(theirs)} {_REFUSED}"
-        f" {_named(ours)}, and gets no votes until {math.ceil(lasts)} s after the last of them"
-        " ended"
+        f"programs with the masters {_named(theirs)} were here first; of {_named(ours)} they have"
+        f" {_named(restriction.shared) or 'none'}, and {meeting(len(theirs))} are needed: no votes"
+        f" until {math.ceil(lasts)} s after the last of them ended"
+    )
+
+
+def describe_stranger(ours: Names, theirs: Names) -> str:
+    """Return why a master has no vote that is not in a set that came first."""
+    return (
+        f"programs with the masters {_named(theirs)} were here first, and it is none of these, as far as"
+        f" is known; this program names {_named(ours)}; see docs/how-to/replace-a-master.md"
+    )
+
+
+def describe_moved(*, lasts: float) -> str:
+    """Return why a server has no vote; *lasts* is the life of its line in seconds."""
+    return (
+        "this address has led other programs, or this one, to another server; this server votes"
+        f" {math.ceil(lasts)} s after the last of them has left that one"
+    )
+
+
+def describe_later(theirs: Names, strangers: Names) -> str:
+    """Return what a program that came first says about one that restricts itself."""
+    return (
+        f"programs with the masters {_named(theirs)} came later, and get no votes of"
+        f" {_named(strangers)}, which this program does not name; {ADVICE}"
+    )
+
+
+def describe_deleted(address: str) -> str:
+    """Return what a program says that does not find its lines any more."""
+    return (
+        f"{address}: the key with the sets of masters was deleted or evicted; a master must have"
+        " the maxmemory-policy noeviction"
     )
 
 
 def is_refusal(detail: str) -> bool:
-    """Return whether a vote's *detail* was made by `describe`."""
-    return _REFUSED in detail
+    """Return whether a vote's *detail* says that programs with other masters were here first."""
+    return " were here first" in detail
 
 
-def _named(masters: Masters) -> str:
-    names = ", ".join(sorted(place.address for place in masters))
+def _named(masters: Names) -> str:
+    names = ", ".join(sorted(masters))
     names = "".join(c if c.isprintable() else "?" for c in names)
     return names if len(names) <= MOST_NAMED else f"{names[:MOST_NAMED]}..."

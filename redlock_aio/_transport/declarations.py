@@ -1,44 +1,49 @@
 """
-The sets of masters that programs declare on the masters, and the refusal of this program's.
+The lines that programs write about their masters, and the votes that this program loses by them.
 
     join ──► read ──► write ──► vote        a master that was just reached
-    look ──────────► write                  periodically, while this set is in use
-    look ──► read (──► write ──► vote)      about every second, while it is refused
+    look ──────────► write                  periodically, while all masters may vote
+    look ──► read (──► write)               about every second, while one may not
 
-A set is refused while an older set on any master is in conflict with it; see `membership`.
-Each program reads the declared sets before it writes its own. Hence a program that is
-refused, and tries again for ever, leaves nothing that could refuse others. It also judges
-the sets in the reply to its own write, because two programs may read at the same time.
-
-Each reply is evaluated when it arrives, even if the task that awaited it was cancelled.
+`membership` has the rules: whoever comes second on a common master restricts itself. Hence a
+program reads what others have written before it writes anything, and a master votes only
+after the reply to that. A program that is refused writes nothing, so it can't restrict
+anybody. Each reply is evaluated when it arrives, even if the task that awaited it was
+cancelled.
 """
 
 import asyncio
+import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from redlock_aio._protocol import declaration, replies
+from redlock_aio._protocol.declaration import Text
 from redlock_aio._protocol.request import NoReply
-from redlock_aio._rules import membership, quarantine
+from redlock_aio._rules import membership
 from redlock_aio._rules.causes import NoVoteCause
-from redlock_aio._rules.membership import Declared, Place
+from redlock_aio._rules.membership import Known, Line, Names, Place, Restriction
 from redlock_aio._rules.server_info import ServerInfo
 from redlock_aio._transport.connection import Connection, Question
 from redlock_aio._transport.handshake import MasterError, is_forbidden
 
 LIVES = 1.5
 """
-The time for which a declared set counts without a repetition, in longest quarantines.
+The time for which a line counts that is not written again, in longest quarantines.
 
-A lease that was granted at the last moment before the next declaration lives for the whole
-of it, and sets are declared at least every 3/8 of it.
+A lease that was granted at the last moment before the next write lives for the whole of it,
+and lines are written at least every `SELDOM`. A server stands first at its address for one
+quarantine only. It may have restarted, and the new one votes when its quarantine is over.
 """
 
 DUE = 1 / 8
-"""The share of the longest quarantine after which `look` declares a set again."""
+"""The share of the longest quarantine after which `look` writes again."""
+
+SELDOM = 3 / 8
+"""The share after which it has done so: `DUE`, and the interval of looks (`quarantine.LOOKS`)."""
 
 PATIENCE = 0.5
-"""Seconds for which a new master waits until the others have confirmed the new set."""
+"""Seconds for which a new master waits until the others have confirmed its server."""
 
 TRIES = 3
 """The number of requests in a row to a master that lacks the scripts."""
@@ -68,18 +73,18 @@ class Declaration(Question):
 
 class Declarations:
     """
-    The declared sets on the masters of one manager, and this program's own.
+    The lines on the masters of one manager, and the votes that it loses by those of others.
 
     Args:
         addresses: The names of the masters, without credentials.
 
-        key: The key under which sets are declared.
+        key: The key of the lines.
 
         clock: The clock of leases.
 
         lasts: Returns the longest quarantine, in seconds.
 
-        on_refused: Called when the masters lose their votes.
+        on_restricted: Called with the numbers of the masters that lose their votes.
 
         tell: Called with a sentence for operators, and first whether it is good news.
     """
@@ -91,45 +96,61 @@ class Declarations:
         *,
         clock: Callable[[], float],
         lasts: Callable[[], float],
-        on_refused: Callable[[], None],
+        on_restricted: Callable[[Collection[int]], None],
         tell: Callable[[bool, str], None],
     ) -> None:
-        self.refusal = ""
-        """The reason why no master votes; empty if there is no conflict."""
-        self.read = declaration.declare(key, b"read")
-        """The command that reads the sets in use on a master."""
+        self.read = declaration.declare(key)
+        """The command that reads the lines on a master."""
         self._key = key
         self._clock = clock
         self._lasts = lasts
-        self._on_refused = on_refused
+        self._on_restricted = on_restricted
         self._tell = tell
-        self._masters = tuple(Place(address) for address in addresses)
-        self._text = membership.write(self._masters)
-        self._found: dict[int, tuple[float, list[Declared]]] = {}
+        self._places = [Place(address) for address in addresses]
+        self._names = membership.names_of(self._places)
+        self._known = Known()
+        self._restriction = Restriction()
+        self._shown: dict[int, list[Line]] = {}
+        self._own: dict[int, list[Line]] = {}
+        self._last: dict[int, str] = {}
         self._links: dict[int, tuple[Connection, float]] = {}
-        self._written: dict[int, bytes] = {}
+        self._told: set[Names] = set()
 
     def __repr__(self) -> str:
-        return f"<Declarations, {self.refusal or 'no conflict'}>"
+        refused = self._restriction.refused_by
+        return f"<Declarations, {'refused' if refused else self._restriction}>"
 
     @property
     def cause(self) -> NoVoteCause:
         """The cause of an `objection`, for programs."""
-        return NoVoteCause.SET_CONFLICT if self.refusal else NoVoteCause.SET_UNDECLARED
+        return NoVoteCause.SET_CONFLICT if self._is_restricted else NoVoteCause.SET_UNDECLARED
+
+    @property
+    def _is_restricted(self) -> bool:
+        return self._restriction != Restriction()
 
     def objection(self, number: int) -> str:
         """Return why this master may not vote, empty if it may."""
-        return self.refusal or ("" if number in self._links else UNDECLARED)
+        restriction, ours = self._restriction, self._names
+        if restriction.refused_by is not None:
+            return membership.describe_refusal(ours, restriction, lasts=self._lasts() * LIVES)
+        if number in restriction.moved:
+            return membership.describe_moved(lasts=self._lasts())
+        if number in restriction.strangers:
+            return membership.describe_stranger(ours, restriction.strangers[number])
+        return "" if number in self._links else UNDECLARED
+
+    def concerns(self, number: int) -> bool:
+        """Return whether the `objection` is to this master, and not to all of them."""
+        return number in self._restriction.moved or number in self._restriction.strangers
 
     def join(
         self, number: int, info: ServerInfo, connection: Connection, reply: object
     ) -> list[asyncio.Future[object]]:
         """
-        Declare this program's set on a master that was just reached.
+        Write this program's lines on a master that was just reached.
 
-        A server that was not known before changes the set, which is then declared on the
-        other masters again: programs that do not use this master declare a conflicting set
-        only there.
+        A server that was not known before is written on the other masters at once.
 
         Args:
             info: The server's reply to ``INFO``.
@@ -145,14 +166,16 @@ class Declarations:
             ConnectionError: The connection has ended.
         """
         self._check(reply)
-        text = self._text
-        self._note(number, info)
+        is_new, self._last[number] = self._last.get(number) != info.run_id, info.run_id
+        if is_new:
+            self._own.pop(number, None)  # they were on another server
+        self._places[number] = Place(self._places[number].address, info.run_id)
+        self._shown.pop(number, None)
         self._take(number, reply)
-        others = []
-        if text != self._text and not self.refusal:
-            links = list(self._links.items())
-            others = [self._ask(other, link).reply for other, (link, _) in links]
-        return [self._ask(number, connection).reply, *others]
+        if self._waits(number, quarantined=True):
+            return []
+        others = self._tell_others() if is_new and self._restriction.refused_by is None else []
+        return [self._ask(number, connection, joins=True).reply, *others]
 
     async def joined(
         self, number: int, connection: Connection, answers: Sequence[asyncio.Future[object]]
@@ -172,6 +195,8 @@ class Declarations:
         Cancellation:
             Replies that arrive later are still evaluated.
         """
+        if not answers:
+            return
         own, *others = answers
         reply = await own
         self._check(reply)
@@ -180,9 +205,12 @@ class Declarations:
         if others:
             await asyncio.wait(others, timeout=PATIENCE)
 
-    async def look(self, number: int, connection: Connection) -> None:
+    async def look(self, number: int, connection: Connection, *, quarantined: bool) -> None:
         """
-        Declare the set again if that is due, or read whether it is still refused.
+        Write the lines again if that is due; read them first while a master may not vote.
+
+        Args:
+            quarantined: Whether the master is in a quarantine of its own.
 
         Raises:
             MasterError: The master forbids access to the key.
@@ -192,16 +220,49 @@ class Declarations:
         Cancellation:
             As for `joined`.
         """
-        if self.refusal or number not in self._links:
+        if self._is_restricted or number not in self._links:
             await self._ask_until_answered(number, connection, reads=True)
-        elif self._clock() < self._links[number][1] + self._lasts() * DUE:
+            if self._restriction.refused_by is not None:
+                return
+            if self._waits(number, quarantined=quarantined):
+                return
+        if number in self._links and self._clock() < self._links[number][1] + self._lasts() * DUE:
             return
-        if not self.refusal:
-            await self._ask_until_answered(number, connection)
+        await self._ask_until_answered(number, connection)
 
-    def gone(self, number: int) -> None:
-        """Called when the connection to a master has ended."""
+    def gone(self, number: int, *, closing: bool) -> None:
+        """Called when the connection to a master has ended; *closing* if this manager ends."""
         self._links.pop(number, None)
+        if self._places[number].run_id:
+            # Leases that this server has granted may be valid for a while. So its line counts
+            # from now on, and not from when it was written last.
+            if not closing and self._restriction.refused_by is None:
+                self._tell_others()
+            self._places[number] = Place(self._places[number].address)
+
+    def _waits(self, number: int, *, quarantined: bool) -> bool:
+        """
+        Return whether not to write on this master before the programs with an older set.
+
+        It has just come back empty. If this program came first there, programs with the older
+        set, which have not reconnected yet, would be restricted by it.
+        """
+        restriction = self._restriction
+        if restriction.refused_by is not None:
+            return False  # nothing is written anyway
+        older = set(restriction.strangers.values())
+        if not older or not quarantined:
+            return False
+        there = {line.names for line in self._shown.get(number, []) if not line.run_id}
+        place, until = self._places[number], self._until
+        return self._names not in there and any(
+            theirs not in there and membership.is_surely_in(place, theirs, self._known, until=until)
+            for theirs in older
+        )
+
+    def _tell_others(self) -> list[asyncio.Future[object]]:
+        """Write the lines on all masters that have them, because a server has come or gone."""
+        return [self._ask(other, link).reply for other, (link, _) in [*self._links.items()]]
 
     async def _ask_until_answered(
         self, number: int, connection: Connection, *, reads: bool = False
@@ -212,34 +273,57 @@ class Declarations:
             if not replies.has_no_script(reply):
                 return
 
-    def _ask(self, number: int, connection: Connection, *, reads: bool = False) -> Question:
-        """Declare the set on a master; a refused set is withdrawn there, or only read."""
-        command = self.read
-        if self.refusal and number in self._written:
-            # The script withdraws a set that was declared only once: one that was in use
-            # counts until its leases end.
-            command = declaration.declare(self._key, b"withdraw", self._written.pop(number))
-        elif not self.refusal and not reads:
-            command = self._declaration(self._written.get(number, b""))
-            self._written[number] = self._text
+    def _ask(
+        self, number: int, connection: Connection, *, reads: bool = False, joins: bool = False
+    ) -> Question:
+        """Write the lines on a master, or only read them if this program is refused."""
+        if reads or self._restriction.refused_by is not None:
+            command, on_reply = self.read, functools.partial(self._take)
+        else:
+            texts = self._texts(number)
+            command = declaration.declare(self._key, texts)
+            # After a flush, the restart guard says what has happened.
+            expected = 0 if joins else sum(text.since > 0 for text in texts)
+            on_reply = functools.partial(self._take, expected=expected)
             self._links[number] = connection, self._clock()
-        question = Declaration(command, asyncio.get_running_loop(), self._take)
+        question = Declaration(command, asyncio.get_running_loop(), on_reply)
         refused = connection.send(command, [question])
         if refused is not None:
             question.on_reply(number, refused)
         connection.overdue()
         return question
 
-    def _declaration(self, former: bytes) -> bytes:
-        lasts = self._lasts() * 1000
-        return declaration.declare(
-            self._key,
-            b"write",
-            self._text,
-            age=membership.age_of(self._masters, self._current(), int(lasts)),
-            lasts=int(lasts * LIVES),
-            former=former if former != self._text else b"",
-        )
+    def _deleted(self, number: int, shown: Sequence[Line], now: float) -> list[Line]:
+        """Return this program's lines on a master that are missing though they count there."""
+        there = {(line.names, line.run_id) for line in shown}
+        return [
+            line
+            for line in self._own.get(number, [])
+            if line.until > now and (line.names, line.run_id) not in there
+        ]
+
+    def _texts(self, number: int) -> list[Text]:
+        """Return the lines to write on a master: the names, and the servers of this program."""
+        since = {
+            (line.names, line.run_id): line.since
+            for line in self._deleted(number, [], self._clock())
+        }
+        length = math.ceil(self._lasts() * LIVES * 1000)
+        names = membership.write_set(self._names)
+        texts = [Text(names, length, since.get((self._names, ""), 0))]
+        shown = self._shown.get(number, [])
+        for place in [*self._places, *sorted(membership.other_names(self._places, self._known))]:
+            if not place.run_id:
+                continue
+            # Behind the server that stood first at the address, or not at all: on a master
+            # that has forgotten that one, this one would come first.
+            if membership.has_moved(place, self._known) and not any(
+                line.run_id and line.names == (place.address,) for line in shown
+            ):
+                continue
+            begun = since.get(((place.address,), place.run_id), 0)
+            texts.append(Text(membership.write(place), length, begun))
+        return texts
 
     def _check(self, reply: object) -> None:
         """Raise an error if *reply* means that the connection is lost, or the key forbidden."""
@@ -252,34 +336,63 @@ class Declarations:
                 f' SET and TIME, or be off (restart_guard="off"): NOPERM {reply}',
             )
 
-    def _current(self) -> list[list[Declared]]:
-        """Return the sets that masters have reported, without reports that are out of date."""
-        since = self._clock() - self._lasts() * LIVES
-        return [sets for at, sets in self._found.values() if at > since]
+    @property
+    def _until(self) -> float:
+        """The instant until which a fact must count for which `look` asks `SELDOM`."""
+        return self._clock() + self._lasts() * SELDOM
 
-    def _note(self, number: int, info: ServerInfo) -> None:
-        """Record the server that this master is now, and its start."""
-        # An invalid uptime may hide a restart; such a server has no vote either.
-        known = info.uptime is not None and 0 <= info.uptime <= quarantine.LONGEST_UPTIME
-        started = self._clock() - (info.uptime or 0) if known else math.inf
-        places = list(self._masters)
-        places[number] = places[number].found(info.run_id, started)
-        self._masters = tuple(places)
-        self._text = membership.write(self._masters)
+    def _take(self, number: int, reply: object, expected: int | None = None) -> None:
+        """
+        Judge the masters by the lines in *reply*; a malformed reply has none.
 
-    def _take(self, number: int, reply: object) -> None:
-        """Update `refusal` with the sets in *reply*; a malformed reply has no sets."""
+        Args:
+            expected: How many of this program's lines must have been there when they were
+                written; ``None`` if they were not written.
+        """
         now = self._clock()
-        sets = declaration.read(reply, now)
-        if sets is not None:
-            self._found[number] = now, sets
-        lasts = self._lasts()
-        other = membership.older(self._masters, self._current(), int(lasts * 1000))
-        was_refused, self.refusal = self.refusal, ""
-        if other is None:
+        answer = declaration.read(reply, now)
+        if answer is None:
             return
-        self.refusal = membership.describe(self._masters, other.masters, lasts=lasts * LIVES)
-        if not was_refused:
+        lines = answer.lines
+        deleted = self._deleted(number, lines, now)
+        if expected is not None:
+            ours = {
+                (self._names, ""),
+                *(((place.address,), place.run_id) for place in self._places),
+            }
+            self._own[number] = [line for line in lines if (line.names, line.run_id) in ours]
+            if answer.found < expected:
+                self._tell(False, membership.describe_deleted(self._places[number].address))
+        self._shown[number] = lines
+        longer = (LIVES - 1) * self._lasts()
+        self._known = membership.learn(
+            self._known, self._names, [*lines, *deleted], now, longer=longer
+        )
+        self._judge(lines)
+
+    def _judge(self, lines: Sequence[Line]) -> None:
+        """Take the votes of the masters that may not vote any more, and report what is new."""
+        before = self._restriction
+        after = membership.restriction(self._places, self._known, until=self._until)
+        self._restriction = after
+        lost = self._barred(after) - self._barred(before)
+        texts: dict[Names, str] = {}
+        if after.refused_by is not None:
+            text = membership.describe_refusal(self._names, after, lasts=self._lasts() * LIVES)
+            texts[after.refused_by] = f"{text}; {membership.ADVICE}"
             self._links.clear()
-            self._tell(False, f"{self.refusal}; {membership.ADVICE}")
-            self._on_refused()
+        for line in lines:
+            if line.run_id or line.names == self._names or line.names in self._known.older:
+                continue
+            if strangers := membership.strangers_of(line.names, self._places, self._known):
+                texts[line.names] = membership.describe_later(line.names, strangers)
+        for names in texts.keys() - self._told:
+            self._tell(False, texts[names])
+        self._told |= texts.keys()
+        if lost:
+            self._on_restricted(lost)
+
+    def _barred(self, restriction: Restriction) -> set[int]:
+        if restriction.refused_by is not None:
+            return set(range(len(self._places)))
+        return {*restriction.moved, *restriction.strangers}

@@ -5,7 +5,7 @@ Only all masters together show whether a whole set is new, and which quarantine 
 longest that any program on these masters uses.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -26,7 +26,7 @@ class GuardSettings(NamedTuple):
     addresses: Sequence[str]
     """The names of the masters."""
     key: bytes
-    """The key under which sets of masters are declared."""
+    """The key under which programs write about their masters."""
 
 
 class Peer(NamedTuple):
@@ -36,8 +36,8 @@ class Peer(NamedTuple):
     """Returns whether the sentry's master is known not to be new."""
     on_longer: Callable[[], None]
     """Called when the quarantine has become longer."""
-    on_refused: Callable[[], None]
-    """Called when the masters lose their votes."""
+    on_restricted: Callable[[], None]
+    """Called when the sentry's master loses its vote because of other programs' masters."""
 
 
 class GuardState:
@@ -79,7 +79,7 @@ class GuardState:
             settings.key,
             clock=clock,
             lasts=lambda: self.lasts,
-            on_refused=self._refuse,
+            on_restricted=self._restrict,
             tell=settings.tell,
         )
         self.founding = False
@@ -92,9 +92,9 @@ class GuardState:
         """Whether a master is known not to be new."""
         return any(peer.is_old() for peer in self.peers)
 
-    def _refuse(self) -> None:
-        for peer in self.peers:
-            peer.on_refused()
+    def _restrict(self, numbers: Collection[int]) -> None:
+        for number in numbers:
+            self.peers[number].on_restricted()
 
     def learn(self, lasts: float, *, by: Peer | None = None) -> None:
         """

@@ -342,7 +342,7 @@ class Master:
             vote = Vote(self.name, Answer.QUARANTINED, self.quarantine)
             if self._out != reason:
                 self._out = reason
-                if sentry is None or not sentry.objection:  # reported once for all masters
+                if sentry is None or not sentry.is_told:
                     self._tell(False, str(vote))
             cause = NoVoteCause.UNCONFIRMED if sentry is None else sentry.cause
             self._context.on_no_vote(self._number, vote, cause)
@@ -410,7 +410,7 @@ class Master:
         self.send = self._refuse
         self._no_reply = no_reply
         if self._sentry is not None:
-            self._sentry.gone()
+            self._sentry.gone(closing=self._closing)
         if not self._closing and (self._sentry is None or not self._sentry.at_once):
             self._report(no_reply, cause)
         if self._context.neighbours.get(self._run_id) is self:
@@ -442,7 +442,7 @@ class Master:
         self._closing = True
         self._route.abandon()
         if self._sentry is not None:
-            self._sentry.gone()
+            self._sentry.gone(closing=self._closing)
         if self._connection is not None:
             self._connection.abandon()
             self._connection = None

@@ -127,7 +127,7 @@ class Sentry:
         self._no_reply = NoReply(Answer.QUARANTINED)
         self._described_at = -math.inf
         self.info: ServerInfo
-        self._peer = Peer(lambda: self.is_old, self.outlasted, self.refuse)
+        self._peer = Peer(lambda: self.is_old, self.outlasted, self.restrict)
         guard.peers.append(self._peer)
 
     def __repr__(self) -> str:
@@ -160,6 +160,11 @@ class Sentry:
     def why(self) -> str:
         """A text that identifies a quarantine, so that each quarantine is reported once."""
         return f"{self.info.identity} {self._reason.name} {bool(self.objection)}"
+
+    @property
+    def is_told(self) -> bool:
+        """Whether the reason without a vote is told once for all masters, or not worth a line."""
+        return bool(self.objection) and not self._guard.declarations.concerns(self._number)
 
     @property
     def is_old(self) -> bool:
@@ -291,7 +296,8 @@ class Sentry:
         if connection is None:
             return
         verdicts = self._verdicts
-        await self._guard.declarations.look(self._number, connection)
+        quarantined = self._reason is not quarantine.Reason.NONE
+        await self._guard.declarations.look(self._number, connection, quarantined=quarantined)
         packed = (commands.INFO, commands.CACHING, commands.LOOK)
         info, _, marker = asked = [Question(c, asyncio.get_running_loop()) for c in packed]
         self._flushed = False
@@ -390,7 +396,8 @@ class Sentry:
         """Set the state and the end of the quarantine by *verdict*, for which *marker* was read."""
         self._remember(verdict, marker)
         self._marker = marker
-        before, self.state = self.state, verdict.state
+        before = self.state, self._reason, self.objection
+        self.state = verdict.state
         self._verdicts += 1
         self._until = self._guard.clock() + verdict.seconds
         objection = self._guard.declarations.objection(self._number)
@@ -403,7 +410,7 @@ class Sentry:
         self._described_at = -math.inf
         if verdict.state is not UNDECIDED:
             self.settled = True
-        if before is not self.state:
+        if before != (self.state, self._reason, self.objection):
             self._judged()
 
     def outlasted(self) -> None:
@@ -499,11 +506,12 @@ class Sentry:
         if self._wake is not None and not self._wake.done():
             self._wake.set_result(None)
 
-    def refuse(self) -> None:
-        """End the vote of the master, and discard replies underway; called for every master."""
+    def restrict(self) -> None:
+        """End the vote of the master, and discard replies underway."""
         if self.state is MEMBER:
-            self._again(NoVoteCause.SET_CONFLICT, self._guard.declarations.refusal)
-        self.recheck_soon()  # the next examination withdraws the declared set there
+            objection = self._guard.declarations.objection(self._number)
+            self._again(NoVoteCause.SET_CONFLICT, objection)
+        self.recheck_soon()
 
     def _again(self, cause: NoVoteCause, reason: str) -> None:
         """End the connection, so that no reply underway counts, and dial again at once."""
@@ -527,11 +535,16 @@ class Sentry:
             time, run_id = info.time, info.run_id
         guard.seen[number] = quarantine.seen_as_replica(guard.seen[number], run_id, time)
 
-    def gone(self) -> None:
-        """Called when the connection has ended: store when the server was last seen."""
+    def gone(self, *, closing: bool = False) -> None:
+        """
+        Called when the connection has ended: store when the server was last seen.
+
+        Args:
+            closing: Whether the manager ends.
+        """
         if self.state is not None:
             guard, number = self._guard, self._number
             guard.seen[number] = quarantine.last_seen(guard.seen[number], guard.clock())
-        self._guard.declarations.gone(self._number)
+        self._guard.declarations.gone(self._number, closing=closing)
         self._connection = None
         self.state = None

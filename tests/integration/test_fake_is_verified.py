@@ -19,7 +19,7 @@ import redis
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from redlock_aio._protocol import commands, lock_state, revocation, scripts
-from redlock_aio._protocol.declaration import declare
+from redlock_aio._protocol.declaration import Text, declare
 from redlock_aio._protocol.lease_export import ExportedLease, adoption
 from redlock_aio._protocol.primitives import FencingCounter, JointMutex, Mutex
 from redlock_aio._protocol.scripts import pack
@@ -465,28 +465,25 @@ def test_a_fake_that_differs_is_found(server: EmbeddedMaster) -> None:
 
 
 async def test_sets_of_masters_are_declared_as_to_a_real_one(server: EmbeddedMaster) -> None:
-    """The ages differ by the time between the two; the unit tests compare them exactly."""
-    sets = [b'[["a"]]', b'[["b","r1"]]', b"x" * 300]
-    steps = [
-        (b"write", 0, 0, b""), (b"write", 1, 20_000, b""), (b"write", 0, 20_000, b""),
-        (b"read", 0, 0, b""), (b"write", 2, 10_000, sets[0]), (b"withdraw", 2, 0, b""),
-        (b"withdraw", 1, 0, b""), (b"write", 0, 10_000, b""), (b"read", 0, 0, b""),
-    ]  # fmt: skip
+    """The instants differ by the time between the two; the unit tests compare them exactly."""
+    names = [b'["a"]', b'{"b":"r1"}', b"x" * 300]
+    texts = [Text(name, 60_000) for name in names]
+    steps = [texts[:1], texts[:2], [], [Text(names[2], 30_000, since=1)], texts, []]
     with pair_with(server) as pair:
         pair.check(scripts.DECLARE.load)
-        for verb, number, age, former in steps:
-            request = declare(b"key", verb, sets[number], age=age, lasts=60_000, former=former)
-            fake, real = pair.ask(request)
+        for step in steps:
+            fake, real = pair.ask(declare(b"key", step))
             assert isinstance(fake, list)
             assert isinstance(real, list)
-            assert fake[::2] == real[::2]
-            for ours, theirs in zip(fake[1::2], real[1::2], strict=True):
-                assert all(abs(x - y) < pair.tolerance for x, y in zip(ours, theirs, strict=True))
+            assert fake[0] == real[0], "how many were there"
+            assert fake[1::2] == real[1::2]
+            for (_, ours), (_, theirs) in zip(fake[2::2], real[2::2], strict=True):
+                assert abs(ours - theirs) < pair.tolerance
         assert alike(*pair.ask(pack(b"PTTL", b"key")), pair.tolerance)
-        # A server without memory refuses the write, and returns the sets nevertheless.
+        # A server without memory refuses the write, and returns the lines nevertheless.
         pair.ask(pack(b"CONFIG", b"SET", b"maxmemory", b"1"))
         before = pair.ask(pack(b"GET", b"key"))[1]
-        reply = pair.ask(declare(b"key", b"write", b"new", lasts=60_000))[1]
+        reply = pair.ask(declare(b"key", [Text(b"new", 60_000)]))[1]
         pair.ask(pack(b"CONFIG", b"SET", b"maxmemory", b"0"))
         assert isinstance(reply, list)
         assert reply[-2] == b"new"

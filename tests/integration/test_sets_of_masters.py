@@ -45,7 +45,7 @@ asyncio.run(main(*sys.argv[1:]))
 @pytest.fixture
 def servers(kind: str) -> Iterator[list[EmbeddedMaster]]:
     with contextlib.ExitStack() as stack:
-        yield [stack.enter_context(process(kind)) for _ in range(4)]
+        yield [stack.enter_context(process(kind)) for _ in range(6)]
 
 
 def named(masters: list[EmbeddedMaster]) -> list[str]:
@@ -96,35 +96,53 @@ def in_turns(programs: list[Program]) -> bool:
 
 
 @pytest.mark.full
-async def test_a_swap_is_refused_and_names_both_sets(
+async def test_a_swap_needs_the_masters_of_those_that_were_first(
     servers: list[EmbeddedMaster], programs: list[Program]
 ) -> None:
-    a, b, c, d = servers
+    a, b, c, d, _, _ = servers
     await programs[0].start([a, b, c])
     await programs[0].works()
-    async with Redlock(named([a, b, d]), max_ttl=MAX_TTL, master_timeout=500) as wrong:
-        await until(lambda: up(wrong) == 3, within=30)
+    await programs[1].start([a, b, d])
+    await programs[1].works()
+    async with Redlock(named([a, b, d]), max_ttl=MAX_TTL, master_timeout=500) as swapped:
+        await until(lambda: up(swapped) == 3, within=30)
         await asyncio.sleep(QUARANTINE)
-        with pytest.raises(QuorumUnavailableError) as refused:
-            await wrong.lock("r", wait=0).acquire()
-        for master in servers:
-            assert f"127.0.0.1:{master.port}" in str(refused.value)
-        assert "docs/how-to/replace-a-master.md" in refused.value.hint
-        await programs[0].works()
-        await programs[0].stop()
-        async with wrong.lock("r", wait=20_000):
-            pass
+        assert [master.votes for master in swapped.statistics().masters] == [True, True, False]
+        async with Redlock(named([d, a]), max_ttl=MAX_TTL, master_timeout=500) as wrong:
+            with pytest.raises(QuorumUnavailableError) as refused:
+                await wrong.lock("r", wait=0).acquire()
+            for master in (a, b, c, d):
+                assert f"127.0.0.1:{master.port}" in str(refused.value)
+            assert "docs/how-to/replace-a-master.md" in refused.value.hint
+        for program in programs[:2]:
+            await program.works()
+            await program.stop()
+        assert in_turns(programs[:2])
+        await until(lambda: swapped.statistics().masters[2].votes, within=30)
     await asyncio.sleep(QUARANTINE * LIVES)
-    assert all(
-        call(master, "PTTL", "redlock_aio:masters:") < QUARANTINE * 1000 for master in servers
-    )
+    for master in (a, b, c, d):
+        assert call(master, "PTTL", "redlock_aio:masters:") < QUARANTINE * 1000
+
+
+@pytest.mark.full
+async def test_three_sets_in_a_cycle_never_give_a_lock_to_two(
+    servers: list[EmbeddedMaster], programs: list[Program]
+) -> None:
+    x, y, z, p, q, w = servers
+    for program, masters in zip(programs, ([x, y, p], [y, z, q], [z, x, w]), strict=True):
+        await program.start(masters)
+    await asyncio.sleep(5 * QUARANTINE)
+    for program in programs:
+        await program.stop()
+    assert in_turns(programs)
+    assert any(program.held() for program in programs)
 
 
 async def test_a_master_is_replaced_while_programs_hold_and_want_a_lock(
     servers: list[EmbeddedMaster], programs: list[Program]
 ) -> None:
     """They restart with the new set one after the other, as the documentation advises."""
-    a, b, c, d = servers
+    a, b, c, d, _, _ = servers
     for masters in ([a, b, c], [a, b], [a, b, d]):
         for program in programs:
             await program.start(masters)

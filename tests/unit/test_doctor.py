@@ -230,6 +230,12 @@ ALL: list[tuple[Kind, list[MasterFacts], tuple[str, ...], str]] = [
         "programs there have the masters m1, m2, z",
     ),
     (
+        Kind.MOVED_ADDRESS,
+        [master(1, moved=["m3"]), master(2, moved=["m3"]), master(3)],
+        ("m1", "m2"),
+        "programs there use two servers by the address m3",
+    ),
+    (
         Kind.CLOCK,
         [with_clock(1, 100.0), with_clock(2, 100.1), with_clock(3, 92.0)],
         ("m3",),

@@ -250,6 +250,7 @@ async def test_a_newcomer_quarantines_restarted_and_promoted_servers_once(
 ) -> None:
     """A promoted server may have missed the last writes: the locks, and the marker."""
     assert await newcomer_gets_lock(masters)
+    await asyncio.sleep(uptime)  # the program has ended when the new server starts
     masters[1].restart(uptime=uptime)
     masters[1].replica_before = replica
     if marked:

@@ -125,10 +125,17 @@ def test_more_kinds_of_locks_need_more_permissions() -> None:
 OURS = [KnownMaster(name, name * 40, 1_000) for name in "abc"]
 
 
-def entry(*places: list[str], ago: int = 1_000, lasts: int = 90_000) -> bytes:
-    """Return a declared set in the form in which a script writes it."""
+def line(value: object, ago: int = 1_000, lasts: int = 90_000, came: int = 6_000) -> bytes:
+    """Return a line in the form in which a script writes it."""
     at = NOW * 1_000 - ago
-    return f"{at - 5_000} {at} {lasts} {json.dumps(places, separators=(',', ':'))}\n".encode()
+    text = json.dumps(value, separators=(",", ":"))
+    return f"{NOW * 1_000 - came} {at} {lasts} {text}\n".encode()
+
+
+def entry(*places: list[str], ago: int = 1_000, lasts: int = 90_000) -> bytes:
+    """Return a declared set and its servers."""
+    servers = b"".join([line({name: run_id}, ago, lasts) for name, run_id in places])
+    return line([name for name, _ in places], ago, lasts) + servers
 
 
 def sets(value: bytes | None, masters: list[KnownMaster] = OURS) -> list[DeclaredSet]:
@@ -160,8 +167,27 @@ def test_a_master_that_was_not_reached_may_be_any_other() -> None:
 
 @pytest.mark.parametrize(
     "value",
-    [entry(["x"], ago=90_000), entry(["x"], lasts=10**12), entry(), b"1 2 3 [1]\n",
-     entry(["x"], ago=-95_000), b"9" * 5_000 + b" 1 1 []\n", entry(["x"]) + b"x" * 262_144],
+    [line(["x"], ago=90_000), line(["x"], lasts=10**12), line([]), b"1 2 3 [1]\n",
+     line(["x"], ago=-95_000), b"9" * 5_000 + b" 1 1 []\n", line(["x"]) + b"x" * 262_144],
 )  # fmt: skip
 def test_what_does_not_count(value: bytes) -> None:
     assert sets(value) == []
+
+
+@pytest.mark.parametrize(
+    ("servers", "expected"),
+    [
+        ([], []),
+        ([("a", "1", 9_000, 1_000)], []),
+        ([("a", "1", 9_000, 1_000), ("b", "2", 8_000, 1_000)], []),
+        ([("a", "1", 9_000, 5_000), ("a", "2", 5_000, 1_000)], []),  # a restart
+        ([("a", "1", 9_000, 2_000), ("a", "2", 5_000, 1_000)], ["a"]),
+        ([("a", "2", 5_000, 1_000), ("a", "1", 9_000, 2_000), ("b", "3", 9, 1)], ["a"]),
+    ],
+)
+def test_an_address_leads_to_two_servers_if_both_were_seen_after_the_other_came(
+    servers: list[tuple[str, str, int, int]], expected: list[str]
+) -> None:
+    value = b"".join([line({name: run_id}, ago, came=came) for name, run_id, came, ago in servers])
+    assert requirements.moved_addresses(value, time=NOW) == expected
+    assert requirements.moved_addresses(None, time=NOW) == []

@@ -32,6 +32,7 @@ def judge(masters: Sequence[MasterFacts], wanted: Expectations) -> list[Finding]
         *_same_servers(masters),
         *_majority(masters, single, wanted),
         *_declared(masters, wanted),
+        *_moved(masters, wanted),
         *_clocks(masters, wanted),
         *_domains(masters),
         *_versions(masters),
@@ -108,6 +109,15 @@ def _declared(masters: Sequence[MasterFacts], wanted: Expectations) -> Iterator[
         for others, names in seen.items():
             shown = ", ".join(others)
             yield about(kind, names, f"programs there have the masters {shown}")
+
+
+def _moved(masters: Sequence[MasterFacts], wanted: Expectations) -> Iterator[Finding]:
+    if wanted.guard in one_master.RELYING:
+        return
+    for address, names in _grouped(masters, lambda facts: [*facts.moved]):
+        yield about(
+            Kind.MOVED_ADDRESS, names, f"programs there use two servers by the address {address}"
+        )
 
 
 def _clocks(masters: Sequence[MasterFacts], wanted: Expectations) -> Iterator[Finding]:

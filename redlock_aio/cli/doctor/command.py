@@ -92,6 +92,7 @@ def complete(masters: Sequence[MasterFacts], wanted: Expectations) -> None:
             time=now if facts.offset is not None else None,
         )
         facts.sets = requirements.declared_sets(facts.declared, known, time=now)
+        facts.moved = requirements.moved_addresses(facts.declared, time=now)
     if all(facts.eligibility is not None and facts.eligibility.votes is None for facts in masters):
         for facts in masters:  # a new set of masters: no lock can be forgotten
             facts.eligibility = Eligibility(votes=True, reason="", seconds=0.0, max_ttl=None)

@@ -34,6 +34,8 @@ class MasterFacts:
 
         sets: The declared sets of masters there.
 
+        moved: The addresses that lead programs to different servers.
+
         ahead: The bounds in seconds by which its clock is ahead of this machine's.
 
         round_trips: How many ms its replies took, in the order of their measurement.
@@ -55,6 +57,7 @@ class MasterFacts:
     declared: bytes | None = None
     eligibility: Eligibility | None = None
     sets: Sequence[DeclaredSet] = ()
+    moved: Sequence[str] = ()
     ahead: tuple[float, float] = (-math.inf, math.inf)
     round_trips: Sequence[float] = ()
     missing: list[str] = field(default_factory=list)

@@ -36,6 +36,7 @@ class Kind(enum.Enum):
     MAX_TTL = "max-ttl"
     OTHER_MASTERS = "other-masters"
     CHANGED_MASTERS = "changed-masters"
+    MOVED_ADDRESS = "moved-address"
     CLOCK = "clock"
     CLOCK_NEAR = "clock-near"
     TOO_SLOW = "too-slow"
@@ -165,7 +166,7 @@ _KINDS = {
         _SERIOUS,
         (
             "Programs with other masters use the same locks, and would not exclude each other."
-            " So one of them gets no votes."
+            " So the one that came second loses votes."
         ),
         "Name the same masters in all programs. Independent applications need a key_prefix each.",
     ),
@@ -173,6 +174,14 @@ _KINDS = {
         _NOTE,
         "Programs with almost the same masters use the same locks. They exclude each other.",
         "Finish the replacement of the master in all programs, before you begin the next one.",
+    ),
+    Kind.MOVED_ADDRESS: (
+        _SERIOUS,
+        (
+            "One address leads programs to different servers, which all are in use. Only the"
+            " programs with the first one get its vote."
+        ),
+        "Restart the programs that still use the old server, or stop that server.",
     ),
     Kind.CLOCK: (
         _SERIOUS,
