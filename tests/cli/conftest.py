@@ -71,8 +71,8 @@ def redlock(
 ) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     """Return what starts `redlock` with some arguments; it is killed at the end."""
     del sigint_is_not_ignored
-    # A shell that starts the suite in the background ignores this signal as well.
-    before = signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+    # A shell that starts the suite in the background ignores SIGQUIT as well, and `nohup` SIGHUP.
+    before = {n: signal.signal(n, signal.SIG_DFL) for n in (signal.SIGQUIT, signal.SIGHUP)}
     started: list[subprocess.Popen[str]] = []
 
     def start(*arguments: str, **options: Any) -> subprocess.Popen[str]:
@@ -88,7 +88,8 @@ def redlock(
         return process
 
     yield start
-    signal.signal(signal.SIGQUIT, before)
+    for number, action in before.items():
+        signal.signal(number, action)
     for process in started:
         process.kill()
         process.wait()
