@@ -3,7 +3,7 @@
 import os
 import traceback
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from typer.main import get_command
@@ -15,6 +15,7 @@ from redlock_aio.cli.exits import SIGNALLED, Exit, Failure
 from redlock_aio.cli.frame import MASTERS
 from redlock_aio.cli.output import Output
 from redlock_aio.cli.redaction import Redaction
+from redlock_aio.cli.words import CommandBefore
 
 app: typer.Typer = typer.Typer(
     name="redlock",
@@ -49,13 +50,22 @@ show.add_to(app)
 bench.add_to(app)
 
 
+def _own(program: Any, arguments: Sequence[str]) -> Sequence[str]:
+    """Return the words before those of another command that is to be run."""
+    at = next((at for at, word in enumerate(arguments) if not word.startswith("-")), None)
+    command = program.commands.get(arguments[at]) if at is not None else None
+    if at is not None and isinstance(command, CommandBefore):
+        return arguments[: at + 1 + command.count_own(arguments[at + 1 :])]
+    return arguments[: arguments.index("--")] if "--" in arguments else arguments
+
+
 def main(arguments: Sequence[str]) -> int:
     """Run the command that *arguments* name; return its exit code."""
     hide = Redaction([*arguments, os.environ.get(MASTERS, "")])
-    own = arguments[: arguments.index("--")] if "--" in arguments else arguments
-    out = Output(hide, as_json="--json" in own)
+    program = get_command(app)
+    out = Output(hide, as_json="--json" in _own(program, arguments))
     try:
-        code = get_command(app).main(
+        code = program.main(
             args=list(arguments or ["--help"]), prog_name="redlock", standalone_mode=False, obj=hide
         )
     except typer.TyperException as error:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, fields
 from typing import Annotated, Any, Literal
 
 import typer
+from typer.core import TyperCommand
 
 from redlock_aio import (
     LockLostError,
@@ -220,7 +221,9 @@ def wrong_options() -> Iterator[None]:
 Body = Callable[..., Coroutine[Any, Any, int]]
 
 
-def command(app: typer.Typer, *, name: str, guard: GuardMode) -> Callable[[Body], Body]:
+def command(
+    app: typer.Typer, *, name: str, guard: GuardMode, kind: type[TyperCommand] = TyperCommand
+) -> Callable[[Body], Body]:
     """
     Return a decorator that makes a coroutine function a command of *app*.
 
@@ -229,6 +232,8 @@ def command(app: typer.Typer, *, name: str, guard: GuardMode) -> Callable[[Body]
 
         guard: The restart guard if the user names none. Commands that only look have
             ``"off"``, because the others write on the masters.
+
+        kind: How its arguments are parsed.
     """
     shared = inspect.signature(Common, eval_str=True).parameters
 
@@ -247,7 +252,7 @@ def command(app: typer.Typer, *, name: str, guard: GuardMode) -> Callable[[Body]
         parameters = [p.replace(kind=p.KEYWORD_ONLY) for p in (first, *own, *shared.values())]
         vars(run)["__signature__"] = inspect.Signature(parameters)
         run.__doc__ = inspect.getdoc(body)
-        app.command(name)(run)
+        app.command(name, cls=kind)(run)
         return body
 
     return register

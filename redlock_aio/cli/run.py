@@ -39,6 +39,7 @@ from redlock_aio.cli.frame import (
     wrong_options,
 )
 from redlock_aio.cli.look import facts_of_holder
+from redlock_aio.cli.words import CommandBefore
 from redlock_aio.events import Event, Lost
 
 TTL = 30_000
@@ -59,7 +60,7 @@ TOKEN = "REDLOCK_FENCING_TOKEN"  # noqa: S105 - a name
 """The variable in the environment of the command with the fencing token."""
 
 Key = Annotated[str, typer.Argument(metavar="KEY", help="The name to lock.")]
-Words = Annotated[list[str], typer.Argument(metavar="COMMAND...", help="The command, after '--'.")]
+Words = Annotated[list[str], typer.Argument(metavar="COMMAND...", help="The command with its own options.")]
 Ttl = Annotated[
     int | None,
     Duration("--ttl", help="How long the lock stays if this host crashes (default 30s)."),
@@ -90,7 +91,7 @@ Grace = Annotated[
 
 def add_to(app: typer.Typer) -> None:
     """Add the command to *app*."""
-    command(app, name="run", guard="auto")(run)
+    command(app, name="run", guard="auto", kind=CommandBefore)(run)
 
 
 async def run(  # noqa: PLR0913, PLR0917 - its options
@@ -110,6 +111,7 @@ async def run(  # noqa: PLR0913, PLR0917 - its options
 
     The lock is extended for as long as the command runs. If it is lost, the command and all
     processes of its group are ended. Signals for redlock are forwarded to the command.
+    The options of redlock end at the first word of the command.
     """
     if os.name != "posix":
         raise Failure(Exit.CANNOT_RUN, "'redlock run' needs a POSIX system")

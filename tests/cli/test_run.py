@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.main import get_command
 
 from redlock_aio import Answer, LockNotAcquiredError, Vote
 from redlock_aio.cli import app, run
@@ -298,6 +299,63 @@ def test_a_command_that_is_stopped_is_ended_after_a_loss(
     assert masters.ask(lambda redlock: redlock.force_release(key))
     assert ended(process)[0] == Exit.LOST
     assert processes_of(group) == []
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["/bin/echo", "-h", "db1", "shop"],
+        ["/bin/echo", "--help"],
+        ["/bin/echo", "--name", "foo"],
+        ["/bin/echo", "--fencing", "a", "--wait", "5s", "b"],
+        ["/bin/echo", "hi", "--ttl", "5s"],
+        ["/bin/echo", "--json", "PATH"],
+        ["/bin/echo", "-m", "redis://127.0.0.1:7101"],
+        ["/bin/echo", "a", "--", "-x"],
+        ["/bin/echo", "--", "a"],
+    ],
+    ids=" ".join,
+)
+@pytest.mark.parametrize("dashes", [False, pytest.param(True, marks=pytest.mark.full)])
+def test_the_options_of_the_command_are_its_own(
+    redlock: Start, key: str, words: list[str], dashes: bool
+) -> None:
+    before = ["--"] if dashes else []
+    done = ended(redlock("run", "--wait=9s", key, "--ttl", "5s", *before, *words))
+    alone = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert done == (0, alone.stdout, "")
+
+
+@pytest.mark.parametrize(
+    ("words", "own"),
+    [
+        (["k", "cmd", "--ttl", "5s"], 1),
+        (["--ttl", "5s", "k", "cmd"], 3),
+        (["k", "--ttl", "5s", "cmd", "-h"], 3),
+        (["--ttl=5s", "k", "--fair", "cmd", "-h"], 3),
+        (["-mredis://a", "k", "-m", "b", "cmd"], 4),
+        (["-m", "--", "k", "--name", "--", "cmd", "--"], 5),
+        (["k", "--", "cmd", "-h"], 1),
+        (["--", "k", "cmd"], 0),
+        (["k", "-", "x"], 1),
+        (["k", "--no-such", "cmd"], 2),
+        (["k"], 1),
+        (["k", "--ttl"], 2),
+        ([], 0),
+    ],
+)
+def test_where_the_options_of_redlock_end(words: list[str], own: int) -> None:
+    program: Any = get_command(app.app)
+    assert program.commands["run"].count_own(words) == own
+
+
+def test_help_is_shown_before_the_command_only(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["--help"], ["k", "-h"], ["-h", "k", "true"], ["k", "-h", "true"]):
+        assert app.main(["run", *words]) == 0
+        assert "Usage: redlock run" in capsys.readouterr().out
+    # Neither is JSON asked for by an option of the command.
+    assert app.main(["run", "-m", "redis://a", "k", "no-such-command", "--json"]) == Exit.NOT_FOUND
+    assert capsys.readouterr().err == "redlock: there is no command 'no-such-command'\n"
 
 
 def test_a_sigkill_of_redlock_ends_the_command(redlock: Start, key: str) -> None:
