@@ -1,7 +1,7 @@
 """
 The command that ``redlock run`` runs: its process group, its signals, its end.
 
-    start ──► running ──► ended            status(): as a shell reports it
+    start ──► running ──► ended ──► gone   ended: the command itself; gone: its group, too
                 │  ▲
          Ctrl-Z ▼  │ fg
               stopped                      `redlock` stops, too, or the shell would wait for it
@@ -12,6 +12,7 @@ can be signalled together, and none of the processes beside ``redlock``.
 
 import asyncio
 import contextlib
+import math
 import os
 import signal
 import subprocess
@@ -20,6 +21,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from redlock_aio.cli.exits import SIGNALLED, Exit, Failure
+from redlock_aio.cli.group import ProcessGroup
 from redlock_aio.cli.terminal import Terminal
 
 TO_GROUP = ("SIGTSTP", "SIGCONT")
@@ -28,11 +30,15 @@ TO_GROUP = ("SIGTSTP", "SIGCONT")
 TO_COMMAND = ("SIGUSR1", "SIGUSR2")
 """Signals that are forwarded to the command alone: by default they kill."""
 
-POLL = 0.02
-"""Seconds between two looks whether a group has ended."""
+SHORTEST_POLL, LONGEST_POLL = 0.01, 0.25
+"""Seconds between two looks whether a group has ended whose leader has."""
 
-KILLED = 2.0
-"""The most seconds that the end after SIGKILL is awaited; some system calls delay it."""
+BLIND = 600.0
+"""
+Seconds after the end of its leader for which a group counts where there is no ``/proc``.
+
+A zombie that nobody reaps looks there like a process that works.
+"""
 
 LATER = 1.0
 """Seconds after which a command tries again to read from a terminal that others have."""
@@ -51,13 +57,17 @@ class Child:
 
         may_go_on: Called after a stop: returns whether the command may continue.
 
+        on_stop: Called before ``redlock`` stops, because the command has.
+
     Raises:
         Failure: The command can't be executed.
 
     Attributes:
         ended: Done when the command has ended.
 
-        on_stop: Called before ``redlock`` stops, because the command has.
+        leader_only: Whether the end of the command itself is enough for `gone`.
+
+        is_gone: Whether its group is empty as well; its number may be another's then.
     """
 
     def __init__(
@@ -75,6 +85,9 @@ class Child:
         self.ended: asyncio.Future[None] = self._loop.create_future()
         self._code = -int(signal.SIGKILL)  # the last signal that it gets, if it can't be ended
         self._interrupted = False
+        self._had_terminal = False
+        self.leader_only: bool = False
+        self.is_gone: bool = False
         self._terminal = Terminal()
         at_once = self._terminal.at_both_ends and self._terminal.is_ours
 
@@ -95,6 +108,7 @@ class Child:
                 self._terminal.give(os.getpgrp())
             self._terminal.close()
             raise
+        self._processes = ProcessGroup(self._process.pid)
         self._on_change()
 
     def __repr__(self) -> str:
@@ -112,22 +126,27 @@ class Child:
 
     def forward(self, number: int) -> None:
         """
-        Send a signal that ``redlock`` has got on to the command, unless it has ended.
+        Send a signal that ``redlock`` has got on to the command, unless its group is empty.
 
-        Without the lock it is not continued: that is left to `end`, after SIGTERM.
+        Without the lock it is not continued: that is left to `terminate`.
         """
-        if self.ended.done() or (number == signal.SIGCONT and not self._may_go_on()):
+        if self.is_gone or (number == signal.SIGCONT and not self._may_go_on()):
             return
         if number == signal.SIGINT and self._terminal.is_ours:
             self._interrupted = True
         if number in {signal.SIGUSR1, signal.SIGUSR2}:
-            with contextlib.suppress(PermissionError):  # it has become another user
-                os.kill(self.group, number)
-        else:
-            self.signal(number)
+            if not self.ended.done():
+                with contextlib.suppress(PermissionError):  # it has become another user
+                    os.kill(self.group, number)
+            return
+        self.signal(number)
+        if number == signal.SIGTSTP and self.ended.done():
+            self._on_stopped(number)  # the stop of the leader would have told it
 
     def signal(self, number: int) -> bool:
         """Send a signal to the whole group; return whether any process is left in it."""
+        if self.is_gone:
+            return False
         try:
             os.killpg(self.group, number)
         except ProcessLookupError:
@@ -136,26 +155,25 @@ class Child:
             return False  # macOS: also a group of processes that have just ended
         return True
 
-    async def end(self, grace: int) -> None:
+    def terminate(self) -> None:
+        """Send SIGTERM to the whole group; a stopped process would not see it, so also SIGCONT."""
+        self.signal(signal.SIGTERM)
+        self.signal(signal.SIGCONT)
+
+    async def gone(self) -> None:
         """
-        End the whole group: SIGTERM, and after *grace* ms SIGKILL.
+        Wait until no process of its group works any more, or as `leader_only` says.
 
         Cancellation:
-            The group may go on.
+            The group goes on.
         """
-        self.signal(signal.SIGTERM)
-        self.signal(signal.SIGCONT)  # a stopped process would not see it
-        if not await self._gone(grace / 1000):
-            self.signal(signal.SIGKILL)
-            await self._gone(KILLED)
-
-    async def _gone(self, seconds: float) -> bool:
-        ends = time.monotonic() + seconds
-        while not self.ended.done() or self.signal(0):
-            if time.monotonic() >= ends:
-                return False
-            await asyncio.sleep(POLL)  # other processes of the group are not our children
-        return True
+        await asyncio.wait([self.ended])
+        ends = math.inf if self._processes.tells_states else time.monotonic() + BLIND
+        pause = SHORTEST_POLL
+        while not (self.leader_only or self._processes.is_empty()) and time.monotonic() < ends:
+            await asyncio.sleep(pause)  # other processes of the group are not our children
+            pause = min(pause * 1.5, LONGEST_POLL)
+        self.is_gone = True
 
     def close(self) -> bool:
         """
@@ -166,17 +184,20 @@ class Child:
 
         A command that still runs, because something unforeseen has happened, is killed.
         """
-        if not self.ended.done():
-            self.signal(signal.SIGKILL)
+        self.signal(signal.SIGKILL)
         self._loop.remove_signal_handler(signal.SIGCHLD)
-        had_it = self._terminal.belongs_to(self.group)
-        self._terminal.take_back(self.group, restore=self._code < 0)
+        self._take_terminal_back()
         self._terminal.close()
         if self._code != -signal.SIGINT:
             return False
-        if had_it:
+        if self._had_terminal:
             _to_the_others(signal.SIGINT)
-        return had_it or self._interrupted
+        return self._had_terminal or self._interrupted
+
+    def _take_terminal_back(self) -> None:
+        """Give the terminal back to the group of this process: keys reach it from now on."""
+        self._had_terminal = self._had_terminal or self._terminal.belongs_to(self.group)
+        self._terminal.take_back(self.group, restore=self._code < 0)
 
     def _on_change(self) -> None:
         """Called when a process has ended or stopped, perhaps an orphan if this is process 1."""
@@ -193,6 +214,7 @@ class Child:
                 self._on_stopped(os.WSTOPSIG(status))
             elif not self.ended.done():
                 self._code = self._process.returncode = os.waitstatus_to_exitcode(status)
+                self._take_terminal_back()
                 self.ended.set_result(None)
 
     def _on_stopped(self, number: int) -> None:
@@ -222,7 +244,7 @@ class Child:
             self._go_on()
 
     def _go_on(self) -> None:
-        if not self.ended.done() and self._may_go_on():
+        if self._may_go_on():
             self.signal(signal.SIGCONT)
 
 

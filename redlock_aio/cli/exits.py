@@ -14,6 +14,7 @@ class Exit(enum.IntEnum):
     FAILED = 70
     HELD_BY_OTHERS = 75
     LOST = 79
+    TIMED_OUT = 124
     CANNOT_RUN = 126
     NOT_FOUND = 127
 
@@ -34,7 +35,8 @@ _MEANINGS = {
     Exit.UNAVAILABLE: "too few masters answered",
     Exit.FAILED: "`redlock` itself failed, or its extra is not installed",
     Exit.HELD_BY_OTHERS: "others hold the lock",
-    Exit.LOST: "the lock was lost before the command had ended",
+    Exit.LOST: "the lock was lost, or about to be lost, before the command had ended",
+    Exit.TIMED_OUT: "the command has not ended within `--timeout`",
     Exit.CANNOT_RUN: "the command can't be executed",
     Exit.NOT_FOUND: "there is no such command",
 }

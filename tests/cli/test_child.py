@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from redlock_aio import Answer, LockLostError, LockNotHeldError, LossCause, Vote
-from redlock_aio.cli import child as module
+from redlock_aio.cli import child as module, supervision
 from redlock_aio.cli.child import Child, start
 from redlock_aio.cli.exits import Exit
 from redlock_aio.cli.frame import Common, Frame
@@ -21,7 +21,7 @@ from redlock_aio.cli.guardian import Guardian
 from redlock_aio.cli.impatience import Impatience
 from redlock_aio.cli.output import Output
 from redlock_aio.cli.redaction import Redaction
-from redlock_aio.cli.run import Supervision
+from redlock_aio.cli.supervision import Limits, Observed, Supervision
 from redlock_aio.cli.terminal import Terminal
 from redlock_aio.events import Lost
 
@@ -43,7 +43,7 @@ async def running(script: str, *, may_go_on: Callable[[], bool]) -> AsyncIterato
             yield child
     finally:
         child.signal(signal.SIGKILL)
-        await child.ended
+        await child.gone()
         child.close()
 
 
@@ -121,6 +121,7 @@ class LostLease:
 
     valid = False
     remaining = 0
+    ttl = 1_000
 
     def __init__(self, error: LockLostError | None = None) -> None:
         self.lost = asyncio.Event()
@@ -144,10 +145,13 @@ def supervised(lease: Any, *words: str) -> int:
     """Run a command under a lease that is lost; return the exit code."""
     votes = (Vote("a:1", Answer.FREE),)
     loss = Lost(("k",), "", LossCause.FORCED.text, 1, LossCause.FORCED, votes)
+    observed = Observed()
+    observed.on_event(loss)
     frame = Frame(Common(), Output(Redaction([]), as_json=True), "off")
 
     async def main() -> int:
-        return await Supervision(frame, lease, [loss], 0).run(list(words), dict(os.environ))
+        watch = Supervision(frame, lease, observed, Limits(0))
+        return await watch.run(list(words), dict(os.environ))
 
     return asyncio.run(main())
 
@@ -163,7 +167,7 @@ def test_a_command_that_can_not_be_ended_is_not_said_to_have_ended(
         return False  # as for a program of another user
 
     monkeypatch.setattr(Child, "signal", refused)
-    monkeypatch.setattr(module, "KILLED", 0)
+    monkeypatch.setattr(supervision, "KILLED", 0)
     try:
         assert supervised(LostLease(), "/bin/sleep", "600") == Exit.LOST
     finally:

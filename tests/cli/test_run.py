@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
-from redlock_aio import Answer, LockNotAcquiredError, Vote
+from redlock_aio import Answer, Holder, LockNotAcquiredError, Vote
 from redlock_aio.cli import app, run
 from redlock_aio.cli.exits import Exit, Failure
 from redlock_aio.cli.run import TOKEN
@@ -126,6 +127,28 @@ class Split:
         return "a lease"
 
 
+class HeldByOthers:
+    """A lock that a known holder has."""
+
+    attempts = 0
+
+    async def acquire(self) -> str:
+        """Fail, and count that."""
+        self.attempts += 1
+        votes = [Vote(name, Answer.HELD) for name in "abc"]
+        raise LockNotAcquiredError(
+            ["k"], attempts=1, elapsed=1, votes=votes, holder=Holder("1a2b", "host:1")
+        )
+
+
+def test_a_lock_with_a_holder_is_not_tried_again() -> None:
+    lock: Any = HeldByOthers()
+    with pytest.raises(Failure) as caught:
+        asyncio.run(run.acquired(lock, "k", run.MOST_SPLITS))
+    assert caught.value.code == Exit.HELD_BY_OTHERS
+    assert lock.attempts == 1
+
+
 def test_hosts_that_split_the_votes_do_not_all_skip(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(random, "uniform", lambda *_: 0)
     for times in (0, 1, 9):
@@ -194,6 +217,21 @@ def test_a_stop_from_outside_stops_both(redlock: Start, key: str) -> None:
 
 
 @pytest.mark.full
+def test_a_process_that_ignores_a_stop_is_stopped_before_the_lock_is_free(
+    redlock: Start, key: str
+) -> None:
+    script = "trap '' TSTP; sleep 600 & trap - TSTP; echo $!; kill -TSTP $$; wait"
+    words = ("run", key, "--ttl", "2s", "--", "/bin/sh", "-c", script)
+    process = redlock(*words, process_group=0)
+    worker = int(first_line(process))
+    until(lambda: state(process.pid) == "T")
+    until(lambda: state(worker) == "T")  # by the guardian
+    process.send_signal(signal.SIGCONT)
+    assert process.wait(60) == Exit.LOST
+    until(lambda: not Path(f"/proc/{worker}").exists() or state(worker) == "Z")
+
+
+@pytest.mark.full
 def test_where_nobody_could_continue_it_a_stop_is_ignored(redlock: Start, key: str) -> None:
     script = "import time\nwhile True: print('works'); time.sleep(0.05)"
     command = (sys.executable, "-u", "-c", script)
@@ -249,6 +287,18 @@ def test_after_a_loss_the_whole_group_is_ended(redlock: Start, masters: Masters,
     assert processes_of(group) == []
 
 
+def test_after_a_loss_none_of_the_group_goes_on_after_its_leader(
+    redlock: Start, masters: Masters, key: str
+) -> None:
+    script = f"(trap '' TERM; echo $$; {LOOP}) & wait"
+    words = ("--leader-only", "--grace", "300ms", "--", "/bin/sh", "-c", script)
+    process = redlock("run", key, *words)
+    group = int(first_line(process))
+    assert masters.ask(lambda redlock: redlock.force_release(key))
+    assert process.wait(60) == Exit.LOST
+    assert processes_of(group) == []
+
+
 @pytest.mark.full
 def test_after_a_loss_a_command_may_clean_up(redlock: Start, masters: Masters, key: str) -> None:
     script = f"trap 'echo cleaned up; exit 0' TERM; echo ready; {LOOP}"
@@ -263,7 +313,6 @@ def test_after_a_loss_a_command_may_clean_up(redlock: Start, masters: Masters, k
     assert isinstance(facts["masters"], list)
 
 
-@pytest.mark.full
 def test_messages_that_nobody_reads_do_not_keep_the_command_alive(
     redlock: Start, masters: Masters, key: str
 ) -> None:
@@ -274,8 +323,8 @@ def test_messages_that_nobody_reads_do_not_keep_the_command_alive(
     group = int(first_line(process))
     assert masters.ask(lambda redlock: redlock.force_release(key))
     until(lambda: processes_of(group) == [])
+    assert process.wait(60) == Exit.LOST  # nor `redlock`: still nobody has read
     os.close(reader)
-    assert process.wait(60) == Exit.LOST
 
 
 @pytest.mark.full
@@ -299,6 +348,261 @@ def test_a_command_that_is_stopped_is_ended_after_a_loss(
     assert masters.ask(lambda redlock: redlock.force_release(key))
     assert ended(process)[0] == Exit.LOST
     assert processes_of(group) == []
+
+
+def test_a_command_that_is_stopped_sees_sigterm_after_a_loss(
+    redlock: Start, masters: Masters, key: str
+) -> None:
+    # Not a loop: a shell could wait for the `exec` of a stopped child, and would not stop.
+    script = f"trap 'echo cleaned up; exit 0' TERM; {GROUP}read line"
+    words = ("--grace", "15s", "--", "/bin/sh", "-c", script)
+    process = redlock("run", key, *words, stdin=subprocess.PIPE)
+    group = int(first_line(process))
+    os.killpg(group, signal.SIGSTOP)
+    until(lambda: state(group) == "T")
+    assert masters.ask(lambda redlock: redlock.force_release(key))
+    code, out, _ = ended(process)
+    assert (code, out) == (Exit.LOST, "cleaned up\n")
+
+
+WORKER = """
+import signal, sys, time
+log = sys.argv[1]
+
+def work(*_):
+    with open(log, "a") as file:
+        file.write("got SIGTERM\\n")
+    time.sleep(1.5)
+    with open(log, "a") as file:
+        file.write("done\\n")
+    raise SystemExit
+
+signal.signal(signal.SIGTERM, work)
+print("ready", flush=True)
+while True:
+    time.sleep(0.05)
+"""
+
+
+def test_a_sigterm_keeps_the_lock_until_the_group_is_empty(
+    redlock: Start, key: str, tmp_path: Path
+) -> None:
+    # A shell that runs a pipeline ends at once of SIGTERM; its worker does not.
+    log, worker = tmp_path / "log", tmp_path / "worker.py"
+    worker.write_text(WORKER)
+    pipeline = shlex.join([sys.executable, str(worker), str(log)]) + " | cat"
+    first = redlock("run", key, "--", "/bin/sh", "-c", pipeline)
+    assert first_line(first) == "ready"
+    second = redlock("run", key, "--", "/bin/sh", "-c", f"echo next >>{shlex.quote(str(log))}")
+    first.terminate()
+    assert first.wait(60) == 128 + signal.SIGTERM
+    assert second.wait(60) == 0
+    assert log.read_text() == "got SIGTERM\ndone\nnext\n"
+
+
+ZOMBIE = """
+import os, time
+group = os.getpgrp()
+reader, writer = os.pipe()
+if os.fork() == 0:
+    os.setpgid(0, 0)  # outside of the group, with a child inside that it never reaps
+    child = os.fork()
+    if child == 0:
+        os.setpgid(0, group)
+        os._exit(0)
+    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+    print(os.getpid(), flush=True)
+    os.write(writer, b"!")
+    for file in (0, 1, 2):
+        os.close(file)
+    time.sleep(600)
+os.read(reader, 1)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="no /proc")
+def test_zombies_do_not_keep_the_lock(redlock: Start, masters: Masters, key: str) -> None:
+    process = redlock("run", key, "--", sys.executable, "-c", ZOMBIE)
+    parent = int(first_line(process))
+    try:
+        assert process.wait(60) == 0
+        assert not masters.is_locked(key)
+        group = [int(path.name) for path in Path("/proc").glob("[0-9]*") if is_child(path, parent)]
+        assert len(group) == 1
+        assert state(group[0]) == "Z"
+    finally:
+        os.kill(parent, signal.SIGKILL)
+
+
+def is_child(path: Path, parent: int) -> bool:
+    """Return whether the process with this folder in ``/proc`` is a child of *parent*."""
+    with contextlib.suppress(OSError):
+        return (path / "stat").read_text().rpartition(") ")[2].split()[1] == str(parent)
+    return False
+
+
+def test_what_a_command_leaves_behind_keeps_the_lock(
+    redlock: Start, masters: Masters, key: str
+) -> None:
+    script = f"{GROUP}sleep 600 >/dev/null 2>&1 & exit 4"
+    process = redlock("run", key, "--", "/bin/sh", "-c", script)
+    group = int(first_line(process))
+    assert process.stderr is not None
+    wanted = f"has ended with 4; the other processes of group {group} keep the lock"
+    assert wanted in process.stderr.readline()
+    assert masters.is_locked(key)
+    process.terminate()
+    assert process.wait(60) == 4
+    assert processes_of(group) == []
+    assert not masters.is_locked(key)
+
+
+def test_a_command_is_gone_before_others_get_a_lock_that_masters_do_not_extend(
+    redlock: Start, masters: Masters, key: str, tmp_path: Path
+) -> None:
+    log, worker = tmp_path / "log", tmp_path / "worker.py"
+    worker.write_text(WORKER)  # needs longer than the grace, which is half a second
+    command = (sys.executable, str(worker), str(log))
+    first = redlock("run", key, "--ttl", "2s", "--", *command)
+    assert first_line(first) == "ready"
+    second = redlock("run", key, "--", "/bin/sh", "-c", "echo it")
+    for server in masters.servers[:2]:
+        server.pause()
+    try:
+        assert first.wait(60) == Exit.LOST
+        assert second.poll() is None
+    finally:
+        for server in masters.servers[:2]:
+            server.resume()
+    assert ended(second)[:2] == (0, "it\n")
+    assert log.read_text() == "got SIGTERM\n"
+    assert first.stderr is not None
+    shown = first.stderr.read()
+    assert "the lock was not extended in time; ending " in shown
+    assert "the command has ended with 137" in shown
+
+
+def test_a_redlock_that_is_stopped_does_not_let_two_commands_run(
+    redlock: Start, key: str, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    # What outlives SIGTERM, too, is gone before the next holder begins.
+    first = redlock("run", key, "--ttl", "2s", "--", "/bin/sh", "-c", f"{STUBBORN}{GROUP}{LOOP}")
+    group = int(first_line(first))
+    first.send_signal(signal.SIGSTOP)
+    second = redlock("run", key, "--", "/bin/sh", "-c", f"ps -o stat= -g {group} >{log}; echo it")
+    assert ended(second)[:2] == (0, "it\n")
+    assert {line.strip()[0] for line in log.read_text().splitlines()} <= {"Z"}
+    assert processes_of(group) == []
+    first.send_signal(signal.SIGCONT)
+    code, _, err = ended(first)
+    assert code == Exit.LOST
+    assert "redlock did not run in time; the guardian has sent SIGTERM to" in err
+
+
+def test_a_stop_of_redlock_after_which_the_lock_is_held_is_a_loss_as_well(
+    redlock: Start, masters: Masters, key: str
+) -> None:
+    # The guardian has ended the command: its exit code says nothing.
+    script = f"trap 'exit 0' TERM; {GROUP}{LOOP}"
+    words = ("--ttl", "16s", "--grace", "8s", "--", "/bin/sh", "-c", script)
+    process = redlock("run", key, *words)
+    group = int(first_line(process))
+    process.send_signal(signal.SIGSTOP)
+    until(lambda: processes_of(group) == [])
+    assert masters.is_locked(key)
+    process.send_signal(signal.SIGCONT)
+    code, _, err = ended(process)
+    assert code == Exit.LOST
+    assert "the lock was not extended in time; the command has ended with 0" in err
+
+
+def test_a_guardian_that_is_killed_is_replaced(redlock: Start, key: str) -> None:
+    process = redlock("run", key, "--", "/bin/sh", "-c", f"{GROUP}{LOOP}")
+    group = int(first_line(process))
+    [guardian] = children_of(process.pid, "redlock-guardian")
+    # A guardian that ends at once is not replaced; this one has lived for long enough.
+    until(lambda: age(guardian) > 1.5)
+    os.kill(guardian, signal.SIGKILL)
+    until(lambda: children_of(process.pid, "redlock-guardian") not in ([], [guardian]))
+    assert process.stderr is not None
+    message = "redlock: the guardian was killed; another one watches the command\n"
+    assert process.stderr.readline() == message
+    process.kill()
+    until(lambda: processes_of(group) == [])
+
+
+def age(pid: int) -> float:
+    """Return for how many seconds a process exists."""
+    began = int(Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[19])
+    return float(Path("/proc/uptime").read_text().split()[0]) - began / os.sysconf("SC_CLK_TCK")
+
+
+def test_a_guardian_outlives_a_sigterm_for_all(redlock: Start, key: str) -> None:
+    # As of a service manager, while the command still cleans up.
+    words = ("--grace", "300ms", "--", "/bin/sh", "-c", f"{STUBBORN}{GROUP}{LOOP}")
+    process = redlock("run", key, *words)
+    group = int(first_line(process))
+    [guardian] = children_of(process.pid, "redlock-guardian")
+    # Its handlers are there when it reads; it reads when it has begun.
+    until(lambda: state(guardian) == "S" and ignores(guardian, signal.SIGTERM))
+    os.kill(guardian, signal.SIGTERM)
+    process.kill()
+    until(lambda: processes_of(group) == [])
+
+
+def ignores(pid: int, number: int) -> bool:
+    """Return whether a process ignores a signal."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    mask = next(line for line in status.splitlines() if line.startswith("SigIgn:"))
+    return bool(int(mask.split()[1], 16) >> (number - 1) & 1)
+
+
+@pytest.mark.parametrize("delay", [0.02, 0.1, 0.3, 0.5])
+def test_a_sigterm_during_the_start(
+    redlock: Start, masters: Masters, key: str, delay: float
+) -> None:
+    process = redlock("run", key, "--", "/bin/sleep", "600")
+    time.sleep(delay)  # any instant is right: the start is not observable
+    process.terminate()
+    assert process.wait(60) in {-signal.SIGTERM, 128 + signal.SIGTERM}
+    assert not masters.is_locked(key)
+
+
+def test_another_exit_code_if_others_hold_the_lock(redlock: Start, key: str) -> None:
+    holder = redlock("run", key, "--", "/bin/sh", "-c", f"echo ready; {LOOP}")
+    assert first_line(holder) == "ready"
+    words = ("run", "-E", "42", "--json", key, "--wait", "0", "--", "/bin/echo", "no")
+    code, out, err = ended(redlock(*words))
+    assert (code, out) == (42, "")
+    facts = json.loads(err)
+    assert (facts["error"], facts["exit_code"]) == ("held_by_others", 42)
+    assert facts["holder"]["metadata"] == {"command": "sh"}
+
+
+def test_a_command_that_takes_too_long(redlock: Start, masters: Masters, key: str) -> None:
+    words = ("--timeout", "200ms", "--grace", "300ms", "--", "/bin/sh", "-c", f"{STUBBORN}{LOOP}")
+    code, _, err = ended(redlock("run", key, *words))
+    assert code == Exit.TIMED_OUT
+    assert "the timeout of 200 ms is over; ending " in err
+    assert "the command has ended with 137 after its timeout of 200 ms" in err
+    assert not masters.is_locked(key)
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        (["--grace", "6s", "--ttl", "10s"], "--grace must be at most 5000 ms, half of the ttl of"),
+        (["--skip-if-locked", "-E", "3"], "--conflict-exit-code must be 0 with --skip-if-locked"),
+        (["--timeout", "0"], "--timeout must be longer than 0"),
+        (["-E", "256"], "--conflict-exit-code must be from 0 to 255, not 256"),
+    ],
+)
+def test_limits_that_do_not_fit(
+    words: list[str], wanted: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert app.main(["run", "k", "-m", "redis://a", *words, "true"]) == Exit.USAGE
+    assert wanted in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -333,7 +637,8 @@ def test_the_options_of_the_command_are_its_own(
         (["--ttl", "5s", "k", "cmd"], 3),
         (["k", "--ttl", "5s", "cmd", "-h"], 3),
         (["--ttl=5s", "k", "--fair", "cmd", "-h"], 3),
-        (["-mredis://a", "k", "-m", "b", "cmd"], 4),
+        (["-mredis://a", "k", "-E", "3", "cmd"], 4),
+        (["-E3", "k", "cmd"], 2),
         (["-m", "--", "k", "--name", "--", "cmd", "--"], 5),
         (["k", "--", "cmd", "-h"], 1),
         (["--", "k", "cmd"], 0),
@@ -422,7 +727,7 @@ def test_files_that_are_inherited_stay_open(redlock: Start, key: str, tmp_path: 
 def test_a_process_of_the_command_may_stay(redlock: Start, key: str, masters: Masters) -> None:
     # As with any wrapper, what the command leaves behind goes on, now without the lock.
     script = f"{GROUP}sleep 600 >/dev/null 2>&1 & exit 0"
-    process = redlock("run", key, "--", "/bin/sh", "-c", script)
+    process = redlock("run", key, "--leader-only", "--", "/bin/sh", "-c", script)
     group = int(first_line(process))
     assert ended(process)[0] == 0
     assert not masters.is_locked(key)
