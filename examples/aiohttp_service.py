@@ -26,7 +26,7 @@ async def send(request: web.Request) -> web.Response:
 
 
 async def ready(request: web.Request) -> web.Response:
-    await request.app[REDLOCK].check(timeout=500)  # if no majority votes, `lock_errors` answers 503
+    await request.app[REDLOCK].check(wait=500)  # if no majority votes, `lock_errors` answers 503
     return web.json_response({"status": "ready"})
 
 

@@ -36,5 +36,5 @@ async def send(invoice_id: int, lease: Locked) -> dict[str, int]:
 
 @app.get("/ready")
 async def ready() -> dict[str, str]:
-    await redlock.check(timeout=500)  # if no majority votes, `error_handlers` makes it a 503
+    await redlock.check(wait=500)  # if no majority votes, `error_handlers` makes it a 503
     return {"status": "ready"}

@@ -6,8 +6,8 @@ from redlock_aio._api.opener import Opener
 from redlock_aio._engine.admin.check import check
 from redlock_aio._rules import timing
 
-CHECK_TIMEOUT = 1_000
-"""The default timeout of `Checking.check` in ms, as of a readiness probe of Kubernetes."""
+CHECK_WAIT = 1_000
+"""The default *wait* of `Checking.check` in ms, the timeout of a readiness probe of Kubernetes."""
 
 
 class Checking:
@@ -16,7 +16,12 @@ class Checking:
     __slots__ = ()
     _opener: Opener
 
-    async def check(self, *, timeout: int | timedelta = CHECK_TIMEOUT) -> None:  # noqa: ASYNC109
+    async def check(
+        self,
+        *,
+        wait: int | timedelta = CHECK_WAIT,
+        timeout: int | timedelta = CHECK_WAIT,  # noqa: ASYNC109 - also the limit of each reply
+    ) -> None:
         """
         Check that a majority of the masters votes; no lock is acquired.
 
@@ -30,8 +35,10 @@ class Checking:
         brings no master back.
 
         Args:
-            timeout: How long to wait for connections and answers together, in milliseconds or
+            wait: How long to wait for connections and answers together, in milliseconds or
                 as a `timedelta` (default 1 000).
+
+            timeout: Another name of *wait*.
 
         Raises:
             QuorumUnavailableError: No majority votes; the error has the vote of each
@@ -40,10 +47,12 @@ class Checking:
             RedlockError: The manager is closed, or belongs to another event loop
                 or process.
 
-            TypeError, ValueError: *timeout* is not a positive time.
+            TypeError, ValueError: *wait* is not a positive time, or *timeout* is given too.
 
         Cancellation:
             Nothing was asked that changes anything.
         """
-        limit = timing.milliseconds(timeout, name="timeout")
-        await check(self._opener.session(), limit)
+        name, limit = ("wait", wait) if timeout == CHECK_WAIT else ("timeout", timeout)
+        if limit is timeout and wait != CHECK_WAIT:
+            raise TypeError("check() has one limit: wait=, or timeout=, which is the same")
+        await check(self._opener.session(), timing.milliseconds(limit, name=name))

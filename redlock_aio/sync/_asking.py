@@ -56,7 +56,7 @@ class Asking:
         portal = self._opener.opened()
         return portal.call(functools.partial(portal.redlock.find_locks, prefix, limit=limit))
 
-    def check(self, *, timeout: int | timedelta = 1_000) -> None:
+    def check(self, *, wait: int | timedelta = 1_000, timeout: int | timedelta = 1_000) -> None:
         """
         Check that a majority of the masters votes; no lock is acquired.
 
@@ -67,7 +67,7 @@ class Asking:
 
             RedlockError: The manager is closed.
 
-            TypeError, ValueError: *timeout* is not a positive time.
+            TypeError, ValueError: *wait* is not a positive time, or *timeout* is given too.
         """
         portal = self._opener.opened()
-        portal.call(functools.partial(portal.redlock.check, timeout=timeout))
+        portal.call(functools.partial(portal.redlock.check, wait=wait, timeout=timeout))

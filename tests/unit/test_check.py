@@ -257,3 +257,17 @@ async def test_a_wrong_timeout_is_named(
 ) -> None:
     with pytest.raises(kind, match=text):
         await redlock.check(timeout=limit)
+    with pytest.raises(kind, match=text.replace("timeout", "wait", 1)):
+        await redlock.check(wait=limit)
+    with pytest.raises(TypeError, match=r"check\(\) has one limit: wait=, or timeout="):
+        await redlock.check(wait=5, timeout=limit)
+
+
+async def test_wait_is_the_name_of_the_limit_as_of_a_lock(masters: list[FakeMaster]) -> None:
+    hang(masters[:3])
+    redlock = Redlock(masters, restart_guard="off")
+    began = now()
+    with pytest.raises(QuorumUnavailableError, match="too few masters answered in 30"):
+        await redlock.check(wait=300)
+    assert now() - began == pytest.approx(0.3, abs=0.01)
+    await redlock.aclose()
