@@ -240,7 +240,7 @@ def _skipping(
     @functools.wraps(function)
     async def under_a_lock(*args: P.args, **kwargs: P.kwargs) -> T | None:
         wanted = lock(*names.of(args, kwargs), **options)
-        retry = wanted.options.retry
+        retry = wanted.retry
         most = min(retry.attempts or MOST_SPLITS, MOST_SPLITS)
         entered = False
         for attempt in range(1, most + 1):

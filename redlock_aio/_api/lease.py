@@ -29,11 +29,16 @@ from redlock_aio._engine.options import OnLost
 from redlock_aio._protocol import lease_export
 from redlock_aio._rules import timing
 from redlock_aio._rules.lease_state import HELD, LOST, RELEASED
+from redlock_aio._rules.mistakes import OnlyForAsyncio
 from redlock_aio._rules.quorum import OPEN, Vote
 from redlock_aio.errors import LockLostError, LockNotHeldError, RedlockError
 
 
-class Lease:
+class NoFencingTokenError(RedlockError, AttributeError):
+    """A lease without a fencing token was asked for it; `hasattr` takes it for an answer."""
+
+
+class Lease(OnlyForAsyncio):
     """
     One acquisition of a lock. It can be extended and released, and it can be lost.
 
@@ -111,11 +116,15 @@ class Lease:
         as the lease is held.
 
         Raises:
-            RedlockError: The lock was made without ``fencing=True``.
+            RedlockError, AttributeError: The lock was made without ``fencing=True``. It is
+                one error of both kinds, so that `hasattr` is false, and `getattr` can have
+                a default; no storage is ever passed a ``None`` that it may take for a token.
         """
         fence = self._hold.attempt.fence
         if not fence:
-            raise RedlockError("this lease has no fencing token: its lock needs fencing=True")
+            raise NoFencingTokenError(
+                "this lease has no fencing token: its lock needs fencing=True"
+            )
         return fence
 
     @property
@@ -156,7 +165,12 @@ class Lease:
 
     @property
     def lost(self) -> asyncio.Event:
-        """An event that is set when the lease is lost; ``await lease.lost.wait()``."""
+        """
+        An event that is set when the lease is lost; ``await lease.lost.wait()``.
+
+        It has no truth value: ``if lease.lost`` raises a `TypeError`, because every other
+        event is true, set or not. Use ``lease.lost.is_set()``, or `valid`.
+        """
         return self._hold.lost
 
     def ensure_valid(self) -> None:

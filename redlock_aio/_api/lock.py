@@ -14,14 +14,15 @@ from redlock_aio._engine.acquire.acquisition import Acquisition
 from redlock_aio._engine.attempt import Attempt
 from redlock_aio._engine.hold import reentrancy
 from redlock_aio._engine.hold.held_lease import HeldLease, Sharer
-from redlock_aio._engine.options import LockOptions, LockSpec
+from redlock_aio._engine.options import LockSpec
 from redlock_aio._engine.session import Session
-from redlock_aio._protocol.primitives import JointMutex, Mutex
-from redlock_aio._rules.mistakes import NotALease
+from redlock_aio._rules import lock_value
+from redlock_aio._rules.mistakes import NotALease, OnlyForAsyncio
+from redlock_aio._rules.retry import Retry
 from redlock_aio.errors import LockNotAcquiredError
 
 
-class Lock(LockSpec, NotALease):
+class Lock(NotALease, OnlyForAsyncio):
     """
     A lock on one or several resources, with its options; made by `Redlock.lock`.
 
@@ -31,28 +32,38 @@ class Lock(LockSpec, NotALease):
     ``async with lock as lease:`` acquires, guards the body, and releases.
     """
 
-    __slots__ = ("_entered", "_opener")
+    __slots__ = ("_entered", "_opener", "_spec")
 
-    def __init__(
-        self,
-        opener: Opener,
-        resources: tuple[str, ...],
-        key: Mutex | JointMutex,
-        options: LockOptions,
-        owner: object,
-        metadata: bytes,
-    ) -> None:
+    def __init__(self, opener: Opener, spec: LockSpec) -> None:
         self._opener = opener
-        self.resources = resources
-        self.key = key
-        self.options = options
-        self.owner = owner
-        self.metadata = metadata
+        self._spec = spec
         # The leases of the entered blocks, with the tasks that entered them.
         self._entered: dict[Lease, Sharer] = {}
 
     def __repr__(self) -> str:
-        return f"<Lock {', '.join(map(repr, self.resources))}, ttl {self.options.ttl} ms>"
+        spec = self._spec
+        return f"<Lock {', '.join(map(repr, spec.resources))}, ttl {spec.options.ttl} ms>"
+
+    @property
+    def resources(self) -> tuple[str, ...]:
+        """The names that it locks, all or none."""
+        return self._spec.resources
+
+    @property
+    def owner(self) -> object:
+        """Its option *owner*; ``None`` without one."""
+        return self._spec.owner
+
+    @property
+    def metadata(self) -> dict[str, object] | None:
+        """A copy of its option *metadata*, as others see it; ``None`` without one."""
+        packed = self._spec.metadata
+        return lock_value.unpacked(packed) if packed else None
+
+    @property
+    def retry(self) -> Retry:
+        """How it waits between attempts: its option *retry*, or that of the manager."""
+        return self._spec.options.retry
 
     async def acquire(self) -> Lease:
         """
@@ -83,40 +94,41 @@ class Lock(LockSpec, NotALease):
         if (emitter := self._opener.emitter) is None:
             return await self._obtain(entering=False)
         obtain = functools.partial(self._obtain, entering=False)
-        return await reporting.reported(emitter, self, obtain)
+        return await reporting.reported(emitter, self._spec, obtain)
 
     async def _obtain(self, *, entering: bool) -> Lease:
-        session = self._opener.session()
-        masters, wait = session.masters, self.options.wait
+        session, spec = self._opener.session(), self._spec
+        masters, wait = session.masters, spec.options.wait
         began = masters.clock()
         if not session.ready:
             await session.get_ready(wait)
         while True:
-            acquisition = Acquisition(self, session, wait, began)
+            acquisition = Acquisition(spec, session, wait, began)
             # A single resource without a holder in this process can't be shared.
-            if acquisition.queue.holder is not None or not self.key.can_free:
+            if acquisition.queue.holder is not None or not spec.key.can_free:
                 hold = self._shared(session, waits=True)
                 if hold is not None:
                     return self._share(session, hold, entering=entering)
             run = acquisition.run()
             try:
-                if self.owner is None or not self.options.reentrant:
+                if spec.owner is None or not spec.options.reentrant:
                     won: Attempt | None = await run
                 else:
-                    won = await reentrancy.unless_shared(session.local_queues, self, run)
+                    won = await reentrancy.unless_shared(session.local_queues, spec, run)
             except LockNotAcquiredError as error:
-                reentrancy.add_hint(masters, session.local_queues, self, error)
+                reentrancy.add_hint(masters, session.local_queues, spec, error)
                 raise
             if won is not None:
                 return self._lease(acquisition, won, entering=entering)
 
     def _shared(self, session: Session, *, waits: bool) -> HeldLease | None:
         """Return the lease of this task or owner that can be shared, or ``None``."""
-        return reentrancy.find_shared(session.masters, session.local_queues, self, waits=waits)
+        masters, queues = session.masters, session.local_queues
+        return reentrancy.find_shared(masters, queues, self._spec, waits=waits)
 
     def _share(self, session: Session, hold: HeldLease, *, entering: bool) -> Lease:
         """Return another lease that shares *hold*; no request is sent."""
-        options, watchdog = self.options, session.watchdog
+        options, watchdog = self._spec.options, session.watchdog
         task = reentrancy.task_ref(asyncio.current_task(session.loop))
         keep = options.hold_at_least
         watchdog.share(hold, task, options.ttl, renewed=options.auto_extend, at_least=keep)
@@ -142,17 +154,17 @@ class Lock(LockSpec, NotALease):
         """
         if (emitter := self._opener.emitter) is None:
             return await self._try_once()
-        return await reporting.tried(emitter, self, self._try_once)
+        return await reporting.tried(emitter, self._spec, self._try_once)
 
     async def _try_once(self) -> Lease | None:
-        session = self._opener.session()
+        session, spec = self._opener.session(), self._spec
         if not session.ready:
             await session.get_ready(0)
         masters = session.masters
-        may_share = self.options.reentrant or not self.key.can_free
+        may_share = spec.options.reentrant or not spec.key.can_free
         if may_share and (hold := self._shared(session, waits=False)) is not None:
             return self._share(session, hold, entering=False)
-        acquisition = Acquisition(self, session, 0, masters.clock())
+        acquisition = Acquisition(spec, session, 0, masters.clock())
         try:
             tried = await acquisition.try_once()
         except LockNotAcquiredError as error:
@@ -165,19 +177,19 @@ class Lock(LockSpec, NotALease):
         """Return ``None``; raise if too few masters were asked, or if an event needs the error."""
         always, now = session.emitter is not None, session.masters.clock()
         try:
-            refusals.check_overload(self.resources, why, now, always=always)
+            refusals.check_overload(self._spec.resources, why, now, always=always)
         finally:
             del why  # breaks the cycle of error and frame, which would keep the attempt alive
         return None
 
     def _lease(self, acquisition: Acquisition, won: Attempt, *, entering: bool) -> Lease:
-        session, has_turn, options = acquisition.session, acquisition.has_turn, self.options
-        masters = session.masters
+        session, has_turn, spec = acquisition.session, acquisition.has_turn, self._spec
+        masters, options = session.masters, spec.options
         now = masters.clock()
         # Without a turn the local queue may have become idle, and have been dropped.
-        queue = acquisition.queue if has_turn else session.local_queues.of(self.key)
+        queue = acquisition.queue if has_turn else session.local_queues.of(spec.key)
         watchdog = session.watchdog
-        hold = HeldLease(won, self.resources, queue, now, session.drift_factor, options.auto_extend)
+        hold = HeldLease(won, spec.resources, queue, now, session.drift_factor, options.auto_extend)
         if options.max_hold is not None:
             hold.limit(now + options.max_hold / 1000)
         hold.task = reentrancy.task_ref(asyncio.current_task(masters.loop))
@@ -188,8 +200,8 @@ class Lock(LockSpec, NotALease):
             queue.on_acquired(hold, won.began, now)
         else:
             queue.set_holder(hold)
-        if self.owner is not None:
-            hold.owner = self.owner
+        if spec.owner is not None:
+            hold.owner = spec.owner
             reentrancy.notify_owner_waiters(session.local_queues, hold)
         lease = Lease(watchdog, hold, hold.task, now, options.on_lost, entered=entering)
         if entering:
@@ -209,7 +221,7 @@ class Lock(LockSpec, NotALease):
         if (emitter := self._opener.emitter) is None:
             return self._obtain(entering=True)  # type: ignore[return-value]  # see above
         obtain = functools.partial(self._obtain, entering=True)
-        return reporting.reported(emitter, self, obtain, self)  # type: ignore[return-value]
+        return reporting.reported(emitter, self._spec, obtain, self)  # type: ignore[return-value]
 
     def __aexit__(
         self,
@@ -230,7 +242,7 @@ class Lock(LockSpec, NotALease):
         if len(entered) == 1:
             (lease,) = entered
         else:
-            lease = left_by_this_task(entered, self.resources)
+            lease = left_by_this_task(entered, self._spec.resources)
         left = lease.__aexit__(kind, error, trace)  # raises in another loop than the lease's
         del entered[lease]
         return left

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from types import TracebackType
-from typing import Never, Self
+from typing import Self, Unpack
 
 from redis.asyncio import Redis
 
@@ -16,11 +16,12 @@ from redlock_aio._api.opener import Opener
 from redlock_aio._engine.admin import inspect
 from redlock_aio._engine.admin.force_release import ForcedRelease
 from redlock_aio._engine.emitter import Emitter
-from redlock_aio._engine.options import OnLost, OptionsCache
+from redlock_aio._engine.options import LockSpec, OnLost, OptionsCache
 from redlock_aio._engine.session import RestartGuard, Settings
 from redlock_aio._protocol.lock_state import LockState
 from redlock_aio._protocol.resources import Resources
 from redlock_aio._rules import lock_value, mistakes, quarantine, timing
+from redlock_aio._rules.mistakes import OnlyForAsyncio
 from redlock_aio._rules.retry import Retry
 from redlock_aio._rules.roundtrips import SHORTEST
 from redlock_aio._rules.statistics import Statistics
@@ -32,7 +33,7 @@ MAX_WAITERS = 1_000
 """The default of *max_waiters*."""
 
 
-class Redlock(Adopting, Checking, Decorating, Listing):
+class Redlock(Adopting, Checking, Decorating, Listing, OnlyForAsyncio):
     """
     The manager of one set of masters.
 
@@ -42,10 +43,10 @@ class Redlock(Adopting, Checking, Decorating, Listing):
     Args:
         masters: Independent Redis or Valkey servers, with no replication between
             them: URLs (``redis://``, ``rediss://``, ``unix://``) or
-            `redis.asyncio.Redis` clients, whose connection settings are taken over.
-            All programs that lock the same resources name the same masters, or one
-            more or less. A set in conflict with one that was in use before gets no
-            votes, see `docs/how-to/replace-a-master.md`.
+            `redis.asyncio.Redis` clients, whose connection settings are taken over. A
+            single one need not be in a list. All programs that lock the same resources
+            name the same masters, or one more or less. A set in conflict with one that
+            was in use before gets no votes, see `docs/how-to/replace-a-master.md`.
 
         master_timeout: How long to wait for the reply of one master, in
             milliseconds or as a `timedelta`. A slower master does not vote.
@@ -93,7 +94,7 @@ class Redlock(Adopting, Checking, Decorating, Listing):
 
     def __init__(  # noqa: PLR0913 - the options of a manager, each with a default
         self,
-        masters: Iterable[str | Redis | AnyDialler],
+        masters: str | Redis | AnyDialler | Iterable[str | Redis | AnyDialler],
         *,
         master_timeout: int | timedelta | None = None,
         drift_factor: float = timing.DRIFT_FACTOR,
@@ -105,7 +106,7 @@ class Redlock(Adopting, Checking, Decorating, Listing):
         restart_guard: RestartGuard = "auto",
         listener: Listener | None = None,
         name: str | None = None,
-        **unknown: Never,
+        **unknown: Unpack[mistakes.NoOptions],
     ) -> None:
         if unknown:
             raise mistakes.unknown_options(unknown, called="Redlock()")
@@ -168,7 +169,7 @@ class Redlock(Adopting, Checking, Decorating, Listing):
         metadata: Mapping[str, object] | None = None,
         retry: Retry | None = None,
         on_lost: OnLost = "cancel",
-        **unknown: Never,
+        **unknown: Unpack[mistakes.NoOptions],
     ) -> Lock:
         """
         Return a lock on *resources*; nothing is sent yet.
@@ -257,7 +258,7 @@ class Redlock(Adopting, Checking, Decorating, Listing):
             known = self._resources.known.get(resources[0])
         key = known or self._resources.keys(resources)
         packed = b"" if metadata is None else lock_value.packed(metadata)
-        return Lock(self._opener, resources, key, options, owner, packed)
+        return Lock(self._opener, LockSpec(resources, key, options, owner, packed))
 
     async def inspect(self, resource: str, /) -> LockState:
         """

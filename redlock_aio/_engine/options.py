@@ -49,9 +49,9 @@ class LockOptions:
 
 class LockSpec:
     """
-    The resources of a lock, and its options.
+    The resources of a lock, and its options, as the engine reads them.
 
-    Attributes:
+    Args:
         resources: The names of the resources, as they were given.
 
         key: Their key or keys on the masters.
@@ -65,11 +65,19 @@ class LockSpec:
 
     __slots__ = ("key", "metadata", "options", "owner", "resources")
 
-    resources: tuple[str, ...]
-    key: Mutex | JointMutex
-    options: LockOptions
-    owner: object
-    metadata: bytes
+    def __init__(
+        self,
+        resources: tuple[str, ...],
+        key: Mutex | JointMutex,
+        options: LockOptions,
+        owner: object,
+        metadata: bytes,
+    ) -> None:
+        self.resources = resources
+        self.key = key
+        self.options = options
+        self.owner = owner
+        self.metadata = metadata
 
 
 class GivenOptions(NamedTuple):

@@ -77,6 +77,12 @@ def packed(metadata: object) -> bytes:
     return data
 
 
+def unpacked(metadata: bytes) -> dict[str, object]:
+    """Return the metadata that `packed` has made JSON of."""
+    data: dict[str, object] = json.loads(metadata)
+    return data
+
+
 def named(name: str) -> bytes:
     """Return the part of a value after the token: the *name* of a manager, checked."""
     data = text(name, name="name")

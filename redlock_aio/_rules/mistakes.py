@@ -1,7 +1,7 @@
 """Hints for options and methods of other lock libraries: their replacements here."""
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Never
+from typing import TYPE_CHECKING, Never, TypedDict
 
 _HOLDING = "ttl= (after how long without an extension the lock ends), in ms"
 _WAITING = "wait= (for how long to wait for the lock), in ms"
@@ -24,6 +24,15 @@ OF_A_LEASE = frozenset({
 """Attributes of a lease here, or of the locks of other libraries."""
 
 
+class NoOptions(TypedDict):
+    """
+    No further options: the type of ``**unknown``, which collects options that do not exist.
+
+    As ``**unknown: Unpack[NoOptions]`` it makes type checkers say that there is no such
+    parameter. With ``**unknown: Never`` they accept each name, and complain of its type.
+    """
+
+
 def unknown_options(unknown: Iterable[str], *, called: str) -> TypeError:
     """Return the error for options that *called* does not have."""
     name = next(iter(unknown))
@@ -31,12 +40,45 @@ def unknown_options(unknown: Iterable[str], *, called: str) -> TypeError:
     return TypeError(f"{called} has no option {name!r}" + (f"; use {instead}" if instead else ""))
 
 
-class NotALease:
-    """Raises an `AttributeError` with advice if a lock is used like a lease."""
+class OnlyForAsyncio:
+    """Raises a `TypeError` with advice if a plain ``with`` enters it."""
 
     __slots__ = ()
 
-    if not TYPE_CHECKING:  # with this method, type checkers would accept every attribute
+    if not TYPE_CHECKING:  # type checkers must go on to refuse this use
+
+        def __enter__(self) -> Never:
+            raise TypeError(
+                f"'with' can't enter a {type(self).__name__}: use 'async with', or"
+                " redlock_aio.sync.Redlock for threads"
+            )
+
+        __exit__ = __enter__  # `with` looks for both before it calls the first
+
+
+class EventIsNoBool:
+    """Raises a `TypeError` with advice if the event of a lost lease is used as a bool."""
+
+    __slots__ = ()
+
+    def __bool__(self) -> Never:
+        raise TypeError(
+            "lease.lost is an event, which is neither true nor false; use 'lease.lost.is_set()',"
+            " or 'lease.valid'"
+        )
+
+
+class NotALease:
+    """Raises an error with advice if a lock is used like a lease, or is awaited."""
+
+    __slots__ = ()
+
+    if not TYPE_CHECKING:  # with these methods, type checkers would accept their uses
+
+        def __await__(self) -> Never:
+            raise TypeError(
+                "a Lock can't be awaited: use 'async with lock as lease', or 'await lock.acquire()'"
+            )
 
         def __getattr__(self, name: str) -> Never:
             what = f"{type(self).__name__!r} object has no attribute {name!r}"

@@ -340,17 +340,19 @@ def address(master: object, *, name: str) -> AnyDialler:
     raise TypeError(f"{name} must be a URL or a redis.asyncio.Redis client, not a {kind}")
 
 
-def addresses(masters: Iterable[str | Redis | AnyDialler]) -> list[AnyDialler]:
+def addresses(
+    masters: str | Redis | AnyDialler | Iterable[str | Redis | AnyDialler],
+) -> list[AnyDialler]:
     """
-    Return the diallers of *masters*.
+    Return the diallers of *masters*, or of the single master that it is.
 
     Raises:
-        TypeError: *masters* is not a list, or an item is not a master.
+        TypeError: *masters* is no master and no list, or an item is not a master.
 
         ValueError: The list is empty, a master is named twice, or a URL can't be parsed.
     """
-    if isinstance(masters, str | bytes | Redis) or not isinstance(masters, Iterable):
-        raise TypeError(f"masters must be a list of masters, not a single {type(masters).__name__}")
+    if not isinstance(masters, Iterable) or isinstance(masters, str | bytes):
+        return [address(masters, name="masters")]
     diallers = [address(master, name=f"masters[{i}]") for i, master in enumerate(masters)]
     if not diallers:
         raise ValueError("masters must name at least one master")

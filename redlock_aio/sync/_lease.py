@@ -21,6 +21,7 @@ from typing import Any, Self, TypeVar
 import redlock_aio
 from redlock_aio import LockLostError, LockNotHeldError, LossCause, RedlockError, Vote
 from redlock_aio.sync._callbacks import OnLostCall
+from redlock_aio.sync._mistakes import OnlyForThreads, SyncLossEvent
 from redlock_aio.sync._portal import Portal, PortalOpener
 
 T = TypeVar("T")
@@ -28,7 +29,7 @@ T = TypeVar("T")
 _log = logging.getLogger("redlock_aio")
 
 
-class Lease:
+class Lease(OnlyForThreads):
     """
     One acquisition of a lock. It can be extended and released, and it can be lost.
 
@@ -56,7 +57,7 @@ class Lease:
         self._opener = opener  # kept: a manager that is dropped is closed
         self._portal = portal
         self._lease = lease
-        self._lost = threading.Event()
+        self._lost = SyncLossEvent()
         self._entered = entered
         self._released = False
         watching = _watch(weakref.ref(self), lease.resources, lease.lost, self._lost, on_lost)
@@ -83,7 +84,7 @@ class Lease:
         See `redlock_aio.Lease.fencing_token`.
 
         Raises:
-            RedlockError: The lock was made without ``fencing=True``.
+            RedlockError, AttributeError: The lock was made without ``fencing=True``.
         """
         return self._lease.fencing_token
 
@@ -129,6 +130,8 @@ class Lease:
 
         It is set by the event loop, so it may be set a moment after `valid` has become false,
         or late if that loop can't run. Before a write call `ensure_valid`.
+
+        It has no truth value: ``if lease.lost`` raises a `TypeError`, see `redlock_aio.Lease.lost`.
         """
         return self._lost
 

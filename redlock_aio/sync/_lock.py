@@ -7,14 +7,15 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Never, cast
 
 import redlock_aio
-from redlock_aio import RedlockError
+from redlock_aio import RedlockError, Retry
 from redlock_aio.sync._acquisition import ThreadAcquisition
 from redlock_aio.sync._callbacks import OnLostCall
 from redlock_aio.sync._lease import Lease
+from redlock_aio.sync._mistakes import OnlyForThreads
 from redlock_aio.sync._portal import PortalOpener
 
 
-class Lock:
+class Lock(OnlyForThreads):
     """
     A lock on one or several resources, with its options; made by `redlock_aio.sync.Redlock.lock`.
 
@@ -45,6 +46,26 @@ class Lock:
 
     def __repr__(self) -> str:
         return repr(self._checked)
+
+    @property
+    def resources(self) -> tuple[str, ...]:
+        """The names that it locks, all or none."""
+        return self._resources
+
+    @property
+    def owner(self) -> object:
+        """Its option *owner*; ``None`` without one."""
+        return self._options["owner"]
+
+    @property
+    def metadata(self) -> dict[str, object] | None:
+        """A copy of its option *metadata*, as others see it; ``None`` without one."""
+        return self._checked.metadata
+
+    @property
+    def retry(self) -> Retry:
+        """How it waits between attempts: its option *retry*, or that of the manager."""
+        return self._checked.retry
 
     def _of(self, redlock: redlock_aio.Redlock, owner: object) -> redlock_aio.Lock:
         """Return the lock of a manager, for *owner* unless the options have one."""
@@ -143,7 +164,13 @@ class Lock:
             )
         return entered[0]
 
-    if not TYPE_CHECKING:  # with this method, type checkers would accept every attribute
+    if not TYPE_CHECKING:  # with these methods, type checkers would accept their uses
+
+        def __await__(self) -> Never:
+            raise TypeError(
+                "a Lock of redlock_aio.sync can't be awaited: use 'with lock' or 'lock.acquire()'"
+                " in a thread, or redlock_aio.Redlock for asyncio"
+            )
 
         def __getattr__(self, name: str) -> Never:
             what = f"{type(self).__name__!r} object has no attribute {name!r}"

@@ -16,7 +16,6 @@ from typing import (
     TYPE_CHECKING,
     Any,
     Literal,
-    Never,
     ParamSpec,
     Self,
     TypeVar,
@@ -36,6 +35,7 @@ from redlock_aio.sync._callbacks import OnLostCall, checked_on_lost, contained
 from redlock_aio.sync._decorator import FunctionDecorator, SyncLockArguments
 from redlock_aio.sync._lease import Lease
 from redlock_aio.sync._lock import Lock
+from redlock_aio.sync._mistakes import NoSyncOptions, OnlyForThreads
 from redlock_aio.sync._portal import PortalOpener
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Redlock(Asking):
+class Redlock(Asking, OnlyForThreads):
     """
     The manager of one set of masters.
 
@@ -59,7 +59,7 @@ class Redlock(Asking):
     Args:
         masters: Independent Redis or Valkey servers: URLs (``redis://``, ``rediss://``,
             ``unix://``) or `redis.asyncio.Redis` clients, whose connection settings are
-            taken over.
+            taken over. A single one need not be in a list.
 
     Raises:
         TypeError: An argument is of another type.
@@ -70,7 +70,7 @@ class Redlock(Asking):
 
     def __init__(  # noqa: PLR0913 - the options of a manager, each with a default
         self,
-        masters: "Iterable[str | Redis | FakeMaster]",
+        masters: "str | Redis | FakeMaster | Iterable[str | Redis | FakeMaster]",
         *,
         master_timeout: int | timedelta | None = None,
         drift_factor: float = 0.01,
@@ -82,7 +82,7 @@ class Redlock(Asking):
         restart_guard: Literal["auto", "strict", "fsync-always", "off"] = "auto",
         listener: Listener | None = None,
         name: str | None = None,
-        **unknown: Never,
+        **unknown: Unpack[NoSyncOptions],
     ) -> None:
         if isinstance(masters, Iterable) and not isinstance(masters, str | bytes):
             masters = list(masters)  # a forked child reads them again
@@ -104,7 +104,7 @@ class Redlock(Asking):
                 **unknown,
             )
         )
-        self._masters = len(masters) if isinstance(masters, list) else 0
+        self._masters = len(masters) if isinstance(masters, list) else 1
 
     def __repr__(self) -> str:
         return f"<Redlock {self._masters} masters, {self._opener.state}, in a thread of its own>"
@@ -133,7 +133,7 @@ class Redlock(Asking):
         metadata: Mapping[str, object] | None = None,
         retry: Retry | None = None,
         on_lost: OnLostCall | None = None,
-        **unknown: Never,
+        **unknown: Unpack[NoSyncOptions],
     ) -> Lock:
         """
         Return a lock on *resources*; nothing is sent yet.

@@ -124,12 +124,16 @@ async def use(client: Redis) -> None:
 
 async def check(redlock: Redlock) -> None:
     await redlock.check()
-    await redlock.check(timeout=500)
+    await redlock.check(wait=500)
     await redlock.check(timeout=timedelta(seconds=1))
     await redlock.check(timeout=0.5)  # type: ignore[arg-type]
 
 
-typed = Redlock(["redis://a"])
+typed = Redlock("redis://a")
+assert_type(typed.lock("r").resources, tuple[str, ...])
+assert_type(typed.lock("r").metadata, dict[str, object] | None)
+assert_type(typed.lock("r").owner, object)
+assert_type(typed.lock("r").retry, Retry)
 
 
 @typed.locked("r:{number}", "s", ttl=1000, wait=timedelta(seconds=1), on_lost="flag", fencing=None)
@@ -178,7 +182,8 @@ async def call(perhaps: bool) -> None:
     typed.locked(42)  # type: ignore[call-overload]
     typed.locked("r")(plain)  # type: ignore[arg-type]
     if typed.locked("r"):  # type: ignore[truthy-function]
-        typed.lock("r", timeout=10)  # type: ignore[arg-type]
+        typed.lock("r", timeout=10)  # type: ignore[call-arg]
+        Redlock(["redis://a"], retry_count=3)  # type: ignore[call-arg]
 
 
 vote = Vote("a:6379", Answer.GRANTED)

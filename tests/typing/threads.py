@@ -56,7 +56,11 @@ def use(client: Redis) -> None:
     redlock.close()
 
 
-typed = Redlock(["redis://a"])
+typed = Redlock("redis://a")
+assert_type(typed.lock("r").resources, tuple[str, ...])
+assert_type(typed.lock("r").metadata, dict[str, object] | None)
+assert_type(typed.lock("r").owner, object)
+assert_type(typed.lock("r").retry, Retry)
 
 
 @typed.locked("r:{number}", ttl=1000, wait=timedelta(seconds=1), on_lost=on_lost)
@@ -82,4 +86,6 @@ def call() -> None:
     # Uses that a checker must refuse: an unneeded ignore is an error.
     decorated("1")  # type: ignore[arg-type]
     typed.locked("r", tll=1000)  # type: ignore[call-overload]
+    typed.lock("r", timeout=10)  # type: ignore[call-arg]
+    Redlock(["redis://a"], retry_count=3)  # type: ignore[call-arg]
     typed.locked("r", on_lost="flag")  # type: ignore[call-overload]

@@ -56,8 +56,11 @@ def run(coroutine: Coroutine[Any, Any, None]) -> None:
     ("masters", "kind", "match"),
     [
         ([], ValueError, "at least one"),
-        (URL, TypeError, "a list of masters, not a single str"),
-        (5, TypeError, "a list of masters"),
+        (5, TypeError, "masters must be a URL or a redis.asyncio.Redis client, not a builtins.int"),
+        (b"redis://a", TypeError, "masters must be a URL .*, not a builtins.bytes"),
+        ("", ValueError, "masters is empty"),
+        ("redis://a,redis://b", ValueError, "masters holds two URLs; give a list"),
+        (RedisCluster(host="localhost"), TypeError, "masters can't be a Redis Cluster"),
         ([5], TypeError, r"masters\[0\] must be a URL or a redis.asyncio.Redis client"),
         (
             [RedisCluster(host="localhost")],

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from redis.asyncio import Redis
 
 from redlock_aio import (
     LockLostError,
@@ -39,7 +40,7 @@ MISTAKES: list[tuple[str, type[Exception], str]] = [
     ('Redlock(["redis://a redis://b"])', ValueError, "two URLs"),
     ('Redlock(["redis://a:6379,b:6379"])', ValueError, "port that is not a number"),
     ('Redlock(["redis://a,b"])', ValueError, "one URL for each master"),
-    ('Redlock("redis://a")', TypeError, "a list of masters"),
+    ('Redlock("redis://a,redis://b")', ValueError, "give a list"),
     ('Redlock([""])', ValueError, "is empty"),
     ('Redlock(["redis://host?tmeout=5"])', ValueError, "'tmeout' that is unknown"),
     ('Redlock(["redis://host?ssl_ca_certs=ca"])', ValueError, "for rediss:// URLs"),
@@ -87,6 +88,16 @@ MISTAKES: list[tuple[str, type[Exception], str]] = [
         "the event loop did not run for 0.6 s",
     ),
     ('if redlock.locked("r"): ...', TypeError, "await redlock.is_locked(name)"),
+    ('await redlock.lock("r")', TypeError, "use 'async with lock as lease'"),
+    ('with redlock.lock("r"): ...', TypeError, "use 'async with'"),
+    ('with await redlock.lock("r").acquire(): ...', TypeError, "use 'async with'"),
+    ("with redlock: ...", TypeError, "use 'async with'"),
+    ("with Redlock(masters): ...", TypeError, "redlock_aio.sync.Redlock for threads"),
+    (
+        'async with redlock.lock("r") as lease:\n    while not lease.lost: ...',
+        TypeError,
+        "use 'lease.lost.is_set()', or 'lease.valid'",
+    ),
 ]
 
 
@@ -117,6 +128,48 @@ def test_the_page_shows_rows_of_the_table() -> None:
     known = {(code, kind.__name__, words) for code, kind, words in MISTAKES}
     assert len(rows()) > 10
     assert not [row for row in rows() if row not in known]
+
+
+async def test_a_single_master_need_not_be_in_a_list(masters: list[FakeMaster]) -> None:
+    assert repr(Redlock("redis://a")) == "<Redlock 1 masters, not used yet>"
+    assert repr(Redlock(Redis(host="a"))) == "<Redlock 1 masters, not used yet>"
+    async with Redlock(masters[0], restart_guard="off") as redlock, redlock.lock("r"):
+        assert list(masters[0]._keys) == [b"r"]
+
+
+async def test_a_lease_without_a_fencing_token_has_no_such_attribute(redlock: Redlock) -> None:
+    async with redlock.lock("r") as lease, redlock.lock("s", fencing=True) as fenced:
+        assert not hasattr(lease, "fencing_token")
+        assert getattr(lease, "fencing_token", None) is None
+        with pytest.raises(RedlockError, match="this lease has no fencing token: its lock needs"):
+            _ = lease.fencing_token
+        assert hasattr(fenced, "fencing_token")
+
+
+@pytest.mark.parametrize("loses", [False, True])
+async def test_the_event_of_a_loss_has_no_truth_value(redlock: Redlock, loses: bool) -> None:
+    lease = await redlock.lock("r", on_lost="flag").acquire()
+    if loses:
+        await redlock.force_release("r")
+    else:
+        await lease.release()
+    assert lease.lost.is_set() == loses
+    with pytest.raises(TypeError, match=r"lease.lost is an event, which is neither true nor false"):
+        bool(lease.lost)
+
+
+def test_a_lock_shows_what_it_was_made_of_and_nothing_of_the_engine(redlock: Redlock) -> None:
+    given = {"job": 3, "hosts": ["a"]}
+    lock = redlock.lock("r", "s", owner="request 7", metadata=given)
+    given["job"] = 4
+    assert (lock.resources, lock.owner) == (("r", "s"), "request 7")
+    assert lock.metadata == {"job": 3, "hosts": ["a"]}
+    lock.metadata["job"] = 5
+    assert lock.metadata["job"] == 3, "others can't change it"
+    assert (redlock.lock("r").owner, redlock.lock("r").metadata) == (None, None)
+    assert [name for name in dir(lock) if not name.startswith("_")] == [
+        "acquire", "metadata", "owner", "resources", "retry", "try_acquire",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ["nonsense", "__len__", "_missing"])

@@ -31,10 +31,10 @@ def redlock() -> Redlock:
 
 def test_locks_with_the_same_options_share_them(redlock: Redlock) -> None:
     given: dict[str, Any] = {"ttl": timedelta(seconds=5), "wait": 7, "fair": True}
-    assert redlock.lock("a", **given).options is redlock.lock("b", **given).options
-    assert redlock.lock("a").options is redlock.lock("b", "c").options
-    options: Any = redlock.lock("a").options
-    assert options != redlock.lock("a", **given).options
+    assert redlock.lock("a", **given)._spec.options is redlock.lock("b", **given)._spec.options
+    assert redlock.lock("a")._spec.options is redlock.lock("b", "c")._spec.options
+    options: Any = redlock.lock("a")._spec.options
+    assert options != redlock.lock("a", **given)._spec.options
     with pytest.raises(AttributeError):
         options.ttl = 1
 
@@ -92,7 +92,7 @@ def test_a_value_that_is_not_hashable_gets_the_error_of_its_option(
 
 
 def test_a_valid_value_that_is_not_hashable_is_used(redlock: Redlock) -> None:
-    assert [redlock.lock("a", wait=Unhashable(n)).options.wait for n in (70, 80)] == [70, 80]
+    assert [redlock.lock("a", wait=Unhashable(n))._spec.options.wait for n in (70, 80)] == [70, 80]
 
 
 @pytest.mark.parametrize(
@@ -114,15 +114,16 @@ def test_max_waiters_must_be_a_positive_number(
 def test_each_lock_has_the_same_retry_object_that_it_was_given(redlock: Redlock) -> None:
     first, second = Patient(5, 50), Patient(5, 50)
     assert first == second
-    assert redlock.lock("a", retry=first).options.retry is first
-    assert redlock.lock("a", retry=second).options.retry is second
-    assert redlock.lock("a").options.retry == Retry()
+    assert redlock.lock("a", retry=first)._spec.options.retry is first
+    assert redlock.lock("a", retry=second)._spec.options.retry is second
+    assert redlock.lock("a")._spec.options.retry == Retry()
 
 
 def test_a_manager_caches_a_limited_number_of_options(redlock: Redlock) -> None:
-    first = redlock.lock("a", wait=0).options
-    assert redlock.lock("a", wait=0).options is first
+    first = redlock.lock("a", wait=0)._spec.options
+    assert redlock.lock("a", wait=0)._spec.options is first
     for wait in range(1, MOST_OPTIONS + 1):
-        assert redlock.lock("a", wait=wait).options.wait == wait
-    assert redlock.lock("a", wait=MOST_OPTIONS).options is redlock.lock("b", wait=wait).options
-    assert redlock.lock("a", wait=0).options is not first
+        assert redlock.lock("a", wait=wait)._spec.options.wait == wait
+    last = redlock.lock("b", wait=wait)._spec.options
+    assert redlock.lock("a", wait=MOST_OPTIONS)._spec.options is last
+    assert redlock.lock("a", wait=0)._spec.options is not first

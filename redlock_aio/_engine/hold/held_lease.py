@@ -22,12 +22,17 @@ from redlock_aio._protocol.lease_export import ExportedLease
 from redlock_aio._rules import lock_value, timing
 from redlock_aio._rules.causes import Loss, LossCause
 from redlock_aio._rules.lease_state import HELD, LOST, NEVER_STALLED, LeaseState
+from redlock_aio._rules.mistakes import EventIsNoBool
 from redlock_aio._rules.quorum import LOST as LOST_ROUND, WON
 from redlock_aio.errors import LockLostError, RedlockError
 from redlock_aio.events import Extended, Lost, Released
 
 Sharer: TypeAlias = "weakref.ref[asyncio.Task[object]] | None"
 """A task that shares a lease; a weak reference, which does not keep its frames alive."""
+
+
+class LossEvent(EventIsNoBool, asyncio.Event):
+    """The event of a lost lease. Without `EventIsNoBool` it would be true before the loss too."""
 
 
 class HeldLease(LeaseState):
@@ -107,7 +112,7 @@ class HeldLease(LeaseState):
     def lost(self) -> asyncio.Event:
         """An event that is set when the lease is lost; created by the first access."""
         if self._lost is None:
-            self._lost = asyncio.Event()
+            self._lost = LossEvent()
             self.notify_lost()
         return self._lost
 

@@ -1,5 +1,6 @@
 """The lock for threads: leases, nested locks, losses and mistakes."""
 
+import asyncio
 import contextlib
 import re
 import threading
@@ -183,8 +184,12 @@ def test_the_masters_are_checked(redlock: Redlock, masters: list[FakeMaster]) ->
         in_loop(redlock, master.hang)
     with pytest.raises(QuorumUnavailableError, match="too few masters answered in"):
         redlock.check(timeout=100)
+    with pytest.raises(QuorumUnavailableError, match="too few masters answered in"):
+        redlock.check(wait=100)
     with pytest.raises(TypeError, match="timeout must be"):
         redlock.check(timeout=0.1)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"check\(\) has one limit"):
+        redlock.check(timeout=100, wait=200)
 
 
 def test_a_scrape_does_not_wait_for_the_event_loop(
@@ -337,8 +342,7 @@ WRONG: dict[str, Callable[[Any], object]] = {
     "ttl must be": lambda it: it.lock("r", ttl=1.5),
     "lock() wants at least one resource": lambda it: it.lock(),
     "resource must be a str": lambda it: it.is_locked(3),
-    "masters must be a list of masters, not a single str": lambda _: make("redis://a"),
-    "masters must be a list of masters, not a single int": lambda _: make(3),
+    "masters must be a URL or a redis.asyncio.Redis client, not a builtins.int": lambda _: make(3),
     "listener must be a plain function": lambda _: make(["redis://a"], listener=later),
     "listener must be a plain function, not a coroutine": lambda _: make(
         ["redis://a"], listener=Later()
@@ -364,3 +368,52 @@ def test_a_lock_that_is_used_like_a_lease_says_so(redlock: Redlock) -> None:
         _ = lock.locked  # type: ignore[attr-defined]
     with pytest.raises(AttributeError, match=r"has no attribute 'nonsense'$"):
         _ = lock.nonsense  # type: ignore[attr-defined]
+    assert not hasattr(lock, "options")
+
+
+def test_a_single_master_need_not_be_in_a_list(masters: list[FakeMaster]) -> None:
+    with Redlock(masters[0], restart_guard="off") as redlock, redlock.lock("r"):
+        assert repr(redlock) == "<Redlock 1 masters, open, in a thread of its own>"
+        assert list(masters[0]._keys) == [b"r"]
+    assert repr(Redlock("redis://a")).startswith("<Redlock 1 masters,")
+
+
+def test_a_lock_shows_what_it_was_made_of(redlock: Redlock) -> None:
+    lock = redlock.lock("r", "s", owner="request 7", metadata={"job": 3})
+    assert (lock.resources, lock.owner, lock.metadata) == (("r", "s"), "request 7", {"job": 3})
+    plain = redlock.lock("r")
+    assert (plain.owner, plain.metadata) == (None, None)
+
+
+def test_asyncio_can_not_use_the_lock_for_threads(redlock: Redlock) -> None:
+    """``async with`` and ``await`` say what to write instead, for each object."""
+
+    async def enter(thing: Any) -> None:
+        async with thing:
+            pass
+
+    async def wait_for(thing: Any) -> None:
+        await thing
+
+    with redlock.lock("r") as lease:
+        for thing in (redlock, redlock.lock("s"), lease):
+            kind = type(thing).__name__
+            why = f"'async with' can't enter a {kind} of redlock_aio.sync: use 'with' in a thread"
+            with pytest.raises(TypeError, match=why):
+                asyncio.run(enter(thing))
+        with pytest.raises(TypeError, match=r"a Lock of redlock_aio\.sync can't be awaited: use"):
+            asyncio.run(wait_for(redlock.lock("s")))
+        assert free(redlock, "s")
+
+
+def test_the_event_of_a_loss_has_no_truth_value(redlock: Redlock) -> None:
+    why = r"use 'lease.lost.is_set\(\)', or 'lease.valid'"
+    with redlock.lock("r") as lease, pytest.raises(TypeError, match=why):
+        bool(lease.lost)
+
+
+def test_a_lease_without_a_fencing_token_has_no_such_attribute(redlock: Redlock) -> None:
+    with redlock.lock("r") as lease, redlock.lock("s", fencing=True) as fenced:
+        assert not hasattr(lease, "fencing_token")
+        assert getattr(lease, "fencing_token", None) is None
+        assert fenced.fencing_token > 0
