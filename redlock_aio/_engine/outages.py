@@ -86,7 +86,7 @@ class Outages:
         """Log the end of an outage that was logged; once."""
         if self._since is not None:
             lasted, self._since = self._clock() - self._since, None
-            _log.warning("a majority of the masters answers again, after %.1f s", lasted)
+            _log.info("a majority of the masters answers again, after %.1f s", lasted)
 
 
 def _kind(vote: Vote) -> str:

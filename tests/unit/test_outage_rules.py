@@ -79,11 +79,13 @@ def test_only_an_acquisition_that_saw_the_outage_logs_its_end(
     outages: Outages, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     away, back = votes(*[Answer.UNREACHABLE] * 3), votes(*[Answer.HELD] * 3)
+    caplog.set_level(logging.INFO, "redlock_aio")
     assert outages.record(["r"], away, (), in_outage=False)
     clock.time += 5
     assert not outages.record(["r"], back, (), in_outage=False)
     assert len(caplog.records) == 1
     assert not outages.record(["r"], back, (), in_outage=True)
     assert not outages.record(["r"], back, (), in_outage=True)
-    [_, end] = caplog.records
+    [begin, end] = caplog.records
+    assert (begin.levelno, end.levelno) == (logging.WARNING, logging.INFO)
     assert end.getMessage() == "a majority of the masters answers again, after 5.0 s"
