@@ -1,6 +1,8 @@
 """
 A view of Django under a lock: python django_site.py runserver
 
+Try it: curl --request POST http://localhost:8000/accounts/42/count
+
 The lock is around the transaction. The other way round, as with ATOMIC_REQUESTS, the lock would
 be released before the transaction is committed, and the next request would not see its result.
 """
@@ -13,7 +15,7 @@ from django.conf import settings
 from django.core.management import execute_from_command_line
 from django.core.wsgi import get_wsgi_application
 from django.db import connection, transaction
-from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.urls import path
 from django.views.decorators.http import require_POST
 
@@ -58,7 +60,9 @@ def count(_request: HttpRequest, account: int) -> HttpResponse:
     with redlock.lock(f"account:{account}", ttl=5_000, wait=1_000) as lease:
         with transaction.atomic(), connection.cursor() as cursor:
             cursor.execute("SELECT total FROM account WHERE id = %s", [account])
-            total = cursor.fetchone()[0] + 1
+            if (row := cursor.fetchone()) is None:
+                raise Http404(f"there is no account {account}")
+            total = row[0] + 1
             cursor.execute("UPDATE account SET total = %s WHERE id = %s", [total, account])
             lease.ensure_valid()  # if it raises, the transaction is rolled back
     return JsonResponse({"total": total})
@@ -67,5 +71,13 @@ def count(_request: HttpRequest, account: int) -> HttpResponse:
 urlpatterns = [path("accounts/<int:account>/count", count)]
 application = get_wsgi_application()
 
+
+def make_accounts() -> None:  # your migrations
+    with connection.cursor() as cursor:
+        cursor.execute("CREATE TABLE IF NOT EXISTS account (id INTEGER PRIMARY KEY, total INTEGER)")
+        cursor.execute("INSERT OR IGNORE INTO account VALUES (42, 0), (43, 0)")
+
+
 if __name__ == "__main__":
+    make_accounts()
     execute_from_command_line(sys.argv)

@@ -3,6 +3,8 @@ A program that releases its lock when it is stopped by SIGTERM.
 
 Python has no handler for SIGTERM: the process ends at once, no `finally` runs, and the lock stays
 locked for the rest of its ttl. Here the signal cancels the program, and that releases the lock.
+
+Try it: WORK_SECONDS=60 python sigterm.py & sleep 2; kill %1; wait %1; echo $?
 """
 
 import asyncio

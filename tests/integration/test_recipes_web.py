@@ -1,8 +1,10 @@
 """The recipes of examples/ for web frameworks that have no module of their own."""
 
+import ast
 import asyncio
 import re
 import signal
+import socket
 import tempfile
 from pathlib import Path
 
@@ -12,7 +14,7 @@ import pytest
 from redlock_aio import Redlock
 
 from .helpers import RealMaster, gone, until
-from .recipes import Place, need, running
+from .recipes import EXAMPLES, Place, need, running
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("members")]
 
@@ -79,12 +81,42 @@ async def test_django(redlock: Redlock, masters: list[RealMaster], tmp_path: Pat
     assert re.search(lost, site.output, re.MULTILINE), site.output
 
 
+async def test_the_site_of_django_works_as_its_docstring_says(
+    masters: list[RealMaster], tmp_path: Path
+) -> None:
+    need("django")
+    program = EXAMPLES / "django_site.py"
+    docstring = ast.get_docstring(ast.parse(program.read_text())) or ""
+    assert "python django_site.py runserver\n" in docstring
+    assert "curl --request POST http://localhost:8000/accounts/42/count" in docstring
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        at = f"127.0.0.1:{free.getsockname()[1]}"
+    arguments = (str(program), "runserver", "--noreload", at)
+    async with (
+        running("-u", *arguments, at=Place(masters, tmp_path)) as site,
+        httpx.AsyncClient(base_url=f"http://{at}", timeout=60) as client,
+    ):
+        await site.says("Quit the server")
+        await until(lambda: _listens(at))
+        for total in (1, 2):
+            answer = await client.post("/accounts/42/count")
+            assert (answer.status_code, answer.json()) == (200, {"total": total}), site.output
+        assert (await client.post("/accounts/7/count")).status_code == 404
+
+
+def _listens(at: str) -> bool:
+    host, _, port = at.partition(":")
+    with socket.socket() as one:
+        return one.connect_ex((host, int(port))) == 0
+
+
 async def test_litestar(redlock: Redlock, masters: list[RealMaster], tmp_path: Path) -> None:
     need("litestar")
     with tempfile.TemporaryDirectory() as folder:
-        socket = f"{folder}/http"  # a path of pytest's may be too long for a socket
-        command = ("-m", "uvicorn", "litestar_service:app", "--ws", "none", "--uds", socket)
-        transport = httpx.AsyncHTTPTransport(uds=socket)
+        path = f"{folder}/http"  # a path of pytest's may be too long for a socket
+        command = ("-m", "uvicorn", "litestar_service:app", "--ws", "none", "--uds", path)
+        transport = httpx.AsyncHTTPTransport(uds=path)
         async with (
             running(*command, at=Place(masters, tmp_path)) as service,
             httpx.AsyncClient(transport=transport, base_url="http://x", timeout=60) as client,

@@ -1,8 +1,11 @@
 """What stops work under a lock, and what does not: SIGTERM, a loss, a cancellation."""
 
+import ast
 import asyncio
 import importlib.util
+import os
 import signal
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -12,8 +15,8 @@ import pytest
 
 from redlock_aio import LockLostError, Redlock
 
-from .helpers import RealMaster, gone, pttls, until, values
-from .recipes import EXAMPLES, Place, running
+from .helpers import RealMaster, gone, pttls, until, urls, values
+from .recipes import EXAMPLES, PATIENCE, Place, running
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("members")]
 
@@ -33,6 +36,28 @@ async def test_sigterm_releases_the_lock(masters: list[RealMaster], tmp_path: Pa
         assert all(values(masters, "lock:job"))
         assert await job.ends(signal.SIGTERM) == 143, job.output
     assert job.output == "at work\nstopped; the lock is released\n"
+    await until(lambda: gone(masters, "lock:job"))
+
+
+async def test_sigterm_is_tried_as_the_docstring_says(
+    masters: list[RealMaster], tmp_path: Path
+) -> None:
+    docstring = ast.get_docstring(ast.parse((EXAMPLES / "sigterm.py").read_text())) or ""
+    command = docstring.partition("Try it: ")[2]
+    assert "python sigterm.py" in command
+    # `sleep 2` hopes that the work has begun; a machine that is busy needs a fact.
+    log = tmp_path / "log"
+    begun = f"until grep -q work {log}; do sleep 0.05; done"
+    python = f"{sys.executable} {EXAMPLES}/sigterm.py > {log}"
+    command = command.replace("sleep 2", begun).replace("python sigterm.py", python)
+    shell = await asyncio.create_subprocess_exec(
+        *("bash", "-m", "-c", command),
+        env={**os.environ, "REDLOCK_MASTERS": ",".join(urls(masters))},
+        stdout=asyncio.subprocess.PIPE,
+    )
+    output, _ = await asyncio.wait_for(shell.communicate(), PATIENCE)
+    assert output.decode().splitlines()[-1] == "143"
+    assert log.read_text() == "at work\nstopped; the lock is released\n"
     await until(lambda: gone(masters, "lock:job"))
 
 
