@@ -24,13 +24,22 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 import redlock_aio
-from redlock_aio import RedlockError
+from redlock_aio import LockLostError, LockNotHeldError, RedlockError
 
 T = TypeVar("T")
 
 THREAD_NAME = "redlock_aio"
 
 CLOSED = "this Redlock is closed; 'with' opens it again"
+
+WAS_CLOSED = "this Redlock was closed"
+
+EXITS = "the interpreter exits, so this Redlock is closed"
+
+CLOSED_LEASE = "its Redlock was closed"
+"""The reason why a lease was lost if its manager was closed."""
+
+CLOSINGS = frozenset({CLOSED, WAS_CLOSED, EXITS})
 
 PATIENCE = 5.0
 """Seconds for which a closed manager waits for calls that have not ended, and the interpreter."""
@@ -142,7 +151,7 @@ class Portal:
         task, call.task = call.task, None
         try:
             if task is None or task.cancelled():
-                raise RedlockError("this Redlock was closed")
+                raise RedlockError(WAS_CLOSED)
             result: T = task.result()
             return result
         finally:
@@ -310,7 +319,7 @@ class PortalOpener:
             if self._closed and not again:
                 raise RedlockError(CLOSED)
             if _exiting:
-                raise RedlockError("the interpreter exits, so this Redlock is closed")
+                raise RedlockError(EXITS)
             self._closed = False
             if (portal := self.running) is not None:  # another thread was faster
                 return portal
@@ -365,11 +374,29 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_leave_to_parent)
 
 
+def _without_closings(
+    excepthook: Callable[[threading.ExceptHookArgs], object], args: threading.ExceptHookArgs, /
+) -> None:
+    """
+    Report the error that has ended a thread, unless it says that its manager was closed.
+
+    Only daemon threads are left when the interpreter exits. It would have ended them in the
+    middle of a wait, so the error that wakes a waiting one is no news. It is raised anyway:
+    `finally` runs, and an exit handler that joins the thread does not wait for ever.
+    """
+    error = args.exc_value
+    closed = isinstance(error, LockLostError | LockNotHeldError) and error.reason == CLOSED_LEASE
+    if not closed and not (type(error) is RedlockError and str(error) in CLOSINGS):
+        excepthook(args)
+
+
 @atexit.register
 def _close_all() -> None:
     """Close the managers that are still open when the interpreter exits: leases are released."""
     global _exiting  # noqa: PLW0603 - there is one interpreter
     _exiting = True
+    if _running:
+        threading.excepthook = functools.partial(_without_closings, threading.excepthook)
     for portal in list(_running):
         portal.stop()
     for portal in list(_running):

@@ -1,7 +1,11 @@
 """The lock for threads: objects that are dropped, closed, or left by another thread."""
 
+import asyncio
 import contextlib
 import gc
+import os
+import signal
+import subprocess
 import sys
 import threading
 import warnings
@@ -147,6 +151,27 @@ def test_a_manager_that_was_never_used_has_no_thread(masters: list[FakeMaster]) 
     assert portals() == before
 
 
+def test_a_lease_that_has_ended_is_not_watched_any_more(redlock: Redlock) -> None:
+    """Its watch would be a task for each lease, and tell *on_lost* of a lock that was given up."""
+    losses: list[LockLostError] = []
+
+    def watches() -> list[str]:
+        tasks = in_loop(redlock, asyncio.all_tasks)
+        return [task.get_name() for task in tasks if "_watch" in repr(task.get_coro())]
+
+    lock = redlock.lock("r", on_lost=losses.append)
+    released, exported = lock.acquire(), redlock.lock("s", on_lost=losses.append).acquire()
+    assert len(watches()) == 2
+    released.release()
+    exported.export()
+    with lock as left:
+        pass
+    until(lambda: not watches())
+    redlock.close()
+    assert losses == []
+    assert not any(lease.lost.is_set() for lease in (released, exported, left))
+
+
 # Closing
 
 
@@ -227,6 +252,89 @@ def test_calls_while_a_manager_is_closed_end(
         redlock.close()
         for each in working:
             each.result(SOON)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+def test_a_fork_while_another_thread_starts_a_portal_leaves_the_child_no_lock(
+    masters: list[FakeMaster],
+) -> None:
+    """The thread that holds the lock is not in the child, and would never release it."""
+    held, forked = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with _portal._lock:
+            held.set()
+            forked.wait(SOON)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    assert held.wait(SOON)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Python 3.12 warns of a fork with threads
+        child = os.fork()
+    if not child:
+        signal.alarm(int(SOON))  # ends a child that waits for the lock
+        redlock = Redlock(masters, restart_guard="off")
+        with contextlib.suppress(BaseException), redlock, redlock.lock("r"):
+            os._exit(0)
+        os._exit(1)
+    forked.set()
+    holder.join()
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+
+
+EXITS = """
+import atexit, sys, threading, time
+
+threads = []
+
+@atexit.register  # before the import, so that it runs after the managers were closed
+def join():
+    for thread in threads:
+        thread.join(10)
+        assert not thread.is_alive()
+
+from redlock_aio.sync import Redlock
+from redlock_aio.testing import FakeMaster
+
+redlock = Redlock([FakeMaster("a")], restart_guard="off")
+lease = redlock.lock("r").acquire()
+holds = threading.Event()
+
+def waits():
+    with redlock.lock("r"):
+        pass
+
+def works():
+    with redlock.lock("s") as lease:
+        holds.set()
+        while True:
+            lease.extend()
+
+def fails():
+    while not threading.excepthook.__class__.__name__ == "partial":
+        time.sleep(0.001)
+    raise KeyError("a defect of the program")
+
+for target in globals()[sys.argv[1]], works:
+    threads.append(threading.Thread(target=target, daemon=True))
+    threads[-1].start()
+assert holds.wait(10)
+while sys.argv[1] == "waits" and not redlock.statistics().waiters:
+    time.sleep(0.001)
+"""
+
+
+@pytest.mark.parametrize(("target", "shown"), [("waits", ""), ("fails", "a defect of the program")])
+def test_a_daemon_thread_that_waits_at_exit_prints_no_traceback(target: str, shown: str) -> None:
+    """Nobody can do anything about it; other errors of threads are shown as ever."""
+    command = [sys.executable, "-c", EXITS, target]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert shown in done.stderr if shown else done.stderr == ""
+    assert "RedlockError" not in done.stderr
+    assert "LockLostError" not in done.stderr
 
 
 # Which thread leaves a block
