@@ -9,6 +9,7 @@ masters outlive a session.
 import asyncio
 
 from redlock_aio._engine.emitter import Emitter
+from redlock_aio._engine.origin import running_loop
 from redlock_aio._engine.session import Session, Settings, log_state
 from redlock_aio._rules.quarantine import Seen
 from redlock_aio._rules.roundtrips import RoundTrips
@@ -64,7 +65,7 @@ class Opener:
         # `is_here` compares threads, because a thread runs one loop at a time: looking up the
         # running loop costs a system call on Python 3.11.
         if session is None or not session.origin.is_here():
-            session = self._bind(asyncio.get_running_loop())
+            session = self._bind(running_loop())
         return session
 
     async def ready_session(self) -> Session:
@@ -125,7 +126,7 @@ class Opener:
             The session is closed.
         """
         session = self.current
-        loop = asyncio.get_running_loop()
+        loop = running_loop()
         if session is not None and session.loop is loop and session.masters.closed:
             await self.close()  # the tasks of the session were cancelled
         self._closed = False

@@ -9,6 +9,7 @@ from redlock_aio._api.lease import Lease
 from redlock_aio._engine.emitter import Emitter, milliseconds
 from redlock_aio._engine.links import clock_of
 from redlock_aio._engine.options import LockSpec
+from redlock_aio._engine.origin import running_loop
 from redlock_aio._engine.refusals import is_overload
 from redlock_aio.errors import LockNotAcquiredError
 from redlock_aio.events import Acquired, Cancelled, Missed
@@ -33,7 +34,7 @@ async def reported(
     Cancellation:
         As for *obtain*: once there is a lease nothing is awaited.
     """
-    loop = asyncio.get_running_loop()
+    loop = running_loop()
     clock, task = clock_of(loop), asyncio.current_task(loop)
     began = clock()
     emitter.begin_acquiring(task, lock.resources)

@@ -4,6 +4,8 @@ import asyncio
 import os
 from threading import get_ident
 
+from redlock_aio.errors import RedlockError
+
 _forks = 0
 
 
@@ -14,6 +16,22 @@ def _count_fork() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_count_fork)
+
+
+def running_loop() -> asyncio.AbstractEventLoop:
+    """
+    Return the running event loop.
+
+    Raises:
+        RedlockError: There is none, as under trio.
+    """
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        raise RedlockError(
+            "no event loop of asyncio runs here: redlock_aio needs one, also under anyio; trio has"
+            " none, and other programs use redlock_aio.sync"
+        ) from None
 
 
 class Origin:

@@ -9,6 +9,7 @@ import asyncio
 import logging
 import pickle
 import re
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -144,6 +145,32 @@ async def test_a_lease_without_a_fencing_token_has_no_such_attribute(redlock: Re
         with pytest.raises(RedlockError, match="this lease has no fencing token: its lock needs"):
             _ = lease.fencing_token
         assert hasattr(fenced, "fencing_token")
+
+
+@pytest.mark.parametrize("listener", [None, print], ids=["", "with a listener"])
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda it: it.lock("r").acquire(),
+        lambda it: it.lock("r").try_acquire(),
+        lambda it: it.lock("r").__aenter__(),
+        lambda it: it.__aenter__(),
+        lambda it: it.inspect("r"),
+        lambda it: it.check(),
+        lambda it: it.locked("r")(nothing)(),
+    ],
+    ids=["acquire", "try_acquire", "enter the lock", "enter", "inspect", "check", "locked"],
+)
+def test_without_a_loop_of_asyncio_the_error_says_what_is_needed(
+    use: Callable[[Redlock], Any], listener: Any
+) -> None:
+    """As under trio, which runs a coroutine by `send`."""
+    coroutine = use(Redlock("redis://a", listener=listener))
+    with pytest.raises(RedlockError, match=r"no event loop of asyncio runs here: .* trio has none"):
+        coroutine.send(None)
+
+
+async def nothing() -> None: ...
 
 
 @pytest.mark.parametrize("loses", [False, True])
