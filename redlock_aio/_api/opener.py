@@ -7,6 +7,7 @@ masters outlive a session.
 """
 
 import asyncio
+import warnings
 
 from redlock_aio._engine.emitter import Emitter
 from redlock_aio._engine.origin import running_loop
@@ -47,6 +48,22 @@ class Opener:
 
     def __repr__(self) -> str:
         return f"<Opener, {self.current or self.state}>"
+
+    def __del__(self) -> None:
+        # Nothing is closed: this may run in another thread, or after the loop has ended. The end
+        # of `asyncio.run` cancels the tasks of a session, which closes it: no warning then, nor
+        # while the loop still runs. `run_until_complete` and IPython leave the sockets behind.
+        session = getattr(self, "current", None)  # there is none if the settings were refused
+        if session is None or session.masters.closed or session.loop.is_running():
+            return
+        if session.origin.is_of_this_process():
+            warnings.warn(
+                "a Redlock was dropped without aclose(), so its sockets stay open; use 'async with"
+                " redlock', or 'await redlock.aclose()'",
+                ResourceWarning,
+                stacklevel=2,
+                source=self,
+            )
 
     @property
     def state(self) -> str:

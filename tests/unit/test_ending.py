@@ -1,6 +1,8 @@
 """A manager whose tasks are cancelled, or whose event loop is closed."""
 
 import asyncio
+import gc
+import warnings
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
@@ -349,6 +351,38 @@ def test_after_its_loop_a_manager_can_be_closed_and_opened(
         redlock = Redlock(masters, restart_guard="off")
         ending(use(redlock))
         ending(then())
+
+
+def test_a_manager_that_is_dropped_in_a_loop_that_was_left_warns(masters: Masters) -> None:
+    """As in IPython; without the warning Python would only name its sockets."""
+    loop = VirtualTimeLoop()
+    redlock = Redlock(masters, restart_guard="off")
+    loop.run_until_complete(use(redlock))
+    with pytest.warns(
+        ResourceWarning, match=r"without aclose\(\), .* use 'async with redlock', or"
+    ):
+        del redlock
+        gc.collect()
+    for task in asyncio.all_tasks(loop):
+        task.cancel()
+    loop.run_until_complete(asyncio.sleep(1))
+    loop.close()
+
+
+def test_a_manager_that_its_loop_closes_does_not_warn(masters: Masters) -> None:
+    async def main() -> None:
+        await use(Redlock(masters, restart_guard="off"))
+        gc.collect()  # dropped while the loop runs
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run(main())
+        redlock = Redlock(masters, restart_guard="off")
+        run(use(redlock))
+        del redlock
+        never_used = Redlock(masters)
+        del never_used
+        gc.collect()
 
 
 def test_a_loop_that_pauses_is_another_loop(redlock: Redlock) -> None:
