@@ -318,8 +318,8 @@ def describe_refusal(ours: Names, restriction: Restriction, *, lasts: float) -> 
 def describe_stranger(ours: Names, theirs: Names) -> str:
     """Return why a master has no vote that is not in a set that came first."""
     return (
-        f"programs with the masters {_named(theirs)} were here first, and it is none of these, as far as"
-        f" is known; this program names {_named(ours)}; see docs/how-to/replace-a-master.md"
+        f"programs with the masters {_named(theirs)} were here first, and it is none of these,"
+        f" as far as is known; this program names {_named(ours)}; see docs/how-to/replace-a-master.md"
     )
 
 
