@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from redlock_aio._protocol.scripts import DECLARE, pack
-from redlock_aio._rules.membership import Line, parse
+from redlock_aio._rules.membership import LIVES, Line, parse
 
 KEY = b"redlock_aio:masters:"
 """The prefix of the key with the lines; a *key_prefix* follows."""
@@ -48,10 +48,12 @@ def read(reply: object, now: float) -> Reply | None:
     lines = []
     for text, times in zip(rest[::2], rest[1::2], strict=True):
         line = parse(text)
-        if line is None or not isinstance(times, list) or [type(ms) for ms in times] != [int] * 2:
+        if line is None or not isinstance(times, list) or [type(ms) for ms in times] != [int] * 3:
             continue
-        since, left = times
-        lines.append(Line(*line, since, now + left / 1000))
+        since, left, lasts = times
+        until = now + left / 1000
+        held = until - lasts / 1000 * (1 - 1 / LIVES)
+        lines.append(Line(*line, since, until, held))
     return Reply(found, lines)
 
 

@@ -32,6 +32,15 @@ from typing import NamedTuple, TypeAlias
 
 from redlock_aio._rules.quorum import majority
 
+LIVES = 1.5
+"""
+The time for which a line counts that is not written again, in longest quarantines.
+
+A lease that was granted at the last moment before the next write lives for the whole of it,
+and lines are written at least every 3/8. A server stands first at its address for one
+quarantine only. It may have restarted, and the new one votes when its quarantine is over.
+"""
+
 MOST_NAMED = 200
 """The most characters of the text of a set of masters; a longer one is cut."""
 
@@ -73,12 +82,16 @@ class Line(NamedTuple):
         since: When the line came, in ms of the master's clock. No two lines have the same.
 
         until: The instant until which it counts, on the clock of leases, in seconds.
+
+        held: The instant until which leases may be valid that were granted before the line was
+            written last.
     """
 
     names: Names
     run_id: str
     since: int
     until: float
+    held: float = math.inf
 
 
 class Known(NamedTuple):
@@ -126,9 +139,7 @@ def names_of(masters: Masters) -> Names:
     return tuple(sorted(place.address for place in masters))
 
 
-def learn(
-    known: Known, ours: Names, lines: Iterable[Line], now: float, *, longer: float = 0.0
-) -> Known:
+def learn(known: Known, ours: Names, lines: Iterable[Line], now: float) -> Known:
     """
     Return what is known after a master has shown its *lines*.
 
@@ -137,9 +148,6 @@ def learn(
 
         lines: With this program's lines that were deleted before they had run out, as by an
             eviction: they keep the places that they had.
-
-        longer: The seconds for which the line of a server counts longer than any lease that it
-            has granted before its line was written last.
     """
     ordered = sorted(lines, key=lambda line: line.since)
     older = {names: until for names, until in known.older.items() if until > now}
@@ -157,9 +165,10 @@ def learn(
             continue
         place = Place(line.names[0], line.run_id)
         servers[place] = max(line.until, servers.get(place, now))
-        if place.address not in begun and line.until - longer > now:
+        held = min(line.held, line.until)
+        if place.address not in begun and held > now:
             begun.add(place.address)
-            first[place] = max(line.until - longer, first.get(place, now))
+            first[place] = max(held, first.get(place, now))
     return Known(older, first, servers)
 
 
@@ -319,7 +328,8 @@ def describe_stranger(ours: Names, theirs: Names) -> str:
     """Return why a master has no vote that is not in a set that came first."""
     return (
         f"programs with the masters {_named(theirs)} were here first, and it is none of these,"
-        f" as far as is known; this program names {_named(ours)}; see docs/how-to/replace-a-master.md"
+        f" as far as is known; this program names {_named(ours)};"
+        " see docs/how-to/replace-a-master.md"
     )
 
 

@@ -22,19 +22,10 @@ from redlock_aio._protocol.declaration import Text
 from redlock_aio._protocol.request import NoReply
 from redlock_aio._rules import membership
 from redlock_aio._rules.causes import NoVoteCause
-from redlock_aio._rules.membership import Known, Line, Names, Place, Restriction
+from redlock_aio._rules.membership import LIVES, Known, Line, Names, Place, Restriction
 from redlock_aio._rules.server_info import ServerInfo
 from redlock_aio._transport.connection import Connection, Question
 from redlock_aio._transport.handshake import MasterError, is_forbidden
-
-LIVES = 1.5
-"""
-The time for which a line counts that is not written again, in longest quarantines.
-
-A lease that was granted at the last moment before the next write lives for the whole of it,
-and lines are written at least every `SELDOM`. A server stands first at its address for one
-quarantine only. It may have restarted, and the new one votes when its quarantine is over.
-"""
 
 DUE = 1 / 8
 """The share of the longest quarantine after which `look` writes again."""
@@ -364,10 +355,7 @@ class Declarations:
             if answer.found < expected:
                 self._tell(False, membership.describe_deleted(self._places[number].address))
         self._shown[number] = lines
-        longer = (LIVES - 1) * self._lasts()
-        self._known = membership.learn(
-            self._known, self._names, [*lines, *deleted], now, longer=longer
-        )
+        self._known = membership.learn(self._known, self._names, [*lines, *deleted], now)
         self._judge(lines)
 
     def _judge(self, lines: Sequence[Line]) -> None:

@@ -477,7 +477,7 @@ async def test_sets_of_masters_are_declared_as_to_a_real_one(server: EmbeddedMas
             assert isinstance(real, list)
             assert fake[0] == real[0], "how many were there"
             assert fake[1::2] == real[1::2]
-            for (_, ours), (_, theirs) in zip(fake[2::2], real[2::2], strict=True):
+            for (_, ours, _), (_, theirs, _) in zip(fake[2::2], real[2::2], strict=True):
                 assert abs(ours - theirs) < pair.tolerance
         assert alike(*pair.ask(pack(b"PTTL", b"key")), pair.tolerance)
         # A server without memory refuses the write, and returns the lines nevertheless.

@@ -11,7 +11,7 @@ import pytest
 
 from redlock_aio import QuorumUnavailableError, Redlock
 from redlock_aio._rules import timing
-from redlock_aio._transport.declarations import LIVES
+from redlock_aio._rules.membership import LIVES
 from redlock_aio.testing import EmbeddedMaster
 
 from .helpers import call, until, up

@@ -16,7 +16,8 @@ from redlock_aio._protocol import declaration
 from redlock_aio._protocol.commands import MARKER
 from redlock_aio._protocol.scripts import DECLARE
 from redlock_aio._rules import membership, timing
-from redlock_aio._transport.declarations import DUE, LIVES, PATIENCE
+from redlock_aio._rules.membership import LIVES
+from redlock_aio._transport.declarations import DUE, PATIENCE
 from redlock_aio.testing import FakeMaster, cancelled_at
 from redlock_aio.testing._fake_lua import Error
 from redlock_aio.testing._fake_pushes import PushReceiver

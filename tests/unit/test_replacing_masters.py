@@ -8,7 +8,7 @@ import pytest
 
 from redlock_aio import Lease, Redlock
 from redlock_aio._rules import timing
-from redlock_aio._transport.declarations import LIVES
+from redlock_aio._rules.membership import LIVES
 from redlock_aio.testing import FakeMaster
 
 MAX_TTL = 5_000

@@ -3,8 +3,8 @@
 -- are ms of this master's clock.
 -- ARGV[1], ARGV[2], ARGV[3]: a text to write, its lasts, and the since that it had before it was
 -- deleted, 0 if it was not; and so on for more texts. Without any, the lines are only read.
--- Returns {how many of the texts were there, text, {since, for how many ms more it counts}, text,
--- ...} in the order of since.
+-- Returns {how many of the texts were there, text, {since, for how many ms more it counts, lasts},
+-- text, ...} in the order of since.
 local kept = redis.pcall("GET", KEYS[1])
 if type(kept) == "table" and not string.find(kept.err, "WRONGTYPE", 1, true) then
   return kept -- the error: this client may not read the key
@@ -48,7 +48,7 @@ for i, line in ipairs(lines) do
   local left = at + lasts - now
   stored[i] = string.format("%.0f %.0f %.0f %s\n", since, at, lasts, text)
   reply[#reply + 1] = text
-  reply[#reply + 1] = {since, left}
+  reply[#reply + 1] = {since, left, lasts}
   longest = math.max(longest, left)
 end
 if #ARGV > 0 then
