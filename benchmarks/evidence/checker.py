@@ -19,21 +19,34 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from .expiry import claims, revivals
 from .history import History, HistoryError, Operation, read
-from .leases import Leases, Tenure, grants, lost_updates, overlaps, token_faults
+from .leases import (
+    Leases,
+    Tenure,
+    grants,
+    lost_updates,
+    overlaps,
+    token_faults,
+    without_token,
+)
 from .linearizable import NotLinearizable, RegisterState, check_register
 from .progress import Reachability, gaps, longest_pause, lost_without_need
 
 PROMISES: Final = {
     "exclusion": "two leases of one key were valid at the same time",
+    "expiry": "a lease was promised again though it was over",
     "updates": "an update was lost, though each was made under a valid lease",
-    "tokens": "a fencing token was not higher than that of an earlier lease",
+    "tokens": "a fencing token was missing, or not higher than that of an earlier lease",
     "register": "no order explains the reads and writes through the fence",
     "progress": "nobody got a free lock for too long",
     "losses": "a lease was lost without need",
     "keys_left": "a key was left behind",
 }
 """What is checked, and what it says of a history that breaks it."""
+
+OVERLAPS: Final = frozenset({"exclusion", "expiry", "updates"})
+"""What is broken if two clients have a lock at a time. Each counts as the failure of a control."""
 
 NEEDLESS: Final = "losses"
 """The check that is only counted: it breaks no promise."""
@@ -86,9 +99,9 @@ class Verdict:
     def is_as_expected(self) -> bool:
         """Whether it holds, or is a control that does not, or that loses updates to late ones."""
         if self.facts.get("expected") == "may overlap":
-            return not set(self.broken) - {"exclusion", "updates"}
+            return not set(self.broken) - OVERLAPS
         if self.facts.get("expected") == "fails":
-            return bool(set(self.broken) & {"exclusion", "updates"} or self.late_updates)
+            return bool(OVERLAPS & set(self.broken) or self.late_updates)
         return self.holds
 
     @property
@@ -167,6 +180,7 @@ def verdict(history: History, folder: str = "", *, longest_gap: float | None = N
     late: list[str] = []
     checks = {
         "exclusion": writer.exclusion(),
+        "expiry": writer.expiry(reachability),
         "updates": writer.updates(late),
         "tokens": writer.tokens(),
         "register": writer.register(),
@@ -227,6 +241,14 @@ class _Writer:
             )
         return result
 
+    def expiry(self, reachability: Reachability) -> Check:
+        result = Check(sum(len(claims(tenure)) for tenure in self.leases.all.values()))
+        for tenure, at, over, why in revivals(self.leases, reachability):
+            result.broken.append(
+                f"{self._lease(tenure)} was promised at {self.at(at)}, but {why} at {self.at(over)}"
+            )
+        return result
+
     def updates(self, late: list[str]) -> Check:
         adds: dict[str, list[Operation]] = defaultdict(list)
         for one in self._history.operations:
@@ -243,7 +265,9 @@ class _Writer:
         return result
 
     def tokens(self) -> Check:
-        result = Check(len(grants(self.leases.all.values())))
+        missing = list(without_token(self.leases.all.values()))
+        result = Check(len(grants(self.leases.all.values())) + len(missing))
+        result.broken += [f"{self._lease(tenure)} has none" for tenure in missing]
         for key, first, second in token_faults(self.leases):
             result.broken.append(f"{key!r}: {self._lease(second)}, after {self._lease(first)}")
         return result

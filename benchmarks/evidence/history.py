@@ -11,18 +11,20 @@ The "invoke" is timed before the call and the end after it returned. The effect 
 
 | what | invoke | ok | fail |
 |---|---|---|---|
-| acquire | keys, fair, fencing, ttl, wait | lease, until, token | why |
+| acquire | keys, fair, fencing, observed, ttl, wait | lease, until, token | why |
 | held | | lease, until | |
 | extend | lease, ttl | lease, until | lease, why |
 | release | lease | lease | lease, why |
 | lost | | lease, why | |
-| adopt | from, keys, ttl | lease (a new one), from, until, token | why |
+| adopt | from, keys, observed, ttl | lease (a new one), from, until, token | why |
 | force_release | keys | keys | why |
 | write | key, value, token, lease | | why: the fence refused it |
 | read | key | value, token | why |
 | add | key | value | why |
 
 `ttl` and `wait` are in ms. `until` is the instant up to which the library promised the lease.
+`observed` says that each extension of the lease is recorded, as an `extend` or a `held`, also those
+that the library makes by itself. Without `fencing` and `observed` they count as false.
 `held` and `lost` are observations: they have an "ok" only. A "fail" of a `write` says that the
 fence refused the token. Any other error of a `write` is an "info", or it would be taken for a
 refusal. `recorder` writes histories. Neither module imports anything of the library, so that a
@@ -67,6 +69,10 @@ class Operation:
     """The lease that an `adopt` takes over."""
     until: int = 0
     token: int | None = None
+    fencing: bool = False
+    """Whether the lease has to have a token."""
+    observed: bool = False
+    """Whether each extension of the lease is recorded."""
     value: int | None = None
     ttl: int = 0
     """In ms."""
@@ -212,6 +218,8 @@ _FIELDS: Final[dict[str, tuple[str, tuple[type, ...]]]] = {
     "lease": ("lease", (str, NoneType)),
     "until": ("until", (int,)),
     "token": ("token", (int, NoneType)),
+    "fencing": ("fencing", (bool,)),
+    "observed": ("observed", (bool,)),
     "value": ("value", (int, NoneType)),
     "ttl": ("ttl", (int,)),
     "why": ("why", (str,)),

@@ -12,7 +12,8 @@ next one takes its place, its `until` is over, or the lease ends:
   is no promise either: a holder that can't be notified at once is the documented exception.
 
 A promise that is known *after* such an end is a new one: a holder that finds its lease valid
-after it was adopted by another, or lost, may act on it.
+after it was adopted by another, or lost, may act on it. That it was made at all is for `expiry`
+to judge.
 """
 
 import bisect
@@ -48,7 +49,11 @@ class Tenure:
     promises: list[Span] = field(default_factory=list)
     """When each promise was known, and until when it reaches."""
     ends: list[int] = field(default_factory=list)
-    """What has ended the lease; see above."""
+    """What has ended the lease; see above. Releases by force are apart."""
+    forced: list[int] = field(default_factory=list)
+    """When a release by force of one of its keys was invoked."""
+    excused: list[Span] = field(default_factory=list)
+    """What its holder found soon after a release by force: these are no promises."""
     ttls: list[Span] = field(default_factory=list)
     """When a ttl was asked for, and the ttl in ms."""
     losses: list[tuple[int, str]] = field(default_factory=list)
@@ -67,7 +72,7 @@ class Tenure:
     def spans(self) -> list[Span]:
         """Return when it was valid, in the order of time."""
         known = sorted(self.promises)
-        ends = sorted(self.ends)
+        ends = sorted([*self.ends, *self.forced])
         result: list[Span] = []
         for number, (at, until) in enumerate(known):
             end = min(until, known[number + 1][0] if number + 1 < len(known) else NEVER)
@@ -214,11 +219,12 @@ class Leases:
             return
         last = max(until for _, until in tenure.promises)
         for one in forced.within(tenure.began_at, last):
-            tenure.ends.append(one.invoked_at)
+            tenure.forced.append(one.invoked_at)
             until = effect_by(one) + LATE
-            tenure.promises = [
-                promise for promise in tenure.promises if not one.invoked_at <= promise[0] <= until
-            ]
+            for promise in list(tenure.promises):
+                if one.invoked_at <= promise[0] <= until:
+                    tenure.promises.remove(promise)
+                    tenure.excused.append(promise)
 
 
 def overlaps(leases: Leases) -> Iterator[tuple[str, Tenure, Tenure, int, int]]:
@@ -239,6 +245,14 @@ def overlaps(leases: Leases) -> Iterator[tuple[str, Tenure, Tenure, int, int]]:
                     yield key, longest[1], tenure, began, min(ended, longest[0])
             if longest is None or ended > longest[0]:
                 longest = ended, tenure
+
+
+def without_token(tenures: Iterable[Tenure]) -> Iterator[Tenure]:
+    """Yield the leases that should have a token, and have none."""
+    for one in tenures:
+        owed = one.origin.fencing or (one.exporter is not None and one.exporter.token is not None)
+        if owed and one.token is None:
+            yield one
 
 
 def grants(tenures: Iterable[Tenure]) -> list[Tenure]:

@@ -12,7 +12,7 @@ import itertools
 import os
 import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Literal
@@ -20,10 +20,13 @@ from typing import Literal
 MS = 1_000_000
 """Nanoseconds in a millisecond."""
 
-Ability = Literal["check", "extend", "auto_extend", "notify", "adopt", "force_release", "sentinel"]
+Ability = Literal[
+    "check", "extend", "auto_extend", "report", "notify", "adopt", "force_release", "sentinel"
+]
 """
 "check": `Held.ensure_valid` tells something. "extend": `Held.extend`.
-"auto_extend": a lease outlives its ttl while it is held. "notify": `Held.wait_lost` returns by
+"auto_extend": a lease outlives its ttl while it is held. "report": `Held.on_extended` is called
+after each extension. "notify": `Held.wait_lost` returns by
 itself. "adopt": `Held.export` and `Locks.adopt`. "force_release": `Locks.force_release`.
 "sentinel": takes URLs such as ``sentinel://host:port,host:port/service``.
 """
@@ -48,9 +51,12 @@ class Held(ABC):
 
         until: The instant up to which the library promises the lease, as known now; 0 if
             it is over.
+
+        on_extended: What to call soon after each extension, also those by the library itself.
     """
 
     id: str
+    on_extended: Callable[[], None] = staticmethod(lambda: None)
     token: int | None = None
     until: int = 0
 
@@ -166,7 +172,7 @@ class Contestant(ABC):
 
 
 ALL_ABILITIES: frozenset[Ability] = frozenset(
-    ("check", "extend", "auto_extend", "notify", "adopt", "force_release", "sentinel")
+    ("check", "extend", "auto_extend", "report", "notify", "adopt", "force_release", "sentinel")
 )
 
 _numbers = itertools.count()

@@ -1,6 +1,7 @@
 """The locks of redlock_aio, behind the interface of `locks`."""
 
 import contextlib
+import weakref
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
@@ -9,6 +10,7 @@ import redis.asyncio
 from redis.asyncio.sentinel import Sentinel
 
 from redlock_aio import Lease, LockLostError, Redlock, RedlockError
+from redlock_aio.events import Event, Extended
 
 from .locks import (
     ALL_ABILITIES,
@@ -35,7 +37,8 @@ class OurLease(Held):
 
     @property
     def until(self) -> int:  # type: ignore[override]
-        # The clock is read first, and `remaining` is rounded down: the promise is not shorter.
+        # The clock is read first, and `remaining` is rounded down: what is recorded may be shorter
+        # than the promise, by a millisecond, and is never longer.
         at = now()
         left = self.lease.remaining
         return at + left * MS if left else 0
@@ -82,9 +85,10 @@ def reason(error: RedlockError) -> str:
 class OurLocks(Locks):
     """A manager of redlock_aio."""
 
-    def __init__(self, redlock: Redlock, kind: "Ours") -> None:
+    def __init__(self, redlock: Redlock, kind: "Ours", held: "Extensions") -> None:
         self._redlock = redlock
         self._kind = kind
+        self._held = held
 
     async def acquire(
         self, keys: Sequence[str], ttl: int, wait: int, *, auto_extend: bool
@@ -103,20 +107,36 @@ class OurLocks(Locks):
             lease = await lock.acquire()
         except RedlockError as error:
             raise NotAcquired(reason(error)) from error
-        return OurLease(lease, fencing=kind.fencing)
+        return self._held.add(OurLease(lease, fencing=kind.fencing))
 
     async def adopt(self, exported: str) -> OurLease:
         try:
             lease = await self._redlock.adopt(exported, on_lost="flag")
         except RedlockError as error:
             raise NotAcquired(reason(error)) from error
-        return OurLease(lease, fencing=self._kind.fencing)
+        return self._held.add(OurLease(lease, fencing=self._kind.fencing))
 
     async def force_release(self, key: str) -> None:
         try:
             await self._redlock.force_release(key)
         except RedlockError as error:
             raise NotAcquired(reason(error)) from error
+
+
+class Extensions:
+    """A listener that tells each lease of its extensions."""
+
+    def __init__(self) -> None:
+        self._leases = weakref.WeakValueDictionary[str, OurLease]()
+
+    def add(self, lease: OurLease) -> OurLease:
+        """Tell *lease* of its extensions from now on."""
+        self._leases[lease.lease.fingerprint] = lease
+        return lease
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, Extended) and (lease := self._leases.get(event.fingerprint)):
+            lease.on_extended()
 
 
 @dataclass(frozen=True)
@@ -136,15 +156,17 @@ class Ours(Contestant):
         """Open a manager; a URL with the scheme ``sentinel`` is a master behind Sentinels."""
         async with contextlib.AsyncExitStack() as stack:
             masters = [_master(url, stack) for url in urls]
+            extensions = Extensions()
             redlock = await stack.enter_async_context(
                 Redlock(
                     masters,
                     max_ttl=setting.max_ttl,
                     restart_guard=setting.guard,
                     name=setting.name or None,
+                    listener=extensions,
                 )
             )
-            yield OurLocks(redlock, self)
+            yield OurLocks(redlock, self, extensions)
 
 
 def _master(url: str, stack: contextlib.AsyncExitStack) -> str | redis.asyncio.Redis:

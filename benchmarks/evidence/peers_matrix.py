@@ -24,7 +24,7 @@ from redlock_aio.testing import server_binary
 
 from . import cell as cells, networks, peers_tables
 from .cell import Cell
-from .checker import check
+from .checker import OVERLAPS, check
 from .faults import Row
 from .locks import Contestant
 from .ours import OURS
@@ -98,7 +98,7 @@ def run(cell: Cell, output: Path) -> Entry:
         except (OSError, RuntimeError, ValueError, RedisError) as error:
             return Entry(cell.row.name, cell.contestant.name, wrong=[str(error)])
         entry = Entry.of(verdict, "", wrong)
-        if set(entry.broken) & {"exclusion", "updates"} or entry.late_updates:
+        if OVERLAPS & set(entry.broken) or entry.late_updates:
             (folder / "verdict.json").write_text(verdict.as_json())
             entry.history = pack(folder, f"peers {cell.name}".replace(" ", "-"), output)
         return entry

@@ -208,6 +208,8 @@ def words(entry: Entry) -> str:
         parts.append(f"**{_many(lost, 'update')} lost**{by_late}")
     if pairs := entry.broken.get("exclusion", 0):
         parts.append(f"**{_many(pairs, 'pair')} of leases valid at once**")
+    if again := entry.broken.get("expiry", 0):
+        parts.append(f"**{_many(again, 'lease')} valid again after the end**")
     if not parts:
         parts.append("no update lost")
     if entry.losses:

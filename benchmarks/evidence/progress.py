@@ -86,10 +86,14 @@ class Reachability:
         )
         return union([*cut_off, *self._stalled.get(process, ())])
 
+    def stalled(self, process: str, began: int, ended: int) -> bool:
+        """Return whether *process* was stopped, or its event loop blocked, at some time."""
+        stalls = self._stalled.get(process, ())
+        return any(start <= ended and end > began for start, end in stalls)
+
     def is_undisturbed(self, process: str, began: int, ended: int) -> bool:
         """Return whether *process* ran, and reached the same majority, all the time."""
-        stalled = self._stalled.get(process, ())
-        if any(start <= ended and end > began for start, end in stalled):
+        if self.stalled(process, began, ended):
             return False
         all_along = [
             reached

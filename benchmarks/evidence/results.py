@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self
 
-from .checker import NEEDLESS, Verdict
+from .checker import NEEDLESS, OVERLAPS, Verdict
 
 NOBODY: Final = "nobody acquired a lock"
 
@@ -87,9 +87,9 @@ class Entry:
         if self.wrong:
             return False
         if self.expected == "fails":
-            return bool(set(self.broken) & {"exclusion", "updates"}) or self.late_updates > 0
+            return bool(OVERLAPS & set(self.broken)) or self.late_updates > 0
         if self.expected == "may overlap":
-            return not set(self.broken) - {NEEDLESS, "exclusion", "updates"}
+            return not set(self.broken) - OVERLAPS - {NEEDLESS}
         return self.holds
 
 

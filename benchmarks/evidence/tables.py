@@ -18,9 +18,9 @@ under them, and the fault happens. Then a checker reads what each client saw.
 LEGEND = """What a cell says:
 
 - **holds**: no promise of safety that this kind of lock makes was broken. No two leases of a key
-  were valid at once, no update under a valid lease was lost, and no key was left when all had
-  expired. With fencing, each token was higher than those before it, and an order explains the
-  reads and writes through the fence.
+  were valid at once, none was valid again after its end, no update under a valid lease was lost,
+  and no key was left when all had expired. With fencing, each token was higher than those before
+  it, and an order explains the reads and writes through the fence.
 - **needless**: the leases that were lost though their client ran and reached the same majority
   of the masters during the whole ttl before, and nobody released them by force. A lease may be
   lost at any time, so this breaks no promise: one that only three of five masters have granted is

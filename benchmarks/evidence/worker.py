@@ -131,6 +131,7 @@ class Task:
                 keys=self.keys,
                 fair=kind.fair,
                 fencing=kind.fencing,
+                observed="report" in kind.abilities,
                 ttl=job.ttl,
                 wait=wait,
             )
@@ -159,7 +160,8 @@ class Task:
 
     async def _adopt(self, handed: dict[str, str]) -> None:
         exporter, keys = handed["from"], handed["keys"].split()
-        facts = {"from": exporter, "keys": keys, "ttl": self.job.ttl}
+        observed = "report" in self.contestant.abilities
+        facts = {"from": exporter, "keys": keys, "observed": observed, "ttl": self.job.ttl}
         pending = self.client.invoke("adopt", **facts)
         try:
             held = await self.locks.adopt(handed["text"])
@@ -197,6 +199,7 @@ class Section:
         self.able = task.contestant.abilities
         self.over = False
         """Whether the holder knows that the lease is over."""
+        held.on_extended = self._extended
 
     async def run(self) -> None:
         """Read, work, write, and release or hand over."""
@@ -265,6 +268,12 @@ class Section:
         if until >= at:
             self.client.held(self.held.id, until, at=at)
         return True
+
+    def _extended(self) -> None:
+        """Record the promise of an extension, also of one that the library made by itself."""
+        at = now()
+        if not self.over and (until := self.held.until):
+            self.client.held(self.held.id, until, at=at)
 
     def _lost(self, why: str) -> None:
         self.over = True

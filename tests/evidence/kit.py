@@ -60,10 +60,14 @@ class Script:
         until: float = FOREVER,
         token: int | None = None,
         end: str = "ok",
+        fencing: bool | None = None,
+        observed: bool = True,
     ) -> str:
         """Add an acquisition of *key* or of several with commas; return the name of its lease."""
         lease = f"lease-{next(self._numbers)}"
-        asked = {"keys": key.split(","), "ttl": 1_000, "wait": 500, "fair": False, "fencing": True}
+        fencing = token is not None if fencing is None else fencing
+        asked = {"keys": key.split(","), "ttl": 1_000, "wait": 500, "fair": False,
+                 "fencing": fencing, "observed": observed}  # fmt: skip
         result: dict[str, Any] = {"lease": lease, "until": instant(until), "token": token}
         if end != "ok":
             result = {"why": "LockNotAcquiredError"}

@@ -36,7 +36,7 @@ def test_a_good_history_is_checked_for_everything(good: Script) -> None:
     assert verdict.holds
     assert set(verdict.checks) == set(PROMISES)
     assert {name: check.checked for name, check in verdict.checks.items()} == {
-        "exclusion": 20, "updates": 20, "tokens": 20, "register": 40,
+        "exclusion": 20, "expiry": 40, "updates": 20, "tokens": 20, "register": 40,
         "progress": 1, "losses": 20, "keys_left": 1,
     }  # fmt: skip
     assert verdict.operations["acquire"] == {"fail": 20, "ok": 20}
@@ -93,6 +93,17 @@ def test_a_control_does_not_fail_by_a_key_that_was_left(good: Script) -> None:
     good.meta |= {"expected": "fails", "keys_left": {"k": [0]}}
     assert good.check().broken == ("keys_left",)
     assert not good.check().is_as_expected
+
+
+def test_a_fault_that_the_assumptions_exclude_may_give_two_leases_at_once(script: Script) -> None:
+    script.meta["expected"] = "may overlap"
+    lease = script.acquire("w0/0", 9, 10, until=1_000)
+    script.section("w1/0", 20, 40)
+    script.held("w0/0", 30, lease=lease, until=1_000)
+    assert script.check().broken == ("exclusion", "expiry")
+    assert script.check().is_as_expected
+    script.acquire("w2/0", 2_000, 2_010, fencing=True)
+    assert not script.check().is_as_expected
 
 
 def test_each_folder_has_its_verdict(

@@ -4,11 +4,17 @@ import contextlib
 import json
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from evidence.crew import Crew
 from evidence.job import Job
+from evidence.ours import Extensions, OurLease
+
+from redlock_aio import Lease
+from redlock_aio.events import Acquired, Extended
 
 Make = Callable[[str], Crew]
 
@@ -84,3 +90,19 @@ def test_a_process_holds_the_leases_that_the_end_of_its_history_says(
 
 def test_a_process_without_a_history_holds_nothing(crew: Make) -> None:
     assert crew("").held_by("w5") == 0
+
+
+def test_each_extension_of_a_lease_is_noticed() -> None:
+    """Also those by the library itself: else nobody knows until when it was promised."""
+    extensions = Extensions()
+    leases = [
+        extensions.add(OurLease(Mock(spec=Lease, fingerprint=name), fencing=False))
+        for name in ("aa", "bb")
+    ]
+    noticed: list[str] = []
+    for lease in leases:
+        lease.on_extended = partial(noticed.append, lease.lease.fingerprint)
+    extensions(Extended(("r",), "bb", 1_000, 300))
+    extensions(Extended(("r",), "cc", 1_000, 300))
+    extensions(Acquired(("r",), "aa", 0, None))
+    assert noticed == ["bb"]

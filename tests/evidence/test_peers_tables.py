@@ -35,6 +35,10 @@ def entry(row: str = "no fault", column: str = "pottery", **facts: Any) -> Entry
             ),
         ),
         (
+            {"broken": {"expiry": 1}},
+            "**1 lease valid again after the end**; gap 0.3 s, pause 0.0 s; 9 acquired",
+        ),
+        (
             {"broken": {"updates": 2}, "late_updates": 1},
             "**3 updates lost**, 1 by late writes; gap 0.3 s, pause 0.0 s; 9 acquired",
         ),

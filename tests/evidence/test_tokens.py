@@ -77,6 +77,24 @@ def test_leases_without_tokens_are_not_counted(script: Script) -> None:
     assert "tokens: not tried" in verdict.as_text()
 
 
+def test_a_fenced_lease_without_a_token_is_found(script: Script) -> None:
+    script.section("w0/0", 10, 20, token=5)
+    lease = script.acquire("w1/0", 29, 30, fencing=True, until=40)
+    script.adopt("w2/0", 31, 32, exporter=lease, until=40)
+    verdict = script.check()
+    assert verdict.broken == ("tokens",)
+    assert verdict.checks["tokens"].checked == 2
+    (text,) = verdict.checks["tokens"].broken
+    assert text.startswith(lease), "nobody could have a token from it"
+    assert text.endswith(" has none")
+
+
+def test_an_adopted_lease_that_has_lost_its_token_is_found(script: Script) -> None:
+    lease = script.acquire("w0/0", 9, 10, token=5, until=50)
+    script.adopt("w1/0", 20, 30, exporter=lease, until=50)
+    assert script.check().broken == ("tokens",)
+
+
 # ------------------------------------------------------------------------------ updates
 
 
