@@ -2,12 +2,13 @@
 
 import ast
 import asyncio
+import contextlib
 import importlib.util
 import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from redlock_aio import LockLostError, Redlock
 
 from .helpers import RealMaster, gone, pttls, until, urls, values
 from .recipes import EXAMPLES, PATIENCE, Place, running
+from .servers import Sets
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("members")]
 
@@ -26,6 +28,18 @@ HANDLER = "    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, thi
 @pytest.fixture(scope="session")
 def kind() -> str:
     return "valkey"  # what a recipe does depends on no kind of server
+
+
+@pytest.fixture(scope="module")
+def sets() -> Iterator[Sets]:
+    """
+    Return servers of this module's own.
+
+    The recipe has the default `max_ttl`: a master that another module has restarted would have no
+    vote for a minute, and a line about it in the output.
+    """
+    with contextlib.ExitStack() as stack:
+        yield Sets(stack)
 
 
 async def test_sigterm_releases_the_lock(masters: list[RealMaster], tmp_path: Path) -> None:
