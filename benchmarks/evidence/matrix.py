@@ -2,13 +2,15 @@
 The fault matrix: each kind of lock under each fault, with a check of what the clients saw.
 
     python -m benchmarks.evidence.matrix [--rows ...] [--columns ...] [--seconds N] [--seed N]
+                                         [--output FOLDER | --publish]
 
 For each cell five masters and three client processes are started. The clients acquire, hold,
 extend, hand over and release locks, and write to a store under them, while the row's fault
 happens. Afterwards the checker reads their history. The results of all cells are kept in
-`benchmarks/results-faults.json`; cells that are run again replace the older ones. The tables are
-in `results-faults.md`, the picture in `results-faults.svg`, and the raw histories of cells that
-broke a promise in `histories/`.
+`build/evidence/results-faults.json`; cells that are run again replace the older ones. The tables
+are in `results-faults.md`, the picture in `results-faults.svg`, and the raw histories of cells
+that broke a promise in `histories/`. `--output` names another folder, and `--publish` is
+`benchmarks`, whose results the pages show.
 
 `--containers` does what can be done to masters in containers, and keeps the results of that in
 `results-faults-containers.json` and `.md`.
@@ -37,10 +39,9 @@ from .controls import CONTROLS, Control
 from .drawing import draw
 from .faults import ROWS, Row
 from .ours import OURS
-from .results import Entry, Results, pack, unexpected
+from .results import PUBLISHED, Entry, Results, add_output, pack, unexpected
 from .servers import why_no_clocks
 
-HERE = Path(__file__).parents[1]
 QUICK_ROWS, QUICK_COLUMNS, QUICK_SECONDS = ("restarted empty", "holder stopped"), ("fenced",), 6.0
 QUICK_CONTROL = "no lock"
 
@@ -167,7 +168,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--server", choices=("valkey", "redis"), default="valkey")
     add("--containers", action="store_true", help="masters in containers, where a row allows it")
     add("--quick", action="store_true", help="three short cells; keeps no results")
-    add("--output", type=Path, default=HERE, help="where results are kept")
+    add_output(parser)
     add("--keep", type=Path, help="a folder for all raw histories")
     add("--report", action="store_true", help="write tables and picture again, run nothing")
     add("--list", action="store_true", help="print the rows, columns and controls")
@@ -175,6 +176,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     if options.list:
         print(tables.listing())
         raise SystemExit
+    if options.quick and options.output == PUBLISHED:
+        parser.error("--quick keeps no results, so there is nothing to publish")
     if options.quick:
         options.rows = options.rows or QUICK_ROWS
         options.columns = options.columns or QUICK_COLUMNS

@@ -5,10 +5,12 @@ The fault matrix for the locks of other libraries.
     npm install --no-package-lock --prefix benchmarks/evidence/node
     go build -C benchmarks/evidence/go -o worker
     python -m benchmarks.evidence.peers_matrix [--rows ...] [--columns ...] [--seed N]
+                                               [--output FOLDER | --publish]
 
 It does what `matrix` does, with the rows that concern any lock. Nothing is expected of a cell,
 because these libraries promise different things; the tables say what happened. They are in
-`benchmarks/results-faults-peers.md`, and all figures in `results-faults-peers.json`.
+`build/evidence/results-faults-peers.md`, and all figures in `results-faults-peers.json`.
+`--output` names another folder, and `--publish` is `benchmarks`, whose results the pages show.
 """
 
 import argparse
@@ -30,10 +32,9 @@ from .locks import Contestant
 from .ours import OURS
 from .peers import peers
 from .peers_rows import ONE_MASTER_ROWS, QUORUM_ROWS
-from .results import Entry, Results, pack
+from .results import Entry, Results, add_output, pack
 from .servers import why_no_clocks
 
-HERE = Path(__file__).parents[1]
 RESULTS = "results-faults-peers"
 COMPARED = OURS[0]
 """The kind of our locks that is in the table beside them: without fencing tokens, as they are."""
@@ -115,7 +116,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--columns", nargs="+", choices=list(everybody()), default=[], metavar="COLUMN")
     add("--seconds", type=float, default=0.0, help="of each cell (default: as the row needs)")
     add("--seed", type=int, default=None, help="of all random choices; their timing differs")
-    add("--output", type=Path, default=HERE, help="where results are kept")
+    add_output(parser)
     options = parser.parse_args(arguments)
     if options.seed is None:
         options.seed = secrets.randbelow(10**6)

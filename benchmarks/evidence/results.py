@@ -1,5 +1,6 @@
 """The results of a matrix: one entry a cell, kept as JSON, so that single cells can be repeated."""
 
+import argparse
 import json
 import tarfile
 from collections.abc import Iterable, Iterator
@@ -10,6 +11,30 @@ from typing import Any, Final, Self
 from .checker import NEEDLESS, OVERLAPS, Verdict
 
 NOBODY: Final = "nobody acquired a lock"
+
+PUBLISHED: Final = Path(__file__).parents[1]
+"""The folder of the results that the pages show."""
+
+UNPUBLISHED: Final = PUBLISHED.parent / "build" / "evidence"
+"""The folder of all other results; git ignores it."""
+
+
+def add_output(parser: argparse.ArgumentParser) -> None:
+    """Add the options that choose the folder of the results. Only a flag chooses `PUBLISHED`."""
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument(
+        "--output",
+        type=Path,
+        default=UNPUBLISHED,
+        help="where results are kept (default: build/evidence)",
+    )
+    where.add_argument(
+        "--publish",
+        dest="output",
+        action="store_const",
+        const=PUBLISHED,
+        help="keep results in benchmarks/, in the place of those that the pages show",
+    )
 
 
 @dataclass(slots=True)

