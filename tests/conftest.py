@@ -15,6 +15,7 @@ import os
 import signal
 from collections import Counter
 from collections.abc import Iterator
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -37,9 +38,30 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        stop_as_an_interrupt_does()
     if config.getoption("--full"):
         os.environ["REDLOCK_AIO_FULL"] = "1"
     settings.load_profile("full" if config.getoption("--full") else "short")
+
+
+def stop_as_an_interrupt_does() -> None:
+    """
+    Let SIGTERM stop the tests as an interrupt from the keyboard does: fixtures are closed.
+
+    By default it would end the process at once, and leave folders and networks. The second one
+    does nothing, because it would interrupt the clean-up: `timeout` sends two of them.
+    """
+    tests = os.getpid()
+
+    def stop(number: int, _frame: FrameType | None) -> None:
+        if os.getpid() == tests:
+            signal.signal(number, lambda *_: None)  # not SIG_IGN: it would be inherited
+            raise KeyboardInterrupt
+        signal.signal(number, signal.SIG_DFL)  # in a forked child
+        os.kill(os.getpid(), number)
+
+    signal.signal(signal.SIGTERM, stop)
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:

@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from redlock_aio.testing._processes import start
+
 from .job import Job
 from .recorder import now
 
@@ -57,7 +59,7 @@ class Crew:
         name = f"w{len(self.names)}"
         command = self._command or (sys.executable, "-m", "benchmarks.evidence.worker")
         with (self._folder / f"{name}.err").open("wb") as errors:
-            self._processes[name] = subprocess.Popen(  # noqa: S603 - a module of this package
+            self._processes[name] = start(
                 [*self._within(name), *command, str(self._folder / "job.json"), name],
                 cwd=ROOT,
                 env=dict(os.environ) | {"BOOTTIME_OFFSET": str(now() - time.monotonic_ns())},

@@ -41,6 +41,7 @@ from .faults import ROWS, Row
 from .ours import OURS
 from .results import PUBLISHED, Entry, Results, add_output, pack, unexpected
 from .servers import why_no_clocks
+from .stopping import stop_cleanly
 
 QUICK_ROWS, QUICK_COLUMNS, QUICK_SECONDS = ("restarted empty", "holder stopped"), ("fenced",), 6.0
 QUICK_CONTROL = "no lock"
@@ -203,4 +204,5 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
+    stop_cleanly()
     sys.exit(main())

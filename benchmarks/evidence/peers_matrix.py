@@ -34,6 +34,7 @@ from .peers import peers
 from .peers_rows import ONE_MASTER_ROWS, QUORUM_ROWS
 from .results import Entry, Results, add_output, pack
 from .servers import why_no_clocks
+from .stopping import stop_cleanly
 
 RESULTS = "results-faults-peers"
 COMPARED = OURS[0]
@@ -125,4 +126,5 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
+    stop_cleanly()
     sys.exit(main())

@@ -15,6 +15,7 @@ from typing import Protocol, cast
 import redis
 
 from redlock_aio.testing._embedded import free_port
+from redlock_aio.testing._processes import start
 
 from .networks import PORT, Network
 
@@ -130,7 +131,7 @@ class Server:
             environment |= {"LD_PRELOAD": str(place.shim), "CLOCK_SHIM": str(self._clock)}
         Path(self._socket).unlink(missing_ok=True)
         with (self._folder / "log").open("ab") as log:
-            self._process = subprocess.Popen(  # noqa: S603 - the runner names the server
+            self._process = start(
                 [
                     *(place.network.within(self.name) if place.network else ()),
                     *(place.binary, "--port", str(self._port), "--protected-mode", "no"),
@@ -230,7 +231,7 @@ class SentinelProcess:
 
     def start(self) -> None:
         """Start it."""
-        self._process = subprocess.Popen(  # noqa: S603 - the runner names the server
+        self._process = start(
             [*self._network.within(self.name), self._binary, str(self._config), "--sentinel"],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

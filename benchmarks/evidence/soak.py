@@ -42,6 +42,7 @@ from .faults import Row
 from .history import Fault, read
 from .ours import OURS
 from .results import NOBODY, add_output, pack
+from .stopping import stop_cleanly
 from .tables import broken, table
 from .world import QUARANTINE, World
 
@@ -434,4 +435,5 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
+    stop_cleanly()
     sys.exit(main())

@@ -20,6 +20,8 @@ from typing import Self
 
 import redis
 
+from redlock_aio.testing._processes import start
+
 START_TIMEOUT = 10.0
 
 FIRST_PORT, FIRST_EPHEMERAL_PORT = 15_000, 32_768
@@ -60,6 +62,9 @@ def server_binary() -> str:
 class EmbeddedMaster:
     """
     One real server on this machine, without persistence.
+
+    On Linux the system kills it when this process ends, even if that is killed. A folder with its
+    socket then stays in the folder for temporary files.
 
     Args:
         binary: The server to run, see `server_binary`.
@@ -131,7 +136,7 @@ class EmbeddedMaster:
             return
         self._paused = False
         Path(self._socket).unlink(missing_ok=True)
-        self._process = subprocess.Popen(  # noqa: S603 - the caller names the server
+        self._process = start(
             [
                 *(self._binary, "--port", str(self.port), "--bind", "127.0.0.1"),
                 *("--unixsocket", self._socket, "--dir", self._folder),

@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from redlock_aio.testing._processes import start
+
 from .history import Diary, Section, Wait, by_resource, longest_gap
 from .keys import Server
 
@@ -92,7 +94,7 @@ class Crew:
         if len(self.processes) % 2 and importlib.util.find_spec("uvloop") is not None:
             command.append("--uvloop")
         with (self.folder / f"{name}.err").open("wb") as errors:
-            self.processes[name] = subprocess.Popen(command, stderr=errors)
+            self.processes[name] = start(command, stderr=errors)
         return name
 
     def start(self) -> None:

@@ -13,6 +13,7 @@ from redis.asyncio.sentinel import Sentinel
 from redlock_aio import Redlock
 from redlock_aio.testing import EmbeddedMaster
 from redlock_aio.testing._embedded import free_port
+from redlock_aio.testing._processes import start
 
 from .helpers import TIMEOUT, call, until, up
 
@@ -33,7 +34,7 @@ def sentinel(binary: str, folder: Path, master: int) -> Iterator[int]:
     )
     command = [binary, str(config), "--sentinel"]
     quiet = subprocess.DEVNULL
-    with subprocess.Popen(command, stdout=quiet, stderr=quiet, start_new_session=True) as process:
+    with start(command, stdout=quiet, stderr=quiet, start_new_session=True) as process:
         try:
             yield port
         finally:

@@ -17,6 +17,7 @@ from redis.asyncio.sentinel import SentinelManagedConnection
 
 from redlock_aio.testing import EmbeddedMaster
 from redlock_aio.testing._embedded import free_port
+from redlock_aio.testing._processes import start
 
 from .helpers import until
 from .proxy import Proxy
@@ -88,7 +89,7 @@ class SentinelProcess:
     def start(self) -> None:
         """Start it; may be repeated after a kill, because its configuration is in a file."""
         command = [self._binary, str(self._config), "--sentinel"]
-        self._process = subprocess.Popen(
+        self._process = start(
             command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
         )
 

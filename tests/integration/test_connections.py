@@ -19,6 +19,7 @@ from redis.credentials import CredentialProvider, UsernamePasswordCredentialProv
 from redlock_aio import Answer, QuorumUnavailableError, Redlock
 from redlock_aio.testing import EmbeddedMaster
 from redlock_aio.testing._embedded import free_port
+from redlock_aio.testing._processes import start
 
 from .helpers import TIMEOUT, RealMaster, call, connected, detail, gone, until, up, urls
 from .servers import binary_of, process
@@ -242,7 +243,7 @@ def test_a_hung_tls_master_does_not_keep_its_connection_open(tls: Tls) -> None:
 @contextlib.contextmanager
 def started(*command: str) -> Iterator[None]:
     """Run a server for the body."""
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as server:
+    with start(command, stdout=subprocess.DEVNULL) as server:
         try:
             yield
         finally:

@@ -17,6 +17,7 @@ from redlock_aio.cli.doctor.facts import Expectations, MasterFacts
 from redlock_aio.cli.doctor.findings import Finding, Kind
 from redlock_aio.testing import EmbeddedMaster
 from redlock_aio.testing._embedded import free_port
+from redlock_aio.testing._processes import start
 
 from .clocked import ClockedMaster, compiled
 from .helpers import RealMaster, call, until, urls
@@ -262,9 +263,7 @@ async def test_a_sentinel(kind: str, tmp_path: Path) -> None:
     port = free_port()
     config = tmp_path / "sentinel.conf"
     config.write_text(f"port {port}\nbind 127.0.0.1\n")
-    sentinel = subprocess.Popen(  # noqa: ASYNC220 - it returns at once
-        [binary_of(kind), str(config), "--sentinel"], stdout=subprocess.DEVNULL
-    )
+    sentinel = start([binary_of(kind), str(config), "--sentinel"], stdout=subprocess.DEVNULL)
     try:
         with redis.Redis(port=port) as client:
 
