@@ -13,13 +13,14 @@ from dataclasses import dataclass, replace
 
 from redlock_aio._protocol.declaration import KEY as _DECLARED
 from redlock_aio._protocol.replies import OLDEST_SERVER as _OLDEST
-from redlock_aio._rules import membership, quarantine, timing
+from redlock_aio._rules import membership, quarantine, timing, urls
 from redlock_aio._rules.fencing import LEAD_SHARE as _SHARE, SHORTEST_LEAD as _SHORTEST
 from redlock_aio._rules.marker import Marker
 from redlock_aio._rules.membership import Known, Names, Place
 from redlock_aio._rules.quarantine import Seen
 from redlock_aio._rules.roundtrips import LONGEST as _LONGEST, RoundTrips
 from redlock_aio._rules.server_info import ServerInfo
+from redlock_aio._rules.urls import MasterUrl
 
 __all__ = (
     "DECLARED_KEY",
@@ -29,13 +30,16 @@ __all__ = (
     "DeclaredSet",
     "Eligibility",
     "KnownMaster",
+    "MasterUrl",
     "Permissions",
     "clock_tolerance",
     "declared_sets",
     "eligibility",
     "learned_timeout",
     "moved_addresses",
+    "parse_url",
     "permissions",
+    "split_urls",
 )
 
 OLDEST_VERSION: int = _OLDEST
@@ -49,6 +53,8 @@ MARKER_KEY: str = "redlock_aio:marker"
 
 DECLARED_KEY: str = _DECLARED.decode()
 """The key of the declared sets of masters, to which the *key_prefix* is appended."""
+
+MasterUrl.__module__ = __name__  # for its repr, and for pickle
 
 _PLAIN = (
     "evalsha", "script|load", "get", "getrange", "set", "del", "pexpire", "pttl", "time", "info",
@@ -101,6 +107,28 @@ def permissions(*, fencing: bool = False, fair: bool = False) -> Permissions:
         keys += ["redlock_aio:fence:*"] if fencing else []
     commands = (*_PLAIN, *_FAIR) if fair else _PLAIN
     return Permissions(commands, _WAKING, tuple(keys), tuple(channels))
+
+
+def split_urls(text: str) -> list[str]:
+    """
+    Return the URLs of masters in a text that has commas between them, such as a variable.
+
+    A comma separates two URLs only if a scheme and ``://`` follow it. So the commas between the
+    Sentinels of one master stay: ``redis+sentinel://s1,s2,s3/mymaster,redis://a`` are two URLs.
+    White space and empty parts between URLs are dropped. What is no URL is not reported here.
+    """
+    return urls.split(text)
+
+
+def parse_url(url: str) -> MasterUrl:
+    """
+    Return the servers that the URL of a master names, as URLs that redis-py can read.
+
+    Raises:
+        ValueError: `Redlock` would not accept *url* either; the text shows no part of a password.
+    """
+    urls.check(url, name="url")
+    return urls.locate(url)
 
 
 def clock_tolerance(*, max_ttl: int = timing.MAX_TTL, drift_factor: float = 0.01) -> int:

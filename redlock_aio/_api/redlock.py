@@ -42,11 +42,12 @@ class Redlock(Adopting, Checking, Decorating, Listing, OnlyForAsyncio):
 
     Args:
         masters: Independent Redis or Valkey servers, with no replication between
-            them: URLs (``redis://``, ``rediss://``, ``unix://``) or
+            them: URLs (``redis://``, ``rediss://``, ``valkey://``, ``valkeys://``,
+            ``unix://``, or ``redis+sentinel://`` for a master behind Sentinel) or
             `redis.asyncio.Redis` clients, whose connection settings are taken over. A
             single one need not be in a list. All programs that lock the same resources
-            name the same masters, or one more or less. A set in conflict with one that
-            was in use before gets no votes, see `docs/how-to/replace-a-master.md`.
+            name the same masters, or one more or less. Otherwise those that come second
+            get fewer votes, or none, see `docs/how-to/replace-a-master.md`.
 
         master_timeout: How long to wait for the reply of one master, in
             milliseconds or as a `timedelta`. A slower master does not vote.

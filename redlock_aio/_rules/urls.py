@@ -1,5 +1,5 @@
 """
-The check of a master's URL, above all for an unescaped password.
+The URL of a master: its check, above all for an unescaped password, and its meaning.
 
 A password with a ``/``, ``?`` or ``#`` ends there, because that is read as the begin of
 a path, of options or of a fragment. The rest of the password would be taken for a host,
@@ -7,24 +7,113 @@ a port or the name of an option, and shown in errors and votes. Therefore a URL 
 accepted only if no part of its password can be there: no ``@`` and no fragment behind
 the host, and each part has the right form. An error repeats nothing of the URL except
 schemes of `KNOWN_SCHEMES` and names of options.
+
+A URL with ``+sentinel`` names a master by its Sentinels. It stands for the URLs of several
+servers, which redis-py can read: see `MasterUrl`.
 """
 
 import re
-from urllib.parse import parse_qsl, unquote, urlsplit
+from dataclasses import dataclass, field
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
-SCHEMES = ("redis", "rediss", "unix")
+SCHEMES = {
+    "redis": "redis", "rediss": "rediss", "unix": "unix", "valkey": "redis", "valkeys": "rediss",
+}  # fmt: skip
+"""Each scheme of one server, and its name in redis-py."""
+
+BY_SENTINELS = "+sentinel"
+"""Ends the scheme of a master that Sentinels name."""
+
+SENTINEL_PORT = 26379
+"""The port of a Sentinel whose port is not named."""
 
 KNOWN_SCHEMES = frozenset({
-    "http", "https", "redis+cluster", "redis+sentinel", "redis+socket", "redis-sentinel",
-    "sentinel", "tcp", "valkey", "valkeys",
+    "http", "https", "redis+cluster", "redis+socket", "redis-sentinel", "rediss-sentinel",
+    "sentinel", "sentinels", "tcp", "unix+sentinel",
 })  # fmt: skip
 """Schemes that users write instead; any other scheme may be a part of a password."""
 
 ESCAPES = (
     "in a password, write '/', '?', '#', '@', '%' and brackets as %2F, %3F, %23, %40, %25, %5B, %5D"
 )
-_PASSWORDS = {"password", "ssl_password"}
+_PASSWORDS = {"password", "sentinel_password", "ssl_password"}
 _BEFORE = {"host", "path", "port"}
+_OF_MASTER = {"db", "password", "username"}
+_OF_SENTINELS = {"sentinel_password": "password", "sentinel_username": "username"}
+_SECOND = re.compile(r"(rediss?|valkeys?|sentinel|unix)://", re.IGNORECASE)
+_BETWEEN = re.compile(r",\s*(?=[a-z][a-z0-9+.-]*://)", re.IGNORECASE)
+_SERVICE = re.compile(r"/([A-Za-z0-9._-]+)(?:/([0-9]{0,9}))?")
+
+
+@dataclass(frozen=True, slots=True)
+class MasterUrl:
+    """
+    The servers that the URL of a master names, as URLs that redis-py can read.
+
+    Attributes:
+        server: The URL of the server; empty if Sentinels name it.
+
+        service: The name of the master on its Sentinels; empty if there are none.
+
+        sentinels: The URL of each Sentinel.
+    """
+
+    server: str = field(default="", repr=False)
+    service: str = ""
+    sentinels: tuple[str, ...] = field(default=(), repr=False)
+    _before: str = field(default="", repr=False)
+    _behind: str = field(default="", repr=False)
+
+    def at(self, host: str, port: int) -> str:
+        """Return the URL of the server at an address that Sentinels name."""
+        where = f"[{host}]" if ":" in host else host
+        return f"{self._before}{where}:{port}{self._behind}"
+
+
+def split(text: str) -> list[str]:
+    """
+    Return the URLs in *text*, which has commas between them.
+
+    A comma ends a URL only if the next one begins behind it, with a scheme and ``://``. So
+    commas between Sentinels stay, and those of a password.
+    """
+    found = [url.strip(", \t\r\n") for url in _BETWEEN.split(text)]
+    return [url for url in found if url]
+
+
+def locate(url: str) -> MasterUrl:
+    """Return the servers that *url* names; `check` has accepted it."""
+    scheme, _, rest = url.partition("://")
+    base = scheme.lower().removesuffix(BY_SENTINELS)
+    if base == scheme.lower():
+        return MasterUrl(f"{SCHEMES[base]}://{rest}")
+    login, hosts, path, query = _of_sentinels(rest)
+    service, database = _service(path)
+    options = parse_qsl(query)
+    own = [(name, value) for name, value in options if name not in _OF_SENTINELS]
+    own += [("db", database)] if database else []
+    theirs = [(_OF_SENTINELS.get(n, n), value) for n, value in options if n not in _OF_MASTER]
+    ports = [host if _port(host) else f"{host.removesuffix(':')}:{SENTINEL_PORT}" for host in hosts]
+    sentinels = tuple(f"{SCHEMES[base]}://{host}{_query(theirs)}" for host in ports)
+    return MasterUrl("", service, sentinels, f"{SCHEMES[base]}://{login}", _query(own))
+
+
+def _query(options: list[tuple[str, str]]) -> str:
+    return f"?{urlencode(options)}" if options else ""
+
+
+def _of_sentinels(rest: str) -> tuple[str, list[str], str, str]:
+    """Return the login with its ``@``, the Sentinels, the path, and the options."""
+    before, _, query = rest.partition("?")
+    where, slash, path = before.partition("/")
+    login, at, hosts = where.rpartition("@")
+    return login + at, hosts.split(","), slash + path, query
+
+
+def _service(path: str) -> tuple[str, str]:
+    """Return the service and the database number in a path; both are empty if it has none."""
+    found = _SERVICE.fullmatch(unquote(path))
+    return (found[1], found[2] or "") if found else ("", "")
 
 
 def check(url: str, *, name: str) -> None:
@@ -45,19 +134,23 @@ def check(url: str, *, name: str) -> None:
 def _complaint(url: str) -> str | None:
     scheme, has_scheme, rest = url.partition("://")
     scheme = scheme.lower()
+    base = scheme.removesuffix(BY_SENTINELS)
     if not url:
         return "is empty; it must be a URL, such as redis://host:6379"
     if url != url.strip() or not url.isprintable():
         return "has white space at an end, a line break or another character that is not printable"
-    if not has_scheme or scheme not in SCHEMES:
+    if not has_scheme or base not in SCHEMES or scheme == f"unix{BY_SENTINELS}":
         came = f"a {scheme}:// URL" if scheme in KNOWN_SCHEMES else "one of another scheme"
         came = came if has_scheme else "a text without '://'"
-        return f"must be a redis://, rediss:// or unix:// URL, not {came}"
-    if re.search(r"(redis|rediss|unix)://", rest, re.IGNORECASE):
+        return (
+            "must be a redis://, rediss://, valkey://, valkeys://, unix://, redis+sentinel:// or"
+            f" rediss+sentinel:// URL, not {came}"
+        )
+    if _SECOND.search(rest):
         return "holds two URLs; give a list with one URL for each master"
     if "#" in rest or "@" in re.sub(r"^[^/?#]*", "", rest):
         return f"has a '#', or an '@' behind the host; {ESCAPES}"
-    return _of_parts(url, scheme)
+    return _of_parts(url, scheme) if base == scheme else _of_service(base, rest)
 
 
 def _of_parts(url: str, scheme: str) -> str | None:
@@ -83,9 +176,45 @@ def _of_parts(url: str, scheme: str) -> str | None:
     return complaint or _of_options(split.query)
 
 
-def _is_port(where: str) -> bool:
-    _, colon, port = where.rpartition("]")[2].partition(":")
-    return not colon or not port or bool(re.fullmatch("[0-9]{1,5}", port) and 0 < int(port) < 2**16)
+def _of_service(base: str, rest: str) -> str | None:
+    """Return the complaint about a URL with Sentinels; *rest* is what follows its ``://``."""
+    login, hosts, path, query = _of_sentinels(rest)
+    complaint = None
+    if "@" in login[:-1]:
+        complaint = f"has two '@' before the path: a login stands once; {ESCAPES}"
+    elif not any(hosts):
+        complaint = "names no Sentinel before the path, as in redis+sentinel://s1,s2,s3/mymaster"
+    elif not all(hosts):
+        complaint = "has a comma without a Sentinel before or behind it"
+    parts = (_of_parts(f"{base}://{login}{host}", base) for host in hosts)
+    complaint = complaint or next(filter(None, parts), None)
+    return complaint or _of_path(path, query) or _of_options(query)
+
+
+def _of_path(path: str, query: str) -> str | None:
+    service, database = _service(path)
+    if path in {"", "/"}:
+        return (
+            "names no service: the path is the master's name on its Sentinels, as in"
+            " redis+sentinel://s1,s2,s3/mymaster"
+        )
+    if not service:
+        return (
+            "has a path that is no service, of letters, digits, '.', '_' and '-', as in"
+            f" redis+sentinel://s1,s2,s3/mymaster; {ESCAPES}"
+        )
+    if database and "db" in dict(parse_qsl(query)):
+        return "has a database in its path, and an option 'db'; name it once"
+    return None
+
+
+def _port(host: str) -> str:
+    return host.rpartition("]")[2].partition(":")[2]
+
+
+def _is_port(host: str) -> bool:
+    port = _port(host)
+    return not port or bool(re.fullmatch("[0-9]{1,5}", port) and 0 < int(port) < 2**16)
 
 
 def _of_options(query: str) -> str | None:
@@ -108,6 +237,8 @@ def wrong_option(url: str, option: str | None) -> str:
     # A password among the options may contain '&'; its rest then looks like an option, too.
     if option is None or option not in names or names & _PASSWORDS:
         return "has an option that is unknown, or has a value of another kind"
-    if option.startswith("ssl") and not url.lower().startswith("rediss:"):
-        return f"has an option {option!r}, which is for rediss:// URLs"
+    scheme = url.partition("://")[0].lower()
+    if option.startswith("ssl") and SCHEMES[scheme.removesuffix(BY_SENTINELS)] != "rediss":
+        more = BY_SENTINELS if scheme.endswith(BY_SENTINELS) else ""
+        return f"has an option {option!r}, which is for rediss{more}:// URLs"
     return f"has an option {option!r} that is unknown, or has a value of another kind"

@@ -19,10 +19,11 @@ from typing import Any, Protocol, runtime_checkable
 from redis.asyncio import Redis, RedisCluster
 from redis.asyncio.connection import AbstractConnection, ConnectionPool, SSLConnection
 from redis.asyncio.retry import Retry as RedisRetry
-from redis.asyncio.sentinel import SentinelConnectionPool
+from redis.asyncio.sentinel import Sentinel, SentinelConnectionPool
 from redis.backoff import NoBackoff
 
 from redlock_aio._rules import urls
+from redlock_aio._rules.urls import MasterUrl
 from redlock_aio._transport.resolver import is_numeric, look_up
 
 _WRONG_OPTION = re.compile(r"unexpected keyword argument '(\w+)'|^Invalid value for '(\w+)' in ")
@@ -81,11 +82,14 @@ class _Settings:
         pool: A pool of redis-py; only its connection settings are used.
 
         source: An object to keep alive, because the settings refer to it.
+
+        by: What the scheme of the user's URL has behind that of redis-py.
     """
 
-    def __init__(self, pool: ConnectionPool, source: object) -> None:
+    def __init__(self, pool: ConnectionPool, source: object, *, by: str = "") -> None:
         taken = {k: v for k, v in pool.connection_kwargs.items() if k not in _NOT_TAKEN}
         self._source = source
+        self._by = by
         self._class = _handing_over(_looking_up(pool.connection_class))
         # redis-py would wait for the reply, and give up where CLIENT SETNAME is forbidden.
         self.client_name = str(taken.pop("client_name", None) or "")
@@ -126,9 +130,9 @@ class _Settings:
             # A Redis without TLS waits for the end of a line, until the timeout.
             late = isinstance(error, asyncio.CancelledError | TimeoutError)
             if late or "WRONG_VERSION_NUMBER" in str(error):
-                return "does it speak TLS? if not, write redis://"
+                return f"does it speak TLS? if not, write redis{self._by}://"
         elif "path" not in self._kwargs and re.search("Error while reading|closed by", str(error)):
-            return "does it speak TLS? if so, write rediss://"
+            return f"does it speak TLS? if so, write rediss{self._by}://"
         return None
 
 
@@ -162,21 +166,22 @@ class SentinelAddress(_Settings):
     redis-py would ask the Sentinels one after the other, and trust the first answer. So
     `sentinels.Sentinels` asks them instead, and passes the confirmed address to `dial_to`.
 
-    Raises:
-        ValueError: No Sentinel is named, or one is named twice.
+    Args:
+        sentinels: The Sentinels, at least one.
     """
 
-    def __init__(self, pool: SentinelConnectionPool, source: object, *, name: str) -> None:
-        super().__init__(pool, source)
+    def __init__(
+        self,
+        pool: SentinelConnectionPool,
+        source: object,
+        sentinels: Sequence[Address],
+        *,
+        by: str = "",
+    ) -> None:
+        super().__init__(pool, source, by=by)
         self.service = str(pool.service_name)
-        clients = pool.sentinel_manager.sentinels
-        self.sentinels: Sequence[Dialler] = [Address(c.connection_pool, c) for c in clients]
-        names = [str(sentinel) for sentinel in self.sentinels]
-        if not names:
-            raise ValueError(f"{name} names no Sentinel")
-        if twice := [named for named in names if names.count(named) > 1]:
-            raise ValueError(f"{name} names the Sentinel {twice[0]} twice")
-        self._name = f"{self.service} (by Sentinel {names[0]})"
+        self.sentinels: Sequence[Dialler] = sentinels
+        self._name = f"{self.service} (by Sentinel {sentinels[0]})"
         self.secrets += tuple(text for sentinel in self.sentinels for text in sentinel.secrets)
 
     async def dial_to(self, host: str, port: int) -> tuple[asyncio.Transport, object]:
@@ -324,7 +329,10 @@ def address(master: object, *, name: str) -> AnyDialler:
         if set("/@") & set(str(pool.connection_kwargs.get("host", ""))):
             raise ValueError(f"{name} has a host that is no host name; Redis.from_url() takes URLs")
         if isinstance(pool, SentinelConnectionPool):
-            return SentinelAddress(pool, master, name=name)
+            clients = pool.sentinel_manager.sentinels
+            sentinels = [Address(client.connection_pool, client) for client in clients]
+            _check_sentinels(sentinels, name=name)
+            return SentinelAddress(pool, master, sentinels)
         return Address(pool, master)
     if isinstance(master, ServiceDialler):
         return master
@@ -363,12 +371,47 @@ def addresses(
     return diallers
 
 
-def _from_url(url: str, *, name: str) -> Address:
+def _check_sentinels(sentinels: Sequence[Address], *, name: str) -> None:
+    """
+    Raise `ValueError` unless each Sentinel of a master is named once.
+
+    Args:
+        name: The argument's name, for the error.
+    """
+    names = [str(sentinel) for sentinel in sentinels]
+    if not names:
+        raise ValueError(f"{name} names no Sentinel")
+    if twice := [named for named in names if names.count(named) > 1]:
+        raise ValueError(f"{name} names the Sentinel {twice[0]} twice")
+
+
+def _from_url(url: str, *, name: str) -> AnyDialler:
     urls.check(url, name=name)
+    named = urls.locate(url)
+    found, sentinels = None, list[Address]()
     try:
-        return Address(ConnectionPool.from_url(url), None)
+        if not named.service:
+            return Address(ConnectionPool.from_url(named.server), None)
+        sentinels = [
+            Address(ConnectionPool.from_url(each), None, by=urls.BY_SENTINELS)
+            for each in named.sentinels
+        ]
+        pool = _pool_of(named)
+        dialler = SentinelAddress(pool, pool, sentinels, by=urls.BY_SENTINELS)
     except Exception as error:  # noqa: BLE001 - TypeError, ValueError, RedisError, as an option has it
         found = _WRONG_OPTION.search(str(error))
+    else:
+        _check_sentinels(sentinels, name=name)
+        return dialler
     # Raised outside the `except`: the error of redis-py may hold a password, and must not
     # become the context of this one.
     raise ValueError(f"{name} {urls.wrong_option(url, found and (found[1] or found[2]))}")
+
+
+def _pool_of(named: MasterUrl) -> SentinelConnectionPool:
+    """Return the settings of the connections to a master that Sentinels name."""
+    pool = ConnectionPool.from_url(named.at("localhost", 6379))
+    settings = {k: v for k, v in pool.connection_kwargs.items() if k not in {"host", "port"}}
+    uses_tls = issubclass(pool.connection_class, SSLConnection)
+    # This manager of redis-py asks no Sentinel: `SentinelAddress.dial_to` gets the address.
+    return SentinelConnectionPool(named.service, Sentinel([]), ssl=uses_tls, **settings)

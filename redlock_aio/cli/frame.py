@@ -27,6 +27,7 @@ from redlock_aio import (
     Redlock,
     RedlockError,
     Vote,
+    requirements,
 )
 from redlock_aio.cli import durations
 from redlock_aio.cli.exits import SIGNALLED, Exit, Failure
@@ -141,7 +142,7 @@ class Frame:
         Raises:
             Failure: None is named.
         """
-        urls = [url.strip() for url in self._common.masters.split(",") if url.strip()]
+        urls = requirements.split_urls(self._common.masters)
         if not urls:
             raise Failure(
                 Exit.USAGE, "no masters: name them in --masters or REDLOCK_MASTERS, with commas"

@@ -19,7 +19,7 @@ SHORTEST = 4
 _USER = re.compile(r"(\w://)[^\s/@'\"]*:[^\s/@'\"]*@")
 """A user with a password in a URL, up to the host."""
 
-_OPTION = re.compile(r"((?:^|[?&;\s])(?:ssl_)?password=)([^&,\s'\"]+)", re.IGNORECASE)
+_OPTION = re.compile(r"((?:^|[?&;\s])(?:ssl_|sentinel_)?password=)([^&,\s'\"]+)", re.IGNORECASE)
 """A password among the options of a URL."""
 
 

@@ -58,7 +58,8 @@ class Redlock(Asking, OnlyForThreads):
 
     Args:
         masters: Independent Redis or Valkey servers: URLs (``redis://``, ``rediss://``,
-            ``unix://``) or `redis.asyncio.Redis` clients, whose connection settings are
+            ``valkey://``, ``valkeys://``, ``unix://``, or ``redis+sentinel://`` for a master
+            behind Sentinel) or `redis.asyncio.Redis` clients, whose connection settings are
             taken over. A single one need not be in a list.
 
     Raises:

@@ -56,6 +56,8 @@ def test_a_duration_for_people(ms: int, text: str) -> None:
         ("redis://:p%40ssw@a", "p@ssw and p%40ssw", "*** and ***"),
         ("redis://:pass@word@a", "it is pass@word", "it is ***"),
         ("rediss://a?ssl_password=letmein&db=1", "letmein", "***"),
+        ("redis+sentinel://a/m?sentinel_password=letmein&db=1", "letmein", "***"),
+        ("redis+sentinel://u:hunter2@a,b/m,redis://:other1@b", "other1 hunter2", "*** ***"),
         ('redis://:a\\bc"d@a', r'"a\\bc\"d"', '"***"'),  # as in JSON
         ("redis://:abc@a", "abc", "abc"),  # so short that it would hide parts of words
         ("", "redis://u:abc@a:1 and redis://a:1/0", "redis://***@a:1 and redis://a:1/0"),
@@ -74,6 +76,12 @@ WRONG = [
     (["inspect", "k", f"--mastersredis://:{PASSWORD}@b"], "No such option"),
     (["inspect", "k", "-m", f"redis://:{PASSWORD}@a:x"], "masters[0] "),
     (["inspect", "k", "-m", "redis://a,redis://a"], "a:6379 is named twice"),
+    (
+        ["inspect", "k", "-m", "redis+sentinel://s1,s2/m,redis+sentinel://s1,s3/m"],
+        "m (by Sentinel s1",
+    ),
+    (["inspect", "k", "-m", f"redis+sentinel://:{PASSWORD}@s1,s2"], "masters[0] "),
+    (["inspect", "k", "-m", "redis+sentinel://s1,s2"], "masters[0] names no service"),
     (["inspect", "k", "--master-timeout", "5"], "'--master-timeout': must be a duration, such as"),
     (["inspect", "k", "--master-timeout", f"redis://:{PASSWORD}@a"], "'--master-timeout': must be"),
     (["inspect", "k", "--restart-guard", "on"], "'--restart-guard'"),
