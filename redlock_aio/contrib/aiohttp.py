@@ -46,7 +46,8 @@ def lock_errors(*, busy_for: int = 1, unavailable_for: int = 5) -> Middleware:
     Return a middleware: 409 if others hold the lock, 503 if too few masters answer.
 
     Both answers have a ``Retry-After``, and name neither resources nor masters. A
-    `LockLostError` is left to the app: the work may be half done, so the answer is a 500.
+    `LockLostError` is left to the app: the work may be half done, so the answer is a 500. So is
+    each error of a handler that has begun its response: aiohttp closes the connection then.
 
     Args:
         busy_for: The seconds after which to try again if others hold the lock.
@@ -62,10 +63,18 @@ def lock_errors(*, busy_for: int = 1, unavailable_for: int = 5) -> Middleware:
     async def respond(request: web.Request, handler: Handler) -> web.StreamResponse:
         try:
             return await handler(request)
-        except QuorumUnavailableError:  # a LockNotAcquiredError too, so it comes first
-            answer = given[QuorumUnavailableError]
-        except LockNotAcquiredError:
-            answer = given[LockNotAcquiredError]
+        except LockNotAcquiredError as error:
+            # Another response would become a part of the body that the client is reading.
+            if _has_begun(request):
+                raise
+            away = isinstance(error, QuorumUnavailableError)
+            answer = given[QuorumUnavailableError if away else LockNotAcquiredError]
         return web.json_response(answer.content, status=answer.status, headers=answer.headers)
 
     return respond
+
+
+def _has_begun(request: web.Request) -> bool:
+    """Return whether a part of the response was sent."""
+    sent: object = request.writer.output_size
+    return isinstance(sent, int) and sent > 0  # a request for tests has a mock there
