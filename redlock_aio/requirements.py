@@ -8,9 +8,14 @@ caller reads ``INFO`` and two keys, and passes the replies.
 import itertools
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from redlock_aio._protocol.confirmation import (
+    CONFIRMED_FOR as _CONFIRMED_FOR,
+    Confirmation,
+    read_answer,
+)
 from redlock_aio._protocol.declaration import KEY as _DECLARED
 from redlock_aio._protocol.replies import OLDEST_SERVER as _OLDEST
 from redlock_aio._rules import membership, quarantine, timing, urls
@@ -32,6 +37,7 @@ __all__ = (
     "KnownMaster",
     "MasterUrl",
     "Permissions",
+    "SentinelAnswers",
     "clock_tolerance",
     "declared_sets",
     "eligibility",
@@ -39,6 +45,8 @@ __all__ = (
     "moved_addresses",
     "parse_url",
     "permissions",
+    "sentinel_answers",
+    "sentinel_questions",
     "split_urls",
 )
 
@@ -186,7 +194,7 @@ class Eligibility:
     max_ttl: int | None
 
 
-def eligibility(
+def eligibility(  # noqa: PLR0913 - facts about the master, and options of the program
     info: bytes,
     marker: bytes | None,
     *,
@@ -194,6 +202,7 @@ def eligibility(
     drift_factor: float = 0.01,
     strict: bool = False,
     time: float | None = None,
+    epoch: int | None = None,
 ) -> Eligibility:
     """
     Return whether a master has a vote for a program that starts now with the restart guard.
@@ -210,6 +219,8 @@ def eligibility(
         strict: Whether the restart guard is ``"strict"``.
 
         time: The master's clock in seconds, if ``INFO`` does not tell it, as on Redis 6.0.
+
+        epoch: `SentinelAnswers.epoch`, if the program names the master by its Sentinels.
     """
     facts, found = ServerInfo.parse(info), Marker.parse(marker or None)
     if facts.time is None and time is not None:
@@ -219,6 +230,9 @@ def eligibility(
     if found is not None and found.lasts:
         longest = round((found.lasts / 1000 - 1) / (1 + drift_factor) * 1000)
         lasts = max(lasts, found.lasts / 1000)
+    if epoch is not None:
+        facts = facts.in_epoch(epoch)
+        lasts += _CONFIRMED_FOR  # for so long an old master may have granted locks
     if facts.objection is not None:
         _, text = facts.objection
         return Eligibility(False, text, math.inf, longest)
@@ -231,12 +245,75 @@ def eligibility(
 
 
 @dataclass(frozen=True, slots=True)
+class SentinelAnswers:
+    """
+    What the Sentinels of a master have answered; see `sentinel_answers`.
+
+    Attributes:
+        host: The host of the server that a majority of them names; empty if there is none.
+
+        port: Its port.
+
+        epoch: The number of its last failover; ``None`` if there is no such server.
+
+        complete: Whether all of them name this server.
+
+        text: How many of them name it, and the answer of each of the others.
+
+        caution: Why they are not all Sentinels of the master, each named once; empty if they
+            are, as far as they know.
+    """
+
+    host: str
+    port: int
+    epoch: int | None
+    complete: bool
+    text: str
+    caution: str
+
+
+def sentinel_questions(service: str) -> tuple[tuple[str, ...], ...]:
+    """Return the commands that each Sentinel of a master is asked; *service* is its name there."""
+    return (
+        ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", service),
+        ("SENTINEL", "MASTER", service),
+        ("SENTINEL", "MYID"),
+    )
+
+
+def sentinel_answers(replies: Mapping[str, Sequence[object] | str]) -> SentinelAnswers:
+    """
+    Return what the Sentinels of a master agree on, as programs judge it.
+
+    Args:
+        replies: The replies of each Sentinel to `sentinel_questions`, in bytes, where an error is
+            an exception; or a text that says why it has not answered. The keys are the names
+            of all Sentinels, without credentials.
+    """
+    said = Confirmation(list(replies))
+    named: list[object] = []
+    for number, reply in enumerate(replies.values()):
+        if isinstance(reply, str):
+            said.failed(number, reply)
+            named.append(None)
+        else:
+            said.on_answer(number, answer := read_answer(reply, 0.0))
+            named.append(answer.configuration)
+    found = said.current(0.0)
+    text = said.describe(found, 0.0)
+    if found is None:
+        return SentinelAnswers("", 0, None, complete=False, text=text, caution=said.caution)
+    complete = set(named) == {found}
+    return SentinelAnswers(found.host, found.port, found.epoch, complete, text, said.caution)
+
+
+@dataclass(frozen=True, slots=True)
 class KnownMaster:
     """
     A master as a program knows it, to be compared with `declared_sets`.
 
     Attributes:
-        name: Its name without credentials, as in `Vote.master`.
+        name: Its name without credentials, as in `Vote.master`; behind Sentinels, its service.
 
         run_id: The ``run_id`` in its ``INFO``; empty if it was not reached.
 

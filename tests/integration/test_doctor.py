@@ -23,6 +23,7 @@ from .clocked import ClockedMaster, compiled
 from .helpers import RealMaster, call, until, urls
 from .servers import binary_of, process
 from .speaker import speaker
+from .tls import Certificates, tls_options
 
 pytestmark = pytest.mark.integration
 
@@ -240,11 +241,12 @@ async def test_replicas(kind: str) -> None:
         assert kinds(found) == {Kind.REPLICAS, Kind.MIN_REPLICAS}
         _, found = await examined([replica.url])
         assert message(found, Kind.ROLE) == "it is not a master but a slave"
+        assert kinds(found) == {Kind.ROLE, Kind.NO_MAJORITY}
         replica.kill()
         await until(lambda: call(master, "INFO", "replication")["connected_slaves"] == 0, 60)
         facts, found = await examined([master.url])
         assert facts[0].refusal.startswith("NOREPLICAS")
-        assert kinds(found) == {Kind.REFUSES, Kind.MIN_REPLICAS, Kind.NO_MAJORITY}
+        assert kinds(found) == {Kind.REFUSES, Kind.NO_MAJORITY}
 
 
 @pytest.mark.full
@@ -253,10 +255,46 @@ async def test_a_node_of_a_cluster(kind: str) -> None:
     with running(kind, "--cluster-enabled", "yes", "--cluster-port", bus) as master:
         facts, found = await examined([master.url])
         assert facts[0].refusal.startswith("CLUSTERDOWN")
-        assert kinds(found) == {Kind.CLUSTER, Kind.REFUSES, Kind.NO_MAJORITY}
+        assert kinds(found) == {Kind.CLUSTER, Kind.NO_MAJORITY}
         call(master, "CLUSTER", "ADDSLOTSRANGE", 0, 16383)
         await until(lambda: "cluster_state:ok" in str(call(master, "CLUSTER", "INFO")))
         assert kinds((await examined([master.url]))[1]) == {Kind.CLUSTER, Kind.NO_MAJORITY}
+
+
+@pytest.mark.parametrize("name", ["SET", "EVALSHA", "INFO"])
+async def test_a_command_that_was_renamed_is_not_a_matter_of_permissions(
+    kind: str, name: str
+) -> None:
+    with running(kind, "--rename-command", name, "hidden") as master:
+        facts, found = await examined([master.url])
+    assert message(found, Kind.COMMANDS) == f"it does not know {name}"
+    assert facts[0].missing == []
+    assert kinds(found) == {Kind.COMMANDS, Kind.NO_MAJORITY}
+
+
+async def test_tls_at_one_end_only_is_told_from_a_server_that_hangs(tmp_path: Path) -> None:
+    certificates = Certificates(tmp_path)
+    with contextlib.ExitStack() as stack:
+        ports = free_port(), free_port()
+        plain = stack.enter_context(running("redis", *tls_options(certificates, ports[0])))
+        mutual = running("redis", *tls_options(certificates, ports[1], mutual=True))
+        stack.enter_context(mutual)
+        (one, other, hidden), found = await examined(
+            [certificates.url(plain.port), *(f"redis://localhost:{port}" for port in ports)],
+            patience=12.0,
+        )
+        assert one.tls == "the URL wants TLS, and the port answers without it"
+        assert other.tls == hidden.tls == "the URL is without TLS, and the port speaks TLS"
+        assert kinds(found) == {Kind.TLS, Kind.NO_MAJORITY}
+        (right,), _ = await examined([certificates.url(ports[0])])
+        assert (right.tls, right.failure) == ("", "")
+        plain.pause()
+        hung, found = await examined(
+            [certificates.url(plain.port), f"redis://localhost:{ports[0]}"], patience=4.0
+        )
+        plain.resume()
+    assert [each.failure for each in hung] == ["no answer in 4 s"] * 2
+    assert kinds(found) == {Kind.UNREACHABLE, Kind.EVEN, Kind.NO_MAJORITY}
 
 
 async def test_a_sentinel(kind: str, tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ async def test_fastapi_ends_a_response_that_has_begun(redlock: Redlock) -> None:
 
     sent: list[dict[str, Any]] = []
 
-    async def receive() -> dict[str, Any]:
+    async def receive() -> Any:
         return await asyncio.get_running_loop().create_future()  # the client stays connected
 
     async def send(message: Any) -> None:

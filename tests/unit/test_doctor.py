@@ -9,7 +9,7 @@ import pytest
 from redlock_aio.cli.doctor import all_masters, command, one_master
 from redlock_aio.cli.doctor.facts import Expectations, MasterFacts
 from redlock_aio.cli.doctor.findings import Finding, Kind, Severity
-from redlock_aio.requirements import DeclaredSet, Eligibility
+from redlock_aio.requirements import DeclaredSet, Eligibility, SentinelAnswers
 
 INFO = {
     "redis_version": "7.2.4",
@@ -61,6 +61,21 @@ def test_masters_that_are_fit_have_no_finding(number: int) -> None:
     assert all_masters.judge(masters(number), EXPECTED) == []
 
 
+def answered(host: str, text: str, *, complete: bool = True, caution: str = "") -> SentinelAnswers:
+    """Return what Sentinels may have answered."""
+    return SentinelAnswers(host, 1, 0 if host else None, bool(host) and complete, text, caution)
+
+
+def test_a_replica_behind_sentinels_is_no_finding() -> None:
+    facts = master(info={"connected_slaves": "1"}, sentinels=answered("h", "3 of 3"))
+    assert list(one_master.judge(facts, EXPECTED)) == []
+
+
+def test_a_refusal_that_the_role_does_not_explain_is_a_finding() -> None:
+    facts = master(info={"role": "slave"}, refusal="MISCONF Errors writing", eligibility=None)
+    assert kinds(list(one_master.judge(facts, EXPECTED))) == {Kind.ROLE, Kind.REFUSES}
+
+
 PAGED = ([1.0] * 49 + [80.0]) * 2
 
 ONE: list[tuple[Kind, MasterFacts, Expectations, str]] = [
@@ -78,6 +93,74 @@ ONE: list[tuple[Kind, MasterFacts, Expectations, str]] = [
     (Kind.ROLE, master(info={"redis_mode": "sentinel"}, eligibility=None), EXPECTED, "a Sentinel"),
     (Kind.ROLE, master(info={"server_mode": "sentinel"}, eligibility=None), EXPECTED, "a Sentinel"),
     (Kind.REFUSES, master(refusal="MISCONF Errors writing"), EXPECTED, "MISCONF Errors writing"),
+    # One fault is one finding, though the server refuses to write for it, too.
+    (
+        Kind.ROLE,
+        master(info={"role": "slave"}, refusal="READONLY You can't write", eligibility=None),
+        EXPECTED,
+        "a slave",
+    ),
+    (
+        Kind.ROLE,
+        master(info={"role": "slave"}, refusal="MASTERDOWN Link is down", eligibility=None),
+        EXPECTED,
+        "a slave",
+    ),
+    (
+        Kind.CLUSTER,
+        master(info={"cluster_enabled": "1"}, refusal="CLUSTERDOWN Hash slot not served"),
+        EXPECTED,
+        "a Cluster",
+    ),
+    (
+        Kind.CLUSTER,
+        master(info={"cluster_enabled": "1"}, refusal="MOVED 1 a:1"),
+        EXPECTED,
+        "a Cluster",
+    ),
+    (
+        Kind.REFUSES,
+        master(info={"min_slaves_good_slaves": "0"}, refusal="NOREPLICAS Not enough"),
+        EXPECTED,
+        "NOREPLICAS Not enough",
+    ),
+    (Kind.COMMANDS, master(unknown=["+set", "+script|load"]), EXPECTED, "know SET, SCRIPT LOAD"),
+    (
+        Kind.NO_TRACKING,
+        master(unknown=["+client|tracking"]),
+        EXPECTED,
+        "it does not know CLIENT TRACKING",
+    ),
+    (
+        Kind.TLS,
+        MasterFacts(name="m1", failure="no answer", tls="the URL wants TLS"),
+        EXPECTED,
+        "the URL wants TLS",
+    ),
+    (
+        Kind.UNCONFIRMED,
+        MasterFacts(name="m1", failure="0 of 3", sentinels=answered("", "0 of 3 confirm")),
+        EXPECTED,
+        "0 of 3 confirm",
+    ),
+    (
+        Kind.TLS,
+        MasterFacts(name="m1", failure="0", sentinels=answered("", "0 of 3"), tls="Sentinel s1: x"),
+        EXPECTED,
+        "Sentinel s1: x",
+    ),
+    (
+        Kind.SENTINEL,
+        master(sentinels=answered("h", "2 of 3: s3 (no answer)", complete=False)),
+        EXPECTED,
+        "s3 (no answer)",
+    ),
+    (
+        Kind.SENTINELS,
+        master(sentinels=answered("h", "3 of 3", caution="its Sentinels know of 5")),
+        EXPECTED,
+        "know of 5",
+    ),
     (Kind.PERMISSION, master(missing=["+zadd", "~app:*"]), EXPECTED, "lacks +zadd ~app:*"),
     (Kind.WAKING, master(missing=["+client|tracking"]), EXPECTED, "lacks +client|tracking"),
     (

@@ -37,7 +37,29 @@ def test_a_denial_is_assigned_to_the_permission_that_is_missing() -> None:
         assert (command_probe.is_denied(error), key_probe.is_denied(error)) == (False, True)
     for reply in (ResponseError("syntax error"), b"OK", None, MovedError("1 a:1")):
         assert not command_probe.is_denied(reply)
-    assert command_probe.is_denied(ResponseError("unknown command 'get', with args"))
+
+
+UNKNOWN = [
+    "unknown command 'get', with args beginning with: 'k'",
+    "ERR unknown command `get`",
+    "unknown subcommand 'TRACKING'. Try CLIENT HELP.",
+    "Unknown subcommand or wrong number of arguments for 'TRACKING'. Try CLIENT HELP.",
+]
+
+
+@pytest.mark.parametrize("text", UNKNOWN)
+async def test_a_command_that_the_server_does_not_know_is_no_missing_permission(text: str) -> None:
+    async def ask(*words: str) -> object:
+        return ResponseError(text) if words[:1] == ("GET",) else b"OK"
+
+    probe = PermissionProbe("+get", ("GET", "k"))
+    assert probe.is_unknown(ResponseError(text))
+    assert not probe.is_denied(ResponseError(text))
+    assert not PermissionProbe("~app:*", ("GET", "k")).is_unknown(ResponseError(text))
+    found = await probes.missing(ask, requirements.permissions(), "app:", "x")
+    assert found == ([], ["+get"])
+    for reply in (*DENIED_COMMAND, ResponseError("syntax error"), b"OK", None):
+        assert not probe.is_unknown(reply)
 
 
 @pytest.mark.parametrize("fair", [False, True])

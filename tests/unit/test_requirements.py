@@ -4,6 +4,7 @@ import json
 import math
 
 import pytest
+from redis.exceptions import NoPermissionError, ResponseError
 
 from redlock_aio import requirements
 from redlock_aio._protocol import commands, declaration
@@ -70,6 +71,61 @@ def test_a_clock_that_info_does_not_tell() -> None:
     assert requirements.eligibility(untold, marker).seconds == 61.6
     assert requirements.eligibility(untold, marker, time=NOW).seconds == 5.0
     assert requirements.eligibility(info(), marker, time=NOW - 20).seconds == 5.0
+
+
+def test_a_failover_of_sentinel_is_a_restart() -> None:
+    def votes(epoch: int, uptime: int = 1_000) -> bool | None:
+        marker = f"{'a' * 40}.3 member 1 61600 1".encode()
+        return requirements.eligibility(info(uptime), marker, epoch=epoch).votes
+
+    assert votes(3) is True
+    assert votes(3, uptime=20) is True  # the same run: the marker is younger
+    assert votes(4) is False
+    marker = f"{'b' * 40}.0 member 1 61600 1".encode()
+    assert requirements.eligibility(info(62), marker, epoch=0).votes is False  # 2 s longer
+    assert requirements.eligibility(info(64), marker, epoch=0).votes is True
+
+
+def replies(host: str = "10.0.0.1", epoch: int = 2, known: int = 3, own: str = "a") -> list[object]:
+    """Return the replies of a Sentinel to the questions, as RESP2 has them."""
+    details = [b"config-epoch", b"%d" % epoch, b"num-other-sentinels", b"%d" % (known - 1)]
+    return [[host.encode(), b"6380"], details, own.encode()]
+
+
+def test_a_majority_of_the_sentinels_names_the_master() -> None:
+    all_three = {f"s{n}": replies(own=f"{n}") for n in range(3)}
+    found = requirements.sentinel_answers(all_three)
+    assert (found.host, found.port, found.epoch) == ("10.0.0.1", 6380, 2)
+    assert (found.complete, found.caution) == (True, "")
+
+    found = requirements.sentinel_answers({**all_three, "s2": "no answer"})
+    assert (found.host, found.complete) == ("10.0.0.1", False)
+    assert found.text.endswith("2 must: s2 (no answer)")
+
+    found = requirements.sentinel_answers({**all_three, "s2": replies("10.0.0.2", 1, own="2")})
+    assert (found.host, found.complete) == ("10.0.0.1", False)
+    assert "s2 names 10.0.0.2:6380 (epoch 1)" in found.text
+
+
+def test_sentinels_that_do_not_agree_name_no_master() -> None:
+    three: dict[str, list[object] | str] = {
+        "s0": replies(own="0"),
+        "s1": replies(epoch=3, own="1"),
+        "s2": [None, ResponseError("No such master"), b"2"],
+    }
+    found = requirements.sentinel_answers(three)
+    assert (found.host, found.epoch, found.complete) == ("", None, False)
+    assert "s2 (knows no master of that name)" in found.text
+    denied = NoPermissionError("no permissions")
+    found = requirements.sentinel_answers({"s0": [denied, denied, denied]})
+    assert "s0 (no permissions)" in found.text
+
+
+def test_sentinels_that_were_not_named_and_that_were_named_twice() -> None:
+    found = requirements.sentinel_answers({f"s{n}": replies(known=5, own=f"{n}") for n in range(3)})
+    assert found.caution.startswith("its Sentinels know of 5, but 3 were named")
+    found = requirements.sentinel_answers({f"s{n}": replies(own=f"{n // 2}") for n in range(3)})
+    assert "lead to the same Sentinel" in found.caution
 
 
 @pytest.mark.parametrize("max_ttl", [50, 1_000, 10_000, 60_000, 123_457, 86_400_000])

@@ -13,8 +13,8 @@ from redlock_aio.cli.doctor.facts import Expectations, MasterFacts
 from redlock_aio.cli.doctor.findings import Finding, Kind, about
 
 DISABLING = {
-    Kind.UNREACHABLE, Kind.VERSION, Kind.ROLE, Kind.REFUSES, Kind.PERMISSION, Kind.QUARANTINE,
-    Kind.TOO_SLOW,
+    Kind.UNREACHABLE, Kind.TLS, Kind.UNCONFIRMED, Kind.VERSION, Kind.ROLE, Kind.REFUSES,
+    Kind.COMMANDS, Kind.PERMISSION, Kind.QUARANTINE, Kind.TOO_SLOW,
 }  # fmt: skip
 """The findings about a master that mean that it has no vote now."""
 

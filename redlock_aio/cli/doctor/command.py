@@ -90,6 +90,7 @@ def complete(masters: Sequence[MasterFacts], wanted: Expectations) -> None:
             max_ttl=wanted.max_ttl,
             strict=wanted.guard == "strict",
             time=now if facts.offset is not None else None,
+            epoch=facts.epoch,
         )
         facts.sets = requirements.declared_sets(facts.declared, known, time=now)
         facts.moved = requirements.moved_addresses(facts.declared, time=now)

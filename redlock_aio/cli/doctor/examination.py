@@ -1,8 +1,8 @@
 """
 Asks the masters, each for a limited time, and all at once; nothing on them is changed.
 
-    look up ──► connect ──► INFO ──► marker, declared sets ──► TIME, again and again
-                                                             └─► settings, permissions
+    Sentinels ──► look up ──► connect ──► INFO ──► marker, declared sets ──► TIME, again and again
+                                                     settings, permissions ◄─┘
 
 A master that does not answer costs its own time only: what was asked before is judged.
 """
@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from redis.asyncio.connection import ConnectionPool
-from redis.exceptions import RedisError
+from redis.exceptions import AuthenticationError, RedisError, ResponseError
 
 from redlock_aio import requirements
-from redlock_aio.cli.doctor import probes
+from redlock_aio.cli.doctor import probes, sentinels, tls
 from redlock_aio.cli.doctor.facts import MasterFacts
 from redlock_aio.requirements import Permissions
 
@@ -100,6 +100,7 @@ class Examination:
         self._facts = facts
         self._questions = questions
         self._connection: Any = None
+        self._server = ""
         self._steps = {
             "INFO": self._info,
             "its marker": self._marker,
@@ -129,6 +130,9 @@ class Examination:
                     break
         except (OSError, RedisError) as error:
             self._facts.failure = str(error) or type(error).__name__
+            refused = isinstance(error, AuthenticationError | ResponseError)
+            if not (self._facts.is_known or self._facts.tls or refused):
+                await self._compare_protocols()
         finally:
             if self._connection is not None:
                 with contextlib.suppress(OSError, RedisError):
@@ -137,7 +141,8 @@ class Examination:
     def conclude(self) -> None:
         """Write down what the master was not asked in time."""
         facts = self._facts
-        if facts.failure or not self._left:
+        answers = facts.sentinels
+        if facts.failure or facts.tls or not self._left or (answers and not answers.host):
             return
         if facts.is_known:
             facts.unfinished = ", ".join(self._left)
@@ -145,7 +150,39 @@ class Examination:
             facts.failure = f"no answer in {self._questions.patience:g} s"
 
     async def _connect(self, url: str) -> None:
-        pool = ConnectionPool.from_url(url)
+        """
+        Connect to the master, whose Sentinels are asked first.
+
+        Raises:
+            OSError, RedisError: The server could not be reached, or refused the login.
+        """
+        named, patience = requirements.parse_url(url), self._questions.patience
+        self._server, self._facts.service = named.server, named.service
+        if named.service:
+            answers, self._facts.tls = await sentinels.asked(named, patience / 4)
+            self._facts.sentinels = answers
+            if not answers.host:
+                raise ConnectionError(answers.text)
+            self._server = named.at(answers.host, answers.port)
+        connecting = asyncio.create_task(self._dial())
+        try:
+            done, _ = await asyncio.wait([connecting], timeout=patience / 2)
+            if not done:
+                await self._compare_protocols()
+            if self._facts.tls:
+                raise ConnectionError(self._facts.tls)
+            await connecting
+        finally:
+            connecting.cancel()
+            await asyncio.gather(connecting, return_exceptions=True)
+
+    async def _compare_protocols(self) -> None:
+        """Find out whether only the URL or only the port uses TLS."""
+        if self._server:
+            self._facts.tls = await tls.mismatch(self._server, self._questions.patience / 4)
+
+    async def _dial(self) -> None:
+        pool = ConnectionPool.from_url(self._server)
         settings = pool.connection_kwargs
         if host := settings.get("host"):
             self._facts.hosts = await look_up(str(host), int(settings.get("port", 6379)))
@@ -168,8 +205,9 @@ class Examination:
             lines = reply.decode("utf-8", "replace").splitlines()
             self._facts.info = dict(line.split(":", 1) for line in lines if ":" in line)
             self._facts.raw_info = reply
-        denied = probes.PermissionProbe("+info", ("INFO",)).is_denied(reply)
-        if not (self._facts.is_known or self._facts.refusal or denied):
+        probe = probes.PermissionProbe("+info", ("INFO",))
+        explained = self._facts.refusal or probe.is_denied(reply) or probe.is_unknown(reply)
+        if not (self._facts.is_known or explained):
             self._facts.failure = f"INFO is answered with: {reply!s:.100}"
 
     async def _marker(self) -> None:
@@ -199,7 +237,7 @@ class Examination:
     async def _permissions(self) -> None:
         name = f"redlock-doctor:{secrets.token_hex(8)}"
         questions = self._questions
-        self._facts.missing = await probes.missing(
+        self._facts.missing, self._facts.unknown = await probes.missing(
             self._ask, questions.permissions, questions.key_prefix, name
         )
 

@@ -5,7 +5,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from redlock_aio.cli.bench import Sample
-from redlock_aio.requirements import LONGEST_TIMEOUT, DeclaredSet, Eligibility, KnownMaster
+from redlock_aio.requirements import (
+    LONGEST_TIMEOUT,
+    DeclaredSet,
+    Eligibility,
+    KnownMaster,
+    SentinelAnswers,
+)
 
 GuardMode = str
 
@@ -18,9 +24,15 @@ class MasterFacts:
     Attributes:
         name: Its name without credentials.
 
+        service: Its name on its Sentinels; empty if the URL names none.
+
         hosts: The IP addresses of its host; empty for a Unix socket.
 
         failure: Why it could not be reached, or does not describe itself; else empty.
+
+        tls: Which of URL and port alone uses TLS; empty if that is not known.
+
+        sentinels: What its Sentinels have answered; ``None`` if the URL names none.
 
         unfinished: What it was not asked any more, because its time was over.
 
@@ -42,14 +54,19 @@ class MasterFacts:
 
         missing: The permissions that are missing, as ``ACL SETUSER`` takes them.
 
+        unknown: The commands that the server does not know, written as permissions.
+
         refusal: The error with which it refuses to write; empty if it does not.
 
         settings: Some of its settings; empty if they may not be read.
     """
 
     name: str
+    service: str = ""
     hosts: tuple[str, ...] = ()
     failure: str = ""
+    tls: str = ""
+    sentinels: SentinelAnswers | None = None
     unfinished: str = ""
     info: dict[str, str] = field(default_factory=dict)
     raw_info: bytes = b""
@@ -61,6 +78,7 @@ class MasterFacts:
     ahead: tuple[float, float] = (-math.inf, math.inf)
     round_trips: Sequence[float] = ()
     missing: list[str] = field(default_factory=list)
+    unknown: list[str] = field(default_factory=list)
     refusal: str = ""
     settings: dict[str, str] = field(default_factory=dict)
 
@@ -101,7 +119,13 @@ class MasterFacts:
     def known(self) -> KnownMaster:
         """The master as it is compared with declared sets."""
         uptime = self.info.get("uptime_in_seconds", "")
-        return KnownMaster(self.name, self.run_id, int(uptime) if uptime.isdecimal() else None)
+        age = int(uptime) if uptime.isdecimal() else None
+        return KnownMaster(self.service or self.name, self.run_id, age)
+
+    @property
+    def epoch(self) -> int | None:
+        """The number of the last failover; ``None`` if no Sentinels name the master."""
+        return None if self.sentinels is None else self.sentinels.epoch
 
     def on_time(self, time: float, sent: float, now: float) -> None:
         """Narrow the bounds of its clock, which showed *time* between *sent* and *now*."""

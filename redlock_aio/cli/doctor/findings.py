@@ -21,13 +21,19 @@ class Kind(enum.Enum):
     """
 
     UNREACHABLE = "unreachable"
+    TLS = "tls"
+    UNCONFIRMED = "unconfirmed"
     INCOMPLETE = "incomplete"
     VERSION = "version"
     ROLE = "role"
     SAME_SERVER = "same-server"
     REFUSES = "refuses"
+    COMMANDS = "commands"
     PERMISSION = "permission"
+    SENTINELS = "sentinels"
     WAKING = "waking"
+    NO_TRACKING = "no-tracking"
+    SENTINEL = "sentinel"
     EVICTION = "eviction"
     FORGETS = "forgets"
     FSYNC = "fsync"
@@ -79,6 +85,38 @@ _KINDS = {
         ),
         "Start it, or correct its address, its password or the network between.",
     ),
+    Kind.TLS: (
+        _SERIOUS,
+        "Only one of URL and port uses TLS. So the master can't be reached, and has no vote.",
+        (
+            "Write rediss:// (valkeys://, rediss+sentinel://) for a port with TLS, and redis:// for"
+            " one without, or correct the port."
+        ),
+    ),
+    Kind.UNCONFIRMED: (
+        _SERIOUS,
+        (
+            "Too few of the named Sentinels agree on the master, so it has no vote. The message has"
+            " the answer of each of the others."
+        ),
+        "Start the Sentinels, or correct their addresses, their login or the name of the master.",
+    ),
+    Kind.SENTINELS: (
+        _SERIOUS,
+        (
+            "A majority of the Sentinels that are named may be a minority of all that exist. It may"
+            " confirm a master that the others have replaced."
+        ),
+        "Name all Sentinels of the master, each once, in all programs.",
+    ),
+    Kind.SENTINEL: (
+        _WARNING,
+        (
+            "A Sentinel does not answer, or names another master. The others are a majority; if too"
+            " few of them are left, the master has no vote."
+        ),
+        "Start the Sentinel, or correct its address, or the network between the Sentinels.",
+    ),
     Kind.INCOMPLETE: (
         _SERIOUS,
         "The master did not answer all questions in time. What is not known was not judged.",
@@ -104,8 +142,17 @@ _KINDS = {
         "The master refuses to write now, for the reason in the message. It grants no lock.",
         (
             "Remove the reason: free its memory or disk, repair its persistence, wait until it has"
-            " loaded, end its script (SCRIPT KILL), or give it its replicas or slots back."
+            " loaded, end its script (SCRIPT KILL), give it its replicas back, or set"
+            " min-replicas-to-write 0."
         ),
+    ),
+    Kind.COMMANDS: (
+        _SERIOUS,
+        (
+            "The server does not know a command without which the locks do not work. It was renamed"
+            " or disabled, or the server is not Redis or Valkey. No permission helps."
+        ),
+        "Remove rename-command from its configuration, or use another server or service.",
     ),
     Kind.PERMISSION: (
         _SERIOUS,
@@ -122,6 +169,14 @@ _KINDS = {
             " noticed late."
         ),
         "Grant what the message names, with ACL SETUSER.",
+    ),
+    Kind.NO_TRACKING: (
+        _WARNING,
+        (
+            "The server does not know a command without which waiters are woken late, and losses"
+            " are noticed late. Some managed services leave it out. No permission helps."
+        ),
+        "Locks work. If that is too late, remove rename-command, or use another server or service.",
     ),
     Kind.EVICTION: (
         _SERIOUS,

@@ -19,29 +19,58 @@ def judge(facts: MasterFacts, wanted: Expectations) -> Iterator[Finding]:
 
 
 def _found(facts: MasterFacts, wanted: Expectations) -> Iterator[tuple[Kind, str]]:
-    if facts.failure:
+    yield from _sentinels(facts)
+    if facts.tls:
+        yield Kind.TLS, facts.tls
+    elif facts.sentinels is not None and not facts.sentinels.host:
+        yield Kind.UNCONFIRMED, facts.sentinels.text
+    elif facts.failure:
         yield Kind.UNREACHABLE, facts.failure
     elif facts.unfinished:
         yield Kind.INCOMPLETE, f"it was not asked any more about: {facts.unfinished}"
-    if facts.refusal:
+    if facts.refusal and not _is_explained(facts):
         yield Kind.REFUSES, f"it refuses to write: {facts.refusal}"
-    yield from _permissions(facts)
+    yield from _commands(facts)
     if facts.is_known:
         yield from _server(facts)
         yield from _memory(facts, wanted)
-        yield from _replicas(facts.info)
+        yield from _replicas(facts)
     yield from _vote(facts, wanted)
     yield from _speed(facts, wanted)
 
 
-def _permissions(facts: MasterFacts) -> Iterator[tuple[Kind, str]]:
+def _sentinels(facts: MasterFacts) -> Iterator[tuple[Kind, str]]:
+    answers = facts.sentinels
+    if answers is None:
+        return
+    if answers.host and not answers.complete:
+        yield Kind.SENTINEL, answers.text
+    if answers.caution:
+        yield Kind.SENTINELS, answers.caution
+
+
+def _is_explained(facts: MasterFacts) -> bool:
+    """Return whether another finding tells why the server refuses to write."""
+    reasons = set[str]()
+    if facts.info.get("role", "master") != "master":
+        reasons |= {"READONLY", "MASTERDOWN"}
+    if facts.info.get("cluster_enabled") == "1":
+        reasons |= {"CLUSTERDOWN", "MOVED"}
+    return facts.refusal.partition(" ")[0] in reasons
+
+
+def _commands(facts: MasterFacts) -> Iterator[tuple[Kind, str]]:
     optional = {f"+{command}" for command in requirements.permissions().optional}
-    for kind, names in (
-        (Kind.PERMISSION, [name for name in facts.missing if name not in optional]),
-        (Kind.WAKING, [name for name in facts.missing if name in optional]),
+    unknown = {name: name[1:].replace("|", " ").upper() for name in facts.unknown}
+    for kind, what, names in (
+        (Kind.COMMANDS, "it does not know", [t for n, t in unknown.items() if n not in optional]),
+        (Kind.NO_TRACKING, "it does not know", [t for n, t in unknown.items() if n in optional]),
+        (Kind.PERMISSION, "its user lacks", [n for n in facts.missing if n not in optional]),
+        (Kind.WAKING, "its user lacks", [n for n in facts.missing if n in optional]),
     ):
         if names:
-            yield kind, f"its user lacks {' '.join(names)}"
+            between = " " if what == "its user lacks" else ", "
+            yield kind, f"{what} {between.join(names)}"
 
 
 def _server(facts: MasterFacts) -> Iterator[tuple[Kind, str]]:
@@ -82,12 +111,15 @@ def _memory(facts: MasterFacts, wanted: Expectations) -> Iterator[tuple[Kind, st
         yield Kind.FORGETS, text
 
 
-def _replicas(info: dict[str, str]) -> Iterator[tuple[Kind, str]]:
+def _replicas(facts: MasterFacts) -> Iterator[tuple[Kind, str]]:
+    info = facts.info
     replicas = info.get("connected_slaves", "0")
-    if info.get("role") == "master" and replicas != "0":
+    # Programs learn of a promotion from the Sentinels.
+    if info.get("role") == "master" and replicas != "0" and facts.sentinels is None:
         yield Kind.REPLICAS, f"it has {replicas} replica{'' if replicas == '1' else 's'}"
     good = info.get("min_slaves_good_slaves")
-    if good is not None:  # the field is there only if the setting is not 0
+    # The field is there only if the setting is not 0.
+    if good is not None and not facts.refusal.startswith("NOREPLICAS"):
         yield Kind.MIN_REPLICAS, f"min-replicas-to-write is set, and {good} are good enough now"
 
 

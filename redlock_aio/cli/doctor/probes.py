@@ -29,6 +29,9 @@ Ask = Callable[..., Awaitable[object]]
 WRONG = "?"
 """An argument that no command takes in its place."""
 
+UNKNOWN = ("unknown command", "unknown subcommand")
+"""The begins of the errors of a server that has no such command."""
+
 REFUSALS = {
     BusyLoadingError: "LOADING", ClusterDownError: "CLUSTERDOWN", MasterDownError: "MASTERDOWN",
     MovedError: "MOVED", OutOfMemoryError: "OOM", ReadOnlyError: "READONLY",
@@ -63,8 +66,13 @@ class PermissionProbe(NamedTuple):
         if isinstance(reply, NoPermissionError) or text.startswith("NOPERM"):
             # The server checks the command first, and then the keys and channels.
             return (" access " in text) is (self.permission[0] in "~&")
-        unknown = text.lower().startswith(("unknown command", "err unknown command"))
-        return unknown and self.permission[0] == "+"
+        return False
+
+    def is_unknown(self, reply: object) -> bool:
+        """Return whether *reply* means that the server has no such command."""
+        if not isinstance(reply, ResponseError) or self.permission[0] != "+":
+            return False
+        return str(reply).lower().removeprefix("err ").startswith(UNKNOWN)
 
 
 def probes(permissions: Permissions, key_prefix: str, name: str) -> Iterator[PermissionProbe]:
@@ -131,17 +139,34 @@ def _of_keys(permissions: Permissions, key_prefix: str, key: str) -> Iterator[Pe
                 yield PermissionProbe(f"~{pattern}", ("SET", example, "", WRONG))
 
 
-async def missing(ask: Ask, permissions: Permissions, key_prefix: str, name: str) -> list[str]:
+class Lacking(NamedTuple):
     """
-    Return the permissions that the user lacks, in the order of `probes`.
+    What is missing on a master, in the order of `probes`.
+
+    Attributes:
+        permissions: The permissions that the user lacks.
+
+        commands: The commands that the server does not know, named as permissions.
+    """
+
+    permissions: list[str]
+    commands: list[str]
+
+
+async def missing(ask: Ask, permissions: Permissions, key_prefix: str, name: str) -> Lacking:
+    """
+    Return what the user lacks, and what the server does.
 
     Cancellation:
         Nothing was changed on the master.
     """
-    found: list[str] = []
+    found = Lacking([], [])
     for probe in probes(permissions, key_prefix, name):
-        if probe.is_denied(await ask(*probe.words)) and probe.permission not in found:
-            found.append(probe.permission)
+        reply = await ask(*probe.words)
+        if probe.is_unknown(reply):
+            found.commands.append(probe.permission)
+        elif probe.is_denied(reply) and probe.permission not in found.permissions:
+            found.permissions.append(probe.permission)
     return found
 
 

@@ -1,0 +1,72 @@
+"""Asks the Sentinels of a master, each for a limited time, and all at once."""
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from typing import Any
+
+from redis.asyncio.connection import ConnectionPool
+from redis.exceptions import AuthenticationError, RedisError, ResponseError
+
+from redlock_aio import requirements
+from redlock_aio.cli.doctor import tls
+from redlock_aio.requirements import MasterUrl, SentinelAnswers
+
+
+async def asked(master: MasterUrl, patience: float) -> tuple[SentinelAnswers, str]:
+    """
+    Return what the Sentinels of a master agree on, and what is wrong with the scheme of its URL.
+
+    Args:
+        patience: The most seconds for each Sentinel; the scheme may take half of that again.
+
+    Cancellation:
+        The connections are closed.
+    """
+    names = [name_of(url) for url in master.sentinels]
+    replies = await asyncio.gather(
+        *(_asked_one(url, master.service, patience) for url in master.sentinels)
+    )
+    said = requirements.sentinel_answers(dict(zip(names, replies, strict=True)))
+    silent = [url for url, reply in zip(master.sentinels, replies, strict=True) if reply is _SILENT]
+    if said.host or not silent:
+        return said, ""
+    # One port tells enough: the scheme is the same for all.
+    wrong = await tls.mismatch(silent[0], patience / 2)
+    return said, f"Sentinel {name_of(silent[0])}: {wrong}" if wrong else ""
+
+
+def name_of(url: str) -> str:
+    """Return the address in the URL of a Sentinel."""
+    settings = ConnectionPool.from_url(url).connection_kwargs
+    host = str(settings["host"])
+    return f"[{host}]:{settings['port']}" if ":" in host else f"{host}:{settings['port']}"
+
+
+_SILENT = "no answer"
+
+
+async def _asked_one(url: str, service: str, patience: float) -> Sequence[object] | str:
+    pool = ConnectionPool.from_url(url)
+    pool.connection_kwargs.update(protocol=2, decode_responses=False)
+    connection: Any = pool.make_connection()
+    try:
+        async with asyncio.timeout(patience):
+            await connection.connect()
+            return [await _reply(connection, q) for q in requirements.sentinel_questions(service)]
+    except (AuthenticationError, ResponseError) as error:
+        return str(error)
+    except (OSError, RedisError, TimeoutError):
+        return _SILENT
+    finally:
+        with contextlib.suppress(OSError, RedisError):
+            await connection.disconnect(nowait=True)
+
+
+async def _reply(connection: Any, words: Sequence[str]) -> object:
+    await connection.send_command(*words)
+    try:
+        reply: object = await connection.read_response()
+    except ResponseError as error:
+        return error
+    return reply
