@@ -17,8 +17,9 @@ the manager is used in another one.
 A master emits a `MasterLost` as soon as it is known that it has no vote, and a `MasterBack` when
 it votes after that. One that votes from the start emits nothing. Closing the manager is no change.
 
-Durations are whole milliseconds on the clock of leases, which also counts the time
-for which the machine was suspended. No event holds a token or a credential.
+Durations are milliseconds on the clock of leases, which also counts the time for which the
+machine was suspended: waits and holds to the microsecond, the others in whole milliseconds. No
+event holds a token or a credential.
 """
 
 import logging
@@ -82,7 +83,7 @@ class Acquired:
 
     resources: tuple[str, ...]
     fingerprint: str
-    waited_ms: int
+    waited_ms: float
     fencing_token: int | None
 
 
@@ -104,7 +105,7 @@ class Missed:
     """
 
     resources: tuple[str, ...]
-    waited_ms: int
+    waited_ms: float
     error: LockNotAcquiredError
 
 
@@ -120,7 +121,7 @@ class Cancelled:
     """
 
     resources: tuple[str, ...]
-    waited_ms: int
+    waited_ms: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +168,7 @@ class Lost:
     resources: tuple[str, ...]
     fingerprint: str
     reason: str
-    held_ms: int
+    held_ms: float
     cause: LossCause
     votes: tuple[Vote, ...] = ()
 
@@ -191,7 +192,7 @@ class Released:
 
     resources: tuple[str, ...]
     fingerprint: str
-    held_ms: int
+    held_ms: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,19 +327,19 @@ def _line(event: _Logged) -> tuple[str, *tuple[object, ...]]:
     if isinstance(event, Waiting):
         return "%s: waiting", names
     if isinstance(event, Cancelled):
-        return "%s: cancelled after %d ms", names, event.waited_ms
+        return "%s: cancelled after %.0f ms", names, event.waited_ms
     rest: tuple[object, ...]
     match event:
         case Acquired(fencing_token=None):
-            text, rest = "acquired in %d ms", (event.waited_ms,)
+            text, rest = "acquired in %.0f ms", (event.waited_ms,)
         case Acquired():
-            text = "acquired in %d ms with fencing token %d"
+            text = "acquired in %.0f ms with fencing token %d"
             rest = event.waited_ms, event.fencing_token
         case Extended():
             text, rest = "extended to %d ms with %d ms left", (event.ttl, event.margin_ms)
         case Released():
-            text, rest = "released after %d ms", (event.held_ms,)
+            text, rest = "released after %.0f ms", (event.held_ms,)
         case _:
             why = with_votes(event.reason, event.votes)
-            text, rest = "lost after %d ms: %s", (event.held_ms, why)
+            text, rest = "lost after %.0f ms: %s", (event.held_ms, why)
     return "%s (%s) " + text, names, event.fingerprint, *rest

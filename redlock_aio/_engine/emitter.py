@@ -17,9 +17,9 @@ from redlock_aio.events import Event, Listener, Waiting
 _log = logging.getLogger("redlock_aio")
 
 
-def milliseconds(seconds: float) -> int:
-    """Return a duration in whole ms, rounded, as events give it."""
-    return int(seconds * 1000 + 0.5)
+def milliseconds(seconds: float) -> float:
+    """Return a duration in ms as events give it: to the µs, for the sums of many short ones."""
+    return round(seconds * 1000, 3)
 
 
 class Emitter:

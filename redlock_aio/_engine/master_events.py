@@ -76,4 +76,4 @@ class MasterEvents:
             # The clock of another event loop may be behind, in virtual time.
             lost = max(self._clock() - emitter.majority_lost_at, 0.0)
             emitter.majority_lost_at = None
-            emitter.emit_soon(MajorityBack(milliseconds(lost)))
+            emitter.emit_soon(MajorityBack(round(milliseconds(lost))))

@@ -27,7 +27,7 @@ BUCKETS = (
     0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0,
     1800.0,
 )  # fmt: skip
-"""The upper bounds of all histograms in seconds. Events have whole milliseconds."""
+"""The upper bounds of all histograms in seconds."""
 
 OUTCOMES = ("acquired", "held_by_others", "unavailable", "cancelled")
 """The outcomes of an acquisition; "unavailable" means that too few masters answered."""
@@ -70,12 +70,12 @@ ACQUISITIONS = Instrument(
     "redlock.acquisitions", "counter", "{acquisition}", "Acquisitions that have ended, by outcome.",
     ("outcome",), OUTCOMES,
 )  # fmt: skip
-WAIT_TIME = Instrument(
-    "redlock.wait_time", "histogram", "s", "Time from the call of an acquisition to its end.",
+WAIT_DURATION = Instrument(
+    "redlock.wait.duration", "histogram", "s", "Time from the call of an acquisition to its end.",
     ("outcome",), OUTCOMES,
 )  # fmt: skip
-HOLD_TIME = Instrument(
-    "redlock.hold_time", "histogram", "s", "Time for which a lease was held."
+HOLD_DURATION = Instrument(
+    "redlock.hold.duration", "histogram", "s", "Time for which a lease was held."
 )  # fmt: skip
 EXTENSION_MARGIN = Instrument(
     "redlock.extension_margin", "histogram", "s", "Validity that was left at an extension."
@@ -110,7 +110,8 @@ WAITERS = Instrument(
 )  # fmt: skip
 
 FROM_EVENTS = (
-    ACQUISITIONS, WAIT_TIME, HOLD_TIME, EXTENSION_MARGIN, LOSSES, VOTE_LOSSES, MAJORITY_LOSSES,
+    ACQUISITIONS, WAIT_DURATION, HOLD_DURATION, EXTENSION_MARGIN, LOSSES, VOTE_LOSSES,
+    MAJORITY_LOSSES,
 )  # fmt: skip
 GAUGES = (HAS_VOTE, UNCONFIRMED_RELEASES, LEASES, WAITERS)
 
@@ -134,11 +135,14 @@ def measured(event: Event) -> list[Measurement]:
     match event:
         case Acquired(waited_ms=ms) | Missed(waited_ms=ms) | Cancelled(waited_ms=ms):
             labels = (outcome(event),)
-            found += Measurement(ACQUISITIONS, 1, labels), Measurement(WAIT_TIME, ms / 1000, labels)
+            found += (
+                Measurement(ACQUISITIONS, 1, labels),
+                Measurement(WAIT_DURATION, ms / 1000, labels),
+            )
         case Extended(margin_ms=ms):
             found.append(Measurement(EXTENSION_MARGIN, ms / 1000))
         case Released(held_ms=ms) | Lost(held_ms=ms):
-            found.append(Measurement(HOLD_TIME, ms / 1000))
+            found.append(Measurement(HOLD_DURATION, ms / 1000))
             if isinstance(event, Lost):
                 found.append(Measurement(LOSSES, 1, (event.cause.value,)))
         case MasterLost(master=master, cause=cause):

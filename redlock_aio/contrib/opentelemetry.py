@@ -10,6 +10,8 @@ parent is the span in which the lock was acquired. Counters and histograms follo
 events of the manager, and the gauges from `Redlock.statistics`.
 """
 
+import functools
+import re
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -46,7 +48,11 @@ ACQUIRE, HOLD = "redlock.acquire", "redlock.hold"
 _MS = 1_000_000
 """Nanoseconds in a millisecond."""
 
+_ADDRESS = re.compile(r"(?P<host>\[[^]]*\]|[^/: ]+):(?P<port>[0-9]+)(?:/(?P<database>[0-9]+))?")
+"""The name of a master that is a server; that of a socket begins with a slash."""
+
 Attributes = dict[str, str | int | tuple[str, ...]]
+OfMetric = dict[str, str | int]
 
 
 class Telemetry:
@@ -84,7 +90,7 @@ class Telemetry:
         version = redlock_aio.__version__
         self._tracer = get_tracer("redlock_aio", version, tracer_provider)
         meter = get_meter("redlock_aio", version, meter_provider)
-        self._record: dict[Instrument, Callable[[float, dict[str, str]], None]] = {}
+        self._record: dict[Instrument, Callable[[float, OfMetric], None]] = {}
         for each in FROM_EVENTS:
             if each.kind == "counter":
                 add = meter.create_counter(each.name, each.unit, each.text).add
@@ -174,7 +180,7 @@ class Telemetry:
         span = self._tracer.start_span(
             ACQUIRE,
             attributes={**attributes, **lease, f"{PREFIX}outcome": outcome(event)},
-            start_time=now - event.waited_ms * _MS,
+            start_time=now - round(event.waited_ms * _MS),
         )
         if isinstance(event, Missed) and outcome(event) == "unavailable":
             _fail(span, type(event.error), str(event.error))
@@ -196,12 +202,32 @@ class Telemetry:
             span.set_attribute(f"{PREFIX}cause", event.cause.value)
             votes = f" ({'; '.join(map(str, event.votes))})" if event.votes else ""
             _fail(span, redlock_aio.LockLostError, event.reason + votes)
-        span.end(min(began + event.held_ms * _MS, time.time_ns()))
+        span.end(min(began + round(event.held_ms * _MS), time.time_ns()))
 
 
-def _attributes(measurement: Measurement) -> dict[str, str]:
-    names = (PREFIX + label for label in measurement.instrument.labels)
-    return dict(zip(names, measurement.labels, strict=True))
+def _attributes(measurement: Measurement) -> OfMetric:
+    found: OfMetric = {}
+    for label, value in zip(measurement.instrument.labels, measurement.labels, strict=True):
+        found |= _address(value) if label == "master" else {PREFIX + label: value}
+    return found
+
+
+@functools.cache  # there are as many as masters
+def _address(master: str) -> OfMetric:
+    """
+    Return the name of a master as the semantic conventions have an address.
+
+    A socket and a master that Sentinels name have no port: the path, or the whole name, is
+    the address.
+    """
+    parts = _ADDRESS.fullmatch(master)
+    if parts is None:
+        return {"server.address": master}
+    found: OfMetric = {
+        "server.address": parts["host"].strip("[]"),
+        "server.port": int(parts["port"]),
+    }
+    return found | ({"db.namespace": parts["database"]} if parts["database"] else {})
 
 
 def _fail(span: Span, error: type[Exception], text: str) -> None:

@@ -51,7 +51,7 @@ COMPARED = {
 LISTED_ELSEWHERE = {"Instrument"}
 """Calls whose texts are on another page, which a test of its own compares with them."""
 
-FORMATS = re.compile(r"%(?:s|d|\.1f)|\{ago\}")
+FORMATS = re.compile(r"%(?:s|d|\.[01]f)|\{ago\}")
 """The fields that `logging` or `str.format` fills."""
 
 NO_MESSAGES = {

@@ -217,13 +217,13 @@ def listen(event: Event) -> None:  # noqa: C901 - a case for each event
         case Acquired():
             assert_type(event.resources, tuple[str, ...])
             assert_type(event.fingerprint, str)
-            assert_type(event.waited_ms, int)
+            assert_type(event.waited_ms, float)
             assert_type(event.fencing_token, int | None)
         case Missed():
-            assert_type(event.waited_ms, int)
+            assert_type(event.waited_ms, float)
             assert_type(event.error, LockNotAcquiredError)
         case Cancelled():
-            assert_type(event.waited_ms, int)
+            assert_type(event.waited_ms, float)
         case Waiting():
             assert_type(event.resources, tuple[str, ...])
         case Extended():
@@ -233,9 +233,9 @@ def listen(event: Event) -> None:  # noqa: C901 - a case for each event
             assert_type(event.cause, LossCause)
             assert_type(event.votes, tuple[Vote, ...])
             assert_type(event.reason, str)
-            assert_type(event.held_ms, int)
+            assert_type(event.held_ms, float)
         case Released():
-            assert_type(event.held_ms, int)
+            assert_type(event.held_ms, float)
         case MasterLost():
             assert_type(event.master, str)
             assert_type(event.reason, str)

@@ -94,10 +94,10 @@ async def test_each_way_to_hold_emits_a_begin_and_an_end(
             async with acquired as lease:
                 await asyncio.sleep(0.25)
         token = lease.fencing_token if "fencing" in kind else None
-        waited = round((diary.times[0] - began) * 1000)
+        waited = round((diary.times[0] - began) * 1000, 3)
         assert diary.events == [
             Acquired(("r",), lease.fingerprint, waited, token),
-            Released(("r",), lease.fingerprint, 250),
+            Released(("r",), lease.fingerprint, 250.0),
         ]
         if obtain is None:  # the second when a majority has confirmed the release
             assert diary.times == pytest.approx([began + 0.001, began + 0.252])
@@ -109,7 +109,7 @@ async def test_each_way_to_hold_emits_a_begin_and_an_end(
 async def test_the_wait_includes_connecting(masters: list[FakeMaster], diary: Diary) -> None:
     redlock = Redlock(masters, restart_guard="off", listener=diary)
     async with redlock.lock("r"):
-        assert diary.of(Acquired)[0].waited_ms == round(now() * 1000) > 2  # type: ignore[union-attr]
+        assert diary.of(Acquired)[0].waited_ms == round(now() * 1000, 3) > 2  # type: ignore[union-attr]
     await redlock.aclose()
     assert [type(event) for event in diary.events] == [Acquired, Released]
 
@@ -383,7 +383,7 @@ async def test_a_try_that_fails_emits_the_reason_that_it_does_not_raise(
         assert await lock.try_acquire() is None
         (missed,) = diary.events
         assert isinstance(missed, Missed)
-        assert missed.waited_ms == round((now() - began) * 1000)
+        assert missed.waited_ms == round((now() - began) * 1000, 3)
         assert type(missed.error) is LockNotAcquiredError
         assert (missed.error.attempts, missed.error.resources) == (1, ("r",))
         texts = [str(vote)[:19] for vote in missed.error.votes[:3]]
@@ -398,7 +398,7 @@ async def test_a_try_that_fails_emits_the_reason_that_it_does_not_raise(
     (missed,) = diary.events
     assert isinstance(missed, Missed)
     assert type(missed.error) is QuorumUnavailableError
-    assert missed.waited_ms == round((now() - began) * 1000) >= 50
+    assert missed.waited_ms == round((now() - began) * 1000, 3) >= 50
     await settle(masters)
 
 

@@ -15,9 +15,10 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import NoOpTracerProvider, StatusCode
 
-from redlock_aio import LockLostError, LossCause, Redlock, sync
+from redlock_aio import LockLostError, LossCause, NoVoteCause, Redlock, sync
 from redlock_aio.contrib import _measures
 from redlock_aio.contrib.opentelemetry import Telemetry
+from redlock_aio.events import MasterLost
 from redlock_aio.testing import FakeMaster
 
 from .kit import delete, hang, keys, settle
@@ -204,16 +205,16 @@ async def test_events_are_counted(
     for outcome, wanted in zip(_measures.OUTCOMES, (2, 1, 1, 1), strict=True):
         labels = frozenset({("redlock.outcome", outcome)})
         assert seen["redlock.acquisitions", labels].value == wanted
-        assert seen["redlock.wait_time", labels].count == wanted
-    cancelled = seen["redlock.wait_time", frozenset({("redlock.outcome", "cancelled")})]
+        assert seen["redlock.wait.duration", labels].count == wanted
+    cancelled = seen["redlock.wait.duration", frozenset({("redlock.outcome", "cancelled")})]
     assert cancelled.sum == pytest.approx(1.1)
     assert tuple(cancelled.explicit_bounds) == _measures.BUCKETS
-    assert seen["redlock.hold_time", frozenset()].count == 2
+    assert seen["redlock.hold.duration", frozenset()].count == 2
     assert seen["redlock.extension_margin", frozenset()].min > 0.5
     for cause in LossCause:
         labels = frozenset({("redlock.cause", cause.value)})
         assert seen["redlock.losses", labels].value == int(cause is LossCause.KEY_GONE)
-    down = {"redlock.cause": "disconnected", "redlock.master": "m0"}
+    down = {"redlock.cause": "disconnected", "server.address": "m0"}
     assert seen["redlock.master.vote_losses", frozenset(down.items())].value == 1
     assert not [labels for _, labels in seen if "invoice" in str(labels)]
 
@@ -234,7 +235,7 @@ async def test_gauges_follow_the_managers(
         masters[1].kill()
         await asyncio.sleep(0.1)
         votes = [
-            number(reader, "redlock.master.has_vote", {"redlock.master": f"m{i}"}) for i in (0, 1)
+            number(reader, "redlock.master.has_vote", {"server.address": f"m{i}"}) for i in (0, 1)
         ]
         assert votes == [1, 0]
 
@@ -324,3 +325,34 @@ def test_a_label_needs_a_function(wrong: Any) -> None:
     text = f"^resource_label must be a function or None, not a {type(wrong).__name__}$"
     with pytest.raises(TypeError, match=text):
         Telemetry(resource_label=wrong)
+
+
+@pytest.mark.parametrize(
+    ("master", "attributes"),
+    [
+        ("10.0.0.1:6379", {"server.address": "10.0.0.1", "server.port": 6379}),
+        ("h:1/3", {"server.address": "h", "server.port": 1, "db.namespace": "3"}),
+        ("[fd00::1]:7", {"server.address": "fd00::1", "server.port": 7}),
+        ("/run/redis.sock", {"server.address": "/run/redis.sock"}),
+        ("/run/a:1/2", {"server.address": "/run/a:1/2"}),
+        ("mine (by Sentinel s1:26379)", {"server.address": "mine (by Sentinel s1:26379)"}),
+    ],
+)
+def test_a_master_has_the_attributes_of_the_conventions(
+    master: str, attributes: dict[str, object], reader: InMemoryMetricReader, meters: MeterProvider
+) -> None:
+    telemetry = Telemetry(tracer_provider=NoOpTracerProvider(), meter_provider=meters)
+    telemetry(MasterLost(master, "away", NoVoteCause.SILENT, ()))
+    wanted = frozenset({**attributes, "redlock.cause": "silent"}.items())
+    assert points(reader)["redlock.master.vote_losses", wanted].value == 1
+
+
+async def test_short_holds_and_waits_are_summed_exactly(
+    masters: list[FakeMaster], reader: InMemoryMetricReader, meters: MeterProvider
+) -> None:
+    telemetry = Telemetry(tracer_provider=NoOpTracerProvider(), meter_provider=meters)
+    async with Redlock(masters, restart_guard="off", listener=telemetry) as redlock:
+        for _ in range(100):
+            async with redlock.lock("r"):
+                await asyncio.sleep(0.0003)
+    assert points(reader)["redlock.hold.duration", frozenset()].sum >= 100 * 0.0003

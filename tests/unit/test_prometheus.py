@@ -73,13 +73,13 @@ async def test_each_event_is_counted(masters: list[FakeMaster]) -> None:
     for outcome, wanted in zip(_measures.OUTCOMES, (2, 1, 1, 1), strict=True):
         labels = (("outcome", outcome),)
         assert before[count, labels] == 0, "an increase from nothing is none"
-        assert seen[count, labels] == seen["redlock_wait_time_seconds_count", labels] == wanted
+        assert seen[count, labels] == seen["redlock_wait_duration_seconds_count", labels] == wanted
     cancelled = (("outcome", "cancelled"),)
-    assert seen["redlock_wait_time_seconds_sum", cancelled] == pytest.approx(1.1)
+    assert seen["redlock_wait_duration_seconds_sum", cancelled] == pytest.approx(1.1)
     buckets = [(cancelled[0], *rest) for rest in ((("le", "1.0"),), (("le", "2.0"),))]
-    bucket = "redlock_wait_time_seconds_bucket"
+    bucket = "redlock_wait_duration_seconds_bucket"
     assert [seen[bucket, tuple(sorted(each))] for each in buckets] == [0, 1]
-    assert seen["redlock_hold_time_seconds_count", ()] == 2
+    assert seen["redlock_hold_duration_seconds_count", ()] == 2
     assert seen["redlock_extension_margin_seconds_count", ()] >= 3
     margin = seen["redlock_extension_margin_seconds_sum", ()]
     assert 0.5 < margin / seen["redlock_extension_margin_seconds_count", ()] < 0.7
