@@ -1,0 +1,852 @@
+"""
+All interleavings of programs that name different masters, or different servers by one name.
+
+Runs the shipped rules: `membership.learn`, `membership.restriction`, `membership.has_moved` and
+`membership.is_surely_in`.
+
+Models itself: connections, the lines on each master, replies on their way, cuts, restarts,
+quarantines, grants whose votes come one by one, and what `Declarations` decides to write. Time
+does not run: a line may run out at any moment, except while programs write it, or while the
+life of the line forbids it because a lease is valid that was granted before.
+
+A program's masters are letters. One that only a single program names always votes for it. The
+lines with servers are modelled only for names that may lead to several servers, and for servers
+with several names; the others are constant.
+"""
+
+import functools
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from redlock_aio._rules import membership
+from redlock_aio._rules.membership import Known, Line, Names, Place, Restriction
+from redlock_aio._rules.quorum import majority
+
+from .search import Step, replaced
+
+NOBODY = -1
+AWAY, READING, ASKED, DECLARED = range(4)
+"""Not connected; only reads; the reply to the write is on its way; the lines are written."""
+
+ALWAYS = 1.0
+
+
+class Link(NamedTuple):
+    """A program's connection to a master: its server, its phase, and the reply on its way."""
+
+    server: int = NOBODY
+    phase: int = AWAY
+    reply: tuple[int, ...] = ()
+
+
+class Facts(NamedTuple):
+    """What a program has learned from one server, as sets of bits: the lines by their numbers."""
+
+    older: int = 0
+    first: int = 0
+    servers: int = 0
+
+
+class Round(NamedTuple):
+    """
+    A round that a program has begun, and the lease that it became.
+
+    Attributes:
+        votes: The links whose votes have arrived, and the servers of these.
+
+        present: Which programs were connected to which servers when it began: their lines
+            there, and what they have learned there, outlive the lease.
+
+        lasting: Lines with servers that outlive the lease, and where.
+
+        met: The programs that had met this one when the lease was granted, and where; ``None``
+            if it is not granted.
+    """
+
+    votes: tuple[tuple[int, int], ...] = ()
+    present: frozenset[tuple[int, int]] = frozenset()
+    lasting: frozenset[tuple[int, int]] = frozenset()
+    met: frozenset[tuple[int, int]] | None = None
+
+
+class Program(NamedTuple):
+    """A program: its links, what it has learned from each server, and its round."""
+
+    links: tuple[Link, ...]
+    facts: tuple[Facts, ...]
+    round: Round | None = None
+
+
+class Server(NamedTuple):
+    """A server: its lives so far, whether it is quarantined, its lines in order, the holder."""
+
+    life: int = 0
+    quarantined: bool = False
+    lines: tuple[int, ...] = ()
+    holder: int = NOBODY
+
+
+class State(NamedTuple):
+    """All of it; *met* are servers and pairs of programs; cuts and restarts are still to come."""
+
+    servers: tuple[Server, ...]
+    programs: tuple[Program, ...]
+    met: frozenset[tuple[int, int, int]]
+    cuts: int
+    restarts: int
+
+
+Learn = Callable[[Known, Names, Sequence[Line], float], Known]
+Restrict = Callable[[Sequence[Place], Known], Restriction]
+
+
+def _restriction(ours: Sequence[Place], known: Known) -> Restriction:
+    return membership.restriction(ours, known, until=ALWAYS)
+
+
+@dataclass(frozen=True)
+class SetRules:
+    """
+    The rules for sets of masters, and what `Declarations` does by them.
+
+    Attributes:
+        learn: Returns what is known after a master has shown its lines.
+
+        restrict: Returns which masters have no vote.
+
+        remembers_older: Whether an older set counts though its master does not show it any more.
+
+        remembers_first: The same for the server that stood first at an address.
+
+        waits: Whether a restricted program lets others write first on a quarantined master.
+
+        tells: Whether a server's line is written once more when its connection has ended.
+
+        behind: Whether the line of a server that has moved is written only behind another.
+    """
+
+    learn: Learn = membership.learn
+    restrict: Restrict = _restriction
+    remembers_older: bool = True
+    remembers_first: bool = True
+    waits: bool = True
+    tells: bool = True
+    behind: bool = True
+
+
+SHIPPED = SetRules()
+
+
+@dataclass(frozen=True)
+class Sets:
+    """
+    Programs with these sets of masters, a letter each, in the order in which they name them.
+
+    Attributes:
+        leads: The servers to which a name may lead, if it is not the one of that name.
+
+        follows: Whether all names have lines with their servers.
+
+        senior: The program that came first; the others came second on all masters. Without
+            one, all start together.
+
+        away: Programs and names: those are not connected at first.
+
+        votes: Whether votes arrive or are lost one by one; else those of a grant come at once.
+
+        told: Whether others know the servers of names that always lead to the same one.
+
+        leases: Whether programs ask for the lock.
+
+        checks: The properties that are checked.
+    """
+
+    sets: tuple[str, ...]
+    rules: SetRules = SHIPPED
+    leads: Mapping[str, str] = field(default_factory=dict)
+    follows: bool = False
+    senior: int = NOBODY
+    away: tuple[tuple[int, str], ...] = ()
+    cuts: int = 0
+    restarts: int = 0
+    votes: bool = False
+    told: bool = False
+    leases: bool = True
+    checks: str = "A"
+
+    # What never changes
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_learned", functools.cache(self._learn_from))
+        object.__setattr__(self, "_restricted", functools.cache(self._restrict_by))
+
+    def _leads(self, name: str) -> str:
+        return self.leads.get(name, name)
+
+    @functools.cached_property
+    def _server_names(self) -> list[str]:
+        """The servers that matter: all but those of names that a single program uses."""
+        users: dict[str, set[int]] = {}
+        moving = set[str]()
+        for p, names in enumerate(self.sets):
+            for name in names:
+                for server in self._leads(name):
+                    users.setdefault(server, set()).add(p)
+                if self._leads(name) != name:
+                    moving.update(self._leads(name))
+        return sorted(s for s, those in users.items() if len(those) > 1 or s in moving)
+
+    @functools.cached_property
+    def _followed(self) -> frozenset[str]:
+        """The names whose servers have lines: those that move, and other names of a server."""
+        if self.follows:
+            return frozenset("".join(self.sets))
+        moving = {n for n in "".join(self.sets) if self._leads(n) != n}
+        servers = {s for n in moving for s in self._leads(n)}
+        return frozenset(n for n in "".join(self.sets) if servers & set(self._leads(n)))
+
+    @functools.cached_property
+    def _at(self) -> list[list[int]]:
+        """For each program the positions of the masters that are modelled."""
+        known = self._server_names
+        return [
+            [i for i, name in enumerate(names) if set(self._leads(name)) <= set(known)]
+            for names in self.sets
+        ]
+
+    @functools.cached_property
+    def _names(self) -> list[Names]:
+        return [tuple(sorted(names)) for names in self.sets]
+
+    @functools.cached_property
+    def _lines(self) -> list[tuple[Names, str]]:
+        """All lines there may be; a state has their numbers."""
+        lines: list[tuple[Names, str]] = [(names, "") for names in dict.fromkeys(self._names)]
+        for name in sorted(self._followed):
+            for server in self._leads(name):
+                lives = self.restarts + 1 if server in self._server_names else 1
+                lines += [((name,), f"{server}{life}") for life in range(lives)]
+        return lines
+
+    @functools.cached_property
+    def _number(self) -> dict[tuple[Names, str], int]:
+        return {line: number for number, line in enumerate(self._lines)}
+
+    def _set_line(self, p: int) -> int:
+        return self._number[self._names[p], ""]
+
+    @functools.cached_property
+    def _own_lines(self) -> list[list[int]]:
+        """The lines with servers that only one program reaches."""
+        return [
+            [
+                self._number[(name,), f"{name}0"]
+                for i, name in enumerate(names)
+                if self.follows and i not in self._at[p]
+            ]
+            for p, names in enumerate(self.sets)
+        ]
+
+    # The rules, on frozen states
+
+    def _known(self, union: Facts) -> Known:
+        lines = self._lines
+        servers = {Place(lines[n][0][0], lines[n][1]): ALWAYS for n in _bits(union.servers)}
+        if self.told:
+            for n in _bits(union.older):
+                for name in lines[n][0]:
+                    if name not in self._followed:
+                        servers[Place(name, f"{self._leads(name)}0")] = ALWAYS
+        return Known(
+            {lines[n][0]: ALWAYS for n in _bits(union.older)},
+            {Place(lines[n][0][0], lines[n][1]): ALWAYS for n in _bits(union.first)},
+            servers,
+        )
+
+    def _learn_from(
+        self, p: int, before: tuple[Facts, ...], s: int, shown: tuple[int, ...]
+    ) -> tuple[Facts, ...]:
+        """Return the facts of a program after a server has shown its lines."""
+        facts = list(before)
+        if not self.rules.remembers_older:
+            facts[s] = facts[s]._replace(older=0)
+        if not self.rules.remembers_first:
+            facts[s] = facts[s]._replace(first=0)
+        lines = [Line(*self._lines[n], since, ALWAYS) for since, n in enumerate(shown)]
+        known = self.rules.learn(self._known(_union(facts)), self._names[p], lines, 0.0)
+        older = _mask(self._number[names, ""] for names in known.older)
+        first = _mask(self._number[(place.address,), place.run_id] for place in known.first)
+        servers = _mask(
+            self._number[(place.address,), place.run_id]
+            for place in known.servers
+            if place.address in self._followed
+        )
+        # What this server has shown now, and of the rest what the rules still keep.
+        leading: dict[Names, int] = {}
+        for n in shown:
+            if self._lines[n][1]:
+                leading.setdefault(self._lines[n][0], n)
+        facts = [Facts(x.older & older, x.first & first, x.servers & servers) for x in facts]
+        facts[s] = Facts(
+            facts[s].older | older & _mask(shown),
+            facts[s].first | first & _mask(leading.values()),
+            facts[s].servers | servers & _mask(shown),
+        )
+        return tuple(facts)
+
+    def _places(self, p: int, runs: tuple[str, ...]) -> list[Place]:
+        at = dict(zip(self._at[p], runs, strict=True))
+        return [
+            Place(name, at.get(i, f"{self._leads(name)}0")) for i, name in enumerate(self.sets[p])
+        ]
+
+    def _restrict_by(self, p: int, facts: tuple[Facts, ...], runs: tuple[str, ...]) -> Restriction:
+        return self.rules.restrict(self._places(p, runs), self._known(_union(facts)))
+
+    def _run(self, state: State, p: int, i: int, server: int) -> str:
+        name = self.sets[p][self._at[p][i]]
+        life = state.servers[server].life if name in self._followed else 0
+        return f"{self._server_names[server]}{life}"
+
+    def _runs(self, state: State, p: int) -> tuple[str, ...]:
+        return tuple(
+            [
+                self._run(state, p, i, link.server) if link.phase else ""
+                for i, link in enumerate(state.programs[p].links)
+            ]
+        )
+
+    def restriction(self, state: State, p: int) -> Restriction:
+        """Return which masters have no vote for a program."""
+        facts, runs = state.programs[p].facts, self._runs(state, p)
+        return self._restricted(p, facts, runs)  # type: ignore[attr-defined,no-any-return]
+
+    def _votes(self, state: State, p: int, given: Sequence[int]) -> int:
+        """Return how many votes count: those of links in *given*, and of its own masters."""
+        restriction = self.restriction(state, p)
+        if restriction.refused_by is not None:
+            return 0
+        barred = {*restriction.moved, *restriction.strangers}
+        own = set(range(len(self.sets[p]))).difference(self._at[p], barred)
+        return len(own) + sum(self._at[p][i] not in barred for i in given)
+
+    def may_vote(self, state: State, p: int) -> list[int]:
+        """Return the links of a program to masters that may vote, whoever has the lock."""
+        return [
+            i
+            for i, link in enumerate(state.programs[p].links)
+            if link.phase == DECLARED and not state.servers[link.server].quarantined
+        ]
+
+    def may_win(self, state: State, p: int) -> bool:
+        """Return whether a program gets a grant if the lock is free."""
+        needed = majority(len(self.sets[p]))
+        return self._votes(state, p, self.may_vote(state, p)) >= needed
+
+    # Steps
+
+    def first(self) -> State:
+        """Return the state before the first step."""
+        names = self._server_names
+        programs = [
+            Program((Link(),) * len(self._at[p]), (Facts(),) * len(names))
+            for p in range(len(self.sets))
+        ]
+        state = State((Server(),) * len(names), tuple(programs), frozenset(), self.cuts,
+                      self.restarts)  # fmt: skip
+        if self.senior != NOBODY:
+            for p in sorted(range(len(self.sets)), key=lambda p: p != self.senior):
+                for i in range(len(self._at[p])):
+                    if (p, self.sets[p][self._at[p][i]]) in self.away:
+                        continue
+                    # The senior has the first server of a name, the others have the last.
+                    *_, (_, last) = connected = list(self._connect(state, p, i))
+                    _, state = self._on_reply(connected[0][1] if p == self.senior else last, p, i)
+            for _ in range(2):
+                for p in range(len(self.sets)):
+                    for i, link in enumerate(state.programs[p].links):
+                        if link.phase == DECLARED:
+                            state = self._renewed(state, p, i)
+        return state
+
+    def steps(self, state: State) -> Iterator[Step[State]]:
+        """Return all that can happen next."""
+        for label, after in self._events(state):
+            if after != state:
+                yield label, after, self.broken(after)
+
+    def _events(self, state: State) -> Iterator[tuple[str, State]]:
+        for p in range(len(self.sets)):
+            for i, link in enumerate(state.programs[p].links):
+                if link.phase == AWAY:
+                    yield from self._connect(state, p, i)
+                    continue
+                if link.phase == READING:
+                    yield self._write_after_read(state, p, i, "looks at")
+                elif link.phase == ASKED:
+                    yield self._on_reply(state, p, i)
+                else:
+                    label = f"{self._called(p, i)} writes again"
+                    yield label, self._renewed(state, p, i)
+                if state.cuts:
+                    yield (
+                        f"{self._called(p, i)} is cut off",
+                        self._cut(state._replace(cuts=state.cuts - 1), p, i),
+                    )
+            yield from self._forgetting(state, p)
+            if self.leases:
+                yield from self._locking(state, p)
+        for s in range(len(state.servers)):
+            yield from self._changes_of_server(state, s)
+
+    def _called(self, p: int, i: int) -> str:
+        return f"{p} ({self.sets[p]}): {self.sets[p][self._at[p][i]]}"
+
+    def _connect(self, state: State, p: int, i: int) -> Iterator[tuple[str, State]]:
+        for name in self._leads(self.sets[p][self._at[p][i]]):
+            s = self._server_names.index(name)
+            after = _with_link(state, p, i, Link(s, READING))
+            number = self._server_line(after, p, i)
+            if number is not None and len(self._leads(self.sets[p][self._at[p][i]])) > 1:
+                # Others have met this program again when they have read its new server.
+                after = after._replace(
+                    met=frozenset(
+                        (x, a, b)
+                        for x, a, b in after.met
+                        if p not in (a, b)
+                        or after.programs[a if b == p else b].facts[x].servers >> number & 1
+                    )
+                )
+            yield self._write_after_read(after, p, i, f"connects to {name} by")
+
+    def _write_after_read(self, state: State, p: int, i: int, verb: str) -> tuple[str, State]:
+        """
+        Read the lines, and write if that is allowed.
+
+        Both are one step. What others write between them is in the reply to the write.
+        """
+        label = f"{p} ({self.sets[p]}) {verb} {self.sets[p][self._at[p][i]]}"
+        s = state.programs[p].links[i].server
+        read = self._learning(state, p, s, state.servers[s].lines)
+        if self.restriction(read, p).refused_by is not None or self._waits(read, p, i):
+            return f"{label}, reads", read
+        written = self._written(read, p, s)
+        link = Link(s, ASKED, written.servers[s].lines)
+        return f"{label}, writes", _with_link(written, p, i, link)
+
+    def _on_reply(self, state: State, p: int, i: int) -> tuple[str, State]:
+        link = state.programs[p].links[i]
+        after = _with_link(state, p, i, Link(link.server, DECLARED))
+        after = self._learning(after, p, link.server, link.reply)
+        return f"{self._called(p, i)} gets the reply", self._meeting(after, p, link.server)
+
+    def _renewed(self, state: State, p: int, i: int) -> State:
+        """Return the state after a program has written its lines again, and got the reply."""
+        s = state.programs[p].links[i].server
+        after = self._written(state, p, s)
+        return self._meeting(self._learning(after, p, s, after.servers[s].lines), p, s)
+
+    def _learning(self, state: State, p: int, s: int, shown: tuple[int, ...]) -> State:
+        """Return the state after a program has read what a master shows."""
+        program = state.programs[p]
+        facts = self._learned(p, program.facts, s, shown)  # type: ignore[attr-defined]
+        program = program._replace(facts=facts)
+        state = state._replace(programs=replaced(state.programs, p, program))
+        if self.restriction(state, p).refused_by is not None:
+            links = [Link(x.server, READING) if x.phase else x for x in program.links]
+            program = program._replace(links=tuple(links))
+            state = state._replace(programs=replaced(state.programs, p, program))
+        return state
+
+    def _waits(self, state: State, p: int, i: int) -> bool:
+        """Return whether a program lets those with an older set write first, as the shipped one."""
+        restriction = self.restriction(state, p)
+        s = state.programs[p].links[i].server
+        server = state.servers[s]
+        older = set(restriction.strangers.values())
+        if not self.rules.waits or not server.quarantined or not older:
+            return False
+        there = {self._lines[n][0] for n in server.lines if not self._lines[n][1]}
+        place = Place(self.sets[p][self._at[p][i]], self._run(state, p, i, s))
+        known = self._known(_union(state.programs[p].facts))
+        return self._names[p] not in there and any(
+            theirs not in there and membership.is_surely_in(place, theirs, known, until=ALWAYS)
+            for theirs in older
+        )
+
+    def _server_line(self, state: State, p: int, i: int) -> int | None:
+        """Return the line with the server of a link; none if servers of its name have none."""
+        link = state.programs[p].links[i]
+        name = self.sets[p][self._at[p][i]]
+        if not link.phase or name not in self._followed:
+            return None
+        return self._number[(name,), self._run(state, p, i, link.server)]
+
+    def _written(self, state: State, p: int, s: int) -> State:
+        """Return the state after a program has written its lines on a master."""
+        server = state.servers[s]
+        moved = self.restriction(state, p).moved
+        lines = server.lines
+        if self._set_line(p) not in lines:
+            lines = (*lines, self._set_line(p))
+        for i in range(len(self._at[p])):
+            n = self._server_line(state, p, i)
+            if n is None or n in lines:
+                continue
+            is_behind = any(self._lines[x][0] == self._lines[n][0] for x in server.lines)
+            if self.rules.behind and self._at[p][i] in moved and not is_behind:
+                continue
+            lines = (*lines, n)
+        lines += tuple([n for n in self._own_lines[p] if n not in lines])
+        if lines == server.lines:
+            return state
+        return _with_server(state, s, server._replace(lines=lines))
+
+    def _voting_servers(self, state: State, p: int) -> int:
+        moved = self.restriction(state, p).moved
+        return sum(
+            1 << n
+            for i in range(len(self._at[p]))
+            if self._at[p][i] not in moved
+            and len(self._leads(self.sets[p][self._at[p][i]])) > 1
+            and (n := self._server_line(state, p, i)) is not None
+        )
+
+    def _meeting(self, state: State, p: int, s: int) -> State:
+        """Return the state with the programs that have met: both have read of the other on *s*."""
+        here = state.servers[s].lines
+        met = set(state.met)
+        if not self._is_declared(state, p, s) or self._set_line(p) not in here:
+            return state
+        for r in range(len(self.sets)):
+            if r == p or not self._is_declared(state, r, s) or self._set_line(r) not in here:
+                continue
+            a, b = state.programs[p].facts[s].servers, state.programs[r].facts[s].servers
+            ours, theirs = self._voting_servers(state, p), self._voting_servers(state, r)
+            if theirs & ~a == 0 and ours & ~b == 0:
+                met.add((s, min(p, r), max(p, r)))
+        return state if len(met) == len(state.met) else state._replace(met=frozenset(met))
+
+    def _is_declared(self, state: State, p: int, s: int) -> bool:
+        return any(x.server == s and x.phase == DECLARED for x in state.programs[p].links)
+
+    def _cut(self, state: State, p: int, i: int) -> State:
+        """Return the state after a connection has ended."""
+        link, line = state.programs[p].links[i], self._server_line(state, p, i)
+        if self.rules.tells and line is not None:
+            others = {
+                x.server
+                for j, x in enumerate(state.programs[p].links)
+                if j != i and x.phase in (ASKED, DECLARED)
+            }
+            for s in others:
+                state = self._written(state, p, s)
+            now = state.programs[p]
+            if now.round is not None and (i, link.server) in now.round.votes:
+                lasting = now.round.lasting | {(s, line) for s in others}
+                now = now._replace(round=now.round._replace(lasting=lasting))
+                state = state._replace(programs=replaced(state.programs, p, now))
+        return _with_link(state, p, i, Link())
+
+    # What runs out
+
+    def _forgetting(self, state: State, p: int) -> Iterator[tuple[str, State]]:
+        """Let a program forget what it has read on a server that it does not reach."""
+        program = state.programs[p]
+        for s, facts in enumerate(program.facts):
+            if facts == Facts() or any(x.server == s and x.phase for x in program.links):
+                continue
+            if any(x.round is not None and (s, p) in x.round.present for x in state.programs):
+                continue
+            after = program._replace(facts=replaced(program.facts, s, Facts()))
+            after_all = state._replace(programs=replaced(state.programs, p, after))
+            label = f"{p} ({self.sets[p]}) forgets what it read on {self._server_names[s]}"
+            yield label, self._parted(after_all, s, {p})
+
+    def _run_outs(self, state: State, s: int) -> Iterator[tuple[str, State]]:
+        """Let a line on a server run out, there and for all who have read it there."""
+        server = state.servers[s]
+        seen = sum(1 << n for n in server.lines)
+        for program in state.programs:
+            seen |= functools.reduce(int.__or__, program.facts[s])
+        for n in _bits(seen):
+            names, run = self._lines[n]
+            if run:
+                if self._is_written(state, s, n):
+                    continue
+                parted = {p for p in range(len(self.sets)) if not self._is_linked(state, p, s)}
+                if any(x.round and (s, n) in x.round.lasting for x in state.programs):
+                    continue
+            else:
+                parted = {p for p, ours in enumerate(self._names) if ours == names}
+                if "B" in self.checks and self.senior in parted:
+                    continue  # it reconnects before
+                if any(self._is_linked(state, p, s) for p in parted) or any(
+                    x.round is not None and any((s, p) in x.round.present for p in parted)
+                    for x in state.programs
+                ):
+                    continue
+            label = f"the line {''.join(names)} {run} runs out on {self._server_names[s]}"
+            yield label, self._parted(self._without(state, s, n), s, parted)
+
+    def _is_linked(self, state: State, p: int, s: int) -> bool:
+        """Return whether a program writes its lines on a server again and again."""
+        return any(x.server == s and x.phase in (ASKED, DECLARED) for x in state.programs[p].links)
+
+    def _is_written(self, state: State, s: int, n: int) -> bool:
+        return any(
+            self._is_linked(state, p, s)
+            and (
+                any(self._server_line(state, p, i) == n for i in range(len(self._at[p])))
+                or n in self._own_lines[p]
+            )
+            for p in range(len(self.sets))
+        )
+
+    def _without(self, state: State, s: int, n: int) -> State:
+        server = state.servers[s]
+        lines = tuple([x for x in server.lines if x != n])
+        state = _with_server(state, s, server._replace(lines=lines))
+        programs = []
+        for program in state.programs:
+            facts = Facts(*(x & ~(1 << n) for x in program.facts[s]))
+            links = [
+                x._replace(reply=tuple([y for y in x.reply if y != n])) if x.server == s else x
+                for x in program.links
+            ]
+            all_facts = replaced(program.facts, s, facts)
+            programs.append(program._replace(facts=all_facts, links=tuple(links)))
+        return state._replace(programs=tuple(programs))
+
+    def _parted(self, state: State, s: int, parted: set[int]) -> State:
+        """Return the state after programs have been away from a server for the life of a line."""
+        met = frozenset(x for x in state.met if x[0] != s or not parted & set(x[1:]))
+        programs = []
+        for p, program in enumerate(state.programs):
+            round = program.round
+            if round is not None and round.met:
+                kept = frozenset((x, r) for x, r in round.met if x != s or not parted & {p, r})
+                program = program._replace(round=round._replace(met=kept))  # noqa: PLW2901
+            programs.append(program)
+        return state._replace(met=met, programs=tuple(programs))
+
+    # The lock
+
+    def _locking(self, state: State, p: int) -> Iterator[tuple[str, State]]:
+        program = state.programs[p]
+        who = f"{p} ({self.sets[p]})"
+        if program.round is not None:
+            word = "gives up" if program.round.met is None else "releases"
+            servers = tuple(
+                [x._replace(holder=NOBODY) if x.holder == p else x for x in state.servers]
+            )
+            programs = replaced(state.programs, p, program._replace(round=None))
+            yield f"{who} {word}", state._replace(servers=servers, programs=programs)
+            if program.round.met is not None:
+                return
+        able = [
+            i for i in self.may_vote(state, p)
+            if state.servers[program.links[i].server].holder == NOBODY
+        ]  # fmt: skip
+        barred = self.restriction(state, p)
+        if barred.refused_by is not None:
+            return
+        able = [i for i in able if self._at[p][i] not in {*barred.moved, *barred.strangers}]
+        needed = majority(len(self.sets[p]))
+        round = program.round or Round(present=self._present(state))
+        if self.votes:
+            for i in able:
+                s = program.links[i].server
+                taken = _with_server(state, s, state.servers[s]._replace(holder=p))
+                name = self._server_names[s]
+                yield (
+                    f"{who} sets the key on {name}, the reply is lost",
+                    self._in_round(taken, p, round),
+                )
+                more = round._replace(votes=(*round.votes, (i, s)))
+                if self._votes(state, p, [i for i, _ in more.votes]) >= needed:
+                    yield (
+                        f"{who} gets the vote of {name} and a GRANT",
+                        self._granted(taken, p, more),
+                    )
+                else:
+                    yield f"{who} gets the vote of {name}", self._in_round(taken, p, more)
+            if program.round is None and self._votes(state, p, ()) >= needed:
+                yield f"{who} gets a GRANT of its own masters", self._granted(state, p, round)
+            return
+        enough = max(needed - self._votes(state, p, ()), 0)
+        for given in _choices(able, enough):
+            taken = state
+            for i in given:
+                s = program.links[i].server
+                taken = _with_server(taken, s, taken.servers[s]._replace(holder=p))
+            votes = tuple([(i, program.links[i].server) for i in given])
+            names = "".join(self._server_names[s] for _, s in votes)
+            yield (
+                f"{who} gets a GRANT by {names or 'its own masters'}",
+                self._granted(taken, p, round._replace(votes=votes)),
+            )
+
+    def _present(self, state: State) -> frozenset[tuple[int, int]]:
+        return frozenset(
+            (link.server, p)
+            for p, program in enumerate(state.programs)
+            for link in program.links
+            if link.phase
+        )
+
+    def _in_round(self, state: State, p: int, round: Round) -> State:
+        program = state.programs[p]._replace(round=round._replace(votes=tuple(sorted(round.votes))))
+        return state._replace(programs=replaced(state.programs, p, program))
+
+    def _granted(self, state: State, p: int, round: Round) -> State:
+        met = frozenset((s, a if b == p else b) for s, a, b in state.met if p in (a, b))
+        return self._in_round(state, p, round._replace(met=met))
+
+    # Servers
+
+    def _changes_of_server(self, state: State, s: int) -> Iterator[tuple[str, State]]:
+        server, name = state.servers[s], self._server_names[s]
+        yield from self._run_outs(state, s)
+        if state.restarts:
+            after = state._replace(restarts=state.restarts - 1)
+            for p, program in enumerate(state.programs):
+                for i, link in enumerate(program.links):
+                    if link.server == s:
+                        after = self._cut(after, p, i)
+            follows = any(name in self._leads(n) for n in self._followed)
+            new = Server(server.life + follows, quarantined=True)
+            yield f"{name} restarts empty", _with_server(after, s, new)
+        if "B" in self.checks and not self._is_linked(state, self.senior, s):
+            return  # it reconnects within the quarantine
+        if server.quarantined and not any(
+            x.round is not None and server.holder != p and any(s == v for _, v in x.round.votes)
+            for p, x in enumerate(state.programs)
+        ):
+            label = f"the quarantine of {name} is over"
+            yield label, _with_server(state, s, server._replace(quarantined=False))
+
+    # Properties
+
+    def broken(self, state: State) -> str:
+        """Return the property that is broken; empty if none is."""
+        checks = {
+            "A": self._overlap,
+            "B": self._hurt,
+            "C": self._limited,
+            "D": self._refused,
+        }
+        return next((why for x in self.checks if (why := checks[x](state))), "")
+
+    def _overlap(self, state: State) -> str:
+        if sum(x.round is not None for x in state.programs) < 2:
+            return ""
+        leases = [
+            (p, x.round.met)
+            for p, x in enumerate(state.programs)
+            if x.round is not None and x.round.met is not None
+        ]
+        for (p, met), (r, other) in itertools.combinations(leases, 2):
+            if {s for s, x in met if x == r} & {s for s, x in other if x == p}:
+                return f"A: {p} and {r} hold the lock, and had met"
+        return ""
+
+    def _hurt(self, state: State) -> str:
+        p = self.senior
+        own = len(self.sets[p]) - len(self._at[p])
+        reached = own + len(self.may_vote(state, p))
+        if reached < majority(len(self.sets[p])) or self.may_win(state, p):
+            return ""
+        return f"B: {p} came first, reaches a majority, and gets no grant"
+
+    def _limited(self, state: State) -> str:
+        for p in range(len(self.sets)):
+            if (restriction := self.restriction(state, p)) != Restriction():
+                return f"C: {p} has a neighbour and is restricted: {restriction}"
+        return ""
+
+    def _refused(self, state: State) -> str:
+        for p in range(len(self.sets)):
+            if self.restriction(state, p).refused_by is not None:
+                return f"D: {p} is refused though both sets are the same servers"
+        return ""
+
+
+def _mask(numbers: Iterable[int]) -> int:
+    return functools.reduce(int.__or__, [1 << n for n in numbers], 0)
+
+
+def _bits(mask: int) -> list[int]:
+    return [n for n in range(mask.bit_length()) if mask >> n & 1]
+
+
+def _union(facts: Sequence[Facts]) -> Facts:
+    older = first = servers = 0
+    for one in facts:
+        older, first, servers = older | one.older, first | one.first, servers | one.servers
+    return Facts(older, first, servers)
+
+
+def _choices(those: list[int], number: int) -> Iterator[tuple[int, ...]]:
+    return itertools.combinations(those, number)
+
+
+def _with_link(state: State, p: int, i: int, link: Link) -> State:
+    program = state.programs[p]
+    program = program._replace(links=replaced(program.links, i, link))
+    return state._replace(programs=replaced(state.programs, p, program))
+
+
+def _with_server(state: State, s: int, server: Server) -> State:
+    return state._replace(servers=replaced(state.servers, s, server))
+
+
+End = tuple[tuple[int, ...], tuple[int, ...]]
+"""The programs that get a grant, and those that are refused."""
+
+
+def settle(model: Sets) -> set[End]:
+    """Return how programs that start together come to rest, while nothing runs out."""
+    ends = set()
+    for state, following in _graph(model, run_outs=False).items():
+        if not following:
+            programs = range(len(model.sets))
+            refused = [p for p in programs if model.restriction(state, p).refused_by is not None]
+            winners = [p for p in programs if model.may_win(state, p)]
+            ends.add((tuple(winners), tuple(refused)))
+    return ends
+
+
+def hopeless(model: Sets) -> int:
+    """Return the number of states from which no state with a grant can be reached."""
+    graph = _graph(model, run_outs=True)
+    before: dict[State, list[State]] = {}
+    for state, following in graph.items():
+        for after in following:
+            before.setdefault(after, []).append(state)
+    todo = [s for s in graph if any(model.may_win(s, p) for p in range(len(model.sets)))]
+    hopeful = set(todo)
+    while todo:
+        for state in before.get(todo.pop(), ()):
+            if state not in hopeful:
+                hopeful.add(state)
+                todo.append(state)
+    return len(graph) - len(hopeful)
+
+
+def _graph(model: Sets, *, run_outs: bool) -> dict[State, list[State]]:
+    graph: dict[State, list[State]] = {}
+    todo = [model.first()]
+    while todo:
+        state = todo.pop()
+        if state in graph:
+            continue
+        graph[state] = [
+            after
+            for label, after, _ in model.steps(state)
+            if run_outs or ("runs out" not in label and "forgets" not in label)
+        ]
+        todo += graph[state]
+    return graph
