@@ -1,4 +1,4 @@
-"""The script that stores the sets of masters that programs declare, on one master."""
+"""The script that keeps what programs write about their masters, on one master."""
 
 import asyncio
 
@@ -6,22 +6,24 @@ import hiredis
 import pytest
 
 from redlock_aio._protocol import declaration
-from redlock_aio._protocol.declaration import declare
+from redlock_aio._protocol.declaration import Text, declare
 from redlock_aio._protocol.scripts import DECLARE, pack
+from redlock_aio._rules.membership import Place, write, write_set
 from redlock_aio.testing import FakeMaster
 from redlock_aio.testing._fake_commands import EPOCH
 
 pytestmark = pytest.mark.promise("S1")
 
 KEY = declaration.KEY + b"app:"
-ONE, OTHER, THIRD = SETS = [b'[["a"]]', b'[["b","r1"]]', b"x" * 300]
+ONE = write_set(("a", "b"))
+OTHER = write_set(("a", "c"))
+THIRD = write(Place("a", "x" * 40))
 LASTS = 60_000
 NOW = EPOCH * 1000
-Ages = dict[bytes, list[int]]
 
 
 class Declarations:
-    """One master, and the sets that programs declare to it."""
+    """One master, and the lines that programs write there."""
 
     def __init__(self) -> None:
         self.master = FakeMaster()
@@ -32,25 +34,25 @@ class Declarations:
         reader.feed(request)
         return self.master.execute(reader.gets())
 
-    def declare(
-        self,
-        verb: bytes,
-        text: bytes = b"",
-        *,
-        age: int = 0,
-        lasts: int = LASTS,
-        former: bytes = b"",
-    ) -> Ages:
-        reply = self.send(declare(KEY, verb, text, age=age, lasts=lasts, former=former))
+    def declare(self, *texts: Text) -> list[object]:
+        """Return how many of the texts were there, and the texts and their times in order."""
+        reply = self.send(declare(KEY, texts))
         assert isinstance(reply, list)
-        return dict(zip(reply[::2], reply[1::2], strict=True))
+        return reply
 
-    def write(self, *texts: bytes, age: int = 0, lasts: int = LASTS) -> Ages:
-        return [self.declare(b"write", text, age=age, lasts=lasts) for text in texts][-1]
+    def write(self, *texts: bytes, lasts: int = LASTS, since: int = 0) -> int:
+        """Return how many of the texts were there."""
+        found = self.declare(*[Text(text, lasts, since) for text in texts])[0]
+        assert isinstance(found, int)
+        return found
 
-    def kept(self) -> list[bytes]:
-        """Return the sets in use; the one that was declared last is at the end."""
-        return list(self.declare(b"read"))
+    def lines(self) -> dict[object, object]:
+        """Return the lines in order: since, and the ms for which each counts."""
+        _, *rest = self.declare()
+        return dict(zip(rest[::2], rest[1::2], strict=True))
+
+    def kept(self) -> list[object]:
+        return list(self.lines())
 
 
 @pytest.fixture
@@ -58,72 +60,112 @@ async def sets() -> Declarations:
     return Declarations()
 
 
-async def test_sets_are_kept_in_the_order_of_their_last_declarations(sets: Declarations) -> None:
-    sets.write(ONE, OTHER, THIRD, ONE)
-    assert sets.kept() == [OTHER, THIRD, ONE]
-    assert sets.kept() == [OTHER, THIRD, ONE], "reading changes nothing"
+async def test_lines_stand_in_the_order_in_which_they_came(sets: Declarations) -> None:
+    assert sets.write(OTHER) == 0
+    await asyncio.sleep(0.5)
+    assert sets.write(ONE, THIRD) == 0
+    await asyncio.sleep(0.25)
+    assert sets.write(THIRD, OTHER) == 2
+    assert sets.lines() == {
+        OTHER: [NOW, LASTS],
+        ONE: [NOW + 500, LASTS - 250],
+        THIRD: [NOW + 501, LASTS],
+    }
+    assert sets.declare()[0] == 0
     assert sets.send(pack(b"PTTL", KEY)) == LASTS
 
 
-async def test_a_set_is_as_old_as_it_was_anywhere(sets: Declarations) -> None:
+async def test_the_reply_to_a_write_has_all_lines(sets: Declarations) -> None:
     sets.write(ONE)
-    sets.write(ONE, age=20_000)
-    sets.write(ONE, age=10_000)
-    sets.write(OTHER)
-    await asyncio.sleep(0.5)
-    sets.write(OTHER)
-    await asyncio.sleep(0.25)
-    assert sets.declare(b"read") == {ONE: [20_750, 750], OTHER: [750, 250]}
+    found, *rest = sets.declare(Text(OTHER, LASTS), Text(ONE, LASTS))
+    assert found == 1
+    assert rest[::2] == [ONE, OTHER]
+    answer = declaration.read([found, *rest], 5.0)
+    assert answer is not None
+    assert [(line.names, line.since, line.until) for line in answer.lines] == [
+        (("a", "b"), NOW, 65.0),
+        (("a", "c"), NOW + 1, 65.0),
+    ]
 
 
-async def test_no_two_sets_have_the_same_age(sets: Declarations) -> None:
-    for number in range(10):
-        sets.write(b"%d" % number, age=10_000 - number % 3)
-    assert len({age for age, _ in sets.declare(b"read").values()}) == 10
+async def test_no_two_lines_came_at_the_same_time(sets: Declarations) -> None:
+    texts = [b"%d" % number for number in range(10)]
+    sets.write(*texts)
+    assert sets.kept() == texts
+    assert list(sets.lines().values()) == [[NOW + n, LASTS] for n in range(10)]
 
 
-async def test_a_set_replaces_its_former_one(sets: Declarations) -> None:
+async def test_a_line_that_was_deleted_gets_its_place_again(sets: Declarations) -> None:
     sets.write(ONE)
-    sets.declare(b"read", OTHER, former=ONE)
-    sets.declare(b"withdraw", OTHER, former=ONE)
-    assert sets.kept() == [ONE]
-    sets.declare(b"write", OTHER, former=THIRD)
-    sets.declare(b"write", THIRD, former=ONE)
-    assert sets.kept() == [OTHER, THIRD]
+    await asyncio.sleep(1)
+    sets.write(OTHER)
+    sets.send(pack(b"DEL", KEY))
+    assert sets.write(OTHER) == 0
+    assert sets.write(ONE, since=NOW) == 0
+    assert sets.kept() == [ONE, OTHER]
+    assert sets.lines()[ONE] == [NOW, LASTS]
+    # What is there keeps its place, whatever a program remembers.
+    assert sets.write(OTHER, since=NOW - 5_000) == 1
+    assert sets.kept() == [ONE, OTHER]
 
 
-async def test_a_set_is_withdrawn_if_it_was_declared_once_and_is_not_old(
+@pytest.mark.parametrize("since", [NOW + 1, NOW + 10**9, 10**15])
+async def test_a_place_in_the_future_is_the_present(sets: Declarations, since: int) -> None:
+    sets.write(ONE, since=since)
+    assert sets.lines() == {ONE: [NOW, LASTS]}
+
+
+async def test_two_lines_with_the_same_place_stand_one_behind_the_other(
     sets: Declarations,
 ) -> None:
-    sets.write(ONE, OTHER)
-    sets.write(THIRD, age=5)
-    await asyncio.sleep(0.01)
-    sets.write(OTHER)
-    for text in SETS:
-        sets.declare(b"withdraw", text)
-    assert sets.kept() == [THIRD, OTHER]
+    await asyncio.sleep(1)
+    sets.write(ONE, since=NOW)
+    sets.write(OTHER, since=NOW)
+    assert sets.lines() == {ONE: [NOW, LASTS], OTHER: [NOW + 1, LASTS]}
 
 
-async def test_a_set_is_not_in_use_any_more_when_its_time_is_over(sets: Declarations) -> None:
+async def test_a_line_counts_for_a_time_after_it_was_written_last(sets: Declarations) -> None:
     sets.write(ONE, lasts=250)
     sets.write(OTHER)
     await asyncio.sleep(0.249)
     assert sets.kept() == [ONE, OTHER]
     await asyncio.sleep(0.001)
     assert sets.kept() == [OTHER]
-    sets.write(THIRD, lasts=250)
+    assert sets.write(ONE, lasts=100) == 0
+    assert sets.kept() == [OTHER, ONE], "it came again"
     assert sets.send(pack(b"PTTL", KEY)) == LASTS - 250
-    sets.declare(b"withdraw", OTHER)
-    assert sets.send(pack(b"PTTL", KEY)) == 250
-    await asyncio.sleep(0.25)
+    await asyncio.sleep(LASTS / 1000)
     assert sets.kept() == []
     assert sets.send(pack(b"PTTL", KEY)) == -2
 
 
-async def test_no_more_than_64_sets_are_kept(sets: Declarations) -> None:
-    texts = [b"%d" % number for number in range(70)]
-    assert list(sets.write(*texts)) == texts[6:]
-    assert sets.kept() == texts[6:]
+async def test_the_life_of_a_line_is_that_of_its_last_write(sets: Declarations) -> None:
+    sets.write(ONE, lasts=500)
+    assert sets.write(ONE, lasts=250) == 1
+    assert sets.lines() == {ONE: [NOW, 250]}
+
+
+async def test_reading_changes_nothing(sets: Declarations) -> None:
+    assert sets.declare() == [0]
+    assert sets.send(pack(b"GET", KEY)) is None
+    sets.write(ONE)
+    before = sets.send(pack(b"GET", KEY))
+    await asyncio.sleep(1)
+    sets.declare()
+    assert sets.send(pack(b"GET", KEY)) == before
+    assert sets.send(pack(b"PTTL", KEY)) == LASTS - 1_000
+
+
+async def test_a_line_beyond_256_comes_when_others_have_run_out(sets: Declarations) -> None:
+    texts = [b"%d" % number for number in range(256)]
+    sets.write(*texts[:200], lasts=250)
+    sets.write(*texts[200:])
+    assert sets.write(ONE) == 0
+    assert sets.kept() == texts
+    assert sets.write(ONE, texts[5], lasts=250) == 1, "what is there is written again"
+    await asyncio.sleep(0.25)
+    assert sets.write(ONE) == 0
+    assert sets.kept() == [*texts[200:], ONE]
 
 
 @pytest.mark.parametrize(
@@ -138,11 +180,18 @@ async def test_no_more_than_64_sets_are_kept(sets: Declarations) -> None:
 async def test_a_value_that_makes_no_sense_is_replaced(sets: Declarations, value: bytes) -> None:
     sets.send(pack(b"SET", KEY, value))
     assert sets.kept() == []
-    assert list(sets.write(ONE)) == [ONE]
+    sets.write(ONE)
+    assert sets.kept() == [ONE]
     assert str(sets.send(pack(b"GET", KEY))).count("\\n") == 1
+
+
+async def test_a_text_that_is_there_twice_is_kept_once(sets: Declarations) -> None:
+    sets.send(pack(b"SET", KEY, b"1 %d 60000 x\n2 %d 60000 x\n" % (NOW, NOW)))
+    assert sets.lines() == {b"x": [1, LASTS]}
 
 
 async def test_a_value_of_another_type_is_replaced(sets: Declarations) -> None:
     sets.master._data.zadd(KEY, 1.0, b"a")
     assert sets.kept() == []
-    assert list(sets.write(ONE)) == [ONE]
+    sets.write(ONE)
+    assert sets.kept() == [ONE]

@@ -1,279 +1,338 @@
-"""The conflicts between sets of masters, and the refusal of one of two such sets."""
+"""Which masters have a vote beside programs with other masters: what is learned, and the rule."""
 
 import itertools
-import math
-from collections.abc import Iterator
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import assume, given, strategies as st
 
-from redlock_aio._protocol.declaration import read
+from redlock_aio._protocol import declaration
 from redlock_aio._rules import membership
 from redlock_aio._rules.membership import (
-    MOST_SERVERS,
-    Declared,
-    Masters,
+    MOST_NAMED,
+    Known,
+    Line,
+    Names,
     Place,
-    age_of,
-    conflicts,
-    is_equal,
-    older,
+    Restriction,
+    has_moved,
+    is_refusal,
+    is_surely_in,
+    learn,
+    meeting,
+    names_of,
     parse,
+    restriction,
+    strangers_of,
     write,
+    write_set,
 )
 from redlock_aio._rules.quorum import majority
 
 pytestmark = [pytest.mark.promise("S1")]
 
-
-def known(letters: str, *, named: str = "") -> Masters:
-    """Return masters with these run_ids, whose addresses begin with *named*."""
-    return tuple(Place(named + letter, (f"run-{letter}",)) for letter in letters)
-
-
-def unknown(letters: str) -> Masters:
-    return tuple(Place(letter) for letter in letters)
+ABC: Names = ("a", "b", "c")
+ABD: Names = ("a", "b", "d")
+UNTIL = 100.0
 
 
-def declared(masters: Masters, age: int) -> Declared:
-    return Declared(write(masters), masters, age)
+def lines(*texts: Names | Place, until: float = UNTIL) -> list[Line]:
+    """Return lines in the order in which they came: sets and servers."""
+    return [
+        Line((text.address,), text.run_id, since, until)
+        if isinstance(text, Place)
+        else Line(text, "", since, until)
+        for since, text in enumerate(texts)
+    ]
 
 
-ABC, ABD, IP_ABC = known("abc"), known("abd"), known("abc", named="ip-")
+def places(letters: str, *, named: str = "") -> list[Place]:
+    """Return masters that a program is connected to: the server of *a* is ``run-a``."""
+    return [Place(named + letter, f"run-{letter}") for letter in letters]
 
 
-# Conflicts.
+def older(*sets: Names, servers: str = "") -> Known:
+    """Return the knowledge of sets that came first, and of the servers at these addresses."""
+    return Known(dict.fromkeys(sets, UNTIL), {}, dict.fromkeys(places(servers), UNTIL))
+
+
+# What is learned from lines.
 
 
 @pytest.mark.parametrize(
-    ("theirs", "expected"),
+    ("shown", "expected"),
     [
-        (known("abc"), False),
-        (known("ab"), False),
-        (known("abcd"), False),
-        (IP_ABC, False),
-        (known("ab") + unknown("x"), False),
-        (known("a") + unknown("xy"), False),
-        (unknown("xyz"), False),
-        (unknown("wxyz"), False),
-        ((Place("a", ("another",)), *known("bc")), False),
-        ((Place("x", ("run-a", "run-a2")), *known("bc", named="ip-")), False),
-        (known("abd"), True),
-        (known("a"), True),
-        (known("abcde"), True),
-        (known("ade"), True),
-        (known("def"), True),
-        (known("ad") + unknown("x"), True),
-        (known("ab") + unknown("xyz"), True),
-        ((Place("x", ("another",)), *known("bc")), True),
+        ((ABC, ABD), set()),
+        ((ABD, ABC), {ABD}),
+        ((ABD,), {ABD}),
+        ((ABD, ("x",), ABC, ("y",)), {ABD, ("x",)}),
+        ((ABC,), set()),
+        ((), set()),
     ],
 )
-def test_sets_whose_majorities_may_miss_each_other_conflict(
-    theirs: Masters, *, expected: bool
+def test_a_set_is_older_if_it_stands_before_this_programs_or_that_is_missing(
+    shown: tuple[Names, ...], expected: set[Names]
 ) -> None:
-    assert conflicts(ABC, theirs) is expected
-    assert conflicts(theirs, ABC) is expected
+    assert set(learn(Known(), ABC, lines(*shown), 0.0).older) == expected
+    mixed = lines(*shown)[::-1]
+    assert set(learn(Known(), ABC, mixed, 0.0).older) == expected, "the order is that of since"
 
 
-def settings_of(size: int) -> Iterator[tuple[Masters, Masters]]:
-    """
-    Yield two sets of up to *size* masters each, in every way that differs.
-
-    Each master is in one of the sets or in both, and each program knows its server or does
-    not; two programs name a common master by the same address or by different ones.
-    """
-    ways = [way for way in itertools.product(["", "known", "unknown"], repeat=2) if any(way)]
-    for total in range(1, 2 * size + 1):
-        for kinds in itertools.combinations_with_replacement(ways, total):
-            sizes = [sum(bool(kind[side]) for kind in kinds) for side in (0, 1)]
-            if min(sizes) >= 1 and max(sizes) <= size:
-                for named in ("", "ip-"):
-                    yield _places(kinds, 0, ""), _places(kinds, 1, named)
+@pytest.mark.parametrize("later", [(), (ABC,), (ABC, ABD)])
+def test_an_older_set_remains_older_until_it_has_run_out(later: tuple[Names, ...]) -> None:
+    """A master that forgets its lines, or has them in another order later, does not end that."""
+    known = learn(Known(), ABC, lines(ABD, ABC), 0.0)
+    known = learn(known, ABC, lines(*later, until=150.0), 50.0)
+    until = 150.0 if ABD in later else 100.0
+    assert known.older == {ABD: until}
+    assert learn(known, ABC, (), until - 0.001).older == {ABD: until}
+    assert learn(known, ABC, (), until) == Known()
+    assert restriction(places("abc"), learn(known, ABC, (), until), until=until) == Restriction()
 
 
-def _places(kinds: tuple[tuple[str, ...], ...], side: int, named: str) -> Masters:
-    return tuple(
-        Place(f"{named}{number}", (f"run-{number}",) if kind[side] == "known" else ())
-        for number, kind in enumerate(kinds)
-        if kind[side]
-    )
+def test_an_earlier_report_does_not_shorten_the_time_of_a_line() -> None:
+    both = (ABD, Place("c", "one"))
+    known = learn(Known(), ABC, lines(*both), 0.0)
+    assert learn(known, ABC, lines(*both, until=50.0), 1.0) == known
 
 
-def may_miss(ours: Masters, theirs: Masters) -> bool:
-    """Return whether there are two majorities of known servers without a common server."""
-    x, y = ({place.run_ids[0] for place in masters if place.run_ids} for masters in (ours, theirs))
-    needed = majority(len(theirs))
-    return any(
-        len(y.difference(one)) >= needed for one in itertools.combinations(x, majority(len(ours)))
-    )
+def test_the_first_server_of_an_address_is_remembered_until_its_line_has_run_out() -> None:
+    one, two = Place("c", "one"), Place("c", "two")
+    known = learn(Known(), ABC, lines(ABC, one, two, Place("d", "x")), 0.0)
+    assert set(known.servers) == {one, two, Place("d", "x")}
+    assert set(known.first) == {one, Place("d", "x")}
+    assert has_moved(two, known)
+    assert not has_moved(one, known)
+    known = learn(known, ABC, lines(ABC, two, until=150.0), 99.9)
+    assert has_moved(two, known), "the master was flushed; the line of the first counts on"
+    known = learn(known, ABC, lines(ABC, two, until=150.0), 100.0)
+    assert not has_moved(two, known)
 
 
-def test_majorities_overlap_without_a_conflict() -> None:
-    """Tried are sets of up to five masters, with servers that a program has not reached."""
-    missed = checked = 0
-    for ours, theirs in settings_of(5):
-        checked += 1
-        if conflicts(ours, theirs):
-            missed += may_miss(ours, theirs)
-        else:
-            assert not may_miss(ours, theirs), (ours, theirs)
-    assert checked > 6_000
-    assert missed > 300, "and these would have been two holders"
-
-
-def test_a_set_never_conflicts_with_its_own_past_and_future() -> None:
-    """Servers may be found, lost and found again at the same addresses."""
-    for before, after in itertools.product(itertools.product(["", "1", "2"], repeat=3), repeat=2):
-        one, other = (
-            tuple(
-                Place(letter, (letter + run,) if run else ())
-                for letter, run in zip("abc", runs, strict=True)
-            )
-            for runs in (before, after)
-        )
-        assert not conflicts(one, other)
-
-
-def test_a_few_servers_are_remembered_at_each_place() -> None:
-    place = Place("a")
-    for number in range(9):
-        place = place.found(str(number)).found(str(number))
-    assert place.run_ids == tuple("5678")
-    assert place.found("6").run_ids == tuple("5786")
-    assert len(place.run_ids) == MOST_SERVERS
-
-
-def test_only_sets_of_known_servers_are_equal() -> None:
-    assert is_equal(ABC, known("cab", named="ip-"))
-    for other in (known("ab") + unknown("c"), known("abcd"), ABD):
-        assert not is_equal(ABC, other)
-        assert not is_equal(other, ABC)
-
-
-# Ages.
-
-
-def test_a_set_has_the_age_of_its_equals_on_any_master() -> None:
-    found = [[declared(ABC, 5), declared(IP_ABC, 7)], [declared(ABD, 9)]]
-    assert age_of(ABC, found, 4) == age_of(ABC, found, 7) == 7
-    assert age_of(ABC, found, 8) == 0, "it is younger than what counts"
-    assert age_of(known("ab") + unknown("c"), found, 4) == 0
-    assert age_of(known("ab"), found, 4) == 0
-
-
-YOUNGER = [[declared(ABC, 5), declared(ABD, 4)]]
-MIXED = [[declared(ABC, 4), declared(ABD, 5)], [declared(ABC, 5), declared(ABD, 4)]]
-FORGOTTEN = [[declared(ABD, 3)], [declared(ABC, 50)]]
-BEFORE = known("ab") + unknown("d")
-"""A set that gets into conflict when its last server becomes known."""
+# Sure members.
 
 
 @pytest.mark.parametrize(
-    ("ours", "found", "expected"),
+    ("place", "expected"),
     [
-        (ABC, YOUNGER, None),
-        (ABD, YOUNGER, declared(ABC, 5)),
-        (ABC, [[declared(known("abcd"), 9)], [declared(known("ab"), 9)]], None),
-        # Ages on one master decide: those on two masters are not comparable.
-        (ABC, MIXED, declared(ABD, 5)),
-        (ABD, MIXED, declared(ABC, 5)),
-        # A set that is not declared yet is younger than all others.
-        (ABC, [[declared(ABD, 0)]], declared(ABD, 0)),
-        # An old set stays the older one on masters that have lost it.
-        (ABC, FORGOTTEN, None),
-        (IP_ABC, FORGOTTEN, None),
-        (ABD, FORGOTTEN, declared(ABC, 50)),
-        # The set was in use for longer, but other programs do not know its server yet.
-        (BEFORE, [[declared(BEFORE, 9_000), declared(ABC, 10)]], None),
-        (ABD, [[declared(BEFORE, 9_000), declared(ABC, 10)]], declared(ABC, 10)),
+        (Place("a"), True),
+        (Place("a", "other"), True),
+        (Place("x", "run-c"), True),
+        (Place("x"), False),
+        (Place("x", "run-z"), False),
+        (Place("x", "run-d"), False),
     ],
 )
-def test_the_younger_of_two_sets_in_conflict_is_refused(
-    ours: Masters, found: list[list[Declared]], expected: Declared | None
+def test_a_master_is_surely_in_a_set_by_its_address_or_its_server(
+    place: Place, *, expected: bool
 ) -> None:
-    assert older(ours, found, 9) == expected
+    assert is_surely_in(place, ABC, older(ABC, servers="acd"), until=UNTIL) is expected
 
 
-def test_a_third_programs_set_proves_that_two_servers_were_one_master() -> None:
-    """The third program saw the master before and after a restart; others know one address each."""
-    new = (*known("ab"), Place("c", ("c2",)))
-    third = declared((*known("ab"), Place("c", ("run-c", "c2"))), 50)
-    late = declared(IP_ABC, 50)
-    assert conflicts(new, IP_ABC)
-    assert older(new, [[late]], 9) is not None
-    assert older(new, [[late, third]], 9) is None
-    assert older(new, [[late], [third]], 9) is None
-    assert older(ABD, [[late, third]], 9) is not None
+def test_a_server_is_in_no_set_for_certain_when_its_line_is_old_or_it_has_moved() -> None:
+    known = older(ABC, servers="c")
+    place = Place("x", "run-c")
+    assert not is_surely_in(place, ABC, known, until=UNTIL + 0.001)
+    elsewhere = known._replace(first={Place("c", "before"): UNTIL})
+    assert not is_surely_in(place, ABC, elsewhere, until=UNTIL)
+    assert is_surely_in(Place("c", "run-c"), ABC, elsewhere, until=UNTIL), "by its address"
+
+
+# The restriction.
 
 
 @pytest.mark.parametrize(
-    ("started", "conflict"),
-    [(math.inf, False), (100.5, False), (99.5, False), (98.9, True), (-math.inf, True)],
+    ("ours", "theirs", "strangers", "refused"),
+    [
+        ("abc", "abc", set(), False),
+        ("abc", "abcd", set(), False),
+        ("abcd", "abc", set(), False),
+        ("abcd", "ab", set(), False),
+        ("abc", "abd", {2}, False),
+        ("abcd", "abef", {3}, False),
+        ("ab", "abcd", set(), False),
+        ("abcde", "abc", {4}, False),
+        ("abcde", "a", {3, 4}, False),
+        ("abc", "abcde", set(), True),
+        ("abc", "a", {2}, False),
+        ("a", "abc", set(), True),
+        ("abcde", "abfgh", set(), True),
+        ("abc", "def", set(), True),
+    ],
 )
-def test_a_server_that_started_after_a_declaration_may_be_any_master_of_it(
-    started: float, *, conflict: bool
+def test_the_masters_without_a_vote(
+    ours: str, theirs: str, strangers: set[int], *, refused: bool
 ) -> None:
-    """The server may have restarted under another address after those programs had ended."""
-    new = (*known("ab"), Place("c", ("c2",), started))
-    assert conflicts(new, IP_ABC, 100.0) is conflict
-    assert (older(new, [[declared(IP_ABC, 50)._replace(at=100.0)]], 9) is not None) is conflict
-    assert conflicts((Place("x", ("1",), 101.0), Place("y", ("2",))), known("abc"), 100.0)
+    known = older(tuple(theirs), servers=theirs)
+    found = restriction(places(ours), known, until=0.0)
+    assert (found.refused_by is not None) is refused
+    assert set(found.strangers) == strangers
+    assert not found.moved
+    renamed = restriction(places(ours, named="ip-"), known, until=0.0)
+    assert renamed._replace(shared=()) == found._replace(shared=()), "the servers are the same"
+    if refused:
+        assert set(found.shared) == set(ours) & set(theirs)
 
 
-# The text of a set.
+def test_a_moved_server_has_no_vote() -> None:
+    known = Known({}, {Place("b", "before"): UNTIL, Place("c", "run-c"): UNTIL}, {})
+    assert restriction(places("abc"), known, until=0.0) == Restriction(frozenset({1}))
+    assert restriction([Place("b")], known, until=0.0) == Restriction(), "there is none to vote"
 
 
-places = st.builds(
-    Place,
-    st.text(min_size=1, max_size=10),
-    st.lists(st.text("0123456789abcdef"), max_size=4).map(tuple),
-    started=st.just(-math.inf),
+SERVERS = "abcdefg"
+subsets = st.sets(st.sampled_from(SERVERS), min_size=1, max_size=5)
+
+
+@st.composite
+def situations(draw: st.DrawFn) -> tuple[list[Place], list[Names], Known]:
+    """
+    Return masters, older sets, and what is known: letters are the servers that there are.
+
+    Programs name one server differently, do not know some of their servers, and not all lines
+    with servers have been read.
+    """
+    ours = [
+        Place(draw(st.sampled_from([x, f"our-{x}"])), draw(st.sampled_from(["", f"run-{x}"])))
+        for x in sorted(draw(subsets))
+    ]
+    sets = [
+        tuple(sorted(draw(st.sampled_from([x, f"their-{x}"])) for x in draw(subsets)))
+        for _ in range(draw(st.integers(1, 3)))
+    ]
+    named = sorted({name for names in sets for name in names})
+    read = draw(st.sets(st.sampled_from(named)))
+    servers = {Place(name, f"run-{name[-1]}"): UNTIL for name in read}
+    return ours, sets, Known(dict.fromkeys(sets, UNTIL), {}, servers)
+
+
+@given(situations())
+def test_each_majority_that_may_vote_meets_each_majority_of_an_older_set(
+    situation: tuple[list[Place], list[Names], Known],
+) -> None:
+    ours, sets, known = situation
+    found = restriction(ours, known, until=0.0)
+    if found.refused_by is not None:
+        return
+    voting = [number for number in range(len(ours)) if number not in found.strangers]
+    for grant in itertools.combinations(voting, majority(len(ours))):
+        for theirs in sets:
+            common = {ours[n].address[-1] for n in grant} & {name[-1] for name in theirs}
+            sure = [n for n in grant if is_surely_in(ours[n], theirs, known, until=0.0)]
+            assert meeting(len(theirs)) <= len(sure) <= len(common)
+
+
+@given(situations())
+def test_who_is_refused_could_not_have_enough_common_masters(
+    situation: tuple[list[Place], list[Names], Known],
+) -> None:
+    """So nothing refuses that is not known: it is tried with all ways to complete it."""
+    ours, sets, known = situation
+    found = restriction(ours, known, until=0.0)
+    assume(found.refused_by is not None)
+    theirs = found.refused_by
+    assert theirs in sets
+    here = [place.run_id or f"new-{number}" for number, place in enumerate(ours)]
+    missing = [name for name in theirs if all(x.address != name for x in known.servers)]
+    unused = [*here, *("nowhere" for _ in missing)]
+    for servers in itertools.islice(itertools.permutations(unused, len(missing)), 400):
+        more = {Place(x, run): UNTIL for x, run in zip(missing, servers, strict=True)}
+        complete = known._replace(servers={**known.servers, **more})
+        all_ours = [Place(x.address, run) for x, run in zip(ours, here, strict=True)]
+        sure = sum(is_surely_in(place, theirs, complete, until=0.0) for place in all_ours)
+        assert min(sure, len(theirs), majority(len(ours))) < meeting(len(theirs))
+
+
+@given(
+    letters=subsets,
+    more=st.sampled_from(SERVERS),
+    known_servers=st.booleans(),
+    renamed=st.booleans(),
 )
-sets = st.lists(places, min_size=1, max_size=5).map(tuple)
-
-
-@given(ours=sets, theirs=sets)
-def test_any_sets_are_parsed_as_written_and_compared_alike_from_both_sides(
-    ours: Masters, theirs: Masters
+def test_neighbours_are_never_restricted(
+    letters: set[str], more: str, *, known_servers: bool, renamed: bool
 ) -> None:
-    text = write(ours)
-    assert b"\n" not in text
-    back = parse(text)
-    assert back is not None
-    assert sorted(back) == sorted(ours)
-    assert write(back) == text
-    assert write(tuple(reversed(ours))) == text
-    assert conflicts(ours, theirs) == conflicts(theirs, ours)
-    assert is_equal(ours, theirs) == is_equal(theirs, ours)
-    assert not (is_equal(ours, theirs) and conflicts(ours, theirs))
-    assert not conflicts(ours, ours)
+    larger, smaller = "".join(sorted({*letters, more})), "".join(sorted(letters - {more}))
+    assume(smaller)
+    for ours, theirs in ((larger, smaller), (smaller, larger), (larger, larger)):
+        assume(known_servers or not renamed)
+        masters = places(ours, named="ip-" if renamed else "")
+        if not known_servers:
+            masters = [place._replace(run_id="") for place in masters]
+        known = older(tuple(theirs), servers=theirs if known_servers else "")
+        assert restriction(masters, known, until=0.0) == Restriction()
+
+
+def test_the_first_program_names_the_masters_that_a_later_one_does_not_count() -> None:
+    ours = places("abc")
+    assert strangers_of(ABD, ours, older(servers="d")) == ("d",)
+    assert strangers_of(ABD, ours, older()) == (), "their server of d is not known yet"
+    assert strangers_of(("a", "b", "ip-c"), ours, older()) == ()
+    same = Known({}, {}, {Place("ip-c", "run-c"): UNTIL})
+    assert strangers_of(("a", "b", "ip-c"), ours, same) == ()
+    assert strangers_of(("a", "b", "c", "d"), ours, older(servers="d")) == (), "a neighbour"
+
+
+@pytest.mark.parametrize("number", range(1, 10))
+def test_the_fewest_masters_that_meet_each_majority(number: int) -> None:
+    masters = range(number)
+    majorities = [set(x) for x in itertools.combinations(masters, majority(number))]
+    least = meeting(number)
+    assert all(x & set(range(least)) for x in majorities)
+    assert not all(x & set(range(least - 1)) for x in majorities)
+
+
+# Texts.
+
+
+@given(st.lists(st.text(min_size=1), min_size=1, max_size=5), st.text(min_size=1))
+def test_any_line_is_parsed_as_written(addresses: list[str], run_id: str) -> None:
+    names = names_of([Place(address) for address in addresses])
+    for text, expected in (
+        (write_set(names), (names, "")),
+        (write(Place(addresses[0], run_id)), ((addresses[0],), run_id)),
+    ):
+        assert b"\n" not in text
+        assert parse(text) == expected
 
 
 @pytest.mark.parametrize(
     "text",
-    [b"", b"{}", b"[]", b"[[]]", b"[[1]]", b'["a"]', b'[["a",null]]', b"\xff", b"[" * 99_999, 5],
-    ids=range(10),
-)
-def test_a_malformed_set_is_ignored(text: object) -> None:
+    [
+        b"", b"{}", b"[]", b'[["a"]]', b"[1]", b'["a",null]', b'{"a":""}', b'{"a":1}',
+        b'{"a":"1","b":"2"}', b'"a"', b"\xff", b"[" * 99_999, 5,
+    ],
+    ids=range(13),
+)  # fmt: skip
+def test_a_malformed_line_is_ignored(text: object) -> None:
     assert parse(text) is None
-    assert read([text, [5, 0], write(ABC), [6, 500]], 2.0) == [declared(ABC, 6)._replace(at=1.5)]
+    reply = declaration.read([1, text, [5, 500], write_set(ABC), [6, 500]], 2.0)
+    assert reply == declaration.Reply(1, [Line(ABC, "", 6, 2.5)])
 
 
-@pytest.mark.parametrize("reply", [None, 5, b"OK", [b"a"], Exception("NOSCRIPT")])
+@pytest.mark.parametrize(
+    "reply", [None, 5, b"OK", [], [b"a"], [True], [0, b"a"], Exception("NOSCRIPT")], ids=range(8)
+)
 def test_a_malformed_reply_is_none(reply: object) -> None:
-    assert read(reply, 0.0) is None
+    assert declaration.read(reply, 0.0) is None
 
 
 @pytest.mark.parametrize("times", [b"5", True, [5], [5, 5, 5], [5, b"5"], [True, 5]])
-def test_a_set_with_a_malformed_age_is_ignored(times: object) -> None:
-    assert read([write(ABC), times], 0.0) == []
+def test_a_line_with_malformed_times_is_ignored(times: object) -> None:
+    assert declaration.read([0, write_set(ABC), times], 0.0) == declaration.Reply(0, [])
 
 
-def test_a_refusal_names_both_sets_on_one_line() -> None:
-    text = membership.describe(ABC, known("ab\n"), lasts=61.6)
+def test_messages_name_the_masters_on_one_line() -> None:
+    refused = Restriction(frozenset(), {}, ("a\n", "x", "y"), ("a",))
+    text = membership.describe_refusal(ABC, refused, lasts=61.6)
     assert text == (
-        "programs with the masters ?, a, b use these locks; this program names a, b, c, and gets no"
-        " votes until 62 s after the last of them ended"
+        "programs with the masters a?, x, y were here first; of a, b, c they have a, and 2 are"
+        " needed: no votes until 62 s after the last of them ended"
     )
-    assert membership.is_refusal(text)
-    assert len(membership.describe(ABC, known("x" * 50, named="y" * 60), lasts=1)) < 500
+    assert is_refusal(text)
+    assert is_refusal(membership.describe_stranger(ABC, ABD))
+    assert not is_refusal(membership.describe_moved(lasts=1.0))
+    long = tuple(f"{letter}{'x' * 90}" for letter in "abc")
+    assert f"{'x' * 90}..." not in membership.describe_stranger(ABC, long)
+    assert len(membership.describe_stranger(ABC, long)) < MOST_NAMED + 200
+    assert " d, which " in membership.describe_later(ABD, ("d",))
+    assert membership.describe_deleted("a").startswith("a: ")
