@@ -73,6 +73,18 @@ SETTINGS: dict[str, tuple[Sets, int]] = {
         Sets(("abc", "acd"), leads=MOVES, senior=0, cuts=1),
         1_000,
     ),
+    "a name that moves, two cuts": (
+        Sets(("abc", "abc"), leads=MOVES, senior=0, away=((0, "b"),), cuts=2),
+        7_000,
+    ),
+    "a name that moves, and another name": (
+        Sets(("abc", "aXd"), leads={"X": "c", **MOVES}, senior=0, cuts=1),
+        1_000,
+    ),
+    "a name that moves, and another name, no cut": (
+        Sets(("abc", "aXd"), leads={"X": "c", **MOVES}),
+        10_000,
+    ),
     "B: abc, then abd": (
         Sets(("abc", "abd"), senior=0, restarts=1, leases=False, checks="B"),
         60,
@@ -95,12 +107,23 @@ SETTINGS: dict[str, tuple[Sets, int]] = {
 """The programs, and the least number of states."""
 
 
+OPEN = {
+    # Three servers have stood at one address. When the line of the first has run out, a program
+    # with the third may vote before it reads again that the second stands first.
+    "a name that moves, a restart": "only the first server of an address is remembered",
+    # A holder loses the connection to another master, and then to the server that moves.
+    "a name that moves, two cuts": "nobody is left to be told that a connection has ended",
+    # Another program counts the old server as one of this set until it is known to have left it,
+    # and may get a lease then that is valid for longer than the line.
+    "a name that moves, and another name": "a lease outlives the proof of a common master",
+}
+"""What is not prevented yet, and why."""
+
+
 def _marks(name: str, least: int) -> list[pytest.MarkDecorator]:
     marks = [pytest.mark.full] if least > LONG else []
-    if name == "a name that moves, a restart":
-        # Three servers have stood at one address. When the line of the first has run out, a
-        # program with the third may vote before it reads again that the second stands first.
-        marks.append(pytest.mark.xfail(strict=True, reason="only the first server is remembered"))
+    if name in OPEN:
+        marks.append(pytest.mark.xfail(strict=True, reason=OPEN[name]))
     return marks
 
 
