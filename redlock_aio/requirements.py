@@ -21,7 +21,7 @@ from redlock_aio._protocol.replies import OLDEST_SERVER as _OLDEST
 from redlock_aio._rules import membership, quarantine, timing, urls
 from redlock_aio._rules.fencing import LEAD_SHARE as _SHARE, SHORTEST_LEAD as _SHORTEST
 from redlock_aio._rules.marker import Marker
-from redlock_aio._rules.membership import Known, Names, Place
+from redlock_aio._rules.membership import Addresses, Known, Place
 from redlock_aio._rules.quarantine import Seen
 from redlock_aio._rules.roundtrips import LONGEST as _LONGEST, RoundTrips
 from redlock_aio._rules.server_info import ServerInfo
@@ -405,7 +405,7 @@ def moved_addresses(value: bytes | None, *, time: float) -> list[str]:
     )
 
 
-def _lines(value: bytes, time: float) -> Iterator[tuple[Names, str, tuple[int, int]]]:
+def _lines(value: bytes, time: float) -> Iterator[tuple[Addresses, str, tuple[int, int]]]:
     """Yield the lines that count, each with the ms since it came and since it was written last."""
     now = math.floor(time * 1000)
     for begun, at, lasts, text in _entries(value):

@@ -32,12 +32,12 @@ from typing import NamedTuple, TypeAlias
 
 from redlock_aio._rules.quorum import majority
 
-LIVES = 1.5
+LIVES = 1.75
 """
 The time for which a line counts that is not written again, in longest quarantines.
 
-A lease that was granted at the last moment before the next write lives for the whole of it,
-and lines are written at least every 3/8. A server stands first at its address for one
+A lease that was granted at the last moment before the next write lives for the whole of it.
+Lines are written, and read, at least every 3/8. A server stands first at its address for one
 quarantine only. It may have restarted, and the new one votes when its quarantine is over.
 """
 
@@ -49,7 +49,7 @@ ADVICE = (
     " on the same masters need a key_prefix each"
 )
 
-Names: TypeAlias = tuple[str, ...]
+Addresses: TypeAlias = tuple[str, ...]
 """The addresses of a set of masters without credentials, sorted."""
 
 
@@ -87,7 +87,7 @@ class Line(NamedTuple):
             written last.
     """
 
-    names: Names
+    names: Addresses
     run_id: str
     since: int
     until: float
@@ -105,11 +105,15 @@ class Known(NamedTuple):
         first: The servers that stood before all others of their address on a master, among
             those that leases may still be held by.
 
+        before: Pairs of servers of one address, of which the first one stood before the second
+            one on a master, and leases may still be held by it.
+
         servers: All servers of addresses.
     """
 
-    older: Mapping[Names, float] = {}
+    older: Mapping[Addresses, float] = {}
     first: Mapping[Place, float] = {}
+    before: Mapping[tuple[Place, Place], float] = {}
     servers: Mapping[Place, float] = {}
 
 
@@ -129,17 +133,17 @@ class Restriction(NamedTuple):
     """
 
     moved: frozenset[int] = frozenset()
-    strangers: Mapping[int, Names] = {}
-    refused_by: Names | None = None
-    shared: Names = ()
+    strangers: Mapping[int, Addresses] = {}
+    refused_by: Addresses | None = None
+    shared: Addresses = ()
 
 
-def names_of(masters: Masters) -> Names:
+def names_of(masters: Masters) -> Addresses:
     """Return the names of a set of masters."""
     return tuple(sorted(place.address for place in masters))
 
 
-def learn(known: Known, ours: Names, lines: Iterable[Line], now: float) -> Known:
+def learn(known: Known, ours: Addresses, lines: Iterable[Line], now: float) -> Known:
     """
     Return what is known after a master has shown its *lines*.
 
@@ -153,7 +157,8 @@ def learn(known: Known, ours: Names, lines: Iterable[Line], now: float) -> Known
     older = {names: until for names, until in known.older.items() if until > now}
     first = {place: until for place, until in known.first.items() if until > now}
     servers = {place: until for place, until in known.servers.items() if until > now}
-    is_behind, begun = True, set[str]()  # before ours; the addresses of the lines so far
+    before = {pair: until for pair, until in known.before.items() if until > now}
+    is_behind, stood = True, dict[str, list[tuple[Place, float]]]()
     for line in ordered:
         if not line.run_id:
             if line.names == ours:
@@ -166,20 +171,24 @@ def learn(known: Known, ours: Names, lines: Iterable[Line], now: float) -> Known
         place = Place(line.names[0], line.run_id)
         servers[place] = max(line.until, servers.get(place, now))
         held = min(line.held, line.until)
-        if place.address not in begun and held > now:
-            begun.add(place.address)
-            first[place] = max(held, first.get(place, now))
-    return Known(older, first, servers)
+        earlier = stood.setdefault(place.address, [])
+        for other, until in earlier:
+            before[other, place] = max(until, before.get((other, place), now))
+        if held > now:
+            if not earlier:
+                first[place] = max(held, first.get(place, now))
+            earlier.append((place, held))
+    return Known(older, first, before, servers)
 
 
 def has_moved(place: Place, known: Known) -> bool:
-    """Return whether another server than that of *place* stood first at its address."""
+    """Return whether another server stood first, or before that of *place*, at its address."""
     return any(
         other.address == place.address and other.run_id != place.run_id for other in known.first
-    )
+    ) or any(later == place for _, later in known.before)
 
 
-def is_surely_in(place: Place, theirs: Names, known: Known, *, until: float) -> bool:
+def is_surely_in(place: Place, theirs: Addresses, known: Known, *, until: float) -> bool:
     """
     Return whether a master of this program is one of another set.
 
@@ -226,7 +235,7 @@ def restriction(ours: Masters, known: Known, *, until: float) -> Restriction:
     moved = frozenset(
         number for number, place in enumerate(ours) if place.run_id and has_moved(place, known)
     )
-    strangers: dict[int, Names] = {}
+    strangers: dict[int, Addresses] = {}
     quorum = majority(len(ours))
     for theirs in sorted(known.older):
         sure = [is_surely_in(place, theirs, known, until=until) for place in ours]
@@ -243,7 +252,7 @@ def restriction(ours: Masters, known: Known, *, until: float) -> Restriction:
     return Restriction(moved, strangers)
 
 
-def _possible(ours: Masters, theirs: Names, known: Known, sure: Sequence[bool]) -> int:
+def _possible(ours: Masters, theirs: Addresses, known: Known, sure: Sequence[bool]) -> int:
     """Return how many masters the sets have in common if each unknown server is in both."""
     unknown = sum(
         not is_sure and not place.run_id for is_sure, place in zip(sure, ours, strict=True)
@@ -251,7 +260,7 @@ def _possible(ours: Masters, theirs: Names, known: Known, sure: Sequence[bool]) 
     return min(sure.count(True) + min(sure.count(False), unknown), len(theirs))
 
 
-def is_same(ours: Masters, theirs: Names, known: Known) -> bool:
+def is_same(ours: Masters, theirs: Addresses, known: Known) -> bool:
     """Return whether two sets have the same names, or the same servers under other names."""
     if names_of(ours) == theirs:
         return True
@@ -259,7 +268,7 @@ def is_same(ours: Masters, theirs: Names, known: Known) -> bool:
     return len(ours) == len(theirs) and all(sure)
 
 
-def conflicts(ours: Masters, theirs: Names, known: Known) -> bool:
+def conflicts(ours: Masters, theirs: Addresses, known: Known) -> bool:
     """Return whether majorities of the two sets may miss each other, as far as is known."""
     sure = [is_surely_in(place, theirs, known, until=0.0) for place in ours]
     common = _possible(ours, theirs, known, sure)
@@ -271,7 +280,7 @@ def meeting(number: int) -> int:
     return number - majority(number) + 1
 
 
-def strangers_of(theirs: Names, ours: Masters, known: Known) -> Names:
+def strangers_of(theirs: Addresses, ours: Masters, known: Known) -> Addresses:
     """Return the masters of a later set that have no vote for its programs because of *ours*."""
     here = {place.run_id for place in ours if place.run_id}
     names = {place.address for place in ours}
@@ -293,12 +302,12 @@ def write(place: Place) -> bytes:
     return json.dumps({place.address: place.run_id}, separators=(",", ":")).encode()
 
 
-def write_set(names: Names) -> bytes:
+def write_set(names: Addresses) -> bytes:
     """Return the text of the line with a set of masters."""
     return json.dumps(names, separators=(",", ":")).encode()
 
 
-def parse(text: object) -> tuple[Names, str] | None:
+def parse(text: object) -> tuple[Addresses, str] | None:
     """Parse the *text* of a line: names and run_id, as in `Line`; ``None`` if it is malformed."""
     if not isinstance(text, bytes):
         return None
@@ -314,7 +323,7 @@ def parse(text: object) -> tuple[Names, str] | None:
     return None
 
 
-def describe_refusal(ours: Names, restriction: Restriction, *, lasts: float) -> str:
+def describe_refusal(ours: Addresses, restriction: Restriction, *, lasts: float) -> str:
     """Return why a program has no votes; *lasts* is the life of a set in seconds."""
     theirs = restriction.refused_by or ()
     return (
@@ -324,7 +333,7 @@ def describe_refusal(ours: Names, restriction: Restriction, *, lasts: float) -> 
     )
 
 
-def describe_stranger(ours: Names, theirs: Names) -> str:
+def describe_stranger(ours: Addresses, theirs: Addresses) -> str:
     """Return why a master has no vote that is not in a set that came first."""
     return (
         f"programs with the masters {_named(theirs)} were here first, and it is none of these,"
@@ -341,7 +350,7 @@ def describe_moved(*, lasts: float) -> str:
     )
 
 
-def describe_later(theirs: Names, strangers: Names) -> str:
+def describe_later(theirs: Addresses, strangers: Addresses) -> str:
     """Return what a program that came first says about one that restricts itself."""
     return (
         f"programs with the masters {_named(theirs)} came later, and get no votes of"
@@ -362,7 +371,7 @@ def is_refusal(detail: str) -> bool:
     return " were here first" in detail
 
 
-def _named(masters: Names) -> str:
+def _named(masters: Addresses) -> str:
     names = ", ".join(sorted(masters))
     names = "".join(c if c.isprintable() else "?" for c in names)
     return names if len(names) <= MOST_NAMED else f"{names[:MOST_NAMED]}..."

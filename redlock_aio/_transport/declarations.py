@@ -22,7 +22,7 @@ from redlock_aio._protocol.declaration import Text
 from redlock_aio._protocol.request import NoReply
 from redlock_aio._rules import membership
 from redlock_aio._rules.causes import NoVoteCause
-from redlock_aio._rules.membership import LIVES, Known, Line, Names, Place, Restriction
+from redlock_aio._rules.membership import LIVES, Addresses, Known, Line, Place, Restriction
 from redlock_aio._rules.server_info import ServerInfo
 from redlock_aio._transport.connection import Connection, Question
 from redlock_aio._transport.handshake import MasterError, is_forbidden
@@ -104,8 +104,9 @@ class Declarations:
         self._shown: dict[int, list[Line]] = {}
         self._own: dict[int, list[Line]] = {}
         self._last: dict[int, str] = {}
+        self._left: dict[Place, float] = {}
         self._links: dict[int, tuple[Connection, float]] = {}
-        self._told: set[Names] = set()
+        self._told: set[Addresses] = set()
 
     def __repr__(self) -> str:
         refused = self._restriction.refused_by
@@ -226,7 +227,9 @@ class Declarations:
         self._links.pop(number, None)
         if self._places[number].run_id:
             # Leases that this server has granted may be valid for a while. So its line counts
-            # from now on, and not from when it was written last.
+            # from now on, and not from when it was written last. If no other master is connected
+            # now, the line is written there with the others as soon as one is.
+            self._left[self._places[number]] = self._clock()
             if not closing and self._restriction.refused_by is None:
                 self._tell_others()
             self._places[number] = Place(self._places[number].address)
@@ -295,17 +298,18 @@ class Declarations:
 
     def _texts(self, number: int) -> list[Text]:
         """Return the lines to write on a master: the names, and the servers of this program."""
-        since = {
-            (line.names, line.run_id): line.since
-            for line in self._deleted(number, [], self._clock())
-        }
+        now = self._clock()
+        since = {(line.names, line.run_id): line.since for line in self._deleted(number, [], now)}
         length = math.ceil(self._lasts() * LIVES * 1000)
         names = membership.write_set(self._names)
         texts = [Text(names, length, since.get((self._names, ""), 0))]
         shown = self._shown.get(number, [])
-        for place in [*self._places, *sorted(membership.other_names(self._places, self._known))]:
-            if not place.run_id:
-                continue
+        self._left = {p: at for p, at in self._left.items() if now < at + self._lasts()}
+        # For servers that were left, their lines end when they would have ended then.
+        lengths = {place: length - int((now - at) * 1000) for place, at in self._left.items()}
+        lengths |= dict.fromkeys(membership.other_names(self._places, self._known), length)
+        lengths |= {place: length for place in self._places if place.run_id}
+        for place, lasts in lengths.items():
             # Behind the server that stood first at the address, or not at all: on a master
             # that has forgotten that one, this one would come first.
             if membership.has_moved(place, self._known) and not any(
@@ -313,7 +317,7 @@ class Declarations:
             ):
                 continue
             begun = since.get(((place.address,), place.run_id), 0)
-            texts.append(Text(membership.write(place), length, begun))
+            texts.append(Text(membership.write(place), lasts, begun))
         return texts
 
     def _check(self, reply: object) -> None:
@@ -364,7 +368,7 @@ class Declarations:
         after = membership.restriction(self._places, self._known, until=self._until)
         self._restriction = after
         lost = self._barred(after) - self._barred(before)
-        texts: dict[Names, str] = {}
+        texts: dict[Addresses, str] = {}
         if after.refused_by is not None:
             text = membership.describe_refusal(self._names, after, lasts=self._lasts() * LIVES)
             texts[after.refused_by] = f"{text}; {membership.ADVICE}"

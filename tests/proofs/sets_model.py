@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from redlock_aio._rules import membership
-from redlock_aio._rules.membership import Known, Line, Names, Place, Restriction
+from redlock_aio._rules.membership import Addresses, Known, Line, Place, Restriction
 from redlock_aio._rules.quorum import majority
 
 from .search import Step, replaced
@@ -98,7 +98,7 @@ class State(NamedTuple):
     restarts: int
 
 
-Learn = Callable[[Known, Names, Sequence[Line], float], Known]
+Learn = Callable[[Known, Addresses, Sequence[Line], float], Known]
 Restrict = Callable[[Sequence[Place], Known], Restriction]
 
 
@@ -217,13 +217,13 @@ class Sets:
         ]
 
     @functools.cached_property
-    def _names(self) -> list[Names]:
+    def _names(self) -> list[Addresses]:
         return [tuple(sorted(names)) for names in self.sets]
 
     @functools.cached_property
-    def _lines(self) -> list[tuple[Names, str]]:
+    def _lines(self) -> list[tuple[Addresses, str]]:
         """All lines there may be; a state has their numbers."""
-        lines: list[tuple[Names, str]] = [(names, "") for names in dict.fromkeys(self._names)]
+        lines: list[tuple[Addresses, str]] = [(names, "") for names in dict.fromkeys(self._names)]
         for name in sorted(self._followed):
             for server in self._leads(name):
                 lives = self.restarts + 1 if server in self._server_names else 1
@@ -231,7 +231,7 @@ class Sets:
         return lines
 
     @functools.cached_property
-    def _number(self) -> dict[tuple[Names, str], int]:
+    def _number(self) -> dict[tuple[Addresses, str], int]:
         return {line: number for number, line in enumerate(self._lines)}
 
     def _set_line(self, p: int) -> int:
@@ -261,8 +261,8 @@ class Sets:
                         servers[Place(name, f"{self._leads(name)}0")] = ALWAYS
         return Known(
             {lines[n][0]: ALWAYS for n in _bits(union.older)},
-            {Place(lines[n][0][0], lines[n][1]): ALWAYS for n in _bits(union.first)},
-            servers,
+            first={Place(lines[n][0][0], lines[n][1]): ALWAYS for n in _bits(union.first)},
+            servers=servers,
         )
 
     def _learn_from(
@@ -284,7 +284,7 @@ class Sets:
             if place.address in self._followed
         )
         # What this server has shown now, and of the rest what the rules still keep.
-        leading: dict[Names, int] = {}
+        leading: dict[Addresses, int] = {}
         for n in shown:
             if self._lines[n][1]:
                 leading.setdefault(self._lines[n][0], n)

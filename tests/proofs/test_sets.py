@@ -15,7 +15,7 @@ from dataclasses import replace
 import pytest
 
 from redlock_aio._rules import membership
-from redlock_aio._rules.membership import Known, Line, Names, Place, Restriction
+from redlock_aio._rules.membership import Addresses, Known, Line, Place, Restriction
 from redlock_aio._rules.quorum import majority
 
 from .search import search
@@ -160,7 +160,7 @@ def test_programs_that_come_to_rest_get_grants(sets: tuple[str, ...]) -> None:
 # Variants of the rules.
 
 
-def _sure(ours: Sequence[Place], theirs: Names, known: Known) -> list[bool]:
+def _sure(ours: Sequence[Place], theirs: Addresses, known: Known) -> list[bool]:
     return [membership.is_surely_in(place, theirs, known, until=ALWAYS) for place in ours]
 
 
@@ -182,7 +182,7 @@ def _unknown_is_same(ours: Sequence[Place], known: Known) -> Restriction:
     return Restriction()
 
 
-def _all_sets(known: Known, ours: Names, lines: Sequence[Line], now: float) -> Known:
+def _all_sets(known: Known, ours: Addresses, lines: Sequence[Line], now: float) -> Known:
     """Learn of all other sets, also of those that came later."""
     after = membership.learn(known, ours, lines, now)
     others = {x.names: x.until for x in lines if not x.run_id and x.names != ours}
@@ -191,7 +191,7 @@ def _all_sets(known: Known, ours: Names, lines: Sequence[Line], now: float) -> K
 
 def _only_matched(ours: Sequence[Place], known: Known) -> Restriction:
     """Both programs count only the masters that both have, if these are enough for each."""
-    strangers: dict[int, Names] = {}
+    strangers: dict[int, Addresses] = {}
     for theirs in sorted(known.older):
         sure = _sure(ours, theirs, known)
         if len(ours) + len(theirs) - 2 * sum(sure) <= 1:

@@ -1,6 +1,7 @@
 """The script that keeps what programs write about their masters, on one master."""
 
 import asyncio
+from typing import Any
 
 import hiredis
 import pytest
@@ -34,7 +35,7 @@ class Declarations:
         reader.feed(request)
         return self.master.execute(reader.gets())
 
-    def declare(self, *texts: Text) -> list[object]:
+    def declare(self, *texts: Text) -> list[Any]:
         """Return how many of the texts were there, and the texts and their times in order."""
         reply = self.send(declare(KEY, texts))
         assert isinstance(reply, list)
@@ -46,10 +47,10 @@ class Declarations:
         assert isinstance(found, int)
         return found
 
-    def lines(self) -> dict[object, object]:
+    def lines(self) -> dict[object, list[int]]:
         """Return the lines in order: since, and the ms for which each counts."""
         _, *rest = self.declare()
-        return dict(zip(rest[::2], rest[1::2], strict=True))
+        return {text: times[:2] for text, times in zip(rest[::2], rest[1::2], strict=True)}
 
     def kept(self) -> list[object]:
         return list(self.lines())
@@ -139,8 +140,11 @@ async def test_a_line_counts_for_a_time_after_it_was_written_last(sets: Declarat
     assert sets.send(pack(b"PTTL", KEY)) == -2
 
 
-async def test_the_life_of_a_line_is_that_of_its_last_write(sets: Declarations) -> None:
+async def test_a_program_with_a_shorter_max_ttl_does_not_shorten_a_line(sets: Declarations) -> None:
     sets.write(ONE, lasts=500)
+    assert sets.write(ONE, lasts=250) == 1
+    assert sets.lines() == {ONE: [NOW, 500]}
+    await asyncio.sleep(0.3)
     assert sets.write(ONE, lasts=250) == 1
     assert sets.lines() == {ONE: [NOW, 250]}
 

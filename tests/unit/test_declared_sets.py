@@ -368,7 +368,7 @@ async def test_a_refusal_names_both_sets_and_what_to_do(
             await wrong.lock("r", wait=0).acquire()
         reason = (
             "programs with the masters a, b, c were here first; of a, d, e they have a, and 2 are"
-            " needed: no votes until 8 s after the last of them ended"
+            " needed: no votes until 9 s after the last of them ended"
         )
         assert [vote.detail for vote in refused.value.votes] == [reason] * 3
         assert refused.value.hint == membership.ADVICE

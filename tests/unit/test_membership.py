@@ -8,10 +8,11 @@ from hypothesis import assume, given, strategies as st
 from redlock_aio._protocol import declaration
 from redlock_aio._rules import membership
 from redlock_aio._rules.membership import (
+    LIVES,
     MOST_NAMED,
+    Addresses,
     Known,
     Line,
-    Names,
     Place,
     Restriction,
     has_moved,
@@ -30,12 +31,12 @@ from redlock_aio._rules.quorum import majority
 
 pytestmark = [pytest.mark.promise("S1")]
 
-ABC: Names = ("a", "b", "c")
-ABD: Names = ("a", "b", "d")
+ABC: Addresses = ("a", "b", "c")
+ABD: Addresses = ("a", "b", "d")
 UNTIL = 100.0
 
 
-def lines(*texts: Names | Place, until: float = UNTIL) -> list[Line]:
+def lines(*texts: Addresses | Place, until: float = UNTIL) -> list[Line]:
     """Return lines in the order in which they came: sets and servers."""
     return [
         Line((text.address,), text.run_id, since, until)
@@ -50,9 +51,10 @@ def places(letters: str, *, named: str = "") -> list[Place]:
     return [Place(named + letter, f"run-{letter}") for letter in letters]
 
 
-def older(*sets: Names, servers: str = "") -> Known:
+def older(*sets: Addresses, servers: str = "") -> Known:
     """Return the knowledge of sets that came first, and of the servers at these addresses."""
-    return Known(dict.fromkeys(sets, UNTIL), {}, dict.fromkeys(places(servers), UNTIL))
+    known = dict.fromkeys(places(servers), UNTIL)
+    return Known(dict.fromkeys(sets, UNTIL), first=known, servers=known)
 
 
 # What is learned from lines.
@@ -70,7 +72,7 @@ def older(*sets: Names, servers: str = "") -> Known:
     ],
 )
 def test_a_set_is_older_if_it_stands_before_this_programs_or_that_is_missing(
-    shown: tuple[Names, ...], expected: set[Names]
+    shown: tuple[Addresses, ...], expected: set[Addresses]
 ) -> None:
     assert set(learn(Known(), ABC, lines(*shown), 0.0).older) == expected
     mixed = lines(*shown)[::-1]
@@ -78,7 +80,7 @@ def test_a_set_is_older_if_it_stands_before_this_programs_or_that_is_missing(
 
 
 @pytest.mark.parametrize("later", [(), (ABC,), (ABC, ABD)])
-def test_an_older_set_remains_older_until_it_has_run_out(later: tuple[Names, ...]) -> None:
+def test_an_older_set_remains_older_until_it_has_run_out(later: tuple[Addresses, ...]) -> None:
     """A master that forgets its lines, or has them in another order later, does not end that."""
     known = learn(Known(), ABC, lines(ABD, ABC), 0.0)
     known = learn(known, ABC, lines(*later, until=150.0), 50.0)
@@ -106,6 +108,24 @@ def test_the_first_server_of_an_address_is_remembered_until_its_line_has_run_out
     assert has_moved(two, known), "the master was flushed; the line of the first counts on"
     known = learn(known, ABC, lines(ABC, two, until=150.0), 100.0)
     assert not has_moved(two, known)
+
+
+def test_a_server_stays_behind_each_one_that_stood_before_it() -> None:
+    """The name moved and the first server has restarted; the other one is still in use."""
+    first, moved, restarted = (Place("c", run_id) for run_id in ("one", "two", "three"))
+    shown = [
+        Line(("c",), "one", 1, UNTIL, 10.0),
+        Line(("c",), "two", 2, UNTIL),
+        Line(("c",), "three", 3, UNTIL),
+    ]
+    known = learn(Known(), ABC, shown, 0.0)
+    assert not has_moved(first, known)
+    assert has_moved(moved, known)
+    assert has_moved(restarted, known)
+    known = learn(known, ABC, [], 10.0)
+    assert not has_moved(moved, known)
+    assert has_moved(restarted, known), "that the first one was left does not help the third one"
+    assert not has_moved(restarted, learn(known, ABC, [], UNTIL))
 
 
 # Sure members.
@@ -184,7 +204,7 @@ subsets = st.sets(st.sampled_from(SERVERS), min_size=1, max_size=5)
 
 
 @st.composite
-def situations(draw: st.DrawFn) -> tuple[list[Place], list[Names], Known]:
+def situations(draw: st.DrawFn) -> tuple[list[Place], list[Addresses], Known]:
     """
     Return masters, older sets, and what is known: letters are the servers that there are.
 
@@ -202,12 +222,12 @@ def situations(draw: st.DrawFn) -> tuple[list[Place], list[Names], Known]:
     named = sorted({name for names in sets for name in names})
     read = draw(st.sets(st.sampled_from(named)))
     servers = {Place(name, f"run-{name[-1]}"): UNTIL for name in read}
-    return ours, sets, Known(dict.fromkeys(sets, UNTIL), {}, servers)
+    return ours, sets, Known(dict.fromkeys(sets, UNTIL), first=servers, servers=servers)
 
 
 @given(situations())
 def test_each_majority_that_may_vote_meets_each_majority_of_an_older_set(
-    situation: tuple[list[Place], list[Names], Known],
+    situation: tuple[list[Place], list[Addresses], Known],
 ) -> None:
     ours, sets, known = situation
     found = restriction(ours, known, until=0.0)
@@ -223,7 +243,7 @@ def test_each_majority_that_may_vote_meets_each_majority_of_an_older_set(
 
 @given(situations())
 def test_who_is_refused_could_not_have_enough_common_masters(
-    situation: tuple[list[Place], list[Names], Known],
+    situation: tuple[list[Place], list[Addresses], Known],
 ) -> None:
     """So nothing refuses that is not known: it is tried with all ways to complete it."""
     ours, sets, known = situation
@@ -236,7 +256,8 @@ def test_who_is_refused_could_not_have_enough_common_masters(
     unused = [*here, *("nowhere" for _ in missing)]
     for servers in itertools.islice(itertools.permutations(unused, len(missing)), 400):
         more = {Place(x, run): UNTIL for x, run in zip(missing, servers, strict=True)}
-        complete = known._replace(servers={**known.servers, **more})
+        every = {**known.servers, **more}
+        complete = known._replace(first=every, servers=every)
         all_ours = [Place(x.address, run) for x, run in zip(ours, here, strict=True)]
         sure = sum(is_surely_in(place, theirs, complete, until=0.0) for place in all_ours)
         assert min(sure, len(theirs), majority(len(ours))) < meeting(len(theirs))
@@ -267,7 +288,7 @@ def test_the_first_program_names_the_masters_that_a_later_one_does_not_count() -
     assert strangers_of(ABD, ours, older(servers="d")) == ("d",)
     assert strangers_of(ABD, ours, older()) == (), "their server of d is not known yet"
     assert strangers_of(("a", "b", "ip-c"), ours, older()) == ()
-    same = Known({}, {}, {Place("ip-c", "run-c"): UNTIL})
+    same = Known(servers={Place("ip-c", "run-c"): UNTIL})
     assert strangers_of(("a", "b", "ip-c"), ours, same) == ()
     assert strangers_of(("a", "b", "c", "d"), ours, older(servers="d")) == (), "a neighbour"
 
@@ -305,8 +326,8 @@ def test_any_line_is_parsed_as_written(addresses: list[str], run_id: str) -> Non
 )  # fmt: skip
 def test_a_malformed_line_is_ignored(text: object) -> None:
     assert parse(text) is None
-    reply = declaration.read([1, text, [5, 500], write_set(ABC), [6, 500]], 2.0)
-    assert reply == declaration.Reply(1, [Line(ABC, "", 6, 2.5)])
+    reply = declaration.read([1, text, [5, 500, 700], write_set(ABC), [6, 500, 700]], 2.0)
+    assert reply == declaration.Reply(1, [Line(ABC, "", 6, 2.5, 2.5 - 0.7 * (1 - 1 / LIVES))])
 
 
 @pytest.mark.parametrize(
@@ -316,7 +337,7 @@ def test_a_malformed_reply_is_none(reply: object) -> None:
     assert declaration.read(reply, 0.0) is None
 
 
-@pytest.mark.parametrize("times", [b"5", True, [5], [5, 5, 5], [5, b"5"], [True, 5]])
+@pytest.mark.parametrize("times", [b"5", True, [5], [5, 5], [5, b"5", 5], [True, 5, 5]])
 def test_a_line_with_malformed_times_is_ignored(times: object) -> None:
     assert declaration.read([0, write_set(ABC), times], 0.0) == declaration.Reply(0, [])
 

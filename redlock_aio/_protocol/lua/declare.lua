@@ -27,7 +27,10 @@ for i = 1, #ARGV, 3 do
   local text, lasts, since = ARGV[i], tonumber(ARGV[i + 1]), tonumber(ARGV[i + 2])
   local line = of[text]
   if line then
-    line[2], line[3], found = now, lasts, found + 1
+    found = found + 1
+    if now + lasts > line[2] + line[3] then -- programs with a longer max_ttl let it count longer
+      line[2], line[3] = now, lasts
+    end
   elseif #lines < 256 then -- one that finds no room comes later, when others have run out
     if since == 0 or since > now then
       since = now
