@@ -17,12 +17,15 @@ class Text(NamedTuple):
     Attributes:
         lasts: The ms for which it counts if it is not written again.
 
+        ago: The ms since it was true last.
+
         since: The instant at which it came, if it was deleted meanwhile, in ms of the master's
             clock; 0 if it was not.
     """
 
     text: bytes
     lasts: int
+    ago: int = 0
     since: int = 0
 
 
@@ -59,7 +62,7 @@ def read(reply: object, now: float) -> Reply | None:
 
 def declare(key: bytes, texts: Iterable[Text] = ()) -> bytes:
     """Return the command that writes *texts*, if any, and reads all lines."""
-    packed = [
-        part for text in texts for part in (text.text, b"%d" % text.lasts, b"%d" % text.since)
-    ]
+    packed: list[bytes] = []
+    for text in texts:
+        packed += [text.text, *(b"%d" % number for number in text[1:])]
     return pack(b"EVALSHA", DECLARE.sha, b"1", key, *packed)

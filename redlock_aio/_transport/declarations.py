@@ -302,14 +302,13 @@ class Declarations:
         since = {(line.names, line.run_id): line.since for line in self._deleted(number, [], now)}
         length = math.ceil(self._lasts() * LIVES * 1000)
         names = membership.write_set(self._names)
-        texts = [Text(names, length, since.get((self._names, ""), 0))]
+        texts = [Text(names, length, since=since.get((self._names, ""), 0))]
         shown = self._shown.get(number, [])
-        self._left = {p: at for p, at in self._left.items() if now < at + self._lasts()}
-        # For servers that were left, their lines end when they would have ended then.
-        lengths = {place: length - int((now - at) * 1000) for place, at in self._left.items()}
-        lengths |= dict.fromkeys(membership.other_names(self._places, self._known), length)
-        lengths |= {place: length for place in self._places if place.run_id}
-        for place, lasts in lengths.items():
+        self._left = {place: at for place, at in self._left.items() if now < at + self._lasts()}
+        ago = {place: int((now - at) * 1000) for place, at in self._left.items()}
+        ago |= dict.fromkeys(membership.other_names(self._places, self._known), 0)
+        ago |= {place: 0 for place in self._places if place.run_id}
+        for place, ms in ago.items():
             # Behind the server that stood first at the address, or not at all: on a master
             # that has forgotten that one, this one would come first.
             if membership.has_moved(place, self._known) and not any(
@@ -317,7 +316,7 @@ class Declarations:
             ):
                 continue
             begun = since.get(((place.address,), place.run_id), 0)
-            texts.append(Text(membership.write(place), lasts, begun))
+            texts.append(Text(membership.write(place), length, ms, begun))
         return texts
 
     def _check(self, reply: object) -> None:

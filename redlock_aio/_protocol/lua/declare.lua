@@ -1,8 +1,9 @@
 -- KEYS[1]: what programs with one key_prefix have written about their masters: "since at lasts
 -- text" on a line for each text, in the order of since. A line counts for lasts ms after at; times
 -- are ms of this master's clock.
--- ARGV[1], ARGV[2], ARGV[3]: a text to write, its lasts, and the since that it had before it was
--- deleted, 0 if it was not; and so on for more texts. Without any, the lines are only read.
+-- ARGV[1] to ARGV[4]: a text to write, its lasts, how many ms ago its at was, and the since that it
+-- had before it was deleted, 0 if it was not; and so on for more texts. Without any, the lines are
+-- only read.
 -- Returns {how many of the texts were there, text, {since, for how many ms more it counts, lasts},
 -- text, ...} in the order of since.
 local kept = redis.pcall("GET", KEYS[1])
@@ -23,13 +24,14 @@ for since, at, lasts, text in string.gmatch(kept, "(%d+) (%d+) (%d+) ([^\n]+)\n"
     of[text], taken[since] = lines[#lines], true
   end
 end
-for i = 1, #ARGV, 3 do
-  local text, lasts, since = ARGV[i], tonumber(ARGV[i + 1]), tonumber(ARGV[i + 2])
+for i = 1, #ARGV, 4 do
+  local text, lasts, since = ARGV[i], tonumber(ARGV[i + 1]), tonumber(ARGV[i + 3])
+  local at = now - tonumber(ARGV[i + 2])
   local line = of[text]
   if line then
     found = found + 1
-    if now + lasts > line[2] + line[3] then -- programs with a longer max_ttl let it count longer
-      line[2], line[3] = now, lasts
+    if at + lasts > line[2] + line[3] then -- programs with a longer max_ttl let it count longer
+      line[2], line[3] = at, lasts
     end
   elseif #lines < 256 then -- one that finds no room comes later, when others have run out
     if since == 0 or since > now then
@@ -38,7 +40,7 @@ for i = 1, #ARGV, 3 do
     while taken[since] do -- of two programs only one came first
       since = since + 1
     end
-    lines[#lines + 1] = {since, now, lasts, text}
+    lines[#lines + 1] = {since, at, lasts, text}
     of[text], taken[since] = lines[#lines], true
   end
 end
