@@ -73,11 +73,11 @@ class LockSpec:
         owner: object,
         metadata: bytes,
     ) -> None:
-        self.resources = resources
-        self.key = key
-        self.options = options
-        self.owner = owner
-        self.metadata = metadata
+        self.resources: tuple[str, ...] = resources
+        self.key: Mutex | JointMutex = key
+        self.options: LockOptions = options
+        self.owner: object = owner
+        self.metadata: bytes = metadata
 
 
 class GivenOptions(NamedTuple):
