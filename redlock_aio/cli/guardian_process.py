@@ -39,9 +39,11 @@ class GroupWatch:
     """The watch over one process group."""
 
     def __init__(self, grace: float) -> None:
-        self.grace = grace
-        self.group = 0
-        self.term_at = self.last_at = self.over_at = math.inf
+        self.grace: float = grace
+        self.group: int = 0
+        self.term_at: float = math.inf
+        self.last_at: float = math.inf
+        self.over_at: float = math.inf
         self.last: int = signal.SIGKILL
 
     def handle(self, line: bytes) -> bool:
