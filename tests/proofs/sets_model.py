@@ -1,8 +1,8 @@
 """
 All interleavings of programs that name different masters, or different servers by one name.
 
-Runs the shipped rules: `membership.learn`, `membership.restriction`, `membership.has_moved` and
-`membership.is_surely_in`.
+Runs the shipped rules: `membership.learn`, `membership.restriction`, `membership.has_moved`,
+`membership.is_surely_in` and `membership.other_names`.
 
 Models itself: connections, the lines on each master, replies on their way, cuts, restarts,
 quarantines, grants whose votes come one by one, and what `Declarations` decides to write. Time
@@ -42,11 +42,16 @@ class Link(NamedTuple):
 
 
 class Facts(NamedTuple):
-    """What a program has learned from one server, as sets of bits: the lines by their numbers."""
+    """
+    What a program has learned from one server, as sets of bits: the lines by their numbers.
+
+    In *before* are pairs of lines of one address, by the numbers of `Sets._pairs`.
+    """
 
     older: int = 0
     first: int = 0
     servers: int = 0
+    before: int = 0
 
 
 class Round(NamedTuple):
@@ -72,11 +77,19 @@ class Round(NamedTuple):
 
 
 class Program(NamedTuple):
-    """A program: its links, what it has learned from each server, and its round."""
+    """
+    A program.
+
+    Attributes:
+        facts: What it has learned from each server.
+
+        left: The lines with the servers that it left less than a quarantine ago.
+    """
 
     links: tuple[Link, ...]
     facts: tuple[Facts, ...]
     round: Round | None = None
+    left: tuple[int, ...] = ()
 
 
 class Server(NamedTuple):
@@ -100,6 +113,7 @@ class State(NamedTuple):
 
 Learn = Callable[[Known, Addresses, Sequence[Line], float], Known]
 Restrict = Callable[[Sequence[Place], Known], Restriction]
+Others = Callable[[Sequence[Place], Known], set[Place]]
 
 
 def _restriction(ours: Sequence[Place], known: Known) -> Restriction:
@@ -116,6 +130,8 @@ class SetRules:
 
         restrict: Returns which masters have no vote.
 
+        others: Returns which servers a program writes under other addresses too.
+
         remembers_older: Whether an older set counts though its master does not show it any more.
 
         remembers_first: The same for the server that stood first at an address.
@@ -124,15 +140,19 @@ class SetRules:
 
         tells: Whether a server's line is written once more when its connection has ended.
 
+        again: Whether it is also written on masters that are reached only later.
+
         behind: Whether the line of a server that has moved is written only behind another.
     """
 
     learn: Learn = membership.learn
     restrict: Restrict = _restriction
+    others: Others = membership.other_names
     remembers_older: bool = True
     remembers_first: bool = True
     waits: bool = True
     tells: bool = True
+    again: bool = True
     behind: bool = True
 
 
@@ -181,6 +201,8 @@ class Sets:
     def __post_init__(self) -> None:
         object.__setattr__(self, "_learned", functools.cache(self._learn_from))
         object.__setattr__(self, "_restricted", functools.cache(self._restrict_by))
+        object.__setattr__(self, "_renamed", functools.cache(self._other_lines_by))
+        object.__setattr__(self, "_moved", functools.cache(self._moved_by))
 
     def _leads(self, name: str) -> str:
         return self.leads.get(name, name)
@@ -234,6 +256,30 @@ class Sets:
     def _number(self) -> dict[tuple[Addresses, str], int]:
         return {line: number for number, line in enumerate(self._lines)}
 
+    @functools.cached_property
+    def _pairs(self) -> list[tuple[int, int]]:
+        """All pairs of servers that may stand before each other at one address."""
+        return [
+            (n, m)
+            for n, m in itertools.permutations(range(len(self._lines)), 2)
+            if self._lines[n][0] == self._lines[m][0]
+        ]
+
+    @functools.cached_property
+    def _pair_number(self) -> dict[tuple[int, int], int]:
+        return {pair: number for number, pair in enumerate(self._pairs)}
+
+    @functools.cached_property
+    def _pairs_behind(self) -> list[int]:
+        """For each line the pairs in which it is the earlier one."""
+        return [
+            _mask(k for k, (earlier, _) in enumerate(self._pairs) if earlier == n)
+            for n in range(len(self._lines))
+        ]
+
+    def _place(self, n: int) -> Place:
+        return Place(self._lines[n][0][0], self._lines[n][1])
+
     def _set_line(self, p: int) -> int:
         return self._number[self._names[p], ""]
 
@@ -253,7 +299,7 @@ class Sets:
 
     def _known(self, union: Facts) -> Known:
         lines = self._lines
-        servers = {Place(lines[n][0][0], lines[n][1]): ALWAYS for n in _bits(union.servers)}
+        servers = {self._place(n): ALWAYS for n in _bits(union.servers)}
         if self.told:
             for n in _bits(union.older):
                 for name in lines[n][0]:
@@ -261,7 +307,11 @@ class Sets:
                         servers[Place(name, f"{self._leads(name)}0")] = ALWAYS
         return Known(
             {lines[n][0]: ALWAYS for n in _bits(union.older)},
-            first={Place(lines[n][0][0], lines[n][1]): ALWAYS for n in _bits(union.first)},
+            first={self._place(n): ALWAYS for n in _bits(union.first)},
+            before={
+                (self._place(n), self._place(m)): ALWAYS
+                for n, m in (self._pairs[k] for k in _bits(union.before))
+            },
             servers=servers,
         )
 
@@ -273,7 +323,7 @@ class Sets:
         if not self.rules.remembers_older:
             facts[s] = facts[s]._replace(older=0)
         if not self.rules.remembers_first:
-            facts[s] = facts[s]._replace(first=0)
+            facts[s] = facts[s]._replace(first=0, before=0)
         lines = [Line(*self._lines[n], since, ALWAYS) for since, n in enumerate(shown)]
         known = self.rules.learn(self._known(_union(facts)), self._names[p], lines, 0.0)
         older = _mask(self._number[names, ""] for names in known.older)
@@ -283,16 +333,31 @@ class Sets:
             for place in known.servers
             if place.address in self._followed
         )
+        before_now = _mask(
+            self._pair_number[
+                self._number[(one.address,), one.run_id], self._number[(two.address,), two.run_id]
+            ]
+            for one, two in known.before
+        )
         # What this server has shown now, and of the rest what the rules still keep.
         leading: dict[Addresses, int] = {}
         for n in shown:
             if self._lines[n][1]:
                 leading.setdefault(self._lines[n][0], n)
-        facts = [Facts(x.older & older, x.first & first, x.servers & servers) for x in facts]
+        pairs = _mask(
+            self._pair_number[pair]
+            for pair in itertools.combinations(shown, 2)
+            if pair in self._pair_number
+        )
+        facts = [
+            Facts(x.older & older, x.first & first, x.servers & servers, x.before & before_now)
+            for x in facts
+        ]
         facts[s] = Facts(
             facts[s].older | older & _mask(shown),
             facts[s].first | first & _mask(leading.values()),
             facts[s].servers | servers & _mask(shown),
+            facts[s].before | before_now & pairs,
         )
         return tuple(facts)
 
@@ -304,6 +369,24 @@ class Sets:
 
     def _restrict_by(self, p: int, facts: tuple[Facts, ...], runs: tuple[str, ...]) -> Restriction:
         return self.rules.restrict(self._places(p, runs), self._known(_union(facts)))
+
+    def _other_lines_by(
+        self, p: int, facts: tuple[Facts, ...], runs: tuple[str, ...]
+    ) -> tuple[int, ...]:
+        others = self.rules.others(self._places(p, runs), self._known(_union(facts)))
+        numbers = [self._number.get(((place.address,), place.run_id)) for place in others]
+        return tuple(sorted([n for n in numbers if n is not None]))
+
+    def _moved_by(self, facts: tuple[Facts, ...], n: int) -> bool:
+        return membership.has_moved(self._place(n), self._known(_union(facts)))
+
+    def _has_moved(self, facts: tuple[Facts, ...], n: int) -> bool:
+        return self._moved(facts, n)  # type: ignore[attr-defined,no-any-return]
+
+    def _other_lines(self, state: State, p: int) -> tuple[int, ...]:
+        """Return the lines of a program with its servers by the addresses of older sets."""
+        facts, runs = state.programs[p].facts, self._runs(state, p)
+        return self._renamed(p, facts, runs)  # type: ignore[attr-defined,no-any-return]
 
     def _run(self, state: State, p: int, i: int, server: int) -> str:
         name = self.sets[p][self._at[p][i]]
@@ -485,24 +568,37 @@ class Sets:
         return self._number[(name,), self._run(state, p, i, link.server)]
 
     def _written(self, state: State, p: int, s: int) -> State:
-        """Return the state after a program has written its lines on a master."""
-        server = state.servers[s]
-        moved = self.restriction(state, p).moved
+        """
+        Return the state after a program has written its lines on a master.
+
+        Those of servers that it left come first, as in the shipped one.
+        """
+        server, program = state.servers[s], state.programs[p]
         lines = server.lines
         if self._set_line(p) not in lines:
             lines = (*lines, self._set_line(p))
-        for i in range(len(self._at[p])):
-            n = self._server_line(state, p, i)
+        connected = [self._server_line(state, p, i) for i in range(len(self._at[p]))]
+        numbers = (*program.left, *self._other_lines(state, p), *connected)
+        for n in numbers:
             if n is None or n in lines:
                 continue
             is_behind = any(self._lines[x][0] == self._lines[n][0] for x in server.lines)
-            if self.rules.behind and self._at[p][i] in moved and not is_behind:
+            if self.rules.behind and not is_behind and self._has_moved(program.facts, n):
                 continue
             lines = (*lines, n)
         lines += tuple([n for n in self._own_lines[p] if n not in lines])
-        if lines == server.lines:
-            return state
-        return _with_server(state, s, server._replace(lines=lines))
+        if lines != server.lines:
+            state = _with_server(state, s, server._replace(lines=lines))
+        # The line of a server that was left ends after the leases that it has granted.
+        granted = {(s, n) for n in program.left if n in lines and self._is_voter(program, n)}
+        return _outliving(state, p, granted)
+
+    def _is_voter(self, program: Program, n: int) -> bool:
+        """Return whether the server of a line has voted in the round of a program."""
+        server = self._lines[n][1][:-1]
+        return program.round is not None and any(
+            self._server_names[s] == server for _, s in program.round.votes
+        )
 
     def _voting_servers(self, state: State, p: int) -> int:
         moved = self.restriction(state, p).moved
@@ -545,16 +641,29 @@ class Sets:
                 state = self._written(state, p, s)
             now = state.programs[p]
             if now.round is not None and (i, link.server) in now.round.votes:
-                lasting = now.round.lasting | {(s, line) for s in others}
-                now = now._replace(round=now.round._replace(lasting=lasting))
-                state = state._replace(programs=replaced(state.programs, p, now))
+                run = self._lines[line][1]
+                names = [n for n in self._other_lines(state, p) if self._lines[n][1] == run]
+                state = _outliving(state, p, set(itertools.product(others, (line, *names))))
+        if self.rules.again and line is not None:
+            now = state.programs[p]
+            now = now._replace(left=tuple(sorted({*now.left, line})))
+            state = state._replace(programs=replaced(state.programs, p, now))
         return _with_link(state, p, i, Link())
 
     # What runs out
 
     def _forgetting(self, state: State, p: int) -> Iterator[tuple[str, State]]:
-        """Let a program forget what it has read on a server that it does not reach."""
+        """
+        Let a program forget what it has read on a server that it does not reach.
+
+        And which server it has left, when the leases are over that this one has granted.
+        """
         program = state.programs[p]
+        for n in program.left:
+            if not self._is_voter(program, n):
+                after = program._replace(left=tuple([x for x in program.left if x != n]))
+                label = f"{p} ({self.sets[p]}) left {self._lines[n][1]} long ago"
+                yield label, state._replace(programs=replaced(state.programs, p, after))
         for s, facts in enumerate(program.facts):
             if facts == Facts() or any(x.server == s and x.phase for x in program.links):
                 continue
@@ -570,11 +679,13 @@ class Sets:
         server = state.servers[s]
         seen = sum(1 << n for n in server.lines)
         for program in state.programs:
-            seen |= functools.reduce(int.__or__, program.facts[s])
+            facts = program.facts[s]
+            seen |= facts.older | facts.first | facts.servers
+            seen |= _mask(self._pairs[k][0] for k in _bits(facts.before))
         for n in _bits(seen):
             names, run = self._lines[n]
             if run:
-                if self._is_written(state, s, n):
+                if self._is_written(state, s, n) or self._is_told_late(state):
                     continue
                 parted = {p for p in range(len(self.sets)) if not self._is_linked(state, p, s)}
                 if any(x.round and (s, n) in x.round.lasting for x in state.programs):
@@ -601,9 +712,29 @@ class Sets:
             and (
                 any(self._server_line(state, p, i) == n for i in range(len(self._at[p])))
                 or n in self._own_lines[p]
+                or n in self._other_lines(state, p)
             )
             for p in range(len(self.sets))
         )
+
+    def _is_told_late(self, state: State) -> bool:
+        """
+        Return whether a program has not written behind another server that it is connected.
+
+        It sends that to its other masters at once, so lines run out before or afterwards. A
+        master that hangs meanwhile, until its connection ends, is not modelled.
+        """
+        for p, program in enumerate(state.programs):
+            connected = [self._server_line(state, p, i) for i in range(len(self._at[p]))]
+            for i, link in enumerate(program.links):
+                if link.phase != DECLARED:
+                    continue
+                lines = state.servers[link.server].lines
+                names = {self._lines[n][0] for n in lines}
+                others = [n for j, n in enumerate(connected) if j != i and n is not None]
+                if any(n not in lines and self._lines[n][0] in names for n in others):
+                    return True
+        return False
 
     def _without(self, state: State, s: int, n: int) -> State:
         server = state.servers[s]
@@ -611,7 +742,14 @@ class Sets:
         state = _with_server(state, s, server._replace(lines=lines))
         programs = []
         for program in state.programs:
-            facts = Facts(*(x & ~(1 << n) for x in program.facts[s]))
+            facts = program.facts[s]
+            gone = ~(1 << n)
+            facts = Facts(
+                facts.older & gone,
+                facts.first & gone,
+                facts.servers & gone,
+                facts.before & ~self._pairs_behind[n],
+            )
             links = [
                 x._replace(reply=tuple([y for y in x.reply if y != n])) if x.server == s else x
                 for x in program.links
@@ -783,14 +921,25 @@ def _bits(mask: int) -> list[int]:
 
 
 def _union(facts: Sequence[Facts]) -> Facts:
-    older = first = servers = 0
+    older = first = servers = before = 0
     for one in facts:
         older, first, servers = older | one.older, first | one.first, servers | one.servers
-    return Facts(older, first, servers)
+        before |= one.before
+    return Facts(older, first, servers, before)
 
 
 def _choices(those: list[int], number: int) -> Iterator[tuple[int, ...]]:
     return itertools.combinations(those, number)
+
+
+def _outliving(state: State, p: int, lines: set[tuple[int, int]]) -> State:
+    """Return the state in which lines on servers outlive the round of a program."""
+    program = state.programs[p]
+    if program.round is None or not lines:
+        return state
+    round = program.round._replace(lasting=program.round.lasting | lines)
+    program = program._replace(round=round)
+    return state._replace(programs=replaced(state.programs, p, program))
 
 
 def _with_link(state: State, p: int, i: int, link: Link) -> State:
