@@ -24,7 +24,7 @@ from redlock_aio.events import MasterLost
 from redlock_aio.testing import FakeMaster, cancelled_at
 
 from .diary import Diary
-from .kit import MAX_TTL, QUARANTINE, loop, now, votes
+from .kit import MAX_TTL, QUARANTINE, in_coroutine, loop, now, votes
 
 OLD, NEW = "10.0.0.5", "10.0.0.7"
 FOLLOWS = "redlock_aio m.test"
@@ -403,7 +403,7 @@ async def test_a_cancellation_leaves_no_connection(
     net.names["m.test"] = [NEW]
     for nth in range(1, 100):
         watching = moved(dialler, connection, masters[0].run_id, every=EVERY, within=1)
-        task = asyncio.create_task(cancelled_at(nth, watching, when=when))
+        task = asyncio.create_task(in_coroutine(cancelled_at(nth, watching, when=when)))
         await asyncio.wait([task])
         await asyncio.sleep(1)
         assert clients(masters[1]) == 0
