@@ -94,7 +94,8 @@ class Reach:
             lines = self.lines.get(mutant.file, {})
             changed = mutant.lines((ROOT / mutant.file).read_text())
             found = {number for line in changed for number in lines.get(str(line), ())}
-        chosen: list[str] = []
+        chosen = [name for name in names if mutant.test and name.startswith(mutant.test)]
+        found -= {names.index(name) for name in chosen}
         for name in self.ranked(names[number] for number in sorted(found)):
             budget -= self.seconds[name]
             if budget >= 0 or not chosen:

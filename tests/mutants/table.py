@@ -53,6 +53,9 @@ class Mutant:
         promise: The promise that it breaks, S1 to S10, if it is one of these.
 
         equivalent: Why no test can fail by it; empty if one should.
+
+        test: The node id of a test to run first, for code that runs where lines are not
+            measured: in a child process, or at import.
     """
 
     id: str
@@ -64,6 +67,7 @@ class Mutant:
     defect: str = ""
     promise: str = ""
     equivalent: str = ""
+    test: str = ""
 
     @property
     def digest(self) -> str:

@@ -75,8 +75,8 @@ def of(m: dict[str, FakeMaster], letters: str) -> list[FakeMaster]:
     return [m[letter] for letter in letters]
 
 
-def program(masters: Any, **options: Any) -> Redlock:
-    return Redlock(masters, max_ttl=MAX_TTL, **options)
+def program(masters: Any, max_ttl: int = MAX_TTL, **options: Any) -> Redlock:
+    return Redlock(masters, max_ttl=max_ttl, **options)
 
 
 async def works(redlock: Redlock) -> bool:
@@ -258,19 +258,35 @@ async def test_a_name_that_leads_some_programs_to_another_server_has_one_vote(
             assert await answers(new) == "GGG"
 
 
+@pytest.mark.parametrize("cut", ["c", "abc"], ids=["one", "all"])
 async def test_a_server_that_a_program_has_left_counts_as_long_as_its_leases(
-    m: dict[str, FakeMaster],
+    m: dict[str, FakeMaster], cut: str
 ) -> None:
-    """They were granted after its line was written last, and until the connection ended."""
+    """
+    They were granted after its line was written last, and until the connection ended.
+
+    A program that has lost all masters writes the line when it is connected to one again.
+    """
+    max_ttl = 20 * MAX_TTL  # far longer than the time from one examination to the next
+    lasts = timing.forgetting(max_ttl, factor=timing.DRIFT_FACTOR)
+    async with program([m["d"]], max_ttl) as alone:
+        await until_it_works(alone)
+    await asyncio.sleep(lasts * LIVES + 1.3)  # it has a marker now, and no line that counts
     left = Address(m["c"], "name")
-    async with program([m["a"], m["b"], left]) as old:
-        await asyncio.sleep(QUARANTINE * DUE)
+    async with program([m["a"], m["b"], left], max_ttl) as old:
+        await until_it_works(old)
+        await asyncio.sleep(lasts * DUE)
         left.delay = math.inf
+        for letter in cut:
+            m[letter].latency = 0.1  # what is written when another connection ends is lost
         m["c"].cut()
-        m["d"].restart(uptime=LONG_UP)
+        await asyncio.sleep(0.01)
         gone = now()
-        async with program([m["a"], m["b"], Address(m["d"], "name")]) as new:
-            await asyncio.sleep(gone + QUARANTINE - 0.1 - now())
+        for letter in cut:
+            m[letter].cut()
+            m[letter].latency = 0.001
+        async with program([m["a"], m["b"], Address(m["d"], "name")], max_ttl) as new:
+            await asyncio.sleep(gone + lasts - 0.1 - now())
             assert await answers(new) == "GGQ"
             await asyncio.sleep(1.6)
             assert await answers(new) == "GGG"

@@ -154,6 +154,8 @@ def test_a_server_is_in_no_set_for_certain_when_its_line_is_old_or_it_has_moved(
     assert not is_surely_in(place, ABC, known, until=UNTIL + 0.001)
     elsewhere = known._replace(first={Place("c", "before"): UNTIL})
     assert not is_surely_in(place, ABC, elsewhere, until=UNTIL)
+    moved = known._replace(first={**known.first, **elsewhere.first})
+    assert not is_surely_in(place, ABC, moved, until=UNTIL)
     assert is_surely_in(Place("c", "run-c"), ABC, elsewhere, until=UNTIL), "by its address"
 
 
