@@ -268,7 +268,8 @@ class Lease(OnlyForAsyncio):
         # must not count as the release of another share. Reset if the wait is cancelled,
         # so that the call can be repeated.
         self._released = True
-        hold.unguard(self._scope)
+        if self._scope is not None:
+            hold.guards.pop(self._scope, None)
         release = hold.released
         try:
             if release is not None and release.verdict is OPEN:
@@ -338,7 +339,7 @@ class Lease(OnlyForAsyncio):
         """
         if self._on_lost == "cancel":
             self._scope = scope = self._watchdog.scope()
-            self._hold.guard(scope, self._task)
+            self._hold.guards[scope] = self._task
             scope.__enter__()
 
     def __aexit__(
@@ -392,7 +393,8 @@ class Lease(OnlyForAsyncio):
         If the body has released the lease itself (*was_over*), a loss was raised there.
         """
         hold, scope = self._hold, self._scope
-        hold.unguard(scope)
+        if scope is not None:
+            hold.guards.pop(scope, None)
         was_over, released_here = self._released, False
         if hold.state is HELD and not was_over:
             self._released = released_here = self._watchdog.leave(hold, self._task)

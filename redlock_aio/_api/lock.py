@@ -186,13 +186,14 @@ class Lock(NotALease, OnlyForAsyncio):
         session, has_turn, spec = acquisition.session, acquisition.has_turn, self._spec
         masters, options = session.masters, spec.options
         now = masters.clock()
+        task = reentrancy.task_ref(asyncio.current_task(masters.loop))
         # Without a turn the local queue may have become idle, and have been dropped.
         queue = acquisition.queue if has_turn else session.local_queues.of(spec.key)
         watchdog = session.watchdog
         hold = HeldLease(won, spec.resources, queue, now, session.drift_factor, options.auto_extend)
+        hold.task = task
         if options.max_hold is not None:
             hold.limit(now + options.max_hold / 1000)
-        hold.task = reentrancy.task_ref(asyncio.current_task(masters.loop))
         if options.hold_at_least:
             hold.keep_until = now + options.hold_at_least / 1000
         watchdog.add(hold, now)
@@ -203,9 +204,9 @@ class Lock(NotALease, OnlyForAsyncio):
         if spec.owner is not None:
             hold.owner = spec.owner
             reentrancy.notify_owner_waiters(session.local_queues, hold)
-        lease = Lease(watchdog, hold, hold.task, now, options.on_lost, entered=entering)
+        lease = Lease(watchdog, hold, task, now, options.on_lost, entered=entering)
         if entering:
-            self._entered[lease] = hold.task
+            self._entered[lease] = task
         return lease
 
     # pyright takes an `async def` to return a `CoroutineType`, so only with this annotation is a

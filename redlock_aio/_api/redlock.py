@@ -251,13 +251,10 @@ class Redlock(Adopting, Checking, Decorating, Listing, OnlyForAsyncio):
             retry, id(retry),
         )  # fmt: skip
         try:
-            options = self._options.cached(*given)
-        except TypeError:  # an option is of a wrong type, or not hashable
-            options = self._options.uncached(*given)
-        known = None
-        if len(resources) == 1 and type(resources[0]) is str:
-            known = self._resources.known.get(resources[0])
-        key = known or self._resources.keys(resources)
+            options, key = self._options.cached(*given), self._resources.known.get(resources)
+        except TypeError:  # an option or a resource is of a wrong type, or not hashable
+            options, key = self._options.uncached(*given), None
+        key = key or self._resources.keys(resources)
         packed = b"" if metadata is None else lock_value.packed(metadata)
         return Lock(self._opener, LockSpec(resources, key, options, owner, packed))
 

@@ -27,7 +27,7 @@ class Resources:
 
     def __init__(self, prefix: str) -> None:
         self.prefix = b"" if prefix == "" else text(prefix, name="key_prefix")
-        self.known: dict[str, Mutex] = {}
+        self.known: dict[tuple[str, ...], Mutex | JointMutex] = {}
 
     def key(self, resource: str) -> Mutex:
         """
@@ -46,9 +46,6 @@ class Resources:
                 f"resource must not make a key that starts with {RESERVED.decode()!r}: such keys"
                 " belong to this library"
             )
-        if len(self.known) >= MOST_NAMES:
-            self.known.clear()
-        self.known[resource] = key
         return key
 
     def name_of(self, key: bytes) -> str | None:
@@ -69,8 +66,13 @@ class Resources:
         Raises:
             TypeError, ValueError: A name is not a valid resource, or they can't be locked together.
         """
-        if len(resources) == 1:
-            return self.key(resources[0])
+        key = self.key(resources[0]) if len(resources) == 1 else self._joint(resources)
+        if len(self.known) >= MOST_NAMES:
+            self.known.clear()
+        self.known[resources] = key
+        return key
+
+    def _joint(self, resources: tuple[str, ...]) -> JointMutex:
         if not 1 < len(resources) <= MOST_RESOURCES:
             wanted = f"at most {MOST_RESOURCES} resources" if resources else "at least one resource"
             raise TypeError(f"lock() wants {wanted}, not {len(resources)}")

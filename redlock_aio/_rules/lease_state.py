@@ -211,7 +211,7 @@ class LeaseState:
 
     def release(self, now: float) -> bool:
         """End the lease on behalf of its holder; return whether it was still valid."""
-        if self.valid(now):
+        if self.state is HELD and now < self.deadline:
             self.state = RELEASED
             return True
         self.lose(self.why_expired())

@@ -249,8 +249,9 @@ class Connection(asyncio.Protocol):
             self._unparsed = 0
         pending = self._pending
         number = self._number
+        plain = _RARE.isdisjoint(map(type, received))
         for reply in received:
-            if type(reply) not in _RARE and pending:
+            if pending and (plain or type(reply) not in _RARE):
                 # This may run code of a lock, which may send more, or end this connection:
                 # `pending` is empty then, and the next reply ends the loop.
                 pending.popleft().on_reply(number, reply)

@@ -259,15 +259,6 @@ class HeldLease(LeaseState):
         self.renewed = False
         return "was never released; it is not extended any more"
 
-    def guard(self, scope: CancelScope, task: Sharer) -> None:
-        """Register *scope*, by which a loss of the lease cancels the body of *task*."""
-        self.guards[scope] = task
-
-    def unguard(self, scope: CancelScope | None) -> None:
-        """Stop cancelling the body with this *scope*."""
-        if scope is not None:
-            self.guards.pop(scope, None)
-
     def add_note(self, error: BaseException | None) -> None:
         """If the lease is lost, add the loss to *error* as a note, unless it is in the error."""
         if self.loss is not None and isinstance(error, Exception):

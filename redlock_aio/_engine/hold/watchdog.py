@@ -301,16 +301,19 @@ class Watchdog:
             if hold.attempt.token in tokens:
                 self.lose(hold, Loss(cause))
 
-    def release(self, hold: HeldLease) -> bool:
+    def leave(self, hold: HeldLease, task: Sharer) -> bool:
         """
-        End *hold*, and send its release to the masters without waiting for replies.
+        End the share of *task* in *hold*, which is held; with the last share, *hold* itself.
+
+        The release is sent to the masters, and no reply is awaited.
 
         Returns:
             Whether the lease was still valid; if not, it is lost.
         """
-        if hold.state is not HELD:
-            return False
         now = self.masters.clock()
+        if hold.count > 1 and hold.valid(now):
+            hold.remove_share(task)
+            return True
         hold.held_for = now - hold.held_since
         if hold.release(now):
             self._end(hold, now)
@@ -342,13 +345,6 @@ class Watchdog:
         elif hold.renewed and not was_renewed:
             hold.schedule_renewal(now, random.random())  # noqa: S311 - no secret
             self._agenda.put(hold, now)
-
-    def leave(self, hold: HeldLease, task: Sharer) -> bool:
-        """End the share of *task* in *hold*, or release it if that is the last; see `release`."""
-        if hold.count <= 1 or not hold.valid(self.masters.clock()):
-            return self.release(hold)
-        hold.remove_share(task)
-        return True
 
     def hand_over(self, hold: HeldLease) -> None:
         """
