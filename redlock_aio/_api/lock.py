@@ -6,8 +6,7 @@ from types import CoroutineType, TracebackType
 from typing import Any
 
 from redlock_aio._api import reporting
-from redlock_aio._api.belonging import left_by_this_task
-from redlock_aio._api.lease import Lease
+from redlock_aio._api.lease import Lease, left_by_this_task
 from redlock_aio._api.opener import Opener
 from redlock_aio._engine import refusals
 from redlock_aio._engine.acquire.acquisition import Acquisition
