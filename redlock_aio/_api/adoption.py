@@ -42,100 +42,57 @@ from redlock_aio.errors import LockLostError
 from redlock_aio.events import Acquired
 
 
-class Adopting:
-    """The part of `Redlock` that adopts leases which other processes have exported."""
+async def adopt(  # noqa: PLR0913 - the options of an adoption
+    opener: Opener,
+    resources: Resources,
+    exported: str,
+    *,
+    auto_extend: bool,
+    max_hold: int | timedelta | None,
+    on_lost: OnLost,
+    metadata: Mapping[str, object] | None,
+    owner: object,
+) -> Lease:
+    """
+    Adopt a lease; see `Redlock.adopt`.
 
-    __slots__ = ()
-    _opener: Opener
-    _resources: Resources
-
-    async def adopt(
-        self,
-        /,
-        exported: str,
-        *,
-        auto_extend: bool = True,
-        max_hold: int | timedelta | None = None,
-        on_lost: OnLost = "cancel",
-        metadata: Mapping[str, object] | None = None,
-        owner: object = None,
-    ) -> Lease:
-        """
-        Continue a lease that another process has handed over by `Lease.export`.
-
-        The adopted lease gets a new token. Hence at most one of several adoptions
-        succeeds, and *exported* can't be used again. The resources, the ttl, the fencing
-        token and the rest of *max_hold* and *hold_at_least* stay the same. The manager
-        must have the same masters and *key_prefix*.
-
-        Masters that do not answer are asked again for as long as the lease can last.
-
-        Args:
-            exported: The text that `Lease.export` has returned.
-
-            auto_extend: As for `Redlock.lock` (default yes).
-
-            max_hold: As for `Redlock.lock`, from the adoption on (default: the rest of
-                the exporter's).
-
-            on_lost: As for `Redlock.lock` (default ``"cancel"``).
-
-            metadata: As for `Redlock.lock` (default: that of the exporter).
-
-            owner: The owner of the lease here: locks with ``reentrant=True`` and an
-                equal *owner* share the lease (default: the task that adopts it). The text
-                does not contain an owner, which has a meaning in one process only.
-
-        Raises:
-            TypeError: An argument is of another type.
-
-            ValueError: *exported* is damaged, or its ttl is longer than the manager's
-                *max_ttl*.
-
-            LockLostError: The lease is over, another process has adopted it, or too few
-                masters have answered. The keys that were left of it are released.
-
-            RedlockError: The manager is closed, or belongs to another event loop or
-                process.
-
-        Cancellation:
-            The lock is released. A master that does not answer now gets the release when
-            it answers again.
-        """
-        handed = lease_export.imported(exported)
-        key = _key(self._resources, handed)
-        timing.at_least(timing.at_most(handed.ttl, self._opener.settings.max_ttl))
-        of_type(auto_extend, bool, name="auto_extend")
-        one_of(on_lost, ("cancel", "flag"), name="on_lost")
-        at_most = None if max_hold is None else timing.milliseconds(max_hold, name="max_hold")
-        packed = handed.metadata if metadata is None else lock_value.packed(metadata)
-        session = self._opener.session()
-        masters = session.masters
-        began = masters.clock()
-        counter = key.counter(session.clock_lead) if handed.fence else None
-        adoption = Adoption(session, key, handed, counter, masters.stamp + packed)
-        try:
-            if not session.ready:
-                await session.get_ready(handed.ttl)
-            won = await adoption.win()
-            hold = _hold(adoption, won, session, at_most, renewed=auto_extend)
-        except BaseException:
-            # A cancellation too: masters may have given the lock the new value, which only
-            # this call knows.
-            adoption.abandon(session.max_ttl)
-            raise
-        # Nothing waits from here on: after a cancellation nothing would release the lease.
-        adoption.release_old(session.max_ttl)
-        if owner is not None:
-            hold.owner = owner
-            reentrancy.notify_owner_waiters(session.local_queues, hold)
-        lease = Lease(session.watchdog, hold, hold.task, masters.clock(), on_lost)
-        if (emitter := session.emitter) is not None:
-            waited = milliseconds(masters.clock() - began)
-            fence = handed.fence or None
-            event = Acquired(lease.resources, lease.fingerprint, waited, fence)
-            await announce(emitter, event, lease)
-        return lease
+    Cancellation:
+        The lock is released, under its new value and under the old one.
+    """
+    handed = lease_export.imported(exported)
+    key = _key(resources, handed)
+    timing.at_least(timing.at_most(handed.ttl, opener.settings.max_ttl))
+    of_type(auto_extend, bool, name="auto_extend")
+    one_of(on_lost, ("cancel", "flag"), name="on_lost")
+    at_most = None if max_hold is None else timing.milliseconds(max_hold, name="max_hold")
+    packed = handed.metadata if metadata is None else lock_value.packed(metadata)
+    session = opener.session()
+    masters = session.masters
+    began = masters.clock()
+    counter = key.counter(session.clock_lead) if handed.fence else None
+    adoption = Adoption(session, key, handed, counter, masters.stamp + packed)
+    try:
+        if not session.ready:
+            await session.get_ready(handed.ttl)
+        won = await adoption.win()
+        hold = _hold(adoption, won, session, at_most, renewed=auto_extend)
+    except BaseException:
+        # A cancellation too: masters may have given the lock the new value, which only
+        # this call knows.
+        adoption.abandon(session.max_ttl)
+        raise
+    # Nothing waits from here on: after a cancellation nothing would release the lease.
+    adoption.release_old(session.max_ttl)
+    if owner is not None:
+        hold.owner = owner
+        reentrancy.notify_owner_waiters(session.local_queues, hold)
+    lease = Lease(session.watchdog, hold, hold.task, masters.clock(), on_lost)
+    if (emitter := session.emitter) is not None:
+        waited = milliseconds(masters.clock() - began)
+        fence = handed.fence or None
+        event = Acquired(lease.resources, lease.fingerprint, waited, fence)
+        await announce(emitter, event, lease)
+    return lease
 
 
 def _key(resources: Resources, handed: ExportedLease) -> Mutex | JointMutex:

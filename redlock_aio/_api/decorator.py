@@ -14,7 +14,7 @@ import inspect
 import random
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Literal, ParamSpec, TypedDict, TypeVar, Unpack, overload
+from typing import Any, ParamSpec, TypedDict, TypeVar
 
 from redlock_aio._api.lock import Lock
 from redlock_aio._api.templates import Names, Template
@@ -47,106 +47,28 @@ class LockArguments(TypedDict, total=False):
     on_lost: OnLost
 
 
-class Decorating:
-    """The part of `Redlock` that decorates functions."""
+def locked(
+    lock: Callable[..., Lock],
+    templates: Sequence[str],
+    options: LockArguments,
+    skip_if_locked: bool,
+) -> "Decorator":
+    """
+    Return the decorator; see `Redlock.locked`.
 
-    __slots__ = ()
-    lock: Callable[..., Lock]  # `Redlock.lock`
-
-    @overload
-    def locked(
-        self,
-        /,
-        *templates: str,
-        skip_if_locked: Literal[False] = False,
-        **options: Unpack[LockArguments],
-    ) -> Callable[[Callable[P, Coroutine[Any, Any, T]]], Callable[P, Coroutine[Any, Any, T]]]: ...
-
-    @overload
-    def locked(
-        self,
-        /,
-        *templates: str,
-        skip_if_locked: bool,
-        **options: Unpack[LockArguments],
-    ) -> Callable[
-        [Callable[P, Coroutine[Any, Any, T]]], Callable[P, Coroutine[Any, Any, T | None]]
-    ]: ...
-
-    def locked(
-        self,
-        /,
-        *templates: str,
-        skip_if_locked: bool = False,
-        **options: Unpack[LockArguments],
-    ) -> Callable[
-        [Callable[P, Coroutine[Any, Any, T]]], Callable[P, Coroutine[Any, Any, T | None]]
-    ]:
-        """
-        Return a decorator: each call of an async function or method runs under a lock.
-
-        ``@redlock.locked("invoice:{invoice_id}", ttl=10_000)`` above ``async def
-        send(invoice_id)`` is equivalent to ``async with
-        redlock.lock(f"invoice:{invoice_id}", ttl=10_000)`` around the body: each
-        call acquires a lease of its own, and releases it when the function ends.
-        The function keeps its name, docstring and signature. For a class or static
-        method, put the decorator below ``@classmethod`` or ``@staticmethod``. A
-        function that needs its `Lease` uses ``async with`` instead.
-
-        Args:
-            templates: One or several names to lock, as for `str.format`: a field
-                begins with the name of a parameter, and may go on to attributes
-                and items: ``{order.id}``, ``{items[0]}``, ``{self.name}``,
-                ``{kwargs[name]}``, ``{number:04d}``. Default values of parameters
-                are used too. A name without any field is the same for all calls.
-
-            skip_if_locked: Whether a call does nothing and returns ``None`` if others
-                hold the lock (default no), for jobs of which one at a time is enough.
-                No call waits for a holder. Of several calls at the same moment one
-                runs, if necessary after a few attempts (10 at most) with the delays
-                of *retry*. If too few masters answer, the call raises an error and
-                does not skip.
-
-            options: Those of `Redlock.lock`. With *skip_if_locked*, *wait* can only
-                be 0.
-
-        Raises:
-            TypeError: There is no template, or it is not a str; the decorated object
-                is not an ``async def`` function; an option is unknown or of another
-                type. A call raises it when its arguments do not fit the function,
-                before anything is sent.
-
-            ValueError: A template is malformed, has a field that is no parameter of
-                the function, or nested fields; an option is invalid. A call raises
-                it, before anything is sent, when a filled template is not a valid
-                name, such as an empty one.
-
-            LockNotAcquiredError: By a call: others held the lock for all of *wait*.
-
-            QuorumUnavailableError: By a call: too few masters answered to decide.
-
-            LockLostError: By a call: the lease was lost, and the function has no
-                exception of its own; with *on_lost* "cancel" it was cancelled.
-
-        An exception from filling a template, such as for a missing attribute or item,
-        is raised by the call with a note that names the template.
-
-        Cancellation:
-            Of a call, as for ``async with``: if it still waits for the lock, it has no
-            effect; otherwise the function is cancelled and the lock released.
-        """
-        if len(templates) == 1 and callable(templates[0]):
-            raise TypeError("locked() needs a name: write @redlock.locked('invoice:{invoice_id}')")
-        parsed = [Template(template) for template in templates]
-        if not parsed:
-            raise TypeError("locked() needs at least one template, such as 'invoice:{invoice_id}'")
-        of_type(skip_if_locked, bool, name="skip_if_locked")
-        return _Decorator(
-            self.lock, parsed, _checked(self.lock, parsed, options, skip_if_locked), skip_if_locked
-        )
+    Args:
+        lock: `Redlock.lock` of the manager.
+    """
+    if len(templates) == 1 and callable(templates[0]):
+        raise TypeError("locked() needs a name: write @redlock.locked('invoice:{invoice_id}')")
+    parsed = [Template(template) for template in templates]
+    if not parsed:
+        raise TypeError("locked() needs at least one template, such as 'invoice:{invoice_id}'")
+    of_type(skip_if_locked, bool, name="skip_if_locked")
+    return Decorator(lock, parsed, _checked(lock, parsed, options, skip_if_locked), skip_if_locked)
 
 
-class _Decorator:
+class Decorator:
     """The decorator that `locked` returns. It has no truth value: `is_locked` is another method."""
 
     __slots__ = ("_lock", "_options", "_skip", "_templates")

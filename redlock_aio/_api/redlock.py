@@ -1,39 +1,44 @@
 """The manager of one set of masters, with the options that hold for all locks on them."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from datetime import timedelta
 from types import TracebackType
-from typing import Self, Unpack
+from typing import Any, Literal, Self, Unpack, overload
 
 from redis.asyncio import Redis
 
-from redlock_aio._api.adoption import Adopting
-from redlock_aio._api.decorator import Decorating
-from redlock_aio._api.health import Checking
-from redlock_aio._api.listing import Listing
+from redlock_aio._api.adoption import adopt
+from redlock_aio._api.decorator import LockArguments, P, T, locked
+from redlock_aio._api.lease import Lease
 from redlock_aio._api.lock import Lock
 from redlock_aio._api.opener import Opener
-from redlock_aio._engine.admin import inspect
+from redlock_aio._engine.admin import check, inspect, scan
 from redlock_aio._engine.admin.force_release import ForcedRelease
 from redlock_aio._engine.emitter import Emitter
 from redlock_aio._engine.options import LockSpec, OnLost, OptionsCache
 from redlock_aio._engine.session import RestartGuard, Settings
-from redlock_aio._protocol.lock_state import LockState
+from redlock_aio._protocol.lock_state import FoundLocks, LockState
 from redlock_aio._protocol.resources import Resources
 from redlock_aio._rules import lock_value, mistakes, quarantine, timing
 from redlock_aio._rules.mistakes import OnlyForAsyncio
 from redlock_aio._rules.retry import Retry
 from redlock_aio._rules.roundtrips import SHORTEST
 from redlock_aio._rules.statistics import Statistics
-from redlock_aio._rules.validation import of_type, one_of, plain_function, positive
+from redlock_aio._rules.validation import of_type, one_of, plain_function, positive, text
 from redlock_aio._transport.address import AnyDialler, addresses
 from redlock_aio.events import Listener
 
 MAX_WAITERS = 1_000
 """The default of *max_waiters*."""
 
+CHECK_WAIT = 1_000
+"""The default *wait* of `Redlock.check` in ms, the timeout of a readiness probe of Kubernetes."""
 
-class Redlock(Adopting, Checking, Decorating, Listing, OnlyForAsyncio):
+MOST_FOUND = 1_000
+"""The most locks that `Redlock.find_locks` returns by default."""
+
+
+class Redlock(OnlyForAsyncio):
     """
     The manager of one set of masters.
 
@@ -258,6 +263,154 @@ class Redlock(Adopting, Checking, Decorating, Listing, OnlyForAsyncio):
         packed = b"" if metadata is None else lock_value.packed(metadata)
         return Lock(self._opener, LockSpec(resources, key, options, owner, packed))
 
+    @overload
+    def locked(
+        self,
+        /,
+        *templates: str,
+        skip_if_locked: Literal[False] = False,
+        **options: Unpack[LockArguments],
+    ) -> Callable[[Callable[P, Coroutine[Any, Any, T]]], Callable[P, Coroutine[Any, Any, T]]]: ...
+
+    @overload
+    def locked(
+        self,
+        /,
+        *templates: str,
+        skip_if_locked: bool,
+        **options: Unpack[LockArguments],
+    ) -> Callable[
+        [Callable[P, Coroutine[Any, Any, T]]], Callable[P, Coroutine[Any, Any, T | None]]
+    ]: ...
+
+    def locked(
+        self,
+        /,
+        *templates: str,
+        skip_if_locked: bool = False,
+        **options: Unpack[LockArguments],
+    ) -> Callable[
+        [Callable[P, Coroutine[Any, Any, T]]], Callable[P, Coroutine[Any, Any, T | None]]
+    ]:
+        """
+        Return a decorator: each call of an async function or method runs under a lock.
+
+        ``@redlock.locked("invoice:{invoice_id}", ttl=10_000)`` above ``async def
+        send(invoice_id)`` is equivalent to ``async with
+        redlock.lock(f"invoice:{invoice_id}", ttl=10_000)`` around the body: each
+        call acquires a lease of its own, and releases it when the function ends.
+        The function keeps its name, docstring and signature. For a class or static
+        method, put the decorator below ``@classmethod`` or ``@staticmethod``. A
+        function that needs its `Lease` uses ``async with`` instead.
+
+        Args:
+            templates: One or several names to lock, as for `str.format`: a field
+                begins with the name of a parameter, and may go on to attributes
+                and items: ``{order.id}``, ``{items[0]}``, ``{self.name}``,
+                ``{kwargs[name]}``, ``{number:04d}``. Default values of parameters
+                are used too. A name without any field is the same for all calls.
+
+            skip_if_locked: Whether a call does nothing and returns ``None`` if others
+                hold the lock (default no), for jobs of which one at a time is enough.
+                No call waits for a holder. Of several calls at the same moment one
+                runs, if necessary after a few attempts (10 at most) with the delays
+                of *retry*. If too few masters answer, the call raises an error and
+                does not skip.
+
+            options: Those of `Redlock.lock`. With *skip_if_locked*, *wait* can only
+                be 0.
+
+        Raises:
+            TypeError: There is no template, or it is not a str; the decorated object
+                is not an ``async def`` function; an option is unknown or of another
+                type. A call raises it when its arguments do not fit the function,
+                before anything is sent.
+
+            ValueError: A template is malformed, has a field that is no parameter of
+                the function, or nested fields; an option is invalid. A call raises
+                it, before anything is sent, when a filled template is not a valid
+                name, such as an empty one.
+
+            LockNotAcquiredError: By a call: others held the lock for all of *wait*.
+
+            QuorumUnavailableError: By a call: too few masters answered to decide.
+
+            LockLostError: By a call: the lease was lost, and the function has no
+                exception of its own; with *on_lost* "cancel" it was cancelled.
+
+        An exception from filling a template, such as for a missing attribute or item,
+        is raised by the call with a note that names the template.
+
+        Cancellation:
+            Of a call, as for ``async with``: if it still waits for the lock, it has no
+            effect; otherwise the function is cancelled and the lock released.
+        """
+        return locked(self.lock, templates, options, skip_if_locked)
+
+    async def adopt(
+        self,
+        /,
+        exported: str,
+        *,
+        auto_extend: bool = True,
+        max_hold: int | timedelta | None = None,
+        on_lost: OnLost = "cancel",
+        metadata: Mapping[str, object] | None = None,
+        owner: object = None,
+    ) -> Lease:
+        """
+        Continue a lease that another process has handed over by `Lease.export`.
+
+        The adopted lease gets a new token. Hence at most one of several adoptions
+        succeeds, and *exported* can't be used again. The resources, the ttl, the fencing
+        token and the rest of *max_hold* and *hold_at_least* stay the same. The manager
+        must have the same masters and *key_prefix*.
+
+        Masters that do not answer are asked again for as long as the lease can last.
+
+        Args:
+            exported: The text that `Lease.export` has returned.
+
+            auto_extend: As for `Redlock.lock` (default yes).
+
+            max_hold: As for `Redlock.lock`, from the adoption on (default: the rest of
+                the exporter's).
+
+            on_lost: As for `Redlock.lock` (default ``"cancel"``).
+
+            metadata: As for `Redlock.lock` (default: that of the exporter).
+
+            owner: The owner of the lease here: locks with ``reentrant=True`` and an
+                equal *owner* share the lease (default: the task that adopts it). The text
+                does not contain an owner, which has a meaning in one process only.
+
+        Raises:
+            TypeError: An argument is of another type.
+
+            ValueError: *exported* is damaged, or its ttl is longer than the manager's
+                *max_ttl*.
+
+            LockLostError: The lease is over, another process has adopted it, or too few
+                masters have answered. The keys that were left of it are released.
+
+            RedlockError: The manager is closed, or belongs to another event loop or
+                process.
+
+        Cancellation:
+            The lock is released. A master that does not answer now gets the release when
+            it answers again.
+        """
+        return await adopt(
+            self._opener,
+            self._resources,
+            exported,
+            auto_extend=auto_extend,
+            max_hold=max_hold,
+            on_lost=on_lost,
+            metadata=metadata,
+            owner=owner,
+        )
+
     async def inspect(self, resource: str, /) -> LockState:
         """
         Return the holder of *resource* as each master reports it; ``print`` it to read it.
@@ -298,6 +451,37 @@ class Redlock(Adopting, Checking, Decorating, Listing, OnlyForAsyncio):
         """
         key, session = self._resources.key(resource), await self._opener.ready_session()
         return await inspect.is_locked(session.masters, resource, key)
+
+    async def find_locks(self, prefix: str = "", /, *, limit: int = MOST_FOUND) -> FoundLocks:
+        """
+        Return the locks whose names begin with *prefix*, as `inspect` shows each of them.
+
+        Each master is scanned in small steps (``SCAN``, never ``KEYS``), which needs one
+        permission more than `inspect`: ``+scan``. Without a *key_prefix*, all strings on the
+        masters are looked at, also those of other programs. A lock that is acquired or
+        released meanwhile may be found or not.
+
+        Args:
+            prefix: How the names begin; the special characters of patterns have no meaning
+                in it.
+
+            limit: The most names to look at; if there are more, any of them may be left
+                out, and `FoundLocks.complete` is false.
+
+        Raises:
+            RedlockError: The manager is closed, or belongs to another event loop
+                or process.
+
+            TypeError, ValueError: An argument is invalid.
+
+        Cancellation:
+            Nothing was asked that changes anything.
+        """
+        begin = text(prefix, name="prefix") if of_type(prefix, str, name="prefix") else b""
+        positive(limit, name="limit")
+        session = await self._opener.ready_session()
+        whole = self._resources.prefix + begin
+        return await scan.find_locks(session.masters, whole, limit, self._resources.name_of)
 
     async def force_release(self, resource: str, /) -> bool:
         """
@@ -340,6 +524,47 @@ class Redlock(Adopting, Checking, Decorating, Listing, OnlyForAsyncio):
         """
         key, session = self._resources.key(resource), await self._opener.ready_session()
         return await ForcedRelease(session, resource, key).run()
+
+    async def check(
+        self,
+        *,
+        wait: int | timedelta = CHECK_WAIT,
+        timeout: int | timedelta = CHECK_WAIT,  # noqa: ASYNC109 - also the limit of each reply
+    ) -> None:
+        """
+        Check that a majority of the masters votes; no lock is acquired.
+
+        Each master is asked once, by a command that reads and changes no key, and has the
+        master timeout to answer. The call returns with the first majority, so a minority that
+        hangs does not delay it. It is meant for readiness probes: any number of programs may
+        call it every second. Like all methods it connects on first use.
+
+        A master that answers but can't write, for lack of memory, still counts: only an
+        acquisition finds that. Do not let a liveness probe call it: to restart the program
+        brings no master back.
+
+        Args:
+            wait: How long to wait for connections and answers together, in milliseconds or
+                as a `timedelta` (default 1 000).
+
+            timeout: Another name of *wait*.
+
+        Raises:
+            QuorumUnavailableError: No majority votes; the error has the vote of each
+                master. Its *resources* are empty, and *attempts* is 0.
+
+            RedlockError: The manager is closed, or belongs to another event loop
+                or process.
+
+            TypeError, ValueError: *wait* is not a positive time, or *timeout* is given too.
+
+        Cancellation:
+            Nothing was asked that changes anything.
+        """
+        name, limit = ("wait", wait) if timeout == CHECK_WAIT else ("timeout", timeout)
+        if limit is timeout and wait != CHECK_WAIT:
+            raise TypeError("check() has one limit: wait=, or timeout=, which is the same")
+        await check.check(self._opener.session(), timing.milliseconds(limit, name=name))
 
     def statistics(self) -> Statistics:
         """

@@ -20,7 +20,7 @@ from redlock_aio import (
     Redlock,
     Retry,
 )
-from redlock_aio._api.decorator import Decorating, LockArguments
+from redlock_aio._api.decorator import LockArguments
 from redlock_aio._api.templates import Names, Template
 from redlock_aio.testing import FakeMaster
 
@@ -44,16 +44,16 @@ def is_unused(redlock: Redlock) -> bool:
     return repr(redlock) == "<Redlock 3 masters, not used yet>"
 
 
-class Recorder(Decorating):
+class Recorder(Redlock):
     """A manager that records the names and options of its locks."""
 
-    def __init__(self, redlock: Redlock) -> None:
-        self._redlock = redlock
+    def __init__(self, masters: list[FakeMaster]) -> None:
+        super().__init__(masters)
         self.made: list[tuple[tuple[str, ...], dict[str, object]]] = []
 
     def lock(self, *names: str, **options: Any) -> Any:
         self.made.append((names, options))
-        return self._redlock.lock(" ".join(names), **options)
+        return super().lock(" ".join(names), **options)
 
 
 class Customer:
@@ -129,8 +129,10 @@ async def test_a_template_is_filled_from_the_arguments(
 
 
 @pytest.mark.parametrize("skip_if_locked", [False, True])
-async def test_several_templates_make_one_lock(redlock: Redlock, skip_if_locked: bool) -> None:
-    engine = Recorder(redlock)
+async def test_several_templates_make_one_lock(
+    masters: list[FakeMaster], skip_if_locked: bool
+) -> None:
+    engine = Recorder(masters)
 
     @engine.locked("a:{x}", "b:{y}", "c{{}}", skip_if_locked=skip_if_locked, ttl=5_000, fair=True)
     async def work(x: int, y: int) -> None:
@@ -140,7 +142,8 @@ async def test_several_templates_make_one_lock(redlock: Redlock, skip_if_locked:
     assert len(set(stand_ins)) == 3, "a lock may refuse to have one resource twice"
     assert stand_ins[2] == "c{}"
     assert checked == {"ttl": 5_000, "fair": True}
-    await work(1, y=2)
+    async with engine:
+        await work(1, y=2)
     options = {**checked, "wait": 0} if skip_if_locked else checked
     assert engine.made[1:] == [(("a:1", "b:2", "c{}"), options)]
 
