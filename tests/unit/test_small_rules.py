@@ -1,14 +1,20 @@
 """Rules of one line each that no other test checks: names, budgets and states of keys."""
 
 import asyncio
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from redlock_aio._engine.emitter import Emitter
+from redlock_aio._engine.wait.wakeup import hold_back
 from redlock_aio._engine.wait_budget import WaitBudget
 from redlock_aio._protocol import lock_state
 from redlock_aio._protocol.commands import hash_tag
+from redlock_aio._rules.server_info import ServerInfo
 from redlock_aio.events import Event, Waiting
+
+from .kit import now
 
 
 @pytest.mark.parametrize(
@@ -59,3 +65,19 @@ async def test_an_emitter_is_idle_when_no_task_acquires_and_no_event_waits() -> 
     await asyncio.sleep(0)
     assert emitter.is_idle
     assert events == [Waiting(("r",))]
+
+
+@pytest.mark.parametrize(("left", "expected"), [(10_000, 0.25), (100, 0.1), (-1, 0)])
+async def test_a_pause_ends_with_the_wait(left: float, expected: float) -> None:
+    queue: Any = Mock(spread=0)
+    budget: Any = Mock(left=lambda: left)
+    began = now()
+    await hold_back(Mock(), queue, budget, 0.25)
+    assert now() - began == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("info", "forgets"), [(b"aof_enabled:0", True), (b"aof_enabled:1", False), (b"", False)]
+)
+def test_only_a_server_that_says_so_has_no_append_only_file(info: bytes, forgets: bool) -> None:
+    assert bool(ServerInfo.parse(info).forgets) is forgets
