@@ -7,8 +7,6 @@ One acquisition of a lock, as users see it.
 The lease can be lost between any two steps of the body, by the watchdog's timer or a reply.
 If that is before the release is sent, or if its replies show a loss, the block ends with a
 `LockLostError`. This is the only file in which a cancellation is turned into an error.
-
-One subject: the user's interface of one share of a lease.
 """
 
 import asyncio

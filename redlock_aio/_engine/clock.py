@@ -1,18 +1,34 @@
-"""The identifier of the machine's boot, from which the clock of leases counts."""
+"""The clock of leases, and the identifier of the machine's boot, from which it counts."""
 
 import asyncio
 import contextlib
 import functools
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from redlock_aio._protocol.lease_export import boot
 
 
+def clock_of(loop: asyncio.AbstractEventLoop) -> Callable[[], float]:
+    """
+    Return the clock of leases, in seconds.
+
+    Where the system has such a clock, it also counts the time that the machine was
+    suspended. For a loop with virtual time (see `redlock_aio.testing`) it is the
+    clock of that loop.
+    """
+    own: Callable[[], float] | None = getattr(loop, "boottime", None)
+    if own is not None:
+        return own
+    clock = getattr(time, "CLOCK_BOOTTIME", None)
+    return time.monotonic if clock is None else functools.partial(time.clock_gettime, clock)
+
+
 def boot_of(loop: asyncio.AbstractEventLoop) -> str:
     """
-    Return an identifier that all processes with the same `links.clock_of` clock share.
+    Return an identifier that all processes with the same `clock_of` clock share.
 
     The identifier is empty if it cannot be determined. A loop with virtual time shares its
     clock with no other process or loop.

@@ -15,8 +15,9 @@ from os import urandom
 from struct import Struct
 from typing import Any, NamedTuple
 
+from redlock_aio._engine.clock import clock_of
 from redlock_aio._engine.emitter import Emitter
-from redlock_aio._engine.links import Link, clock_of
+from redlock_aio._engine.links import Link
 from redlock_aio._engine.outages import Outages
 from redlock_aio._engine.round import Release, Round
 from redlock_aio._protocol import commands, replies, request
@@ -73,8 +74,6 @@ class Addressed(NamedTuple):
 class MasterSet:
     """
     All masters of one session, and the rounds that are underway.
-
-    One subject: the rounds underway, from the batch of a loop turn to its timeout.
 
     All rounds sent in one turn of the loop leave together, in one write to each master, in
     the order in which they were sent. Requests to single masters leave with them.

@@ -12,9 +12,9 @@ import os
 import socket
 from typing import Literal, NamedTuple
 
+from redlock_aio._engine.clock import clock_of
 from redlock_aio._engine.emitter import Emitter
 from redlock_aio._engine.hold.watchdog import Watchdog
-from redlock_aio._engine.links import clock_of
 from redlock_aio._engine.master_events import MasterEvents
 from redlock_aio._engine.masters import MasterSet
 from redlock_aio._engine.origin import Origin

@@ -92,8 +92,6 @@ class Ticket:
     """
     The standings of one waiter at all *masters*.
 
-    One subject: the replies of all masters to one waiter, and the state that follows from them.
-
     Args:
         masters: The number of masters.
     """

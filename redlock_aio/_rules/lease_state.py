@@ -74,8 +74,6 @@ class LeaseState:
     """
     The life of one lease.
 
-    One subject: the states of one lease, with a method for each transition.
-
     Args:
         deadline: The end of the validity.
 

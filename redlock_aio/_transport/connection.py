@@ -1,7 +1,7 @@
 """
 One pipelined connection to one master.
 
-One subject: all commands of a process to a master use one connection, in order, and
+All commands of a process to a master use one connection, in order, and
 replies are matched to them in that order. The laws of this file:
 
 - A task that stops waiting abandons its reply, never the connection: the reply

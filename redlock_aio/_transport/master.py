@@ -85,7 +85,7 @@ class Master:
     """
     One master, for as long as its manager is open.
 
-    One subject: one master up, down and back; `Sentry` handles the locks that it may have lost.
+    `Sentry` handles the locks that the master may have lost.
 
     Args:
         dialler: Makes its connections; the dialler's text is the master's name.

@@ -65,8 +65,6 @@ class Sentry:
     """
     Watches the marker and identity of one master, and quarantines it after a restart or flush.
 
-    One subject: the marker of one master, and the vote that follows from it.
-
     Args:
         guard: The state that all sentries share.
 

@@ -5,8 +5,6 @@ A loss is noticed in the event loop, by a task of the lease that waits for it. T
 `Lease.lost`, and starts a thread for *on_lost*: in the loop a callback that blocks would keep
 all other leases from being extended. The task knows the lease by a weak reference only, so
 that a lease which is dropped without a release is not extended any more, and ends.
-
-One subject: what a thread may ask of its lease.
 """
 
 import asyncio

@@ -3,8 +3,6 @@ The manager of one set of masters, for threads.
 
 Each method does in the thread of the manager's event loop what the method of the same name
 does in `redlock_aio.Redlock`. A test compares names, parameters, defaults and first sentences.
-
-One subject: the interface of a manager for threads.
 """
 
 import functools
@@ -27,10 +25,9 @@ from typing import (
 from redis.asyncio import Redis
 
 import redlock_aio
-from redlock_aio import Retry, Statistics
+from redlock_aio import FoundLocks, LockState, Retry, Statistics
 from redlock_aio.events import Listener
 from redlock_aio.sync._acquisition import ThreadAcquisition
-from redlock_aio.sync._asking import Asking
 from redlock_aio.sync._callbacks import OnLostCall, checked_on_lost, contained
 from redlock_aio.sync._decorator import FunctionDecorator, SyncLockArguments
 from redlock_aio.sync._lease import Lease
@@ -45,7 +42,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Redlock(Asking, OnlyForThreads):
+class Redlock(OnlyForThreads):
     """
     The manager of one set of masters.
 
@@ -275,6 +272,50 @@ class Redlock(Asking, OnlyForThreads):
         adopt = cast("Callable[[], Lease]", acquisition.run)
         return adopt()
 
+    def inspect(self, resource: str, /) -> LockState:
+        """
+        Return the holder of *resource* as each master reports it; ``print`` it to read it.
+
+        See `redlock_aio.Redlock.inspect`.
+
+        Raises:
+            RedlockError: The manager is closed.
+
+            TypeError, ValueError: As for `Redlock.lock`.
+        """
+        portal = self._opener.opened()
+        return portal.call(portal.redlock.inspect, resource)
+
+    def is_locked(self, resource: str, /) -> bool:
+        """
+        Return whether *resource* is held: a majority of the masters keeps one value.
+
+        See `redlock_aio.Redlock.is_locked`.
+
+        Raises:
+            QuorumUnavailableError: Too few masters have answered to decide.
+
+            RedlockError: The manager is closed.
+
+            TypeError, ValueError: As for `Redlock.lock`.
+        """
+        portal = self._opener.opened()
+        return portal.call(portal.redlock.is_locked, resource)
+
+    def find_locks(self, prefix: str = "", /, *, limit: int = 1_000) -> FoundLocks:
+        """
+        Return the locks whose names begin with *prefix*, as `inspect` shows each of them.
+
+        See `redlock_aio.Redlock.find_locks`.
+
+        Raises:
+            RedlockError: The manager is closed.
+
+            TypeError, ValueError: An argument is invalid.
+        """
+        portal = self._opener.opened()
+        return portal.call(functools.partial(portal.redlock.find_locks, prefix, limit=limit))
+
     def force_release(self, resource: str, /) -> bool:
         """
         Release *resource* for any holder, also of another library, and wake waiters.
@@ -296,6 +337,22 @@ class Redlock(Asking, OnlyForThreads):
         """
         portal = self._opener.opened()
         return portal.call(portal.redlock.force_release, resource)
+
+    def check(self, *, wait: int | timedelta = 1_000, timeout: int | timedelta = 1_000) -> None:
+        """
+        Check that a majority of the masters votes; no lock is acquired.
+
+        See `redlock_aio.Redlock.check`.
+
+        Raises:
+            QuorumUnavailableError: No majority votes.
+
+            RedlockError: The manager is closed.
+
+            TypeError, ValueError: *wait* is not a positive time, or *timeout* is given too.
+        """
+        portal = self._opener.opened()
+        portal.call(functools.partial(portal.redlock.check, wait=wait, timeout=timeout))
 
     def statistics(self) -> Statistics:
         """

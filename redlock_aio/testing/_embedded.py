@@ -1,8 +1,4 @@
-"""
-Real servers on this machine that tests start, pause, kill and restart.
-
-One subject: the process of one server, and the ways in which it can fail.
-"""
+"""Real servers on this machine that tests start, pause, kill and restart."""
 
 import contextlib
 import importlib.util

@@ -4,8 +4,6 @@ A master in memory, which speaks the masters' protocol.
 Clients use it through the same connection class as a real one, so a test runs all
 of the library except the dialling. This project's tests compare its replies and
 pushes with those of real servers.
-
-One subject: the requests of clients that are underway, and the faults of a master.
 """
 
 import asyncio

@@ -23,8 +23,6 @@ class Commands(KeyCommands):
     """
     A master without its connections; the public attributes are those of `FakeMaster`.
 
-    One subject: the commands about connections and the server; one method for each.
-
     Args:
         run_id: The identity of the server, as in ``INFO``.
     """

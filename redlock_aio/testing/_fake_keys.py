@@ -20,8 +20,6 @@ class KeyCommands:
     """
     The part of a master that executes commands about keys and scripts.
 
-    One subject: the commands about keys and scripts; one method for each.
-
     Args:
         data: The keys of the master.
     """

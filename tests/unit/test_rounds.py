@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from redlock_aio import Answer
-from redlock_aio._engine.links import clock_of
+from redlock_aio._engine.clock import clock_of
 from redlock_aio._engine.masters import MasterSet
 from redlock_aio._engine.round import Round
 from redlock_aio._protocol import request

@@ -35,8 +35,6 @@ class Acquisition:
     """
     One acquisition of a lock: its place in the local queue, its attempts and its waits.
 
-    One subject: one call from its first request to its lease or error; the steps share its budget.
-
     Args:
         lock: The resources to lock, and the options.
 

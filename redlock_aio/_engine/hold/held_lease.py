@@ -39,8 +39,6 @@ class HeldLease(LeaseState):
     """
     One lease as the engine keeps it.
 
-    One subject: one lease, which its shares, its bodies and its events all read.
-
     Args:
         attempt: The attempt that won the lock, with its token, key and fencing token.
 

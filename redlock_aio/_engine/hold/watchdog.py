@@ -55,8 +55,6 @@ class Watchdog:
     """
     Extends leases, and ends those that are lost.
 
-    One subject: what happens to a lease when something is due for it, or it ends.
-
     Args:
         masters: The masters.
 

@@ -75,8 +75,6 @@ class Inquiry(abc.ABC):
     """
     The requests of one waiter to all masters.
 
-    One subject: requests and replies of one waiter; `FairWaiter` acts on them.
-
     Args:
         queues: The fair queues of all masters, shared by the waiters of this process.
 

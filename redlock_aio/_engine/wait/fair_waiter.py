@@ -36,8 +36,6 @@ class FairWaiter(Inquiry):
     """
     One task that waits in the queues.
 
-    One subject: the actions of one waiter after each reply, push or timer.
-
     Args:
         queues: The fair queues of all masters, shared by the waiters of this process.
 

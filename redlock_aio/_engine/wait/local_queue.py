@@ -63,8 +63,6 @@ class LocalQueue:
     """
     The holder of a resource in this process, the task that has the turn, and its waiters.
 
-    One subject: the order of the tasks of this process; each method is one event.
-
     Attributes:
         absence: How long this process stays away; ``None`` if it never waited for others.
 
