@@ -29,9 +29,8 @@ from redlock_aio._rules.quarantine import Seen
 from redlock_aio._rules.roundtrips import RoundTrips
 from redlock_aio._rules.statistics import MasterStatistics, Statistics
 from redlock_aio._transport.address import AnyDialler, ServiceDialler
-from redlock_aio._transport.guard_state import GuardSettings
+from redlock_aio._transport.guard import Guard, GuardSettings
 from redlock_aio._transport.master import TASK_NAME, Master, MasterContext
-from redlock_aio._transport.restart_guard import Guard
 
 RestartGuard = Literal["auto", "strict", "fsync-always", "off"]
 """The way in which masters that may have lost their locks are quarantined."""

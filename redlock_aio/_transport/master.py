@@ -24,11 +24,10 @@ from redlock_aio._rules.server_info import ServerInfo
 from redlock_aio._transport.address import Address, AnyDialler
 from redlock_aio._transport.connection import Connection, Question
 from redlock_aio._transport.debts import Debts
+from redlock_aio._transport.guard import Guard, Sentry
 from redlock_aio._transport.handshake import MasterError, ReplicaError, examined, is_forbidden, why
 from redlock_aio._transport.moved_name import interval, moved
-from redlock_aio._transport.restart_guard import Guard
 from redlock_aio._transport.sentinels import route_to
-from redlock_aio._transport.sentry import Sentry
 
 SHORTEST_DIAL = 1.0
 """The shortest timeout of a connection attempt, in seconds."""

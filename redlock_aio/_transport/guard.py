@@ -1,5 +1,5 @@
 """
-The examination of one master: whether it may have lost locks, and when it votes again.
+The restart guard: whether a master may have lost locks, and when it votes again.
 
     away ──► UNDECIDED ──► QUARANTINED ──► MEMBER
        └─────────┴───────────────┴───────────┘ (by the verdict of `quarantine.judge`)
@@ -18,19 +18,21 @@ pushed; there each request that may grant a lock brings its own proof.
 import asyncio
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
 from redlock_aio._protocol import commands, replies
 from redlock_aio._protocol.request import NoReply, QuarantineRule, Sender
 from redlock_aio._rules import display, quarantine
 from redlock_aio._rules.causes import NoVoteCause
 from redlock_aio._rules.marker import Marker, milliseconds
-from redlock_aio._rules.quarantine import MEMBER, QUARANTINED, UNDECIDED, Verdict
-from redlock_aio._rules.quorum import Answer
+from redlock_aio._rules.quarantine import MEMBER, QUARANTINED, UNDECIDED, Seen, Verdict
+from redlock_aio._rules.quorum import GRANTED, Answer
 from redlock_aio._rules.retry import Pace
 from redlock_aio._rules.server_info import ServerInfo
 from redlock_aio._transport.connection import Connection, Question
-from redlock_aio._transport.guard_state import GuardState, Peer
+from redlock_aio._transport.declarations import Declarations
 from redlock_aio._transport.handshake import (
     MasterError,
     ReplicaError,
@@ -42,6 +44,7 @@ from redlock_aio._transport.handshake import (
     marker_of,
     must_carry,
     mute,
+    read_marker,
 )
 from redlock_aio._transport.proof import Proof
 from redlock_aio._transport.sentinels import Route
@@ -61,12 +64,169 @@ SAME_WORDS = 0.2
 """Seconds for which the text about a master without a vote is reused."""
 
 
+class GuardSettings(NamedTuple):
+    """The settings of a restart guard."""
+
+    lasts: float
+    """The quarantine in seconds: the longest validity of a lease that a master may have lost."""
+    strict: bool
+    """Whether young servers without a marker count as restarted even if all masters are young."""
+    tell: Callable[[bool, str], None]
+    """Called with a sentence for operators, and first whether it is good news."""
+    addresses: Sequence[str]
+    """The names of the masters."""
+    key: bytes
+    """The key under which programs write about their masters."""
+
+
+class Guard:
+    """
+    The restart guard of one manager: a sentry for each master, and what only all together show.
+
+    That is whether a whole set is new, and which quarantine is the longest that any program on
+    these masters uses.
+
+    Args:
+        seen: The observations of each address; they outlive the connections.
+
+        clock: The clock of leases.
+
+    Attributes:
+        lasts: The quarantine in seconds. It grows when the marker of a master carries a
+            longer one.
+
+        founding: Whether a new set is being marked.
+    """
+
+    def __init__(
+        self, seen: list[Seen], clock: Callable[[], float], settings: GuardSettings
+    ) -> None:
+        self.seen = seen
+        self.clock = clock
+        self.lasts = settings.lasts
+        self.strict = settings.strict
+        self._tell = settings.tell
+        self._sentries: list[Sentry] = []  # in the order of the masters
+        self.declarations = Declarations(
+            settings.addresses,
+            settings.key,
+            clock=clock,
+            lasts=lambda: self.lasts,
+            on_restricted=self._restrict,
+            tell=settings.tell,
+        )
+        self.founding = False
+
+    def __repr__(self) -> str:
+        states = ", ".join(s.state.name if s.state else "AWAY" for s in self._sentries)
+        return f"<Guard of {states}, {self.lasts:g} s>"
+
+    def sentry(
+        self,
+        number: int,
+        *,
+        route: Route,
+        on_push: Callable[[int, object], None],
+        judged: Callable[[], None],
+        looked: Callable[[ServerInfo], None],
+    ) -> "Sentry":
+        """Return the sentry of a master; for the arguments see `Sentry`."""
+        sentry = Sentry(
+            self,
+            number,
+            route=route,
+            on_push=on_push,
+            judged=judged,
+            looked=looked,
+        )
+        self._sentries.append(sentry)
+        return sentry
+
+    @property
+    def is_old(self) -> bool:
+        """Whether a master is known not to be new."""
+        return any(sentry.is_old for sentry in self._sentries)
+
+    def _restrict(self, numbers: Collection[int]) -> None:
+        for number in numbers:
+            self._sentries[number].restrict()
+
+    def learn(self, lasts: float, *, by: "Sentry | None" = None) -> None:
+        """
+        Lengthen the quarantine to *lasts* seconds if that is longer; it is never shortened.
+
+        A program with a longer *max_ttl* writes its quarantine into the marker of a master
+        before that master votes for it. Therefore every master that may have lost one of
+        its leases stays in quarantine until that lease is over.
+
+        Args:
+            by: The sentry that has read the marker; it is not notified.
+        """
+        if milliseconds(lasts) <= milliseconds(self.lasts):
+            return
+        more = lasts - self.lasts
+        self.lasts += more
+        self.seen[:] = [replace(seen, until=seen.until + more) for seen in self.seen]
+        self._tell(
+            False,
+            f"a master that may have forgotten locks waits for {self.lasts:g} s now: a program"
+            " on these masters has a longer max_ttl than this one",
+        )
+        for sentry in self._sentries:
+            if sentry is not by:
+                sentry.outlasted()  # its master may vote by the shorter time
+
+    async def found(self) -> None:
+        """
+        Mark all masters as members, if none of them has a marker.
+
+        The set is new only if the markers, read back after all were written, still prove it:
+        another program that knows a master from before may have marked it as rejoining
+        meanwhile. A master that can't be marked is judged alone.
+
+        Cancellation:
+            Markers that were written by then stay.
+        """
+        sentries = self._sentries
+        if self.founding or self.is_old or any(sentry.state is None for sentry in sentries):
+            return
+        self.founding = True
+        try:
+            asked = [s.ask_for(quarantine.founding(s.info, s.lasts), over=b"") for s in sentries]
+            if None in asked:
+                return  # a connection has just ended
+            answers = [(await mark.reply, await get.reply) for mark, get in filter(None, asked)]
+        finally:
+            self.founding = False
+        # Another program may know one of these servers from before, and mark it as rejoining
+        # while this one marks all of them as new. Its marker is left, or replaces this
+        # program's. Hence the markers are judged after all were written: one that rejoins
+        # shows that the set is not new, and the markers written here are replaced below.
+        found = [read_marker(reply) for _, reply in answers]
+        for marker in found:
+            self.learn(0.0 if marker is None else marker.lasts / 1000)
+        new = not any(
+            marker is not None and (marker.rejoining or not sentry.info.is_named(marker.run_id))
+            for sentry, marker in zip(sentries, found, strict=True)
+        )
+        for sentry, marker, (marked, get) in zip(sentries, found, answers, strict=True):
+            if new and marker is not None and sentry.state is UNDECIDED:
+                if marker.lasts < milliseconds(self.lasts):
+                    sentry.recheck_soon()  # a program with a shorter quarantine has marked it
+                else:
+                    sentry.set_verdict(Verdict(MEMBER), marker)
+            elif not new and marked == GRANTED:
+                late = quarantine.not_new(sentry.info, sentry.lasts, certain=True)
+                sentry.ask_for(late, over=get)
+                sentry.recheck_soon()  # masters do not push a client's own changes to it
+
+
 class Sentry:
     """
     Watches the marker and identity of one master, and quarantines it after a restart or flush.
 
     Args:
-        guard: The state that all sentries share.
+        guard: The guard of all masters.
 
         route: The route to the master, which also distinguishes it from earlier servers.
 
@@ -79,7 +239,7 @@ class Sentry:
 
     def __init__(
         self,
-        guard: GuardState,
+        guard: Guard,
         number: int,
         *,
         route: Route,
@@ -125,8 +285,6 @@ class Sentry:
         self._no_reply = NoReply(Answer.QUARANTINED)
         self._described_at = -math.inf
         self.info: ServerInfo
-        self._peer = Peer(lambda: self.is_old, self.outlasted, self.restrict)
-        guard.peers.append(self._peer)
 
     def __repr__(self) -> str:
         return f"<Sentry {self._number}, {self.state.name if self.state else 'AWAY'}>"
@@ -321,7 +479,7 @@ class Sentry:
 
     def _verdict(self, info: ServerInfo, marker: Marker | None) -> Verdict:
         guard = self._guard
-        guard.learn(0.0 if marker is None else marker.lasts / 1000 - self._outlives, by=self._peer)
+        guard.learn(0.0 if marker is None else marker.lasts / 1000 - self._outlives, by=self)
         seen, now = guard.seen[self._number], guard.clock()
         verdict = quarantine.judge(info, marker, seen, now, lasts=self.lasts, strict=guard.strict)
         reread = self._rereads >= len(quarantine.REREADS)
