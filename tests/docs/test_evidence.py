@@ -99,6 +99,9 @@ def test_the_mutants(root: Path, page: str) -> None:
     planted, drawn, checker = (table[name] for name in ("planted", "drawn", "the checker"))
     assert f"one at a time: {planted[0]} that were chosen" in page
     assert f"and {drawn[0]} small changes that were drawn at random" in page
-    assert f"All are caught except {number(planted[2] + drawn[2])}," in page
+    assert planted[1] == planted[0], "all that were chosen are caught"
+    assert f"Of the drawn ones {number(drawn[2])} are not caught because" in page
+    assert f"{number(drawn[3]).capitalize()} more are open" in page
+    assert not checker[3]
     assert f"by {checker[0]} defects of its own" in page
     assert f"{number(checker[2]).capitalize()} of them are not caught" in page
