@@ -171,7 +171,8 @@ def test_a_command_that_can_not_be_ended_is_not_said_to_have_ended(
     try:
         assert supervised(LostLease(), "/bin/sleep", "600") == Exit.LOST
     finally:
-        os.killpg(children[0].group, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # its guardian may have killed it by now
+            os.killpg(children[0].group, signal.SIGKILL)
         children[0]._process.wait()
     facts = json.loads(capsys.readouterr().err.splitlines()[-1])
     assert facts.pop("message").endswith("; the command can't be ended, and goes on")
