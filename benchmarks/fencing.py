@@ -84,7 +84,7 @@ async def contend(urls: Sequence[str], waiters: int, seconds: float, *, fair: bo
     found = Found([], 0)
     agree = attempt.agree
 
-    async def counted(*arguments: object) -> int:
+    async def counted(*arguments: object) -> bool:
         found.second_rounds += 1
         return await agree(*arguments)  # type: ignore[arg-type]
 

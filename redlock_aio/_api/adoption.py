@@ -25,7 +25,8 @@ from datetime import timedelta
 from redlock_aio._api.lease import Lease
 from redlock_aio._api.opener import Opener
 from redlock_aio._api.reporting import announce
-from redlock_aio._engine.acquire.adopt import Adoption, AdoptionRound
+from redlock_aio._engine.acquire.adopt import Adoption
+from redlock_aio._engine.claim import Claim
 from redlock_aio._engine.emitter import milliseconds
 from redlock_aio._engine.hold import reentrancy
 from redlock_aio._engine.hold.held_lease import HeldLease
@@ -106,7 +107,7 @@ def _key(resources: Resources, handed: ExportedLease) -> Mutex | JointMutex:
 
 def _hold(
     adoption: Adoption,
-    won: AdoptionRound,
+    won: Claim,
     session: Session,
     max_hold: int | None,
     *,

@@ -25,6 +25,7 @@ from redlock_aio._engine.hold.watchdog import Watchdog
 from redlock_aio._engine.masters import MasterSet
 from redlock_aio._engine.options import OnLost
 from redlock_aio._engine.origin import Origin
+from redlock_aio._engine.round import votes
 from redlock_aio._protocol import lease_export
 from redlock_aio._rules import timing
 from redlock_aio._rules.lease_state import HELD, LOST, RELEASED
@@ -105,7 +106,7 @@ class Lease(OnlyForAsyncio):
     @property
     def token(self) -> str:
         """The value that the masters keep for this lease. It is a secret: it releases the lock."""
-        return self._hold.attempt.token.decode()
+        return self._hold.claim.token.decode()
 
     @property
     def fencing_token(self) -> int:
@@ -121,7 +122,7 @@ class Lease(OnlyForAsyncio):
                 one error of both kinds, so that `hasattr` is false, and `getattr` can have
                 a default; no storage is ever passed a ``None`` that it may take for a token.
         """
-        fence = self._hold.attempt.fence
+        fence = self._hold.claim.fence
         if not fence:
             raise NoFencingTokenError(
                 "this lease has no fencing token: its lock needs fencing=True"
@@ -162,7 +163,7 @@ class Lease(OnlyForAsyncio):
     @property
     def votes(self) -> tuple[Vote, ...]:
         """The vote of each master on the acquisition; late ones are added until the timeout."""
-        return self._hold.attempt.votes()
+        return votes(self._watchdog.masters.links, self._hold.claim.replies)
 
     @property
     def lost(self) -> asyncio.Event:

@@ -10,7 +10,7 @@ from redlock_aio._api.lease import Lease, left_by_this_task
 from redlock_aio._api.opener import Opener
 from redlock_aio._engine import refusals
 from redlock_aio._engine.acquire.acquisition import Acquisition
-from redlock_aio._engine.attempt import Attempt
+from redlock_aio._engine.claim import Claim
 from redlock_aio._engine.hold import reentrancy
 from redlock_aio._engine.hold.held_lease import HeldLease, Sharer
 from redlock_aio._engine.options import LockSpec
@@ -111,7 +111,7 @@ class Lock(NotALease, OnlyForAsyncio):
             run = acquisition.run()
             try:
                 if spec.owner is None or not spec.options.reentrant:
-                    won: Attempt | None = await run
+                    won: Claim | None = await run
                 else:
                     won = await reentrancy.unless_shared(session.local_queues, spec, run)
             except LockNotAcquiredError as error:
@@ -172,16 +172,16 @@ class Lock(NotALease, OnlyForAsyncio):
             return self._refused(session, tried)
         return self._lease(acquisition, tried, entering=False)
 
-    def _refused(self, session: Session, why: Attempt | LockNotAcquiredError) -> Lease | None:
+    def _refused(self, session: Session, why: Claim | LockNotAcquiredError) -> Lease | None:
         """Return ``None``; raise if too few masters were asked, or if an event needs the error."""
         always, now = session.emitter is not None, session.masters.clock()
         try:
-            refusals.check_overload(self._spec.resources, why, now, always=always)
+            refusals.check_overload(self._spec.resources, session.links, why, now, always=always)
         finally:
             del why  # breaks the cycle of error and frame, which would keep the attempt alive
         return None
 
-    def _lease(self, acquisition: Acquisition, won: Attempt, *, entering: bool) -> Lease:
+    def _lease(self, acquisition: Acquisition, won: Claim, *, entering: bool) -> Lease:
         session, has_turn, spec = acquisition.session, acquisition.has_turn, self._spec
         masters, options = session.masters, spec.options
         now = masters.clock()

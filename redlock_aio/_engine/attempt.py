@@ -7,11 +7,11 @@ their counters; if those of a majority differ, another round raises them to one 
 
 from typing import ClassVar
 
+from redlock_aio._engine.claim import Claim
 from redlock_aio._engine.masters import MasterSet
 from redlock_aio._engine.round import Release, Round
 from redlock_aio._protocol import commands, replies
-from redlock_aio._protocol.commands import Extension
-from redlock_aio._protocol.primitives import FencingCounter, JointMutex, Mutex
+from redlock_aio._protocol.primitives import FencingCounter
 from redlock_aio._protocol.request import NoReply, QuarantineRule, Request
 from redlock_aio._rules import fencing
 from redlock_aio._rules.quorum import (
@@ -39,32 +39,20 @@ class Attempt(Round):
     the first would delete the lock that the second has won.
     """
 
-    __slots__ = ("began", "counter", "fence", "key", "token", "ttl", "until")
+    __slots__ = ("claim",)
     in_quarantine = QuarantineRule.REFUSE
 
-    def __init__(
-        self,
-        masters: MasterSet,
-        key: Mutex | JointMutex,
-        ttl: int,
-        stamp: bytes = b"",
-        counter: FencingCounter | None = None,
-    ) -> None:
-        self.counter: FencingCounter | None = counter
-        """The commands for a fencing token; ``None`` without fencing."""
-        self.fence: int = 0
-        """The fencing token; 0 until there is one."""
-        self.key: Mutex | JointMutex = key
-        self.ttl: int = ttl
-        self.token: bytes = masters.token() + stamp
-        """The value that the masters keep: a random part, then *stamp*, which names the holder."""
-        self.until: float = 0.0
-        """The end of the validity; 0 if the lock was not won, or won too late."""
-        Round.__init__(self, masters.links, self._request(masters))
-        self.began: float = masters.clock()
+    def __init__(self, masters: MasterSet, claim: Claim, payload: bytes) -> None:
+        Round.__init__(self, masters.links, payload)
+        self.claim: Claim = claim
+        """What it acquires: the token, and later the replies and the end of the validity."""
+        claim.replies = self.replies
+        claim.began = masters.clock()
 
-    def _request(self, _masters: MasterSet) -> bytes:
-        return self.key.acquire(self.token, self.ttl)
+    def not_sent(self, master: int, no_reply: NoReply) -> None:
+        """Count *no_reply* for a master that never gets the request."""
+        self.claim.unsent |= 1 << master
+        self.on_reply(master, no_reply)
 
     @property
     def is_curable(self) -> bool:
@@ -82,42 +70,6 @@ class Attempt(Round):
         Cancellation:
             Counters may stay raised, which only skips numbers.
         """
-
-    def release(self) -> bytes:
-        """Return the command that releases the lock under this token."""
-        return self.key.release(self.token)
-
-    def only_leave(self) -> bytes:
-        """Return the command that leaves the fair queue, but keeps the lock; empty without one."""
-        return b""
-
-    @property
-    def member(self) -> bytes:
-        """The name of the waiter in the masters' queues; empty without a queue."""
-        return b""
-
-    @property
-    def can_free(self) -> bool:
-        """Whether a release only has to delete one key."""
-        return self.key.can_free
-
-    def extension(self, ttl: int) -> Extension:
-        """Return the part of `commands.extend` that sets the ttl to *ttl* ms."""
-        if self.counter is None:
-            return self.key.extension(self.token, ttl)
-        return self.counter.extension(self.token, ttl, self.fence)
-
-    def restoration(self, ttl: int, ceiling: int = 0) -> bytes:
-        """
-        Return the command that sets the lock again for *ttl* ms, where its key is gone.
-
-        Args:
-            ceiling: The value to which a majority has lifted its counters; see
-                `FencingCounter.lift`.
-        """
-        if self.counter is None:
-            return self.key.restore(self.token, ttl)
-        return self.counter.restore(self.token, ttl, self.fence, ceiling)
 
 
 def _count(self: "FencedAttempt | Raising", master: int, reply: object, /) -> None:
@@ -142,7 +94,7 @@ def _count(self: "FencedAttempt | Raising", master: int, reply: object, /) -> No
     if not to_win:
         # The other masters are not awaited: they may be slow, and if the counters differ
         # now, another round is most likely needed in any case.
-        self.fence = fence = fencing.agreed(self.counters, majority(len(replies)))
+        self.claim.fence = fence = fencing.agreed(self.counters, majority(len(replies)))
         self.verdict = WON if fence else SPLIT
         self.settled()
 
@@ -152,27 +104,20 @@ class FencedAttempt(Attempt):
 
     __slots__ = ("_counter", "_curable", "_masters", "counters", "proposal")
 
-    def __init__(
-        self,
-        masters: MasterSet,
-        counter: FencingCounter,
-        key: Mutex | JointMutex,
-        ttl: int,
-        stamp: bytes = b"",
-    ) -> None:
+    def __init__(self, masters: MasterSet, claim: Claim, counter: FencingCounter) -> None:
+        clocks = masters.clocks
+        proposal = clocks.new_time(masters.clock())
+        patience = max(2 * TOO_LATE, masters.master_timeout / 500) + clocks.spread
+        patience_us = int(patience * 1_000_000)
+        payload = counter.acquire(claim.token, claim.ttl, proposal, patience_us)
+        Attempt.__init__(self, masters, claim, payload)
+        self.proposal = proposal
         self.counters: list[int] = []
         self._curable = 0
         self._counter = counter
         self._masters = masters
-        Attempt.__init__(self, masters, key, ttl, stamp, counter)
 
     on_reply = _count
-
-    def _request(self, masters: MasterSet) -> bytes:
-        clocks = masters.clocks
-        self.proposal = proposal = clocks.new_time(masters.clock())
-        patience = max(2 * TOO_LATE, masters.master_timeout / 500) + clocks.spread
-        return self._counter.acquire(self.token, self.ttl, proposal, int(patience * 1_000_000))
 
     @property
     def is_curable(self) -> bool:
@@ -181,8 +126,7 @@ class FencedAttempt(Attempt):
 
     async def agree(self, masters: MasterSet, at_most: float | None) -> None:
         """Make the masters agree on the fencing token; see `Attempt.agree`."""
-        self.fence = await agree(masters, self._counter, self.token, self.counters, at_most)
-        if self.fence:
+        if await agree(masters, self._counter, self.claim, self.counters, at_most):
             self.verdict = WON
 
     def read(self, master: int, reply: object) -> object:
@@ -193,9 +137,9 @@ class FencedAttempt(Attempt):
             return reply
         self._curable += 1
         now = self._masters.clock()
-        self._masters.clocks.learn(master, time, self.began, now)
+        self._masters.clocks.learn(master, time, self.claim.began, now)
         ahead = (time - self.proposal) / 1_000_000
-        ahead -= min(max(ahead, 0.0), now - self.began)
+        ahead -= min(max(ahead, 0.0), now - self.claim.began)
         if abs(ahead) < TOO_LATE:
             return NoReply(Answer.ERROR, "it got the request too late")
         way = "ahead of" if ahead > 0 else "behind"
@@ -205,15 +149,15 @@ class FencedAttempt(Attempt):
 class Raising(Round):
     """The request to raise the counters to the highest one, where the lock has the token."""
 
-    __slots__ = ("counters", "fence", "proposal")
+    __slots__ = ("claim", "counters", "proposal")
 
     def __init__(
-        self, masters: MasterSet, counter: FencingCounter, token: bytes, value: int
+        self, masters: MasterSet, counter: FencingCounter, claim: Claim, value: int
     ) -> None:
+        super().__init__(masters.links, counter.raise_to(value, claim.token))
+        self.claim = claim
         self.counters: list[int] = []
-        self.fence = 0
         self.proposal = value
-        super().__init__(masters.links, counter.raise_to(value, token))
 
     on_reply = _count
 
@@ -229,13 +173,13 @@ class NativeRelease(Release):
     Its reply has fewer facts than that of the script, but it takes a third of the time.
     """
 
-    __slots__ = ("_attempt", "_masters")
+    __slots__ = ("_freed", "_masters")
 
     yes: ClassVar[object] = 1
 
-    def __init__(self, masters: MasterSet, attempt: Attempt, ttl: int) -> None:
-        Release.__init__(self, masters.links, attempt.key.free(attempt.token), ttl, attempt)
-        self._attempt = attempt
+    def __init__(self, masters: MasterSet, claim: Claim, ttl: int) -> None:
+        Release.__init__(self, masters.links, claim.key.free(claim.token), ttl, claim)
+        self._freed = claim
         self._masters = masters
 
     def classify(self, reply: object) -> NoReply:
@@ -245,7 +189,7 @@ class NativeRelease(Release):
     @property
     def debt(self) -> bytes:
         """The script: another server may be at the address when the debt is repeated."""
-        return self._attempt.release()
+        return self._freed.release()
 
     def instead(self, master: int) -> Request:
         """
@@ -271,36 +215,38 @@ class NativeRelease(Release):
 async def agree(
     masters: MasterSet,
     counter: FencingCounter,
-    token: bytes,
+    claim: Claim,
     counters: list[int],
     at_most: float | None = None,
-) -> int:
+) -> bool:
     """
-    Make a majority that granted the lock to *token* agree on one of its *counters*.
+    Make a majority that granted the lock agree on one of its *counters*, the fencing token.
 
     Args:
+        claim: Gets the fencing token.
+
         at_most: The limit of a round in ms, if it is less than the master timeout.
 
     Returns:
-        The fencing token; 0 if too few masters keep the lock, or other clients raised the
-        counters in each of `MOST_RAISES` rounds.
+        Whether they agree; not if too few masters keep the lock, or other clients raised
+        the counters in each of `MOST_RAISES` rounds.
 
     Cancellation:
         Counters may stay raised, which only skips numbers.
     """
     for _ in range(fencing.MOST_RAISES):
-        raising = Raising(masters, counter, token, max(counters))
+        raising = Raising(masters, counter, claim, max(counters))
         await masters.ask(raising, at_most)
         if raising.verdict is not SPLIT:
-            return raising.fence
+            return raising.verdict is WON
         counters = raising.counters
-    return 0
+    return False
 
 
-def take_back(masters: MasterSet, attempt: Attempt, ttl: int) -> Release:
-    """Release *attempt*, whose key may live *ttl* ms, on all masters; nothing is awaited."""
-    if masters.can_free and attempt.can_free:
-        freeing = NativeRelease(masters, attempt, ttl)
+def take_back(masters: MasterSet, claim: Claim, ttl: int) -> Release:
+    """Release *claim*, whose key may live *ttl* ms, on all masters; nothing is awaited."""
+    if masters.can_free and claim.can_free:
+        freeing = NativeRelease(masters, claim, ttl)
         masters.send(freeing)
         return freeing
-    return masters.release(attempt.release(), ttl, attempt)
+    return masters.release(claim.release(), ttl, claim)

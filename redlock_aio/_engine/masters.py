@@ -15,6 +15,7 @@ from os import urandom
 from struct import Struct
 from typing import Any, NamedTuple
 
+from redlock_aio._engine.claim import Claim
 from redlock_aio._engine.clock import clock_of
 from redlock_aio._engine.emitter import Emitter
 from redlock_aio._engine.links import Link
@@ -289,14 +290,14 @@ class MasterSet:
             return False
         return sum(map(_to_win, batch)) + sum(map(_to_lose, batch)) == COMPLETE * len(batch)
 
-    def release(self, payload: bytes, ttl: int, asked: Round) -> Release:
+    def release(self, payload: bytes, ttl: int, claim: Claim | None = None) -> Release:
         """
-        Release the keys that *asked* may have set, on each master as soon as it can be reached.
+        Release the keys of *claim* by *payload*, on each master as soon as it can be reached.
 
         Nothing is awaited. The release uses the same connections, and therefore cannot
         arrive before the request that it undoes.
         """
-        round = Release(self.links, payload, ttl, asked)
+        round = Release(self.links, payload, ttl, claim)
         self.send(round)
         return round
 

@@ -1,6 +1,10 @@
 """The errors of failed single attempts; some are raised instead of returning ``None``."""
 
-from redlock_aio._engine.attempt import Attempt
+from collections.abc import Sequence
+
+from redlock_aio._engine.claim import Claim
+from redlock_aio._engine.links import Link
+from redlock_aio._engine.round import votes as votes_of
 from redlock_aio._protocol import request
 from redlock_aio._rules.quorum import Vote, is_contended
 from redlock_aio.errors import LockNotAcquiredError, refusal
@@ -14,7 +18,8 @@ def is_overload(votes: tuple[Vote, ...]) -> bool:
 
 def check_overload(
     resources: tuple[str, ...],
-    why: Attempt | LockNotAcquiredError,
+    links: Sequence[Link],
+    why: Claim | LockNotAcquiredError,
     now: float,
     *,
     always: bool = False,
@@ -26,11 +31,7 @@ def check_overload(
                 raise why
             finally:
                 del why
-    elif always or (request.OVERRUN in why.replies and is_overload(why.votes())):
-        raise single_refusal(resources, why, now)
-
-
-def single_refusal(resources: tuple[str, ...], failed: Attempt, now: float) -> LockNotAcquiredError:
-    """Return the error that gives the reason why the only attempt failed."""
-    votes = failed.votes()
-    return refusal(resources, votes, None, attempts=1, began=failed.began, now=now)
+    elif always or request.OVERRUN in why.replies:
+        votes = votes_of(links, why.replies)
+        if always or is_overload(votes):
+            raise refusal(resources, votes, None, attempts=1, began=why.began, now=now)

@@ -11,8 +11,9 @@ object and one future, whatever the number of masters.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 
+from redlock_aio._engine.claim import Claim
 from redlock_aio._engine.links import Link
 from redlock_aio._protocol import replies
 from redlock_aio._protocol.request import NoReply, QuarantineRule
@@ -29,7 +30,7 @@ class Round(Tally):
         payload: The packed command.
     """
 
-    __slots__ = ("_links", "payload", "unsent", "waiter")
+    __slots__ = ("_links", "payload", "waiter")
     in_quarantine = QuarantineRule.COUNT_REFUSALS
     debt_ttl: int = 0
 
@@ -38,7 +39,6 @@ class Round(Tally):
         Tally.__init__(self, len(links))
         self._links = links
         self.payload: bytes = payload
-        self.unsent: int = 0  # a bit for each master to which the request was never sent
         self.waiter: asyncio.Future[None] | None = None
 
     @property
@@ -48,7 +48,6 @@ class Round(Tally):
 
     def not_sent(self, master: int, no_reply: NoReply) -> None:
         """Count *no_reply* as the reply of a master to which the request could not be sent."""
-        self.unsent |= 1 << master
         self.on_reply(master, no_reply)
 
     def settled(self) -> None:
@@ -64,11 +63,7 @@ class Round(Tally):
 
     def votes(self) -> tuple[Vote, ...]:
         """Return the vote of each master so far."""
-        read = [self.classify(reply) for reply in self.replies]
-        return tuple(
-            Vote(link.name, no_reply.answer, no_reply.detail, permanent=no_reply.permanent)
-            for link, no_reply in zip(self._links, read, strict=True)
-        )
+        return votes(self._links, self.replies, self.classify)
 
     def votes_so_far(self) -> tuple[Vote, ...]:
         """Return the votes of the masters that have been counted; none for the others."""
@@ -93,6 +88,18 @@ class Round(Tally):
         return no * 2 >= len(self.replies)
 
 
+def votes(
+    links: Sequence[Link],
+    answers: Iterable[object],
+    classify: Callable[[object], NoReply] = replies.read,
+) -> tuple[Vote, ...]:
+    """Return the vote of each master, read by *classify* from its reply in *answers*."""
+    return tuple(
+        Vote(link.name, read.answer, read.detail, permanent=read.permanent)
+        for link, read in zip(links, map(classify, answers), strict=True)
+    )
+
+
 class Release(Round):
     """
     The request to release a lock, repeated as a debt until each master has confirmed it.
@@ -100,16 +107,18 @@ class Release(Round):
     Args:
         ttl: The longest time in ms for which the key may live without the release.
 
-        asked: The round that may have set the key.
+        claim: What may have set the key; ``None`` if every master may have it.
     """
 
-    __slots__ = ("_asked", "debt_ttl")
+    __slots__ = ("_claim", "debt_ttl")
     in_quarantine = QuarantineRule.COUNT_IF_FOUND
 
-    def __init__(self, links: Sequence[Link], payload: bytes, ttl: int, asked: Round) -> None:
+    def __init__(
+        self, links: Sequence[Link], payload: bytes, ttl: int, claim: Claim | None = None
+    ) -> None:
         Round.__init__(self, links, payload)
         self.debt_ttl: int = ttl
-        self._asked = asked
+        self._claim = claim
 
     @property
     def debt(self) -> bytes:
@@ -119,7 +128,8 @@ class Release(Round):
     @property
     def needless(self) -> int:
         """A bit for each master without the key, because the request was never sent to it."""
-        return self._asked.unsent
+        # Read when it is asked for: the request may leave in the same turn of the loop as this.
+        return 0 if self._claim is None else self._claim.unsent
 
     def classify(self, reply: object) -> NoReply:
         """Return the vote in *reply*: whether the lease still had its key there."""

@@ -99,8 +99,9 @@ async def works(
             await redlock.check(timeout=5_000)
             if fencing:
                 counter = FencingCounter([name.encode() for name in names], 0)
-                token = [lease.fencing_token]
-                if [await agree(session.masters, counter, lease.token.encode(), token)] != token:
+                token, claim = lease.fencing_token, lease._hold.claim
+                agreed = await agree(session.masters, counter, claim, [token])
+                if not agreed or claim.fence != token:
                     return False
             call(master, "DEL", names[-1])
             Restoration(session.masters, lease._hold).send_to(0)

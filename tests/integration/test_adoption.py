@@ -31,7 +31,7 @@ async def main(masters):
             print(json.dumps([None, lost.reason]), flush=True)
             return
         async with lease:
-            fence = lease._hold.attempt.fence
+            fence = lease._hold.claim.fence
             print(json.dumps([lease.token, fence]), flush=True)
             await asyncio.to_thread(sys.stdin.readline)
 

@@ -115,7 +115,7 @@ async def test_the_token_is_in_no_text_about_a_lease(kind: str) -> None:
             lease = await redlock.lock("r").acquire()
             session = redlock._opener.session()
             shown = " ".join(map(repr, (
-                lease, lease._hold, lease._hold.attempt, lease.votes, redlock, redlock._opener,
+                lease, lease._hold, lease._hold.claim, lease.votes, redlock, redlock._opener,
                 session, session.masters, session.watchdog, session.links,
                 session.links[0]._connection,
             )))  # fmt: skip

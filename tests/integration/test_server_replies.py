@@ -10,6 +10,7 @@ import pytest
 import redis
 
 from redlock_aio import Answer, QuorumUnavailableError, Redlock, Vote
+from redlock_aio._rules.quorum import NOT_YET
 from redlock_aio.testing import EmbeddedMaster
 
 from .helpers import (
@@ -38,7 +39,7 @@ async def first_votes(redlock: Redlock, answer: Answer, words: str = "") -> Vote
 
     async def seen() -> bool:
         lease = await redlock.lock("probe", wait=5_000).acquire()
-        await until(lambda: lease._hold.attempt.complete, what="all have voted")
+        await until(lambda: NOT_YET not in lease._hold.claim.replies, what="all have voted")
         votes.append(lease.votes[0])
         await lease.release()
         return votes[-1].answer is answer and words in votes[-1].detail

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from redlock_aio._engine.attempt import FencedAttempt, Raising
+from redlock_aio._engine.claim import Claim
 from redlock_aio._engine.links import Link
 from redlock_aio._engine.masters import MasterSet
 from redlock_aio._engine.round import Round
@@ -306,27 +307,28 @@ class Client:
         while True:
             floor = world.highest
             master_set = cast(MasterSet, self)
-            attempt = FencedAttempt(master_set, self.counter, KEY, ttl)
+            claim = Claim(KEY, self.token(), ttl, self.counter)
+            attempt = FencedAttempt(master_set, claim, self.counter)
             await self.ask(attempt)
             if split := attempt.verdict is SPLIT:
                 await attempt.agree(master_set, None)
-            until = timing.deadline(attempt.began, ttl, factor=FACTOR)
+            until = timing.deadline(claim.began, ttl, factor=FACTOR)
             if attempt.verdict is WON and self.clock() < until:
                 failures = 0
                 world.one_round += not split
-                await self.hold(attempt, until, floor)
+                await self.hold(claim, until, floor)
                 rest = world.exponential(world.conditions.think)
             else:
                 failures += 1
                 rest = retry.Retry(5, 40).delay(failures, world.chance.random()) / 1000
-            self.broadcast(words(attempt.release()), lambda _master, _reply: None)
+            self.broadcast(words(claim.release()), lambda _master, _reply: None)
             await self.sleep(rest)
 
-    async def hold(self, attempt: FencedAttempt, until: float, floor: int) -> None:
+    async def hold(self, claim: Claim, until: float, floor: int) -> None:
         """Hold a lease for a random time, and extend it meanwhile."""
         world, conditions = self.world, self.world.conditions
         lease_state = LeaseState(until, conditions.ttl, FACTOR, renewed=True)
-        world.report(Lease(self, attempt.fence, floor, lease_state))
+        world.report(Lease(self, claim.fence, floor, lease_state))
         work = world.exponential(conditions.work)
         if world.chance.random() < conditions.pause:
             await self.sleep(world.exponential(2 * conditions.ttl / 1000))  # the holder stalls
@@ -339,15 +341,15 @@ class Client:
             elif now >= ready:
                 lease_state.release(now)
             elif now >= lease_state.due:
-                await self.extend(attempt, lease_state)
+                await self.extend(claim, lease_state)
             else:
                 await self.sleep(min(ready, lease_state.due) - now + 1e-9)
 
-    async def extend(self, attempt: FencedAttempt, lease_state: LeaseState) -> None:
+    async def extend(self, claim: Claim, lease_state: LeaseState) -> None:
         """Extend a lease as the watchdog does."""
         world, began, ttl = self.world, self.clock(), lease_state.ttl
         floor, epoch = world.highest, lease_state.begin_extension(began, ttl)
-        payload = world.rules.extend(self.counter, attempt.token, ttl, attempt.fence)
+        payload = world.rules.extend(self.counter, claim.token, ttl, claim.fence)
         renewal = Renewal(cast(Sequence[Link], self.links), payload)
         await self.ask(renewal, max((lease_state.deadline - began) * 1000, 1.0))
         now = self.clock()
@@ -355,22 +357,22 @@ class Client:
             lease_state.schedule_retry(now)
             return
         world.extensions += 1
-        world.must_not(floor > attempt.fence, "P4", attempt.fence, floor)
+        world.must_not(floor > claim.fence, "P4", claim.fence, floor)
         for number, reply in enumerate(renewal.replies):
             if isinstance(reply, int):
-                self.restore(attempt, number, ttl)
+                self.restore(claim, number, ttl)
         lease_state.schedule_renewal(now, world.chance.random())
 
-    def restore(self, attempt: FencedAttempt, master: int, ttl: int, ceiling: int = 0) -> None:
+    def restore(self, claim: Claim, master: int, ttl: int, ceiling: int = 0) -> None:
         """Restore a lock on one master; lift the counters if that fails."""
 
         def on_reply(_master: int, reply: object) -> None:
             if isinstance(reply, int) and reply > 0 and not ceiling:
-                payload = self.world.rules.lift(self.counter, attempt.token, attempt.fence, reply)
-                then = functools.partial(self.restore, attempt, master, ttl, reply)
+                payload = self.world.rules.lift(self.counter, claim.token, claim.fence, reply)
+                then = functools.partial(self.restore, claim, master, ttl, reply)
                 self.send(Lifting(cast(Sequence[Link], self.links), payload, then))
 
-        restoration = words(attempt.restoration(ttl, ceiling))
+        restoration = words(claim.restoration(ttl, ceiling))
         self.world.deliver(self.links[master].receive, restoration, on_reply)
 
 

@@ -66,7 +66,7 @@ class Holder:
     async def _hold(self) -> None:
         async with self.lock as lease:
             self.at = now()
-            self.fence = lease._hold.attempt.fence
+            self.fence = lease._hold.claim.fence
             self.entered.set()
             try:
                 await self.go.wait()

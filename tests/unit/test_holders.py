@@ -269,7 +269,7 @@ async def test_no_text_shows_the_token(
         things += session.local_queues.by_key.values()
         for lease in leases:
             hold = lease._hold
-            things += [lease, hold, lease.lost, hold.attempt, hold.released]
+            things += [lease, hold, lease.lost, hold.claim, hold.released]
         return " ".join(map(repr, things))
 
     async with redlock.lock("r", metadata={"job": "x"}, hold_at_least=100, **options) as outer:

@@ -233,7 +233,7 @@ async def test_tokens_and_texts_are_in_no_repr_error_or_log(
     adopted = await there.adopt(text)
     shown: list[object] = [repr(text), adopted.votes, redlock, there]
     for each in (lease, adopted):
-        shown += [each, each._hold, each._hold.attempt]
+        shown += [each, each._hold, each._hold.claim]
     session = there._opener.session()
     shown += [session.watchdog, session.masters, session.links]
     for wrong in (text, text[:-3], text + "x"):

@@ -9,8 +9,8 @@ import pytest
 from redis.exceptions import ResponseError
 
 from redlock_aio import Answer
-from redlock_aio._engine.acquire.adopt import AdoptionRound
 from redlock_aio._engine.attempt import Attempt, FencedAttempt
+from redlock_aio._engine.claim import Claim
 from redlock_aio._engine.hold.held_lease import HeldLease
 from redlock_aio._engine.hold.renewal import Renewal
 from redlock_aio._engine.masters import MasterSet
@@ -22,7 +22,6 @@ from redlock_aio._engine.wait.fair_waiter import FairWaiter
 from redlock_aio._engine.wait.local_queue import LocalQueues
 from redlock_aio._engine.wait.wakeup import Watch
 from redlock_aio._protocol import commands, replies
-from redlock_aio._protocol.lease_export import ExportedLease
 from redlock_aio._protocol.primitives import FencingCounter, Mutex
 from redlock_aio._rules.fair_ticket import Standing
 from redlock_aio._rules.quorum import GRANTED
@@ -65,7 +64,7 @@ async def test_a_key_that_an_extension_does_not_find_is_checked_soon(
     """The lock may have been released by force, so the holder checks before its next extension."""
     checks: list[int] = []
     hold = SimpleNamespace(
-        attempt=SimpleNamespace(extension=lambda _ttl: b""),
+        claim=SimpleNamespace(extension=lambda _ttl: b""),
         begin_extension=lambda _now, _ttl: 0,
         extension=None,
         recheck_soon=lambda: checks.append(1),
@@ -184,7 +183,8 @@ async def test_a_master_that_refuses_for_another_reason_than_a_holder_wakes_nobo
 ) -> None:
     """Its free key proves nothing: the attempt would be repeated at once, for ever."""
     for reply, wakes in [(None, True), (ResponseError("OOM command not allowed"), False)]:
-        attempt = Attempt(master_set, KEY, 1000)
+        claim = Claim(KEY, b"token", 1000)
+        attempt = Attempt(master_set, claim, KEY.acquire(b"token", 1000))
         watch = Watch(master_set, LocalQueues(), attempt)
         for number in range(3):
             attempt.on_reply(number, reply)
@@ -261,7 +261,7 @@ async def test_a_refusal_by_a_clock_tells_how_wrong_that_clock_is(
 ) -> None:
     """The delay of the reply does not count as an error of that clock."""
     await asyncio.sleep(1000)  # the clock of leases is far from 0
-    attempt = FencedAttempt(master_set, COUNTER, KEY, 1000)
+    attempt = FencedAttempt(master_set, Claim(KEY, b"token", 1000, COUNTER), COUNTER)
     await asyncio.sleep(0.2)
     attempt.on_reply(0, time_of(attempt.proposal + int(seconds * 1_000_000)))
     vote = attempt.votes()[0]
@@ -281,9 +281,7 @@ async def test_before_any_master_is_asked_their_time_is_that_of_this_machine(
 
 
 @pytest.mark.parametrize("member", [b"", b"client/1"], ids=["plain", "fair"])
-async def test_only_the_adopted_lease_of_a_fair_lock_leaves_a_queue(
-    master_set: MasterSet, member: bytes
-) -> None:
-    exported = ExportedLease(("r",), b"a token", 1000, 0.0, 900, "", member=member)
-    adopted = AdoptionRound(master_set, KEY, exported, b"", None, None)
-    assert (member in adopted.only_leave() and adopted.only_leave() != b"") is bool(member)
+def test_only_the_claim_of_a_waiter_leaves_a_queue(member: bytes) -> None:
+    claim = Claim(KEY, b"a token", 1000, member=member)
+    assert (member in claim.leave() and claim.leave() != b"") is bool(member)
+    assert (member in claim.release() and b"a token" in claim.release()) is True

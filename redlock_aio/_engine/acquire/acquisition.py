@@ -18,6 +18,7 @@ import random
 
 from redlock_aio._engine.acquire import fair_acquisition
 from redlock_aio._engine.attempt import Attempt, FencedAttempt, take_back
+from redlock_aio._engine.claim import Claim
 from redlock_aio._engine.clock_sync import know_the_time
 from redlock_aio._engine.options import LockSpec
 from redlock_aio._engine.session import Session
@@ -81,12 +82,12 @@ class Acquisition:
             self._made_budget = budget = WaitBudget(self._masters.clock, self._wait, self._began)
         return budget
 
-    async def run(self) -> Attempt:
+    async def run(self) -> Claim:
         """
         Acquire the lock.
 
         Returns:
-            The attempt that has won the lock.
+            The claim of the attempt that has won the lock.
 
         Raises:
             LockNotAcquiredError: Others held it at the last attempt, or too many wait.
@@ -110,26 +111,26 @@ class Acquisition:
         elif wait != 0 and options.retry.attempts is None:
             tried = await self._wait_for_turn()
         try:
-            if tried is not None and (tried.until or not self.has_turn):
+            if tried is not None and (tried.claim.until or not self.has_turn):
                 last = tried
             elif tried is None and self.has_turn and queue.open_at > began:
                 last = await self._yield_and_attempt()
             else:
                 last = await self._attempt(self._answer_limit() if wait else None)
-            if not last.until:
+            if not last.claim.until:
                 last = await self._persist(last)
         except BaseException:
             if self.has_turn:
                 queue.give_up()
             raise
-        return last
+        return last.claim
 
-    async def try_once(self) -> Attempt:
+    async def try_once(self) -> Claim:
         """
         Make one attempt, also if another task of this process has the turn.
 
         Returns:
-            The attempt, won or failed.
+            The claim of the attempt, won or failed.
 
         Raises:
             LockNotAcquiredError: The attempt failed; only with *fair*.
@@ -150,9 +151,9 @@ class Acquisition:
         try:
             tried = await self._attempt(None)
         finally:
-            if self.has_turn and (tried is None or not tried.until):
+            if self.has_turn and (tried is None or not tried.claim.until):
                 queue.give_up()
-        return tried
+        return tried.claim
 
     async def _know_the_time(self) -> None:
         """
@@ -198,10 +199,10 @@ class Acquisition:
                 if not place.done():
                     self._asking_since = masters.clock()
                     tried = await self._attempt(self._answer_limit())
-                    if not tried.until:
+                    if not tried.claim.until:
                         await asyncio.wait([place], timeout=max(budget.left(), 0) / 1000)
             has_come = place.done()  # the turn may have come while that attempt was underway
-            if tried is not None and not tried.until:
+            if tried is not None and not tried.claim.until:
                 # Tasks that began together end together: a turn that one of them passes on at
                 # that moment comes too late for the others.
                 has_come = has_come and not budget.is_over
@@ -228,7 +229,7 @@ class Acquisition:
         last_attempt = budget.until_last_attempt(masters.master_timeout) or 0
         await asyncio.sleep(min(delay, last_attempt / 1000))
         attempt = await self._attempt(self._answer_limit())
-        queue.on_yield_result(by_others=not attempt.until)
+        queue.on_yield_result(by_others=not attempt.claim.until)
         return attempt
 
     # Attempts.
@@ -264,10 +265,14 @@ class Acquisition:
         key, ttl = lock.key, lock.options.ttl
         if not is_repeated:
             self.attempts += 1
+        token = masters.token() + masters.stamp + lock.metadata
         if lock.options.fencing:
-            round = self._fenced_attempt()
+            counter = self.queue.counter_of(key, self.session.clock_lead)
+            claim = Claim(key, token, ttl, counter)
+            round: Attempt = FencedAttempt(masters, claim, counter)
         else:
-            round = Attempt(masters, key, ttl, masters.stamp + lock.metadata)
+            claim = Claim(key, token, ttl)
+            round = Attempt(masters, claim, key.acquire(token, ttl))
         try:
             await masters.ask(round, at_most)
             if round.verdict is SPLIT:
@@ -276,18 +281,18 @@ class Acquisition:
             # The release follows the request on each connection and cannot arrive before it.
             # Waiters of this process are notified here, because no master pushes a change to
             # the connection that made it (NOLOOP).
-            take_back(masters, round, ttl)
+            take_back(masters, claim, ttl)
             self.session.local_queues.notify_released(key)
             raise
         if round.verdict is WON and not masters.closed:
             # The clock is read after the task has resumed, however long that took: an attempt
             # whose validity is over by then has failed.
-            until = round.began + lock.options.validity
+            until = claim.began + lock.options.validity
             if masters.clock() < until:
-                round.until = until
+                claim.until = until
                 return round
         if round.is_curable and not is_repeated:
-            take_back(masters, round, ttl)
+            take_back(masters, claim, ttl)
             return await self._attempt(at_most, is_repeated=True)
         absent = self._absence(round) if self.has_turn and self._wait != 0 else 0.0
         self._watch = watch = Watch(masters, self.session.local_queues, round, absent)
@@ -305,12 +310,6 @@ class Acquisition:
             return 0.0
         return min(left, milliseconds(retry.max_delay, name="max_delay") / 1000)
 
-    def _fenced_attempt(self) -> Attempt:
-        masters, lock = self._masters, self._lock
-        counter = self.queue.counter_of(lock.key, self.session.clock_lead)
-        stamp = masters.stamp + lock.metadata
-        return FencedAttempt(masters, counter, lock.key, lock.options.ttl, stamp)
-
     async def _persist(self, failed: Attempt) -> Attempt:
         """
         Repeat the attempt after *failed*, until the lock is won or the budget is over.
@@ -325,7 +324,7 @@ class Acquisition:
         masters, budget, retry = self._masters, self._budget, self._lock.options.retry
         queue, pace, in_outage = self.queue, Pace(), False
         known, at_most = (failed, self._watch), None
-        while not failed.until:
+        while not failed.claim.until:
             watch, self._watch = self._watch, None
             if not is_cut_short(failed, at_most, masters.master_timeout):
                 known = failed, watch
@@ -337,11 +336,11 @@ class Acquisition:
             enough = delay <= SHORTEST_PAUSE or self.attempts == retry.attempts
             if watch is None or enough or is_final(failed.votes()):
                 raise await self._refusal(*known)
-            took = masters.clock() - failed.began
+            took = masters.clock() - failed.claim.began
             may_be_free = await self._wait_until_free(watch, delay / 1000)
             if may_be_free and self.has_turn:
                 queue.absence = queue.absence or Absence(masters.stamp[1:])
-                queue.absence.on_lost(watch.view.holder, masters.clock() - failed.began)
+                queue.absence.on_lost(watch.view.holder, masters.clock() - failed.claim.began)
             votes = watch.view.explain(failed.votes(), masters.clock())
             if (last_attempt is None and not may_be_free) or is_final(votes):
                 raise await self._refusal(*known)
@@ -382,7 +381,8 @@ class Acquisition:
             # Most masters that have not answered are only a little later, and the error should
             # name their votes. Only the error's text depends on this wait.
             needed = majority(len(masters.links)) if contended else 0
-            await watch.wait_for_stragglers(max(masters.clock() - failed.began, 0.001), needed)
+            took = masters.clock() - failed.claim.began
+            await watch.wait_for_stragglers(max(took, 0.001), needed)
         return refusal(
             self._lock.resources,
             failed.votes(),

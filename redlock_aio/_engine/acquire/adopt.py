@@ -11,115 +11,87 @@ The rounds in which an exported lease gets the value of its new holder.
 import asyncio
 import math
 
-from redlock_aio._engine.attempt import Attempt
+from redlock_aio._engine.claim import Claim, release_of
 from redlock_aio._engine.clock import boot_of
 from redlock_aio._engine.masters import MasterSet
 from redlock_aio._engine.round import Round
 from redlock_aio._engine.session import Session
 from redlock_aio._engine.wait.local_queue import LocalQueue
-from redlock_aio._protocol import commands, lease_export
+from redlock_aio._protocol import lease_export
 from redlock_aio._protocol.lease_export import ExportedLease
 from redlock_aio._protocol.primitives import FencingCounter, JointMutex, Mutex
 from redlock_aio._protocol.request import NoReply, QuarantineRule
 from redlock_aio._rules import timing
 from redlock_aio._rules.causes import LossCause
 from redlock_aio._rules.lease_state import retry_pause
-from redlock_aio._rules.quorum import WON, Answer, Vote
+from redlock_aio._rules.quorum import NOT_YET, WON, Answer
 from redlock_aio.errors import LockLostError
 
 ENDED = "the lease has ended, or another process has adopted it"
 
 
-class AdoptionRound(Attempt):
+class AdoptionRound(Round):
     """
-    One round that gives the lock a new value; the attempt of the adopted lease once it is won.
+    One round that gives the lock a new value: the token of *claim*.
 
-    Args:
-        before: The previous round; ``None`` for the first. The new round repeats its value:
-            a master that executed the first round, and whose reply was lost, then grants
-            the second. The replies are counted anew: validity counts from when a round was
-            sent, and a reply to an earlier round proves nothing about the time after it.
+    Rounds are repeated under one claim: a master that executed the first one, and whose
+    reply was lost, then grants the second. The replies are counted anew: validity counts
+    from when a round was sent, and a reply to an earlier round proves nothing about the
+    time after it.
     """
 
-    __slots__ = ("_handed", "_never_sent", "_value")
+    __slots__ = ("_claim", "_never_sent", "reasons")
     in_quarantine = QuarantineRule.COUNT_REFUSALS
 
-    def __init__(
-        self,
-        masters: MasterSet,
-        key: Mutex | JointMutex,
-        handed: ExportedLease,
-        stamp: bytes,
-        counter: FencingCounter | None,
-        before: "AdoptionRound | None",
-    ) -> None:
-        self._handed = handed
-        self._value = b"" if before is None else before.token
-        self._never_sent = -1 if before is None else before.unsent
-        super().__init__(masters, key, handed.ttl, stamp, counter)
-        self.fence = handed.fence
-
-    def _request(self, _masters: MasterSet) -> bytes:
-        self.token = self._value or self.token
-        return lease_export.adoption(self.key, self.counter, self._handed, self.token)
+    def __init__(self, masters: MasterSet, claim: Claim, handed: ExportedLease) -> None:
+        payload = lease_export.adoption(claim.key, claim.counter, handed, claim.token)
+        super().__init__(masters.links, payload)
+        self._claim = claim
+        # A master stays unsent only if no round is sent to it.
+        self._never_sent, claim.unsent = claim.unsent, 0
+        claim.replies, claim.began = self.replies, masters.clock()
+        self.reasons: list[LossCause] = []
+        """Why each master that was asked has refused."""
 
     def is_refusal(self, reply: object) -> bool:
         """Return whether *reply* proves that another client has held the lock since."""
         return isinstance(reply, int) and reply > 0
 
     def not_sent(self, master: int, no_reply: NoReply) -> None:
-        """Count *no_reply*; the master stays marked as unsent only if no round was sent to it."""
-        super().not_sent(master, no_reply)
-        self.unsent &= self._never_sent
+        """Count *no_reply* for a master that does not get this round."""
+        self._claim.unsent |= 1 << master & self._never_sent
+        self.on_reply(master, no_reply)
+
+    def on_reply(self, master: int, reply: object, /) -> None:
+        """Count a grant, or a refusal in the words that its vote is to have."""
+        if self.replies[master] is NOT_YET and (refused := _refused(reply)) is not None:
+            cause, reply = refused
+            self.reasons.append(cause)
+        super().on_reply(master, reply)
 
     @property
-    def member(self) -> bytes:
-        """The queue name of the waiter that acquired the lock; empty without a fair queue."""
-        return self._handed.member
-
-    @property
-    def can_free(self) -> bool:
-        """Whether a release only has to delete one key."""
-        return not self.member and self.key.can_free
-
-    def release(self) -> bytes:
-        """Return the command that releases the lock, and wakes the next waiter of a fair queue."""
-        return release_of(self.key, self.member, self.token)
-
-    def only_leave(self) -> bytes:
-        """Return the command that leaves the queue and keeps the lock; empty without a queue."""
-        if not self.member:
-            return b""
-        names = (*self.key.each, *commands.queue_keys(*self.key.each))
-        return commands.leave(names, self.token, self.member, keep_place=False, keep_key=True)
+    def is_refused(self) -> bool:
+        """Whether refusals by the masters themselves leave no majority."""
+        return len(self.reasons) * 2 >= len(self.replies)
 
     def why_refused(self) -> tuple[LossCause, str]:
         """Return the cause of the refusals, and more about it."""
-        if any(reply.__class__ is int and reply for reply in self.replies):
-            return LossCause.OVERTAKEN, ""
-        ahead = any(reply.__class__ is list for reply in self.replies)
-        return (LossCause.FENCING_AHEAD, "") if ahead else (LossCause.KEY_GONE, ENDED)
-
-    def votes(self) -> tuple[Vote, ...]:
-        """Return the vote of each master so far."""
-        return tuple(map(_vote, super().votes(), self.replies))
+        for cause in (LossCause.OVERTAKEN, LossCause.FENCING_AHEAD):
+            if cause in self.reasons:
+                return cause, ""
+        return LossCause.KEY_GONE, ENDED
 
 
-def _vote(vote: Vote, reply: object) -> Vote:
-    """Return the vote for a *reply* that refuses an adoption; *vote* for any other reply."""
+def _refused(reply: object) -> tuple[LossCause, NoReply] | None:
+    """Return what a *reply* that refuses an adoption means, and its vote; else ``None``."""
     if reply.__class__ is int:
-        return Vote(vote.master, Answer.HELD, "now or earlier" if reply else "or free")
+        if reply:
+            return LossCause.OVERTAKEN, NoReply(Answer.HELD, "now or earlier")
+        return LossCause.KEY_GONE, NoReply(Answer.HELD, "or free")
     if reply.__class__ is list:
-        return Vote(vote.master, Answer.ERROR, "the fencing token is too far ahead of its clock")
-    return vote
-
-
-def release_of(key: Mutex | JointMutex, member: bytes, value: bytes) -> bytes:
-    """Return the command that releases the lock if it has *value*, and leaves the queue."""
-    if not member:
-        return key.release(value)
-    names = (*key.each, *commands.queue_keys(*key.each))
-    return commands.leave(names, value, member, keep_place=False)
+        why = "the fencing token is too far ahead of its clock"
+        return LossCause.FENCING_AHEAD, NoReply(Answer.ERROR, why)
+    return None
 
 
 class Pause:
@@ -182,10 +154,12 @@ class Adoption:
         self._masters = masters = session.masters
         self._local_queues = session.local_queues
         self._key = key
-        self._counter = counter
+        nobody = (1 << len(masters.links)) - 1
+        token = masters.token() + stamp
+        self._claim = Claim(key, token, handed.ttl, counter, handed.member, unsent=nobody)
+        self._claim.fence = handed.fence
         self.factor = session.drift_factor
         """The drift factor."""
-        self._stamp = stamp
         self._last: AdoptionRound | None = None
         began = masters.clock()
         same_clock = handed.on(boot_of(masters.loop))
@@ -201,7 +175,7 @@ class Adoption:
     def __repr__(self) -> str:
         return f"<Adoption of {', '.join(map(repr, self.handed.resources))}, {self._last!r}>"
 
-    async def win(self) -> AdoptionRound:
+    async def win(self) -> Claim:
         """
         Repeat rounds until a majority has given the lock the new value.
 
@@ -213,16 +187,14 @@ class Adoption:
         Cancellation:
             Some masters may have given the lock the new value; see `abandon`.
         """
-        masters = self._masters
+        masters, claim = self._masters, self._claim
         while True:
             masters.check_open()
             now = masters.clock()
             if now >= self._ends:
                 late = self._last is None  # no round was sent
                 raise self._lost(LossCause.ADOPTED_LATE if late else LossCause.NOT_ADOPTED)
-            self._last = last = AdoptionRound(
-                masters, self._key, self.handed, self._stamp, self._counter, self._last
-            )
+            self._last = last = AdoptionRound(masters, claim, self.handed)
             await masters.ask(last, (self._ends - now) * 1000)
             if masters.closed:
                 continue  # `check_open` raises, so `abandon` is sent before the connections end
@@ -230,11 +202,11 @@ class Adoption:
                 # The clock is read after the task has resumed, however long that took. The
                 # exporter's deadline counts as well: a lease whose validity is over is never
                 # revived, not even if a majority of the masters still has its key.
-                until = timing.deadline(last.began, last.ttl, factor=self.factor)
+                until = timing.deadline(claim.began, claim.ttl, factor=self.factor)
                 if masters.clock() < min(until, self._deadline):
-                    last.until = until
-                    return last
-            elif last.refused_by_a_majority():
+                    claim.until = until
+                    return claim
+            elif last.is_refused:
                 raise self._lost(*last.why_refused())
             # A round that was cut short is not won, and its votes prove nothing about the masters.
             left = self._ends - self._pause / 2 - masters.clock()
@@ -255,7 +227,7 @@ class Adoption:
         release of the old value follows, for the masters that no round has reached.
         """
         if self._last is not None:
-            self._masters.release(self._last.release(), self.handed.ttl, self._last)
+            self._masters.release(self._claim.release(), self.handed.ttl, self._claim)
         self._release_old(self.handed.member, max_ttl)
 
     def release_old(self, max_ttl: int) -> None:
@@ -270,5 +242,4 @@ class Adoption:
 
     def _release_old(self, member: bytes, max_ttl: int) -> None:
         # The value may be on every master, also on those that no round has reached.
-        everywhere = Round(self._masters.links, b"")
-        self._masters.release(release_of(self._key, member, self.handed.value), max_ttl, everywhere)
+        self._masters.release(release_of(self._key, self.handed.value, member), max_ttl)

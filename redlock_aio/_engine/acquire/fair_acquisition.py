@@ -5,7 +5,7 @@ import math
 from redlock_aio._engine.options import LockSpec
 from redlock_aio._engine.session import Session
 from redlock_aio._engine.wait.fair_claim import FairClaim, FairOptions
-from redlock_aio._engine.wait.fair_entry import FirstClaim
+from redlock_aio._engine.wait.fair_entry import FirstRequest
 from redlock_aio._engine.wait_budget import WaitBudget
 from redlock_aio._rules.fair_ticket import ASKED
 from redlock_aio._rules.quorum import NOT_YET, is_final
@@ -41,12 +41,12 @@ async def acquire(
     masters.check_open()
     ends = budget.began + budget.wait / 1000 - TIMER_SLACK if budget.wait else math.inf
     in_outage, look = False, masters.master_timeout / 1000
-    first = FirstClaim(session.fair_queue, _wanted(lock, session), patient=budget.wait != 0)
+    first = FirstRequest(session.fair_queue, _wanted(lock, session), patient=budget.wait != 0)
     try:
         await masters.ask(first, budget.attempt_limit())
         waiter = first.win()
         if waiter is None:
-            return first
+            return first.claim
         while True:
             await waiter.wait(min(ends - masters.clock(), look))
             if await waiter.win():
@@ -62,8 +62,7 @@ async def acquire(
                 waiter.patient = False
                 ends = least
                 continue
-            waiter.claim.replies = list(waiter.replies)
-            votes = waiter.claim.votes()
+            votes = waiter.votes()
             waiter.check(lock.resources, budget.began, over=over or is_final(votes))
             missing = [i for i, reply in enumerate(waiter.replies) if reply is NOT_YET]
             in_outage, look = (

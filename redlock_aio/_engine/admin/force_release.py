@@ -43,12 +43,16 @@ UNCONFIRMED = NoReply(Answer.TIMED_OUT, "it has not confirmed that the lock is r
 
 
 class ClearingRelease(Release):
-    """A release that counts as granted where the value is gone afterwards, for any reason."""
+    """
+    A release, or a revocation, that counts as granted where the value is gone afterwards.
+
+    Each master may have the value, also one that could not be inspected.
+    """
 
     __slots__ = ("found",)
 
-    def __init__(self, masters: MasterSet, payload: bytes, ttl: int, asked: Round) -> None:
-        super().__init__(masters.links, payload, ttl, asked)
+    def __init__(self, masters: MasterSet, payload: bytes, ttl: int) -> None:
+        super().__init__(masters.links, payload, ttl)
         self.found = False
         """Whether any master had the value."""
 
@@ -56,17 +60,6 @@ class ClearingRelease(Release):
         """Count a reply as a grant if it proves that the value is no longer on the master."""
         self.found = self.found or reply == GRANTED
         super().on_reply(master, GRANTED if replies.is_settled(reply) else reply)
-
-
-class Revocation(ClearingRelease):
-    """The request to replace a value by a revocation."""
-
-    __slots__ = ()
-
-    @property
-    def needless(self) -> int:
-        """0: each master may have the value, also one that could not be inspected."""
-        return 0
 
 
 class ForcedRelease:
@@ -137,7 +130,7 @@ class ForcedRelease:
                 views = lock_state.lock_state(self._resource, asked.master_replies()).views
                 raise self._unavailable([view.vote for view in views])
             return False
-        revoked = await self._revoke(values, asked)
+        revoked = await self._revoke(values)
         # No grace if all masters have answered and none had a value any more: the holder has
         # released the lock meanwhile. A master that has not answered may have had a value.
         if any(round.found or round.missing for round in revoked):
@@ -145,15 +138,12 @@ class ForcedRelease:
         await self._free(revoked)
         return any(round.found for round in revoked)
 
-    async def _revoke(self, values: Mapping[bytes, int], asked: Inspection) -> list[Revocation]:
+    async def _revoke(self, values: Mapping[bytes, int]) -> list[ClearingRelease]:
         """Replace *values* by a revocation; each value is mapped to the ms that it may live."""
         masters = self._masters
         revoked = [
-            Revocation(
-                masters,
-                revocation.revoke(self._key, value, self._instead, self._lives),
-                ttl,
-                asked,
+            ClearingRelease(
+                masters, revocation.revoke(self._key, value, self._instead, self._lives), ttl
             )
             for value, ttl in values.items()
         ]
@@ -170,11 +160,11 @@ class ForcedRelease:
             self._watchdog.lose_tokens(values, LossCause.FORCED)
         return revoked
 
-    async def _free(self, revoked: Sequence[Revocation]) -> None:
+    async def _free(self, revoked: Sequence[ClearingRelease]) -> None:
         """Release the revocations, which wakes the fair queues, and notify local waiters."""
         keys = (self._key, *commands.queue_keys(self._key))
         free = commands.leave(keys, self._instead, revocation.NO_MEMBER, keep_place=True)
-        freed = ClearingRelease(self._masters, free, self._lives, revoked[0])
+        freed = ClearingRelease(self._masters, free, self._lives)
         masters = self._masters
         masters.flush()
         for number, link in enumerate(masters.links):

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 from anyio import CancelScope
 
-from redlock_aio._engine.attempt import Attempt
+from redlock_aio._engine.claim import Claim
 from redlock_aio._engine.emitter import Emitter, milliseconds
 from redlock_aio._engine.round import Round
 from redlock_aio._engine.wait.local_queue import LocalQueue
@@ -40,7 +40,7 @@ class HeldLease(LeaseState):
     One lease as the engine keeps it.
 
     Args:
-        attempt: The attempt that won the lock, with its token, key and fencing token.
+        claim: What has won the lock: its token, key and fencing token.
 
         resources: The names that are locked, as the user gave them.
 
@@ -54,7 +54,7 @@ class HeldLease(LeaseState):
     """
 
     __slots__ = (
-        "_fingerprint", "_lost", "attempt", "check_at", "checked_at", "count", "extension",
+        "_fingerprint", "_lost", "check_at", "checked_at", "claim", "count", "extension",
         "guards", "held_for", "held_since", "keep_until", "on_recheck", "others", "owner", "page",
         "pending_ttl", "queue", "released", "requested_ttl", "resources", "task",
     )  # fmt: skip
@@ -66,16 +66,16 @@ class HeldLease(LeaseState):
 
     def __init__(
         self,
-        attempt: Attempt,
+        claim: Claim,
         resources: tuple[str, ...],
         queue: LocalQueue,
         now: float,
         factor: float,
         renewed: bool,
     ) -> None:
-        LeaseState.__init__(self, attempt.until, attempt.ttl, factor, renewed)
+        LeaseState.__init__(self, claim.until, claim.ttl, factor, renewed)
         self.resources: tuple[str, ...] = resources
-        self.attempt: Attempt = attempt
+        self.claim: Claim = claim
         self.count: int = 1
         """The number of sharers; 0 if the last one was dropped without a release."""
         self.owner: object = None
@@ -84,7 +84,7 @@ class HeldLease(LeaseState):
         """The task that acquired the lease, or has entered it since."""
         self.others: tuple[Sharer, ...] = ()
         """The tasks that share the lease with the first one."""
-        self.requested_ttl: int = attempt.ttl
+        self.requested_ttl: int = claim.ttl
         """The ttl in ms of the last extension that was sent, acknowledged or not."""
         self.pending_ttl: int = 0
         """The longest ttl that a sharer wants and no extension has requested yet; 0 for none."""
@@ -118,7 +118,7 @@ class HeldLease(LeaseState):
     def fingerprint(self) -> str:
         """The identity of the lease for others; made by the first access, see `lock_value`."""
         if not self._fingerprint:
-            self._fingerprint = lock_value.fingerprint(self.attempt.token)
+            self._fingerprint = lock_value.fingerprint(self.claim.token)
         return self._fingerprint
 
     def handover(self, now: float, boot: str) -> ExportedLease:
@@ -134,16 +134,16 @@ class HeldLease(LeaseState):
         if self.count > 1:
             names = ", ".join(map(repr, self.resources))
             raise RedlockError(f"{names} can't be handed over: {self.count} leases share the lock")
-        attempt = self.attempt
+        claim = self.claim
         return ExportedLease(
             self.resources,
-            attempt.token,
+            claim.token,
             self.ttl,
             now,
             timing.remaining(self.deadline, now),
             boot,
-            fence=attempt.fence,
-            member=attempt.member,
+            fence=claim.fence,
+            member=claim.member,
             max_hold=None if self.ends == math.inf else timing.remaining(self.ends, now),
             keep=math.ceil(max(self.keep_until - now, 0.0) * 1000),
         )
@@ -194,7 +194,7 @@ class HeldLease(LeaseState):
         release = self.released
         if release is None or release.verdict is WON:
             return
-        if release.refused_by_a_majority(self.attempt.unsent):
+        if release.refused_by_a_majority(self.claim.unsent):
             self.state = LOST
             self.loss: Loss | None = Loss(LossCause.KEY_GONE, votes=release.votes())
             self.notify_lost()

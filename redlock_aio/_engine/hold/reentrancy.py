@@ -57,7 +57,7 @@ def find_shared(
         here = hold.is_of(task)
         same = here if lock.owner is None else _is_owner(hold, lock.owner)
         if same and lock.options.reentrant and _has_all(hold, lock):
-            if lock.options.fencing and not hold.attempt.fence:
+            if lock.options.fencing and not hold.claim.fence:
                 raise RedlockError(
                     f"{_names(lock.resources)} can't be acquired again with fencing=True:"
                     " it is held without a fencing token"
@@ -117,7 +117,7 @@ def _is_owner(hold: HeldLease, owner: object) -> bool:
 
 
 def _has_all(hold: HeldLease, lock: LockSpec) -> bool:
-    return set(lock.key.each) <= set(hold.attempt.key.each)
+    return set(lock.key.each) <= set(hold.claim.key.each)
 
 
 def _lasts(hold: HeldLease) -> bool:

@@ -47,7 +47,7 @@ class KeyCheck(Round):
     def __init__(
         self, masters: MasterSet, hold: HeldLease, on_lost: Callable[[HeldLease, Loss], None]
     ) -> None:
-        super().__init__(masters.links, hold.attempt.key.look())
+        super().__init__(masters.links, hold.claim.key.look())
         self._on_lost = on_lost
         self.hold = hold
         self._cause = LossCause.KEY_GONE
@@ -55,13 +55,13 @@ class KeyCheck(Round):
     def is_refusal(self, reply: object) -> bool:
         """Return whether *reply* shows that another client has one of the keys."""
         values = reply if isinstance(reply, list) else [reply]
-        ours = self.hold.attempt.token
+        ours = self.hold.claim.token
         foreign = any(isinstance(value, bytes) and value != ours for value in values)
         return foreign or replies.is_of_another_type(reply)
 
     def on_reply(self, master: int, reply: object, /) -> None:
         """Count the lease's own value as a grant, any other value or none as a refusal."""
-        ours = self.hold.attempt
+        ours = self.hold.claim
         revoked = False
         if (values := replies.looked(reply, len(ours.key.each))) is not None:
             revoked = any(value and is_revocation(value) for value in values)
@@ -92,13 +92,13 @@ class KeyCheck(Round):
         late: `force_release` lets others in on all of them after a moment, whether the
         holder has seen a majority of revocations by then or not.
         """
-        vote = replies.read(self.hold.attempt.replies[master])
+        vote = replies.read(self.hold.claim.replies[master])
         if vote.answer is Answer.GRANTED:
             self._on_lost(self.hold, Loss(LossCause.FORCED, votes=self.votes_so_far()))
 
     def settled(self) -> None:
         """Lose the lease if the refusals prove that no majority has its key."""
-        if self.refused_by_a_majority(self.hold.attempt.unsent):
+        if self.refused_by_a_majority(self.hold.claim.unsent):
             self._on_lost(self.hold, Loss(self._cause, votes=self.votes_so_far()))
 
 
@@ -125,7 +125,7 @@ class Renewal(Round):
         on_result: "Callable[[Renewal], object]",
     ) -> None:
         super().__init__(masters.links, b"")
-        self.extension: Extension = hold.attempt.extension(ttl)
+        self.extension: Extension = hold.claim.extension(ttl)
         """What the command says about this lease."""
         self._masters = masters
         self._on_result = on_result

@@ -59,9 +59,9 @@ class Restoration:
         if not hold.valid(masters.clock()):
             return
         masters.flush()  # behind all earlier requests
-        request = Request(hold.attempt.restoration(hold.ttl, self._ceiling), self._on_reply)
+        request = Request(hold.claim.restoration(hold.ttl, self._ceiling), self._on_reply)
         if masters.links[master].send(request.payload, (request,)) is None:
-            hold.attempt.unsent &= ~(1 << master)
+            hold.claim.unsent &= ~(1 << master)
 
     def _on_reply(self, master: int, reply: object) -> None:
         """
@@ -103,8 +103,8 @@ class Lifting(Round):
         master: int,
         ceiling: int,
     ) -> None:
-        attempt = hold.attempt
-        super().__init__(masters.links, counter.lift(attempt.token, attempt.fence, ceiling))
+        claim = hold.claim
+        super().__init__(masters.links, counter.lift(claim.token, claim.fence, ceiling))
         self._on_won = functools.partial(Restoration(masters, hold, ceiling).send_to, master)
 
     def settled(self) -> None:
@@ -121,7 +121,7 @@ def lift(masters: MasterSet, hold: HeldLease, master: int, ceiling: int) -> None
     A failed attempt of another client may have raised the counter of *master* beyond the
     fencing token. Without this only the other masters would count until the lease ends.
     """
-    counter = hold.attempt.counter
+    counter = hold.claim.counter
     if counter is not None and ceiling < NEVER and hold.valid(masters.clock()):
         masters.send(Lifting(masters, hold, counter, master, ceiling))
 
@@ -149,12 +149,12 @@ class Keeping(Leaving):
         left: The ms for which the key is kept.
     """
 
-    __slots__ = ("_attempt", "_lives", "_masters", "_until")
+    __slots__ = ("_claim", "_lives", "_masters", "_until")
 
     def __init__(self, masters: MasterSet, hold: HeldLease, left: int) -> None:
-        super().__init__(masters.links, commands.extend(hold.attempt.extension(left)))
+        super().__init__(masters.links, commands.extend(hold.claim.extension(left)))
         self._masters = masters
-        self._attempt = hold.attempt
+        self._claim = hold.claim
         self._until = hold.keep_until
         self._lives = max(hold.longest_ttl, left)
 
@@ -168,7 +168,7 @@ class Keeping(Leaving):
         lease. A reply of 0 or -1 means that the key is gone, or is that of another holder.
         """
         super().declined(master, reply)
-        never_sent = self._attempt.unsent >> master & 1
+        never_sent = self._claim.unsent >> master & 1
         gone = isinstance(reply, int) and reply <= 0
         if not never_sent and not gone:
             left = max(self._until - self._masters.clock(), 0.0)
@@ -176,4 +176,4 @@ class Keeping(Leaving):
 
     def _release(self, master: int) -> None:
         if not self._masters.closed:
-            self._links[master].add_debt(self._attempt.release(), self._lives)
+            self._links[master].add_debt(self._claim.release(), self._lives)

@@ -229,7 +229,7 @@ class Watchdog:
             if (emitter := self.masters.emitter) is not None:
                 emitter.emit_soon(hold.extended_event(renewal.ttl, timing.remaining(deadline, now)))
             return True
-        if renewal.refused_by_a_majority(hold.attempt.unsent):
+        if renewal.refused_by_a_majority(hold.claim.unsent):
             self.lose(hold, renewal.why_refused())
         elif renewal.verdict is LOST_ROUND:
             self._failed[hold] = None
@@ -296,7 +296,7 @@ class Watchdog:
     def lose_tokens(self, tokens: Collection[bytes], cause: LossCause) -> None:
         """Lose each lease whose token is one of *tokens*."""
         for hold in self._agenda.leases():
-            if hold.attempt.token in tokens:
+            if hold.claim.token in tokens:
                 self.lose(hold, Loss(cause))
 
     def leave(self, hold: HeldLease, task: Sharer) -> bool:
@@ -366,7 +366,7 @@ class Watchdog:
 
     def _release_old(self, hold: HeldLease) -> None:
         if not self.masters.closed:
-            take_back(self.masters, hold.attempt, hold.longest_ttl)
+            take_back(self.masters, hold.claim, hold.longest_ttl)
 
     def _end(self, hold: HeldLease, now: float) -> None:
         self._agenda.remove(hold)
@@ -377,11 +377,11 @@ class Watchdog:
             left = math.ceil((hold.keep_until - now) * 1000)
             hold.released = keeping = Keeping(self.masters, hold, left)
             self.masters.send(keeping)
-            if leaving := hold.attempt.only_leave():
+            if leaving := hold.claim.leave():
                 # The next waiter of the fair queue is woken, and asks when the key expires.
                 self.masters.send(Leaving(self.masters.links, leaving))
         else:
-            hold.released = take_back(self.masters, hold.attempt, hold.longest_ttl)
+            hold.released = take_back(self.masters, hold.claim, hold.longest_ttl)
         hold.queue.on_lease_ended(hold, now)
 
     def is_awaited(self) -> bool:

@@ -3,7 +3,8 @@
 import math
 from typing import NamedTuple
 
-from redlock_aio._engine.attempt import TOO_LATE, Attempt, agree
+from redlock_aio._engine.attempt import TOO_LATE, agree
+from redlock_aio._engine.claim import Claim, with_queues
 from redlock_aio._engine.masters import MasterSet
 from redlock_aio._protocol import commands
 from redlock_aio._protocol.primitives import FencingCounter, JointMutex, Mutex
@@ -42,7 +43,7 @@ class FairOptions(NamedTuple):
     """The limit of waiters in one queue; a further one is refused."""
 
 
-class FairClaim(Attempt):
+class FairClaim(Claim):
     """
     The grants of one waiter under one token.
 
@@ -56,52 +57,27 @@ class FairClaim(Attempt):
         member: The name of the waiter in the queues.
     """
 
-    __slots__ = ("_keys", "_masters", "_member", "_proposal", "_proposed_at", "_wanted")
+    __slots__ = ("_keys", "_masters", "_proposal", "_proposed_at", "wanted")
 
     def __init__(self, masters: MasterSet, wanted: FairOptions, member: bytes) -> None:
+        token = masters.token() + wanted.stamp
+        nobody = (1 << len(masters.links)) - 1
+        super().__init__(wanted.key, token, wanted.ttl, wanted.counter, member, unsent=nobody)
+        self.began = masters.clock()
+        self.wanted: FairOptions = wanted
+        """The lock, and the options of the acquisition."""
         self._masters = masters
-        self._wanted = wanted
         self._proposal = 0
         self._proposed_at = -math.inf
-        key = wanted.key
-        self._keys = (*key.each, *commands.queue_keys(*key.each))
-        self._member = member
-        super().__init__(masters, key, wanted.ttl, wanted.stamp, wanted.counter)
-        self.unsent = (1 << len(masters.links)) - 1
-
-    def _request(self, _masters: MasterSet) -> bytes:
-        return b""  # each master gets requests of its own, see `question`
+        self._keys = with_queues(wanted.key)
 
     def with_new_token(self, member: bytes) -> "FairClaim":
         """Return the claim that follows this one after its grants were given back."""
-        return FairClaim(self._masters, self._wanted, member)
-
-    @property
-    def wanted(self) -> FairOptions:
-        """The lock, and the options of the acquisition."""
-        return self._wanted
-
-    @property
-    def member(self) -> bytes:
-        """The name of the waiter in the queues."""
-        return self._member
-
-    @property
-    def can_free(self) -> bool:
-        """False: a release does not only delete one key, it also leaves the queue."""
-        return False
-
-    def release(self) -> bytes:
-        """Return the command that releases the lock and leaves the queue."""
-        return commands.leave(self._keys, self.token, self._member, keep_place=False)
-
-    def only_leave(self) -> bytes:
-        """Return the command that leaves the queue and keeps the lock."""
-        return commands.leave(self._keys, self.token, self._member, keep_place=False, keep_key=True)
+        return FairClaim(self._masters, self.wanted, member)
 
     def give_back(self) -> bytes:
         """Return the command that releases the lock and keeps the place in the queue."""
-        return commands.leave(self._keys, self.token, self._member, keep_place=True)
+        return commands.leave(self._keys, self.token, self.member, keep_place=True)
 
     def send_release(self, ttl: int, *, keep_place: bool) -> None:
         """
@@ -129,8 +105,14 @@ class FairClaim(Attempt):
         """
         offset = self._masters.clocks.offset(master)
         late = commands.NEVER if offset is None else int((now + offset + TOO_LATE) * 1_000_000)
-        entry = commands.QueueEntry(self._member, place, fair_ticket.LIVES, most, late)
+        entry = commands.QueueEntry(self.member, place, fair_ticket.LIVES, most, late)
         return self._enqueue(entry, self._proposal_at(now, counters))
+
+    def first_question(self, place: int) -> bytes:
+        """Return the first command, the same for all masters, which grants without an entry."""
+        late = place + int((TOO_LATE + self._masters.clocks.spread) * 1_000_000)
+        entry = commands.QueueEntry(self.member, place, fair_ticket.LIVES, self.wanted.most, late)
+        return self._enqueue(entry, self._proposal_at(self.began, []), first=True)
 
     def _enqueue(
         self, entry: commands.QueueEntry, fence: tuple[bytes, ...], *, first: bool = False
@@ -175,5 +157,5 @@ class FairClaim(Attempt):
         if self.counter is not None and len(counters) >= needed:
             self.fence = fencing.agreed(counters, needed)
             if not self.fence:
-                self.fence = await agree(self._masters, self.counter, self.token, counters)
+                await agree(self._masters, self.counter, self, counters)
         return self.fence > 0

@@ -4,7 +4,7 @@ The first request of a fair acquisition, which wins an uncontended lock in one r
 Where a lock is free and its queue is empty, a master grants the lock without an entry in the
 queue. A majority of such grants is a win, and no queue was touched:
 
-    FirstClaim ─► all masters ─┬─ a majority grants at once ────────────────────► won
+    FirstRequest ─► all masters ─┬─ a majority grants at once ────────────────────► won
                                └─ a queue was entered, no majority, a time-out ─► FairWaiter
 
 Grants without an entry can't be kept by a waiter: of two waiters with two of four masters
@@ -15,19 +15,18 @@ gives the grants back (see `Inquiry._give_back`).
 
 import asyncio
 
-from redlock_aio._engine.attempt import TOO_LATE
-from redlock_aio._engine.masters import MasterSet
 from redlock_aio._engine.round import Round
 from redlock_aio._engine.wait.fair_claim import MEANS, FairClaim, FairOptions
 from redlock_aio._engine.wait.fair_inquiry import Entry
 from redlock_aio._engine.wait.fair_queue import FairQueue
 from redlock_aio._engine.wait.fair_waiter import FairWaiter
-from redlock_aio._protocol import commands, replies
+from redlock_aio._protocol import replies
+from redlock_aio._protocol.request import NoReply, QuarantineRule
 from redlock_aio._rules import fair_ticket, fencing, timing
 from redlock_aio._rules.quorum import GRANTED, NOT_YET, OPEN, WON, Tally, majority
 
 
-class FirstClaim(FairClaim):
+class FirstRequest(Round):
     """
     The first request of a fair acquisition, the same for all masters.
 
@@ -42,15 +41,22 @@ class FirstClaim(FairClaim):
     """
 
     __slots__ = (
-        "_counters", "_entry", "_is_over", "_patient", "_queues", "_raw", "_task", "_waiter",
+        "_counters", "_entry", "_is_over", "_masters", "_patient", "_queues", "_raw", "_task",
+        "_waiter", "claim",
     )  # fmt: skip
+    in_quarantine = QuarantineRule.REFUSE
 
     def __init__(self, queues: FairQueue, wanted: FairOptions, *, patient: bool) -> None:
         masters = queues.masters
         member, place = queues.new_place()
-        self._entry = Entry(self, place, [link.received for link in masters.links])
-        super().__init__(masters, wanted, member)
-        self.unsent = 0
+        claim = FairClaim(masters, wanted, member)
+        Round.__init__(self, masters.links, claim.first_question(place))
+        claim.unsent = 0
+        claim.replies = self.replies
+        self.claim: FairClaim = claim
+        """The claim that is won, unless a waiter goes on."""
+        self._entry = Entry(claim, place, [link.received for link in masters.links])
+        self._masters = masters
         self._queues = queues
         self._patient = patient
         self._counters: list[int] = []
@@ -59,17 +65,16 @@ class FirstClaim(FairClaim):
         self._waiter: FairWaiter | None = None
         self._is_over = False
 
-    def _request(self, masters: MasterSet) -> bytes:
-        place, clocks = self._entry.place, masters.clocks
-        late = place + int((TOO_LATE + clocks.spread) * 1_000_000)
-        entry = commands.QueueEntry(self._member, place, fair_ticket.LIVES, self._wanted.most, late)
-        return self._enqueue(entry, self._proposal_at(masters.clock(), []), first=True)
+    def not_sent(self, master: int, no_reply: NoReply) -> None:
+        """Count *no_reply* for a master that never gets the request."""
+        self.claim.unsent |= 1 << master
+        self.on_reply(master, no_reply)
 
     def on_reply(self, master: int, reply: object, /) -> None:
         """Count a grant, or have a `FairWaiter` go on; it gets the replies from then on."""
         if self._waiter is not None:
             self.to_lose -= 1  # the round is complete when all masters have replied
-            self._waiter.on_answer(1, self.began, master, reply)
+            self._waiter.on_answer(1, self.claim.began, master, reply)
             return
         if self._raw[master] is not NOT_YET:
             return
@@ -116,16 +121,16 @@ class FirstClaim(FairClaim):
         Raises:
             RedlockError: The manager was closed meanwhile.
         """
-        masters = self._masters
+        masters, claim = self._masters, self.claim
         masters.check_open()  # nothing would extend it, or notify its holder of a loss
         if self._waiter is None:
-            until = timing.deadline(self.began, self.ttl, factor=self._wanted.factor)
+            until = timing.deadline(claim.began, claim.ttl, factor=claim.wanted.factor)
             fence = 0
-            if self.counter is not None:
+            if claim.counter is not None:
                 fence = fencing.agreed(self._counters, majority(len(self.replies)))
-            if (fence or self.counter is None) and masters.clock() < until:
-                self.fence = fence
-                self.until = until
+            if (fence or claim.counter is None) and masters.clock() < until:
+                claim.fence = fence
+                claim.until = until
                 return None
             self._hand_over()
         return self._waiter
@@ -136,5 +141,6 @@ class FirstClaim(FairClaim):
         if self._waiter is not None:
             self._waiter.leave()
             return
-        self.send_release(max(self.ttl, fair_ticket.LIVES), keep_place=False)
-        self._queues.local_queues.notify_released(self.key)
+        claim = self.claim
+        claim.send_release(max(claim.ttl, fair_ticket.LIVES), keep_place=False)
+        self._queues.local_queues.notify_released(claim.key)

@@ -24,11 +24,12 @@ import math
 import random
 from collections.abc import Sequence
 
+from redlock_aio._engine.round import votes
 from redlock_aio._engine.wait.fair_inquiry import Entry, Inquiry
 from redlock_aio._engine.wait.fair_queue import FairQueue
 from redlock_aio._rules import fair_ticket
 from redlock_aio._rules.fair_ticket import ASIDE, ASKED, BEHIND, GRANTED, NEXT, UNASKED
-from redlock_aio._rules.quorum import NOT_YET
+from redlock_aio._rules.quorum import NOT_YET, Vote
 from redlock_aio.errors import refusal
 
 
@@ -364,15 +365,18 @@ class FairWaiter(Inquiry):
         self._queue.unsubscribe(self)
         self.queues.left(self.member)
 
+    def votes(self) -> tuple[Vote, ...]:
+        """Return the vote of each master so far."""
+        return votes(self.masters.links, self.replies)
+
     def check(self, resources: tuple[str, ...], began: float, *, over: bool) -> None:
         """Raise the error with the reason of the failure, if the wait has ended."""
         self.masters.check_open()
         if not (over or self.ticket.refused or self._has_failed):
             return
-        self.claim.replies = list(self.replies)
         raise refusal(
             resources,
-            self.claim.votes(),
+            self.votes(),
             self._view,
             attempts=self._beats,
             began=began,
