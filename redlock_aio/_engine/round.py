@@ -16,11 +16,11 @@ from collections.abc import Callable, Iterable, Sequence
 from redlock_aio._engine.claim import Claim
 from redlock_aio._engine.links import Link
 from redlock_aio._protocol import replies
-from redlock_aio._protocol.request import NoReply, QuarantineRule
+from redlock_aio._protocol.request import NoReply, QuarantineRule, Sender
 from redlock_aio._rules.quorum import Tally, Vote
 
 
-class Round(Tally):
+class Round(Tally, Sender):
     """
     One request to all masters, and their replies so far.
 
@@ -32,7 +32,6 @@ class Round(Tally):
 
     __slots__ = ("_links", "payload", "waiter")
     in_quarantine = QuarantineRule.COUNT_REFUSALS
-    debt_ttl: int = 0
 
     def __init__(self, links: Sequence[Link], payload: bytes) -> None:
         # Not `super()`: through four base classes it costs as much as the rest of making a release.
@@ -40,11 +39,6 @@ class Round(Tally):
         self._links = links
         self.payload: bytes = payload
         self.waiter: asyncio.Future[None] | None = None
-
-    @property
-    def needless(self) -> int:
-        """A bit for each master that does not need the request; see `Release`."""
-        return 0
 
     def not_sent(self, master: int, no_reply: NoReply) -> None:
         """Count *no_reply* as the reply of a master to which the request could not be sent."""

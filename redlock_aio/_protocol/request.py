@@ -3,7 +3,6 @@
 import enum
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 from redlock_aio._rules.quorum import Answer
 
@@ -26,20 +25,47 @@ class QuarantineRule(enum.Enum):
     REFUSE = "it is not sent"
 
 
-class Sender(Protocol):
-    """The sender of a command, which gets the replies: a `Request`, or a `Round` of the engine."""
+class Sender:
+    """
+    The sender of a command, which gets the replies: a `Request`, or a `Round` of the engine.
 
-    in_quarantine: QuarantineRule
-    payload: bytes
-    debt_ttl: int
+    Everything that a connection may ask of a sender is here.
+    """
+
+    __slots__ = ()
+    in_quarantine: QuarantineRule = QuarantineRule.COUNT
+    debt_ttl: int = 0
     """For a release: the ms for which its key may live and its debt is kept; else 0."""
+    payload: bytes
 
     @property
     def needless(self) -> int:
         """For a release: a bit for each master that never got the key; 0 otherwise."""
+        return 0
 
     def on_reply(self, master: int, reply: object, /) -> None:
         """Called with the reply of the master with this number; a `NoReply` if none will come."""
+        raise NotImplementedError
+
+    def is_refusal(self, _reply: object) -> bool:
+        """Return whether the reply proves that another client has, or has had, the lock."""
+        return False
+
+    def counted(self, reply: object, no_reply: NoReply) -> object:
+        """
+        Return what counts of the *reply* of a quarantined master: itself, or *no_reply*.
+
+        A grant of such a master, and a missing key there, prove nothing: it may have
+        forgotten locks. A reply that another client has the lock counts anyway: it can
+        only end a lease, or refuse one.
+        """
+        if self.in_quarantine is QuarantineRule.COUNT_IF_FOUND:
+            return reply if reply != 0 else no_reply
+        return reply if self.is_refusal(reply) else no_reply
+
+    def instead(self, _master: int) -> "Sender | None":
+        """Return what to send to a master that has refused the command; ``None`` for nothing."""
+        return None
 
 
 TIMED_OUT = NoReply(Answer.TIMED_OUT)
@@ -51,7 +77,7 @@ def ignore(_master: int, _reply: object, /) -> None:
     """Discard a reply that is not needed."""
 
 
-class Request:
+class Request(Sender):
     """
     One command to one master.
 

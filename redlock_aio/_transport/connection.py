@@ -61,16 +61,13 @@ _RARE = frozenset((_Error := hiredis.ReplyError, _Push := hiredis.PushNotificati
 _NO_LINGER = struct.pack("ii", 1, 0)
 
 
-class Question:
+class Question(Sender):
     """A command of the transport itself, such as ``INFO``; await its *reply*."""
 
-    __slots__ = ("debt_ttl", "payload", "reply")
-    in_quarantine = QuarantineRule.COUNT
-    needless = 0
+    __slots__ = ("payload", "reply")
 
     def __init__(self, payload: bytes, loop: asyncio.AbstractEventLoop) -> None:
         self.payload = payload
-        self.debt_ttl = 0
         self.reply: asyncio.Future[object] = loop.create_future()
 
     def on_reply(self, _master: int, reply: object, /) -> None:
@@ -318,11 +315,8 @@ class Connection(asyncio.Protocol):
 
     def _send_instead(self, sender: Sender) -> bool:
         """Send the alternative of *sender*'s command; return True if *sender* will be answered."""
-        instead: Callable[[int], Sender] | None = getattr(sender, "instead", None)
-        if instead is None:
-            return False
-        other = instead(self._number)
-        return self.send(other.payload, [other]) is None
+        other = sender.instead(self._number)
+        return other is not None and self.send(other.payload, [other]) is None
 
     def detach(self) -> tuple[object, object]:
         """Detach from the parent's transport; return the objects that must be kept alive."""

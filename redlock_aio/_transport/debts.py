@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from redlock_aio._protocol import replies
-from redlock_aio._protocol.request import NoReply, QuarantineRule, Sender
+from redlock_aio._protocol.request import NoReply, Sender
 
 MAX_DEBTS = 50_000
 """
@@ -27,12 +27,10 @@ DEBT_INTERVAL = 0.2
 """Seconds after which a release without confirmation is repeated on a live connection."""
 
 
-class Debt:
+class Debt(Sender):
     """One release that a master has not confirmed."""
 
     __slots__ = ("_debts", "debt_ttl", "payload", "underway", "until")
-    in_quarantine = QuarantineRule.COUNT
-    needless = 0
 
     def __init__(self, debts: "Debts", payload: bytes, ttl: int) -> None:
         self._debts = debts

@@ -166,37 +166,14 @@ def forbidden(error: Exception) -> MasterError:
 
 
 def muted(sender: Sender, no_reply: NoReply) -> Request:
-    """
-    Wrap the request of *sender* for a quarantined master: most replies count as *no_reply*.
-
-    A grant of such a master, and a missing key there, prove nothing: it may have forgotten
-    locks. A reply that another client has the lock counts anyway: it can only end a
-    lease, or refuse one. A sender that recognises such replies has a method
-    ``is_refusal(reply)``; one that asks for several leases has ``refusals(reply, no_reply)``,
-    which returns the replies that count.
-    """
-    in_quarantine = sender.in_quarantine
-    is_refusal: Callable[[object], bool] = getattr(sender, "is_refusal", _never)
-    refusals: Callable[[object, NoReply], object] | None = getattr(sender, "refusals", None)
-
-    def on_reply(master: int, reply: object) -> None:
-        if refusals is not None:
-            sender.on_reply(master, refusals(reply, no_reply))
-            return
-        counts = reply != 0 if in_quarantine is QuarantineRule.COUNT_IF_FOUND else is_refusal(reply)
-        sender.on_reply(master, reply if counts else no_reply)
-
+    """Wrap the request of *sender* for a quarantined master: most replies count as *no_reply*."""
     return Request(
         sender.payload,
-        on_reply,
+        lambda master, reply: sender.on_reply(master, sender.counted(reply, no_reply)),
         debt_ttl=sender.debt_ttl,
         needless=sender.needless,
-        in_quarantine=in_quarantine,
+        in_quarantine=sender.in_quarantine,
     )
-
-
-def _never(_reply: object) -> bool:
-    return False
 
 
 def mute(

@@ -12,15 +12,14 @@ the lock was granted. Other programs may write a new marker after a flush; that 
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
-from redlock_aio._protocol.request import NoReply, QuarantineRule, Sender
+from redlock_aio._protocol.request import NoReply, Sender
 
 Judge = Callable[[Sequence[object]], NoReply | None]
 """Judges the replies to a proof's commands: ``None``, or what counts instead of held replies."""
 
 
-class Proof:
+class Proof(Sender):
     """
     Commands that look at a master, and the replies that are held back until they are answered.
 
@@ -32,9 +31,6 @@ class Proof:
     """
 
     __slots__ = ("_held", "_judge", "_missing", "_replies", "over", "payload")
-    in_quarantine = QuarantineRule.COUNT
-    debt_ttl = 0
-    needless = 0
 
     def __init__(self, commands: Sequence[bytes], judge: Judge) -> None:
         self.payload = b"".join(commands)
@@ -88,7 +84,7 @@ class Proof:
             sender.on_reply(master, reply if instead is None else instead)
 
 
-class _Held:
+class _Held(Sender):
     """A sender whose reply waits for a proof; in all else it is the original."""
 
     __slots__ = ("_proof", "_sender", "debt_ttl", "in_quarantine", "payload")
@@ -105,9 +101,17 @@ class _Held:
         """As that of the original, which may change."""
         return self._sender.needless
 
-    def __getattr__(self, name: str) -> Any:
-        # What only some senders have, such as `instead`.
-        return getattr(self._sender, name)
+    def is_refusal(self, reply: object) -> bool:
+        """As the original."""
+        return self._sender.is_refusal(reply)
+
+    def counted(self, reply: object, no_reply: NoReply) -> object:
+        """As the original."""
+        return self._sender.counted(reply, no_reply)
+
+    def instead(self, master: int) -> Sender | None:
+        """As the original."""
+        return self._sender.instead(master)
 
     def on_reply(self, master: int, reply: object, /) -> None:
         """Hold *reply* back."""

@@ -261,7 +261,7 @@ class RenewalBatch(Round):
         for renewal, part in zip(self._renewals, parts, strict=True):
             renewal.on_reply(master, part)
 
-    def refusals(self, reply: object, no_reply: NoReply) -> object:
+    def counted(self, reply: object, no_reply: NoReply) -> object:
         """Return the refusals in *reply*, and *no_reply* for each other lease."""
         parts = replies.for_each(reply, len(self._renewals))
         return [
