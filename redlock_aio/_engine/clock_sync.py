@@ -3,37 +3,9 @@
 import math
 
 from redlock_aio._engine.masters import MasterSet
-from redlock_aio._engine.round import Round
+from redlock_aio._engine.round import Query
 from redlock_aio._protocol import commands, replies
-from redlock_aio._protocol.request import QuarantineRule
-from redlock_aio._rules.quorum import GRANTED, WON
-
-
-class Times(Round):
-    """The request for the time of every master."""
-
-    __slots__ = ("_began", "_masters")
-    in_quarantine = QuarantineRule.COUNT
-
-    def __init__(self, masters: MasterSet) -> None:
-        super().__init__(masters.links, commands.TIME)
-        self._masters = masters
-        self._began = masters.clock()
-
-    def on_reply(self, master: int, reply: object, /) -> None:
-        """Update the clock offset of *master*; the round is won by the times of a majority."""
-        now = replies.time(reply)
-        if now is not None:
-            masters = self._masters
-            masters.clocks.learn(master, now, self._began, masters.clock())
-            reply = GRANTED
-        super().on_reply(master, reply)
-
-    def settled(self) -> None:
-        """Schedule the next TIME round if this one was won, and wake the task that awaits it."""
-        if self.verdict is WON:
-            self._masters.clocks.ask_later(self._masters.clock())
-        super().settled()
+from redlock_aio._rules.quorum import GRANTED, WON, Outcome
 
 
 async def know_the_time(masters: MasterSet, at_most: float | None) -> bool:
@@ -55,7 +27,20 @@ async def know_the_time(masters: MasterSet, at_most: float | None) -> bool:
     due_at = masters.clocks.due_at
     if masters.clock() < due_at:
         return False
-    times = Times(masters)
+    began = masters.clock()
+
+    def learn(master: int, reply: object) -> object:
+        now = replies.time(reply)
+        if now is None:
+            return reply
+        masters.clocks.learn(master, now, began, masters.clock())
+        return GRANTED
+
+    def ask_later(verdict: Outcome) -> None:
+        if verdict is WON:
+            masters.clocks.ask_later(masters.clock())
+
+    times = Query(masters.links, commands.TIME, count=learn, then=ask_later)
     masters.send(times, at_most)
     if due_at > -math.inf:
         return False

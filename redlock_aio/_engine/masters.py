@@ -20,9 +20,9 @@ from redlock_aio._engine.clock import clock_of
 from redlock_aio._engine.emitter import Emitter
 from redlock_aio._engine.links import Link
 from redlock_aio._engine.outages import Outages
-from redlock_aio._engine.round import Release, Round
+from redlock_aio._engine.round import Query, Release, Round
 from redlock_aio._protocol import commands, replies, request
-from redlock_aio._protocol.request import NoReply, QuarantineRule, Request
+from redlock_aio._protocol.request import NoReply, Request
 from redlock_aio._rules.clock_offsets import Clocks
 from redlock_aio._rules.quorum import COMPLETE, GRANTED, Answer
 from redlock_aio._rules.roundtrips import RoundTrips
@@ -44,25 +44,6 @@ STALLED = 0.01
 _payload: Callable[[Round], bytes] = attrgetter("payload")
 _to_win: Callable[[Round], int] = attrgetter("to_win")
 _to_lose: Callable[[Round], int] = attrgetter("to_lose")
-
-
-class LivenessProbe(Round):
-    """A PING to all masters that measures their round trips."""
-
-    __slots__ = ("_loop", "_sent", "_trips")
-    in_quarantine = QuarantineRule.COUNT
-
-    def __init__(self, masters: "MasterSet", now: float) -> None:
-        super().__init__(masters.links, commands.PING)
-        self._loop = masters.loop
-        self._sent = now
-        self._trips = masters.trips
-
-    def on_reply(self, master: int, reply: object, /) -> None:
-        """Measure the round trip; an error or a late reply counts as well."""
-        if reply.__class__ is not NoReply:
-            self._trips.learn(master, (self._loop.time() - self._sent) * 1000)
-        super().on_reply(master, reply)
 
 
 class Addressed(NamedTuple):
@@ -224,7 +205,7 @@ class MasterSet:
             self._probed_at = now
             self._probe_at = now + PROBE_EVERY
             # The probe goes first: behind the other requests it would measure their execution, too.
-            asked.insert(0, LivenessProbe(self, now))
+            asked.insert(0, self._probe(now))
         rounds = self._send_each(asked) if self._addressed else self._send_all(asked)
         underway = self._underway
         while underway and self._is_complete(underway[0][1]):
@@ -235,6 +216,17 @@ class MasterSet:
         underway.append((expires_at, rounds))
         if self._timer is None:
             self._timer = self.loop.call_at(expires_at, self._expire)
+
+    def _probe(self, now: float) -> Query:
+        """Return a PING to all masters that measures their round trips."""
+        trips, time = self.trips, self.loop.time
+
+        def measure(master: int, reply: object) -> object:
+            if reply.__class__ is not NoReply:  # an error or a late reply counts as well
+                trips.learn(master, (time() - now) * 1000)
+            return reply
+
+        return Query(self.links, commands.PING, count=measure)
 
     def _send_all(self, rounds: list[Any]) -> list[Round]:
         """Send a batch of rounds, which is the same for all masters."""

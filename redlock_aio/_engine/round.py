@@ -17,7 +17,7 @@ from redlock_aio._engine.claim import Claim
 from redlock_aio._engine.links import Link
 from redlock_aio._protocol import replies
 from redlock_aio._protocol.request import NoReply, QuarantineRule, Sender
-from redlock_aio._rules.quorum import Tally, Vote
+from redlock_aio._rules.quorum import NOT_YET, Outcome, Tally, Vote
 
 
 class Round(Tally, Sender):
@@ -92,6 +92,69 @@ def votes(
         Vote(link.name, read.answer, read.detail, permanent=read.permanent)
         for link, read in zip(links, map(classify, answers), strict=True)
     )
+
+
+class Query(Round):
+    """
+    A round whose policy is given as values, for requests that are not on the hot path.
+
+    Args:
+        in_quarantine: What is done with the request at a quarantined master.
+
+        count: Called with the number of a master and each of its replies, late ones too;
+            returns the reply to count. `GRANTED` makes a majority.
+
+        enough: Called with the round after each reply; the task that awaits the round is
+            woken when it is true. By default that is when the verdict is final.
+
+        then: Called with the verdict when it is final, before that task is woken.
+
+        repeat: Whether a script is sent once more to a master that lacks it, behind the
+            scripts. Only for requests that may be executed late.
+    """
+
+    __slots__ = ("_count", "_enough", "_repeated", "_then", "in_quarantine")
+
+    def __init__(  # noqa: PLR0913 - the policy
+        self,
+        links: Sequence[Link],
+        payload: bytes,
+        *,
+        in_quarantine: QuarantineRule = QuarantineRule.COUNT,
+        count: Callable[[int, object], object] | None = None,
+        enough: "Callable[[Round], bool] | None" = None,
+        then: Callable[[Outcome], object] | None = None,
+        repeat: bool = False,
+    ) -> None:
+        super().__init__(links, payload)
+        self.in_quarantine: QuarantineRule = in_quarantine
+        self._count = count
+        self._enough = enough
+        self._then = then
+        self._repeated = 0 if repeat else -1  # a bit for each master that gets it no more
+
+    def on_reply(self, master: int, reply: object, /) -> None:
+        """Count a reply as *count* says, or repeat the request."""
+        again = not self._repeated >> master & 1 and self.replies[master] is NOT_YET
+        if again and replies.has_no_script(reply):
+            self._repeated |= 1 << master
+            # The connection has sent the scripts again before this.
+            no_reply = self._links[master].send(self.payload, [self])
+            if no_reply is None:
+                return
+            reply = no_reply
+        if self._count is not None:
+            reply = self._count(master, reply)
+        super().on_reply(master, reply)
+        if self._enough is not None and self._enough(self):
+            super().settled()
+
+    def settled(self) -> None:
+        """Called when the verdict is final."""
+        if self._then is not None:
+            self._then(self.verdict)
+        if self._enough is None:
+            super().settled()
 
 
 class Release(Round):

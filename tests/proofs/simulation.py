@@ -24,7 +24,7 @@ from redlock_aio._engine.attempt import FencedAttempt, Raising
 from redlock_aio._engine.claim import Claim
 from redlock_aio._engine.links import Link
 from redlock_aio._engine.masters import MasterSet
-from redlock_aio._engine.round import Round
+from redlock_aio._engine.round import Query, Round
 from redlock_aio._protocol import scripts
 from redlock_aio._protocol.primitives import FencingCounter, Mutex
 from redlock_aio._protocol.request import TIMED_OUT, NoReply
@@ -370,25 +370,15 @@ class Client:
             if isinstance(reply, int) and reply > 0 and not ceiling:
                 payload = self.world.rules.lift(self.counter, claim.token, claim.fence, reply)
                 then = functools.partial(self.restore, claim, master, ttl, reply)
-                self.send(Lifting(cast(Sequence[Link], self.links), payload, then))
+                lifting = Query(
+                    cast(Sequence[Link], self.links),
+                    payload,
+                    then=lambda verdict: then() if verdict is WON else None,
+                )
+                self.send(lifting)
 
         restoration = words(claim.restoration(ttl, ceiling))
         self.world.deliver(self.links[master].receive, restoration, on_reply)
-
-
-class Lifting(Round):
-    """Lift the counters of one lease; call *then* when a majority has done so."""
-
-    __slots__ = ("_then",)
-
-    def __init__(self, links: Sequence[Link], payload: bytes, then: Callable[[], None]) -> None:
-        super().__init__(links, payload)
-        self._then = then
-
-    def settled(self) -> None:
-        """Call *then*."""
-        if self.verdict is WON:
-            self._then()
 
 
 class Renewal(Round):

@@ -25,7 +25,7 @@ The release of a lock that another client holds.
 import asyncio
 from collections.abc import Mapping, Sequence
 
-from redlock_aio._engine.admin.inspect import Inspection, ask_all
+from redlock_aio._engine.admin.inspect import Inspection
 from redlock_aio._engine.hold.agenda import CHECK_AFTER
 from redlock_aio._engine.hold.watchdog import CHECK_INTERVAL
 from redlock_aio._engine.masters import MasterSet
@@ -115,7 +115,7 @@ class ForcedRelease:
             revocation expires by itself.
         """
         asked = Inspection(self._masters, self._key)
-        await ask_all(self._masters, asked)
+        await asked.run()
         states = [lock_state.read(reply) for reply in asked.replies]
         objections = [lock_state.objection(reply) for reply in asked.replies]
         locks = [None if why else state for state, why in zip(states, objections, strict=True)]

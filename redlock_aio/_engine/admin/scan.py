@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Callable
 from typing import NamedTuple
 
-from redlock_aio._engine.admin.inspect import Inspection, ask_all
+from redlock_aio._engine.admin.inspect import Inspection
 from redlock_aio._engine.masters import MasterSet
 from redlock_aio._protocol import commands, lock_state, replies
 from redlock_aio._protocol.lock_state import FoundLocks, LockState
@@ -67,7 +67,7 @@ async def find_locks(
     for begin in range(0, min(len(names), limit), AT_ONCE):
         batch = names[begin : min(begin + AT_ONCE, limit)]
         asked = [(name, Inspection(masters, key)) for name, key in batch]
-        await asyncio.gather(*(ask_all(masters, inspection) for _, inspection in asked))
+        await asyncio.gather(*(inspection.run() for _, inspection in asked))
         states = [lock_state.lock_state(name, each.master_replies()) for name, each in asked]
         for state in states:
             if any(view.holder for view in state.views):

@@ -8,21 +8,21 @@ again. `_rules.fencing` describes when a master does not count even after that.
     extension holds ─► Restoration ─► key set: counts from the next extension on
                          ▲   │
                          │   ├─ another client has the key there now ─► again, a few times
-                         │   └─ its counter is beyond the fencing token ─► Lifting
+                         │   └─ its counter is beyond the fencing token ─► lift
                          └──────────────── a majority has lifted its counters ┘
 """
 
-import functools
 import random
 
 from redlock_aio._engine.hold.held_lease import HeldLease
 from redlock_aio._engine.masters import MasterSet
-from redlock_aio._engine.round import Round
+from redlock_aio._engine.round import Query
 from redlock_aio._protocol import commands, replies
 from redlock_aio._protocol.commands import NEVER
-from redlock_aio._protocol.primitives import FencingCounter
-from redlock_aio._protocol.request import NoReply, Request
-from redlock_aio._rules.quorum import WON
+from redlock_aio._protocol.request import NoReply, QuarantineRule, Request
+from redlock_aio._rules.quorum import WON, Outcome
+
+COUNT_REFUSALS = QuarantineRule.COUNT_REFUSALS
 
 REPEAT_AFTER = 0.01
 """The mean delay in seconds before a restoration is repeated on a master."""
@@ -35,10 +35,10 @@ class Restoration:
     The master counts from the next extension on: until then it keeps the key, while a
     majority of others has it. If its counter is beyond the fencing token, it keeps the key
     from now on, so that no other client can raise the counter, and counts only after a
-    `Lifting`.
+    `lift`.
 
     Args:
-        ceiling: The value to which a majority has lifted its counters; see `Lifting`.
+        ceiling: The value to which a majority has lifted its counters; see `lift`.
 
         tries: The number of repetitions if another client has the key there.
     """
@@ -85,63 +85,30 @@ class Restoration:
             self._masters.loop.call_later(delay, self.send_to, master)
 
 
-class Lifting(Round):
-    """
-    The request to lift the counters of a lease to the higher one of another master.
-
-    When a majority has done so, no other acquisition can get a fencing token up to that
-    value. Therefore the other master counts again, although its counter is higher.
-    """
-
-    __slots__ = ("_on_won",)
-
-    def __init__(
-        self,
-        masters: MasterSet,
-        hold: HeldLease,
-        counter: FencingCounter,
-        master: int,
-        ceiling: int,
-    ) -> None:
-        claim = hold.claim
-        super().__init__(masters.links, counter.lift(claim.token, claim.fence, ceiling))
-        self._on_won = functools.partial(Restoration(masters, hold, ceiling).send_to, master)
-
-    def settled(self) -> None:
-        """If a majority has lifted its counters, restore the key on the other master."""
-        if self.verdict is WON:
-            self._on_won()
-        super().settled()
-
-
 def lift(masters: MasterSet, hold: HeldLease, master: int, ceiling: int) -> None:
     """
     Lift the counters of a majority to *ceiling*, so that *master* can count again.
 
     A failed attempt of another client may have raised the counter of *master* beyond the
     fencing token. Without this only the other masters would count until the lease ends.
+    When a majority has lifted its counters, no other acquisition can get a fencing token up
+    to that value. Therefore the key is restored on *master*, although its counter is higher.
     """
-    counter = hold.claim.counter
-    if counter is not None and ceiling < NEVER and hold.valid(masters.clock()):
-        masters.send(Lifting(masters, hold, counter, master, ceiling))
+    claim = hold.claim
+    counter = claim.counter
+    if counter is None or ceiling >= NEVER or not hold.valid(masters.clock()):
+        return
+
+    def restore(verdict: Outcome) -> None:
+        if verdict is WON:
+            Restoration(masters, hold, ceiling).send_to(master)
+
+    payload = counter.lift(claim.token, claim.fence, ceiling)
+    # What a quarantined master has lifted does not count: it may forget it again.
+    masters.send(Query(masters.links, payload, in_quarantine=COUNT_REFUSALS, then=restore))
 
 
-class Leaving(Round):
-    """A request at the end of a lease whose key the masters keep (*hold_at_least*)."""
-
-    __slots__ = ()
-
-    def classify(self, reply: object) -> NoReply:
-        """Return the vote in *reply*: whether the lease still has its key there."""
-        return replies.read_kept(reply)
-
-    def declined(self, master: int, reply: object) -> None:
-        """Repeat the request on a master without the scripts, behind the scripts."""
-        if replies.has_no_script(reply):
-            self._links[master].send(self.payload, (Request(self.payload),))
-
-
-class Keeping(Leaving):
+class Keeping(Query):
     """
     The request to keep the key of a lease that was released, for *hold_at_least*.
 
@@ -152,11 +119,16 @@ class Keeping(Leaving):
     __slots__ = ("_claim", "_lives", "_masters", "_until")
 
     def __init__(self, masters: MasterSet, hold: HeldLease, left: int) -> None:
-        super().__init__(masters.links, commands.extend(hold.claim.extension(left)))
+        payload = commands.extend(hold.claim.extension(left))
+        super().__init__(masters.links, payload, in_quarantine=COUNT_REFUSALS, repeat=True)
         self._masters = masters
         self._claim = hold.claim
         self._until = hold.keep_until
         self._lives = max(hold.longest_ttl, left)
+
+    def classify(self, reply: object) -> NoReply:
+        """Return the vote in *reply*: whether the lease still has its key there."""
+        return replies.read_kept(reply)
 
     def declined(self, master: int, reply: object) -> None:
         """
@@ -167,7 +139,6 @@ class Keeping(Leaving):
         error, or if its counter is beyond the fencing token, the key keeps the ttl of the
         lease. A reply of 0 or -1 means that the key is gone, or is that of another holder.
         """
-        super().declined(master, reply)
         never_sent = self._claim.unsent >> master & 1
         gone = isinstance(reply, int) and reply <= 0
         if not never_sent and not gone:

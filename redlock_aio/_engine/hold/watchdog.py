@@ -32,9 +32,10 @@ from redlock_aio._engine.attempt import take_back
 from redlock_aio._engine.hold.agenda import BATCH, Agenda
 from redlock_aio._engine.hold.held_lease import HeldLease, Sharer
 from redlock_aio._engine.hold.renewal import KeyCheck, Renewal, send_together
-from redlock_aio._engine.hold.restoration import Keeping, Leaving
+from redlock_aio._engine.hold.restoration import Keeping
 from redlock_aio._engine.masters import MasterSet
 from redlock_aio._engine.origin import Origin
+from redlock_aio._engine.round import Query
 from redlock_aio._protocol import replies
 from redlock_aio._rules import timing
 from redlock_aio._rules.causes import Loss, LossCause
@@ -379,7 +380,7 @@ class Watchdog:
             self.masters.send(keeping)
             if leaving := hold.claim.leave():
                 # The next waiter of the fair queue is woken, and asks when the key expires.
-                self.masters.send(Leaving(self.masters.links, leaving))
+                self.masters.send(Query(self.masters.links, leaving, repeat=True))
         else:
             hold.released = take_back(self.masters, hold.claim, hold.longest_ttl)
         hold.queue.on_lease_ended(hold, now)
