@@ -8,8 +8,7 @@ from typing import Any
 from redlock_aio._api import reporting
 from redlock_aio._api.lease import Lease, left_by_this_task
 from redlock_aio._api.opener import Opener
-from redlock_aio._engine import refusals
-from redlock_aio._engine.acquire.acquisition import Acquisition
+from redlock_aio._engine.acquire.acquisition import Acquisition, check_overload
 from redlock_aio._engine.claim import Claim
 from redlock_aio._engine.hold import reentrancy
 from redlock_aio._engine.hold.held_lease import HeldLease, Sharer
@@ -176,7 +175,7 @@ class Lock(NotALease, OnlyForAsyncio):
         """Return ``None``; raise if too few masters were asked, or if an event needs the error."""
         always, now = session.emitter is not None, session.masters.clock()
         try:
-            refusals.check_overload(self._spec.resources, session.links, why, now, always=always)
+            check_overload(self._spec.resources, session.links, why, now, always=always)
         finally:
             del why  # breaks the cycle of error and frame, which would keep the attempt alive
         return None

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from redlock_aio._engine.claim import Claim
 from redlock_aio._engine.masters import MasterSet
-from redlock_aio._engine.round import Release, Round
+from redlock_aio._engine.round import Query, Release, Round
 from redlock_aio._protocol import commands, replies
 from redlock_aio._protocol.primitives import FencingCounter
 from redlock_aio._protocol.request import NoReply, QuarantineRule, Request
@@ -72,33 +72,6 @@ class Attempt(Round):
         """
 
 
-def _count(self: "FencedAttempt | Raising", master: int, reply: object, /) -> None:
-    """Count the value of a counter as a grant, any other reply as a refusal."""
-    replies = self.replies
-    if replies[master] is not NOT_YET:
-        return
-    if reply == 1:  # nearly always: the counter has the proposed value
-        counter = self.proposal
-    elif type(reply) is int and 1 < reply < commands.NEVER:  # beyond, x + 1 may be x
-        counter = reply
-    else:
-        replies[master] = self.read(master, reply)
-        self.to_lose = to_lose = self.to_lose - 1
-        if not to_lose:
-            self.verdict = LOST
-            self.settled()
-        return
-    replies[master] = GRANTED
-    self.counters.append(counter)
-    self.to_win = to_win = self.to_win - 1
-    if not to_win:
-        # The other masters are not awaited: they may be slow, and if the counters differ
-        # now, another round is most likely needed in any case.
-        self.claim.fence = fence = fencing.agreed(self.counters, majority(len(replies)))
-        self.verdict = WON if fence else SPLIT
-        self.settled()
-
-
 class FencedAttempt(Attempt):
     """An attempt that is won when a majority grants the lock and the same fencing token."""
 
@@ -117,7 +90,28 @@ class FencedAttempt(Attempt):
         self._counter = counter
         self._masters = masters
 
-    on_reply = _count
+    def on_reply(self, master: int, reply: object, /) -> None:
+        """Count the value of a counter as a grant, any other reply as a refusal."""
+        replies = self.replies
+        if replies[master] is not NOT_YET:
+            return
+        counter = counter_in(reply, self.proposal)
+        if not counter:
+            replies[master] = self.read(master, reply)
+            self.to_lose = to_lose = self.to_lose - 1
+            if not to_lose:
+                self.verdict = LOST
+                self.settled()
+            return
+        replies[master] = GRANTED
+        self.counters.append(counter)
+        self.to_win = to_win = self.to_win - 1
+        if not to_win:
+            # The other masters are not awaited: they may be slow, and if the counters differ
+            # now, another round is most likely needed in any case.
+            self.claim.fence = fence = fencing.agreed(self.counters, majority(len(replies)))
+            self.verdict = WON if fence else SPLIT
+            self.settled()
 
     @property
     def is_curable(self) -> bool:
@@ -146,24 +140,12 @@ class FencedAttempt(Attempt):
         return NoReply(Answer.ERROR, f"its clock is {abs(ahead):.1f} s {way} the others'")
 
 
-class Raising(Round):
-    """The request to raise the counters to the highest one, where the lock has the token."""
-
-    __slots__ = ("claim", "counters", "proposal")
-
-    def __init__(
-        self, masters: MasterSet, counter: FencingCounter, claim: Claim, value: int
-    ) -> None:
-        super().__init__(masters.links, counter.raise_to(value, claim.token))
-        self.claim = claim
-        self.counters: list[int] = []
-        self.proposal = value
-
-    on_reply = _count
-
-    def read(self, _master: int, reply: object) -> object:
-        """Return the refusal *reply* as it is: every refusal counts the same."""
-        return reply
+def counter_in(reply: object, proposal: int) -> int:
+    """Return the value of the counter in a *reply* that grants; 0 in any other reply."""
+    if reply == 1:  # nearly always: the counter has the proposed value
+        return proposal
+    # Beyond NEVER x + 1 may be x.
+    return reply if type(reply) is int and 1 < reply < commands.NEVER else 0
 
 
 class NativeRelease(Release):
@@ -235,12 +217,41 @@ async def agree(
         Counters may stay raised, which only skips numbers.
     """
     for _ in range(fencing.MOST_RAISES):
-        raising = Raising(masters, counter, claim, max(counters))
-        await masters.ask(raising, at_most)
-        if raising.verdict is not SPLIT:
-            return raising.verdict is WON
-        counters = raising.counters
+        counters = await _raised(masters, counter, claim, max(counters), at_most)
+        if not counters:
+            return False
+        claim.fence = fencing.agreed(counters, majority(len(masters.links)))
+        if claim.fence:
+            return True
     return False
+
+
+async def _raised(
+    masters: MasterSet,
+    counter: FencingCounter,
+    claim: Claim,
+    proposal: int,
+    at_most: float | None,
+) -> list[int]:
+    """
+    Raise the counters to *proposal* where the lock has the token; return those of a majority.
+
+    Cancellation:
+        Counters may stay raised, which only skips numbers.
+    """
+    found: list[int] = []
+
+    def note(_master: int, reply: object) -> object:
+        value = counter_in(reply, proposal)
+        if not value:
+            return reply
+        found.append(value)
+        return GRANTED
+
+    payload, rule = counter.raise_to(proposal, claim.token), QuarantineRule.COUNT_REFUSALS
+    raising = Query(masters.links, payload, in_quarantine=rule, count=note)
+    await masters.ask(raising, at_most)
+    return found if raising.verdict is WON else []
 
 
 def take_back(masters: MasterSet, claim: Claim, ttl: int) -> Release:

@@ -18,9 +18,8 @@ from typing import Any, NamedTuple
 from redlock_aio._engine.claim import Claim
 from redlock_aio._engine.clock import clock_of
 from redlock_aio._engine.emitter import Emitter
-from redlock_aio._engine.links import Link
 from redlock_aio._engine.outages import Outages
-from redlock_aio._engine.round import Query, Release, Round
+from redlock_aio._engine.round import Link, Query, Release, Round
 from redlock_aio._protocol import commands, replies, request
 from redlock_aio._protocol.request import NoReply, Request
 from redlock_aio._rules.clock_offsets import Clocks

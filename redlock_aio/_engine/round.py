@@ -12,12 +12,32 @@ object and one future, whatever the number of masters.
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
 
 from redlock_aio._engine.claim import Claim
-from redlock_aio._engine.links import Link
 from redlock_aio._protocol import replies
 from redlock_aio._protocol.request import NoReply, QuarantineRule, Sender
 from redlock_aio._rules.quorum import NOT_YET, Outcome, Tally, Vote
+
+
+class Link(Protocol):
+    """The interface of a master as rounds use it: a `Master`, or a fake without a connection."""
+
+    @property
+    def name(self) -> str: ...
+
+    can_free: bool
+
+    @property
+    def votes(self) -> bool: ...
+    @property
+    def quarantine(self) -> str: ...
+    @property
+    def received(self) -> int: ...
+    @property
+    def send(self) -> Callable[[bytes, Sequence[Sender]], NoReply | None]: ...
+    def overdue(self) -> NoReply: ...
+    def add_debt(self, payload: bytes, ttl: int) -> None: ...
 
 
 class Round(Tally, Sender):

@@ -19,14 +19,14 @@ BOTH = pytest.mark.parametrize("fair", [False, True])
 WORKER = """
 import asyncio, sys, time
 from redlock_aio import Redlock
-from redlock_aio._engine.attempt import Raising
+from redlock_aio._protocol.primitives import FencingCounter
 
 rounds = []
-init = Raising.__init__
+raise_to = FencingCounter.raise_to
 def counted(self, *arguments):
     rounds.append(1)
-    init(self, *arguments)
-Raising.__init__ = counted
+    return raise_to(self, *arguments)
+FencingCounter.raise_to = counted
 
 async def main(times, fair, *masters):
     granted = []

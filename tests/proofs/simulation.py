@@ -1,7 +1,7 @@
 """
 Clients and masters in time: ttls and validity, slow and lost messages, wrong clocks.
 
-Runs the shipped code: `FencedAttempt` with `Raising`, `Round`, `LeaseState`, `Clocks`, `Retry`
+Runs the shipped code: `FencedAttempt`, `Round`, `LeaseState`, `Clocks`, `Retry`
 and `timing`; and the Lua scripts, on masters with clocks of their own.
 
 Models itself: the set of masters (`Client` takes the place of `MasterSet`); the loop of an
@@ -20,11 +20,10 @@ from collections.abc import Callable, Coroutine, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from redlock_aio._engine.attempt import FencedAttempt, Raising
+from redlock_aio._engine.attempt import FencedAttempt
 from redlock_aio._engine.claim import Claim
-from redlock_aio._engine.links import Link
 from redlock_aio._engine.masters import MasterSet
-from redlock_aio._engine.round import Query, Round
+from redlock_aio._engine.round import Link, Query, Round
 from redlock_aio._protocol import scripts
 from redlock_aio._protocol.primitives import FencingCounter, Mutex
 from redlock_aio._protocol.request import TIMED_OUT, NoReply
@@ -269,7 +268,7 @@ class Client:
         """Send *round* to all masters."""
         command = words(round.payload)
         answer: Callable[[int, object], None] = round.on_reply
-        if isinstance(round, Raising):
+        if scripts.RAISE.sha in command[:2]:
             asked, acknowledged = int(command[6]), self.world.rules.acknowledged
             counted = answer
 

@@ -15,7 +15,7 @@ from redlock_aio import (
     Retry,
 )
 from redlock_aio._engine.attempt import EXPIRY_SLACK
-from redlock_aio._engine.wait_budget import WaitBudget
+from redlock_aio._engine.wait.wakeup import WaitBudget
 from redlock_aio._protocol.scripts import RELEASE
 from redlock_aio._transport import connection
 from redlock_aio.testing import FakeMaster

@@ -16,9 +16,8 @@ from redlock_aio._engine.hold.renewal import Renewal
 from redlock_aio._engine.masters import MasterSet
 from redlock_aio._engine.readiness import readiness
 from redlock_aio._engine.wait.fair_claim import PROPOSAL_LASTS, FairClaim, FairOptions
-from redlock_aio._engine.wait.fair_inquiry import Entry
 from redlock_aio._engine.wait.fair_queue import Callbacks, FairQueue
-from redlock_aio._engine.wait.fair_waiter import FairWaiter
+from redlock_aio._engine.wait.fair_waiter import Entry, FairWaiter
 from redlock_aio._engine.wait.local_queue import LocalQueues
 from redlock_aio._engine.wait.wakeup import Watch
 from redlock_aio._protocol import commands, replies

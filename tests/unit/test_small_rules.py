@@ -7,8 +7,7 @@ from unittest.mock import Mock
 import pytest
 
 from redlock_aio._engine.emitter import Emitter
-from redlock_aio._engine.wait.wakeup import hold_back
-from redlock_aio._engine.wait_budget import WaitBudget
+from redlock_aio._engine.wait.wakeup import WaitBudget, hold_back
 from redlock_aio._protocol import lock_state
 from redlock_aio._protocol.commands import hash_tag
 from redlock_aio._rules.server_info import ServerInfo

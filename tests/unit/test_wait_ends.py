@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from redlock_aio import LockNotAcquiredError, QuorumUnavailableError, Redlock
-from redlock_aio._engine.wait_budget import WaitBudget
+from redlock_aio._engine.wait.wakeup import WaitBudget
 from redlock_aio.testing import FakeMaster
 
 from .kit import KIND, NEVER, Kind, hang, kill, now, occupy, refused, resume, slow

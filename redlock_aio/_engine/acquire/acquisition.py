@@ -15,18 +15,20 @@ With *fair* the masters keep the queue: see `fair_acquisition`.
 
 import asyncio
 import random
+from collections.abc import Sequence
 
 from redlock_aio._engine.acquire import fair_acquisition
 from redlock_aio._engine.attempt import Attempt, FencedAttempt, take_back
 from redlock_aio._engine.claim import Claim
 from redlock_aio._engine.clock_sync import know_the_time
 from redlock_aio._engine.options import LockSpec
+from redlock_aio._engine.round import Link, votes
 from redlock_aio._engine.session import Session
 from redlock_aio._engine.wait.local_queue import LocalQueue
-from redlock_aio._engine.wait.wakeup import Watch, hold_back, is_cut_short
-from redlock_aio._engine.wait_budget import WaitBudget
+from redlock_aio._engine.wait.wakeup import WaitBudget, Watch, hold_back, is_cut_short
+from redlock_aio._protocol import request
 from redlock_aio._rules.absence import Absence
-from redlock_aio._rules.quorum import SPLIT, WON, is_contended, is_final, majority
+from redlock_aio._rules.quorum import SPLIT, WON, Vote, is_contended, is_final, majority
 from redlock_aio._rules.retry import SHORTEST_PAUSE, Pace
 from redlock_aio._rules.timing import milliseconds
 from redlock_aio.errors import LockNotAcquiredError, refusal
@@ -396,3 +398,30 @@ class Acquisition:
         """Emit `Waiting` for the running task, once per acquisition."""
         if self._masters.emitter is not None:
             self._masters.emitter.on_waiting()
+
+
+def is_overload(given: tuple[Vote, ...]) -> bool:
+    """Return whether too few masters were asked because of too many unanswered requests."""
+    ours = any(vote.detail == request.OVERRUN.detail for vote in given)
+    return ours and not is_contended(given)
+
+
+def check_overload(
+    resources: tuple[str, ...],
+    links: Sequence[Link],
+    why: Claim | LockNotAcquiredError,
+    now: float,
+    *,
+    always: bool = False,
+) -> None:
+    """Raise the error of a single attempt that failed by overload; of any one with *always*."""
+    if isinstance(why, LockNotAcquiredError):
+        if always or is_overload(why.votes):
+            try:
+                raise why
+            finally:
+                del why
+    elif always or request.OVERRUN in why.replies:
+        given = votes(links, why.replies)
+        if always or is_overload(given):
+            raise refusal(resources, given, None, attempts=1, began=why.began, now=now)

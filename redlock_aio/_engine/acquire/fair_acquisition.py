@@ -6,7 +6,7 @@ from redlock_aio._engine.options import LockSpec
 from redlock_aio._engine.session import Session
 from redlock_aio._engine.wait.fair_claim import FairClaim, FairOptions
 from redlock_aio._engine.wait.fair_entry import FirstRequest
-from redlock_aio._engine.wait_budget import WaitBudget
+from redlock_aio._engine.wait.wakeup import WaitBudget
 from redlock_aio._rules.fair_ticket import ASKED
 from redlock_aio._rules.quorum import NOT_YET, is_final
 

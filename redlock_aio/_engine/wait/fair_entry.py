@@ -10,16 +10,15 @@ queue. A majority of such grants is a win, and no queue was touched:
 Grants without an entry can't be kept by a waiter: of two waiters with two of four masters
 each, both would be the first in the queues of the others, and neither would give way.
 Therefore a waiter that has not won by its first request enters those queues, too, and then
-gives the grants back (see `Inquiry._give_back`).
+gives the grants back (see `FairWaiter._give_back`).
 """
 
 import asyncio
 
 from redlock_aio._engine.round import Round
 from redlock_aio._engine.wait.fair_claim import MEANS, FairClaim, FairOptions
-from redlock_aio._engine.wait.fair_inquiry import Entry
 from redlock_aio._engine.wait.fair_queue import FairQueue
-from redlock_aio._engine.wait.fair_waiter import FairWaiter
+from redlock_aio._engine.wait.fair_waiter import Entry, FairWaiter
 from redlock_aio._protocol import replies
 from redlock_aio._protocol.request import NoReply, QuarantineRule
 from redlock_aio._rules import fair_ticket, fencing, timing
