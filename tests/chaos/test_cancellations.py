@@ -23,6 +23,7 @@ import pytest
 from redlock_aio import Lock, QuorumUnavailableError, Redlock
 from redlock_aio._protocol import request
 from redlock_aio.testing import EmbeddedMaster
+from tests.unit import kit
 
 from . import nemesis
 from .keys import left_behind
@@ -167,7 +168,7 @@ async def unsettled(redlock: Redlock, *, within: float) -> list[str]:
     """Return the masters that are still down or have debts after *within* seconds."""
     ends = time.monotonic() + within
     while True:
-        states = [repr(master) for master in redlock._opener.session().links]
+        states = [repr(master) for master in kit.session(redlock).links]
         left = [state for state in states if not state.endswith(", up, 0 debts>")]
         if not left or time.monotonic() > ends:
             return left

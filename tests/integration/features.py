@@ -19,6 +19,7 @@ from redlock_aio._engine.attempt import agree
 from redlock_aio._engine.hold.restoration import Restoration
 from redlock_aio._protocol.primitives import FencingCounter
 from redlock_aio.testing import EmbeddedMaster
+from tests.unit import kit
 
 from .helpers import TIMEOUT, call, gone, leftovers, put, queued, until, waiting
 
@@ -95,7 +96,7 @@ async def works(
     redlock = Redlock([url], master_timeout=TIMEOUT, fencing=fencing)
     try:
         async with redlock.lock(*names, ttl=5_000, wait=0) as lease:
-            session = redlock._opener.session()
+            session = kit.session(redlock)
             await redlock.check(timeout=5_000)
             if fencing:
                 counter = FencingCounter([name.encode() for name in names], 0)
@@ -151,7 +152,7 @@ async def fair_works(url: str, master: EmbeddedMaster, patience: float = SHORT) 
     try:
         async with redlock, waiting(redlock, "app:r", fair=True) as first:
             await until(lambda: queued([master], "app:r") == [1], within=patience)
-            connection = redlock._opener.session().links[0]._connection
+            connection = kit.session(redlock).links[0]._connection
             async with waiting(redlock, "app:r", fair=True) as second:
                 await until(lambda: queued([master], "app:r") == [2], within=patience)
                 # A member whose deadline is over; the next request removes it.
@@ -167,7 +168,7 @@ async def fair_works(url: str, master: EmbeddedMaster, patience: float = SHORT) 
                 await asyncio.wait([second], timeout=patience)
                 await second.result().release()
                 await until(lambda: not leftovers([master]), within=2 + patience)
-            if redlock._opener.session().links[0]._connection is not connection:
+            if kit.session(redlock).links[0]._connection is not connection:
                 return False  # the refusal has cost it
         return gone([master], "app:r")
     except (AssertionError, QuorumUnavailableError, asyncio.InvalidStateError):

@@ -14,6 +14,7 @@ from redlock_aio import Lease, Redlock, Retry
 from redlock_aio._engine.wait.local_queue import LocalQueue
 from redlock_aio._engine.wait.wakeup import Watch
 from redlock_aio._protocol.primitives import Mutex
+from tests.unit import kit
 
 TIMEOUT = 1_500
 """
@@ -126,13 +127,13 @@ def up(redlock: Redlock) -> int:
 
 def detail(redlock: Redlock, number: int) -> str:
     """Return why one master has no vote; empty if it has one."""
-    master = redlock._opener.session().links[number]
+    master = kit.session(redlock).links[number]
     return "" if master.up else f"{master._no_reply.answer.name} {master._no_reply.detail}"
 
 
 def line(redlock: Redlock, name: str = "r") -> LocalQueue:
     """Return the local queue of *name* in a manager that has been used."""
-    return redlock._opener.session().local_queues.of(Mutex(name.encode()))
+    return kit.session(redlock).local_queues.of(Mutex(name.encode()))
 
 
 def listens(redlock: Redlock, name: str = "r") -> bool:
@@ -168,8 +169,8 @@ async def nothing_is_left(masters: Iterable[RealMaster], within: float = 20.0) -
 
 async def replied(redlock: Redlock) -> None:
     """Wait until the masters have replied to all requests sent so far."""
-    redlock._opener.session().masters.flush()
-    answers = [answer for master in redlock._opener.session().links if (answer := master.drained())]
+    kit.session(redlock).masters.flush()
+    answers = [answer for master in kit.session(redlock).links if (answer := master.drained())]
     async with asyncio.timeout(5):
         await asyncio.gather(*answers)
 

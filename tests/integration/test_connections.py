@@ -20,6 +20,7 @@ from redlock_aio import Answer, QuorumUnavailableError, Redlock
 from redlock_aio.testing import EmbeddedMaster
 from redlock_aio.testing._embedded import free_port
 from redlock_aio.testing._processes import start
+from tests.unit import kit
 
 from .helpers import TIMEOUT, RealMaster, call, connected, detail, gone, until, up, urls
 from .servers import binary_of, process
@@ -41,7 +42,7 @@ def guarded(kind: str) -> Iterator[EmbeddedMaster]:
 
 async def lock_once(redlock: Redlock, resource: str = "r") -> None:
     """Acquire and release once, on all masters of the manager."""
-    await until(lambda: up(redlock) == len(redlock._opener.session().links))
+    await until(lambda: up(redlock) == len(kit.session(redlock).links))
     async with redlock.lock(resource, wait=2_000) as lease:
         await lease.extend()
         await until(lambda: all(vote.answer is Answer.GRANTED for vote in lease.votes))
@@ -81,7 +82,7 @@ async def test_credentials_are_sent(
         if isinstance(named, Redis):
             await stack.enter_async_context(named)
         redlock = await stack.enter_async_context(Redlock([named]))
-        assert ("/socket/1" in redlock._opener.session().links[0].name) is (way is by_socket)
+        assert ("/socket/1" in kit.session(redlock).links[0].name) is (way is by_socket)
         await lock_once(redlock)
 
 
@@ -281,7 +282,7 @@ async def test_a_master_that_a_sentinel_monitors(
         await lock_once(redlock)
         master.cut()
         await lock_once(redlock)
-        assert "mine" in redlock._opener.session().links[0].name
+        assert "mine" in kit.session(redlock).links[0].name
     async with manager.slave_for("mine") as replicas:
         with pytest.raises(ValueError, match="replicas"):
             Redlock([replicas])

@@ -8,6 +8,7 @@ import pytest
 
 from redlock_aio import Answer, Lease, LockLostError, LockNotAcquiredError, Redlock, RedlockError
 from redlock_aio._protocol import commands, scripts
+from tests.unit import kit
 
 from .helpers import RealMaster, call, connected, replied, until
 
@@ -27,7 +28,7 @@ async def others_stay(redlock: Redlock, masters: list[RealMaster]) -> AsyncItera
     At the end, check that none was lost, no connection was closed and no huge value was sent.
     """
     leases: list[Lease] = [await redlock.lock(f"other:{i}").acquire() for i in range(20)]
-    links = redlock._opener.session().links
+    links = kit.session(redlock).links
     connections = [master._connection for master in links]
     before = sent(masters)
     yield

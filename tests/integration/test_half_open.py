@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from redlock_aio import LockLostError, QuorumUnavailableError, Redlock, Retry
+from tests.unit import kit
 
 from .helpers import (
     RealMaster,
@@ -131,7 +132,7 @@ async def test_a_holder_that_is_cut_off_is_cancelled_in_time(
             for proxy in proxies:
                 proxy.stall()
             # The best of five upper bounds of each key's end: its ttl was read before the clock.
-            clock = redlock._opener.session().masters.clock
+            clock = kit.session(redlock).masters.clock
             ends = [
                 min(call(master, "PTTL", "r") / 1000 + clock() for _ in range(5))
                 for master in masters

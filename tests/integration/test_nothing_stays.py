@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from redlock_aio import Redlock
+from tests.unit import kit
 
 from .helpers import RealMaster, call, connected, leftovers, until
 
@@ -35,7 +36,7 @@ async def test_contended_locks_leave_nothing(masters: list[RealMaster], keys: in
         for manager in managers:
             # A release ends with the replies of a majority; the others reply a little later.
             await until(lambda manager=manager: is_idle(manager))  # type: ignore[misc]
-            session = manager._opener.session()
+            session = kit.session(manager)
             assert len(session.local_queues.by_key) == keys
             assert all(queue.idle for queue in session.local_queues.by_key.values())
             assert not session.watchdog._agenda.leases()

@@ -16,6 +16,7 @@ import redis
 
 from redlock_aio import Answer, LockNotAcquiredError, QuorumUnavailableError, Redlock
 from redlock_aio.testing import EmbeddedMaster
+from tests.unit import kit
 
 from .forgetful import (
     FLUSHED,
@@ -212,7 +213,7 @@ async def test_a_flush_of_another_database_takes_no_vote(
         guarded(masters) as other,
         holder.lock("r", ttl=MAX_TTL) as lease,
     ):
-        links = [*holder._opener.session().links, *other._opener.session().links]
+        links = [*kit.session(holder).links, *kit.session(other).links]
         before = [link._connection for link in links]
         ends = monotonic() + 2
         while monotonic() < ends:

@@ -10,6 +10,7 @@ from redis.asyncio import Redis
 from redis.credentials import UsernamePasswordCredentialProvider
 
 from redlock_aio import Answer, LockNotAcquiredError, QuorumUnavailableError, Redlock
+from tests.unit import kit
 
 from .helpers import TIMEOUT, detail, until
 from .servers import process
@@ -36,7 +37,7 @@ async def everything_shown(redlock: Redlock, caplog: pytest.LogCaptureFixture) -
     error = caught.value
     return " ".join((
         str(error), repr(error), repr(error.votes), repr(error.args), repr(redlock),
-        repr(redlock._opener.session().links), repr(redlock._opener.settings.diallers),
+        repr(kit.session(redlock).links), repr(redlock._opener.settings.diallers),
         repr(redlock.__dict__), caplog.text,
     ))  # fmt: skip
 
@@ -113,7 +114,7 @@ async def test_the_token_is_in_no_text_about_a_lease(kind: str) -> None:
         async with Redlock([master.url], master_timeout=TIMEOUT, restart_guard="off") as redlock:
             await until(lambda: redlock.statistics().masters[0].up)
             lease = await redlock.lock("r").acquire()
-            session = redlock._opener.session()
+            session = kit.session(redlock)
             shown = " ".join(map(repr, (
                 lease, lease._hold, lease._hold.claim, lease.votes, redlock, redlock._opener,
                 session, session.masters, session.watchdog, session.links,

@@ -11,6 +11,7 @@ import hiredis
 import pytest
 
 from redlock_aio import Lease, LockNotAcquiredError, Redlock, Retry, Vote
+from redlock_aio._engine.session import Session
 from redlock_aio._protocol import declaration
 from redlock_aio._protocol.commands import MARKER, queue_keys
 from redlock_aio._protocol.primitives import FencingCounter
@@ -54,6 +55,14 @@ KINDS_AND_KEYS = pytest.mark.parametrize(
     ids=[f"{kind}, {keys}" for keys in ["one key", "two keys"] for kind in NAMES_OF_KINDS],
 )
 """Each kind of lock, on one key and on two."""
+
+
+# The inside of a manager
+
+
+def session(redlock: Redlock) -> Session:
+    """Return the session of *redlock* in this loop: the one way from a manager to the engine."""
+    return redlock._opener.session()
 
 
 # Time and tasks
@@ -321,7 +330,7 @@ async def check_nothing_stays(managers: Iterable[Redlock], masters: Sequence[Fak
     await settle(masters, 0.2)
     assert not [value for value in locks(masters).values() if "their" not in value]
     for manager in managers:
-        assert all(line.idle for line in manager._opener.session().local_queues.by_key.values())
+        assert all(line.idle for line in session(manager).local_queues.by_key.values())
 
 
 # Fencing counters

@@ -12,6 +12,7 @@ from redlock_aio._protocol.lease_export import exported as text_of, imported
 from redlock_aio._protocol.scripts import ADOPT
 from redlock_aio.testing import FakeMaster
 
+from . import kit
 from .kit import (
     KEYS,
     KIND,
@@ -41,7 +42,7 @@ Names = tuple[str, ...]
 
 def break_connection(redlock: Redlock, master: int) -> None:
     """Break the connection of a manager to a master; the manager connects again."""
-    connection = redlock._opener.session().links[master]._connection
+    connection = kit.session(redlock).links[master]._connection
     assert connection is not None
     connection.condemn(NoVoteCause.CLOSED, "as if it were cut")
 

@@ -7,6 +7,7 @@ import pytest
 
 from redlock_aio import LockLostError, Redlock
 
+from . import kit
 from .cancelling import SHARING, USES, Use, When, every_place, with_block
 from .kit import Masters, cancelling, check_no_keys, hang, keys, now
 
@@ -22,7 +23,7 @@ async def test_a_cancellation_anywhere_leaves_nothing(
 ) -> None:
     await every_place(masters, when, hung, lambda: use(redlock))
     assert redlock.statistics().leases == 0
-    assert not redlock._opener.session().local_queues.owner_waiters
+    assert not kit.session(redlock).local_queues.owner_waiters
 
 
 @pytest.mark.spread(1)

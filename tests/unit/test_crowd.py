@@ -15,6 +15,7 @@ from redlock_aio._protocol.scripts import RELEASE
 from redlock_aio._rules.absence import ALLOWANCE, LONGEST_ABSENCE, LONGEST_LEASE, Absence
 from redlock_aio.testing import FakeMaster
 
+from . import kit
 from .kit import (
     LATENCY,
     NEVER,
@@ -111,7 +112,7 @@ async def test_a_turn_costs_little_although_many_wait_and_all_get_turns() -> Non
 
 def queue(redlock: Redlock) -> LocalQueue:
     """Return the local queue of `r`."""
-    return redlock._opener.session().local_queues.of(Mutex(b"r"))
+    return kit.session(redlock).local_queues.of(Mutex(b"r"))
 
 
 def make_absent(redlock: Redlock) -> None:

@@ -40,6 +40,7 @@ from redlock_aio.events import (
 )
 from redlock_aio.testing import FakeMaster, cancelled_at
 
+from . import kit
 from .cancelling import USES, Use
 from .diary import Diary
 from .kit import KIND, Kind, delete, hang, in_coroutine, kill, loop, now, occupy, restart, settle
@@ -86,7 +87,7 @@ async def test_each_way_to_hold_emits_a_begin_and_an_end(
         if obtain is None:
             async with lock as lease:
                 assert len(diary.events) == 1, "it is emitted before the block is entered"
-                assert repr(redlock._opener.session().watchdog) == "<Watchdog of 1 leases>"
+                assert repr(kit.session(redlock).watchdog) == "<Watchdog of 1 leases>"
                 await asyncio.sleep(0.25)
         else:
             acquired = await obtain()

@@ -11,6 +11,7 @@ from redlock_aio._protocol import revocation, scripts
 from redlock_aio._rules.fair_ticket import HEARTBEAT, LIVES
 from redlock_aio.testing import FakeMaster
 
+from . import kit
 from .kit import (
     LATENCY,
     NEVER,
@@ -111,7 +112,7 @@ async def test_a_grant_of_a_master_whose_connection_broke_is_void(
     waiter = asyncio.create_task(redlock.lock("r", fair=True, retry=NEVER).acquire())
     await asyncio.sleep(0.1)
     assert all(values(masters[:2]))
-    for link, master in zip(redlock._opener.session().links, masters[:2], strict=False):
+    for link, master in zip(kit.session(redlock).links, masters[:2], strict=False):
         assert link._connection is not None
         link._connection.condemn(NoVoteCause.CLOSED, "cut")
         master._data.keys.clear()
@@ -188,7 +189,7 @@ async def test_a_time_that_is_read_late_is_not_used(
     redlock: Redlock, masters: list[FakeMaster], stalled: float
 ) -> None:
     await fair_acquired_at(redlock)
-    clocks = redlock._opener.session().masters.clocks
+    clocks = kit.session(redlock).masters.clocks
     offsets = [clocks.offset(number) for number in range(5)]
     loop().call_later(0.0004, loop().stall, stalled)  # between a request and its reply
     began = now()

@@ -13,6 +13,7 @@ from redlock_aio._protocol import commands, replies, revocation, scripts
 from redlock_aio._rules.fair_ticket import HEARTBEAT, LIVES
 from redlock_aio.testing import FakeMaster
 
+from . import kit
 from .kit import (
     LATENCY,
     delete,
@@ -201,7 +202,7 @@ async def test_a_request_that_is_lost_with_its_release_is_released_on_the_next_c
     waiter = waiting_fair(redlock)
     for _ in range(10):
         await asyncio.sleep(0)
-        if redlock._opener.session().fair_queue.waiters:
+        if kit.session(redlock).fair_queue.waiters:
             break
     waiter.cancel()
     await asyncio.sleep(0.0001)
@@ -220,7 +221,7 @@ async def test_a_place_that_is_requested_and_left_in_one_turn_is_left_on_the_nex
     occupy(masters)
     task = waiting_fair(redlock)
     await asyncio.sleep(0.1)
-    (callbacks,) = redlock._opener.session().fair_queue.waiters.values()
+    (callbacks,) = kit.session(redlock).fair_queue.waiters.values()
     waiter: Any = callbacks.forgotten.__self__  # type: ignore[attr-defined]
     task.cancel()  # it ends behind these calls, and before anything is sent
     waiter._start_over()
@@ -629,4 +630,4 @@ def test_a_reply_of_another_form_is_no_reply(reply: object) -> None:
 )
 async def test_a_push_of_another_form_changes_nothing(redlock: Redlock, push: object) -> None:
     async with redlock.lock("r"), redlock.lock("q", fair=True):
-        redlock._opener.session()._on_push(0, push)
+        kit.session(redlock)._on_push(0, push)

@@ -20,6 +20,7 @@ from redlock_aio._protocol.scripts import ACQUIRE, ENQUEUE, LEAVE, RAISE
 from redlock_aio._rules.fencing import MOST_RAISES
 from redlock_aio.testing import FakeMaster, cancelled_at
 
+from . import kit
 from .kit import (
     before,
     count_other_holder,
@@ -296,7 +297,7 @@ async def test_wherever_it_is_cancelled_no_key_is_left(
             await asyncio.sleep(0.1)
             count_up(masters[4], AHEAD)
             if first:
-                redlock._opener.session().masters.clocks.due_at = -math.inf
+                kit.session(redlock).masters.clocks.due_at = -math.inf
             hang(masters[:hung])
 
             async def use() -> None:

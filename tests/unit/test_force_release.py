@@ -23,6 +23,7 @@ from redlock_aio._protocol import commands, scripts
 from redlock_aio._protocol.revocation import STAMP
 from redlock_aio.testing import FakeMaster, cancelled_at
 
+from . import kit
 from .cancelling import When
 from .kit import (
     LATENCY,
@@ -289,7 +290,7 @@ async def test_a_master_that_comes_back_releases_only_the_value_that_was_seen(
     resume(masters)
     await asyncio.sleep(3)
     assert values(masters) == [None, "successor's", None, None, None]
-    assert [len(master.debts) for master in redlock._opener.session().links] == [0] * 5
+    assert [len(master.debts) for master in kit.session(redlock).links] == [0] * 5
 
 
 @pytest.mark.promise("S1")
@@ -424,7 +425,7 @@ async def test_fair_waiters_are_served_in_order_when_the_holder_is_dead(
     gone = Redlock(masters, restart_guard="off")
     lease = await gone.lock("r", ttl=60_000, fair=True, on_lost="flag").acquire()
     lease._hold.renewed = False
-    for master in gone._opener.session().links:
+    for master in kit.session(gone).links:
         master.close()
     waiters = []
     for manager in (redlock, other, redlock):

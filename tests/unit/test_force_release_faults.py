@@ -13,6 +13,7 @@ from redlock_aio._transport.master import Master
 from redlock_aio._transport.sentinels import Route
 from redlock_aio.testing import FakeMaster
 
+from . import kit
 from .kit import delete, hang, now, occupy, resume, values
 from .links import FarLink
 
@@ -52,7 +53,7 @@ class CutLink:
 def cut_off(redlock: Redlock, *numbers: int, back_at: float = 1e9) -> None:
     """Disconnect a manager from these masters until *back_at*."""
     for number in numbers:
-        link = redlock._opener.session().links[number]
+        link = kit.session(redlock).links[number]
         connection = link._connection
         assert connection is not None
         link._route = Route(CutLink(link, back_at), "")
@@ -62,7 +63,7 @@ def cut_off(redlock: Redlock, *numbers: int, back_at: float = 1e9) -> None:
 def drop_requests(redlock: Redlock, masters: list[FakeMaster], *numbers: int) -> None:
     """Drop the requests that a manager has just sent to these masters."""
     for number in numbers:
-        connection = redlock._opener.session().links[number]._connection
+        connection = kit.session(redlock).links[number]._connection
         assert connection is not None
         inbox = masters[number]._inbox
         for sent in [sent for sent in inbox if sent[0] is connection._transport]:
@@ -160,7 +161,7 @@ async def test_a_late_reply_to_a_look_still_ends_the_lease(
 ) -> None:
     holders.send(redlock, "holder")
     await asyncio.sleep(1)
-    late = [LateReplies(link) for link in redlock._opener.session().links]
+    late = [LateReplies(link) for link in kit.session(redlock).links]
     holders.send(rival, "rival")
     forcing = asyncio.create_task(forcer.force_release("r"))
     for link in late[:links]:
@@ -186,7 +187,7 @@ async def test_a_fair_waiter_does_not_combine_grants_from_before_and_after(
         waiter, forcer, rival = [
             await stack.enter_async_context(Redlock(masters, restart_guard="off")) for _ in range(3)
         ]
-        for link in (*waiter._opener.session().links[1:3], rival._opener.session().links[0]):
+        for link in (*kit.session(waiter).links[1:3], kit.session(rival).links[0]):
             delay_requests(link, 0.005)
         holders.send(waiter, "waiter", fair=True)
         await asyncio.sleep(1.2)
@@ -205,7 +206,7 @@ async def test_a_master_that_has_not_confirmed_the_revocation_is_not_freed_early
 ) -> None:
     """Two masters hang when the revocation is sent, and later execute all requests at once."""
     occupy(masters[:3], ttl=3_600_000)
-    for link in redlock._opener.session().links[1:3]:
+    for link in kit.session(redlock).links[1:3]:
         delay_requests(link, 0.02)
     holders.send(redlock, "waiter", fair=True)
     await asyncio.sleep(0.3)
@@ -273,9 +274,9 @@ async def test_a_far_holder_leaves_first_if_the_timeout_of_the_caller_is_long_en
         async with far.lock("s"):
             pass
         assert (
-            rival._opener.session().masters.master_timeout
+            kit.session(rival).masters.master_timeout
             < 100
-            < far._opener.session().masters.master_timeout
+            < kit.session(far).masters.master_timeout
             < 650
         )
         lease = await far.lock("r", ttl=30_000).acquire()

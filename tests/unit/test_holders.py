@@ -17,6 +17,7 @@ from redlock_aio._engine.session import this_process
 from redlock_aio._rules import lock_value
 from redlock_aio.testing import FakeMaster
 
+from . import kit
 from .kit import KINDS, Masters, refused, values
 
 NAME = "web-1.example:4242"
@@ -264,7 +265,7 @@ async def test_no_text_shows_the_token(
     errors: list[Exception] = []
 
     def texts(*leases: Lease) -> str:
-        session = redlock._opener.session()
+        session = kit.session(redlock)
         things: list[object] = [redlock, session.masters, session.watchdog, *session.links]
         things += session.local_queues.by_key.values()
         for lease in leases:

@@ -30,6 +30,7 @@ from redlock_aio._rules.timing import LONGEST as LONGEST_TIME
 from redlock_aio._rules.validation import LONGEST_RESOURCE, MOST_RESOURCES
 from redlock_aio.testing import FakeMaster, VirtualTimeLoop
 
+from . import kit
 from .kit import ran
 
 TOKEN = b"q83vASNFZ4mrze8BI0VniavN7wEj"
@@ -234,7 +235,7 @@ async def test_tokens_and_texts_are_in_no_repr_error_or_log(
     shown: list[object] = [repr(text), adopted.votes, redlock, there]
     for each in (lease, adopted):
         shown += [each, each._hold, each._hold.claim]
-    session = there._opener.session()
+    session = kit.session(there)
     shown += [session.watchdog, session.masters, session.links]
     for wrong in (text, text[:-3], text + "x"):
         with pytest.raises((LockLostError, ValueError)) as caught:

@@ -8,6 +8,7 @@ from redlock_aio import Answer, QuorumUnavailableError, Redlock, RedlockError
 from redlock_aio._protocol.scripts import ENQUEUE
 from redlock_aio.testing import FakeMaster
 
+from . import kit
 from .kit import hang, now, occupy, ran, refused, resume, slow, waiting_fair
 
 
@@ -49,7 +50,7 @@ async def test_closing_waits_a_whole_master_timeout_for_masters_that_hang(
 async def test_a_session_that_was_closed_waits_for_no_master(masters: list[FakeMaster]) -> None:
     hang(masters)
     async with Redlock(masters, restart_guard="off") as redlock:
-        session = redlock._opener.session()
+        session = kit.session(redlock)
     began = now()
     with pytest.raises(RedlockError, match="closed"):
         await session.get_ready(0)

@@ -7,6 +7,7 @@ import pytest
 from redlock_aio import Redlock
 from redlock_aio.testing import FakeMaster
 
+from . import kit
 from .kit import MAX_TTL, QUARANTINE, answers, restart
 
 
@@ -28,7 +29,7 @@ async def test_a_master_stops_voting_at_once_when_its_longer_quarantine_is_not_o
         assert await answers(redlock) == "QGGGG"
         await asyncio.sleep(1.5 * QUARANTINE)
         assert await answers(redlock) == "GGGGG"
-        links = redlock._opener.session().links
+        links = kit.session(redlock).links
         sentry = links[0]._sentry
         assert sentry is not None
         sentry._guard.learn(factor * QUARANTINE)
@@ -40,7 +41,7 @@ async def test_a_quarantine_that_is_underway_becomes_longer(masters: list[FakeMa
     async with Redlock(masters, max_ttl=MAX_TTL) as redlock:
         restart(masters[:1])
         await asyncio.sleep(2)
-        sentry = redlock._opener.session().links[0]._sentry
+        sentry = kit.session(redlock).links[0]._sentry
         assert sentry is not None
         sentry._guard.learn(1.5 * QUARANTINE)
         for expected in "QG":

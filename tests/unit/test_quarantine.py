@@ -14,6 +14,7 @@ from redlock_aio.testing import FakeMaster
 from redlock_aio.testing._fake_lua import Error
 from redlock_aio.testing._fake_pushes import PushReceiver
 
+from . import kit
 from .kit import (
     KIND,
     LATENCY,
@@ -508,7 +509,7 @@ async def test_flushes_of_another_database_end_no_connection_and_no_lease(
     redlock: Redlock, masters: list[FakeMaster]
 ) -> None:
     """A hundred a second on each master; each costs replies that are underway a round trip."""
-    before = [link._connection for link in redlock._opener.session().links]
+    before = [link._connection for link in kit.session(redlock).links]
     lease = await redlock.lock("r", ttl=1000).acquire()
     for _ in range(500):
         for master in masters:
@@ -518,7 +519,7 @@ async def test_flushes_of_another_database_end_no_connection_and_no_lease(
     assert lease.valid
     assert has_lock(masters, lease) == [True] * 5
     await lease.release()
-    assert [link._connection for link in redlock._opener.session().links] == before
+    assert [link._connection for link in kit.session(redlock).links] == before
 
 
 async def test_a_program_can_connect_while_another_database_is_flushed(
@@ -603,7 +604,7 @@ async def test_a_flush_between_the_two_reads_of_a_proof_ends_the_connection(
     redlock: Redlock,
 ) -> None:
     """What INFO said may be out of date when the marker is read."""
-    link = redlock._opener.session().links[0]
+    link = kit.session(redlock).links[0]
     before, sentry = link._connection, link._sentry
     assert sentry is not None
     sentry.on_push(0, EVERYTHING_CHANGED)
@@ -778,7 +779,7 @@ async def test_without_tracking_a_longer_max_ttl_in_the_marker_costs_no_vote(
         for _ in range(100):
             assert await answers(redlock) == "G" * 5
             await asyncio.sleep(0.01)
-        sentry = redlock._opener.session().links[0]._sentry
+        sentry = kit.session(redlock).links[0]._sentry
         assert sentry is not None
         assert sentry.lasts == pytest.approx(2 * (QUARANTINE - 1) + 1)
 
@@ -828,7 +829,7 @@ async def test_an_eviction_policy_that_is_set_while_programs_run_is_warned_about
 
 
 async def test_no_marker_is_written_through_a_connection_that_has_ended(redlock: Redlock) -> None:
-    link = redlock._opener.session().links[0]
+    link = kit.session(redlock).links[0]
     assert link._sentry is not None
     assert link._connection is not None
     link._connection.abandon()

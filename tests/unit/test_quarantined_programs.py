@@ -14,6 +14,7 @@ from redlock_aio._protocol.scripts import MARK
 from redlock_aio._transport.guard import SAME_WORDS
 from redlock_aio.testing import FakeMaster, VirtualTimeLoop
 
+from . import kit
 from .cancelling import When, every_place
 from .kit import MAX_TTL, QUARANTINE, answers, guarded, hang, now, ran, restart, votes
 
@@ -53,7 +54,7 @@ async def test_the_reason_is_formatted_once_in_a_while_and_not_for_each_request(
     refused = [Request(b"", in_quarantine=QuarantineRule.REFUSE)]
     replies: list[NoReply | None] = []
     for _ in range(3):
-        replies.append(redlock._opener.session().links[0].send(b"", refused))
+        replies.append(kit.session(redlock).links[0].send(b"", refused))
         await asyncio.sleep(0.6 * SAME_WORDS)
     assert replies[0] is replies[1]
     assert replies[1] is not replies[2]
@@ -240,7 +241,7 @@ def test_closing_during_the_first_examination_ends_all_tasks() -> None:
         for master in masters:
             master.uptime = 0
         redlock = guarded(masters)
-        redlock._opener.session()
+        kit.session(redlock)
         await asyncio.sleep(seconds)
         await redlock.aclose()
         assert len(asyncio.all_tasks()) == 1

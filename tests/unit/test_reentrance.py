@@ -13,6 +13,7 @@ import pytest
 from redlock_aio import Lease, LockNotAcquiredError, Redlock, RedlockError, Retry
 from redlock_aio._engine.hold.held_lease import HeldLease
 
+from . import kit
 from .kit import Masters, cancelling, check_no_keys, commands_received, now, refused
 
 OWNER: dict[str, Any] = {"reentrant": True, "owner": "x"}
@@ -57,7 +58,7 @@ async def test_a_share_has_the_fencing_token(redlock: Redlock, masters: Masters)
     """A share does not ask the masters for their time either, when that is due."""
     lock = redlock.lock("r", reentrant=True, fencing=True)
     async with lock as outer:
-        redlock._opener.session().masters.clocks.due_at = 0.0
+        kit.session(redlock).masters.clocks.due_at = 0.0
         await asyncio.sleep(0.01)
         before = commands_received(masters)
         tried = await lock.try_acquire()
@@ -229,7 +230,7 @@ async def test_tasks_of_one_owner_that_come_together_share(
             group.create_task(work(*names))
         group.create_task(work("a", fair=True))
         group.create_task(work("b", wait=900))
-    assert not redlock._opener.session().local_queues.owner_waiters
+    assert not kit.session(redlock).local_queues.owner_waiters
     await check_no_keys(masters)
 
 
@@ -248,7 +249,7 @@ async def test_waiters_share_when_their_owner_has_acquired(
     for lease in leases:
         await lease.release()
     await (await stranger).release()
-    assert not redlock._opener.session().local_queues.owner_waiters
+    assert not kit.session(redlock).local_queues.owner_waiters
     await check_no_keys(masters)
 
 

@@ -17,6 +17,7 @@ from redlock_aio._protocol.scripts import EXTEND
 from redlock_aio.events import Extended, Lost
 from redlock_aio.testing import FakeMaster
 
+from . import kit
 from .diary import Diary
 from .kit import KIND, Kind, Masters, fail, guarded, hang, kill, now, ran, restart, resume, slow
 
@@ -230,7 +231,7 @@ async def test_pushes_without_end_repeat_a_failing_extension_rarely(
     fail(masters[:3], "OOM command not allowed")
     await asyncio.sleep(4)
     asked = ran(masters[4], EXTEND)
-    session = redlock._opener.session()
+    session = kit.session(redlock)
     for _ in range(500):
         session._on_push(0, EVERYTHING_CHANGED)
         await asyncio.sleep(0.002)
@@ -239,7 +240,7 @@ async def test_pushes_without_end_repeat_a_failing_extension_rarely(
 
 async def test_leases_that_have_ended_are_forgotten(redlock: Redlock, masters: Masters) -> None:
     leases = await hold(redlock, 20)
-    dog = redlock._opener.session().watchdog
+    dog = kit.session(redlock).watchdog
     await away(masters)
     assert len(dog._failed) == 20
     await asyncio.gather(*(lease.release() for lease in leases[:10]))

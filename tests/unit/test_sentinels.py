@@ -19,6 +19,7 @@ from redlock_aio._rules.quarantine import LOOKS, PUSHED_INTERVAL
 from redlock_aio._transport.connection import Connection
 from redlock_aio.testing import FakeMaster, cancelled_at
 
+from . import kit
 from .kit import hang, in_coroutine, kill, loop, now, slow
 from .sentinels import CutLink, FakeSentinel, FakeService, replicate
 
@@ -79,7 +80,7 @@ async def voting_at(redlock: Redlock) -> float:
 
 
 def confirmed_until(redlock: Redlock) -> float:
-    connection = redlock._opener.session().links[0]._connection
+    connection = kit.session(redlock).links[0]._connection
     until: float = connection.confirmed_until  # type: ignore[union-attr]
     return until
 
@@ -120,7 +121,7 @@ async def test_it_votes_again_at_once_when_it_is_confirmed_again(
 ) -> None:
     caplog.set_level(logging.INFO, logger="redlock_aio")
     async with manager(site.service()) as redlock:
-        connection = redlock._opener.session().links[0]._connection
+        connection = kit.session(redlock).links[0]._connection
         kill(site.sentinels)
         await asyncio.sleep(60)
         assert (await attempt(redlock)).answer is Answer.QUARANTINED
@@ -128,7 +129,7 @@ async def test_it_votes_again_at_once_when_it_is_confirmed_again(
         for sentinel in site.sentinels:
             sentinel._alive = True
         assert await voting_at(redlock) < back + 2 * ASK_INTERVAL
-        assert redlock._opener.session().links[0]._connection is connection
+        assert kit.session(redlock).links[0]._connection is connection
     logged = [line for line in caplog.messages if line.startswith("mine")]
     assert len(logged) == 2, logged
     assert "0 of 3 Sentinels confirm" in logged[0]
@@ -175,7 +176,7 @@ async def test_no_text_holds_a_password(site: Site) -> None:
     async with manager(service) as redlock:
         detail = (await attempt(redlock)).detail
         assert "wrong password ***" in detail
-        (master,) = redlock._opener.session().links
+        (master,) = kit.session(redlock).links
         assert "s3cret" not in f"{master!r} {master._route!r}"
 
 
@@ -277,11 +278,11 @@ async def test_a_failover_while_the_old_master_is_dialled_is_seen(site: Site) ->
 
 async def test_one_sentinel_that_names_another_server_ends_no_connection(site: Site) -> None:
     async with manager(site.service()) as redlock:
-        connection = redlock._opener.session().links[0]._connection
+        connection = kit.session(redlock).links[0]._connection
         site.promote(by=1)
         await asyncio.sleep(10)
         assert (await attempt(redlock)).answer is Answer.GRANTED
-        assert redlock._opener.session().links[0]._connection is connection
+        assert kit.session(redlock).links[0]._connection is connection
 
 
 @pytest.mark.spread(1)
@@ -396,7 +397,7 @@ async def compete(redlock: Redlock, held: list[tuple[float, float, Redlock]]) ->
 
 async def test_masters_without_sentinels_have_plain_connections(masters: list[FakeMaster]) -> None:
     async with Redlock(masters) as redlock:
-        for master in redlock._opener.session().links:
+        for master in kit.session(redlock).links:
             assert type(master._connection) is Connection
             assert master.send == master._connection.send
 

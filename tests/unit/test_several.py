@@ -17,6 +17,7 @@ from redlock_aio import (
 from redlock_aio._protocol.scripts import ACQUIRE_ALL
 from redlock_aio.testing import FakeMaster
 
+from . import kit
 from .kit import (
     KIND,
     KINDS,
@@ -182,9 +183,7 @@ async def test_opposite_orders_cause_no_deadlock(
     async with asyncio.timeout(30):
         await asyncio.gather(*(work(m, n) for m in (redlock, other) for n in ("ab", "ba")))
     assert turns == {"ab": 40, "ba": 40}
-    assert all(
-        len(manager._opener.session().local_queues.by_key) == 3 for manager in (redlock, other)
-    )
+    assert all(len(kit.session(manager).local_queues.by_key) == 3 for manager in (redlock, other))
 
 
 # Masters that fail
@@ -264,7 +263,7 @@ async def test_a_key_of_another_type_does_not_prevent_the_release_of_the_others(
             await asyncio.sleep(1)
     await asyncio.sleep(0.01)
     assert not locks(masters)
-    assert all("0 debts" in repr(master) for master in redlock._opener.session().links)
+    assert all("0 debts" in repr(master) for master in kit.session(redlock).links)
 
 
 # Leases

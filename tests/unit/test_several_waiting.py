@@ -17,6 +17,7 @@ from redlock_aio._protocol import commands
 from redlock_aio._rules.fair_ticket import LIVES
 from redlock_aio.testing import FakeMaster
 
+from . import kit
 from .kit import KIND, KINDS, LATENCY, Kind, acquired_at, delete, now, occupy, slow
 
 pytestmark = pytest.mark.usefixtures("nothing_stays")
@@ -126,7 +127,7 @@ async def test_only_idle_local_queues_are_dropped(redlock: Redlock, kind: Kind) 
         for begin in range(0, IDLE_QUEUES + 50, 20):  # locks acquired at once cost less
             sets = [(f"r{number}", f"s{number}") for number in range(begin, begin + 20)]
             await asyncio.gather(*(acquired_at(redlock, *names) for names in sets))
-        queues = redlock._opener.session().local_queues.by_key
+        queues = kit.session(redlock).local_queues.by_key
         assert len(queues) <= 2 * IDLE_QUEUES
         assert {b"a", b"b", b"c"} <= queues.keys()
         assert [queue for queue in queues.values() if not queue.idle]

@@ -31,6 +31,8 @@ from redlock_aio._rules.quorum import WON
 from redlock_aio._rules.timing import DRIFT_FACTOR, forgetting
 from redlock_aio.testing import FakeMaster, VirtualTimeLoop
 
+from . import kit
+
 SEEDS = "0:195" if "REDLOCK_AIO_FULL" in os.environ else "0:5"
 AT_ONCE, WORKERS = 5, 5
 TTLS = (50, 100, 300, 1000, 3000)
@@ -367,18 +369,18 @@ class Simulation:
             self.check_nothing_is_left_of(redlock)
 
     def check_nothing_is_left_of(self, redlock: Redlock) -> None:
-        up, lines = len(self.masters), redlock._opener.session().local_queues.by_key
+        up, lines = len(self.masters), kit.session(redlock).local_queues.by_key
         self.must(all(line.idle for line in lines.values()), "a task is in a local queue", lines)
         states = [
             re.sub(", master_timeout .* ms", "", repr(redlock)),
-            repr(redlock._opener.session().masters),
-            *map(repr, redlock._opener.session().links),
+            repr(kit.session(redlock).masters),
+            *map(repr, kit.session(redlock).links),
         ]
         wanted = [f"<Redlock {up} masters, {up} up, 0 leases>"]
         wanted += [f"<MasterSet of {up}, 0 rounds underway>"]
         wanted += [f"<Master {fake}, up, 0 debts>" for fake in self.masters]
         self.must(states == wanted, "something is left", states)
-        pending = [master.pending for master in redlock._opener.session().links]
+        pending = [master.pending for master in kit.session(redlock).links]
         # Requests of the guard may be underway: the set of masters, or INFO, CACHING and GETRANGE.
         self.must({0, 1, 3} >= {*pending}, "commands are pending", pending)
 

@@ -11,6 +11,7 @@ from redlock_aio import LockNotAcquiredError, QuorumUnavailableError, Redlock
 from redlock_aio._engine.wait.wakeup import WaitBudget
 from redlock_aio.testing import FakeMaster
 
+from . import kit
 from .kit import KIND, NEVER, Kind, hang, kill, now, occupy, refused, resume, slow
 
 
@@ -133,7 +134,7 @@ async def test_a_turn_that_comes_during_the_last_attempt_is_used(
     await lease.release()
     won = await waiter
     assert won.valid
-    assert not redlock._opener.session().local_queues.of(redlock.lock("r")._spec.key).contending
+    assert not kit.session(redlock).local_queues.of(redlock.lock("r")._spec.key).contending
     await won.release()
 
 
@@ -142,7 +143,7 @@ async def test_waiters_that_gave_up_leave_no_turn_behind(redlock: Redlock, other
         await asyncio.gather(*(refused_after(redlock, 100) for _ in range(3)))
     async with redlock.lock("r", wait=100):
         pass
-    assert redlock._opener.session().local_queues.of(redlock.lock("r")._spec.key).idle
+    assert kit.session(redlock).local_queues.of(redlock.lock("r")._spec.key).idle
 
 
 @pytest.mark.spread(1)

@@ -28,6 +28,7 @@ from redlock_aio._protocol.scripts import LOOK
 from redlock_aio._rules.retry import LONGEST_SPREAD
 from redlock_aio.testing import FakeMaster
 
+from . import kit
 from .kit import (
     LATENCY,
     NEVER,
@@ -45,7 +46,7 @@ from .kit import (
 
 def queue(redlock: Redlock) -> LocalQueue:
     """Return the local queue of `r`."""
-    return redlock._opener.session().local_queues.of(Mutex(b"r"))
+    return kit.session(redlock).local_queues.of(Mutex(b"r"))
 
 
 # Wake-ups by masters
@@ -383,7 +384,7 @@ async def test_idle_local_queues_are_dropped(redlock: Redlock) -> None:
         for number in range(2 * IDLE_QUEUES + 50):
             async with redlock.lock(f"r{number}"):
                 pass
-        by_key = redlock._opener.session().local_queues.by_key
+        by_key = kit.session(redlock).local_queues.by_key
         assert len(by_key) <= 2 * IDLE_QUEUES
         assert b"kept" in by_key
 
@@ -395,7 +396,7 @@ async def test_a_task_that_awaits_the_masters_time_uses_the_queue_that_exists_af
     task = asyncio.create_task(redlock.lock("r", fair=kind == "fair", fencing=True).acquire())
     await asyncio.sleep(0)
     for number in range(2 * IDLE_QUEUES):
-        redlock._opener.session().local_queues.of(Mutex(b"%d" % number))
+        kit.session(redlock).local_queues.of(Mutex(b"%d" % number))
     lease = await task
     assert queue(redlock).holder is lease._hold
     await lease.release()

@@ -16,6 +16,7 @@ from redlock_aio._protocol.scripts import EXTEND, LOOK, pack
 from redlock_aio._rules.lease_state import STEP
 from redlock_aio.testing import FakeMaster
 
+from . import kit
 from .kit import (
     Masters,
     check_no_keys,
@@ -156,7 +157,7 @@ async def test_extensions_that_are_due_within_a_step_leave_together(
 
 async def test_nothing_stays_of_leases_that_have_ended(redlock: Redlock) -> None:
     async with redlock.lock("kept"):
-        watchdog = redlock._opener.session().watchdog
+        watchdog = kit.session(redlock).watchdog
         for held_for in (0, 2 * CHECK_AFTER):
             leases = await asyncio.gather(*(redlock.lock(f"r{i}").acquire() for i in range(400)))
             await asyncio.sleep(held_for)
@@ -200,9 +201,9 @@ async def test_checks_of_all_leases_hold_up_no_loss(
         recheck_soon(watchdog, hold)
 
     monkeypatch.setattr(Watchdog, "recheck_soon", rechecking)
-    redlock._opener.session()._on_push(0, EVERYTHING_CHANGED)
+    kit.session(redlock)._on_push(0, EVERYTHING_CHANGED)
     await asyncio.sleep(0)
-    redlock._opener.session()._on_push(1, EVERYTHING_CHANGED)  # those left are checked first
+    kit.session(redlock)._on_push(1, EVERYTHING_CHANGED)  # those left are checked first
     await asyncio.sleep(0.1)
     assert set(turns) == {BATCH // 2, 0}
     assert len(checked) == 5 * BATCH
