@@ -188,33 +188,33 @@ async def test_the_end_begins_a_grace_before_the_validity_is_over(
     assert shown["cause"] == "not_extended"
 
 
+@pytest.mark.seeds(5, full=25)
 async def test_no_next_holder_begins_before_the_command_is_gone(
-    masters: Masters, run: Callable[[float], Run]
+    masters: Masters, run: Callable[[float], Run], seed: int
 ) -> None:
-    # However the masters fail: some hang and come back at any instants.
-    for seed in range(25):
-        chance = random.Random(seed)
-        trial = run(chance.choice([0.0, 1.0, 4.0, 1e6]))
-        began: list[float] = []
+    """However the masters fail: some hang and come back at any instants."""
+    chance = random.Random(seed)
+    trial = run(chance.choice([0.0, 1.0, 4.0, 1e6]))
+    began: list[float] = []
 
-        async def script(chance: random.Random = chance) -> None:
-            for _ in range(6):
-                failing = chance.sample(masters, chance.randint(1, 5))
-                hang(failing)
-                await asyncio.sleep(chance.uniform(0, 12))
-                resume(failing)
-                await asyncio.sleep(chance.choice([0, 0.001, 0.5]))
+    async def script() -> None:
+        for _ in range(6):
+            failing = chance.sample(masters, chance.randint(1, 5))
+            hang(failing)
+            await asyncio.sleep(chance.uniform(0, 12))
+            resume(failing)
+            await asyncio.sleep(chance.choice([0, 0.001, 0.5]))
 
-        async def next_holder(began: list[float] = began) -> None:
-            other = Redlock(masters, restart_guard="off")
-            async with other, other.lock("r", ttl=TTL):
-                began.append(now())
+    async def next_holder() -> None:
+        other = Redlock(masters, restart_guard="off")
+        async with other, other.lock("r", ttl=TTL):
+            began.append(now())
 
-        waiting = asyncio.create_task(next_holder())
-        loop().call_later(60, trial.command.exit, 0)
-        await supervised(masters, trial, script, Limits(2_500), ttl=10_000)
-        await waiting
-        assert trial.command.ended_at <= began[0], f"seed {seed}"
+    waiting = asyncio.create_task(next_holder())
+    loop().call_later(60, trial.command.exit, 0)
+    await supervised(masters, trial, script, Limits(2_500), ttl=10_000)
+    await waiting
+    assert trial.command.ended_at <= began[0]
 
 
 async def test_an_extension_calls_the_sigkill_off(
