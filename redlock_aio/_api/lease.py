@@ -22,10 +22,9 @@ from redlock_aio._engine.clock import boot_of
 from redlock_aio._engine.hold import reentrancy
 from redlock_aio._engine.hold.held_lease import HeldLease, Sharer
 from redlock_aio._engine.hold.watchdog import Watchdog
-from redlock_aio._engine.masters import MasterSet
+from redlock_aio._engine.masters import MasterSet, votes
 from redlock_aio._engine.options import OnLost
 from redlock_aio._engine.origin import Origin
-from redlock_aio._engine.round import votes
 from redlock_aio._protocol import lease_export
 from redlock_aio._rules import timing
 from redlock_aio._rules.lease_state import HELD, LOST, RELEASED

@@ -8,8 +8,7 @@ their counters; if those of a majority differ, another round raises them to one 
 from typing import ClassVar
 
 from redlock_aio._engine.claim import Claim
-from redlock_aio._engine.masters import MasterSet
-from redlock_aio._engine.round import Query, Release, Round
+from redlock_aio._engine.masters import MasterSet, Query, Release, Round
 from redlock_aio._protocol import commands, replies
 from redlock_aio._protocol.primitives import FencingCounter
 from redlock_aio._protocol.request import NoReply, QuarantineRule, Request

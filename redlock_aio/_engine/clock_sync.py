@@ -2,8 +2,7 @@
 
 import math
 
-from redlock_aio._engine.masters import MasterSet
-from redlock_aio._engine.round import Query
+from redlock_aio._engine.masters import MasterSet, Query
 from redlock_aio._protocol import commands, replies
 from redlock_aio._rules.quorum import GRANTED, WON, Outcome
 

@@ -22,8 +22,7 @@ from typing import Any, cast
 
 from redlock_aio._engine.attempt import FencedAttempt
 from redlock_aio._engine.claim import Claim
-from redlock_aio._engine.masters import MasterSet
-from redlock_aio._engine.round import Link, Query, Round
+from redlock_aio._engine.masters import Link, MasterSet, Query, Round
 from redlock_aio._protocol import scripts
 from redlock_aio._protocol.primitives import FencingCounter, Mutex
 from redlock_aio._protocol.request import TIMED_OUT, NoReply

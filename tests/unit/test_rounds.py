@@ -7,8 +7,7 @@ import pytest
 
 from redlock_aio import Answer
 from redlock_aio._engine.clock import clock_of
-from redlock_aio._engine.masters import MasterSet
-from redlock_aio._engine.round import Round
+from redlock_aio._engine.masters import MasterSet, Round
 from redlock_aio._protocol import request
 from redlock_aio._protocol.request import TIMED_OUT, NoReply, Sender
 from redlock_aio._rules.quorum import LOST, OPEN, WON

@@ -21,8 +21,8 @@ from redlock_aio._engine.acquire import fair_acquisition
 from redlock_aio._engine.attempt import Attempt, FencedAttempt, take_back
 from redlock_aio._engine.claim import Claim
 from redlock_aio._engine.clock_sync import know_the_time
+from redlock_aio._engine.masters import Link, votes
 from redlock_aio._engine.options import LockSpec
-from redlock_aio._engine.round import Link, votes
 from redlock_aio._engine.session import Session
 from redlock_aio._engine.wait.local_queue import LocalQueue
 from redlock_aio._engine.wait.wakeup import WaitBudget, Watch, hold_back, is_cut_short

@@ -13,8 +13,7 @@ import math
 
 from redlock_aio._engine.claim import Claim, release_of
 from redlock_aio._engine.clock import boot_of
-from redlock_aio._engine.masters import MasterSet
-from redlock_aio._engine.round import Round
+from redlock_aio._engine.masters import MasterSet, Round
 from redlock_aio._engine.session import Session
 from redlock_aio._engine.wait.local_queue import LocalQueue
 from redlock_aio._protocol import lease_export

@@ -5,8 +5,8 @@ The check is an ordinary round: a master votes in it under the same conditions a
 It has to be connected, not quarantined, and to answer within the master timeout.
 """
 
+from redlock_aio._engine.masters import Query
 from redlock_aio._engine.readiness import majority_is_known
-from redlock_aio._engine.round import Query
 from redlock_aio._engine.session import Session
 from redlock_aio._protocol import commands
 from redlock_aio._protocol.request import QuarantineRule

@@ -28,8 +28,7 @@ from collections.abc import Mapping, Sequence
 from redlock_aio._engine.admin.inspect import Inspection
 from redlock_aio._engine.hold.agenda import CHECK_AFTER
 from redlock_aio._engine.hold.watchdog import CHECK_INTERVAL
-from redlock_aio._engine.masters import MasterSet
-from redlock_aio._engine.round import Release, Round
+from redlock_aio._engine.masters import MasterSet, Release, Round
 from redlock_aio._engine.session import Session
 from redlock_aio._protocol import commands, lock_state, replies, revocation
 from redlock_aio._protocol.lock_state import KeyState

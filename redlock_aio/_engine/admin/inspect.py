@@ -5,8 +5,7 @@ The state of a lock, read from the masters without changing it.
 returns as soon as a majority is known to keep one value, or can no longer keep one.
 """
 
-from redlock_aio._engine.masters import MasterSet
-from redlock_aio._engine.round import Query, Round, votes
+from redlock_aio._engine.masters import MasterSet, Query, Round, votes
 from redlock_aio._protocol import commands, lock_state, replies
 from redlock_aio._protocol.lock_state import LockState, MasterReply
 from redlock_aio._protocol.request import NoReply

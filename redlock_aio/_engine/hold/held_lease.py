@@ -16,7 +16,7 @@ from anyio import CancelScope
 
 from redlock_aio._engine.claim import Claim
 from redlock_aio._engine.emitter import Emitter, milliseconds
-from redlock_aio._engine.round import Round
+from redlock_aio._engine.masters import Round
 from redlock_aio._engine.wait.local_queue import LocalQueue
 from redlock_aio._protocol.lease_export import ExportedLease
 from redlock_aio._rules import lock_value, timing

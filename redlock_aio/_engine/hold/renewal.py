@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from redlock_aio._engine.hold.held_lease import HeldLease
 from redlock_aio._engine.hold.restoration import Restoration
-from redlock_aio._engine.masters import MasterSet
-from redlock_aio._engine.round import Link, Round
+from redlock_aio._engine.masters import Link, MasterSet, Round
 from redlock_aio._protocol import commands, replies
 from redlock_aio._protocol.commands import Extension
 from redlock_aio._protocol.replies import OTHERS

@@ -15,8 +15,7 @@ again. `_rules.fencing` describes when a master does not count even after that.
 import random
 
 from redlock_aio._engine.hold.held_lease import HeldLease
-from redlock_aio._engine.masters import MasterSet
-from redlock_aio._engine.round import Query
+from redlock_aio._engine.masters import MasterSet, Query
 from redlock_aio._protocol import commands, replies
 from redlock_aio._protocol.commands import NEVER
 from redlock_aio._protocol.request import NoReply, QuarantineRule, Request

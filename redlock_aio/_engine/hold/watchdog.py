@@ -33,9 +33,8 @@ from redlock_aio._engine.hold.agenda import BATCH, Agenda
 from redlock_aio._engine.hold.held_lease import HeldLease, Sharer
 from redlock_aio._engine.hold.renewal import KeyCheck, Renewal, send_together
 from redlock_aio._engine.hold.restoration import Keeping
-from redlock_aio._engine.masters import MasterSet
+from redlock_aio._engine.masters import MasterSet, Query
 from redlock_aio._engine.origin import Origin
-from redlock_aio._engine.round import Query
 from redlock_aio._protocol import replies
 from redlock_aio._rules import timing
 from redlock_aio._rules.causes import Loss, LossCause

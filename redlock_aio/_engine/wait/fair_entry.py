@@ -15,7 +15,7 @@ gives the grants back (see `FairWaiter._give_back`).
 
 import asyncio
 
-from redlock_aio._engine.round import Round
+from redlock_aio._engine.masters import Round
 from redlock_aio._engine.wait.fair_claim import MEANS, FairClaim, FairOptions
 from redlock_aio._engine.wait.fair_queue import FairQueue
 from redlock_aio._engine.wait.fair_waiter import Entry, FairWaiter

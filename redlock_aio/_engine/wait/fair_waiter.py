@@ -27,7 +27,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from redlock_aio._engine.attempt import EXPIRY_SLACK, TOO_LATE
-from redlock_aio._engine.round import votes
+from redlock_aio._engine.masters import votes
 from redlock_aio._engine.wait.fair_claim import MEANS, FairClaim
 from redlock_aio._engine.wait.fair_queue import Callbacks, FairQueue
 from redlock_aio._protocol import commands, replies

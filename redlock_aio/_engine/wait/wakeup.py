@@ -13,8 +13,7 @@ import random
 from collections.abc import Callable
 
 from redlock_aio._engine.attempt import EXPIRY_SLACK, Attempt
-from redlock_aio._engine.masters import MasterSet
-from redlock_aio._engine.round import Release
+from redlock_aio._engine.masters import MasterSet, Release
 from redlock_aio._engine.wait.local_queue import LocalQueue, LocalQueues
 from redlock_aio._protocol import replies
 from redlock_aio._protocol.request import QuarantineRule
