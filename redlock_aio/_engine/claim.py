@@ -1,8 +1,30 @@
-"""What one token may hold on the masters, and the commands for it."""
+"""
+The life of one token: the attempt that asks for it, what it holds, and its release.
 
-from redlock_aio._protocol import commands
+    Attempt ──► Claim, which the lease keeps ──► take_back ──► a Release, and debts until
+       │          ▲                                            each master has confirmed it
+       └─ agree ──┘ on one fencing token, if the counters of a majority differ
+
+An attempt is one round with a token of its own: if two attempts shared a token, a late release
+of the first would delete the lock that the second has won.
+"""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from redlock_aio._engine.masters import Link, MasterSet, Query, Round
+from redlock_aio._protocol import commands, replies
 from redlock_aio._protocol.commands import Extension
 from redlock_aio._protocol.primitives import FencingCounter, JointMutex, Mutex
+from redlock_aio._protocol.request import NoReply, QuarantineRule, Request
+from redlock_aio._rules import fencing
+from redlock_aio._rules.quorum import GRANTED, LOST, NOT_YET, SPLIT, WON, Answer, majority
+
+EXPIRY_SLACK = 0.001
+"""Seconds to add to a ttl: a master expires a key in the millisecond after its ttl."""
+
+TOO_LATE = 1.0
+"""Seconds after which a request is too late: a master that hung meanwhile refuses it."""
 
 
 class Claim:
@@ -68,7 +90,9 @@ class Claim:
 
     def release(self) -> bytes:
         """Return the command that releases the lock, and leaves the queue."""
-        return release_of(self.key, self.token, self.member)
+        if not self.member:
+            return self.key.release(self.token)
+        return commands.leave(with_queues(self.key), self.token, self.member, keep_place=False)
 
     def leave(self) -> bytes:
         """Return the command that leaves the queue and keeps the lock; empty without a queue."""
@@ -96,13 +120,295 @@ class Claim:
         return self.counter.restore(self.token, ttl, self.fence, ceiling)
 
 
-def release_of(key: Mutex | JointMutex, token: bytes, member: bytes) -> bytes:
-    """Return the command that releases the lock if it has *token*, and leaves the queue."""
-    if not member:
-        return key.release(token)
-    return commands.leave(with_queues(key), token, member, keep_place=False)
-
-
 def with_queues(key: Mutex | JointMutex) -> tuple[bytes, ...]:
     """Return the names of the keys of the lock, and of their queues."""
     return (*key.each, *commands.queue_keys(*key.each))
+
+
+class Attempt(Round):
+    """One round that tries to acquire a lock with a new token."""
+
+    __slots__ = ("claim",)
+    in_quarantine = QuarantineRule.REFUSE
+
+    def __init__(self, masters: MasterSet, claim: Claim, payload: bytes) -> None:
+        Round.__init__(self, masters.links, payload)
+        self.claim: Claim = claim
+        """What it acquires: the token, and later the replies and the end of the validity."""
+        claim.replies = self.replies
+        claim.began = masters.clock()
+
+    def not_sent(self, master: int, no_reply: NoReply) -> None:
+        """Count *no_reply* for a master that never gets the request."""
+        self.claim.unsent |= 1 << master
+        self.on_reply(master, no_reply)
+
+    @property
+    def is_curable(self) -> bool:
+        """Whether only NOSCRIPT replies prevented a majority: a repetition may succeed."""
+        forgotten = sum(map(replies.has_no_script, self.replies))
+        return self.verdict is LOST and forgotten >= self.to_win
+
+    async def agree(self, masters: MasterSet, at_most: float | None) -> None:
+        """
+        Make the masters that granted the lock agree on a fencing token, if they differ.
+
+        Args:
+            at_most: The limit of a round in ms, if it is less than the master timeout.
+
+        Cancellation:
+            Counters may stay raised, which only skips numbers.
+        """
+
+
+class FencedAttempt(Attempt):
+    """An attempt that is won when a majority grants the lock and the same fencing token."""
+
+    __slots__ = ("_counter", "_curable", "_masters", "counters", "proposal")
+
+    def __init__(self, masters: MasterSet, claim: Claim, counter: FencingCounter) -> None:
+        clocks = masters.clocks
+        proposal = clocks.new_time(masters.clock())
+        patience = max(2 * TOO_LATE, masters.master_timeout / 500) + clocks.spread
+        patience_us = int(patience * 1_000_000)
+        payload = counter.acquire(claim.token, claim.ttl, proposal, patience_us)
+        Attempt.__init__(self, masters, claim, payload)
+        self.proposal = proposal
+        self.counters: list[int] = []
+        self._curable = 0
+        self._counter = counter
+        self._masters = masters
+
+    def on_reply(self, master: int, reply: object, /) -> None:
+        """Count the value of a counter as a grant, any other reply as a refusal."""
+        replies = self.replies
+        if replies[master] is not NOT_YET:
+            return
+        counter = counter_in(reply, self.proposal)
+        if not counter:
+            replies[master] = self.read(master, reply)
+            self.to_lose = to_lose = self.to_lose - 1
+            if not to_lose:
+                self.verdict = LOST
+                self.settled()
+            return
+        replies[master] = GRANTED
+        self.counters.append(counter)
+        self.to_win = to_win = self.to_win - 1
+        if not to_win:
+            # The other masters are not awaited: they may be slow, and if the counters differ
+            # now, another round is most likely needed in any case.
+            self.claim.fence = fence = fencing.agreed(self.counters, majority(len(replies)))
+            self.verdict = WON if fence else SPLIT
+            self.settled()
+
+    @property
+    def is_curable(self) -> bool:
+        """Whether only NOSCRIPT replies or refusals by a master's clock prevented a majority."""
+        return self.verdict is LOST and self._curable >= self.to_win
+
+    async def agree(self, masters: MasterSet, at_most: float | None) -> None:
+        """Make the masters agree on the fencing token; see `Attempt.agree`."""
+        if await agree(masters, self._counter, self.claim, self.counters, at_most):
+            self.verdict = WON
+
+    def read(self, master: int, reply: object) -> object:
+        """Return *reply* as counted; a refusal with the master's time also updates `Clocks`."""
+        time = replies.time(reply)
+        if time is None:
+            self._curable += replies.has_no_script(reply)
+            return reply
+        self._curable += 1
+        now = self._masters.clock()
+        self._masters.clocks.learn(master, time, self.claim.began, now)
+        ahead = (time - self.proposal) / 1_000_000
+        ahead -= min(max(ahead, 0.0), now - self.claim.began)
+        if abs(ahead) < TOO_LATE:
+            return NoReply(Answer.ERROR, "it got the request too late")
+        way = "ahead of" if ahead > 0 else "behind"
+        return NoReply(Answer.ERROR, f"its clock is {abs(ahead):.1f} s {way} the others'")
+
+
+def counter_in(reply: object, proposal: int) -> int:
+    """Return the value of the counter in a *reply* that grants; 0 in any other reply."""
+    if reply == 1:  # nearly always: the counter has the proposed value
+        return proposal
+    # Beyond NEVER x + 1 may be x.
+    return reply if type(reply) is int and 1 < reply < commands.NEVER else 0
+
+
+async def agree(
+    masters: MasterSet,
+    counter: FencingCounter,
+    claim: Claim,
+    counters: list[int],
+    at_most: float | None = None,
+) -> bool:
+    """
+    Make a majority that granted the lock agree on one of its *counters*, the fencing token.
+
+    Args:
+        claim: Gets the fencing token.
+
+        at_most: The limit of a round in ms, if it is less than the master timeout.
+
+    Returns:
+        Whether they agree; not if too few masters keep the lock, or other clients raised
+        the counters in each of `MOST_RAISES` rounds.
+
+    Cancellation:
+        Counters may stay raised, which only skips numbers.
+    """
+    for _ in range(fencing.MOST_RAISES):
+        counters = await _raised(masters, counter, claim, max(counters), at_most)
+        if not counters:
+            return False
+        claim.fence = fencing.agreed(counters, majority(len(masters.links)))
+        if claim.fence:
+            return True
+    return False
+
+
+async def _raised(
+    masters: MasterSet,
+    counter: FencingCounter,
+    claim: Claim,
+    proposal: int,
+    at_most: float | None,
+) -> list[int]:
+    """
+    Raise the counters to *proposal* where the lock has the token; return those of a majority.
+
+    Cancellation:
+        Counters may stay raised, which only skips numbers.
+    """
+    found: list[int] = []
+
+    def note(_master: int, reply: object) -> object:
+        value = counter_in(reply, proposal)
+        if not value:
+            return reply
+        found.append(value)
+        return GRANTED
+
+    payload, rule = counter.raise_to(proposal, claim.token), QuarantineRule.COUNT_REFUSALS
+    raising = Query(masters.links, payload, in_quarantine=rule, count=note)
+    await masters.ask(raising, at_most)
+    return found if raising.verdict is WON else []
+
+
+class Release(Round):
+    """
+    The request to release a lock, repeated as a debt until each master has confirmed it.
+
+    Args:
+        claim: What is released.
+
+        ttl: The longest time in ms for which the key may live without the release.
+    """
+
+    __slots__ = ("_claim", "debt_ttl")
+    in_quarantine = QuarantineRule.COUNT_IF_FOUND
+
+    def __init__(self, links: Sequence[Link], claim: Claim, payload: bytes, ttl: int) -> None:
+        Round.__init__(self, links, payload)
+        self.debt_ttl: int = ttl
+        self._claim = claim
+
+    @property
+    def debt(self) -> bytes:
+        """The command that is repeated until a master has confirmed it."""
+        return self.payload
+
+    @property
+    def needless(self) -> int:
+        """A bit for each master without the key, because the request was never sent to it."""
+        # Read when it is asked for: the request may leave in the same turn of the loop as this.
+        return self._claim.unsent
+
+    def classify(self, reply: object) -> NoReply:
+        """Return the vote in *reply*: whether the lease still had its key there."""
+        return replies.read_kept(reply)
+
+    def not_sent(self, master: int, no_reply: NoReply) -> None:
+        """Count the master, and add a debt if it may have the key."""
+        super().not_sent(master, no_reply)
+        if not replies.is_unsettled(no_reply):  # otherwise `declined` has added the debt
+            self._add_debt(master)
+
+    def declined(self, master: int, reply: object) -> None:
+        """Add a debt after an error, or if the connection ended before the reply."""
+        if replies.is_unsettled(reply):
+            self._add_debt(master)
+
+    late = declined  # a late reply is not counted, but the key is still on the master
+
+    def _add_debt(self, master: int) -> None:
+        if not self.needless >> master & 1:
+            self._links[master].add_debt(self.debt, self.debt_ttl)
+
+
+class NativeRelease(Release):
+    """
+    The release of a lock by ``DELIFEQ``, a command that few servers have.
+
+    Its reply has fewer facts than that of the script, but it takes a third of the time.
+    """
+
+    __slots__ = ("_masters",)
+
+    yes: ClassVar[object] = 1
+
+    def __init__(self, masters: MasterSet, claim: Claim, ttl: int) -> None:
+        Release.__init__(self, masters.links, claim, claim.key.free(claim.token), ttl)
+        self._masters = masters
+
+    def classify(self, reply: object) -> NoReply:
+        """Return the vote in *reply*; 0 is that of a missing key and of another holder's."""
+        return NoReply(Answer.HELD, "or free") if reply == 0 else super().classify(reply)
+
+    @property
+    def debt(self) -> bytes:
+        """The script: another server may be at the address when the debt is repeated."""
+        return self._claim.release()
+
+    def instead(self, master: int) -> Request:
+        """
+        Return the request to send to *master*, which has refused the command.
+
+        Also stop using the command until that master has been asked for it on a new
+        connection: otherwise each release would cost another round trip.
+        """
+        self._links[master].can_free = self._masters.can_free = False
+        return Request(
+            self.debt,
+            self._by_script,
+            debt_ttl=self.debt_ttl,
+            needless=self.needless,
+            in_quarantine=self.in_quarantine,
+        )
+
+    def _by_script(self, master: int, reply: object) -> None:
+        """Count the reply to the script like one to the command."""
+        self.on_reply(master, NativeRelease.yes if reply == GRANTED else reply)
+
+
+def take_back(masters: MasterSet, claim: Claim, ttl: int) -> Release:
+    """Release *claim*, whose key may live *ttl* ms, on all masters; nothing is awaited."""
+    if masters.can_free and claim.can_free:
+        freeing = NativeRelease(masters, claim, ttl)
+        masters.send(freeing)
+        return freeing
+    return release_by(masters, claim, claim.release(), ttl)
+
+
+def release_by(masters: MasterSet, claim: Claim, payload: bytes, ttl: int) -> Release:
+    """
+    Release *claim* by *payload*, on each master as soon as it can be reached; nothing is awaited.
+
+    The release uses the same connections, and therefore cannot arrive before the request that
+    it undoes.
+    """
+    release = Release(masters.links, claim, payload, ttl)
+    masters.send(release)
+    return release

@@ -24,7 +24,6 @@ from os import urandom
 from struct import Struct
 from typing import Any, NamedTuple, Protocol
 
-from redlock_aio._engine.claim import Claim
 from redlock_aio._engine.clock import clock_of
 from redlock_aio._engine.emitter import Emitter
 from redlock_aio._engine.outages import Outages
@@ -203,59 +202,6 @@ class Query(Round):
             self._then(self.verdict)
         if self._enough is None:
             super().settled()
-
-
-class Release(Round):
-    """
-    The request to release a lock, repeated as a debt until each master has confirmed it.
-
-    Args:
-        ttl: The longest time in ms for which the key may live without the release.
-
-        claim: What may have set the key; ``None`` if every master may have it.
-    """
-
-    __slots__ = ("_claim", "debt_ttl")
-    in_quarantine = QuarantineRule.COUNT_IF_FOUND
-
-    def __init__(
-        self, links: Sequence[Link], payload: bytes, ttl: int, claim: Claim | None = None
-    ) -> None:
-        Round.__init__(self, links, payload)
-        self.debt_ttl: int = ttl
-        self._claim = claim
-
-    @property
-    def debt(self) -> bytes:
-        """The command that is repeated until a master has confirmed it."""
-        return self.payload
-
-    @property
-    def needless(self) -> int:
-        """A bit for each master without the key, because the request was never sent to it."""
-        # Read when it is asked for: the request may leave in the same turn of the loop as this.
-        return 0 if self._claim is None else self._claim.unsent
-
-    def classify(self, reply: object) -> NoReply:
-        """Return the vote in *reply*: whether the lease still had its key there."""
-        return replies.read_kept(reply)
-
-    def not_sent(self, master: int, no_reply: NoReply) -> None:
-        """Count the master, and add a debt if it may have the key."""
-        super().not_sent(master, no_reply)
-        if not replies.is_unsettled(no_reply):  # otherwise `declined` has added the debt
-            self._add_debt(master)
-
-    def declined(self, master: int, reply: object) -> None:
-        """Add a debt after an error, or if the connection ended before the reply."""
-        if replies.is_unsettled(reply):
-            self._add_debt(master)
-
-    late = declined  # a late reply is not counted, but the key is still on the master
-
-    def _add_debt(self, master: int) -> None:
-        if not self.needless >> master & 1:
-            self._links[master].add_debt(self.debt, self.debt_ttl)
 
 
 # Loops over all rounds of a batch run in C by these.
@@ -499,17 +445,6 @@ class MasterSet:
         if not batch[-1].complete:
             return False
         return sum(map(_to_win, batch)) + sum(map(_to_lose, batch)) == COMPLETE * len(batch)
-
-    def release(self, payload: bytes, ttl: int, claim: Claim | None = None) -> Release:
-        """
-        Release the keys of *claim* by *payload*, on each master as soon as it can be reached.
-
-        Nothing is awaited. The release uses the same connections, and therefore cannot
-        arrive before the request that it undoes.
-        """
-        round = Release(self.links, payload, ttl, claim)
-        self.send(round)
-        return round
 
     def check_open(self) -> None:
         """

@@ -20,8 +20,7 @@ from collections.abc import Callable, Coroutine, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from redlock_aio._engine.attempt import FencedAttempt
-from redlock_aio._engine.claim import Claim
+from redlock_aio._engine.claim import Claim, FencedAttempt
 from redlock_aio._engine.masters import Link, MasterSet, Query, Round
 from redlock_aio._protocol import scripts
 from redlock_aio._protocol.primitives import FencingCounter, Mutex

@@ -14,7 +14,7 @@ from redlock_aio import (
     Redlock,
     Retry,
 )
-from redlock_aio._engine.attempt import EXPIRY_SLACK
+from redlock_aio._engine.claim import EXPIRY_SLACK
 from redlock_aio._engine.wait.wakeup import WaitBudget
 from redlock_aio._protocol.scripts import RELEASE
 from redlock_aio._transport import connection

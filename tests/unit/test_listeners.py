@@ -23,7 +23,7 @@ from redlock_aio import (
     Redlock,
     Vote,
 )
-from redlock_aio._engine.attempt import Attempt
+from redlock_aio._engine.claim import Attempt
 from redlock_aio.events import (
     Acquired,
     Cancelled,

@@ -9,8 +9,7 @@ import pytest
 from redis.exceptions import ResponseError
 
 from redlock_aio import Answer
-from redlock_aio._engine.attempt import Attempt, FencedAttempt
-from redlock_aio._engine.claim import Claim
+from redlock_aio._engine.claim import Attempt, Claim, FencedAttempt
 from redlock_aio._engine.hold.held_lease import HeldLease
 from redlock_aio._engine.hold.renewal import Renewal
 from redlock_aio._engine.masters import MasterSet

@@ -6,14 +6,17 @@ from collections.abc import Sequence
 import pytest
 
 from redlock_aio import Answer
+from redlock_aio._engine.claim import Claim, release_by
 from redlock_aio._engine.clock import clock_of
 from redlock_aio._engine.masters import MasterSet, Round
 from redlock_aio._protocol import request
+from redlock_aio._protocol.primitives import Mutex
 from redlock_aio._protocol.request import TIMED_OUT, NoReply, Sender
 from redlock_aio._rules.quorum import LOST, OPEN, WON
 from redlock_aio._rules.roundtrips import RoundTrips
 from redlock_aio.testing import VirtualTimeLoop
 
+CLAIM = Claim(Mutex(b"key"), b"token", 9)
 DOWN = NoReply(Answer.UNREACHABLE, "down")
 
 
@@ -68,7 +71,7 @@ async def test_rounds_of_one_turn_leave_in_one_write(
     master_set: MasterSet, links: list[Link]
 ) -> None:
     rounds = [ask(master_set, b"a"), ask(master_set, b"b")]
-    rounds.append(master_set.release(b"c", 9))
+    rounds.append(release_by(master_set, CLAIM, b"c", 9))
     assert links[0].writes == []
     await asyncio.sleep(0)
     assert [link.writes for link in links] == [[b"abc"]] * 3
@@ -135,7 +138,7 @@ async def test_beyond_the_bound_only_releases_are_sent(
 
     monkeypatch.setattr(links[0], "send", send)
     rounds = [ask(master_set, b"a"), ask(master_set, b"b"), ask(master_set, b"c")]
-    release = master_set.release(b"r", 9)
+    release = release_by(master_set, CLAIM, b"r", 9)
     await asyncio.sleep(0)
     assert links[0].senders == [rounds[0], rounds[1], release]
     assert rounds[2].replies[0] is request.OVERRUN

@@ -15,7 +15,7 @@ from redlock_aio import (
     RedlockError,
     Retry,
 )
-from redlock_aio._engine.attempt import Attempt
+from redlock_aio._engine.claim import Attempt
 from redlock_aio._engine.hold.agenda import CHECK_AFTER
 from redlock_aio._engine.wait.local_queue import (
     ALONE,

@@ -18,8 +18,7 @@ import random
 from collections.abc import Sequence
 
 from redlock_aio._engine.acquire import fair_acquisition
-from redlock_aio._engine.attempt import Attempt, FencedAttempt, take_back
-from redlock_aio._engine.claim import Claim
+from redlock_aio._engine.claim import Attempt, Claim, FencedAttempt, take_back
 from redlock_aio._engine.clock_sync import know_the_time
 from redlock_aio._engine.masters import Link, votes
 from redlock_aio._engine.options import LockSpec

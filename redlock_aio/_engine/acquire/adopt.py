@@ -11,7 +11,7 @@ The rounds in which an exported lease gets the value of its new holder.
 import asyncio
 import math
 
-from redlock_aio._engine.claim import Claim, release_of
+from redlock_aio._engine.claim import Claim, release_by
 from redlock_aio._engine.clock import boot_of
 from redlock_aio._engine.masters import MasterSet, Round
 from redlock_aio._engine.session import Session
@@ -226,7 +226,7 @@ class Adoption:
         release of the old value follows, for the masters that no round has reached.
         """
         if self._last is not None:
-            self._masters.release(self._claim.release(), self.handed.ttl, self._claim)
+            release_by(self._masters, self._claim, self._claim.release(), self.handed.ttl)
         self._release_old(self.handed.member, max_ttl)
 
     def release_old(self, max_ttl: int) -> None:
@@ -241,4 +241,5 @@ class Adoption:
 
     def _release_old(self, member: bytes, max_ttl: int) -> None:
         # The value may be on every master, also on those that no round has reached.
-        self._masters.release(release_of(self._key, self.handed.value, member), max_ttl)
+        old = Claim(self._key, self.handed.value, max_ttl, member=member)
+        release_by(self._masters, old, old.release(), max_ttl)

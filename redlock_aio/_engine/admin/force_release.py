@@ -26,9 +26,10 @@ import asyncio
 from collections.abc import Mapping, Sequence
 
 from redlock_aio._engine.admin.inspect import Inspection
+from redlock_aio._engine.claim import Claim, Release
 from redlock_aio._engine.hold.agenda import CHECK_AFTER
 from redlock_aio._engine.hold.watchdog import CHECK_INTERVAL
-from redlock_aio._engine.masters import MasterSet, Release, Round
+from redlock_aio._engine.masters import MasterSet, Round
 from redlock_aio._engine.session import Session
 from redlock_aio._protocol import commands, lock_state, replies, revocation
 from redlock_aio._protocol.lock_state import KeyState
@@ -50,8 +51,8 @@ class ClearingRelease(Release):
 
     __slots__ = ("found",)
 
-    def __init__(self, masters: MasterSet, payload: bytes, ttl: int) -> None:
-        super().__init__(masters.links, payload, ttl)
+    def __init__(self, masters: MasterSet, claim: Claim, payload: bytes) -> None:
+        super().__init__(masters.links, claim, payload, claim.ttl)
         self.found = False
         """Whether any master had the value."""
 
@@ -139,10 +140,12 @@ class ForcedRelease:
 
     async def _revoke(self, values: Mapping[bytes, int]) -> list[ClearingRelease]:
         """Replace *values* by a revocation; each value is mapped to the ms that it may live."""
-        masters = self._masters
+        masters, key = self._masters, self._key
         revoked = [
             ClearingRelease(
-                masters, revocation.revoke(self._key, value, self._instead, self._lives), ttl
+                masters,
+                Claim(key, value, ttl),
+                revocation.revoke(key, value, self._instead, self._lives),
             )
             for value, ttl in values.items()
         ]
@@ -163,7 +166,7 @@ class ForcedRelease:
         """Release the revocations, which wakes the fair queues, and notify local waiters."""
         keys = (self._key, *commands.queue_keys(self._key))
         free = commands.leave(keys, self._instead, revocation.NO_MEMBER, keep_place=True)
-        freed = ClearingRelease(self._masters, free, self._lives)
+        freed = ClearingRelease(self._masters, Claim(self._key, self._instead, self._lives), free)
         masters = self._masters
         masters.flush()
         for number, link in enumerate(masters.links):

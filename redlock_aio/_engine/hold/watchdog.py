@@ -28,7 +28,7 @@ from operator import attrgetter
 
 from anyio import CancelScope
 
-from redlock_aio._engine.attempt import take_back
+from redlock_aio._engine.claim import take_back
 from redlock_aio._engine.hold.agenda import BATCH, Agenda
 from redlock_aio._engine.hold.held_lease import HeldLease, Sharer
 from redlock_aio._engine.hold.renewal import KeyCheck, Renewal, send_together

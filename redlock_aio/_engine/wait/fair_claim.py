@@ -3,8 +3,7 @@
 import math
 from typing import NamedTuple
 
-from redlock_aio._engine.attempt import TOO_LATE, agree
-from redlock_aio._engine.claim import Claim, with_queues
+from redlock_aio._engine.claim import TOO_LATE, Claim, agree, release_by, with_queues
 from redlock_aio._engine.masters import MasterSet
 from redlock_aio._protocol import commands
 from redlock_aio._protocol.primitives import FencingCounter, JointMutex, Mutex
@@ -88,7 +87,8 @@ class FairClaim(Claim):
 
             keep_place: Whether the place in the queues is kept.
         """
-        self._masters.release(self.give_back() if keep_place else self.release(), ttl, self)
+        payload = self.give_back() if keep_place else self.release()
+        release_by(self._masters, self, payload, ttl)
 
     def question(
         self, master: int, now: float, counters: list[int], *, place: int, most: int

@@ -26,7 +26,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from redlock_aio._engine.attempt import EXPIRY_SLACK, TOO_LATE
+from redlock_aio._engine.claim import EXPIRY_SLACK, TOO_LATE
 from redlock_aio._engine.masters import votes
 from redlock_aio._engine.wait.fair_claim import MEANS, FairClaim
 from redlock_aio._engine.wait.fair_queue import Callbacks, FairQueue

@@ -12,8 +12,8 @@ import math
 import random
 from collections.abc import Callable
 
-from redlock_aio._engine.attempt import EXPIRY_SLACK, Attempt
-from redlock_aio._engine.masters import MasterSet, Release
+from redlock_aio._engine.claim import EXPIRY_SLACK, Attempt, Release
+from redlock_aio._engine.masters import MasterSet
 from redlock_aio._engine.wait.local_queue import LocalQueue, LocalQueues
 from redlock_aio._protocol import replies
 from redlock_aio._protocol.request import QuarantineRule
@@ -94,7 +94,7 @@ class Watch(Release):
         self, masters: MasterSet, local_queues: LocalQueues, failed: Attempt, absent: float = 0.0
     ) -> None:
         claim = failed.claim
-        super().__init__(masters.links, claim.release(), claim.ttl, claim)
+        super().__init__(masters.links, claim, claim.release(), claim.ttl)
         self._failed = failed
         self._local_queues = local_queues
         self._key = claim.key
