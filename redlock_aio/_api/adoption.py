@@ -23,7 +23,6 @@ from collections.abc import Mapping
 from datetime import timedelta
 
 from redlock_aio._api.lease import Lease
-from redlock_aio._api.opener import Opener
 from redlock_aio._api.reporting import announce
 from redlock_aio._engine.acquire.adopt import Adoption
 from redlock_aio._engine.claim import Claim
@@ -31,7 +30,7 @@ from redlock_aio._engine.emitter import milliseconds
 from redlock_aio._engine.hold import reentrancy
 from redlock_aio._engine.hold.held_lease import HeldLease
 from redlock_aio._engine.options import OnLost
-from redlock_aio._engine.session import Session
+from redlock_aio._engine.session import Opener, Session
 from redlock_aio._protocol import lease_export
 from redlock_aio._protocol.lease_export import ExportedLease
 from redlock_aio._protocol.primitives import JointMutex, Mutex
@@ -87,7 +86,7 @@ async def adopt(  # noqa: PLR0913 - the options of an adoption
     if owner is not None:
         hold.owner = owner
         reentrancy.notify_owner_waiters(session.local_queues, hold)
-    lease = Lease(session.watchdog, hold, hold.task, masters.clock(), on_lost)
+    lease = Lease(session, hold, hold.task, masters.clock(), on_lost)
     if (emitter := session.emitter) is not None:
         waited = milliseconds(masters.clock() - began)
         fence = handed.fence or None

@@ -21,10 +21,9 @@ from anyio import CancelScope
 from redlock_aio._engine.clock import boot_of
 from redlock_aio._engine.hold import reentrancy
 from redlock_aio._engine.hold.held_lease import HeldLease, Sharer
-from redlock_aio._engine.hold.watchdog import Watchdog
 from redlock_aio._engine.masters import MasterSet, votes
 from redlock_aio._engine.options import OnLost
-from redlock_aio._engine.origin import Origin
+from redlock_aio._engine.session import Origin, Session
 from redlock_aio._protocol import lease_export
 from redlock_aio._rules import timing
 from redlock_aio._rules.lease_state import HELD, LOST, RELEASED
@@ -51,12 +50,12 @@ class Lease(OnlyForAsyncio):
     """
 
     __slots__ = (
-        "_acquired_at", "_hold", "_on_lost", "_released", "_scope", "_task", "_until", "_watchdog",
+        "_acquired_at", "_hold", "_on_lost", "_released", "_scope", "_session", "_task", "_until",
     )  # fmt: skip
 
     def __init__(
         self,
-        watchdog: Watchdog,
+        session: Session,
         hold: HeldLease,
         task: Sharer,
         now: float,
@@ -64,7 +63,7 @@ class Lease(OnlyForAsyncio):
         *,
         entered: bool = False,
     ) -> None:
-        self._watchdog = watchdog
+        self._session = session
         self._hold = hold
         self._on_lost = on_lost
         self._acquired_at = now
@@ -85,12 +84,12 @@ class Lease(OnlyForAsyncio):
         # Nothing is sent: this may run in another thread, or after the loop has ended.
         hold = self._hold
         held = hold.state is HELD and not self._released
-        if held and self._watchdog.origin.is_of_this_process():
+        if held and self._session.origin.is_of_this_process():
             why = hold.dropped(self._task)
             warnings.warn(f"{self!r} {why}", ResourceWarning, stacklevel=2, source=self)
 
     def _now(self) -> float:
-        return self._watchdog.masters.clock()
+        return self._session.masters.clock()
 
     def _state(self) -> str:
         if self._released:
@@ -151,7 +150,7 @@ class Lease(OnlyForAsyncio):
     @property
     def valid(self) -> bool:
         """Whether the lock is held now, by the clock; always false in a forked child."""
-        ours = not self._released and self._watchdog.origin.is_of_this_process()
+        ours = not self._released and self._session.origin.is_of_this_process()
         return ours and self._hold.valid(self._now())
 
     @property
@@ -162,7 +161,7 @@ class Lease(OnlyForAsyncio):
     @property
     def votes(self) -> tuple[Vote, ...]:
         """The vote of each master on the acquisition; late ones are added until the timeout."""
-        return votes(self._watchdog.masters.links, self._hold.claim.replies)
+        return votes(self._session.masters.links, self._hold.claim.replies)
 
     @property
     def lost(self) -> asyncio.Event:
@@ -192,11 +191,11 @@ class Lease(OnlyForAsyncio):
             return
         if self._released or hold.is_given_up:
             raise LockNotHeldError(hold.resources, hold.why_given_up())
-        origin = self._watchdog.origin
+        origin = self._session.origin
         if not origin.is_of_this_process():
             refuse(hold, origin)
         if origin.is_here():
-            self._watchdog.lose(hold, self._watchdog.why_expired(hold, self._now()))
+            self._session.watchdog.lose(hold, self._session.watchdog.why_expired(hold, self._now()))
         raise LockLostError(hold.resources, *(hold.loss or hold.why_expired()))
 
     async def extend(self, ttl: int | timedelta | None = None) -> None:
@@ -222,14 +221,14 @@ class Lease(OnlyForAsyncio):
             what remained, the lease ends after *ttl*.
         """
         hold = self._hold
-        check_here(hold, self._watchdog.origin)
+        check_here(hold, self._session.origin)
         wanted = max(hold.ttl, hold.pending_ttl)
         new = wanted if ttl is None else timing.milliseconds(ttl, name="ttl")
-        timing.at_least(timing.at_most(new, self._watchdog.max_ttl))
+        timing.at_least(timing.at_most(new, self._session.max_ttl))
         if self._released:
             raise LockNotHeldError(hold.resources, hold.why_given_up())
         hold.pending_ttl = 0
-        await self._watchdog.extend(hold, new)
+        await self._session.watchdog.extend(hold, new)
 
     async def release(self) -> None:
         """
@@ -250,17 +249,17 @@ class Lease(OnlyForAsyncio):
             The lock is released anyway; only the wait ends. The call can
             be repeated.
         """
-        emitter = self._watchdog.masters.emitter
-        if emitter is None or self._released or not self._watchdog.origin.is_here():
+        emitter = self._session.emitter
+        if emitter is None or self._released or not self._session.origin.is_here():
             await self._release()
         else:
             await self._hold.reported(emitter, self._release)
 
     async def _release(self) -> None:
         hold = self._hold
-        check_here(hold, self._watchdog.origin)
+        check_here(hold, self._session.origin)
         if hold.state is HELD and not self._released:
-            self._watchdog.leave(hold, self._task)
+            self._session.watchdog.leave(hold, self._task)
         if (loss := hold.loss) is not None:
             raise LockNotHeldError(hold.resources, loss.reason)
         if self._released:
@@ -274,7 +273,7 @@ class Lease(OnlyForAsyncio):
         release = hold.released
         try:
             if release is not None and release.verdict is OPEN:
-                await self._watchdog.masters.wait_for(release)
+                await self._session.masters.wait_for(release)
         except asyncio.CancelledError:
             self._released = False
             raise
@@ -298,11 +297,11 @@ class Lease(OnlyForAsyncio):
 
             RedlockError: Other leases share the lock, see *reentrant*.
         """
-        check_here(self._hold, self._watchdog.origin)
+        check_here(self._hold, self._session.origin)
         self.ensure_valid()
-        hold, watchdog = self._hold, self._watchdog
-        handed = hold.handover(self._now(), boot_of(watchdog.masters.loop))
-        watchdog.hand_over(hold)
+        hold, session = self._hold, self._session
+        handed = hold.handover(self._now(), boot_of(session.loop))
+        session.watchdog.hand_over(hold)
         self._released = True
         return lease_export.exported(handed)
 
@@ -320,10 +319,10 @@ class Lease(OnlyForAsyncio):
         """
         if self._scope is not None:
             raise RuntimeError("a lease can be entered only once")
-        check_here(self._hold, self._watchdog.origin)
+        check_here(self._hold, self._session.origin)
         self.ensure_valid()
         hold = self._hold
-        task = reentrancy.task_ref(asyncio.current_task(self._watchdog.masters.loop))
+        task = reentrancy.task_ref(asyncio.current_task(self._session.loop))
         if task is not self._task:  # another task acquired the lease, and passed it on to this one
             hold.add_share(task)
             hold.remove_share(self._task)
@@ -339,7 +338,7 @@ class Lease(OnlyForAsyncio):
         since. A loss from now on cancels the scope.
         """
         if self._on_lost == "cancel":
-            self._scope = scope = self._watchdog.scope()
+            self._scope = scope = self._session.watchdog.scope()
             self._hold.guards[scope] = self._task
             scope.__enter__()
 
@@ -366,9 +365,9 @@ class Lease(OnlyForAsyncio):
         Cancellation:
             The lock is released anyway.
         """
-        if not self._watchdog.origin.is_here():
-            refuse(self._hold, self._watchdog.origin, error)
-        emitter = self._watchdog.masters.emitter
+        if not self._session.origin.is_here():
+            refuse(self._hold, self._session.origin, error)
+        emitter = self._session.emitter
         if emitter is None or self._released:
             return self._exit(kind, error, trace)  # type: ignore[return-value]  # see above
         leave = functools.partial(self._exit, kind, error, trace)
@@ -398,14 +397,14 @@ class Lease(OnlyForAsyncio):
             hold.guards.pop(scope, None)
         was_over, released_here = self._released, False
         if hold.state is HELD and not was_over:
-            self._released = released_here = self._watchdog.leave(hold, self._task)
+            self._released = released_here = self._session.watchdog.leave(hold, self._task)
         if scope is not None:
-            error = exit_scope(hold, scope, self._watchdog.masters, kind, error, trace)
+            error = exit_scope(hold, scope, self._session.masters, kind, error, trace)
         # After a failed body nothing is awaited: the release is sent before all later commands.
         if released_here and error is None:
             release = hold.released
             if release is not None and release.verdict is OPEN:
-                await self._watchdog.masters.wait_for(release)
+                await self._session.masters.wait_for(release)
             hold.apply_release()
         if hold.loss is not None and not was_over:
             hold.notify_lost()

@@ -7,13 +7,12 @@ from typing import Any
 
 from redlock_aio._api import reporting
 from redlock_aio._api.lease import Lease, left_by_this_task
-from redlock_aio._api.opener import Opener
 from redlock_aio._engine.acquire.acquisition import Acquisition, check_overload
 from redlock_aio._engine.claim import Claim
 from redlock_aio._engine.hold import reentrancy
 from redlock_aio._engine.hold.held_lease import HeldLease, Sharer
 from redlock_aio._engine.options import LockSpec
-from redlock_aio._engine.session import Session
+from redlock_aio._engine.session import Opener, Session
 from redlock_aio._rules import lock_value
 from redlock_aio._rules.mistakes import NotALease, OnlyForAsyncio
 from redlock_aio._rules.retry import Retry
@@ -126,12 +125,12 @@ class Lock(NotALease, OnlyForAsyncio):
 
     def _share(self, session: Session, hold: HeldLease, *, entering: bool) -> Lease:
         """Return another lease that shares *hold*; no request is sent."""
-        options, watchdog = self._spec.options, session.watchdog
+        options = self._spec.options
         task = reentrancy.task_ref(asyncio.current_task(session.loop))
         keep = options.hold_at_least
-        watchdog.share(hold, task, options.ttl, renewed=options.auto_extend, at_least=keep)
+        session.watchdog.share(hold, task, options.ttl, renewed=options.auto_extend, at_least=keep)
         now, on_lost = session.masters.clock(), options.on_lost
-        lease = Lease(watchdog, hold, task, now, on_lost, entered=entering)
+        lease = Lease(session, hold, task, now, on_lost, entered=entering)
         if entering:
             self._entered[lease] = task
         return lease
@@ -187,14 +186,13 @@ class Lock(NotALease, OnlyForAsyncio):
         task = reentrancy.task_ref(asyncio.current_task(masters.loop))
         # Without a turn the local queue may have become idle, and have been dropped.
         queue = acquisition.queue if has_turn else session.local_queues.of(spec.key)
-        watchdog = session.watchdog
         hold = HeldLease(won, spec.resources, queue, now, session.drift_factor, options.auto_extend)
         hold.task = task
         if options.max_hold is not None:
             hold.limit(now + options.max_hold / 1000)
         if options.hold_at_least:
             hold.keep_until = now + options.hold_at_least / 1000
-        watchdog.add(hold, now)
+        session.watchdog.add(hold, now)
         if has_turn:
             queue.on_acquired(hold, won.began, now)
         else:
@@ -202,7 +200,7 @@ class Lock(NotALease, OnlyForAsyncio):
         if spec.owner is not None:
             hold.owner = spec.owner
             reentrancy.notify_owner_waiters(session.local_queues, hold)
-        lease = Lease(watchdog, hold, task, now, options.on_lost, entered=entering)
+        lease = Lease(session, hold, task, now, options.on_lost, entered=entering)
         if entering:
             self._entered[lease] = task
         return lease

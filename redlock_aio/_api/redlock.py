@@ -11,12 +11,11 @@ from redlock_aio._api.adoption import adopt
 from redlock_aio._api.decorator import LockArguments, P, T, locked
 from redlock_aio._api.lease import Lease
 from redlock_aio._api.lock import Lock
-from redlock_aio._api.opener import Opener
 from redlock_aio._engine.admin import check, inspect, scan
 from redlock_aio._engine.admin.force_release import ForcedRelease
 from redlock_aio._engine.emitter import Emitter
 from redlock_aio._engine.options import LockSpec, OnLost, OptionsCache
-from redlock_aio._engine.session import RestartGuard, Settings
+from redlock_aio._engine.session import Opener, RestartGuard, Settings
 from redlock_aio._protocol.lock_state import FoundLocks, LockState
 from redlock_aio._protocol.resources import Resources
 from redlock_aio._rules import lock_value, mistakes, quarantine, timing

@@ -10,7 +10,7 @@ from redlock_aio._engine.acquire.acquisition import is_overload
 from redlock_aio._engine.clock import clock_of
 from redlock_aio._engine.emitter import Emitter, milliseconds
 from redlock_aio._engine.options import LockSpec
-from redlock_aio._engine.origin import running_loop
+from redlock_aio._engine.session import running_loop
 from redlock_aio.errors import LockNotAcquiredError
 from redlock_aio.events import Acquired, Cancelled, Missed
 

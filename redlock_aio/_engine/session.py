@@ -2,14 +2,17 @@
 The session: all objects that exist between open and close of a manager, in one event loop.
 
 A session owns the masters' connections, the rounds, the watchdog and the queues, and
-ends all of them when it is closed. A manager has one session or none; `Opener` makes
-it on first use.
+ends all of them when it is closed. A manager has one session or none. Its `Opener` makes
+the session on first use, for the event loop of that use; ``async with`` opens a closed
+manager again. Observations about restarts and round trips of the masters outlive a session.
 """
 
 import asyncio
 import logging
 import os
 import socket
+import warnings
+from threading import get_ident
 from typing import Literal, NamedTuple
 
 from redlock_aio._engine.clock import clock_of
@@ -17,7 +20,6 @@ from redlock_aio._engine.emitter import Emitter
 from redlock_aio._engine.hold.watchdog import Watchdog
 from redlock_aio._engine.master_events import MasterEvents
 from redlock_aio._engine.masters import MasterSet
-from redlock_aio._engine.origin import Origin
 from redlock_aio._engine.readiness import readiness
 from redlock_aio._engine.wait.fair_queue import FairQueue
 from redlock_aio._engine.wait.local_queue import LocalQueues
@@ -31,6 +33,7 @@ from redlock_aio._rules.statistics import MasterStatistics, Statistics
 from redlock_aio._transport.address import AnyDialler, ServiceDialler
 from redlock_aio._transport.guard import Guard, GuardSettings
 from redlock_aio._transport.master import TASK_NAME, Master, MasterContext
+from redlock_aio.errors import RedlockError
 
 RestartGuard = Literal["auto", "strict", "fsync-always", "off"]
 """The way in which masters that may have lost their locks are quarantined."""
@@ -45,6 +48,17 @@ CHECK_INTERVAL = 0.02
 
 _log = logging.getLogger("redlock_aio")
 
+_forks = 0
+
+
+def _count_fork() -> None:
+    global _forks  # noqa: PLW0603 - the count belongs to the process
+    _forks += 1
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_count_fork)
+
 
 class Settings(NamedTuple):
     """The options of a manager that its sessions use, all of them valid."""
@@ -58,6 +72,51 @@ class Settings(NamedTuple):
     stamp: bytes
     """The suffix of each token, which names the manager; empty for host and pid."""
     emitter: Emitter | None
+
+
+def running_loop() -> asyncio.AbstractEventLoop:
+    """
+    Return the running event loop.
+
+    Raises:
+        RedlockError: There is none, as under trio.
+    """
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        raise RedlockError(
+            "no event loop of asyncio runs here: redlock_aio needs one, also under anyio; trio has"
+            " none, and other programs use redlock_aio.sync"
+        ) from None
+
+
+class Origin:
+    """The loop, thread and process in which an object was made; it can be used only there."""
+
+    __slots__ = ("_forks", "_loop", "_thread")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._thread = get_ident()
+        self._forks = _forks
+
+    def is_here(self) -> bool:
+        """Return whether the caller runs in this loop; needs no system call."""
+        return self._thread == get_ident() and self._forks == _forks and self._loop.is_running()
+
+    def is_of_this_process(self) -> bool:
+        """Return whether this process is the original one, and not a forked child of it."""
+        return self._forks == _forks
+
+    def whose(self) -> str:
+        """Return the name of the loop, thread or process, for errors of calls from another one."""
+        if self._forks != _forks:
+            return "the parent process; export() it there, and adopt() it here"
+        if self._loop.is_closed():
+            return "an event loop that is closed"
+        if self._thread != get_ident():
+            return "another thread's event loop: use asyncio.run_coroutine_threadsafe()"
+        return "another event loop"
 
 
 class Session:
@@ -134,7 +193,7 @@ class Session:
         )
         self.local_queues: LocalQueues = LocalQueues()
         self.fair_queue: FairQueue = FairQueue(self.masters, self.local_queues)
-        self.watchdog: Watchdog = Watchdog(self.masters, max_ttl=settings.max_ttl)
+        self.watchdog: Watchdog = Watchdog(self.masters)
 
     def __repr__(self) -> str:
         return f"<Session of {self.masters!r}>"
@@ -302,3 +361,176 @@ def log_state(good: bool, text: str) -> None:
 
 def _ignore(_master: int, *_vote: object) -> None:
     """Ignore the vote of a master: there is no listener."""
+
+
+class Opener:
+    """
+    Opens a session on first use, and closes it.
+
+    Args:
+        settings: The options of the manager.
+
+        master_timeout: In milliseconds; ``None`` for one that follows from round trips.
+
+    Raises:
+        ValueError: The options contradict each other.
+
+    Attributes:
+        current: The session, if there is one.
+    """
+
+    __slots__ = ("_closed", "_seen", "current", "emitter", "settings", "trips")
+
+    def __init__(self, settings: Settings, master_timeout: int | None) -> None:
+        _check(settings)
+        self.settings: Settings = settings
+        self.emitter: Emitter | None = settings.emitter
+        self.trips: RoundTrips = RoundTrips(len(settings.diallers), master_timeout)
+        self.current: Session | None = None
+        self._seen = [Seen() for _ in settings.diallers]
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"<Opener, {self.current or self.state}>"
+
+    def __del__(self) -> None:
+        # Nothing is closed: this may run in another thread, or after the loop has ended. The end
+        # of `asyncio.run` cancels the tasks of a session, which closes it: no warning then, nor
+        # while the loop still runs. `run_until_complete` and IPython leave the sockets behind.
+        session = getattr(self, "current", None)  # there is none if the settings were refused
+        if session is None or session.masters.closed or session.loop.is_running():
+            return
+        if session.origin.is_of_this_process():
+            warnings.warn(
+                "a Redlock was dropped without aclose(), so its sockets stay open; use 'async with"
+                " redlock', or 'await redlock.aclose()'",
+                ResourceWarning,
+                stacklevel=2,
+                source=self,
+            )
+
+    @property
+    def state(self) -> str:
+        """The state of a manager without a session, for its repr."""
+        return "closed" if self._closed else "not used yet"
+
+    def session(self) -> Session:
+        """
+        Return the session of the running loop; open one if there is none.
+
+        Raises:
+            RedlockError: The manager was closed, or its session belongs to another event
+                loop, thread or process.
+        """
+        session = self.current
+        # `is_here` compares threads, because a thread runs one loop at a time: looking up the
+        # running loop costs a system call on Python 3.11.
+        if session is None or not session.origin.is_here():
+            session = self._bind(running_loop())
+        return session
+
+    async def ready_session(self) -> Session:
+        """
+        Return the session of the running loop, once the votes of the masters are known.
+
+        Raises:
+            RedlockError: As for `session`.
+
+        Cancellation:
+            The connecting continues.
+        """
+        session = self.session()
+        if not session.ready:
+            await session.get_ready(None)
+        return session
+
+    def _bind(self, loop: asyncio.AbstractEventLoop) -> Session:
+        if self._closed:
+            raise RedlockError("this Redlock is closed; 'async with' opens it again")
+        self._abandon_in_closed_loop()
+        if self.current is not None:
+            here = self.current.origin.is_of_this_process()
+            what = "another event loop" if here else "the parent process"
+            raise RedlockError(
+                f"this Redlock is in use by {what}; make one for each event loop and process"
+            )
+        self.current = session = Session(self.settings, loop, self.trips, self._seen)
+        return session
+
+    def statistics(self) -> Statistics:
+        """Return the statistics of the session; without one all masters are down."""
+        if (session := self.current) is not None:
+            return session.statistics()
+        names = map(str, self.settings.diallers)
+        away = [MasterStatistics(name, False, False, self.state, 0, 0) for name in names]
+        return Statistics(tuple(away), rounds=0, leases=0, waiters=0, is_open=False)
+
+    def _abandon_in_closed_loop(self) -> None:
+        """
+        Abandon the session if its event loop was closed, so that another can be opened.
+
+        A loop that is not closed may run again, and the session stays.
+        """
+        if self.current is not None and self.current.loop.is_closed():
+            self.current.abandon()
+            self.current = None
+
+    async def open(self) -> None:
+        """
+        Open a session and wait until it is ready.
+
+        Raises:
+            RedlockError: The session belongs to another event loop or process, or was
+                closed meanwhile.
+
+        Cancellation:
+            The session is closed.
+        """
+        session = self.current
+        loop = running_loop()
+        if session is not None and session.loop is loop and session.masters.closed:
+            await self.close()  # the tasks of the session were cancelled
+        self._closed = False
+        try:
+            session = await self.ready_session()
+        except asyncio.CancelledError:
+            await self.close()
+            raise
+        if self.current is None:
+            session.masters.check_open()
+
+    async def close(self) -> None:
+        """
+        Close the session, if there is one.
+
+        Raises:
+            RedlockError: The session belongs to another event loop, thread or process.
+
+        Cancellation:
+            As for `Session.close`.
+        """
+        self._abandon_in_closed_loop()
+        if self.current is None:
+            self._closed = True
+            return
+        session = self.session()
+        self._closed = True
+        self.current = None
+        await session.close()
+
+
+def _check(settings: Settings) -> None:
+    """
+    Raise ValueError for "fsync-always" with Sentinels: a failover loses locks nevertheless.
+
+    For an even number of masters only a line is logged.
+    """
+    failing_over = [isinstance(dialler, ServiceDialler) for dialler in settings.diallers]
+    if settings.restart_guard == "fsync-always" and any(failing_over):
+        raise ValueError(
+            f"masters[{failing_over.index(True)}] is found through Sentinel, and a failover loses"
+            " locks even with fsync: restart_guard must be 'auto' or 'strict'"
+        )
+    if (count := len(settings.diallers)) % 2 == 0:
+        fails = f"{count} masters survive the loss of {count // 2 - 1}, as {count - 1} do"
+        log_state(False, f"{fails}: use an odd number of masters")

@@ -82,7 +82,7 @@ def in_sources() -> set[str]:
     texts = [
         path.read_text()
         for path in Path(redlock_aio.__file__).parent.rglob("*.py")
-        if {"_rules", "_transport"} & set(path.parts) or path.name in ("redlock.py", "opener.py")
+        if {"_rules", "_transport"} & set(path.parts) or path.name in ("redlock.py", "session.py")
     ]
     return {text[n : n + 3] for text in texts for n in range(len(text) - 2)}
 

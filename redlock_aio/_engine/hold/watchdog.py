@@ -34,7 +34,6 @@ from redlock_aio._engine.hold.held_lease import HeldLease, Sharer
 from redlock_aio._engine.hold.renewal import KeyCheck, Renewal, send_together
 from redlock_aio._engine.hold.restoration import Keeping
 from redlock_aio._engine.masters import MasterSet, Query
-from redlock_aio._engine.origin import Origin
 from redlock_aio._protocol import replies
 from redlock_aio._rules import timing
 from redlock_aio._rules.causes import Loss, LossCause
@@ -52,24 +51,15 @@ _deadline: Callable[[HeldLease], float] = attrgetter("deadline")
 
 
 class Watchdog:
-    """
-    Extends leases, and ends those that are lost.
-
-    Args:
-        masters: The masters.
-
-        max_ttl: The longest ttl in ms to which a lease may be extended.
-    """
+    """Extends leases, and ends those that are lost."""
 
     __slots__ = (
         "_agenda", "_failed", "_on_recheck", "_returned_at", "_to_retry", "_unchecked", "masters",
-        "max_ttl", "origin", "scope",
+        "scope",
     )  # fmt: skip
 
-    def __init__(self, masters: MasterSet, *, max_ttl: int) -> None:
+    def __init__(self, masters: MasterSet) -> None:
         self.masters: MasterSet = masters
-        self.origin: Origin = Origin(masters.loop)
-        self.max_ttl: int = max_ttl
         self._agenda = Agenda(masters.loop, masters.clock, self._attend)
         self._unchecked: dict[HeldLease, None] = {}  # leases whose keys are to be checked, in order
         self._failed: dict[HeldLease, None] = {}  # leases whose last extension failed
