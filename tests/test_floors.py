@@ -42,9 +42,9 @@ It imports from its own package and from the floors below.
 FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 NO_IO = {"asyncio", "anyio", "hiredis", "logging", "random", "redis", "secrets", "socket", "time"}
 PURE = ("_rules", "_protocol")
-# The engine uses masters only as links, so a fake can replace a socket. The modules that
-# open a session are the exception: they make the links, and wait for them.
-MAKES_LINKS = {"_engine.readiness", "_engine.session"}
+# The engine uses masters only as links, so a fake can replace a socket. The module that
+# opens a session is the exception: it makes the links, and waits for them.
+MAKES_LINKS = {"_engine.session"}
 # Code that users could have written imports public names only.
 ONLY_PUBLIC = ("contrib", "demo", "fencing", "sync", "testing._embedded", "cli", "__main__")
 LEAVES = {

@@ -15,6 +15,7 @@ Rounds time out in the order in which they were sent, so that one timer serves a
 """
 
 import asyncio
+import math
 import time
 from binascii import b2a_base64
 from collections import deque
@@ -30,7 +31,7 @@ from redlock_aio._engine.outages import Outages
 from redlock_aio._protocol import commands, replies, request
 from redlock_aio._protocol.request import NoReply, QuarantineRule, Request, Sender
 from redlock_aio._rules.clock_offsets import Clocks
-from redlock_aio._rules.quorum import COMPLETE, GRANTED, NOT_YET, Answer, Outcome, Tally, Vote
+from redlock_aio._rules.quorum import COMPLETE, GRANTED, NOT_YET, WON, Answer, Outcome, Tally, Vote
 from redlock_aio._rules.roundtrips import RoundTrips
 from redlock_aio.errors import RedlockError
 
@@ -391,6 +392,48 @@ class MasterSet:
             return reply
 
         return Query(self.links, commands.PING, count=measure)
+
+    async def know_the_time(self, at_most: float | None) -> bool:
+        """
+        Send a TIME round, which measures the offsets of the masters' clocks, if one is due.
+
+        Only the first round is awaited. Later rounds run in the background, because the known
+        offsets are good enough until the replies arrive.
+
+        Args:
+            at_most: The limit of the round in ms, if it is less than the master timeout.
+
+        Returns:
+            Whether a round was awaited, and a majority answered.
+
+        Cancellation:
+            Replies that arrive later are still used.
+        """
+        clocks, due_at, began = self.clocks, self.clocks.due_at, self.clock()
+        if began < due_at:
+            return False
+
+        def learn(master: int, reply: object) -> object:
+            now = replies.time(reply)
+            if now is None:
+                return reply
+            clocks.learn(master, now, began, self.clock())
+            return GRANTED
+
+        def ask_later(verdict: Outcome) -> None:
+            if verdict is WON:
+                clocks.ask_later(self.clock())
+
+        times = Query(self.links, commands.TIME, count=learn, then=ask_later)
+        self.send(times, at_most)
+        if due_at > -math.inf:
+            return False
+        await self.wait_for(times)
+        # If too few masters have answered, the attempt fails for that reason, not for lack of the
+        # time. A wrong proposal is corrected by the masters that refuse it: they reply with their
+        # time.
+        clocks.due_at = max(clocks.due_at, self.clock())
+        return times.verdict is WON
 
     def _send_all(self, rounds: list[Any]) -> list[Round]:
         """Send a batch of rounds, which is the same for all masters."""

@@ -13,7 +13,7 @@ from redlock_aio._engine.claim import Attempt, Claim, FencedAttempt
 from redlock_aio._engine.hold.held_lease import HeldLease
 from redlock_aio._engine.hold.renewal import Renewal
 from redlock_aio._engine.masters import MasterSet
-from redlock_aio._engine.readiness import readiness
+from redlock_aio._engine.session import readiness
 from redlock_aio._engine.wait.fair_claim import PROPOSAL_LASTS, FairClaim, FairOptions
 from redlock_aio._engine.wait.fair_queue import Callbacks, FairQueue
 from redlock_aio._engine.wait.fair_waiter import Entry, FairWaiter

@@ -19,7 +19,6 @@ from collections.abc import Sequence
 
 from redlock_aio._engine.acquire import fair_acquisition
 from redlock_aio._engine.claim import Attempt, Claim, FencedAttempt, take_back
-from redlock_aio._engine.clock_sync import know_the_time
 from redlock_aio._engine.masters import Link, votes
 from redlock_aio._engine.options import LockSpec
 from redlock_aio._engine.session import Session
@@ -164,7 +163,7 @@ class Acquisition:
             Replies that arrive later are still used.
         """
         if not (masters := self._masters).closed:
-            if await know_the_time(masters, self._answer_limit()):
+            if await masters.know_the_time(self._answer_limit()):
                 self._asking_since = masters.clock()  # the masters may take as long once more
             # The idle queue may have been dropped meanwhile, and another task may have a new one
             # for the same key. With two queues both tasks would have the turn.

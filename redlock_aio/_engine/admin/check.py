@@ -6,8 +6,7 @@ It has to be connected, not quarantined, and to answer within the master timeout
 """
 
 from redlock_aio._engine.masters import Query
-from redlock_aio._engine.readiness import majority_is_known
-from redlock_aio._engine.session import Session
+from redlock_aio._engine.session import Session, majority_is_known
 from redlock_aio._protocol import commands
 from redlock_aio._protocol.request import QuarantineRule
 from redlock_aio._rules.quorum import GRANTED, WON
