@@ -11,18 +11,17 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from redlock_aio._protocol.commands import DECLARED_SETS as _DECLARED
 from redlock_aio._protocol.confirmation import (
     CONFIRMED_FOR as _CONFIRMED_FOR,
     Confirmation,
     read_answer,
 )
-from redlock_aio._protocol.declaration import KEY as _DECLARED
 from redlock_aio._protocol.replies import OLDEST_SERVER as _OLDEST
 from redlock_aio._rules import membership, quarantine, timing, urls
 from redlock_aio._rules.fencing import LEAD_SHARE as _SHARE, SHORTEST_LEAD as _SHORTEST
-from redlock_aio._rules.marker import Marker
 from redlock_aio._rules.membership import Addresses, Known, Place
-from redlock_aio._rules.quarantine import Seen
+from redlock_aio._rules.quarantine import Marker, Seen
 from redlock_aio._rules.roundtrips import LONGEST as _LONGEST, RoundTrips
 from redlock_aio._rules.server_info import ServerInfo
 from redlock_aio._rules.urls import MasterUrl
@@ -239,7 +238,8 @@ def eligibility(  # noqa: PLR0913 - facts about the master, and options of the p
     verdict = quarantine.judge(facts, found, Seen(), 0.0, lasts=lasts, strict=strict)
     if verdict.state is quarantine.MEMBER:
         return Eligibility(True, "", 0.0, longest)
-    reason = quarantine.describe(verdict.reason, ago=facts.uptime or 0, left=verdict.seconds)
+    bar = quarantine.bar(verdict.reason, ago=facts.uptime or 0, until=verdict.seconds)
+    reason = bar.describe(0.0)
     votes = None if verdict.state is quarantine.UNDECIDED else False
     return Eligibility(votes, reason, verdict.seconds, longest)
 

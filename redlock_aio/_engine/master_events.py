@@ -8,14 +8,14 @@ the masters that vote, and those that are not known yet, are none.
 from collections.abc import Callable, Sequence
 
 from redlock_aio._engine.emitter import Emitter, milliseconds
-from redlock_aio._rules.causes import NoVoteCause
 from redlock_aio._rules.quorum import Answer, Vote, majority
+from redlock_aio._rules.standing import Bar, Standing
 from redlock_aio.events import MajorityBack, MajorityLost, MasterBack, MasterLost
 
 
 class MasterEvents:
     """
-    Emits an event for each change of a master's vote, and of the majority.
+    Emits an event for each change of a master's standing, and of the majority.
 
     Args:
         emitter: Calls the listener.
@@ -25,13 +25,14 @@ class MasterEvents:
         clock: The clock of leases.
     """
 
-    __slots__ = ("_causes", "_clock", "_emitter", "_unknown", "_votes")
+    __slots__ = ("_bars", "_clock", "_emitter", "_unknown", "_votes")
 
     def __init__(self, emitter: Emitter, names: Sequence[str], clock: Callable[[], float]) -> None:
         self._emitter = emitter
         self._clock = clock
         self._votes = [Vote(name, Answer.UNREACHABLE, "connecting") for name in names]
-        self._causes: list[NoVoteCause | None] = [None] * len(names)
+        # The bar of each vote; ``None`` for a master that votes, or is not known yet.
+        self._bars: list[Bar | None] = [None] * len(names)
         self._unknown = set(range(len(names)))
 
     def __repr__(self) -> str:
@@ -41,29 +42,29 @@ class MasterEvents:
     def _voting(self) -> int:
         return sum(vote.answer is Answer.GRANTED for vote in self._votes)
 
-    def on_vote(self, master: int) -> None:
-        """Emit `MasterBack` if this *master*, which votes, was lost before."""
-        name, answer = self._votes[master].master, self._votes[master].answer
-        if answer is not Answer.GRANTED:
-            self._unknown.discard(master)
+    def on_standing(self, master: int, standing: Standing) -> None:
+        """Emit what has changed since the last call for this *master*."""
+        before, bar = self._bars[master], standing.first
+        name, is_known = self._votes[master].master, master not in self._unknown
+        self._bars[master] = bar
+        self._unknown.discard(master)
+        if bar is None:
+            if is_known and before is None:
+                return
             self._votes[master] = Vote(name, Answer.GRANTED)
             if master in self._emitter.lost:
                 self._emitter.lost.remove(master)
                 self._emitter.emit_soon(MasterBack(name))
-            self._count()
-
-    def on_no_vote(self, master: int, vote: Vote, cause: NoVoteCause) -> None:
-        """Emit `MasterLost` if *vote*, the current one, is the first, or for another cause."""
-        before, self._votes[master] = self._votes[master], vote
-        was, self._causes[master] = self._causes[master], cause
-        # A connection ends for one cause, and can't be made again for another: that is one loss.
-        alike = cause is was or vote.answer is Answer.UNREACHABLE
-        if master not in self._unknown and alike and before.answer is vote.answer:
-            return
-        self._unknown.discard(master)
-        self._emitter.lost.add(master)
-        reason = str(vote).removeprefix(f"{vote.master}: ")
-        self._emitter.emit_soon(MasterLost(vote.master, reason, cause, tuple(self._votes)))
+        else:
+            self._votes[master] = vote = Vote(name, bar.answer, bar.describe(self._clock()))
+            # A connection ends for one cause, and can't be made again for another: one loss.
+            alike = before is not None and before.cause is bar.cause
+            was = None if before is None else before.answer
+            if was is bar.answer and (alike or bar.answer is Answer.UNREACHABLE):
+                return
+            self._emitter.lost.add(master)
+            reason = str(vote).removeprefix(f"{name}: ")
+            self._emitter.emit_soon(MasterLost(name, reason, bar.cause, tuple(self._votes)))
         self._count()
 
     def _count(self) -> None:

@@ -24,16 +24,17 @@ from redlock_aio._engine.master_events import MasterEvents
 from redlock_aio._engine.masters import MasterSet
 from redlock_aio._engine.wait.fair_queue import FairQueue
 from redlock_aio._engine.wait.local_queue import LocalQueues
-from redlock_aio._protocol import declaration
+from redlock_aio._protocol import commands
 from redlock_aio._rules import lock_value, timing
 from redlock_aio._rules.causes import LossCause
 from redlock_aio._rules.fencing import LEAD_SHARE
 from redlock_aio._rules.quarantine import Seen
 from redlock_aio._rules.quorum import majority
 from redlock_aio._rules.roundtrips import RoundTrips
+from redlock_aio._rules.standing import Standing
 from redlock_aio._rules.statistics import MasterStatistics, Statistics
 from redlock_aio._transport.address import AnyDialler, ServiceDialler
-from redlock_aio._transport.guard import Guard, GuardSettings
+from redlock_aio._transport.guard import Guard
 from redlock_aio._transport.master import TASK_NAME, Master, MasterContext
 from redlock_aio.errors import RedlockError
 
@@ -180,14 +181,14 @@ class Session:
         self.ready: bool = False
         guard = None
         if settings.restart_guard in {"auto", "strict"}:
-            guarding = GuardSettings(
-                lasts=lasts,
+            guard = Guard(
+                seen,
+                clock_of(loop),
+                quarantine=lasts,
                 strict=settings.restart_guard == "strict",
-                tell=log_state,
                 addresses=[address_of(dialler) for dialler in settings.diallers],
-                key=declaration.KEY + settings.key_prefix,
+                key=commands.DECLARED_SETS + settings.key_prefix,
             )
-            guard = Guard(seen, clock_of(loop), guarding)
         self.links: tuple[Master, ...] = self._connect(settings, guard, trips)
         stamp = settings.stamp or this_process()
         self.masters: MasterSet = MasterSet(
@@ -210,9 +211,7 @@ class Session:
             trips=trips,
             clock=clock,
             on_push=self._on_push,
-            tell=log_state,
-            on_vote=_ignore if events is None else events.on_vote,
-            on_no_vote=_ignore if events is None else events.on_no_vote,
+            on_standing=_ignore if events is None else events.on_standing,
             cancelled=self._on_cancelled,
             never_began=self._refuse,
             guard=guard,
@@ -415,13 +414,8 @@ def address_of(dialler: AnyDialler) -> str:
     return dialler.service if isinstance(dialler, ServiceDialler) else str(dialler)
 
 
-def log_state(good: bool, text: str) -> None:
-    """Log a report of a master: *good* ones as information, others as a warning."""
-    _log.log(logging.INFO if good else logging.WARNING, "%s", text)
-
-
-def _ignore(_master: int, *_vote: object) -> None:
-    """Ignore the vote of a master: there is no listener."""
+def _ignore(_master: int, _standing: Standing) -> None:
+    """There is no listener."""
 
 
 class Opener:
@@ -594,4 +588,4 @@ def _check(settings: Settings) -> None:
         )
     if (count := len(settings.diallers)) % 2 == 0:
         fails = f"{count} masters survive the loss of {count // 2 - 1}, as {count - 1} do"
-        log_state(False, f"{fails}: use an odd number of masters")
+        _log.warning("%s", f"{fails}: use an odd number of masters")

@@ -1,14 +1,15 @@
 """The commands for masters, packed once into the bytes that all masters get."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from redlock_aio._protocol.scripts import (
+    DECLARE,
     ENQUEUE,
     EXTEND,
     LEAVE,
-    LOOK as LOOK_AT,
+    LOOK,
     MARK,
     RELEASE,
     bulk,
@@ -31,9 +32,6 @@ TIME = pack(b"TIME")
 TRACKING = pack(b"CLIENT", b"TRACKING", b"ON", b"OPTIN", b"NOLOOP")
 
 CACHING = pack(b"CLIENT", b"CACHING", b"YES")
-
-WISHES = TRACKING, CAN_FREE
-"""The commands of an examination that a master may refuse."""
 
 
 def set_name(name: str) -> bytes:
@@ -137,7 +135,7 @@ def free(key: bytes, token: bytes) -> bytes:
 
 def look(*keys: bytes) -> bytes:
     """Return the command that reads the values of *keys*, each cut to `lock_value.SHOWN` bytes."""
-    return pack(b"EVALSHA", LOOK_AT.sha, b"%d" % len(keys), *keys)
+    return pack(b"EVALSHA", LOOK.sha, b"%d" % len(keys), *keys)
 
 
 LONGEST_MARKER = 4_096
@@ -147,7 +145,7 @@ a value of any length.
 """
 
 # Not a script: a master without the scripts must still return its marker.
-LOOK = pack(b"GETRANGE", MARKER, b"0", b"%d" % (LONGEST_MARKER - 1))
+READ_MARKER = pack(b"GETRANGE", MARKER, b"0", b"%d" % (LONGEST_MARKER - 1))
 
 
 def mark(value: bytes, *, over: bytes) -> bytes:
@@ -155,7 +153,7 @@ def mark(value: bytes, *, over: bytes) -> bytes:
     Return the command that sets a master's marker, if it has not changed since it was read.
 
     Args:
-        over: The value that `LOOK` has returned; empty for none.
+        over: The value that `READ_MARKER` has returned; empty for none.
     """
     last = b"%d" % (LONGEST_MARKER - 1)
     return pack(b"EVALSHA", MARK.sha, b"1", MARKER, value, over, last)
@@ -247,3 +245,34 @@ def leave(
     """
     how = b"kept" if keep_key else b"stay" if keep_place else b"go"
     return pack(b"EVALSHA", LEAVE.sha, b"%d" % len(keys), *keys, token, member, how, CHANNEL)
+
+
+DECLARED_SETS = b"redlock_aio:masters:"
+"""The prefix of the key with the lines about masters; a *key_prefix* follows."""
+
+
+class SetLine(NamedTuple):
+    """
+    A line to write with `declare`.
+
+    Attributes:
+        lasts: The ms for which it counts if it is not written again.
+
+        ago: The ms since it was true last.
+
+        since: The instant at which it came, if it was deleted meanwhile, in ms of the master's
+            clock; 0 if it was not.
+    """
+
+    text: bytes
+    lasts: int
+    ago: int = 0
+    since: int = 0
+
+
+def declare(key: bytes, texts: Iterable[SetLine] = ()) -> bytes:
+    """Return the command that writes *texts*, if any, and reads all lines."""
+    packed: list[bytes] = []
+    for text in texts:
+        packed += [text.text, *(b"%d" % number for number in text[1:])]
+    return pack(b"EVALSHA", DECLARE.sha, b"1", key, *packed)

@@ -30,8 +30,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from redlock_aio._protocol.replies import harmless
 from redlock_aio._protocol.scripts import pack
-from redlock_aio._rules.display import harmless
 from redlock_aio._rules.quorum import majority
 
 CONFIRMED_FOR = 2.0

@@ -1,17 +1,33 @@
 """The meaning of a master's replies and pushes."""
 
 import math
+import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from redlock_aio._protocol.commands import NEVER
 from redlock_aio._protocol.request import NoReply
-from redlock_aio._rules.display import harmless
-from redlock_aio._rules.fair_ticket import Standing
+from redlock_aio._rules.fair_ticket import Position
+from redlock_aio._rules.membership import LIVES, Line, parse
 from redlock_aio._rules.quorum import GRANTED, NOT_YET, Answer, is_permanent
 
 OLDEST_SERVER = 6
 """The first Redis whose connections speak RESP3; every Valkey does."""
+
+
+def harmless(text: str, secrets: tuple[str, ...] = ()) -> str:
+    """
+    Return *text* without secrets, on one line, cut after 200 characters.
+
+    A server's error may repeat the arguments of a command, cut and with some characters
+    replaced. These arguments are removed, and everything that could be a token, and all
+    of *secrets*.
+    """
+    text = re.sub(r"[,;]?\s*(with )?args beginning with.*", "", text, flags=re.DOTALL)
+    for secret in secrets:
+        text = text.replace(secret, "***")
+    text = re.sub(r"[A-Za-z0-9+/]{28}", "***", text)
+    return "".join(c if c.isprintable() else " " for c in text)[:200]
 
 
 def looked(reply: object, keys: int = 1) -> list[bytes | None] | None:
@@ -69,6 +85,12 @@ def is_unsettled(reply: object) -> bool:
 def is_of_another_type(reply: object) -> bool:
     """Return whether the key of a lock holds another type than a string, so it is no lock."""
     return isinstance(reply, Exception) and str(reply).startswith("WRONGTYPE")
+
+
+def is_forbidden(reply: object) -> bool:
+    """Return whether the access list (ACL) of a master forbids a command or a script's calls."""
+    text = str(reply) if isinstance(reply, Exception) else ""
+    return any(words in text for words in ("NOPERM", "ACL failure", "executing the script can't"))
 
 
 def lacks_command(reply: object) -> bool:
@@ -143,7 +165,7 @@ class Queued(NamedTuple):
         in_queue: Whether the member is in the queue, if it is granted the lock.
     """
 
-    standing: Standing
+    standing: Position
     left: float
     now: int
     holder: bytes | None
@@ -152,16 +174,16 @@ class Queued(NamedTuple):
 
 
 _SAID = (
-    Standing.GRANTED,
-    Standing.NEXT,
-    Standing.BEHIND,
-    Standing.FULL,
-    Standing.FAILED,
+    Position.GRANTED,
+    Position.NEXT,
+    Position.BEHIND,
+    Position.FULL,
+    Position.FAILED,
 )
 
 
-def at_once(reply: object) -> int | None:
-    """Return the counter if *reply* grants the lock to a member in no queue; else ``None``."""
+def granted_outside_queue(reply: object) -> int | None:
+    """Return the counter of a grant without a queue entry; ``None`` for another *reply*."""
     if not isinstance(reply, list) or len(reply) != 2:
         return None
     now, counter = reply
@@ -172,9 +194,9 @@ def at_once(reply: object) -> int | None:
 
 def queued(reply: object) -> Queued | None:
     """Parse the reply to `enqueue`; ``None`` if it is malformed."""
-    counter = at_once(reply)
+    counter = granted_outside_queue(reply)
     if counter is not None and isinstance(reply, list):
-        return Queued(Standing.GRANTED, 0.0, reply[0], None, counter, in_queue=False)
+        return Queued(Position.GRANTED, 0.0, reply[0], None, counter, in_queue=False)
     if not isinstance(reply, list) or len(reply) != 5:
         return None
     what, left, now, holder, counter = reply
@@ -229,3 +251,34 @@ def read_kept(reply: object) -> NoReply:
     if isinstance(reply, list) or (isinstance(reply, int) and reply):
         return NoReply(Answer.HELD)
     return NoReply(Answer.FREE) if reply == 0 else read(reply)
+
+
+class Declared(NamedTuple):
+    """
+    The reply to `commands.declare`.
+
+    Attributes:
+        found: How many of the texts that were written were there before.
+
+        lines: All lines, in the order in which they came.
+    """
+
+    found: int
+    lines: list[Line]
+
+
+def declared(reply: object, now: float) -> Declared | None:
+    """Parse the *reply* to `declare` that arrived *now*; ``None`` if it is malformed."""
+    if not isinstance(reply, list) or len(reply) % 2 == 0 or type(reply[0]) is not int:
+        return None
+    found, *rest = reply
+    lines = []
+    for text, times in zip(rest[::2], rest[1::2], strict=True):
+        line = parse(text)
+        if line is None or not isinstance(times, list) or [type(ms) for ms in times] != [int] * 3:
+            continue
+        since, left, lasts = times
+        until = now + left / 1000
+        held = until - lasts / 1000 * (1 - 1 / LIVES)
+        lines.append(Line(*line, since, until, held))
+    return Declared(found, lines)

@@ -42,7 +42,7 @@ from redlock_aio._rules import timing
 from redlock_aio._rules.quorum import majority
 
 
-class Standing(enum.Enum):
+class Position(enum.Enum):
     """The standing of a waiter at one master."""
 
     UNASKED = "not asked yet"
@@ -56,10 +56,10 @@ class Standing(enum.Enum):
     ASIDE = "it answers, and has no place for this waiter"
 
 
-UNASKED, ASKED, GRANTED, NEXT = Standing.UNASKED, Standing.ASKED, Standing.GRANTED, Standing.NEXT
-BEHIND = Standing.BEHIND
-FULL, FAILED, SILENT = Standing.FULL, Standing.FAILED, Standing.SILENT
-ASIDE = Standing.ASIDE
+UNASKED, ASKED, GRANTED, NEXT = Position.UNASKED, Position.ASKED, Position.GRANTED, Position.NEXT
+BEHIND = Position.BEHIND
+FULL, FAILED, SILENT = Position.FULL, Position.FAILED, Position.SILENT
+ASIDE = Position.ASIDE
 
 AGAINST = (BEHIND, FULL, FAILED)
 HELPFUL = (GRANTED, NEXT, BEHIND)
@@ -125,7 +125,7 @@ class Ticket:
         self,
         master: int,
         number: int,
-        standing: Standing,
+        standing: Position,
         counter: int = 0,
         done: float = -math.inf,
     ) -> bool:
@@ -204,7 +204,7 @@ class Ticket:
         """The last instant since which a majority got questions that had HELPFUL answers."""
         return sorted(self._helped, reverse=True)[self.needed - 1]
 
-    def count(self, *standings: Standing) -> int:
+    def count(self, *standings: Position) -> int:
         """Return the number of masters at which the waiter has one of *standings*."""
         return sum(map(self.standings.count, standings))
 

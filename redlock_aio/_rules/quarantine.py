@@ -27,8 +27,8 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple, assert_never
 
 from redlock_aio._rules.causes import NoVoteCause
-from redlock_aio._rules.marker import Marker, milliseconds
 from redlock_aio._rules.server_info import ServerInfo
+from redlock_aio._rules.standing import Bar
 
 GUARDS = ("auto", "strict", "fsync-always", "off")
 """The values of *restart_guard*."""
@@ -59,6 +59,82 @@ NEVER = 2**63
 
 SLACK = 0.001
 """Seconds by which a timer may fire too early."""
+
+
+MOST_BYTES = 4000
+"""The most bytes of a marker; a longer value is not a marker."""
+
+MOST_DIGITS = 20
+"""The most digits of its numbers: enough for the end of a quarantine of the longest *max_ttl*."""
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """
+    The marker of one master.
+
+    Attributes:
+        run_id: The identity of the server for which it was written; see `ServerInfo`.
+
+        rejoining: Whether the master may have forgotten locks.
+
+        at: For a rejoining master the instant at which it votes again, on its own clock,
+            in us; 0 if that is not known. A member keeps the number, so that a marker
+            that was written anew can be recognised.
+
+        lasts: The quarantine of the program that wrote the marker, in ms: the longest
+            that the program knew; 0 if the marker does not contain it.
+
+        since: The instant before which the master may have forgotten locks, on its own
+            clock, in us; 0 if it was one of a new set, or the marker does not contain it.
+    """
+
+    run_id: str
+    rejoining: bool
+    at: int
+    lasts: int = 0
+    since: int = 0
+
+    def __bytes__(self) -> bytes:
+        state = "rejoining" if self.rejoining else "member"
+        return f"{self.run_id} {state} {self.at} {self.lasts} {self.since}".encode()
+
+    def continues(self, earlier: "Marker") -> bool:
+        """
+        Return whether no flush came between *earlier* and this marker.
+
+        Programs with a longer *max_ttl* may change the other numbers. A program that finds no
+        marker writes another instant.
+        """
+        mine = self.run_id, self.rejoining, self.at
+        return mine == (earlier.run_id, earlier.rejoining, earlier.at)
+
+    @classmethod
+    def parse(cls, value: bytes | None) -> "Marker | None":
+        """Parse the value of the key; a malformed value is a marker of no server."""
+        if value is None:
+            return None
+        words = value[: MOST_BYTES + 1].decode("utf-8", "replace").split(" ")
+        run_id, state, at, lasts, since, *_ = [*words, "", "", "", "", ""]
+        if len(value) > MOST_BYTES or state not in ("member", "rejoining"):
+            return cls("", rejoining=False, at=0)
+        return cls(
+            run_id,
+            rejoining=state == "rejoining",
+            at=_marker_number(at),
+            lasts=_marker_number(lasts),
+            since=_marker_number(since),
+        )
+
+
+def in_marker(seconds: float) -> int:
+    """Return the length of a quarantine as a marker contains it, in ms."""
+    return math.ceil(seconds * 1000 - 1e-6)
+
+
+def _marker_number(digits: str) -> int:
+    known = digits.isascii() and digits.isdigit() and len(digits) <= MOST_DIGITS
+    return int(digits) if known else 0
 
 
 class MasterStatus(enum.Enum):
@@ -271,7 +347,7 @@ def _by_own_marker(
     info: ServerInfo, marker: Marker, seen: Seen, now: float, lasts: float
 ) -> Verdict:
     """Return the standing by a marker that was written for this server."""
-    shorter = marker.lasts < milliseconds(lasts)
+    shorter = marker.lasts < in_marker(lasts)
     if not marker.rejoining:
         if not shorter:
             return Verdict(MEMBER)
@@ -357,10 +433,10 @@ def pause(state: MasterStatus | None, left: float, lasts: float, looks: int) -> 
     return min(max(left, 0.0), UNDECIDED_INTERVAL)
 
 
-def describe(reason: Reason, *, ago: float, left: float) -> str:
-    """Return the text with the reason and the remaining time of a quarantine."""
-    why = reason.value.format(ago=max(0, math.floor(ago)))
-    return f"{why}; it votes again in {max(1, math.ceil(left))} s"
+def bar(reason: Reason, *, ago: float, until: float) -> Bar:
+    """Return why a master in quarantine has no vote; *ago* are the seconds since its start."""
+    text = reason.value.format(ago=max(0, math.floor(ago)))
+    return Bar(cause(reason), text, until)
 
 
 def cause(reason: Reason) -> NoVoteCause:
@@ -383,7 +459,7 @@ def cause(reason: Reason) -> NoVoteCause:
 
 
 def _in(info: ServerInfo, at: int, lasts: float, *, since: int, careful: bool = False) -> Verdict:
-    length = milliseconds(lasts)
+    length = in_marker(lasts)
     written = Marker(info.identity, rejoining=False, at=at, lasts=length, since=since)
     return Verdict(MEMBER, write=written, careful=careful)
 
@@ -401,7 +477,7 @@ def _out(
     if info.time is not None:
         at = info.time + math.ceil(left * 1_000_000)
         since = max(at - math.floor(lasts * 1_000_000), 1)
-    length = milliseconds(lasts)
+    length = in_marker(lasts)
     written = Marker(info.identity, rejoining=True, at=at, lasts=length, since=since)
     return Verdict(QUARANTINED, left, reason, written if write else None, careful)
 
@@ -417,7 +493,7 @@ def _until(marker: Marker, info: ServerInfo, lasts: float) -> float:
     """Return the seconds until a rejoining master votes again, *lasts* if they are not known."""
     if not marker.at or info.time is None:
         return lasts
-    if marker.since and marker.lasts < milliseconds(lasts):
+    if marker.since and marker.lasts < in_marker(lasts):
         return (marker.since - info.time) / 1_000_000 + lasts
     return (marker.at - info.time) / 1_000_000
 

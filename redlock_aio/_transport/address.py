@@ -21,9 +21,20 @@ from redis.asyncio.connection import AbstractConnection, ConnectionPool, SSLConn
 from redis.asyncio.retry import Retry as RedisRetry
 from redis.asyncio.sentinel import Sentinel, SentinelConnectionPool
 from redis.backoff import NoBackoff
+from redis.exceptions import (
+    AuthenticationError,
+    AuthorizationError,
+    NoPermissionError,
+    ResponseError,
+)
 
+from redlock_aio._protocol import replies
 from redlock_aio._rules import urls
+from redlock_aio._rules.causes import NoVoteCause
+from redlock_aio._rules.quorum import Answer
+from redlock_aio._rules.standing import Bar
 from redlock_aio._rules.urls import MasterUrl
+from redlock_aio._transport.connection import MasterError
 from redlock_aio._transport.resolver import is_numeric, look_up
 
 _WRONG_OPTION = re.compile(r"unexpected keyword argument '(\w+)'|^Invalid value for '(\w+)' in ")
@@ -38,6 +49,14 @@ _NOT_TAKEN = frozenset({
     "orig_socket_timeout", "parser_class", "protocol", "retry", "retry_on_error",
     "retry_on_timeout", "socket_connect_timeout", "socket_timeout",
 })  # fmt: skip
+
+
+class UnconfirmedError(ConnectionError):
+    """No server was dialled, because too few Sentinels confirm one."""
+
+
+FROM_SERVER = (MasterError, ResponseError, AuthenticationError, AuthorizationError)
+"""The errors of a connection attempt that a server has caused by its replies."""
 
 
 class Dialler(Protocol):
@@ -119,7 +138,7 @@ class _Settings:
         except BaseException as error:
             await connection.drop()
             if not self._was_connected and (hint := self._hint(error)):
-                error.add_note(hint)  # `handshake.why` adds the hint to the vote
+                error.add_note(hint)  # `why_not_connected` adds it to the text
             raise
         self._was_connected = True
         return transport, keep
@@ -415,3 +434,52 @@ def _pool_of(named: MasterUrl) -> SentinelConnectionPool:
     uses_tls = issubclass(pool.connection_class, SSLConnection)
     # This manager of redis-py asks no Sentinel: `SentinelAddress.dial_to` gets the address.
     return SentinelConnectionPool(named.service, Sentinel([]), ssl=uses_tls, **settings)
+
+
+def why_not_connected(error: Exception, secrets: tuple[str, ...], patience: float) -> Bar:
+    """
+    Return why no connection to a master was made; the text holds no secret.
+
+    Args:
+        patience: The timeout of the connection attempt in seconds.
+    """
+    text = replies.harmless(str(error), secrets)
+    cause = _cause_of(error, text)
+    late = isinstance(error, TimeoutError) and not text
+    hint = "; ".join(["", *getattr(error.__cause__ if late else error, "__notes__", ())])
+    if late:
+        text = f"no connection in {patience:g} s"
+    elif _is_too_old(text):
+        text = f"the server must be Redis {replies.OLDEST_SERVER} or newer, or any Valkey: {text}"
+    elif isinstance(error, AuthenticationError):
+        text = f"authentication failed: {text}"
+    if not isinstance(error, FROM_SERVER):
+        return Bar(cause, text + hint, answer=Answer.UNREACHABLE)
+    if isinstance(error, AuthenticationError):
+        # A password that was given stays wrong. Without one it is missing, or comes from a
+        # credential provider, which may return another one the next time.
+        permanent = bool(secrets) or "invalid" not in text
+    else:
+        known = isinstance(error, MasterError) and error.permanent
+        permanent = known or cause is NoVoteCause.FORBIDDEN
+    return Bar(cause, text + hint, answer=Answer.ERROR, permanent=permanent)
+
+
+def _cause_of(error: Exception, text: str) -> NoVoteCause:
+    """Return why there is no connection, by the *error* and its *text*."""
+    if isinstance(error, UnconfirmedError):
+        return NoVoteCause.UNCONFIRMED
+    if not isinstance(error, FROM_SERVER):
+        return NoVoteCause.NO_CONNECTION
+    if _is_too_old(text):
+        return NoVoteCause.UNSUPPORTED
+    if isinstance(error, AuthenticationError) or text.startswith("NOAUTH"):
+        return NoVoteCause.LOGIN_REFUSED
+    if isinstance(error, NoPermissionError) or "NOPERM" in text:
+        return NoVoteCause.FORBIDDEN
+    return error.cause if isinstance(error, MasterError) else NoVoteCause.SERVER_ERROR
+
+
+def _is_too_old(text: str) -> bool:
+    """Return whether *text* is the error of a server that does not know RESP3 or a command."""
+    return "unknown command" in text.lower() or text.startswith("NOPROTO")

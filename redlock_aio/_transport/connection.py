@@ -26,15 +26,16 @@ import struct
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import cast
 
 import hiredis
 
 from redlock_aio._protocol import commands, replies, request, scripts
 from redlock_aio._protocol.request import NoReply, QuarantineRule, Request, Sender, Subscription
-from redlock_aio._rules import display
 from redlock_aio._rules.causes import NoVoteCause
 from redlock_aio._rules.quorum import Answer
+from redlock_aio._rules.server_info import ServerInfo
 from redlock_aio._transport.proof import Proof
 
 MAX_PENDING = 10_000
@@ -80,6 +81,68 @@ class Repetition(Request):
     """A release that is sent on one connection for the second and last time."""
 
     __slots__ = ()
+
+
+class MasterError(Exception):
+    """
+    A server was reached and must not vote; the text has the reason.
+
+    Args:
+        permanent: Whether it can't vote until a person changes something.
+    """
+
+    def __init__(self, cause: NoVoteCause, text: str, *, permanent: bool = False) -> None:
+        super().__init__(text)
+        self.cause: NoVoteCause = cause
+        self.permanent: bool = permanent
+
+
+class ReplicaError(MasterError):
+    """A server was reached that is a replica."""
+
+    def __init__(self, info: ServerInfo, cause: NoVoteCause, text: str) -> None:
+        super().__init__(cause, text)
+        self.info = info
+
+
+def info_of(reply: object) -> ServerInfo:
+    """
+    Parse the reply to ``INFO``.
+
+    Raises:
+        ConnectionError: There is no reply.
+
+        MasterError: The reply is an error or malformed, or the server must not vote.
+    """
+    if isinstance(reply, NoReply):
+        raise ConnectionError(reply.detail)
+    if isinstance(reply, Exception):
+        raise MasterError(NoVoteCause.SERVER_ERROR, str(reply))
+    if not isinstance(reply, bytes):
+        text = f"INFO is answered with a {type(reply).__name__}"
+        raise MasterError(NoVoteCause.UNSUPPORTED, text)
+    info = ServerInfo.parse(reply)
+    if info.objection is not None:
+        if info.objection[0] is NoVoteCause.NOT_A_MASTER:
+            raise ReplicaError(info, *info.objection)
+        raise MasterError(*info.objection, permanent=info.clustered)
+    return info
+
+
+async def examined(reply: object, connection: "Connection") -> ServerInfo:
+    """
+    Parse the reply to ``INFO``, and ask for the time if that is not in it, as on Redis 6.0.
+
+    The time is later than the rest then, by a round trip. So no quarantine becomes shorter.
+
+    Raises:
+        ConnectionError, MasterError: As `info_of`.
+    """
+    info = info_of(reply)
+    if info.time is not None:
+        return info
+    (asked,) = connection.ask(commands.TIME)
+    return replace(info, time=replies.time(await asked.reply))
 
 
 _open: "weakref.WeakSet[Connection]" = weakref.WeakSet()
@@ -169,7 +232,7 @@ class Connection(asyncio.Protocol):
         name = None if transport is None else transport.get_extra_info("peername")
         return str(name[0]) if isinstance(name, tuple) else ""  # a Unix socket has a path
 
-    def adopt(self, transport: asyncio.Transport, keep: object) -> None:
+    def use(self, transport: asyncio.Transport, keep: object) -> None:
         """
         Use *transport* from now on; this connection becomes its protocol.
 
@@ -204,6 +267,17 @@ class Connection(asyncio.Protocol):
         pending.extend(senders)
         transport.write(payload)
         return None
+
+    def ask(self, *asked: bytes) -> tuple[Question, ...]:
+        """Send commands of the transport in one write; on an ended connection they are answered."""
+        questions = tuple([Question(command, self._loop) for command in asked])
+        refused = self.send(b"".join(asked), questions)
+        if refused is not None:
+            # Otherwise a task that awaits the reply would wait for ever.
+            for question in questions:
+                question.on_reply(self._number, refused)
+        self.overdue()
+        return questions
 
     def prove(self, proof: Proof) -> None:
         """
@@ -260,7 +334,7 @@ class Connection(asyncio.Protocol):
                 self.condemn(NoVoteCause.BAD_REPLY, "it sent a reply to no command")
                 return
         if nonsense is not None:
-            text = f"it does not speak the protocol: {display.harmless(str(nonsense))}"
+            text = f"it does not speak the protocol: {replies.harmless(str(nonsense))}"
             self.condemn(NoVoteCause.BAD_REPLY, text)
         elif self._unparsed > MAX_UNPARSED:
             text = f"it sent a reply of more than {MAX_UNPARSED} bytes"
@@ -286,7 +360,7 @@ class Connection(asyncio.Protocol):
         if code in ("READONLY", "NOAUTH"):
             # The server is a replica now, or has lost the login: connect and examine it again.
             cause = NoVoteCause.LOGIN_REFUSED if code == "NOAUTH" else NoVoteCause.NOT_A_MASTER
-            self.condemn(cause, display.harmless(str(reply)))
+            self.condemn(cause, replies.harmless(str(reply)))
 
     def _try_again(self, sender: Sender) -> bool:
         """
@@ -396,7 +470,7 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Give each pending sender a `NoReply`."""
-        reason = display.harmless(str(exc)) if exc else "it closed the connection"
+        reason = replies.harmless(str(exc)) if exc else "it closed the connection"
         self._end(NoVoteCause.DISCONNECTED, reason)
 
     def _end(self, cause: NoVoteCause, reason: str) -> None:

@@ -16,38 +16,46 @@ pushed; there each request that may grant a lock brings its own proof.
 """
 
 import asyncio
+import logging
 import math
 import random
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from redlock_aio._protocol import commands, replies
 from redlock_aio._protocol.request import NoReply, QuarantineRule, Sender
-from redlock_aio._rules import display, quarantine
+from redlock_aio._rules import quarantine
 from redlock_aio._rules.causes import NoVoteCause
-from redlock_aio._rules.marker import Marker, milliseconds
-from redlock_aio._rules.quarantine import MEMBER, QUARANTINED, UNDECIDED, Seen, Verdict
+from redlock_aio._rules.quarantine import (
+    MEMBER,
+    QUARANTINED,
+    UNDECIDED,
+    Marker,
+    Reason,
+    Seen,
+    Verdict,
+    in_marker,
+)
 from redlock_aio._rules.quorum import GRANTED, Answer
 from redlock_aio._rules.retry import Pace
 from redlock_aio._rules.server_info import ServerInfo
-from redlock_aio._transport.connection import Connection, Question
-from redlock_aio._transport.declarations import Declarations
-from redlock_aio._transport.handshake import (
+from redlock_aio._rules.standing import Bar
+from redlock_aio._transport.connection import (
+    Connection,
     MasterError,
+    Question,
     ReplicaError,
-    carried,
     examined,
-    forbidden,
     info_of,
-    is_forbidden,
-    marker_of,
-    must_carry,
-    mute,
-    read_marker,
 )
 from redlock_aio._transport.proof import Proof
 from redlock_aio._transport.sentinels import Route
+from redlock_aio._transport.sets import DeclaredSets
+
+M = TypeVar("M", Marker, Marker | None)
+
+_log = logging.getLogger("redlock_aio")
 
 FLUSHED = "its keys were flushed"
 
@@ -60,23 +68,22 @@ NEED_PROOF = frozenset({QuarantineRule.REFUSE, QuarantineRule.COUNT_REFUSALS})
 REFUSED = 0.75, 1.25
 """The range of the random delay in seconds until a refused set of masters is examined again."""
 
-SAME_WORDS = 0.2
-"""Seconds for which the text about a master without a vote is reused."""
+
+class GuardQuestions(NamedTuple):
+    """What the guard asks a server of a new connection."""
+
+    sets: Question
+    """The lines of other programs; see `DeclaredSets`."""
+    caching: Question
+    marker: Question
 
 
-class GuardSettings(NamedTuple):
-    """The settings of a restart guard."""
+class MarkerWrite(NamedTuple):
+    """The questions by which a marker is written and read back."""
 
-    lasts: float
-    """The quarantine in seconds: the longest validity of a lease that a master may have lost."""
-    strict: bool
-    """Whether young servers without a marker count as restarted even if all masters are young."""
-    tell: Callable[[bool, str], None]
-    """Called with a sentence for operators, and first whether it is good news."""
-    addresses: Sequence[str]
-    """The names of the masters."""
-    key: bytes
-    """The key under which programs write about their masters."""
+    written: Question
+    caching: Question
+    found: Question
 
 
 class Guard:
@@ -91,35 +98,48 @@ class Guard:
 
         clock: The clock of leases.
 
+        quarantine: In seconds: the longest validity of a lease that a master may have lost.
+
+        strict: Whether young servers without a marker count as restarted, even if all
+            masters are young.
+
+        addresses: The names of the masters, for other programs.
+
+        key: The key under which programs write about their masters.
+
     Attributes:
-        lasts: The quarantine in seconds. It grows when the marker of a master carries a
-            longer one.
+        quarantine: It grows when the marker of a master carries a longer one.
 
         founding: Whether a new set is being marked.
     """
 
     def __init__(
-        self, seen: list[Seen], clock: Callable[[], float], settings: GuardSettings
+        self,
+        seen: list[Seen],
+        clock: Callable[[], float],
+        *,
+        quarantine: float,
+        strict: bool,
+        addresses: Sequence[str],
+        key: bytes,
     ) -> None:
         self.seen = seen
         self.clock = clock
-        self.lasts = settings.lasts
-        self.strict = settings.strict
-        self._tell = settings.tell
-        self._sentries: list[Sentry] = []  # in the order of the masters
-        self.declarations = Declarations(
-            settings.addresses,
-            settings.key,
+        self.quarantine = quarantine
+        self.strict = strict
+        self.sets = DeclaredSets(
+            addresses,
+            key,
             clock=clock,
-            lasts=lambda: self.lasts,
+            quarantine=lambda: self.quarantine,
             on_restricted=self._restrict,
-            tell=settings.tell,
         )
         self.founding = False
+        self._sentries: list[Sentry] = []  # in the order of the masters
 
     def __repr__(self) -> str:
         states = ", ".join(s.state.name if s.state else "AWAY" for s in self._sentries)
-        return f"<Guard of {states}, {self.lasts:g} s>"
+        return f"<Guard of {states}, {self.quarantine:g} s>"
 
     def sentry(
         self,
@@ -127,18 +147,10 @@ class Guard:
         *,
         route: Route,
         on_push: Callable[[int, object], None],
-        judged: Callable[[], None],
-        looked: Callable[[ServerInfo], None],
+        changed: Callable[[], None],
     ) -> "Sentry":
         """Return the sentry of a master; for the arguments see `Sentry`."""
-        sentry = Sentry(
-            self,
-            number,
-            route=route,
-            on_push=on_push,
-            judged=judged,
-            looked=looked,
-        )
+        sentry = Sentry(self, number, route=route, on_push=on_push, changed=changed)
         self._sentries.append(sentry)
         return sentry
 
@@ -151,9 +163,9 @@ class Guard:
         for number in numbers:
             self._sentries[number].restrict()
 
-    def learn(self, lasts: float, *, by: "Sentry | None" = None) -> None:
+    def learn(self, quarantine: float, *, by: "Sentry | None" = None) -> None:
         """
-        Lengthen the quarantine to *lasts* seconds if that is longer; it is never shortened.
+        Lengthen the quarantine if *quarantine*, in seconds, is longer; it is never shortened.
 
         A program with a longer *max_ttl* writes its quarantine into the marker of a master
         before that master votes for it. Therefore every master that may have lost one of
@@ -162,14 +174,14 @@ class Guard:
         Args:
             by: The sentry that has read the marker; it is not notified.
         """
-        if milliseconds(lasts) <= milliseconds(self.lasts):
+        if in_marker(quarantine) <= in_marker(self.quarantine):
             return
-        more = lasts - self.lasts
-        self.lasts += more
+        more = quarantine - self.quarantine
+        self.quarantine += more
         self.seen[:] = [replace(seen, until=seen.until + more) for seen in self.seen]
-        self._tell(
-            False,
-            f"a master that may have forgotten locks waits for {self.lasts:g} s now: a program"
+        _log.warning(
+            "%s",
+            f"a master that may have forgotten locks waits for {self.quarantine:g} s now: a program"
             " on these masters has a longer max_ttl than this one",
         )
         for sentry in self._sentries:
@@ -192,10 +204,15 @@ class Guard:
             return
         self.founding = True
         try:
-            asked = [s.ask_for(quarantine.founding(s.info, s.lasts), over=b"") for s in sentries]
+            asked = [
+                s.ask_for(quarantine.founding(s.info, s.quarantine), over=b"") for s in sentries
+            ]
             if None in asked:
                 return  # a connection has just ended
-            answers = [(await mark.reply, await get.reply) for mark, get in filter(None, asked)]
+            answers = [
+                (await write.written.reply, await write.found.reply)
+                for write in filter(None, asked)
+            ]
         finally:
             self.founding = False
         # Another program may know one of these servers from before, and mark it as rejoining
@@ -211,12 +228,12 @@ class Guard:
         )
         for sentry, marker, (marked, get) in zip(sentries, found, answers, strict=True):
             if new and marker is not None and sentry.state is UNDECIDED:
-                if marker.lasts < milliseconds(self.lasts):
+                if marker.lasts < in_marker(self.quarantine):
                     sentry.recheck_soon()  # a program with a shorter quarantine has marked it
                 else:
                     sentry.set_verdict(Verdict(MEMBER), marker)
             elif not new and marked == GRANTED:
-                late = quarantine.not_new(sentry.info, sentry.lasts, certain=True)
+                late = quarantine.not_new(sentry.info, sentry.quarantine, certain=True)
                 sentry.ask_for(late, over=get)
                 sentry.recheck_soon()  # masters do not push a client's own changes to it
 
@@ -232,9 +249,7 @@ class Sentry:
 
         on_push: Called with the *number* of the master and each push of the server.
 
-        judged: Called when it becomes known whether the master has a vote.
-
-        looked: Called with each later INFO of the server.
+        changed: Called when `bars` or `info` may have changed.
     """
 
     def __init__(
@@ -244,12 +259,11 @@ class Sentry:
         *,
         route: Route,
         on_push: Callable[[int, object], None],
-        judged: Callable[[], None],
-        looked: Callable[[ServerInfo], None],
+        changed: Callable[[], None],
     ) -> None:
         self.state: quarantine.MasterStatus | None = None
         """The state of the master; ``None`` while it is not connected."""
-        self.at_once = False
+        self.dials_again = False
         """Whether `_again` ended the connection: the master is to be dialled without a delay."""
         self.settled = False
         """Whether the state is final, or `UNDECIDED` after all quick rereads of the marker."""
@@ -260,8 +274,7 @@ class Sentry:
         self._guard = guard
         self._number = number
         self._on_push = on_push
-        self._judged = judged
-        self._looked = looked
+        self._changed = changed
         self._identified = route.identified
         self._outlives = route.outlives
         self._connection: Connection | None = None
@@ -279,73 +292,49 @@ class Sentry:
         self._until = 0.0
         self._started = 0.0
         self._forgot_at = -math.inf
-        self._reason = quarantine.Reason.NONE
-        self.objection = ""
-        """The reason why `Declarations` refuses the vote of a member; empty if it does not."""
-        self._no_reply = NoReply(Answer.QUARANTINED)
-        self._described_at = -math.inf
+        self._reason = Reason.NONE
+        self._refusal: Bar | None = None
+        """Why the declared sets refused the vote of a member when it was judged last."""
         self.info: ServerInfo
 
     def __repr__(self) -> str:
         return f"<Sentry {self._number}, {self.state.name if self.state else 'AWAY'}>"
 
     @property
-    def lasts(self) -> float:
+    def quarantine(self) -> float:
         """
         The length of the quarantine of this master in seconds.
 
         It is longer for a master behind Sentinels. Markers carry only the part that is the
         same for all masters.
         """
-        return self._guard.lasts + self._outlives
+        return self._guard.quarantine + self._outlives
 
     @property
-    def detail(self) -> str:
-        """The reason why the master has no vote; empty if it has one."""
-        if self.state in (None, MEMBER) or self.objection:
-            return self.objection
-        now = self._guard.clock()
-        return quarantine.describe(self._reason, ago=now - self._started, left=self._until - now)
-
-    @property
-    def cause(self) -> NoVoteCause:
-        """The cause of `detail`, for programs."""
-        return self._guard.declarations.cause if self.objection else quarantine.cause(self._reason)
-
-    @property
-    def why(self) -> str:
-        """A text that identifies a quarantine, so that each quarantine is reported once."""
-        return f"{self.info.identity} {self._reason.name} {bool(self.objection)}"
-
-    @property
-    def is_told(self) -> bool:
-        """Whether the reason without a vote is told once for all masters, or not worth a line."""
-        return bool(self.objection) and not self._guard.declarations.concerns(self._number)
+    def bars(self) -> tuple[Bar | None, Bar | None]:
+        """Why the master has no vote: by its marker, and by the declared sets."""
+        refusal = self._refusal
+        if self.state in {None, MEMBER} or refusal is not None:
+            return None, refusal
+        ago = self._guard.clock() - self._started
+        bar = quarantine.bar(self._reason, ago=ago, until=self._until)
+        topic = f"{self.info.identity} {self._reason.name}"
+        return replace(bar, topic=topic, provisional=not self.settled), None
 
     @property
     def is_old(self) -> bool:
         """Whether the master is known not to be new."""
-        if self.state is MEMBER or self.objection:
+        if self.state is MEMBER or self._refusal is not None:
             return not self.unmarked
         return self.state is QUARANTINED
 
-    def send(self, payload: bytes, senders: Sequence[Sender], /) -> NoReply | None:
-        """Send the commands that are allowed without a vote; return a `NoReply` if none is sent."""
-        now = self._guard.clock()
-        if now > self._described_at + SAME_WORDS:
-            self._described_at = now
-            self._no_reply = NoReply(Answer.QUARANTINED, self.detail)
-        connection, no_reply = self._connection, self._no_reply
-        return no_reply if connection is None else mute(connection.send, payload, senders, no_reply)
-
-    def send_proved(self, payload: bytes, senders: Sequence[Sender], /) -> NoReply | None:
+    def send_proved(
+        self, connection: Connection, payload: bytes, senders: Sequence[Sender]
+    ) -> NoReply | None:
         """Send to a master with a vote; grants count only with its marker, read behind them."""
-        connection = self._connection
-        if connection is None:
-            return self._no_reply
         if not any(sender.in_quarantine in NEED_PROOF for sender in senders):
             return connection.send(payload, senders)
-        proof = Proof([commands.LOOK], self._has_marker)
+        proof = Proof([commands.READ_MARKER], self._has_marker)
         held = [proof.hold(s) if s.in_quarantine in NEED_PROOF else s for s in senders]
         return connection.send(payload + proof.payload, [*held, *proof.senders])
 
@@ -356,13 +345,14 @@ class Sentry:
         self._connection = connection
         self._proof = None
 
-    @property
-    def questions(self) -> tuple[bytes, ...]:
-        """The commands whose replies `examine` needs."""
-        return self._guard.declarations.read, commands.CACHING, commands.LOOK
+    def questions(self) -> GuardQuestions:
+        """Return the questions whose replies `examine` needs; the caller sends them."""
+        loop = asyncio.get_running_loop()
+        asked = self._guard.sets.reading, commands.CACHING, commands.READ_MARKER
+        return GuardQuestions(*[Question(command, loop) for command in asked])
 
     async def examine(
-        self, connection: Connection, info: ServerInfo, replies: Sequence[object]
+        self, connection: Connection, info: ServerInfo, asked: GuardQuestions
     ) -> None:
         """
         Judge the server of a new connection.
@@ -370,7 +360,7 @@ class Sentry:
         Args:
             info: Its reply to ``INFO``.
 
-            replies: Its replies to the `questions`.
+            asked: Its `questions`, which were sent behind ``INFO``.
 
         Raises:
             MasterError: The server forbids access to the marker.
@@ -380,18 +370,19 @@ class Sentry:
         Cancellation:
             The master counts as not connected.
         """
+        declared, found = await asked.sets.reply, await asked.marker.reply
         if self._connection is not connection:
             raise ConnectionError(connection.reason)
         self._rereads = 0
         self.settled = False
         try:
-            self.unmarked = marker_of(replies[-1]) is None
-            sets, number = self._guard.declarations, self._number
+            self.unmarked = marker_of(found) is None
+            sets, number = self._guard.sets, self._number
             # The marker was read before the set is declared. Another program may change it in
             # between; that push reaches `on_push`, because `attach` came before the read.
-            declared = sets.join(number, info, connection, replies[0])
-            await self._judge(self._identified(info), replies[-1])
-            await sets.joined(number, connection, declared)  # the master had no vote before
+            joining = sets.join(number, info, connection, declared)
+            await self._judge(self._identified(info), found)
+            await sets.joined(number, connection, joining)  # the master had no vote before
             if self._recheck:  # the marker was changed, or the keys flushed, since it was read
                 self._recheck = False
                 await self._look()
@@ -420,7 +411,7 @@ class Sentry:
                 if isinstance(error, ReplicaError):
                     self.saw_replica(error.info)
                 if self._connection is not None:
-                    self._connection.condemn(error.cause, display.harmless(str(error)))
+                    self._connection.condemn(error.cause, replies.harmless(str(error)))
 
     async def _rest(self, down: asyncio.Future[None], pace: Pace) -> None:
         """Wait until the next examination is due or requested, or the connection is *down*."""
@@ -441,9 +432,9 @@ class Sentry:
             self._rereads += 1
             if self._rereads > len(quarantine.REREADS) and not self.settled:
                 self.settled = True
-                self._judged()
+                self._changed()
         return quarantine.pause(
-            self.state, self._until - self._guard.clock(), self.lasts, self._rereads
+            self.state, self._until - self._guard.clock(), self.quarantine, self._rereads
         )
 
     async def _look(self) -> None:
@@ -452,17 +443,12 @@ class Sentry:
         if connection is None:
             return
         verdicts = self._verdicts
-        quarantined = self._reason is not quarantine.Reason.NONE
-        await self._guard.declarations.look(self._number, connection, quarantined=quarantined)
-        packed = (commands.INFO, commands.CACHING, commands.LOOK)
-        info, _, marker = asked = [Question(c, asyncio.get_running_loop()) for c in packed]
+        quarantined = self._reason is not Reason.NONE
+        await self._guard.sets.look(self._number, connection, quarantined=quarantined)
         self._flushed = False
-        if connection.send(b"".join(packed), asked) is not None:
-            return  # it has ended since: no reply would come, and `monitor` would wait for ever
-        connection.overdue()
+        info, _, marker = connection.ask(commands.INFO, commands.CACHING, commands.READ_MARKER)
         now = self._identified(await examined(await info.reply, connection))
         found = carried(marker_of(await marker.reply), self._outlives)
-        self._looked(now)
         if self._connection is not connection:
             return  # the replies are of a former server; `examine` has judged the present one
         if verdicts != self._verdicts or (self.state is UNDECIDED and self._guard.founding):
@@ -472,8 +458,9 @@ class Sentry:
             # reply may be underway now: only the end of the connection keeps it from counting.
             verdict = self._verdict(now, found)
             if verdict.state is not MEMBER:
-                ago, left, why = now.uptime or 0, verdict.seconds, verdict.reason
-                self._again(quarantine.cause(why), quarantine.describe(why, ago=ago, left=left))
+                until = self._guard.clock() + verdict.seconds
+                bar = quarantine.bar(verdict.reason, ago=now.uptime or 0, until=until)
+                self._again(bar.cause, bar.describe(self._guard.clock()))
                 return
         await self._judge(now, marker.reply.result())
 
@@ -481,10 +468,12 @@ class Sentry:
         guard = self._guard
         guard.learn(0.0 if marker is None else marker.lasts / 1000 - self._outlives, by=self)
         seen, now = guard.seen[self._number], guard.clock()
-        verdict = quarantine.judge(info, marker, seen, now, lasts=self.lasts, strict=guard.strict)
+        verdict = quarantine.judge(
+            info, marker, seen, now, lasts=self.quarantine, strict=guard.strict
+        )
         reread = self._rereads >= len(quarantine.REREADS)
         if verdict.state is UNDECIDED and reread and guard.is_old:
-            return quarantine.not_new(info, self.lasts)
+            return quarantine.not_new(info, self.quarantine)
         return verdict
 
     async def _judge(self, info: ServerInfo, found: object) -> None:
@@ -503,18 +492,18 @@ class Sentry:
             asked = self.ask_for(verdict, over=found)
             if asked is None:
                 break
-            marked, found = await asked[0].reply, await asked[1].reply
+            written, found = await asked.written.reply, await asked.found.reply
             marker = carried(marker_of(found), self._outlives)
-            if isinstance(marked, Exception) and is_forbidden(marked):
-                raise forbidden(marked)
-            longest = marker is not None and marker.lasts >= milliseconds(self.lasts)
+            if isinstance(written, Exception) and replies.is_forbidden(written):
+                raise forbidden(written)
+            longest = marker is not None and marker.lasts >= in_marker(self.quarantine)
             if marker == verdict.write and not verdict.careful and longest:
                 break  # equal to the written marker: no other program knows more
             verdict = self._verdict(info, marker)
-            if replies.has_no_script(marked) and again:
+            if replies.has_no_script(written) and again:
                 continue  # the connection has just loaded the scripts
-            if isinstance(marked, Exception) and verdict.state is MEMBER:
-                must_carry(marker, self.lasts, marked)
+            if isinstance(written, Exception) and verdict.state is MEMBER:
+                must_carry(marker, self.quarantine, written)
         if verdict.state is MEMBER and self._flushed:
             # The push came behind the last read of the marker, or just before it. This is not
             # known, so the marker has to be read on a new connection.
@@ -522,7 +511,7 @@ class Sentry:
             return
         self.set_verdict(verdict, marker)
 
-    def ask_for(self, verdict: Verdict, *, over: object) -> tuple[Question, Question] | None:
+    def ask_for(self, verdict: Verdict, *, over: object) -> MarkerWrite | None:
         """
         Write the marker of *verdict* and read it back; ``None`` if there is none to write.
 
@@ -532,15 +521,15 @@ class Sentry:
         """
         if verdict.write is None or self._connection is None:
             return None
-        written = carried(verdict.write, -self._outlives)
-        mark = commands.mark(bytes(written), over=over if isinstance(over, bytes) else b"")
-        packed = (mark, commands.CACHING, commands.LOOK)
-        questions = [Question(command, asyncio.get_running_loop()) for command in packed]
+        marker = carried(verdict.write, -self._outlives)
+        mark = commands.mark(bytes(marker), over=over if isinstance(over, bytes) else b"")
+        packed, loop = (mark, commands.CACHING, commands.READ_MARKER), asyncio.get_running_loop()
+        asked = MarkerWrite(*[Question(command, loop) for command in packed])
         self._flushed = False
-        if self._connection.send(b"".join(packed), questions) is not None:
+        if self._connection.send(b"".join(packed), asked) is not None:
             return None  # it has ended, and `gone` was not called yet
         self._connection.overdue()
-        return questions[0], questions[2]
+        return asked
 
     def _remember(self, verdict: Verdict, marker: Marker | None) -> None:
         guard, number = self._guard, self._number
@@ -552,22 +541,20 @@ class Sentry:
         """Set the state and the end of the quarantine by *verdict*, for which *marker* was read."""
         self._remember(verdict, marker)
         self._marker = marker
-        before = self.state, self._reason, self.objection
         self.state = verdict.state
         self._verdicts += 1
         self._until = self._guard.clock() + verdict.seconds
-        objection = self._guard.declarations.objection(self._number)
-        self.objection = objection if verdict.state is MEMBER else ""
-        if self.objection:
+        refusal = self._guard.sets.bar(self._number) if verdict.state is MEMBER else None
+        self._refusal = refusal
+        if refusal is not None:
+            self._refusal = replace(refusal, topic=f"{self.info.identity} sets")
             self.state = QUARANTINED
             self._until = self._guard.clock() + random.uniform(*REFUSED)  # noqa: S311 - no secret
         self._reason = verdict.reason
         self._forgot_at = self._guard.clock() - quarantine.since_forgot(self.info, marker)
-        self._described_at = -math.inf
         if verdict.state is not UNDECIDED:
             self.settled = True
-        if before != (self.state, self._reason, self.objection):
-            self._judged()
+        self._changed()
 
     def outlasted(self) -> None:
         """
@@ -576,7 +563,7 @@ class Sentry:
         If this master would be in quarantine now, its vote ends at once. Otherwise the master
         that reported it could vote, and this one grant the same lock before it is examined.
         """
-        if self.state is MEMBER and self._guard.clock() < self._forgot_at + self.lasts:
+        if self.state is MEMBER and self._guard.clock() < self._forgot_at + self.quarantine:
             why = "it may have forgotten locks of a program with a longer max_ttl"
             self._again(NoVoteCause.MARKED, why)
         self.recheck_soon()
@@ -611,7 +598,7 @@ class Sentry:
         if connection is None:
             return
         if proof is None or proof.over:
-            packed = commands.INFO, commands.CACHING, commands.LOOK
+            packed = commands.INFO, commands.CACHING, commands.READ_MARKER
             self._proof = proof = Proof(packed, self._is_same)
             connection.prove(proof)
         elif proof.begun:
@@ -665,14 +652,14 @@ class Sentry:
     def restrict(self) -> None:
         """End the vote of the master, and discard replies underway."""
         if self.state is MEMBER:
-            objection = self._guard.declarations.objection(self._number)
-            self._again(NoVoteCause.SET_CONFLICT, objection)
+            bar = self._guard.sets.bar(self._number)
+            self._again(NoVoteCause.SET_CONFLICT, "" if bar is None else bar.text)
         self.recheck_soon()
 
     def _again(self, cause: NoVoteCause, reason: str) -> None:
         """End the connection, so that no reply underway counts, and dial again at once."""
         if self._connection is not None:
-            self.at_once = True
+            self.dials_again = True
             self._connection.condemn(cause, reason)
 
     def saw_replica(self, info: ServerInfo | None = None) -> None:
@@ -701,6 +688,58 @@ class Sentry:
         if self.state is not None:
             guard, number = self._guard, self._number
             guard.seen[number] = quarantine.last_seen(guard.seen[number], guard.clock())
-        self._guard.declarations.gone(self._number, closing=closing)
+        self._guard.sets.gone(self._number, closing=closing)
         self._connection = None
         self.state = None
+
+
+def marker_of(reply: object) -> Marker | None:
+    """
+    Return the marker in the reply to `commands.READ_MARKER`, ``None`` if the master has none.
+
+    Raises:
+        ConnectionError: There is no reply.
+
+        MasterError: The reply is an error.
+    """
+    if isinstance(reply, NoReply):
+        raise ConnectionError(reply.detail)
+    if isinstance(reply, Exception):
+        if str(reply).startswith("NOPERM"):
+            raise forbidden(reply)
+        raise MasterError(NoVoteCause.SERVER_ERROR, str(reply))
+    return read_marker(reply)
+
+
+def read_marker(reply: object) -> Marker | None:
+    """Return the marker in a reply; ``None`` for any other reply."""
+    # The reply of GETRANGE for a missing key is an empty string.
+    return Marker.parse(reply if isinstance(reply, bytes) and reply else None)
+
+
+def carried(marker: M, outlives: float) -> M:
+    """Return *marker* with *outlives* seconds added to the quarantine in it."""
+    if marker is None or not marker.lasts or not outlives:
+        return marker
+    return replace(marker, lasts=marker.lasts + round(outlives * 1000))
+
+
+def must_carry(marker: Marker | None, lasts: float, error: Exception) -> None:
+    """
+    Raise unless *marker* carries a quarantine of *lasts* seconds or more.
+
+    Called when the master refused a new marker. After its restart, programs with a shorter
+    *max_ttl* would otherwise not wait until the leases of this program are over.
+    """
+    if marker is None or marker.lasts < in_marker(lasts):
+        text = f"its marker can't be written: {error}"
+        raise MasterError(NoVoteCause.SERVER_ERROR, text)
+
+
+def forbidden(error: Exception) -> MasterError:
+    """Return the error that names the rights that a server with the reply *error* must grant."""
+    return MasterError(
+        NoVoteCause.FORBIDDEN,
+        f"the restart guard must GETRANGE and SET the key {commands.MARKER.decode()}, or be off"
+        f' (restart_guard="off"): {error}',
+    )

@@ -10,24 +10,33 @@ acquire one. A release that it has not confirmed is a debt, see `Debts`.
 """
 
 import asyncio
+import logging
+import math
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
 from redlock_aio._protocol import commands, replies, request, scripts
-from redlock_aio._protocol.request import NoReply, Sender
+from redlock_aio._protocol.request import NoReply, QuarantineRule, Request, Sender
 from redlock_aio._rules.causes import NoVoteCause
-from redlock_aio._rules.quarantine import MEMBER
 from redlock_aio._rules.quorum import Answer, Vote
 from redlock_aio._rules.roundtrips import RoundTrips
 from redlock_aio._rules.server_info import ServerInfo
-from redlock_aio._transport.address import Address, AnyDialler
-from redlock_aio._transport.connection import Connection, Question
-from redlock_aio._transport.debts import Debts
-from redlock_aio._transport.guard import Guard, Sentry
-from redlock_aio._transport.handshake import MasterError, ReplicaError, examined, is_forbidden, why
+from redlock_aio._rules.standing import Bar, Standing
+from redlock_aio._transport.address import Address, AnyDialler, why_not_connected
+from redlock_aio._transport.connection import (
+    Connection,
+    MasterError,
+    Question,
+    ReplicaError,
+    examined,
+)
+from redlock_aio._transport.debts import Debts, Send
+from redlock_aio._transport.guard import Guard, GuardQuestions, Sentry
 from redlock_aio._transport.moved_name import interval, moved
 from redlock_aio._transport.sentinels import route_to
+
+_log = logging.getLogger("redlock_aio")
 
 SHORTEST_DIAL = 1.0
 """The shortest timeout of a connection attempt, in seconds."""
@@ -37,6 +46,9 @@ LONGEST_DIAL = 4.0
 
 FIRST_DELAY, LONGEST_DELAY = 0.02, 0.5
 """The first and the longest delay between two attempts, in seconds; jitter takes up to half."""
+
+SAME_WORDS = 0.2
+"""Seconds for which the text about a master without a vote is reused."""
 
 TASK_NAME = "redlock_aio "
 """The begin of the name of a master's task."""
@@ -60,24 +72,31 @@ class MasterContext(NamedTuple):
     Called with the number of a master and each push. When it comes up or goes down the push is
     made up by `Master` (`replies.EVERYTHING_CHANGED`, `GONE`).
     """
-    tell: Callable[[bool, str], None]
-    """Called with a sentence for operators, and first whether it is good news."""
-    on_vote: Callable[[int], None]
-    """Called with the number of a master that votes, also if it did before."""
-    on_no_vote: Callable[[int, Vote, NoVoteCause], None]
-    """Called with the number of a master that has no vote, also if it had none before."""
+    on_standing: Callable[[int, Standing], None]
+    """Called with the number of a master and its standing, also if that has not changed."""
     cancelled: Callable[["Master"], Awaitable[None]]
     """Called with a master whose task ends without a `close`; awaited before it disconnects."""
     never_began: Callable[[], None]
-    """Called instead if the task was cancelled before it ran."""
+    """Called, instead of *cancelled*, if the task was cancelled before its first step."""
     guard: Guard | None
-    """The restart guard; ``None`` if that is off."""
+    """The restart guard; ``None`` if it is off."""
     vouched: bool
     """Whether the operator guarantees that no master loses a lock."""
     neighbours: dict[str, "Master"]
     """The masters by the run_id of their servers."""
     client_name: str
     """The name of the connections, as the servers' ``CLIENT LIST`` shows it."""
+
+
+class FirstQuestions(NamedTuple):
+    """What a server is asked on a new connection, besides the scripts and the guard's questions."""
+
+    info: Question
+    tracking: Question
+    """It may fail: without tracking, waiters retry after a delay."""
+    can_free: Question
+    naming: Question
+    """It may fail."""
 
 
 class Master:
@@ -96,37 +115,40 @@ class Master:
         self._dialler = dialler
         self._context = context
         self._on_push = on_push = context.on_push
-        self._tell = tell = context.tell
-        self._reported = NoReply(Answer.GRANTED)
-        judged = self._judged
+        changed = self._reassess
         self._route = route = route_to(
-            dialler, context.clock, client_name=context.client_name, changed=judged, tell=tell
+            dialler, context.clock, client_name=context.client_name, changed=changed
         )
         self._sentry: Sentry | None = None
         if context.guard is not None:
             self._sentry = context.guard.sentry(
-                number, route=route, on_push=on_push, judged=judged, looked=self._caution
+                number, route=route, on_push=on_push, changed=changed
             )
-        self._out = ""
         self._trips = context.trips
         self._dial_timeout = self._patience
         self._loop = asyncio.get_running_loop()
         self._connection: Connection | None = None
+        self._away = Bar(NoVoteCause.NO_CONNECTION, "connecting", answer=Answer.UNREACHABLE)
+        """Why there is no connection, or why there was none before."""
+        self._logged = Standing()
+        """The standing as the log has it, with the bars from before while the link is down."""
+        self._voted = False
         self._no_reply = NoReply(Answer.UNREACHABLE, "connecting")
+        self._described_at = -math.inf
         self._run_id = ""
         self._cautioned = ""
         self._untracked = ""
         self.can_free = True
         """Whether the server has and allows DELIFEQ, or did so when it was last up."""
         self.debts = Debts(
-            self._loop, overdue=self.overdue, warn=lambda text: tell(False, f"{self.name}: {text}")
+            self._loop, overdue=self.overdue, warn=lambda text: _warn(f"{self.name}: {text}")
         )
         self._closing = False
         self.reached: asyncio.Future[None] = self._loop.create_future()
         """Done as soon as it is known whether the master is up."""
         self.tried: asyncio.Future[None] = self._loop.create_future()
         """Done as soon as it is known whether the master votes."""
-        self.send: Callable[[bytes, Sequence[Sender]], NoReply | None] = self._refuse
+        self.send: Send = self._refuse
         """Send commands behind all earlier ones; return a `NoReply` if they were not sent."""
         self._task = self._loop.create_task(self._serve(), name=f"{TASK_NAME}{self.name}")
         self._task.add_done_callback(lambda _task: self._ended(context.never_began))
@@ -135,9 +157,18 @@ class Master:
         return f"<Master {self.name}, {self.reason or 'up'}, {len(self.debts)} debts>"
 
     @property
+    def standing(self) -> Standing:
+        """Why the master has no vote now, if it has none; any thread may read this."""
+        if self._connection is None:
+            return Standing(link=self._away)
+        marker, declared = (None, None) if self._sentry is None else self._sentry.bars
+        return Standing(None, marker, declared, self._route.bar)
+
+    @property
     def reason(self) -> str:
         """The reason why the master has no vote; empty if it has one."""
-        return self.quarantine if self.up else self._no_reply.detail
+        bar = self.standing.first
+        return "" if bar is None else bar.describe(self._context.clock())
 
     @property
     def _patience(self) -> float:
@@ -152,12 +183,12 @@ class Master:
     @property
     def votes(self) -> bool:
         """Whether the master is up and not quarantined."""
-        return self.up and not self.quarantine
+        return self.standing.votes
 
     @property
     def quarantine(self) -> str:
         """The reason why a master that is up has no vote (restart guard, Sentinels), or empty."""
-        return ("" if (sentry := self._sentry) is None else sentry.detail) or self._route.detail
+        return self.reason if self.up else ""
 
     @property
     def pending(self) -> int:
@@ -169,8 +200,38 @@ class Master:
         """The number of times that the current connection has received data."""
         return self._connection.received if self._connection is not None else 0
 
-    def _refuse(self, _payload: bytes, _askers: Sequence[Sender], /) -> NoReply:
+    # Sending. `_reassess` chooses one of these, by the standing.
+
+    def _refuse(self, _payload: bytes, _senders: Sequence[Sender], /) -> NoReply:
         return self._no_reply
+
+    def _send_checked(self, payload: bytes, senders: Sequence[Sender], /) -> NoReply | None:
+        """Send to a master whose vote has to be proved, or may expire before a timer is due."""
+        connection, sentry = self._connection, self._sentry
+        if connection is None:
+            return self._refuse(payload, senders)
+        if not self._route.is_confirmed:
+            return self._send_muted(payload, senders)
+        if sentry is None or sentry.tracked:
+            return connection.send(payload, senders)
+        return sentry.send_proved(connection, payload, senders)
+
+    def _send_muted(self, payload: bytes, senders: Sequence[Sender], /) -> NoReply | None:
+        """Send to a master without a vote what is allowed there; most replies do not count."""
+        connection = self._connection
+        if connection is None:
+            return self._refuse(payload, senders)
+        now = self._context.clock()
+        if now > self._described_at + SAME_WORDS:
+            self._described_at = now
+            self._no_reply = NoReply(Answer.QUARANTINED, self.quarantine)
+        no_reply = self._no_reply
+        # None of the batch is sent then. The caller sends each of its commands by itself.
+        if any(sender.in_quarantine is QuarantineRule.REFUSE for sender in senders):
+            return no_reply
+        count = QuarantineRule.COUNT
+        muted = [s if s.in_quarantine is count else _muted(s, no_reply) for s in senders]
+        return connection.send(payload, muted)
 
     def overdue(self) -> NoReply:
         """Called when a reply is overdue: watch the connection, and return the vote to count."""
@@ -200,14 +261,14 @@ class Master:
         """Called when the task has ended: wake waiters if it never ran."""
         if not self._closing:
             self._closing = True
-            self._is_known()
+            self._wake()
             never_began()
 
     async def _take_leave(self) -> None:
         """Without a `close`, keep the connection until *cancelled* has sent the releases."""
         if not self._closing:
             self._closing = True
-            self._is_known()
+            self._wake()
             await self._context.cancelled(self)
 
     async def _stay_connected(self) -> None:
@@ -223,7 +284,7 @@ class Master:
                 failures += 1
                 if isinstance(error, ReplicaError) and self._sentry is not None:
                     self._sentry.saw_replica(error.info)
-                self._step_down(*why(error, self._dialler.secrets, self._dial_timeout))
+                self._step_down(why_not_connected(error, self._dialler.secrets, self._dial_timeout))
                 if isinstance(error, TimeoutError) and not self._trips.fixed:
                     # The master may only be far away: a connection takes several round trips.
                     self._dial_timeout = min(2 * self._dial_timeout, LONGEST_DIAL)
@@ -231,14 +292,14 @@ class Master:
                     # That was pause enough. A server that was stopped, and continues, answers
                     # the connection that waits in its backlog at once, but none that is not made.
                     failures = 0
-                self._is_known()
+                self._wake()
             else:
                 failures = 0
                 if not task.cancelling():
                     await self._watch(down)
-                self._is_known()  # the master does not vote now
-            if self._sentry is not None and self._sentry.at_once:
-                self._sentry.at_once = False
+                self._wake()  # the master does not vote now
+            if self._sentry is not None and self._sentry.dials_again:
+                self._sentry.dials_again = False
                 continue
             longest = min(LONGEST_DELAY, FIRST_DELAY * 2 ** min(failures, 16))
             await asyncio.sleep(longest * random.uniform(0.5, 1))  # noqa: S311 - no secret
@@ -266,7 +327,7 @@ class Master:
                 dialler,
                 connection,
                 self._run_id,
-                every=interval(None if self._sentry is None else self._sentry.lasts),
+                every=interval(None if self._sentry is None else self._sentry.quarantine),
                 within=self._dial_timeout,
             )
             if reason:
@@ -276,7 +337,7 @@ class Master:
 
         return self._loop.create_task(follow(), name=f"{TASK_NAME}{dialler.looks_up[0]}")
 
-    def _is_known(self, *, votes: bool = True) -> None:
+    def _wake(self, *, votes: bool = True) -> None:
         for known in (self.reached, self.tried) if votes else (self.reached,):
             if not known.done():
                 known.set_result(None)
@@ -291,127 +352,145 @@ class Master:
             self._lost(cause, reason)
 
         transport, keep = await self._route.dial()
-        connection = self._route.connection(
+        connection = Connection(
             self._number,
             self._loop,
             condemn_after=self._patience,
             on_push=self._on_push if self._sentry is None else self._sentry.on_push,
             on_lost=lost,
         )
-        connection.adopt(transport, keep)
+        self._route.watch(connection)
+        connection.use(transport, keep)
         try:
             await self._examine(connection)
         except BaseException:
             connection.condemn(NoVoteCause.CLOSED, "this client did not accept the server")
             raise
+        # No await from here on: the guard's verdict, the debts and the first command of a lock
+        # belong to this connection, and a change of the marker in between would be missed.
         if down.done():
             raise ConnectionError(connection.reason)
         self._connection = connection
-        self.send = connection.send  # until `_judged`, below
-        self._report(NoReply(Answer.GRANTED), None)
-        self.debts.connected(connection.send)
-        self._judged()
-        if not self.votes:
+        self.debts.connected(connection.send)  # they precede any command of a lock
+        self._reassess()
+        if not self._voted:
             # Changes since the last connection were pushed to no one, and this connection
             # pushes only changes of keys that it has read. So leases check their keys now:
             # a foreign value there counts against them, even without a vote.
             self._on_push(self._number, replies.EVERYTHING_CHANGED)
         return down
 
-    def _judged(self) -> None:
-        """Called when the vote may have changed: choose `send`, and report a change."""
+    def _reassess(self) -> None:
+        """Called when a source of the `standing` may have changed: choose `send`, report it."""
         connection, sentry = self._connection, self._sentry
         if connection is None:
             return  # still being examined: the master does not count as up
-        if sentry is not None and sentry.state is MEMBER:
-            sentry = None  # the guard has no objection
-        self._is_known(votes=sentry is None or sentry.settled)
-        self.send = connection.send if sentry is None else sentry.send
-        if sentry is None and self._sentry is not None and not self._sentry.tracked:
-            self.send = self._sentry.send_proved
-        if self.votes:
-            if self._out:
-                self._tell(True, f"{self.name}: votes again")
-            self._out = ""
-            self._context.on_vote(self._number)
+        standing = self.standing
+        checked = self._route.may_expire or (sentry is not None and not sentry.tracked)
+        if not standing.votes:
+            self.send = self._send_muted
+        else:
+            self.send = self._send_checked if checked else connection.send
+        self._described_at = -math.inf
+        if sentry is not None:
+            self._caution(sentry.info)
+        provisional = standing.marker is not None and standing.marker.provisional
+        self._wake(votes=not provisional)
+        self._report(standing)
+        # First the listener and the log, then the leases and waiters, which may send at once.
+        back, self._voted = standing.votes and not self._voted, standing.votes
+        if back:
             self._on_push(self._number, replies.EVERYTHING_CHANGED)
-            return
-        if sentry is None or sentry.settled:
-            reason = "unconfirmed" if sentry is None else sentry.why
-            vote = Vote(self.name, Answer.QUARANTINED, self.quarantine)
-            if self._out != reason:
-                self._out = reason
-                if sentry is None or not sentry.is_told:
-                    self._tell(False, str(vote))
-            cause = NoVoteCause.UNCONFIRMED if sentry is None else sentry.cause
-            self._context.on_no_vote(self._number, vote, cause)
+
+    def _report(self, standing: Standing) -> None:
+        """Compare the *standing* with the one that was reported last: log a change, pass it on."""
+        logged, bar = self._logged, standing.first
+        if bar is None:
+            vote = Vote(self.name, Answer.GRANTED)
+        else:
+            vote = Vote(self.name, bar.answer, bar.describe(self._context.clock()))
+        if standing.link is not None:
+            if logged.link is not None and _told(logged.link) == _told(standing.link):
+                return
+            _warn(str(vote))
+            # The bars of the former connection stay: if the master comes back with the same
+            # quarantine, the log has that line already; if it votes, the log says so.
+            self._logged = logged._replace(link=standing.link)
+        else:
+            if logged.link is not None:
+                _log.info("%s", f"{self.name}: connected again")
+            self._logged = logged = logged._replace(link=None)
+            if bar is not None and bar.provisional:
+                return  # the vote is not known yet
+            before = logged.first
+            if bar is None and before is not None:
+                _log.info("%s", f"{self.name}: votes again")
+            if bar is not None and not bar.quiet and (before is None or before.topic != bar.topic):
+                _warn(str(vote))
+            self._logged = standing
+        self._context.on_standing(self._number, standing)
 
     async def _examine(self, connection: Connection) -> None:
         """Load the scripts and examine the server; raise an error if it must not be used."""
-        questions = [Question(commands.INFO, self._loop)]
-        questions += [Question(script.load, self._loop) for script in scripts.SCRIPTS]
-        # These may fail: without tracking, waiters retry after a delay.
-        wishes = [Question(wish, self._loop) for wish in (*commands.WISHES, self._route.naming)]
+        wanted = commands.INFO, commands.TRACKING, commands.CAN_FREE, self._route.naming
+        asked = FirstQuestions(*[Question(command, self._loop) for command in wanted])
+        loads = [Question(script.load, self._loop) for script in scripts.SCRIPTS]
+        of_guard: GuardQuestions | None = None
         if self._sentry is not None:
-            wishes += [Question(wish, self._loop) for wish in self._sentry.questions]
+            of_guard = self._sentry.questions()
             self._sentry.attach(connection)
-        sent, every = self._loop.time(), [*questions, *wishes]
+        # In one write. TRACKING precedes the read of the marker: a change between the two would
+        # be pushed to no one.
+        every = [asked.info, *loads, *asked[1:], *(of_guard or ())]
+        sent = self._loop.time()
         connection.send(b"".join([question.payload for question in every]), every)
-        await questions[0].reply
+        reply = await asked.info.reply
         took = self._loop.time() - sent
-        replies = [await question.reply for question in questions]
-        for reply in replies:
-            if isinstance(reply, NoReply):
-                raise ConnectionError(reply.detail)
-            if isinstance(reply, Exception):
-                raise MasterError(NoVoteCause.SERVER_ERROR, str(reply))
-        info = await examined(replies[0], connection)
+        for needed in (reply, *[await load.reply for load in loads]):
+            if isinstance(needed, NoReply):
+                raise ConnectionError(needed.detail)
+            if isinstance(needed, Exception):
+                raise MasterError(NoVoteCause.SERVER_ERROR, str(needed))
+        info = await examined(reply, connection)
         other = self._context.neighbours.setdefault(info.run_id, self)
         if other is not self:
             raise MasterError(NoVoteCause.SAME_SERVER, f"the same server as {other.name}")
         self._run_id = info.run_id  # `_step_down` removes the name
         self._trips.begin(self._number, took * 1000)
-        tracking = await wishes[0].reply
-        self.can_free = await wishes[1].reply == 0
+        tracking = await asked.tracking.reply
+        self.can_free = await asked.can_free.reply == 0
         self._untracked = ""
         if self._sentry is not None:
             self._sentry.tracked = not isinstance(tracking, Exception)
             if isinstance(tracking, Exception):
-                forbids = is_forbidden(tracking)
+                forbids = replies.is_forbidden(tracking)
                 self._untracked = FORBIDS_TRACKING if forbids else LACKS_TRACKING
         self._caution(info)
-        if self._sentry is not None:
-            await self._sentry.examine(connection, info, [await w.reply for w in wishes[3:]])
+        if self._sentry is not None and of_guard is not None:
+            await self._sentry.examine(connection, info, of_guard)
 
     def _caution(self, info: ServerInfo) -> None:
         """Warn about what *info* shows, unless that was the last warning."""
         forgets = info.forgets if self._context.vouched else ""
         caution = "; ".join(filter(None, [info.caution, forgets, self._untracked]))
         if caution and caution != self._cautioned:
-            self._tell(False, f"{self.name}: {caution}")
+            _warn(f"{self.name}: {caution}")
         self._cautioned = caution
 
-    def _report(self, no_reply: NoReply, cause: NoVoteCause | None) -> None:
-        """Report that the master is up or down, unless that was the last report."""
-        if no_reply != self._reported:
-            self._reported = no_reply
-            good = cause is None
-            vote = Vote(self.name, no_reply.answer, no_reply.detail)
-            self._tell(good, f"{self.name}: connected again" if good else str(vote))
-            if cause is not None:  # the vote of a master that is up is not known yet
-                self._context.on_no_vote(self._number, vote, cause)
-
-    def _step_down(self, no_reply: NoReply, cause: NoVoteCause) -> None:
+    def _step_down(self, away: Bar) -> None:
         if self._connection is not None:
             self._on_push(self._number, replies.GONE)
         self._connection = None
+        self._voted = False
         self._trips.forget(self._number)
         self.send = self._refuse
-        self._no_reply = no_reply
+        self._away = away
+        self._no_reply = NoReply(away.answer, away.text, away.permanent)
         if self._sentry is not None:
             self._sentry.gone(closing=self._closing)
-        if not self._closing and (self._sentry is None or not self._sentry.at_once):
-            self._report(no_reply, cause)
+        # The guard ends a connection only to make the next one: that one is reported.
+        if not self._closing and (self._sentry is None or not self._sentry.dials_again):
+            self._report(Standing(link=away))
         if self._context.neighbours.get(self._run_id) is self:
             del self._context.neighbours[self._run_id]
 
@@ -420,7 +499,7 @@ class Master:
             if cause is NoVoteCause.NOT_A_MASTER and self._sentry is not None:
                 # READONLY: it may be a master again before this client has connected.
                 self._sentry.saw_replica()
-            self._step_down(NoReply(Answer.UNREACHABLE, reason), cause)
+            self._step_down(Bar(cause, reason, answer=Answer.UNREACHABLE))
         self.debts.lost()
 
     def drained(self) -> asyncio.Future[object] | None:
@@ -432,7 +511,7 @@ class Master:
         """Begin to end the connection and the task that renews it; see `ended`."""
         self._closing = True
         self.debts.close()
-        self._is_known()
+        self._wake()
         self._task.cancel()
         self._route.close()
 
@@ -455,3 +534,23 @@ class Master:
         """
         await asyncio.wait([self._task])
         await self._route.ended()
+
+
+def _warn(text: str) -> None:
+    _log.warning("%s", text)
+
+
+def _told(bar: Bar) -> tuple[Answer, str, bool]:
+    """Return what the log says of a *bar* of the link."""
+    return bar.answer, bar.text, bar.permanent
+
+
+def _muted(sender: Sender, no_reply: NoReply) -> Request:
+    """Wrap the request of *sender* for a quarantined master: most replies count as *no_reply*."""
+    return Request(
+        sender.payload,
+        lambda master, reply: sender.on_reply(master, sender.counted(reply, no_reply)),
+        debt_ttl=sender.debt_ttl,
+        needless=sender.needless,
+        in_quarantine=sender.in_quarantine,
+    )

@@ -20,8 +20,7 @@ from collections.abc import Sequence
 from redlock_aio._protocol import commands
 from redlock_aio._rules import quarantine
 from redlock_aio._transport.address import Address
-from redlock_aio._transport.connection import Connection, Question
-from redlock_aio._transport.handshake import info_of
+from redlock_aio._transport.connection import Connection, info_of
 from redlock_aio._transport.resolver import look_up
 
 MISSES = 2
@@ -99,10 +98,9 @@ async def _other_server(
             loop = asyncio.get_running_loop()
             # With this class, a child that is forked meanwhile does not use the connection.
             connection = Connection(0, loop, condemn_after=within, on_push=_ignore, on_lost=_ignore)
-            connection.adopt(transport, keep)
+            connection.use(transport, keep)
             try:
-                asked = Question(commands.INFO, loop)
-                connection.send(asked.payload, [asked])
+                (asked,) = connection.ask(commands.INFO)
                 info = info_of(await asked.reply)
                 return "" if info.run_id == run_id else connection.peer
             finally:

@@ -10,28 +10,36 @@ delay the others. The laws of this file:
 
 - A server is dialled only while a majority confirms it. Hence everything that begins
   with its first examination, such as a quarantine, begins after the confirmation.
-- The clock is read whenever a command is sent. A timer would not do: after a stall the
-  loop runs ready callbacks before due timers, and would send one more command.
+- `Master.send` reads the clock (`is_confirmed`) for each command. A timer would not do: after
+  a stall the loop runs ready callbacks before due timers, and would send one more command.
 - A grant that was requested in time counts whenever it comes, because a lease lives from
   the request. So the connection stays open when the confirmation runs out.
 - The connection ends when a majority names another server, or this one in a later epoch.
 """
 
 import asyncio
+import logging
 import math
 import random
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
 
 from redlock_aio._protocol import commands, confirmation
 from redlock_aio._protocol.confirmation import Configuration, Confirmation
-from redlock_aio._protocol.request import NoReply, Sender, Subscription
+from redlock_aio._protocol.request import NoReply, Subscription
 from redlock_aio._rules.causes import NoVoteCause
-from redlock_aio._rules.quorum import Answer
 from redlock_aio._rules.server_info import ServerInfo
-from redlock_aio._transport.address import AnyDialler, Dialler, ServiceDialler, chosen_name
+from redlock_aio._rules.standing import Bar
+from redlock_aio._transport.address import (
+    AnyDialler,
+    Dialler,
+    ServiceDialler,
+    UnconfirmedError,
+    chosen_name,
+    why_not_connected,
+)
 from redlock_aio._transport.connection import Connection, Question
-from redlock_aio._transport.handshake import UnconfirmedError, mute, why
+
+_log = logging.getLogger("redlock_aio")
 
 ANSWER_TIMEOUT = 1.0
 """Seconds without a reply after which the connection to a Sentinel is ended."""
@@ -43,41 +51,13 @@ PATIENCE = 0.8
 """Seconds for which `Sentinels.dial` waits for a majority; less than its whole timeout."""
 
 
-class ConfirmedConnection(Connection):
-    """
-    A connection to a master that Sentinels name.
-
-    Args:
-        sentinels: The Sentinels that confirm the master.
-
-        configuration: The configuration in which the master was dialled.
-    """
-
-    __slots__ = ("_sentinels", "configuration", "confirmed_until")
-
-    def __init__(
-        self, *args: Any, sentinels: "Sentinels", configuration: Configuration, **kwargs: Any
-    ) -> None:
-        super().__init__(*args, **kwargs)
-        self._sentinels = sentinels
-        self.configuration = configuration
-        self.confirmed_until = -math.inf
-
-    def send(self, payload: bytes, senders: Sequence[Sender], /) -> NoReply | None:
-        """Send as `Connection.send` while confirmed; otherwise as to a master without a vote."""
-        sentinels = self._sentinels
-        if sentinels.clock() <= self.confirmed_until:
-            return super().send(payload, senders)
-        return mute(super().send, payload, senders, sentinels.no_reply)
-
-
 class Route:
     """The route to a master with a fixed address."""
 
     outlives = 0.0
     """Seconds for which a replaced master may continue to grant locks."""
-    detail = ""
-    """The reason why the connected server is not known to be the master; empty if it is."""
+    may_expire = False
+    """Whether `is_confirmed` may end by itself, so that it has to be read for each command."""
 
     def __init__(self, dialler: Dialler, client_name: str) -> None:
         self._dialler = dialler
@@ -93,9 +73,18 @@ class Route:
         """
         return await self._dialler.dial()
 
-    def connection(self, *args: Any, **kwargs: Any) -> Connection:
-        """Return a `Connection` to the server dialled last, made with these arguments."""
-        return Connection(*args, **kwargs)
+    @property
+    def is_confirmed(self) -> bool:
+        """Whether commands of locks may be sent to the connected server."""
+        return True
+
+    @property
+    def bar(self) -> Bar | None:
+        """Why the connected server is not known to be the master; ``None`` if it is."""
+        return None
+
+    def watch(self, connection: Connection) -> None:
+        """Called with the connection to the server that was dialled last."""
 
     def identified(self, info: ServerInfo) -> ServerInfo:
         """Return *info* with an identity that no earlier master at this address had."""
@@ -122,11 +111,10 @@ def route_to(
     *,
     client_name: str,
     changed: Callable[[], None],
-    tell: Callable[[bool, str], None],
 ) -> Route:
     """Return the route to the master of *dialler*; see `Sentinels` for the arguments."""
     if isinstance(dialler, ServiceDialler):
-        return Sentinels(dialler, clock, client_name=client_name, changed=changed, tell=tell)
+        return Sentinels(dialler, clock, client_name=client_name, changed=changed)
     return Route(dialler, client_name)
 
 
@@ -143,11 +131,10 @@ class Sentinels(Route):
 
         changed: Called when the confirmation of the connected server ends, or the server is
             confirmed again.
-
-        tell: Called with a sentence for operators, and first whether it is good news.
     """
 
     outlives = confirmation.CONFIRMED_FOR
+    may_expire = True
 
     def __init__(
         self,
@@ -156,22 +143,22 @@ class Sentinels(Route):
         *,
         client_name: str,
         changed: Callable[[], None],
-        tell: Callable[[bool, str], None],
     ) -> None:
         self._service = dialler
         self.naming = commands.set_name(chosen_name(dialler) or client_name)
-        self.clock = clock
+        self._clock = clock
         self._client_name = client_name
         self._changed = changed
-        self._tell = tell
         self._loop = asyncio.get_running_loop()
         self._confirmation = Confirmation([str(each) for each in dialler.sentinels])
         self._cautioned = ""
         self._open: set[Connection] = set()
-        self._connection: ConfirmedConnection | None = None
         self._dialled: Configuration | None = None
-        self._is_confirmed = False
-        self._no_reply: NoReply | None = None
+        # The connection to the master, and the configuration in which that was dialled.
+        self._connection: Connection | None = None
+        self._configuration: Configuration | None = None
+        self._confirmed_until = -math.inf
+        self._was_confirmed = False
         self._asked: asyncio.Future[None] = self._loop.create_future()
         self._next_answer: asyncio.Future[None] = self._loop.create_future()
         self._tasks = [
@@ -183,20 +170,17 @@ class Sentinels(Route):
         return f"<Sentinels of {self._service}, {self._confirmation!r}>"
 
     @property
-    def detail(self) -> str:  # type: ignore[override]
-        """The reason why the connected server is not confirmed; empty if it is."""
-        connection = self._connection
-        now = self.clock()
-        if connection is None or now <= connection.confirmed_until:
-            return ""
-        return self._confirmation.describe(connection.configuration, now)
+    def is_confirmed(self) -> bool:
+        """Whether a majority of the Sentinels confirms the connected server now."""
+        return self._connection is None or self._clock() <= self._confirmed_until
 
     @property
-    def no_reply(self) -> NoReply:
-        """The vote of the server while it is not confirmed."""
-        if self._no_reply is None:  # cached until the next answer
-            self._no_reply = NoReply(Answer.QUARANTINED, self.detail)
-        return self._no_reply
+    def bar(self) -> Bar | None:
+        """Why the connected server is not confirmed; ``None`` if it is."""
+        if self.is_confirmed:
+            return None
+        text = self._confirmation.describe(self._configuration, self._clock())
+        return Bar(NoVoteCause.UNCONFIRMED, text, topic="unconfirmed")
 
     def identified(self, info: ServerInfo) -> ServerInfo:
         """Return *info* with the configuration epoch in which the server was dialled."""
@@ -215,27 +199,23 @@ class Sentinels(Route):
             The connection is closed.
         """
         ends = self._loop.time() + PATIENCE
-        while (found := self._confirmation.current(self.clock())) is None:
+        while (found := self._confirmation.current(self._clock())) is None:
             left = ends - self._loop.time()
             if left <= 0:
-                raise UnconfirmedError(self._confirmation.describe(None, self.clock()))
+                raise UnconfirmedError(self._confirmation.describe(None, self._clock()))
             await asyncio.wait([self._next_answer], timeout=left)
         self._dialled = found
         return await self._service.dial_to(found.host, found.port)
 
-    def connection(self, *args: Any, **kwargs: Any) -> ConfirmedConnection:
-        """Return the connection to the server dialled last."""
+    def watch(self, connection: Connection) -> None:
+        """Called with the connection to the server that was dialled last."""
         if self._dialled is None:
             raise ConnectionError("no server was dialled")
-        connection = ConfirmedConnection(
-            *args, sentinels=self, configuration=self._dialled, **kwargs
-        )
         # A majority may name another server since this one was dialled. In that case the
         # next answer ends the connection; now it has no transport yet that could be ended.
-        connection.confirmed_until = self._confirmation.until(self._dialled)
-        self._connection = connection
-        self._is_confirmed = True
-        return connection
+        self._connection, self._configuration = connection, self._dialled
+        self._confirmed_until = self._confirmation.until(self._dialled)
+        self._was_confirmed = True
 
     async def _ask(self, number: int, sentinel: Dialler) -> None:
         """Ask one Sentinel until cancelled; connect again whenever the connection ends."""
@@ -249,8 +229,8 @@ class Sentinels(Route):
                 name = commands.set_name(chosen_name(sentinel) or self._client_name)
                 await self._listen(number, transport, keep, name)
             except Exception as error:  # noqa: BLE001 - any failure counts as no answer of this Sentinel
-                reason = why(error, sentinel.secrets, DIAL_TIMEOUT).no_reply.detail
-                self._confirmation.failed(number, reason)
+                bar = why_not_connected(error, sentinel.secrets, DIAL_TIMEOUT)
+                self._confirmation.failed(number, bar.text)
             self._conclude()
             delay = confirmation.ASK_INTERVAL * random.uniform(0.5, 1)  # noqa: S311 - no secret
             await asyncio.sleep(delay)
@@ -265,7 +245,7 @@ class Sentinels(Route):
             on_push=self._pushed,
             on_lost=_ignore,
         )
-        connection.adopt(transport, keep)
+        connection.use(transport, keep)
         self._open.add(connection)
         task = asyncio.current_task()
         try:
@@ -281,13 +261,10 @@ class Sentinels(Route):
             connection.close()
 
     async def _ask_once(self, number: int, connection: Connection) -> None:
-        asked = confirmation.questions(self._service.service)
-        questions = [Question(command, self._loop) for command in asked]
         # Read before sending: the answers describe some instant after this one.
-        asked_at = self.clock()
-        refused = connection.send(b"".join(asked), questions)
-        connection.overdue()
-        replies = [refused] if refused else [await question.reply for question in questions]
+        asked_at = self._clock()
+        asked = connection.ask(*confirmation.questions(self._service.service))
+        replies = [await question.reply for question in asked]
         for reply in replies:
             if isinstance(reply, NoReply):
                 raise ConnectionError(reply.detail)
@@ -304,22 +281,21 @@ class Sentinels(Route):
         """Re-evaluate after an answer or a timeout: wake dials, mute or end the connection."""
         self._next_answer.set_result(None)
         self._next_answer = self._loop.create_future()
-        self._no_reply = None
         caution = self._confirmation.caution
         if caution and caution != self._cautioned:
-            self._tell(False, f"{self._service}: {caution}")
+            _log.warning("%s", f"{self._service}: {caution}")
         self._cautioned = caution
-        connection, now = self._connection, self.clock()
-        if connection is None:
+        connection, configuration = self._connection, self._configuration
+        if connection is None or configuration is None:
             return
-        connection.confirmed_until = self._confirmation.until(connection.configuration)
-        current = self._confirmation.current(now)
-        if current not in (None, connection.configuration):
+        self._confirmed_until = self._confirmation.until(configuration)
+        current = self._confirmation.current(self._clock())
+        if current not in {None, configuration}:
             self._connection = None
             reason = f"the Sentinels name {current} as the master"
             connection.condemn(NoVoteCause.FAILOVER, reason)
-        elif self._is_confirmed is not (now <= connection.confirmed_until):
-            self._is_confirmed = not self._is_confirmed
+        elif self._was_confirmed is not self.is_confirmed:
+            self._was_confirmed = not self._was_confirmed
             self._changed()
 
     def close(self) -> None:

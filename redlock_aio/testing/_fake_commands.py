@@ -6,7 +6,7 @@ Implemented are the commands that the library sends, and a few for tests with ot
 
 import asyncio
 
-from redlock_aio._protocol import commands, declaration
+from redlock_aio._protocol import commands
 from redlock_aio.testing._fake_data import Data
 from redlock_aio.testing._fake_keys import KeyCommands
 from redlock_aio.testing._fake_lua import OK, Error, Status
@@ -79,7 +79,7 @@ class Commands(KeyCommands):
             for key, (value, until) in self._keys.items()
             if now < until
             and isinstance(value, bytes)
-            and not key.startswith((commands.MARKER, declaration.KEY))
+            and not key.startswith((commands.MARKER, commands.DECLARED_SETS))
         }
 
     @property

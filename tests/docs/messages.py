@@ -37,10 +37,10 @@ NOT_OURS = {"Error", "ConnectionRefusedError", "AssertionError"}
 OUTPUT = {"note", "Failure"}
 """Calls in `cli/` whose arguments are messages, as if they were raised."""
 
-FOR_USERS = {"NoReply", "Vote", "condemn", "_end", "Answer"}
+FOR_USERS = {"Bar", "NoReply", "Vote", "condemn", "_end", "Answer"}
 """Calls and classes in which a single word counts as a text."""
 
-ENUMS = {"MasterStatus", "QuarantineRule", "Standing"}
+ENUMS = {"MasterStatus", "QuarantineRule", "Position"}
 """Enumerations whose values are descriptions for readers of the source, and never shown."""
 
 COMPARED = {

@@ -24,7 +24,7 @@ import redlock_aio.requirements
 import redlock_aio.sync
 import redlock_aio.testing
 from redlock_aio import Redlock, Retry
-from redlock_aio._protocol import commands, declaration
+from redlock_aio._protocol import commands
 from redlock_aio._rules import fair_ticket, fencing
 from redlock_aio.testing import EmbeddedMaster
 
@@ -217,7 +217,7 @@ def test_every_name_that_the_library_reserves_is_on_the_page_of_keys() -> None:
         if path.suffix in {".py", ".lua"}:
             own |= set(re.findall(r"""b["'](redlock_aio:[a-z]+)""", path.read_text()))
     assert {name.decode().rstrip(":") for name in (commands.MARKER, commands.CHANNEL)} <= own
-    assert declaration.KEY.decode().rstrip(":") in own
+    assert commands.DECLARED_SETS.decode().rstrip(":") in own
     assert own | {"redlock_aio:seen"} == documented
 
 

@@ -15,7 +15,7 @@ from redlock_aio import Answer, Lease, LockNotAcquiredError, Redlock, Vote
 from redlock_aio._protocol import commands
 from redlock_aio._rules import timing
 from redlock_aio._rules.lease_state import MARGIN
-from redlock_aio._rules.marker import Marker
+from redlock_aio._rules.quarantine import Marker
 
 from .helpers import Reachable, RealMaster, call, connected, until
 

@@ -19,7 +19,7 @@ import redis
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from redlock_aio._protocol import commands, lock_state, revocation, scripts
-from redlock_aio._protocol.declaration import Text, declare
+from redlock_aio._protocol.commands import SetLine, declare
 from redlock_aio._protocol.lease_export import ExportedLease, adoption
 from redlock_aio._protocol.primitives import FencingCounter, JointMutex, Mutex
 from redlock_aio._protocol.scripts import pack
@@ -467,8 +467,8 @@ def test_a_fake_that_differs_is_found(server: EmbeddedMaster) -> None:
 async def test_sets_of_masters_are_declared_as_to_a_real_one(server: EmbeddedMaster) -> None:
     """The instants differ by the time between the two; the unit tests compare them exactly."""
     names = [b'["a"]', b'{"b":"r1"}', b"x" * 300]
-    texts = [Text(name, 60_000) for name in names]
-    steps = [texts[:1], texts[:2], [], [Text(names[2], 30_000, since=1)], texts, []]
+    texts = [SetLine(name, 60_000) for name in names]
+    steps = [texts[:1], texts[:2], [], [SetLine(names[2], 30_000, since=1)], texts, []]
     with pair_with(server) as pair:
         pair.check(scripts.DECLARE.load)
         for step in steps:
@@ -483,7 +483,7 @@ async def test_sets_of_masters_are_declared_as_to_a_real_one(server: EmbeddedMas
         # A server without memory refuses the write, and returns the lines nevertheless.
         pair.ask(pack(b"CONFIG", b"SET", b"maxmemory", b"1"))
         before = pair.ask(pack(b"GET", b"key"))[1]
-        reply = pair.ask(declare(b"key", [Text(b"new", 60_000)]))[1]
+        reply = pair.ask(declare(b"key", [SetLine(b"new", 60_000)]))[1]
         pair.ask(pack(b"CONFIG", b"SET", b"maxmemory", b"0"))
         assert isinstance(reply, list)
         assert reply[-2] == b"new"

@@ -15,7 +15,7 @@ import functools
 from collections.abc import Iterator
 
 from redlock_aio._protocol import commands, replies
-from redlock_aio._rules.fair_ticket import ASKED, FAILED, GRANTED, SILENT, Standing, Ticket
+from redlock_aio._rules.fair_ticket import ASKED, FAILED, GRANTED, SILENT, Position, Ticket
 
 from .masters import MasterKeys, words
 from .rules import SHIPPED, Rules
@@ -43,7 +43,7 @@ Column = tuple[int, tuple[int, ...], tuple[Side, ...]]
 
 State = tuple[tuple[WaiterState, ...], tuple[Column, ...]]
 
-STANDINGS = tuple(Standing)
+STANDINGS = tuple(Position)
 NUMBER = {standing: number for number, standing in enumerate(STANDINGS)}
 NOBODY = -1
 LEAVES, STAYS, FIRST, ENTERS = 1, 2, 3, 4
@@ -218,7 +218,7 @@ def _served(column: Column, w: int, *, listens: bool) -> tuple[str, Column]:
     return label, (holder, queue, replaced(sides, w, side))
 
 
-def _standing(number: int) -> Standing:
+def _standing(number: int) -> Position:
     """Return the standing as a ticket has it."""
     return GRANTED if number == OUTSIDE else STANDINGS[number]
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from redlock_aio._protocol import commands
 from redlock_aio._protocol.primitives import FencingCounter, Mutex
 from redlock_aio._rules import fencing
-from redlock_aio._rules.fair_ticket import UNASKED, Standing, Ticket
+from redlock_aio._rules.fair_ticket import UNASKED, Position, Ticket
 
 
 def extend(counter: FencingCounter, token: bytes, ttl: int, fence: int) -> bytes:
@@ -78,7 +78,7 @@ class CountsAfterYield(Ticket):
         self,
         master: int,
         number: int,  # noqa: ARG002 - the defect: the number is not compared
-        standing: Standing,
+        standing: Position,
         counter: int = 0,
         done: float = 0.0,
     ) -> bool:

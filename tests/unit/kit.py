@@ -12,7 +12,7 @@ import pytest
 
 from redlock_aio import Lease, LockNotAcquiredError, Redlock, Retry, Vote
 from redlock_aio._engine.session import Session
-from redlock_aio._protocol import declaration
+from redlock_aio._protocol import commands
 from redlock_aio._protocol.commands import MARKER, queue_keys
 from redlock_aio._protocol.primitives import FencingCounter
 from redlock_aio._protocol.scripts import Script
@@ -232,7 +232,7 @@ def has_lock(masters: Iterable[FakeMaster], lease: Lease) -> list[bool]:
 
 def remaining_keys(masters: Iterable[FakeMaster], *, counters: bool = True) -> list[bytes]:
     """Return all keys of locks and queues that are left, and fencing counters if requested."""
-    permanent = [MARKER, declaration.KEY] + ([] if counters else [b"redlock_aio:fence:"])
+    permanent = [MARKER, commands.DECLARED_SETS] + ([] if counters else [b"redlock_aio:fence:"])
     found = [(key, until) for master in masters for key, (_, until) in master._keys.items()]
     return [key for key, until in found if now() < until and not key.startswith(tuple(permanent))]
 

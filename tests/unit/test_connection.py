@@ -83,7 +83,7 @@ async def connection(transport: Transport, lost: list[str]) -> Connection:
         on_push=lambda *_: None,
         on_lost=lambda _cause, reason: lost.append(reason),
     )
-    made.adopt(transport, None)
+    made.use(transport, None)
     return made
 
 

@@ -6,8 +6,8 @@ from typing import Any
 import hiredis
 import pytest
 
-from redlock_aio._protocol import declaration
-from redlock_aio._protocol.declaration import Text, declare
+from redlock_aio._protocol import commands, replies
+from redlock_aio._protocol.commands import SetLine, declare
 from redlock_aio._protocol.scripts import DECLARE, pack
 from redlock_aio._rules.membership import Place, write, write_set
 from redlock_aio.testing import FakeMaster
@@ -15,7 +15,7 @@ from redlock_aio.testing._fake_commands import EPOCH
 
 pytestmark = pytest.mark.promise("S1")
 
-KEY = declaration.KEY + b"app:"
+KEY = commands.DECLARED_SETS + b"app:"
 ONE = write_set(("a", "b"))
 OTHER = write_set(("a", "c"))
 THIRD = write(Place("a", "x" * 40))
@@ -35,7 +35,7 @@ class Declarations:
         reader.feed(request)
         return self.master.execute(reader.gets())
 
-    def declare(self, *texts: Text) -> list[Any]:
+    def declare(self, *texts: SetLine) -> list[Any]:
         """Return how many of the texts were there, and the texts and their times in order."""
         reply = self.send(declare(KEY, texts))
         assert isinstance(reply, list)
@@ -43,7 +43,7 @@ class Declarations:
 
     def write(self, *texts: bytes, lasts: int = LASTS, since: int = 0) -> int:
         """Return how many of the texts were there."""
-        found = self.declare(*[Text(text, lasts, since=since) for text in texts])[0]
+        found = self.declare(*[SetLine(text, lasts, since=since) for text in texts])[0]
         assert isinstance(found, int)
         return found
 
@@ -78,10 +78,10 @@ async def test_lines_stand_in_the_order_in_which_they_came(sets: Declarations) -
 
 async def test_the_reply_to_a_write_has_all_lines(sets: Declarations) -> None:
     sets.write(ONE)
-    found, *rest = sets.declare(Text(OTHER, LASTS), Text(ONE, LASTS))
+    found, *rest = sets.declare(SetLine(OTHER, LASTS), SetLine(ONE, LASTS))
     assert found == 1
     assert rest[::2] == [ONE, OTHER]
-    answer = declaration.read([found, *rest], 5.0)
+    answer = replies.declared([found, *rest], 5.0)
     assert answer is not None
     assert [(line.names, line.since, line.until) for line in answer.lines] == [
         (("a", "b"), NOW, 65.0),

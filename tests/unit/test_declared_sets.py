@@ -12,12 +12,12 @@ from typing import Any, Literal
 import pytest
 
 from redlock_aio import Answer, QuorumUnavailableError, Redlock
-from redlock_aio._protocol import declaration
+from redlock_aio._protocol import commands
 from redlock_aio._protocol.commands import MARKER
 from redlock_aio._protocol.scripts import DECLARE
 from redlock_aio._rules import membership, timing
 from redlock_aio._rules.membership import LIVES
-from redlock_aio._transport.declarations import DUE, PATIENCE
+from redlock_aio._transport.sets import DUE, PATIENCE
 from redlock_aio.testing import FakeMaster, cancelled_at
 from redlock_aio.testing._fake_lua import Error
 from redlock_aio.testing._fake_pushes import PushReceiver
@@ -102,7 +102,7 @@ def is_refused(redlock: Redlock) -> bool:
 
 def declared(master: FakeMaster) -> list[str]:
     """Return the sets declared on a master."""
-    value, _ = master._data.find(declaration.KEY)
+    value, _ = master._data.find(commands.DECLARED_SETS)
     assert value is None or isinstance(value, bytes)
     found = [membership.parse(line.split(b" ", 3)[3]) for line in (value or b"").splitlines()]
     return ["".join(line[0]) for line in found if line is not None and not line[1]]
@@ -340,7 +340,7 @@ async def test_an_evicted_list_costs_the_programs_that_were_first_nothing(
 ) -> None:
     assert await works(right)
     for letter in "abc":
-        m[letter].delete(declaration.KEY.decode())
+        m[letter].delete(commands.DECLARED_SETS.decode())
     async with program(of(m, "ade")) as wrong, program(of(m, "abf")) as later:
         for _ in range(40):
             assert await answers(right) == "GGG"
@@ -722,9 +722,9 @@ async def test_a_server_that_is_out_of_memory_keeps_its_vote(
 
 async def test_foreign_values_under_the_key_are_ignored(m: dict[str, FakeMaster]) -> None:
     for master in m.values():
-        master._data.set(declaration.KEY, b"1 1700000000000 99999999 [[]]\nnonsense")
-    m["a"].delete(declaration.KEY.decode())
-    m["a"]._data.zadd(declaration.KEY, 1.0, b"x")
+        master._data.set(commands.DECLARED_SETS, b"1 1700000000000 99999999 [[]]\nnonsense")
+    m["a"].delete(commands.DECLARED_SETS.decode())
+    m["a"]._data.zadd(commands.DECLARED_SETS, 1.0, b"x")
     async with program(of(m, "abc")) as right, program(of(m, "ade")) as wrong:
         assert await answers(right) == "GGG"
         assert not await works(wrong)

@@ -13,7 +13,7 @@ from redlock_aio._rules.fair_ticket import (
     NEXT,
     SILENT,
     UNASKED,
-    Standing,
+    Position,
     Ticket,
 )
 
@@ -22,7 +22,7 @@ DRIFT = 0.012
 FACTOR = 0.01
 
 
-def ticket(*standings: Standing) -> Ticket:
+def ticket(*standings: Position) -> Ticket:
     """Return the ticket of a waiter after these replies."""
     new = Ticket(len(standings))
     for master, standing in enumerate(standings):
@@ -114,7 +114,7 @@ def test_grants_of_a_master_that_may_have_lost_its_memory_are_void() -> None:
     ],
 )
 def test_grants_that_cannot_become_a_majority_are_given_back(
-    standings: tuple[Standing, ...], yields: bool
+    standings: tuple[Position, ...], yields: bool
 ) -> None:
     assert ticket(*standings).must_yield is yields
 

@@ -66,7 +66,7 @@ def enqueue(
     keys = (b"r", *commands.queue_keys(b"r"))
     reply = execute(master, commands.enqueue(keys, b"of " + member, ttl, entry, first=first))
     assert isinstance(reply, list)
-    return OUTSIDE if replies.at_once(reply) is not None else reply[0]
+    return OUTSIDE if replies.granted_outside_queue(reply) is not None else reply[0]
 
 
 # One after the other

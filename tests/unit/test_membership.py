@@ -5,7 +5,7 @@ import itertools
 import pytest
 from hypothesis import assume, given, strategies as st
 
-from redlock_aio._protocol import declaration
+from redlock_aio._protocol import replies
 from redlock_aio._rules import membership
 from redlock_aio._rules.membership import (
     LIVES,
@@ -328,20 +328,20 @@ def test_any_line_is_parsed_as_written(addresses: list[str], run_id: str) -> Non
 )  # fmt: skip
 def test_a_malformed_line_is_ignored(text: object) -> None:
     assert parse(text) is None
-    reply = declaration.read([1, text, [5, 500, 700], write_set(ABC), [6, 500, 700]], 2.0)
-    assert reply == declaration.Reply(1, [Line(ABC, "", 6, 2.5, 2.5 - 0.7 * (1 - 1 / LIVES))])
+    reply = replies.declared([1, text, [5, 500, 700], write_set(ABC), [6, 500, 700]], 2.0)
+    assert reply == replies.Declared(1, [Line(ABC, "", 6, 2.5, 2.5 - 0.7 * (1 - 1 / LIVES))])
 
 
 @pytest.mark.parametrize(
     "reply", [None, 5, b"OK", [], [b"a"], [True], [0, b"a"], Exception("NOSCRIPT")], ids=range(8)
 )
 def test_a_malformed_reply_is_none(reply: object) -> None:
-    assert declaration.read(reply, 0.0) is None
+    assert replies.declared(reply, 0.0) is None
 
 
 @pytest.mark.parametrize("times", [b"5", True, [5], [5, 5], [5, b"5", 5], [True, 5, 5]])
 def test_a_line_with_malformed_times_is_ignored(times: object) -> None:
-    assert declaration.read([0, write_set(ABC), times], 0.0) == declaration.Reply(0, [])
+    assert replies.declared([0, write_set(ABC), times], 0.0) == replies.Declared(0, [])
 
 
 def test_messages_name_the_masters_on_one_line() -> None:

@@ -399,7 +399,7 @@ async def test_a_cancellation_leaves_no_connection(
     connection = Connection(
         0, loop(), condemn_after=1, on_push=lambda *_: None, on_lost=lambda *_: None
     )
-    connection.adopt(transport, keep)
+    connection.use(transport, keep)
     net.names["m.test"] = [NEW]
     for nth in range(1, 100):
         watching = moved(dialler, connection, masters[0].run_id, every=EVERY, within=1)

@@ -16,7 +16,8 @@ from redlock_aio._engine.outages import AGAIN
 from redlock_aio._protocol import replies
 from redlock_aio._protocol.request import NoReply
 from redlock_aio._rules.quorum import is_final
-from redlock_aio._transport.handshake import MasterError, UnconfirmedError, info_of, why
+from redlock_aio._transport.address import UnconfirmedError, why_not_connected as why
+from redlock_aio._transport.connection import MasterError, info_of
 from redlock_aio.testing import FakeMaster
 
 from .kit import delete, hang, kill, now, occupy, refused, restart, resume
@@ -260,7 +261,7 @@ def test_failures_to_connect_that_are_permanent(
     error: Exception, secrets: tuple[str, ...], permanent: bool
 ) -> None:
     """A credential provider may return another password later."""
-    assert why(error, secrets, 1.0).no_reply.permanent is permanent
+    assert why(error, secrets, 1.0).permanent is permanent
 
 
 @pytest.mark.parametrize(
@@ -272,7 +273,8 @@ def test_failures_to_connect_that_are_permanent(
     ],
 )
 def test_a_timeout_is_described_unless_it_has_a_text(error: Exception, detail: str) -> None:
-    assert why(error, (), 1.0).no_reply == NoReply(Answer.UNREACHABLE, detail)
+    bar = why(error, (), 1.0)
+    assert (bar.answer, bar.text, bar.permanent) == (Answer.UNREACHABLE, detail, False)
 
 
 @pytest.mark.parametrize(

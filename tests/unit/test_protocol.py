@@ -9,7 +9,7 @@ from redlock_aio._protocol import commands, replies, scripts
 from redlock_aio._protocol.primitives import JointMutex, Mutex
 from redlock_aio._protocol.request import NoReply
 from redlock_aio._protocol.scripts import EXTEND, RELEASE
-from redlock_aio._rules import display, lock_value
+from redlock_aio._rules import lock_value
 from redlock_aio._rules.fencing import KEPT
 from redlock_aio._rules.quorum import NOT_YET
 from redlock_aio._rules.server_info import ServerInfo
@@ -70,12 +70,12 @@ def test_every_reply_is_a_vote(reply: object, answer: Answer) -> None:
 @pytest.mark.promise("S10")
 def test_the_error_of_a_server_shows_no_secret() -> None:
     token = "0123456789+/ABCDEFGHIJabcdef"
-    shown = display.harmless(f"ERR so: '{token}' 'pass word'\r\n", ("pass word",))
+    shown = replies.harmless(f"ERR so: '{token}' 'pass word'\r\n", ("pass word",))
 
     assert shown == "ERR so: '***' '***'  "
     cut = "ERR unknown command 'SET', with args beginning with: 'key' '01234\r\n"
-    assert display.harmless(cut) == "ERR unknown command 'SET'"
-    assert len(display.harmless("x" * 10**6)) == 200
+    assert replies.harmless(cut) == "ERR unknown command 'SET'"
+    assert len(replies.harmless("x" * 10**6)) == 200
 
 
 def info(**fields: str) -> ServerInfo:

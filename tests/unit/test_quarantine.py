@@ -781,7 +781,7 @@ async def test_without_tracking_a_longer_max_ttl_in_the_marker_costs_no_vote(
             await asyncio.sleep(0.01)
         sentry = kit.session(redlock).links[0]._sentry
         assert sentry is not None
-        assert sentry.lasts == pytest.approx(2 * (QUARANTINE - 1) + 1)
+        assert sentry.quarantine == pytest.approx(2 * (QUARANTINE - 1) + 1)
 
 
 @pytest.mark.promise("S6")

@@ -7,11 +7,12 @@ import pytest
 from hypothesis import given, strategies as st
 
 from redlock_aio._rules import quarantine, timing
-from redlock_aio._rules.marker import MOST_BYTES, Marker
 from redlock_aio._rules.quarantine import (
     MEMBER,
+    MOST_BYTES,
     QUARANTINED,
     UNDECIDED,
+    Marker,
     MasterStatus,
     Reason,
     Seen,
@@ -310,7 +311,7 @@ def test_a_marker_carries_the_quarantine_of_any_max_ttl(max_ttl: int) -> None:
 
 
 def test_the_reason_and_the_time_left_are_in_whole_seconds() -> None:
-    text = quarantine.describe(Reason.RESTARTED, ago=12.9, left=48.1)
+    text = quarantine.bar(Reason.RESTARTED, ago=12.9, until=50.1).describe(2.0)
     assert text == "it restarted 12 s ago and may have forgotten locks; it votes again in 49 s"
 
 

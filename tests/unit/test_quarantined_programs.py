@@ -11,7 +11,7 @@ from redlock_aio import Answer, QuorumUnavailableError, Redlock, Vote
 from redlock_aio._protocol.commands import MARKER
 from redlock_aio._protocol.request import NoReply, QuarantineRule, Request
 from redlock_aio._protocol.scripts import MARK
-from redlock_aio._transport.guard import SAME_WORDS
+from redlock_aio._transport.master import SAME_WORDS
 from redlock_aio.testing import FakeMaster, VirtualTimeLoop
 
 from . import kit

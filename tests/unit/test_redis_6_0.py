@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from redlock_aio import Redlock
-from redlock_aio._rules.marker import Marker
+from redlock_aio._rules.quarantine import Marker
 from redlock_aio.testing import FakeMaster
 
 from .kit import MAX_TTL, QUARANTINE, answers, restart

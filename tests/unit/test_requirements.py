@@ -7,7 +7,7 @@ import pytest
 from redis.exceptions import NoPermissionError, ResponseError
 
 from redlock_aio import requirements
-from redlock_aio._protocol import commands, declaration
+from redlock_aio._protocol import commands
 from redlock_aio._protocol.primitives import FencingCounter
 from redlock_aio._rules import timing
 from redlock_aio._rules.fencing import LEAD_SHARE
@@ -27,7 +27,7 @@ def info(uptime: int = 1_000, run_id: str = "a" * 40) -> bytes:
 
 def test_the_keys_are_those_of_the_library() -> None:
     assert requirements.MARKER_KEY.encode() == commands.MARKER
-    assert requirements.DECLARED_KEY.encode() == declaration.KEY
+    assert requirements.DECLARED_KEY.encode() == commands.DECLARED_SETS
 
 
 def test_a_master_that_has_run_for_long_votes() -> None:

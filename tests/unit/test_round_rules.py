@@ -21,7 +21,7 @@ from redlock_aio._engine.wait.local_queue import LocalQueues
 from redlock_aio._engine.wait.wakeup import Watch
 from redlock_aio._protocol import commands, replies
 from redlock_aio._protocol.primitives import FencingCounter, Mutex
-from redlock_aio._rules.fair_ticket import Standing
+from redlock_aio._rules.fair_ticket import Position
 from redlock_aio._rules.quorum import GRANTED
 from redlock_aio._rules.roundtrips import RoundTrips
 from redlock_aio._transport.master import Master
@@ -159,12 +159,12 @@ async def test_a_waiter_whose_grants_are_too_far_apart_gives_them_back_and_asks_
     given = waiter.claim
     for master in (0, 1):
         waiter._unanswered[master] = 0
-        waiter.ticket.on_reply(master, 2, Standing.GRANTED, done=now() + 60)
+        waiter.ticket.on_reply(master, 2, Position.GRANTED, done=now() + 60)
     master_set.flush()
     for link in links:
         link.writes.clear()
     assert not await waiter.win()
-    assert waiter.ticket.count(Standing.GRANTED) == 0
+    assert waiter.ticket.count(Position.GRANTED) == 0
     master_set.flush()
     for link in links[:2]:
         (written,) = link.writes

@@ -80,8 +80,7 @@ async def voting_at(redlock: Redlock) -> float:
 
 
 def confirmed_until(redlock: Redlock) -> float:
-    connection = kit.session(redlock).links[0]._connection
-    until: float = connection.confirmed_until  # type: ignore[union-attr]
+    until: float = kit.session(redlock).links[0]._route._confirmed_until  # type: ignore[attr-defined]
     return until
 
 

@@ -78,7 +78,7 @@ class FirstRequest(Round):
         if self._raw[master] is not NOT_YET:
             return
         self._raw[master] = reply
-        counter = replies.at_once(reply)
+        counter = replies.granted_outside_queue(reply)
         if counter is not None:
             self._counters.append(counter)
             Tally.on_reply(self, master, GRANTED)

@@ -14,18 +14,21 @@ cancelled.
 
 import asyncio
 import functools
+import logging
 import math
 from collections.abc import Callable, Collection, Sequence
 
-from redlock_aio._protocol import declaration, replies
-from redlock_aio._protocol.declaration import Text
+from redlock_aio._protocol import commands, replies
+from redlock_aio._protocol.commands import SetLine
 from redlock_aio._protocol.request import NoReply
 from redlock_aio._rules import membership
 from redlock_aio._rules.causes import NoVoteCause
 from redlock_aio._rules.membership import LIVES, Addresses, Known, Line, Place, Restriction
 from redlock_aio._rules.server_info import ServerInfo
-from redlock_aio._transport.connection import Connection, Question
-from redlock_aio._transport.handshake import MasterError, is_forbidden
+from redlock_aio._rules.standing import Bar
+from redlock_aio._transport.connection import Connection, MasterError, Question
+
+_log = logging.getLogger("redlock_aio")
 
 DUE = 1 / 8
 """The share of the longest quarantine after which `look` writes again."""
@@ -42,7 +45,7 @@ TRIES = 3
 UNDECLARED = "this program's set of masters is not declared there yet"
 
 
-class Declaration(Question):
+class EvaluatedQuestion(Question):
     """A question whose reply is evaluated when it arrives, even if no task waits for it."""
 
     __slots__ = ("_on_reply",)
@@ -62,7 +65,7 @@ class Declaration(Question):
         super().on_reply(master, reply)
 
 
-class Declarations:
+class DeclaredSets:
     """
     The lines on the masters of one manager, and the votes that it loses by those of others.
 
@@ -73,11 +76,9 @@ class Declarations:
 
         clock: The clock of leases.
 
-        lasts: Returns the longest quarantine, in seconds.
+        quarantine: Returns the longest quarantine, in seconds.
 
         on_restricted: Called with the numbers of the masters that lose their votes.
-
-        tell: Called with a sentence for operators, and first whether it is good news.
     """
 
     def __init__(
@@ -86,17 +87,15 @@ class Declarations:
         key: bytes,
         *,
         clock: Callable[[], float],
-        lasts: Callable[[], float],
+        quarantine: Callable[[], float],
         on_restricted: Callable[[Collection[int]], None],
-        tell: Callable[[bool, str], None],
     ) -> None:
-        self.read = declaration.declare(key)
+        self.reading = commands.declare(key)
         """The command that reads the lines on a master."""
         self._key = key
         self._clock = clock
-        self._lasts = lasts
+        self._quarantine = quarantine
         self._on_restricted = on_restricted
-        self._tell = tell
         self._places = [Place(address) for address in addresses]
         self._names = membership.names_of(self._places)
         self._known = Known()
@@ -110,31 +109,27 @@ class Declarations:
 
     def __repr__(self) -> str:
         refused = self._restriction.refused_by
-        return f"<Declarations, {'refused' if refused else self._restriction}>"
-
-    @property
-    def cause(self) -> NoVoteCause:
-        """The cause of an `objection`, for programs."""
-        return NoVoteCause.SET_CONFLICT if self._is_restricted else NoVoteCause.SET_UNDECLARED
+        return f"<DeclaredSets, {'refused' if refused else self._restriction}>"
 
     @property
     def _is_restricted(self) -> bool:
         return self._restriction != Restriction()
 
-    def objection(self, number: int) -> str:
-        """Return why this master may not vote, empty if it may."""
-        restriction, ours = self._restriction, self._names
+    def bar(self, number: int) -> Bar | None:
+        """Return why this master may not vote; ``None`` if it may."""
+        restriction, ours, cause = self._restriction, self._names, NoVoteCause.SET_CONFLICT
         if restriction.refused_by is not None:
-            return membership.describe_refusal(ours, restriction, lasts=self._lasts() * LIVES)
+            # It is the same for all masters, and `_judge` has logged it once.
+            text = membership.describe_refusal(ours, restriction, lasts=self._quarantine() * LIVES)
+            return Bar(cause, text, quiet=True)
         if number in restriction.moved:
-            return membership.describe_moved(lasts=self._lasts())
+            return Bar(cause, membership.describe_moved(lasts=self._quarantine()))
         if number in restriction.strangers:
-            return membership.describe_stranger(ours, restriction.strangers[number])
-        return "" if number in self._links else UNDECLARED
-
-    def concerns(self, number: int) -> bool:
-        """Return whether the `objection` is to this master, and not to all of them."""
-        return number in self._restriction.moved or number in self._restriction.strangers
+            return Bar(cause, membership.describe_stranger(ours, restriction.strangers[number]))
+        if number in self._links:
+            return None
+        cause = cause if self._is_restricted else NoVoteCause.SET_UNDECLARED
+        return Bar(cause, UNDECLARED, quiet=True)
 
     def join(
         self, number: int, info: ServerInfo, connection: Connection, reply: object
@@ -147,7 +142,7 @@ class Declarations:
         Args:
             info: The server's reply to ``INFO``.
 
-            reply: Its reply to the command `read`.
+            reply: Its reply to the command `reading`.
 
         Returns:
             The replies to wait for, see `joined`.
@@ -218,7 +213,10 @@ class Declarations:
                 return
             if self._waits(number, quarantined=quarantined):
                 return
-        if number in self._links and self._clock() < self._links[number][1] + self._lasts() * DUE:
+        if (
+            number in self._links
+            and self._clock() < self._links[number][1] + self._quarantine() * DUE
+        ):
             return
         await self._ask_until_answered(number, connection)
 
@@ -272,15 +270,15 @@ class Declarations:
     ) -> Question:
         """Write the lines on a master, or only read them if this program is refused."""
         if reads or self._restriction.refused_by is not None:
-            command, on_reply = self.read, functools.partial(self._take)
+            command, on_reply = self.reading, functools.partial(self._take)
         else:
             texts = self._texts(number)
-            command = declaration.declare(self._key, texts)
+            command = commands.declare(self._key, texts)
             # After a flush, the restart guard says what has happened.
             expected = 0 if joins else sum(text.since > 0 for text in texts)
             on_reply = functools.partial(self._take, expected=expected)
             self._links[number] = connection, self._clock()
-        question = Declaration(command, asyncio.get_running_loop(), on_reply)
+        question = EvaluatedQuestion(command, asyncio.get_running_loop(), on_reply)
         refused = connection.send(command, [question])
         if refused is not None:
             question.on_reply(number, refused)
@@ -296,15 +294,17 @@ class Declarations:
             if line.until > now and (line.names, line.run_id) not in there
         ]
 
-    def _texts(self, number: int) -> list[Text]:
+    def _texts(self, number: int) -> list[SetLine]:
         """Return the lines to write on a master: the names, and the servers of this program."""
         now = self._clock()
         since = {(line.names, line.run_id): line.since for line in self._deleted(number, [], now)}
-        length = math.ceil(self._lasts() * LIVES * 1000)
+        length = math.ceil(self._quarantine() * LIVES * 1000)
         names = membership.write_set(self._names)
-        texts = [Text(names, length, since=since.get((self._names, ""), 0))]
+        texts = [SetLine(names, length, since=since.get((self._names, ""), 0))]
         shown = self._shown.get(number, [])
-        self._left = {place: at for place, at in self._left.items() if now < at + self._lasts()}
+        self._left = {
+            place: at for place, at in self._left.items() if now < at + self._quarantine()
+        }
         ago = {place: int((now - at) * 1000) for place, at in self._left.items()}
         ago |= dict.fromkeys(membership.other_names(self._places, self._known), 0)
         ago |= {place: 0 for place in self._places if place.run_id}
@@ -316,14 +316,14 @@ class Declarations:
             ):
                 continue
             begun = since.get(((place.address,), place.run_id), 0)
-            texts.append(Text(membership.write(place), length, ms, begun))
+            texts.append(SetLine(membership.write(place), length, ms, begun))
         return texts
 
     def _check(self, reply: object) -> None:
         """Raise an error if *reply* means that the connection is lost, or the key forbidden."""
         if isinstance(reply, NoReply):
             raise ConnectionError(reply.detail)
-        if is_forbidden(reply):
+        if replies.is_forbidden(reply):
             raise MasterError(
                 NoVoteCause.FORBIDDEN,
                 f"the restart guard must run scripts on the key {self._key.decode()!r}, with GET,"
@@ -333,7 +333,7 @@ class Declarations:
     @property
     def _until(self) -> float:
         """The instant until which a fact must count for which `look` asks `SELDOM`."""
-        return self._clock() + self._lasts() * SELDOM
+        return self._clock() + self._quarantine() * SELDOM
 
     def _take(self, number: int, reply: object, expected: int | None = None) -> None:
         """
@@ -344,7 +344,7 @@ class Declarations:
                 written; ``None`` if they were not written.
         """
         now = self._clock()
-        answer = declaration.read(reply, now)
+        answer = replies.declared(reply, now)
         if answer is None:
             return
         lines = answer.lines
@@ -356,7 +356,7 @@ class Declarations:
             }
             self._own[number] = [line for line in lines if (line.names, line.run_id) in ours]
             if answer.found < expected:
-                self._tell(False, membership.describe_deleted(self._places[number].address))
+                _log.warning("%s", membership.describe_deleted(self._places[number].address))
         self._shown[number] = lines
         self._known = membership.learn(self._known, self._names, [*lines, *deleted], now)
         self._judge(lines)
@@ -369,7 +369,7 @@ class Declarations:
         lost = self._barred(after) - self._barred(before)
         texts: dict[Addresses, str] = {}
         if after.refused_by is not None:
-            text = membership.describe_refusal(self._names, after, lasts=self._lasts() * LIVES)
+            text = membership.describe_refusal(self._names, after, lasts=self._quarantine() * LIVES)
             texts[after.refused_by] = f"{text}; {membership.ADVICE}"
             self._links.clear()
         for line in lines:
@@ -378,7 +378,7 @@ class Declarations:
             if strangers := membership.strangers_of(line.names, self._places, self._known):
                 texts[line.names] = membership.describe_later(line.names, strangers)
         for names in texts.keys() - self._told:
-            self._tell(False, texts[names])
+            _log.warning("%s", texts[names])
         self._told |= texts.keys()
         if lost:
             self._on_restricted(lost)
