@@ -73,7 +73,6 @@ class GuardQuestions(NamedTuple):
     """What the guard asks a server of a new connection."""
 
     sets: Question
-    """The lines of other programs; see `DeclaredSets`."""
     caching: Question
     marker: Question
 
@@ -96,21 +95,13 @@ class Guard:
     Args:
         seen: The observations of each address; they outlive the connections.
 
-        clock: The clock of leases.
-
-        quarantine: In seconds: the longest validity of a lease that a master may have lost.
+        quarantine: In seconds: the longest validity of a lease that a master may have lost. It
+            grows when the marker of a master carries a longer one.
 
         strict: Whether young servers without a marker count as restarted, even if all
             masters are young.
 
-        addresses: The names of the masters, for other programs.
-
-        key: The key under which programs write about their masters.
-
-    Attributes:
-        quarantine: It grows when the marker of a master carries a longer one.
-
-        founding: Whether a new set is being marked.
+        addresses, key: As for `DeclaredSets`.
     """
 
     def __init__(
@@ -134,7 +125,7 @@ class Guard:
             quarantine=lambda: self.quarantine,
             on_restricted=self._restrict,
         )
-        self.founding = False
+        self.founding = False  # whether a new set is being marked
         self._sentries: list[Sentry] = []  # in the order of the masters
 
     def __repr__(self) -> str:
@@ -149,7 +140,6 @@ class Guard:
         on_push: Callable[[int, object], None],
         changed: Callable[[], None],
     ) -> "Sentry":
-        """Return the sentry of a master; for the arguments see `Sentry`."""
         sentry = Sentry(self, number, route=route, on_push=on_push, changed=changed)
         self._sentries.append(sentry)
         return sentry
@@ -194,16 +184,18 @@ class Guard:
 
         The set is new only if the markers, read back after all were written, still prove it:
         another program that knows a master from before may have marked it as rejoining
-        meanwhile. A master that can't be marked is judged alone.
-
-        Cancellation:
-            Markers that were written by then stay.
+        meanwhile. A master that can't be marked is judged alone. After a cancellation the
+        markers that were written by then stay.
         """
         sentries = self._sentries
         if self.founding or self.is_old or any(sentry.state is None for sentry in sentries):
             return
+        # Each sentry calls this. The first one writes for all; meanwhile `_look` does not judge a
+        # marker that may be this program's own.
         self.founding = True
         try:
+            # All writes leave before the first reply is awaited, so that a master that hangs
+            # delays the verdict, but not the markers of the others.
             asked = [
                 s.ask_for(quarantine.founding(s.info, s.quarantine), over=b"") for s in sentries
             ]
@@ -243,11 +235,9 @@ class Sentry:
     Watches the marker and identity of one master, and quarantines it after a restart or flush.
 
     Args:
-        guard: The guard of all masters.
+        route: Distinguishes the server from earlier ones at its address (`Route.identified`).
 
-        route: The route to the master, which also distinguishes it from earlier servers.
-
-        on_push: Called with the *number* of the master and each push of the server.
+        on_push: Called with each push that is not for the sentry alone.
 
         changed: Called when `bars` or `info` may have changed.
     """
@@ -302,12 +292,7 @@ class Sentry:
 
     @property
     def quarantine(self) -> float:
-        """
-        The length of the quarantine of this master in seconds.
-
-        It is longer for a master behind Sentinels. Markers carry only the part that is the
-        same for all masters.
-        """
+        """In seconds. Markers carry only the part that is the same for all masters."""
         return self._guard.quarantine + self._outlives
 
     @property
@@ -355,12 +340,7 @@ class Sentry:
         self, connection: Connection, info: ServerInfo, asked: GuardQuestions
     ) -> None:
         """
-        Judge the server of a new connection.
-
-        Args:
-            info: Its reply to ``INFO``.
-
-            asked: Its `questions`, which were sent behind ``INFO``.
+        Judge the server of a new connection, which has sent the `questions` behind ``INFO``.
 
         Raises:
             MasterError: The server forbids access to the marker.
@@ -391,16 +371,12 @@ class Sentry:
             raise
 
     async def monitor(self, down: asyncio.Future[None]) -> None:
-        """
-        Examine the master again and again until its connection is *down*.
-
-        Cancellation:
-            The master is not examined any more.
-        """
+        """Examine the master again and again until its connection is *down*."""
         pace = Pace(quarantine.PUSHED_INTERVAL)
         while not down.done():
             try:
                 if self.state is UNDECIDED:
+                    # Before the wait: the last master of a new set makes all usable at once.
                     await self._guard.found()
                 await self._rest(down, pace)
                 if not down.done():
@@ -442,10 +418,12 @@ class Sentry:
         connection = self._connection
         if connection is None:
             return
+        # While this waits for replies, `found` may set a verdict, a push may set `_flushed`, and
+        # the connection may end. Each is tested below, before these replies count.
         verdicts = self._verdicts
         quarantined = self._reason is not Reason.NONE
         await self._guard.sets.look(self._number, connection, quarantined=quarantined)
-        self._flushed = False
+        self._flushed = False  # before the read is sent: a push behind it must not be lost
         info, _, marker = connection.ask(commands.INFO, commands.CACHING, commands.READ_MARKER)
         now = self._identified(await examined(await info.reply, connection))
         found = carried(marker_of(await marker.reply), self._outlives)
@@ -515,9 +493,8 @@ class Sentry:
         """
         Write the marker of *verdict* and read it back; ``None`` if there is none to write.
 
-        Args:
-            over: The reply by which the verdict was reached. The marker is written only if it
-                is still the same: otherwise a flush since then would stay hidden.
+        It is written only *over* the reply by which the verdict was reached: otherwise a flush
+        since then would stay hidden.
         """
         if verdict.write is None or self._connection is None:
             return None
@@ -539,11 +516,15 @@ class Sentry:
 
     def set_verdict(self, verdict: Verdict, marker: Marker | None) -> None:
         """Set the state and the end of the quarantine by *verdict*, for which *marker* was read."""
+        # In one step, without an await: `send` and the votes follow in `_changed`, before
+        # another task can see the new state.
         self._remember(verdict, marker)
         self._marker = marker
         self.state = verdict.state
         self._verdicts += 1
         self._until = self._guard.clock() + verdict.seconds
+        # Only here: a set that is refused no more gives the vote back at the next examination,
+        # when the marker was read again.
         refusal = self._guard.sets.bar(self._number) if verdict.state is MEMBER else None
         self._refusal = refusal
         if refusal is not None:
@@ -608,7 +589,7 @@ class Sentry:
         # Otherwise both are executed after this flush, too.
 
     def _is_same(self, replies_: Sequence[object]) -> NoReply | None:
-        """Judge a proof after a flush: end the connection unless server and marker are the same."""
+        """Judge a proof: end the connection unless server and marker are as before the flush."""
         info, _, marker = replies_
         try:
             now = self._identified(info_of(info))
@@ -644,7 +625,8 @@ class Sentry:
         return NoReply(Answer.UNREACHABLE, FLUSHED)
 
     def recheck_soon(self) -> None:
-        """Examine the marker soon."""
+        # The flag is for a task that is in the middle of an examination, and waits for nothing
+        # yet: it would miss the wake-up.
         self._recheck = True
         if self._wake is not None and not self._wake.done():
             self._wake.set_result(None)
@@ -679,12 +661,7 @@ class Sentry:
         guard.seen[number] = quarantine.seen_as_replica(guard.seen[number], run_id, time)
 
     def gone(self, *, closing: bool = False) -> None:
-        """
-        Called when the connection has ended: store when the server was last seen.
-
-        Args:
-            closing: Whether the manager ends.
-        """
+        """Called when the connection has ended; *closing* if the manager ends."""
         if self.state is not None:
             guard, number = self._guard, self._number
             guard.seen[number] = quarantine.last_seen(guard.seen[number], guard.clock())
@@ -694,14 +671,7 @@ class Sentry:
 
 
 def marker_of(reply: object) -> Marker | None:
-    """
-    Return the marker in the reply to `commands.READ_MARKER`, ``None`` if the master has none.
-
-    Raises:
-        ConnectionError: There is no reply.
-
-        MasterError: The reply is an error.
-    """
+    """Return the marker in the *reply*, ``None`` if there is none; raise if it is no answer."""
     if isinstance(reply, NoReply):
         raise ConnectionError(reply.detail)
     if isinstance(reply, Exception):

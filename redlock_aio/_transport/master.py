@@ -61,10 +61,9 @@ LACKS_TRACKING = f"the service has no client tracking (CLIENT TRACKING), so {POL
 
 
 class MasterContext(NamedTuple):
-    """The objects that the masters of one manager share, and their callbacks."""
+    """What the masters of one manager share, and whom they call."""
 
     trips: RoundTrips
-    """The round trips of all masters, from which their timeouts follow."""
     clock: Callable[[], float]
     """The clock of leases."""
     on_push: Callable[[int, object], None]
@@ -73,13 +72,12 @@ class MasterContext(NamedTuple):
     made up by `Master` (`replies.EVERYTHING_CHANGED`, `GONE`).
     """
     on_standing: Callable[[int, Standing], None]
-    """Called with the number of a master and its standing, also if that has not changed."""
+    """Called with the number of a master and its standing, once that is known."""
     cancelled: Callable[["Master"], Awaitable[None]]
-    """Called with a master whose task ends without a `close`; awaited before it disconnects."""
+    """Called with a master whose task was cancelled from outside, before it disconnects."""
     never_began: Callable[[], None]
     """Called, instead of *cancelled*, if the task was cancelled before its first step."""
     guard: Guard | None
-    """The restart guard; ``None`` if it is off."""
     vouched: bool
     """Whether the operator guarantees that no master loses a lock."""
     neighbours: dict[str, "Master"]
@@ -241,11 +239,9 @@ class Master:
         return NoReply(Answer.TIMED_OUT, slow) if slow else request.TIMED_OUT
 
     def add_debt(self, payload: bytes, ttl: int) -> None:
-        """Repeat the release *payload* until confirmed; its key may live *ttl* ms. See `Debts`."""
         self.debts.add_debt(payload, ttl)
 
     async def _serve(self) -> None:
-        """Keep the master connected until cancelled."""
         try:
             try:
                 await self._stay_connected()
@@ -265,7 +261,7 @@ class Master:
             never_began()
 
     async def _take_leave(self) -> None:
-        """Without a `close`, keep the connection until *cancelled* has sent the releases."""
+        """If the task was cancelled from outside, wait until *cancelled* has sent the releases."""
         if not self._closing:
             self._closing = True
             self._wake()
@@ -366,8 +362,7 @@ class Master:
         except BaseException:
             connection.condemn(NoVoteCause.CLOSED, "this client did not accept the server")
             raise
-        # No await from here on: the guard's verdict, the debts and the first command of a lock
-        # belong to this connection, and a change of the marker in between would be missed.
+        # No await from here on: the guard's verdict, the debts and `send` are of one connection.
         if down.done():
             raise ConnectionError(connection.reason)
         self._connection = connection
@@ -526,12 +521,7 @@ class Master:
             self._connection = None
 
     async def ended(self) -> None:
-        """
-        Wait until the task and the route have ended after `close`.
-
-        Cancellation:
-            The task and the route end nevertheless.
-        """
+        """Wait until the task and the route have ended after `close`; they end anyway."""
         await asyncio.wait([self._task])
         await self._route.ended()
 

@@ -65,12 +65,7 @@ class Route:
         """The command that names a connection to the master; it may be refused."""
 
     async def dial(self) -> tuple[asyncio.Transport, object]:
-        """
-        Connect to the master; see `Dialler.dial`.
-
-        Cancellation:
-            The connection is closed.
-        """
+        """Connect to the master; see `Dialler.dial`."""
         return await self._dialler.dial()
 
     @property
@@ -91,18 +86,13 @@ class Route:
         return info
 
     def close(self) -> None:
-        """Start to end the tasks that find the master."""
+        """Start to end the tasks that find the master; see `ended`."""
 
     def abandon(self) -> None:
         """End the connections of these tasks after the event loop was closed."""
 
     async def ended(self) -> None:
-        """
-        Wait until these tasks have ended after `close`.
-
-        Cancellation:
-            They end anyway.
-        """
+        """Wait until these tasks have ended after `close`; they end anyway."""
 
 
 def route_to(
@@ -123,10 +113,6 @@ class Sentinels(Route):
     The route to a master that Sentinels name; polls them until `close`.
 
     Args:
-        dialler: Makes the connections to the master and to its Sentinels.
-
-        clock: The clock of leases.
-
         client_name: The name of the connections to Sentinels for which the user chose none.
 
         changed: Called when the confirmation of the connected server ends, or the server is
@@ -171,19 +157,16 @@ class Sentinels(Route):
 
     @property
     def is_confirmed(self) -> bool:
-        """Whether a majority of the Sentinels confirms the connected server now."""
         return self._connection is None or self._clock() <= self._confirmed_until
 
     @property
     def bar(self) -> Bar | None:
-        """Why the connected server is not confirmed; ``None`` if it is."""
         if self.is_confirmed:
             return None
         text = self._confirmation.describe(self._configuration, self._clock())
         return Bar(NoVoteCause.UNCONFIRMED, text, topic="unconfirmed")
 
     def identified(self, info: ServerInfo) -> ServerInfo:
-        """Return *info* with the configuration epoch in which the server was dialled."""
         return info.in_epoch(self._dialled.epoch) if self._dialled is not None else info
 
     async def dial(self) -> tuple[asyncio.Transport, object]:
@@ -192,11 +175,6 @@ class Sentinels(Route):
 
         Raises:
             UnconfirmedError: No server is confirmed; the text has the answer of each Sentinel.
-
-            OSError, redis.RedisError: The server could not be reached, or refused the login.
-
-        Cancellation:
-            The connection is closed.
         """
         ends = self._loop.time() + PATIENCE
         while (found := self._confirmation.current(self._clock())) is None:
@@ -208,7 +186,6 @@ class Sentinels(Route):
         return await self._service.dial_to(found.host, found.port)
 
     def watch(self, connection: Connection) -> None:
-        """Called with the connection to the server that was dialled last."""
         if self._dialled is None:
             raise ConnectionError("no server was dialled")
         # A majority may name another server since this one was dialled. In that case the
@@ -279,6 +256,8 @@ class Sentinels(Route):
 
     def _conclude(self) -> None:
         """Re-evaluate after an answer or a timeout: wake dials, mute or end the connection."""
+        # The future is replaced before a waiting `dial` runs: if that is not content with this
+        # answer, it waits for the next one.
         self._next_answer.set_result(None)
         self._next_answer = self._loop.create_future()
         caution = self._confirmation.caution
@@ -299,22 +278,14 @@ class Sentinels(Route):
             self._changed()
 
     def close(self) -> None:
-        """Cancel the tasks, which end their connections; see `ended`."""
         for task in self._tasks:
             task.cancel()
 
     def abandon(self) -> None:
-        """End all connections to Sentinels after the event loop was closed."""
         while self._open:
             self._open.pop().abandon()
 
     async def ended(self) -> None:
-        """
-        Wait until all tasks have ended after `close`.
-
-        Cancellation:
-            They end anyway.
-        """
         await asyncio.wait(self._tasks)
 
 

@@ -34,7 +34,7 @@ DUE = 1 / 8
 """The share of the longest quarantine after which `look` writes again."""
 
 SELDOM = 3 / 8
-"""The share after which it has done so: `DUE`, and the interval of looks (`quarantine.LOOKS`)."""
+"""The share after which it has done so: `DUE` (1/8) and one look (1/4, `quarantine.LOOKS`)."""
 
 PATIENCE = 0.5
 """Seconds for which a new master waits until the others have confirmed its server."""
@@ -73,8 +73,6 @@ class DeclaredSets:
         addresses: The names of the masters, without credentials.
 
         key: The key of the lines.
-
-        clock: The clock of leases.
 
         quarantine: Returns the longest quarantine, in seconds.
 
@@ -140,19 +138,13 @@ class DeclaredSets:
         A server that was not known before is written on the other masters at once.
 
         Args:
-            info: The server's reply to ``INFO``.
-
-            reply: Its reply to the command `reading`.
+            reply: The server's reply to the command `reading`.
 
         Returns:
             The replies to wait for, see `joined`.
-
-        Raises:
-            MasterError: The server forbids access to the key.
-
-            ConnectionError: The connection has ended.
         """
         self._check(reply)
+        # `_last` outlives the connection: the same server is not written on the others again.
         is_new, self._last[number] = self._last.get(number) != info.run_id, info.run_id
         if is_new:
             self._own.pop(number, None)  # they were on another server
@@ -168,23 +160,15 @@ class DeclaredSets:
         self, number: int, connection: Connection, answers: Sequence[asyncio.Future[object]]
     ) -> None:
         """
-        Wait for the replies to `join`; then `objection` has the result.
+        Wait until this master, and for 0.5 s the others, have confirmed the new set.
 
-        Args:
-            answers: The result of `join`. A master that hangs among the others delays this
-                one by `PATIENCE`.
-
-        Raises:
-            MasterError: The master forbids access to the key.
-
-            ConnectionError: The connection has ended.
-
-        Cancellation:
-            Replies that arrive later are still evaluated.
+        Afterwards `bar` has the result. Replies that arrive later are still evaluated.
         """
         if not answers:
             return
         own, *others = answers
+        # The own reply first: it proves that this program's line is there before the vote counts,
+        # so that the program that comes second is the one that restricts itself.
         reply = await own
         self._check(reply)
         if replies.has_no_script(reply):
@@ -198,14 +182,6 @@ class DeclaredSets:
 
         Args:
             quarantined: Whether the master is in a quarantine of its own.
-
-        Raises:
-            MasterError: The master forbids access to the key.
-
-            ConnectionError: The connection has ended.
-
-        Cancellation:
-            As for `joined`.
         """
         if self._is_restricted or number not in self._links:
             await self._ask_until_answered(number, connection, reads=True)
