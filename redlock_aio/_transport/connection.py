@@ -389,6 +389,7 @@ class Connection(asyncio.Protocol):
 
     def _send_instead(self, sender: Sender) -> bool:
         """Send the alternative of *sender*'s command; return True if *sender* will be answered."""
+        # It is executed behind all that was sent since. For a release that is safe, as above.
         other = sender.instead(self._number)
         return other is not None and self.send(other.payload, [other]) is None
 
@@ -429,6 +430,9 @@ class Connection(asyncio.Protocol):
             # An error means that the socket is closed already.
             with contextlib.suppress(OSError):
                 raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
+        # `abort` calls `connection_lost` in the next turn. Until then commands would be written to
+        # a connection that drops them, and the master would count as up. So the connection ends
+        # here, and `connection_lost` finds nothing to do.
         transport.abort()
         self._end(cause, reason)
 

@@ -212,6 +212,7 @@ class Guard:
         # program's. Hence the markers are judged after all were written: one that rejoins
         # shows that the set is not new, and the markers written here are replaced below.
         found = [read_marker(reply) for _, reply in answers]
+        # Before the set is judged: a longer quarantine of another program applies to it.
         for marker in found:
             self.learn(0.0 if marker is None else marker.lasts / 1000)
         new = not any(
@@ -551,6 +552,8 @@ class Sentry:
 
     def on_push(self, number: int, push: object) -> None:
         """Called with each push: a flush or a changed marker is examined."""
+        # The connection calls this between two replies. Those behind the push may be grants of a
+        # server without its keys, so what they need is done before this returns.
         changed = replies.changed(push)
         if changed is not None:
             if commands.MARKER in changed:
@@ -641,6 +644,7 @@ class Sentry:
     def _again(self, cause: NoVoteCause, reason: str) -> None:
         """End the connection, so that no reply underway counts, and dial again at once."""
         if self._connection is not None:
+            # Before `condemn`, which calls `Master._step_down`: that reads the flag.
             self.dials_again = True
             self._connection.condemn(cause, reason)
 

@@ -219,6 +219,8 @@ class Master:
         connection = self._connection
         if connection is None:
             return self._refuse(payload, senders)
+        # The text has the seconds that are left. A new one for each of thousands of commands
+        # would cost more than the commands.
         now = self._context.clock()
         if now > self._described_at + SAME_WORDS:
             self._described_at = now
@@ -274,6 +276,8 @@ class Master:
         # the task; otherwise it would keep the program from ending.
         while task is not None and not task.cancelling():
             try:
+                # Over the examination too: a server that accepts a connection and then hangs
+                # costs one attempt, not the task.
                 async with asyncio.timeout(self._dial_timeout):
                     down = await self._connect()
             except Exception as error:  # noqa: BLE001 - any failure is this master's vote
@@ -295,6 +299,8 @@ class Master:
                     await self._watch(down)
                 self._wake()  # the master does not vote now
             if self._sentry is not None and self._sentry.dials_again:
+                # The guard has ended a connection that worked, only to drop the replies on it.
+                # With a delay the master would miss its vote for longer than it takes to look.
                 self._sentry.dials_again = False
                 continue
             longest = min(LONGEST_DELAY, FIRST_DELAY * 2 ** min(failures, 16))
@@ -342,6 +348,8 @@ class Master:
         """Connect and examine the server; the future is done when the connection has ended."""
         down: asyncio.Future[None] = self._loop.create_future()
 
+        # The connection may end while it is examined. Then `_lost` has nothing to step down
+        # from; the examination gets no replies, and `down` is tested behind it.
         def lost(cause: NoVoteCause, reason: str) -> None:
             if not down.done():
                 down.set_result(None)
@@ -380,6 +388,8 @@ class Master:
         connection, sentry = self._connection, self._sentry
         if connection is None:
             return  # still being examined: the master does not count as up
+        # `send` first. What is reported below may make a lease or a waiter send at once, and that
+        # must not reach a master without a vote by the way of one that has it.
         standing = self.standing
         checked = self._route.may_expire or (sentry is not None and not sentry.tracked)
         if not standing.votes:
@@ -433,6 +443,7 @@ class Master:
         of_guard: GuardQuestions | None = None
         if self._sentry is not None:
             of_guard = self._sentry.questions()
+            # Before the read of the marker is sent: a push may come ahead of its reply.
             self._sentry.attach(connection)
         # In one write. TRACKING precedes the read of the marker: a change between the two would
         # be pushed to no one.
@@ -447,6 +458,8 @@ class Master:
             if isinstance(needed, Exception):
                 raise MasterError(NoVoteCause.SERVER_ERROR, str(needed))
         info = await examined(reply, connection)
+        # No await between test and entry: of two masters that reach one server at the same
+        # time, one gets the name, and the other no vote.
         other = self._context.neighbours.setdefault(info.run_id, self)
         if other is not self:
             raise MasterError(NoVoteCause.SAME_SERVER, f"the same server as {other.name}")
@@ -490,6 +503,8 @@ class Master:
             del self._context.neighbours[self._run_id]
 
     def _lost(self, cause: NoVoteCause, reason: str) -> None:
+        # Called before the senders get their `NoReply` (`Connection._end`): a task that tries
+        # again at once must find the master down.
         if self._connection is not None:  # else the examination reports the reason
             if cause is NoVoteCause.NOT_A_MASTER and self._sentry is not None:
                 # READONLY: it may be a master again before this client has connected.
@@ -504,6 +519,8 @@ class Master:
 
     def close(self) -> None:
         """Begin to end the connection and the task that renews it; see `ended`."""
+        # First: from here on the end of the connection is no loss to report, and the task that
+        # is cancelled below must not wait for the releases of a session that has sent them.
         self._closing = True
         self.debts.close()
         self._wake()

@@ -185,6 +185,7 @@ class DeclaredSets:
         """
         if self._is_restricted or number not in self._links:
             await self._ask_until_answered(number, connection, reads=True)
+            # The reply has been evaluated, maybe by a reply to another master's question, too.
             if self._restriction.refused_by is not None:
                 return
             if self._waits(number, quarantined=quarantined):
@@ -230,11 +231,14 @@ class DeclaredSets:
 
     def _tell_others(self) -> list[asyncio.Future[object]]:
         """Write the lines on all masters that have them, because a server has come or gone."""
+        # Over a copy: a connection that has ended answers at once, and `_judge` may clear `_links`.
         return [self._ask(other, link).reply for other, (link, _) in [*self._links.items()]]
 
     async def _ask_until_answered(
         self, number: int, connection: Connection, *, reads: bool = False
     ) -> None:
+        # A server without the scripts has got them by the time of the second request: the
+        # connection loads them at the first NOSCRIPT, and commands are executed in order.
         for _ in range(TRIES):
             reply = await self._ask(number, connection, reads=reads).reply
             self._check(reply)
@@ -253,6 +257,9 @@ class DeclaredSets:
             # After a flush, the restart guard says what has happened.
             expected = 0 if joins else sum(text.since > 0 for text in texts)
             on_reply = functools.partial(self._take, expected=expected)
+            # When it is sent, not when it is answered: `bar` has no objection then, but the
+            # master votes only after `joined` has seen the reply, and a restriction in that
+            # reply ends the vote by `_judge`.
             self._links[number] = connection, self._clock()
         question = EvaluatedQuestion(command, asyncio.get_running_loop(), on_reply)
         refused = connection.send(command, [question])
@@ -335,6 +342,8 @@ class DeclaredSets:
                 _log.warning("%s", membership.describe_deleted(self._places[number].address))
         self._shown[number] = lines
         self._known = membership.learn(self._known, self._names, [*lines, *deleted], now)
+        # Here, and not in a task: the votes end in the same step in which the reply came, before
+        # any reply behind it counts.
         self._judge(lines)
 
     def _judge(self, lines: Sequence[Line]) -> None:
@@ -347,6 +356,7 @@ class DeclaredSets:
         if after.refused_by is not None:
             text = membership.describe_refusal(self._names, after, lasts=self._quarantine() * LIVES)
             texts[after.refused_by] = f"{text}; {membership.ADVICE}"
+            # Nothing is written any more: who is refused must not restrict anybody.
             self._links.clear()
         for line in lines:
             if line.run_id or line.names == self._names or line.names in self._known.older:

@@ -5,7 +5,7 @@ Runs the shipped rules: `membership.learn`, `membership.restriction`, `membershi
 `membership.is_surely_in` and `membership.other_names`.
 
 Models itself: connections, the lines on each master, replies on their way, cuts, restarts,
-quarantines, grants whose votes come one by one, and what `Declarations` decides to write. Time
+quarantines, grants whose votes come one by one, and what `DeclaredSets` decides to write. Time
 does not run: a line may run out at any moment, except while programs write it, or while the
 life of the line forbids it because a lease is valid that was granted before.
 
@@ -123,7 +123,7 @@ def _restriction(ours: Sequence[Place], known: Known) -> Restriction:
 @dataclass(frozen=True)
 class SetRules:
     """
-    The rules for sets of masters, and what `Declarations` does by them.
+    The rules for sets of masters, and what `DeclaredSets` does by them.
 
     Attributes:
         learn: Returns what is known after a master has shown its lines.
