@@ -19,8 +19,7 @@ from typing import Any, Never, Self, TypeVar
 from anyio import CancelScope
 
 from redlock_aio._engine.clock import boot_of
-from redlock_aio._engine.hold import reentrancy
-from redlock_aio._engine.hold.held_lease import HeldLease, Sharer
+from redlock_aio._engine.hold.held_lease import HeldLease, Sharer, task_ref
 from redlock_aio._engine.masters import MasterSet, votes
 from redlock_aio._engine.options import OnLost
 from redlock_aio._engine.session import Origin, Session
@@ -322,7 +321,7 @@ class Lease(OnlyForAsyncio):
         check_here(self._hold, self._session.origin)
         self.ensure_valid()
         hold = self._hold
-        task = reentrancy.task_ref(asyncio.current_task(self._session.loop))
+        task = task_ref(asyncio.current_task(self._session.loop))
         if task is not self._task:  # another task acquired the lease, and passed it on to this one
             hold.add_share(task)
             hold.remove_share(self._task)

@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import math
 from types import CoroutineType, TracebackType
 from typing import Any
 
@@ -10,7 +11,7 @@ from redlock_aio._api.lease import Lease, left_by_this_task
 from redlock_aio._engine.acquire.acquisition import Acquisition, check_overload
 from redlock_aio._engine.claim import Claim
 from redlock_aio._engine.hold import reentrancy
-from redlock_aio._engine.hold.held_lease import HeldLease, Sharer
+from redlock_aio._engine.hold.held_lease import HeldLease, Sharer, task_ref
 from redlock_aio._engine.options import LockSpec
 from redlock_aio._engine.session import Opener, Session
 from redlock_aio._rules import lock_value
@@ -126,7 +127,7 @@ class Lock(NotALease, OnlyForAsyncio):
     def _share(self, session: Session, hold: HeldLease, *, entering: bool) -> Lease:
         """Return another lease that shares *hold*; no request is sent."""
         options = self._spec.options
-        task = reentrancy.task_ref(asyncio.current_task(session.loop))
+        task = task_ref(asyncio.current_task(session.loop))
         keep = options.hold_at_least
         session.watchdog.share(hold, task, options.ttl, renewed=options.auto_extend, at_least=keep)
         now, on_lost = session.masters.clock(), options.on_lost
@@ -180,26 +181,20 @@ class Lock(NotALease, OnlyForAsyncio):
         return None
 
     def _lease(self, acquisition: Acquisition, won: Claim, *, entering: bool) -> Lease:
-        session, has_turn, spec = acquisition.session, acquisition.has_turn, self._spec
-        masters, options = session.masters, spec.options
-        now = masters.clock()
-        task = reentrancy.task_ref(asyncio.current_task(masters.loop))
-        # Without a turn the local queue may have become idle, and have been dropped.
-        queue = acquisition.queue if has_turn else session.local_queues.of(spec.key)
-        hold = HeldLease(won, spec.resources, queue, now, session.drift_factor, options.auto_extend)
-        hold.task = task
-        if options.max_hold is not None:
-            hold.limit(now + options.max_hold / 1000)
-        if options.hold_at_least:
-            hold.keep_until = now + options.hold_at_least / 1000
-        session.watchdog.add(hold, now)
-        if has_turn:
-            queue.on_acquired(hold, won.began, now)
-        else:
-            queue.set_holder(hold)
-        if spec.owner is not None:
-            hold.owner = spec.owner
-            reentrancy.notify_owner_waiters(session.local_queues, hold)
+        session, spec = acquisition.session, self._spec
+        options, now = spec.options, session.masters.clock()
+        max_hold, keep = options.max_hold, options.hold_at_least
+        hold = session.watchdog.hold(
+            won,
+            spec.resources,
+            now,
+            options.auto_extend,
+            acquisition.queue if acquisition.has_turn else None,
+            math.inf if max_hold is None else now + max_hold / 1000,
+            now + keep / 1000 if keep else 0.0,
+            spec.owner,
+        )
+        task = hold.task
         lease = Lease(session, hold, task, now, options.on_lost, entered=entering)
         if entering:
             self._entered[lease] = task

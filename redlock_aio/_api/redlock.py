@@ -7,17 +7,19 @@ from typing import Any, Literal, Self, Unpack, overload
 
 from redis.asyncio import Redis
 
-from redlock_aio._api.adoption import adopt
 from redlock_aio._api.decorator import LockArguments, P, T, locked
 from redlock_aio._api.lease import Lease
 from redlock_aio._api.lock import Lock
-from redlock_aio._engine.admin import check, inspect, scan
+from redlock_aio._api.reporting import announce
+from redlock_aio._engine.acquire.adopt import adopt
+from redlock_aio._engine.admin import scan, survey
 from redlock_aio._engine.admin.force_release import ForcedRelease
-from redlock_aio._engine.emitter import Emitter
+from redlock_aio._engine.emitter import Emitter, milliseconds
 from redlock_aio._engine.options import LockSpec, OnLost, OptionsCache
 from redlock_aio._engine.session import Opener, RestartGuard, Settings
+from redlock_aio._protocol import lease_export
 from redlock_aio._protocol.lock_state import FoundLocks, LockState
-from redlock_aio._protocol.resources import Resources
+from redlock_aio._protocol.primitives import Resources
 from redlock_aio._rules import lock_value, mistakes, quarantine, timing
 from redlock_aio._rules.mistakes import OnlyForAsyncio
 from redlock_aio._rules.retry import Retry
@@ -25,7 +27,7 @@ from redlock_aio._rules.roundtrips import SHORTEST
 from redlock_aio._rules.statistics import Statistics
 from redlock_aio._rules.validation import of_type, one_of, plain_function, positive, text
 from redlock_aio._transport.address import AnyDialler, addresses
-from redlock_aio.events import Listener
+from redlock_aio.events import Acquired, Listener
 
 MAX_WAITERS = 1_000
 """The default of *max_waiters*."""
@@ -399,16 +401,39 @@ class Redlock(OnlyForAsyncio):
             The lock is released. A master that does not answer now gets the release when
             it answers again.
         """
-        return await adopt(
-            self._opener,
-            self._resources,
-            exported,
-            auto_extend=auto_extend,
-            max_hold=max_hold,
-            on_lost=on_lost,
-            metadata=metadata,
+        handed = lease_export.imported(exported)
+        try:
+            key = self._resources.keys(handed.resources)
+        except ValueError:
+            key = None
+        if key is None:  # raised here, so that no error about a name is its context
+            raise ValueError(
+                "exported names a resource that can't be locked here, with this key_prefix"
+            )
+        timing.at_least(timing.at_most(handed.ttl, self._opener.settings.max_ttl))
+        of_type(auto_extend, bool, name="auto_extend")
+        one_of(on_lost, ("cancel", "flag"), name="on_lost")
+        at_most = None if max_hold is None else timing.milliseconds(max_hold, name="max_hold")
+        packed = handed.metadata if metadata is None else lock_value.packed(metadata)
+        session = self._opener.session()
+        masters = session.masters
+        began = masters.clock()
+        hold = await adopt(
+            session,
+            key,
+            handed,
+            packed,
+            renewed=auto_extend,
+            max_hold=at_most,
             owner=owner,
         )
+        lease = Lease(session, hold, hold.task, masters.clock(), on_lost)
+        if (emitter := session.emitter) is not None:
+            waited = milliseconds(masters.clock() - began)
+            fence = handed.fence or None
+            event = Acquired(lease.resources, lease.fingerprint, waited, fence)
+            await announce(emitter, event, lease)
+        return lease
 
     async def inspect(self, resource: str, /) -> LockState:
         """
@@ -428,7 +453,7 @@ class Redlock(OnlyForAsyncio):
             Nothing was asked that changes anything.
         """
         key, session = self._resources.key(resource), await self._opener.ready_session()
-        return await inspect.inspect(session.masters, resource, key)
+        return await survey.inspect(session.masters, resource, key)
 
     async def is_locked(self, resource: str, /) -> bool:
         """
@@ -449,7 +474,7 @@ class Redlock(OnlyForAsyncio):
             Nothing was asked that changes anything.
         """
         key, session = self._resources.key(resource), await self._opener.ready_session()
-        return await inspect.is_locked(session.masters, resource, key)
+        return await survey.is_locked(session.masters, resource, key)
 
     async def find_locks(self, prefix: str = "", /, *, limit: int = MOST_FOUND) -> FoundLocks:
         """
@@ -563,7 +588,7 @@ class Redlock(OnlyForAsyncio):
         name, limit = ("wait", wait) if timeout == CHECK_WAIT else ("timeout", timeout)
         if limit is timeout and wait != CHECK_WAIT:
             raise TypeError("check() has one limit: wait=, or timeout=, which is the same")
-        await check.check(self._opener.session(), timing.milliseconds(limit, name=name))
+        await survey.check(self._opener.session(), timing.milliseconds(limit, name=name))
 
     def statistics(self) -> Statistics:
         """

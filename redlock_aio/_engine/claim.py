@@ -9,7 +9,7 @@ An attempt is one round with a token of its own: if two attempts shared a token,
 of the first would delete the lock that the second has won.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 from redlock_aio._engine.masters import Link, MasterSet, Query, Round
@@ -309,6 +309,7 @@ class Release(Round):
 
     __slots__ = ("_claim", "debt_ttl")
     in_quarantine = QuarantineRule.COUNT_IF_FOUND
+    classify: Callable[[object], NoReply] = staticmethod(replies.read_kept)
 
     def __init__(self, links: Sequence[Link], claim: Claim, payload: bytes, ttl: int) -> None:
         Round.__init__(self, links, payload)
@@ -325,10 +326,6 @@ class Release(Round):
         """A bit for each master without the key, because the request was never sent to it."""
         # Read when it is asked for: the request may leave in the same turn of the loop as this.
         return self._claim.unsent
-
-    def classify(self, reply: object) -> NoReply:
-        """Return the vote in *reply*: whether the lease still had its key there."""
-        return replies.read_kept(reply)
 
     def not_sent(self, master: int, no_reply: NoReply) -> None:
         """Count the master, and add a debt if it may have the key."""
@@ -358,14 +355,11 @@ class NativeRelease(Release):
     __slots__ = ("_masters",)
 
     yes: ClassVar[object] = 1
+    classify: Callable[[object], NoReply] = staticmethod(replies.read_freed)
 
     def __init__(self, masters: MasterSet, claim: Claim, ttl: int) -> None:
         Release.__init__(self, masters.links, claim, claim.key.free(claim.token), ttl)
         self._masters = masters
-
-    def classify(self, reply: object) -> NoReply:
-        """Return the vote in *reply*; 0 is that of a missing key and of another holder's."""
-        return NoReply(Answer.HELD, "or free") if reply == 0 else super().classify(reply)
 
     @property
     def debt(self) -> bytes:

@@ -80,6 +80,8 @@ class Round(Tally, Sender):
 
     __slots__ = ("_links", "payload", "waiter")
     in_quarantine = QuarantineRule.COUNT_REFUSALS
+    classify: Callable[[object], NoReply] = staticmethod(replies.read)
+    """What a reply means as a vote; see `replies.vote`."""
 
     def __init__(self, links: Sequence[Link], payload: bytes) -> None:
         # Not `super()`: through four base classes it costs as much as the rest of making a release.
@@ -112,10 +114,6 @@ class Round(Tally, Sender):
         missing = self.missing
         return tuple(vote for i, vote in enumerate(self.votes()) if i not in missing)
 
-    def classify(self, reply: object) -> NoReply:
-        """Return the vote in *reply*, with a detail that holds no secret."""
-        return replies.read(reply)
-
     def refused_by_a_majority(self, never: int = 0) -> bool:
         """
         Return whether refusals by the masters themselves prove that no majority has granted.
@@ -137,8 +135,8 @@ def votes(
 ) -> tuple[Vote, ...]:
     """Return the vote of each master, read by *classify* from its reply in *answers*."""
     return tuple(
-        Vote(link.name, read.answer, read.detail, permanent=read.permanent)
-        for link, read in zip(links, map(classify, answers), strict=True)
+        replies.vote(link.name, answer, classify)
+        for link, answer in zip(links, answers, strict=True)
     )
 
 
@@ -159,9 +157,20 @@ class Query(Round):
 
         repeat: Whether a script is sent once more to a master that lacks it, behind the
             scripts. Only for requests that may be executed late.
+
+        refuses: Whether a reply proves that another client has, or has had, the lock. It
+            counts in quarantine then, with `QuarantineRule.COUNT_REFUSALS`.
+
+        classify: What a reply means as a vote; see `replies.vote`.
+
+    Attributes:
+        unsent: A bit for each master to which it could not be sent.
     """
 
-    __slots__ = ("_count", "_enough", "_repeated", "_then", "in_quarantine")
+    __slots__ = (
+        "_count", "_enough", "_refuses", "_repeated", "_then", "classify", "in_quarantine",
+        "unsent",
+    )  # fmt: skip
 
     def __init__(  # noqa: PLR0913 - the policy
         self,
@@ -173,6 +182,8 @@ class Query(Round):
         enough: "Callable[[Round], bool] | None" = None,
         then: Callable[[Outcome], object] | None = None,
         repeat: bool = False,
+        refuses: Callable[[object], bool] | None = None,
+        classify: Callable[[object], NoReply] = replies.read,
     ) -> None:
         super().__init__(links, payload)
         self.in_quarantine: QuarantineRule = in_quarantine
@@ -180,6 +191,18 @@ class Query(Round):
         self._enough = enough
         self._then = then
         self._repeated = 0 if repeat else -1  # a bit for each master that gets it no more
+        self._refuses = refuses
+        self.classify = classify
+        self.unsent: int = 0
+
+    def not_sent(self, master: int, no_reply: NoReply) -> None:
+        """Count *no_reply*, and the master as one that never gets the request."""
+        self.unsent |= 1 << master
+        self.on_reply(master, no_reply)
+
+    def is_refusal(self, reply: object) -> bool:
+        """Return whether *reply* counts in quarantine."""
+        return self._refuses is not None and self._refuses(reply)
 
     def on_reply(self, master: int, reply: object, /) -> None:
         """Count a reply as *count* says, or repeat the request."""

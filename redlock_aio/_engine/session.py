@@ -196,7 +196,7 @@ class Session:
         )
         self.local_queues: LocalQueues = LocalQueues()
         self.fair_queue: FairQueue = FairQueue(self.masters, self.local_queues)
-        self.watchdog: Watchdog = Watchdog(self.masters)
+        self.watchdog: Watchdog = Watchdog(self.masters, self.local_queues, settings.drift_factor)
 
     def __repr__(self) -> str:
         return f"<Session of {self.masters!r}>"

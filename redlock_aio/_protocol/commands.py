@@ -12,6 +12,7 @@ from redlock_aio._protocol.scripts import (
     LOOK,
     MARK,
     RELEASE,
+    REVOKE,
     bulk,
     pack,
 )
@@ -276,3 +277,29 @@ def declare(key: bytes, texts: Iterable[SetLine] = ()) -> bytes:
     for text in texts:
         packed += [text.text, *(b"%d" % number for number in text[1:])]
     return pack(b"EVALSHA", DECLARE.sha, b"1", key, *packed)
+
+
+# Forced releases. The value on the masters is replaced by a revocation, which belongs to no
+# holder and expires by itself. While it exists, no client can acquire the lock, an extension of
+# the old value is refused, and a holder with client tracking reads the key and sees it.
+
+REVOKED = b'@released by force{"revoked":true}'
+"""The text after the token of a revocation; no other value has it, see `lock_value`."""
+
+NO_MEMBER = b"-"
+"""A placeholder for the member of a queue; no member has this name."""
+
+
+def revocation(token: bytes) -> bytes:
+    """Return the revocation with this *token*."""
+    return token + REVOKED
+
+
+def is_revocation(value: bytes) -> bool:
+    return value.endswith(REVOKED)
+
+
+def revoke(key: bytes, value: bytes, instead: bytes, ttl: int) -> bytes:
+    """Return the command that sets *key* to *instead* for *ttl* ms, if it has *value* or none."""
+    keys = (key, *queue_keys(key))
+    return pack(b"EVALSHA", REVOKE.sha, b"2", *keys, value, instead, b"%d" % ttl, CHANNEL)

@@ -153,15 +153,15 @@ def imported(exported: str) -> ExportedLease:
 
         ValueError: The text is damaged, or of another version.
     """
-    read, wrong = _read(of_type(exported, str, name="exported"))
+    handed, wrong = _parsed(of_type(exported, str, name="exported"))
     # Raised here, outside of any except block: an exception from the parser carries
     # the text that it could not parse, and would become the context of this one.
-    if read is None:
+    if handed is None:
         raise ValueError(wrong)
-    return read
+    return handed
 
 
-def _read(exported: str) -> tuple[ExportedLease | None, str]:
+def _parsed(exported: str) -> tuple[ExportedLease | None, str]:
     """Return the facts in a text, or ``None`` and the text of the error."""
     if len(exported) > LONGEST or _ALPHABET.fullmatch(exported) is None:
         return None, DAMAGED
@@ -176,7 +176,7 @@ def _read(exported: str) -> tuple[ExportedLease | None, str]:
 
 
 def _handed(fields: Mapping[str, object]) -> ExportedLease:
-    """Return the facts in a decoded text; `_read` catches the errors of this function."""
+    """Return the facts in a decoded text; `_parsed` catches the errors of this function."""
     names = fields["r"]
     if not isinstance(names, list) or not 1 <= len(names) <= MOST_RESOURCES:
         raise ValueError

@@ -224,7 +224,7 @@ def inspect(key: bytes) -> bytes:
     return pack(b"EVALSHA", INSPECT.sha, b"3", *keys)
 
 
-def read(reply: object) -> KeyState | None:
+def key_state(reply: object) -> KeyState | None:
     """Parse the reply to `inspect`; ``None`` if it is malformed."""
     if not isinstance(reply, list) or len(reply) != 4:
         return None
@@ -246,7 +246,7 @@ def objection(reply: object) -> str:
     """
     if replies.is_of_another_type(reply):
         return replies.read(reply).detail.removeprefix("WRONGTYPE ")
-    state = read(reply)
+    state = key_state(reply)
     if state is None or state.value is None:
         return ""
     if len(state.value) > lock_value.LONGEST:
@@ -278,13 +278,13 @@ def is_kept(kept: Sequence[Hashable], unknown: int, masters: int) -> bool | None
 
 def view(of_master: MasterReply) -> MasterView:
     """Return the state of the lock on one master, without its token."""
-    state = read(of_master.reply)
+    state = key_state(of_master.reply)
     if state is None:
         reply = of_master.reply
         if not (isinstance(reply, NoReply | Exception) or reply is NOT_YET):
             reply = Exception(f"a malformed reply: a {type(reply).__name__}")
-        no_reply = replies.read(reply)
-        return MasterView(of_master.master, no_reply.answer, no_reply.detail)
+        vote = replies.vote(of_master.master, reply, replies.read)
+        return MasterView(vote.master, vote.answer, vote.detail)
     answer = Answer.FREE if state.value is None else Answer.HELD
     ends = state.value is not None and state.left < ENDLESS
     return MasterView(
@@ -303,7 +303,7 @@ def lock_state(resource: str, replies: Sequence[MasterReply]) -> LockState:
     views = tuple(map(view, replies))
     kept: dict[bytes, list[MasterView]] = {}
     for one, its in zip(replies, views, strict=True):
-        state = read(one.reply)
+        state = key_state(one.reply)
         if its.counts and state is not None and state.value is not None:
             kept.setdefault(state.value, []).append(its)
     needed = majority(len(views))

@@ -2,14 +2,14 @@
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from redlock_aio._protocol.commands import NEVER
 from redlock_aio._protocol.request import NoReply
 from redlock_aio._rules.fair_ticket import Position
 from redlock_aio._rules.membership import LIVES, Line, parse
-from redlock_aio._rules.quorum import GRANTED, NOT_YET, Answer, is_permanent
+from redlock_aio._rules.quorum import GRANTED, NOT_YET, Answer, Vote, is_permanent
 
 OLDEST_SERVER = 6
 """The first Redis whose connections speak RESP3; every Valkey does."""
@@ -223,8 +223,19 @@ def scanned(reply: object) -> tuple[bytes, list[bytes]] | None:
     return None
 
 
+def vote(master: str, reply: object, classify: Callable[[object], NoReply]) -> Vote:
+    """
+    Return the vote of *master* in its *reply*.
+
+    Args:
+        classify: What the reply means, which depends on the question: one of the functions below.
+    """
+    what = classify(reply)
+    return Vote(master, what.answer, what.detail, permanent=what.permanent)
+
+
 def read(reply: object) -> NoReply:
-    """Classify a *reply* as a vote, with a detail that holds no secret."""
+    """Classify a *reply* to a request for a lock, with a detail that holds no secret."""
     if isinstance(reply, NoReply):
         return reply
     if reply is NOT_YET:
@@ -251,6 +262,18 @@ def read_kept(reply: object) -> NoReply:
     if isinstance(reply, list) or (isinstance(reply, int) and reply):
         return NoReply(Answer.HELD)
     return NoReply(Answer.FREE) if reply == 0 else read(reply)
+
+
+def read_freed(reply: object) -> NoReply:
+    """Classify the *reply* to `free`, as `read_kept`; 0 may also mean another holder's key."""
+    return NoReply(Answer.HELD, "or free") if reply == 0 else read_kept(reply)
+
+
+def read_looked(reply: object) -> NoReply:
+    """Classify the *reply* to `look` for one key: whether somebody has the lock there."""
+    if (values := looked(reply)) is not None:
+        return NoReply(Answer.FREE if values[0] is None else Answer.HELD)
+    return read(reply)
 
 
 class Declared(NamedTuple):

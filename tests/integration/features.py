@@ -16,7 +16,7 @@ from redlock_aio import (
     requirements,
 )
 from redlock_aio._engine.claim import agree
-from redlock_aio._engine.hold.restoration import Restoration
+from redlock_aio._engine.hold.renewal import Restoration
 from redlock_aio._protocol.primitives import FencingCounter
 from redlock_aio.testing import EmbeddedMaster
 from tests.unit import kit

@@ -18,7 +18,7 @@ import pytest
 import redis
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from redlock_aio._protocol import commands, lock_state, revocation, scripts
+from redlock_aio._protocol import commands, lock_state, scripts
 from redlock_aio._protocol.commands import SetLine, declare
 from redlock_aio._protocol.lease_export import ExportedLease, adoption
 from redlock_aio._protocol.primitives import FencingCounter, JointMutex, Mutex
@@ -422,7 +422,7 @@ def requests(draw: st.DrawFn) -> bytes:
             keep_key=draw(st.booleans()),
         ),
         "inspect": lambda: lock_state.inspect(names[0]),
-        "revoke": lambda: revocation.revoke(names[0], token, other, ttl),
+        "revoke": lambda: commands.revoke(names[0], token, other, ttl),
         "delete": lambda: pack(b"DEL", names[0], *names[1:1]),
         "count": lambda: pack(b"SET", counter.keys[0], draw(st.sampled_from(STRANGE)), b"NX"),
         "spoil": lambda: pack(b"ZADD", draw(st.sampled_from(KEYS)), b"1", b"x"),

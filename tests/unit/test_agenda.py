@@ -7,8 +7,8 @@ from typing import cast
 
 import pytest
 
-from redlock_aio._engine.hold.agenda import BATCH, CHECK_AFTER, HORIZON, SURELY_LATER, Agenda
 from redlock_aio._engine.hold.held_lease import HeldLease
+from redlock_aio._engine.hold.watchdog import BATCH, CHECK_AFTER, HORIZON, SURELY_LATER, Agenda
 from redlock_aio._rules.lease_state import STEP, LeaseState
 
 from .kit import loop, now

@@ -7,7 +7,7 @@ import pytest
 from redlock_aio import NoVoteCause, Redlock
 from redlock_aio._engine.wait.fair_queue import IDLE
 from redlock_aio._engine.wait.fair_waiter import FairWaiter
-from redlock_aio._protocol import revocation, scripts
+from redlock_aio._protocol import commands, scripts
 from redlock_aio._rules.fair_ticket import HEARTBEAT, LIVES
 from redlock_aio.testing import FakeMaster
 
@@ -244,8 +244,8 @@ async def test_grants_that_are_given_back_while_a_token_is_agreed_on_do_not_coun
             """Revoke the lock on the nearest master, as a forced release does."""
             if not revoked:
                 value = masters[0].keys["r"].encode()
-                revocation_of = revocation.revocation(b"instead")
-                payload = revocation.revoke(b"r", value, revocation_of, 300)
+                revocation_of = commands.revocation(b"instead")
+                payload = commands.revoke(b"r", value, revocation_of, 300)
                 revoked.append(execute(masters[0], payload))
 
         before(masters[0], scripts.RAISE, revoke)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from redlock_aio import Redlock, RedlockError
-from redlock_aio._protocol import commands, replies, revocation, scripts
+from redlock_aio._protocol import commands, replies, scripts
 from redlock_aio._rules.fair_ticket import HEARTBEAT, LIVES
 from redlock_aio.testing import FakeMaster
 
@@ -122,7 +122,7 @@ async def test_a_forced_release_removes_only_the_holder_from_the_queue(master: F
     woken = published(master)
     assert enqueue(master) == GRANTED
     assert enqueue(master, member=b"a/1", place=0) == IS_NEXT
-    revoke = revocation.revoke(b"r", b"of theirs/1", revocation.revocation(b"token"), 100)
+    revoke = commands.revoke(b"r", b"of theirs/1", commands.revocation(b"token"), 100)
     assert execute(master, revoke) == b"OK"
     assert woken == [b"theirs/1"]
     assert queued(master) == [b"a/1"]

@@ -18,9 +18,9 @@ from redlock_aio import (
     RedlockError,
     Retry,
 )
-from redlock_aio._engine.hold.agenda import CHECK_AFTER
+from redlock_aio._engine.hold.watchdog import CHECK_AFTER
 from redlock_aio._protocol import commands, scripts
-from redlock_aio._protocol.revocation import STAMP
+from redlock_aio._protocol.commands import REVOKED
 from redlock_aio.testing import FakeMaster, cancelled_at
 
 from . import kit
@@ -151,7 +151,7 @@ async def test_the_lock_is_held_by_a_revocation_until_it_is_free(
     occupy(masters, ttl=3_600_000)
     task = asyncio.create_task(redlock.force_release("r"))
     await asyncio.sleep(GRACE - 0.01)
-    assert all(value is not None and value.endswith(STAMP.decode()) for value in values(masters))
+    assert all(value is not None and value.endswith(REVOKED.decode()) for value in values(masters))
     left = (LIVES - GRACE + 0.01) * 1000
     assert [master.pttl("r") for master in masters] == [pytest.approx(left, abs=5)] * 5
     state = await other.inspect("r")

@@ -221,6 +221,48 @@ async def test_masters_without_the_scripts_keep_the_lock(
     assert not any(b"queue" in key for key in remaining_keys(masters))
 
 
+def lose_scripts(masters: Masters) -> None:
+    for master in masters:
+        master.execute([b"SCRIPT", b"FLUSH"])
+
+
+@pytest.mark.promise("S3")
+async def test_a_master_that_gets_the_request_again_in_time_needs_no_release(
+    redlock: Redlock, masters: Masters
+) -> None:
+    """It had lost its scripts. Its key ends by itself, a round trip after those of the others."""
+    async with redlock.lock("r", ttl=20_000, hold_at_least=1_000) as lease:
+        ends = now() + 1
+        lose_scripts(masters[3:])
+    await asyncio.sleep(ends - now() - 0.001)
+    assert has_lock(masters, lease) == [True] * 5
+    sent = [len(master.commands) for master in masters[3:]]
+    await asyncio.sleep(0.001 + 4 * LATENCY)
+    assert values(masters) == [None] * 5
+    assert [len(master.commands) for master in masters[3:]] == sent
+    assert redlock.statistics().debts == 0
+
+
+@pytest.mark.promise("S3")
+async def test_a_master_that_executes_the_repeated_request_late_keeps_it_no_longer(
+    redlock: Redlock, masters: Masters
+) -> None:
+    """It hangs when the repetition arrives, and would keep the key for the full time from then."""
+    lease = await redlock.lock("r", ttl=20_000, hold_at_least=1_000).acquire()
+    ends = now() + 1
+    lose_scripts(masters[3:])
+    task = asyncio.create_task(lease.release())
+    await asyncio.sleep(1.25 * LATENCY)  # NOSCRIPT has arrived, the repetition has not
+    hang(masters[3:])
+    await task
+    await asyncio.sleep(0.8)
+    resume(masters)
+    await asyncio.sleep(ends - now() - 0.05)
+    assert has_lock(masters, lease) == [True] * 5
+    await asyncio.sleep(0.35)  # a release that is repeated leaves within 0.2 s
+    assert values(masters) == [None] * 5
+
+
 async def test_a_hung_minority_does_not_matter(redlock: Redlock, masters: Masters) -> None:
     masters[0].hang()
     async with redlock.lock("r", hold_at_least=5_000):

@@ -8,7 +8,14 @@ from hypothesis import given, strategies as st
 
 from redlock_aio import Answer, Holder, LockState, MasterView
 from redlock_aio._protocol import request
-from redlock_aio._protocol.lock_state import MasterReply, is_kept, lock_state, read, remaining, view
+from redlock_aio._protocol.lock_state import (
+    MasterReply,
+    is_kept,
+    key_state,
+    lock_state,
+    remaining,
+    view,
+)
 from redlock_aio._protocol.request import NoReply
 from redlock_aio._rules import lock_value
 from redlock_aio._rules.lock_value import named
@@ -176,7 +183,7 @@ def test_the_highest_counter_and_the_longest_queue_count() -> None:
 def test_a_malformed_reply_is_an_error_that_holds_no_token(malformed: object) -> None:
     found = state(malformed, FREE, FREE)
 
-    assert read(malformed) is None
+    assert key_state(malformed) is None
     assert found.views[0].answer is Answer.ERROR
     assert "malformed" in found.views[0].detail
     assert "aaaa" not in repr(found)
@@ -256,7 +263,7 @@ def test_properties_of_all_states(replies: list[object], out: set[int]) -> None:
     found = state(*replies, out=tuple(out))
     counted = [
         parsed.value
-        for i, parsed in enumerate(map(read, replies))
+        for i, parsed in enumerate(map(key_state, replies))
         if parsed is not None and parsed.value is not None and i not in out
     ]
     needed = majority(len(replies))

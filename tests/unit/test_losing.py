@@ -8,8 +8,8 @@ import anyio
 import pytest
 
 from redlock_aio import LockLostError, LockNotHeldError, Redlock
-from redlock_aio._engine.hold.agenda import BATCH
 from redlock_aio._engine.hold.held_lease import HeldLease
+from redlock_aio._engine.hold.watchdog import BATCH
 
 from .kit import (
     Masters,

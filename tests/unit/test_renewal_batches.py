@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from redlock_aio import Lease, Redlock
-from redlock_aio._engine.hold import agenda, watchdog
+from redlock_aio._engine.hold import watchdog
 from redlock_aio._engine.hold.renewal import MOST_KEYS
 from redlock_aio._protocol.scripts import EXTEND, Script, pack
 from redlock_aio.testing import FakeMaster
@@ -46,8 +46,7 @@ DUE = 3.5
 @pytest.fixture(autouse=True)
 def in_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make leases that are acquired together due together."""
-    for module in (agenda, watchdog):
-        monkeypatch.setattr(module, "random", SimpleNamespace(random=lambda: 0.0))
+    monkeypatch.setattr(watchdog, "random", SimpleNamespace(random=lambda: 0.0))
 
 
 @pytest.fixture(autouse=True)

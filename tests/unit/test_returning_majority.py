@@ -10,8 +10,8 @@ import pytest
 
 from redlock_aio import Lease, Redlock
 from redlock_aio._engine.hold import watchdog
-from redlock_aio._engine.hold.agenda import BATCH
 from redlock_aio._engine.hold.held_lease import HeldLease
+from redlock_aio._engine.hold.watchdog import BATCH
 from redlock_aio._protocol.replies import EVERYTHING_CHANGED
 from redlock_aio._protocol.scripts import EXTEND
 from redlock_aio.events import Extended, Lost

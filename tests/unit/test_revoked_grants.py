@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from redlock_aio import Redlock
-from redlock_aio._protocol.revocation import revocation, revoke
+from redlock_aio._protocol.commands import revocation, revoke
 from redlock_aio._protocol.scripts import LEAVE
 from redlock_aio.testing import FakeMaster
 

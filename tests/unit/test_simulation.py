@@ -21,8 +21,8 @@ from typing import Any
 import pytest
 
 from redlock_aio import Lease, Lock, LockNotHeldError, Redlock, RedlockError
-from redlock_aio._engine.hold.agenda import LONGEST_SLEEP
 from redlock_aio._engine.hold.held_lease import HeldLease
+from redlock_aio._engine.hold.watchdog import LONGEST_SLEEP
 from redlock_aio._engine.wait.fair_queue import IDLE
 from redlock_aio._protocol.commands import MARKER
 from redlock_aio._rules.fair_ticket import LIVES

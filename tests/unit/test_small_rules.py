@@ -37,7 +37,7 @@ def test_a_lock_that_expires_in_this_millisecond_has_a_ttl() -> None:
     """PTTL replies 0 in the last millisecond, and -1 for a key without a ttl."""
     lefts = []
     for reply in (1, 0, -1):
-        state = lock_state.read([b"a token", reply, None, 0])
+        state = lock_state.key_state([b"a token", reply, None, 0])
         assert state is not None
         lefts.append(state.left)
     assert lefts == [1, 0, lock_state.ENDLESS]

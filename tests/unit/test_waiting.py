@@ -16,7 +16,7 @@ from redlock_aio import (
     Retry,
 )
 from redlock_aio._engine.claim import Attempt
-from redlock_aio._engine.hold.agenda import CHECK_AFTER
+from redlock_aio._engine.hold.watchdog import CHECK_AFTER
 from redlock_aio._engine.wait.local_queue import (
     ALONE,
     IDLE_QUEUES,

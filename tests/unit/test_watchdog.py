@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from redlock_aio import LockLostError, LockNotHeldError, Redlock
-from redlock_aio._engine.hold.agenda import BATCH, CHECK_AFTER
 from redlock_aio._engine.hold.held_lease import HeldLease
-from redlock_aio._engine.hold.watchdog import Watchdog
+from redlock_aio._engine.hold.watchdog import BATCH, CHECK_AFTER, Watchdog
 from redlock_aio._protocol.replies import EVERYTHING_CHANGED
 from redlock_aio._protocol.scripts import EXTEND, LOOK, pack
 from redlock_aio._rules.lease_state import STEP

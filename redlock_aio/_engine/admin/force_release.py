@@ -25,13 +25,12 @@ The release of a lock that another client holds.
 import asyncio
 from collections.abc import Mapping, Sequence
 
-from redlock_aio._engine.admin.inspect import Inspection
+from redlock_aio._engine.admin.survey import Inspection
 from redlock_aio._engine.claim import Claim, Release
-from redlock_aio._engine.hold.agenda import CHECK_AFTER
-from redlock_aio._engine.hold.watchdog import CHECK_INTERVAL
+from redlock_aio._engine.hold.watchdog import CHECK_AFTER, CHECK_INTERVAL
 from redlock_aio._engine.masters import MasterSet, Round
 from redlock_aio._engine.session import Session
-from redlock_aio._protocol import commands, lock_state, replies, revocation
+from redlock_aio._protocol import commands, lock_state, replies
 from redlock_aio._protocol.lock_state import KeyState
 from redlock_aio._protocol.primitives import Mutex
 from redlock_aio._protocol.request import NoReply
@@ -47,6 +46,9 @@ class ClearingRelease(Release):
     A release, or a revocation, that counts as granted where the value is gone afterwards.
 
     Each master may have the value, also one that could not be inspected.
+
+    Not a `Query`: it needs the debts of a `Release`; and `Release` does not count like this
+    itself, because it would cost each pair of acquire and release another call for each reply.
     """
 
     __slots__ = ("found",)
@@ -82,8 +84,8 @@ class ForcedRelease:
         self._key = key
         self._max_ttl = session.max_ttl
         self._began = masters.clock()
-        self._instead = revocation.revocation(masters.token())
-        self._grace = revocation.grace(CHECK_AFTER, CHECK_INTERVAL, masters.master_timeout)
+        self._instead = commands.revocation(masters.token())
+        self._grace = _grace(CHECK_AFTER, CHECK_INTERVAL, masters.master_timeout)
 
     def __repr__(self) -> str:
         return f"<ForcedRelease from {self._resource!r}>"
@@ -116,7 +118,7 @@ class ForcedRelease:
         """
         asked = Inspection(self._masters, self._key)
         await asked.run()
-        states = [lock_state.read(reply) for reply in asked.replies]
+        states = [lock_state.key_state(reply) for reply in asked.replies]
         objections = [lock_state.objection(reply) for reply in asked.replies]
         locks = [None if why else state for state, why in zip(states, objections, strict=True)]
         values = _longest(locks, self._max_ttl)
@@ -145,7 +147,7 @@ class ForcedRelease:
             ClearingRelease(
                 masters,
                 Claim(key, value, ttl),
-                revocation.revoke(key, value, self._instead, self._lives),
+                commands.revoke(key, value, self._instead, self._lives),
             )
             for value, ttl in values.items()
         ]
@@ -165,7 +167,7 @@ class ForcedRelease:
     async def _free(self, revoked: Sequence[ClearingRelease]) -> None:
         """Release the revocations, which wakes the fair queues, and notify local waiters."""
         keys = (self._key, *commands.queue_keys(self._key))
-        free = commands.leave(keys, self._instead, revocation.NO_MEMBER, keep_place=True)
+        free = commands.leave(keys, self._instead, commands.NO_MEMBER, keep_place=True)
         freed = ClearingRelease(self._masters, Claim(self._key, self._instead, self._lives), free)
         masters = self._masters
         masters.flush()
@@ -198,6 +200,18 @@ class ForcedRelease:
 
     def _unavailable(self, votes: Sequence[Vote]) -> QuorumUnavailableError:
         return unavailable(self._resource, votes, self._masters.clock() - self._began)
+
+
+def _grace(look_after: float, look_interval: float, master_timeout: int) -> int:
+    """
+    Return the ms for which no client can acquire a lock after a forced release.
+
+    A holder with client tracking knows of the revocation by then. Its acquisition may
+    be answered late, its first look comes *look_after* seconds later, two looks are
+    *look_interval* seconds apart, and a look may be answered late. That holds for
+    holders whose own timeout is not longer than *master_timeout*.
+    """
+    return round((look_after + look_interval) * 1000) + 2 * master_timeout
 
 
 def _longest(states: Sequence[KeyState | None], max_ttl: int) -> dict[bytes, int]:

@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Callable
 from typing import NamedTuple
 
-from redlock_aio._engine.admin.inspect import Inspection
+from redlock_aio._engine.admin.survey import Inspection
 from redlock_aio._engine.masters import MasterSet
 from redlock_aio._protocol import commands, lock_state, replies
 from redlock_aio._protocol.lock_state import FoundLocks, LockState
@@ -50,9 +50,6 @@ async def find_locks(
 
     Raises:
         RedlockError: The manager was closed meanwhile.
-
-    Cancellation:
-        Nothing was changed on any master.
     """
     scanned = await asyncio.gather(
         *(
@@ -97,19 +94,13 @@ async def _scan(
     limit: int,
     resource_of: Callable[[bytes], str | None],
 ) -> Scanned:
-    """
-    Return the locks of one master whose keys begin with *prefix*.
-
-    Cancellation:
-        A late reply is ignored.
-    """
+    """Return the locks of one master whose keys begin with *prefix*."""
     link, names, cursor = masters.links[number], dict[bytes, str](), b"0"
     for _ in range(MOST_STEPS):
         reply = await _asked(masters, number, commands.scan(cursor, prefix, PER_STEP))
         step = replies.scanned(reply)
         if step is None:
-            no_reply = replies.read(reply)
-            return Scanned(names, Vote(link.name, no_reply.answer, no_reply.detail), whole=False)
+            return Scanned(names, replies.vote(link.name, reply, replies.read), whole=False)
         cursor, keys = step
         names |= {key: name for key in keys if (name := resource_of(key)) is not None}
         if cursor == b"0" or len(names) > limit:
@@ -121,12 +112,7 @@ async def _scan(
 
 
 async def _asked(masters: MasterSet, number: int, payload: bytes) -> object:
-    """
-    Return the reply of one master, or its substitute after the master timeout.
-
-    Cancellation:
-        A late reply is ignored.
-    """
+    """Return the reply of one master, or its substitute after the master timeout."""
     waiter: asyncio.Future[object] = masters.loop.create_future()
 
     def on_reply(_master: int, reply: object) -> None:

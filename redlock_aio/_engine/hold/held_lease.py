@@ -21,14 +21,19 @@ from redlock_aio._engine.wait.local_queue import LocalQueue
 from redlock_aio._protocol.lease_export import ExportedLease
 from redlock_aio._rules import lock_value, timing
 from redlock_aio._rules.causes import Loss, LossCause
-from redlock_aio._rules.lease_state import HELD, LOST, NEVER_STALLED, LeaseState
+from redlock_aio._rules.lease_state import HELD, NEVER_STALLED, LeaseState, State
 from redlock_aio._rules.mistakes import EventIsNoBool
-from redlock_aio._rules.quorum import LOST as LOST_ROUND, WON
+from redlock_aio._rules.quorum import LOST, WON
 from redlock_aio.errors import LockLostError, RedlockError
 from redlock_aio.events import Extended, Lost, Released
 
 Sharer: TypeAlias = "weakref.ref[asyncio.Task[object]] | None"
 """A task that shares a lease; a weak reference, which does not keep its frames alive."""
+
+
+def task_ref(task: asyncio.Task[object] | None) -> Sharer:
+    """Return a weak reference to *task*, which does not keep its frames alive."""
+    return None if task is None else weakref.ref(task)
 
 
 class LossEvent(EventIsNoBool, asyncio.Event):
@@ -164,7 +169,7 @@ class HeldLease(LeaseState):
         loss, last = super().why_expired(stalled), self.extension
         if last is None or loss.cause is LossCause.MAX_HOLD:
             return loss
-        if loss.cause is LossCause.LOOP_STALLED and last.verdict is not LOST_ROUND:
+        if loss.cause is LossCause.LOOP_STALLED and last.verdict is not LOST:
             # The replies may have come in time, but this program did not read them.
             return loss
         return loss._replace(votes=last.votes())
@@ -195,7 +200,7 @@ class HeldLease(LeaseState):
         if release is None or release.verdict is WON:
             return
         if release.refused_by_a_majority(self.claim.unsent):
-            self.state = LOST
+            self.state = State.LOST
             self.loss: Loss | None = Loss(LossCause.KEY_GONE, votes=release.votes())
             self.notify_lost()
 

@@ -8,11 +8,10 @@ An acquisition that would wait for its own holder for ever raises an error.
 
 import asyncio
 import math
-import weakref
 from collections.abc import Coroutine
 from typing import TypeVar
 
-from redlock_aio._engine.hold.held_lease import HeldLease, Sharer
+from redlock_aio._engine.hold.held_lease import HeldLease
 from redlock_aio._engine.masters import MasterSet
 from redlock_aio._engine.options import LockSpec
 from redlock_aio._engine.wait.local_queue import LocalQueues
@@ -20,11 +19,6 @@ from redlock_aio._rules import membership
 from redlock_aio.errors import LockNotAcquiredError, RedlockError
 
 T = TypeVar("T")
-
-
-def task_ref(task: asyncio.Task[object] | None) -> Sharer:
-    """Return a weak reference to *task*, which does not keep its frames alive."""
-    return None if task is None else weakref.ref(task)
 
 
 def find_shared(
@@ -63,7 +57,7 @@ def find_shared(
                     " it is held without a fencing token"
                 )
             return hold
-        if (here or same) and for_ever and _lasts(hold):
+        if (here or same) and for_ever and _never_ends(hold):
             raise RedlockError(_why(hold, lock, "this task itself" if here else "its owner"))
     return None
 
@@ -106,12 +100,6 @@ async def unless_shared(
         del queues.owner_waiters[on_acquired]
 
 
-def notify_owner_waiters(queues: LocalQueues, hold: HeldLease) -> None:
-    """Notify the waiting tasks that an owner has acquired *hold*."""
-    for on_acquired in list(queues.owner_waiters):
-        on_acquired(hold)
-
-
 def _is_owner(hold: HeldLease, owner: object) -> bool:
     return hold.owner is not None and bool(hold.owner == owner)
 
@@ -120,7 +108,7 @@ def _has_all(hold: HeldLease, lock: LockSpec) -> bool:
     return set(lock.key.each) <= set(hold.claim.key.each)
 
 
-def _lasts(hold: HeldLease) -> bool:
+def _never_ends(hold: HeldLease) -> bool:
     """Return whether a wait for *hold* by its own holder could never succeed."""
     # The lease is extended for ever, or its end would cancel the body that waits.
     return bool(hold.guards) or (hold.renewed and hold.ends == math.inf)

@@ -6,21 +6,25 @@ Extensions of several leases are sent in one command (`RenewalBatch`); each is s
 round of its own, with a quorum of its own.
 """
 
+import random
 from collections.abc import Callable, Iterator, Sequence
 
 from redlock_aio._engine.hold.held_lease import HeldLease
-from redlock_aio._engine.hold.restoration import Restoration
-from redlock_aio._engine.masters import Link, MasterSet, Round
+from redlock_aio._engine.masters import Link, MasterSet, Query, Round, votes
 from redlock_aio._protocol import commands, replies
-from redlock_aio._protocol.commands import Extension
+from redlock_aio._protocol.commands import NEVER, Extension, is_revocation
 from redlock_aio._protocol.replies import OTHERS
-from redlock_aio._protocol.request import NoReply
-from redlock_aio._protocol.revocation import is_revocation
+from redlock_aio._protocol.request import NoReply, QuarantineRule, Request
 from redlock_aio._rules.causes import Loss, LossCause
-from redlock_aio._rules.quorum import GRANTED, WON, Answer, Vote
+from redlock_aio._rules.quorum import GRANTED, NOT_YET, WON, Answer, Outcome, Vote
+
+COUNT_REFUSALS = QuarantineRule.COUNT_REFUSALS
 
 REPEATS = 3
 """The number of repetitions of a restoration on a master where another client has the key."""
+
+REPEAT_AFTER = 0.01
+"""The mean delay in seconds before a restoration is repeated on a master."""
 
 MOST_KEYS = 64
 """
@@ -36,11 +40,15 @@ class KeyCheck(Round):
     """
     One check whether the masters still have the key of a lease.
 
+    Not a `Query`: a revocation ends the lease only after its reply is counted, so that the loss
+    names the vote of that master too, and whatever the verdict of the round is.
+
     Args:
         on_lost: Called with the lease and its loss if it is lost.
     """
 
     __slots__ = ("_cause", "_on_lost", "hold")
+    classify: Callable[[object], NoReply] = staticmethod(replies.read_kept)
 
     def __init__(
         self, masters: MasterSet, hold: HeldLease, on_lost: Callable[[HeldLease, Loss], None]
@@ -78,10 +86,6 @@ class KeyCheck(Round):
         if revoked:
             self._revoked(master)
 
-    def classify(self, reply: object) -> NoReply:
-        """Return the vote in *reply*: whether the lease still has its key there."""
-        return replies.read_kept(reply)
-
     def _revoked(self, master: int) -> None:
         """
         Lose the lease if *master*, which keeps a revocation now, had granted it.
@@ -104,6 +108,9 @@ class Renewal(Round):
     """
     One extension of one lease, sent alone or with others in a `RenewalBatch`.
 
+    Not a `Query`: 10,000 leases need thousands of them a second, each with several policies;
+    and it counts a late grant, which no other round does.
+
     Args:
         ttl: The new ttl in ms, from *now* on.
 
@@ -113,6 +120,7 @@ class Renewal(Round):
     __slots__ = (
         "_masters", "_on_result", "alone", "before", "began", "epoch", "extension", "hold", "ttl"
     )  # fmt: skip
+    classify: Callable[[object], NoReply] = staticmethod(replies.read_kept)
 
     def __init__(
         self,
@@ -220,25 +228,24 @@ class Renewal(Round):
         cause = LossCause.OVERTAKEN if beyond else LossCause.KEY_GONE
         return Loss(cause, votes=self.votes())
 
-    def classify(self, reply: object) -> NoReply:
-        """Return the vote in *reply*: whether the lease still has its key there."""
-        return replies.read_kept(reply)
-
     def votes(self) -> tuple[Vote, ...]:
         """Return the vote of each master; until it has replied, its vote on an earlier one."""
+        return votes(self._links, self.last_replies(), self.classify)
+
+    def last_replies(self) -> list[object]:
+        """Return the reply of each master to this extension, or else to an earlier one."""
         # Read once: `Lease.ensure_valid` calls this in any thread, and when the next extension
         # begins meanwhile, this one may no longer refer to the one before.
-        before = self.before
-        votes = super().votes()
+        before, replies = self.before, self.replies
         if before is None or self.complete:
-            return votes
-        earlier, missing = before.votes(), self.missing
-        return tuple(earlier[i] if i in missing else vote for i, vote in enumerate(votes))
+            return replies
+        both = zip(replies, before.last_replies(), strict=True)
+        return [earlier if reply is NOT_YET else reply for reply, earlier in both]
 
 
 class RenewalBatch(Round):
     """
-    One command that extends several leases.
+    One command that extends several leases: one reply for 64 rounds, which a `Query` can't have.
 
     Its own tally says only which masters have answered.
 
@@ -304,3 +311,121 @@ def _may_lack_key(reply: object) -> bool:
     if isinstance(reply, NoReply):
         return reply.answer is Answer.QUARANTINED
     return reply.__class__ is int
+
+
+class Restoration:
+    """
+    The request to restore the key of a held lease on one master.
+
+    The master counts from the next extension on: until then it keeps the key, while a
+    majority of others has it. If its counter is beyond the fencing token, it keeps the key
+    from now on, so that no other client can raise the counter, and counts only after a
+    `lift`.
+
+    Args:
+        ceiling: The value to which a majority has lifted its counters; see `lift`.
+
+        tries: The number of repetitions if another client has the key there.
+    """
+
+    __slots__ = ("_ceiling", "_hold", "_masters", "_tries")
+
+    def __init__(
+        self, masters: MasterSet, hold: HeldLease, ceiling: int = 0, tries: int = 0
+    ) -> None:
+        self._masters = masters
+        self._hold = hold
+        self._ceiling = ceiling
+        self._tries = tries
+
+    def send_to(self, master: int) -> None:
+        """Send the request to *master*, unless the lease is over."""
+        masters, hold = self._masters, self._hold
+        if not hold.valid(masters.clock()):
+            return
+        masters.flush()  # behind all earlier requests
+        request = Request(hold.claim.restoration(hold.ttl, self._ceiling), self._on_reply)
+        if masters.links[master].send(request.payload, (request,)) is None:
+            hold.claim.unsent &= ~(1 << master)
+
+    def _on_reply(self, master: int, reply: object) -> None:
+        """
+        Repeat it if another client has the key; lift the counters if the master's is higher.
+
+        1. An extension changes the key on all masters, which wakes the waiters.
+        2. They try at once, and get the key on the masters where it is free, just before
+           this request arrives there.
+        3. They fail, and give the key back a moment later.
+
+        Without a repetition this race could go the same way at each extension, and the
+        master would never count.
+        """
+        if isinstance(reply, int) and reply > 0:
+            if not self._ceiling:
+                lift(self._masters, self._hold, master, reply)
+        elif self._tries and (reply is None or isinstance(reply, int)):
+            self._tries -= 1
+            # At random, so that it is not in step with the retries of other clients.
+            delay = REPEAT_AFTER * (0.5 + random.random())  # noqa: S311 - no secret
+            self._masters.loop.call_later(delay, self.send_to, master)
+
+
+def lift(masters: MasterSet, hold: HeldLease, master: int, ceiling: int) -> None:
+    """
+    Lift the counters of a majority to *ceiling*, so that *master* can count again.
+
+    A failed attempt of another client may have raised the counter of *master* beyond the
+    fencing token. Without this only the other masters would count until the lease ends.
+    When a majority has lifted its counters, no other acquisition can get a fencing token up
+    to that value. Therefore the key is restored on *master*, although its counter is higher.
+    """
+    claim = hold.claim
+    counter = claim.counter
+    if counter is None or ceiling >= NEVER or not hold.valid(masters.clock()):
+        return
+
+    def restore(verdict: Outcome) -> None:
+        if verdict is WON:
+            Restoration(masters, hold, ceiling).send_to(master)
+
+    payload = counter.lift(claim.token, claim.fence, ceiling)
+    # What a quarantined master has lifted does not count: it may forget it again.
+    masters.send(Query(masters.links, payload, in_quarantine=COUNT_REFUSALS, then=restore))
+
+
+def keep(masters: MasterSet, hold: HeldLease, left: int) -> Query:
+    """
+    Keep the key of a lease that was released for *left* ms more, for *hold_at_least*.
+
+    If a master hung, or the connection ended before the reply, it may still execute the
+    request later, and would keep the key for the full time from then on. After an error, or
+    if its counter is beyond the fencing token, the key keeps the ttl of the lease. Such a
+    master gets a release when the time is over. One that has granted the request in time
+    needs none, also if it lacked the script at first: the key ends by itself.
+    """
+    claim, links, until = hold.claim, masters.links, hold.keep_until
+    lives = max(hold.longest_ttl, left)
+
+    def release(master: int) -> None:
+        if not masters.closed:
+            links[master].add_debt(claim.release(), lives)
+
+    def count(master: int, reply: object) -> object:
+        # 0 or -1: the key is gone, or is that of another holder.
+        gone = isinstance(reply, int) and reply <= 0
+        never_sent = claim.unsent >> master & 1
+        first = asked.replies[master] is NOT_YET  # else it had timed out, or the link had ended
+        if first and reply != GRANTED and not never_sent and not gone:
+            masters.loop.call_later(max(until - masters.clock(), 0.0), release, master)
+        return reply
+
+    asked = Query(
+        links,
+        commands.extend(claim.extension(left)),
+        in_quarantine=COUNT_REFUSALS,
+        count=count,
+        repeat=True,
+        classify=replies.read_kept,
+    )
+    masters.send(asked)
+    return asked

@@ -20,6 +20,7 @@ its holder is cancelled at once when the key is gone, not at the next extension.
 """
 
 import asyncio
+import heapq
 import itertools
 import math
 import random
@@ -28,18 +29,48 @@ from operator import attrgetter
 
 from anyio import CancelScope
 
-from redlock_aio._engine.claim import take_back
-from redlock_aio._engine.hold.agenda import BATCH, Agenda
-from redlock_aio._engine.hold.held_lease import HeldLease, Sharer
-from redlock_aio._engine.hold.renewal import KeyCheck, Renewal, send_together
-from redlock_aio._engine.hold.restoration import Keeping
+from redlock_aio._engine.claim import Claim, take_back
+from redlock_aio._engine.hold.held_lease import HeldLease, Sharer, task_ref
+from redlock_aio._engine.hold.renewal import KeyCheck, Renewal, keep, send_together
 from redlock_aio._engine.masters import MasterSet, Query
+from redlock_aio._engine.wait.local_queue import LocalQueue, LocalQueues
 from redlock_aio._protocol import replies
 from redlock_aio._rules import timing
 from redlock_aio._rules.causes import Loss, LossCause
-from redlock_aio._rules.lease_state import HELD, RELEASED, retry_pause
-from redlock_aio._rules.quorum import LOST as LOST_ROUND, OPEN, WON, majority
+from redlock_aio._rules.lease_state import (
+    HELD,
+    NEVER_STALLED,
+    NOTHING_DUE,
+    RELEASED,
+    STEP,
+    retry_pause,
+)
+from redlock_aio._rules.quorum import LOST, OPEN, WON, majority
 from redlock_aio.errors import LockLostError, LockNotHeldError
+
+BATCH = 200
+"""The most leases handled in one turn of the loop, so that other callbacks run in between."""
+
+HORIZON = 16.0
+"""Seconds for which pages are made in advance. A lease that is due later moves to a new page."""
+
+LONGEST_SLEEP = 0.5
+"""
+The longest time in seconds for which the timer is armed: it does not count the time
+that the machine was suspended, the clock of leases does.
+"""
+
+CHECK_AFTER = 0.1
+"""
+Seconds after which the key of a lease is checked and tracked, or up to a `STEP` less: most
+leases are shorter.
+"""
+
+SURELY_LATER = 4 * CHECK_AFTER
+"""A lease that is valid for so many seconds needs no attention in the first `CHECK_AFTER`."""
+
+STALL = 0.02
+"""Seconds by which the timer must be late for the error of a lost lease to mention a stall."""
 
 CHECK_INTERVAL = 0.02
 """
@@ -50,16 +81,168 @@ extension that failed to its repetition because a master is back, perhaps again 
 _deadline: Callable[[HeldLease], float] = attrgetter("deadline")
 
 
-class Watchdog:
-    """Extends leases, and ends those that are lost."""
+class Agenda:
+    """
+    When each lease needs attention: pages of leases that are due together, and one timer.
+
+        add, put ─► the page of an instant ─► its instant comes ─┬─ due ────────► attend
+                            ▲                                    └─ due later ─┐
+                            └──────────────────────────────────────────────────┘
+
+    A lease is on one page at a time, and a page is a dict: to enter a lease, to move it and to
+    remove it takes the same short time for any number of leases. Leases share the pages at
+    multiples of `STEP`, up to `HORIZON` from now, so that there are few pages, and nothing of a
+    lease that has ended stays for long. Only what is due before the next multiple has a page at
+    its exact instant.
+
+    Args:
+        loop: The event loop of the leases.
+
+        clock: The clock of leases.
+
+        attend: Called with the leases for which something is due, and the present instant.
+    """
 
     __slots__ = (
-        "_agenda", "_failed", "_on_recheck", "_returned_at", "_to_retry", "_unchecked", "masters",
-        "scope",
+        "_armed_for", "_attend", "_clock", "_instants", "_loop", "_pages", "_stalled", "_timer",
     )  # fmt: skip
 
-    def __init__(self, masters: MasterSet) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        clock: Callable[[], float],
+        attend: Callable[[list[HeldLease], float], None],
+    ) -> None:
+        self._loop = loop
+        self._clock = clock
+        self._attend = attend
+        self._pages: dict[float, dict[HeldLease, None]] = {}
+        self._instants: list[float] = []  # a heap of the keys of `_pages`
+        self._timer: asyncio.TimerHandle | None = None
+        self._armed_for = math.inf
+        self._stalled = NEVER_STALLED
+
+    def __repr__(self) -> str:
+        return f"<Agenda of {len(self)} leases>"
+
+    def __len__(self) -> int:
+        return sum(map(len, self._pages.values()))
+
+    def leases(self) -> list[HeldLease]:
+        """Return all leases that are held."""
+        return [hold for page in self._pages.values() for hold in page]
+
+    def add(self, hold: HeldLease, now: float) -> None:
+        """Attend to *hold*, which was acquired now, until it is removed."""
+        if hold.deadline - now > SURELY_LATER:
+            # Most leases are released before this check: `put` schedules the extension after it.
+            at = now + CHECK_AFTER
+            hold.check_at = at = at - at % STEP
+        else:
+            hold.schedule_renewal(now, random.random())  # noqa: S311 - no secret
+            at = hold.due
+            if at > now + CHECK_AFTER:
+                hold.check_at = at = now + CHECK_AFTER
+        self._enter(hold, at, now)
+
+    def put(self, hold: HeldLease, now: float) -> None:
+        """Attend to *hold* at `HeldLease.due` or `HeldLease.check_at`, and not as before."""
+        if hold.due == NOTHING_DUE:
+            hold.schedule_renewal(hold.held_since, random.random())  # noqa: S311 - no secret
+        hold.page.pop(hold, None)
+        at = min(hold.due, hold.check_at, now + HORIZON)
+        # The lease shares a page that comes a little early, and moves to its exact instant then.
+        shared = at - at % STEP
+        self._enter(hold, shared if shared > now else at, now)
+
+    def _enter(self, hold: HeldLease, at: float, now: float) -> None:
+        page = self._pages.get(at)
+        if page is None:
+            self._pages[at] = page = {}
+            heapq.heappush(self._instants, at)
+            if at < self._armed_for:
+                self._arm(now)
+        page[hold] = None
+        hold.page = page
+
+    def remove(self, hold: HeldLease) -> None:
+        """Forget *hold*, which has ended."""
+        hold.page.pop(hold, None)
+
+    def clear(self) -> None:
+        """Forget all leases, and stop the timer."""
+        self._pages.clear()
+        self._instants.clear()
+        self._armed_for = math.inf
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def stall(self, now: float) -> tuple[float, float]:
+        """Return the begin and end of the last stall of the event loop."""
+        # The timer is never armed for later than `LONGEST_SLEEP`. If it is overdue, a callback
+        # has blocked the loop until now, and this call runs before the timer does.
+        due = self._armed_for
+        overdue = math.isfinite(due) and now - due >= STALL
+        return (due, now) if overdue else self._stalled
+
+    def _arm(self, now: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._armed_for = math.inf
+        if self._instants:
+            delay = min(max(self._instants[0] - now, 0.0), LONGEST_SLEEP)
+            self._armed_for = now + delay
+            self._timer = self._loop.call_later(delay, self._tick)
+
+    def _tick(self) -> None:
+        """Attend to the leases that are due, at most `BATCH` of them; the rest follow at once."""
+        self._timer = None
+        now = self._clock()
+        if now - self._armed_for >= STALL:
+            self._stalled = (self._armed_for, now)
+        self._armed_for = -math.inf  # no `put` from here on arms the timer; the end does
+        if due := self._take_due(now):
+            self._attend(due, now)
+        self._arm(now)
+
+    def _take_due(self, now: float) -> list[HeldLease]:
+        """Remove the leases from each page whose instant has come; return those that are due."""
+        due: list[HeldLease] = []
+        instants = self._instants
+        left = BATCH
+        while left and instants and instants[0] <= now:
+            page = self._pages[instants[0]]
+            while left and page:
+                hold, _ = page.popitem()
+                left -= 1
+                if hold.due <= now or hold.check_at <= now:
+                    due.append(hold)
+                else:
+                    self.put(hold, now)
+            if not page:
+                del self._pages[heapq.heappop(instants)]
+        return due
+
+
+class Watchdog:
+    """
+    Extends leases, and ends those that are lost.
+
+    Args:
+        factor: The drift factor.
+    """
+
+    __slots__ = (
+        "_agenda", "_factor", "_failed", "_local_queues", "_on_recheck", "_returned_at",
+        "_to_retry", "_unchecked", "masters", "scope",
+    )  # fmt: skip
+
+    def __init__(self, masters: MasterSet, local_queues: LocalQueues, factor: float) -> None:
         self.masters: MasterSet = masters
+        self._local_queues = local_queues
+        self._factor = factor
         self._agenda = Agenda(masters.loop, masters.clock, self._attend)
         self._unchecked: dict[HeldLease, None] = {}  # leases whose keys are to be checked, in order
         self._failed: dict[HeldLease, None] = {}  # leases whose last extension failed
@@ -78,10 +261,49 @@ class Watchdog:
         """The number of leases that are held."""
         return len(self._agenda)
 
-    def add(self, hold: HeldLease, now: float) -> None:
-        """Extend *hold*, check its key and end it at its deadline, from now on."""
+    def hold(  # noqa: PLR0913, PLR0917 - all facts of a lease; positional, which is faster
+        self,
+        won: Claim,
+        resources: tuple[str, ...],
+        now: float,
+        renewed: bool,
+        turn: LocalQueue | None = None,
+        ends: float = math.inf,
+        keep_until: float = 0.0,
+        owner: object = None,
+    ) -> HeldLease:
+        """
+        Return the lease on what was *won*, which is extended, checked and ended from now on.
+
+        Args:
+            renewed: Whether it is extended.
+
+            turn: The local queue in which this task has the turn; ``None`` without a turn.
+
+            ends: The instant at which it ends in any case.
+
+            keep_until: The instant until which the masters keep the key after a release.
+
+            owner: The owner, which may share it; ``None`` if only this task may.
+        """
+        # Without a turn the local queue may have become idle, and have been dropped.
+        queue = self._local_queues.of(won.key) if turn is None else turn
+        hold = HeldLease(won, resources, queue, now, self._factor, renewed)
+        hold.task = task_ref(asyncio.current_task(self.masters.loop))
+        hold.keep_until = keep_until
+        if ends != math.inf:
+            hold.limit(ends)
         hold.on_recheck = self._on_recheck
         self._agenda.add(hold, now)
+        if turn is None:
+            queue.set_holder(hold)
+        else:
+            queue.on_acquired(hold, won.began, now)
+        if owner is not None:
+            hold.owner = owner
+            for on_acquired in list(self._local_queues.owner_waiters):
+                on_acquired(hold)
+        return hold
 
     def recheck_soon(self, hold: HeldLease) -> None:
         """
@@ -108,6 +330,8 @@ class Watchdog:
             self._unchecked.update(dict.fromkeys(self._agenda.leases()))
             if idle:
                 self._recheck_next()
+            # A majority votes, also without this master: an extension that failed may hold now.
+            # The instant is for those that are underway, which `apply_result` repeats.
             links = self.masters.links
             if sum(link.votes for link in links) >= majority(len(links)):
                 self._returned_at = self.masters.clock()
@@ -142,7 +366,7 @@ class Watchdog:
             # Meanwhile it may have ended, or a late reply has extended it, or the next extension
             # is underway: if that one counts the master that is back as away, and fails by it,
             # `apply_result` repeats it at once.
-            if hold.state is HELD and isinstance(last, Renewal) and last.verdict is LOST_ROUND:
+            if hold.state is HELD and isinstance(last, Renewal) and last.verdict is LOST:
                 self._retry_at_once(last, now)
         if self._to_retry:
             self.masters.loop.call_soon(self._retry_next)
@@ -199,20 +423,23 @@ class Watchdog:
 
         Extensions of one lease may be underway together: the watchdog's, one of
         `Lease.extend`, and one by which a sharer gets a longer ttl. Their verdicts come in
-        any order, also after the end of the lease. `extended` sorts that out: without its
-        epoch an older one with a longer ttl would move the deadline beyond the time for
-        which the masters, which obeyed the later one, keep the key.
+        any order, also after the end of the lease.
         """
+        # An older extension may be answered last. `extended` ignores it if a later one asked
+        # for less: the masters have applied the newer, shorter ttl, and the key ends with that.
         hold = renewal.hold
         now = self.masters.clock()
         if hold.state is not HELD:
             return False
-        deadline = hold.deadline
+        deadline = hold.deadline  # of before, for the event: `extended` moves it
         if renewal.verdict is WON and hold.extended(renewal.epoch, renewal.began, renewal.ttl, now):
             hold.extension = None
             hold.schedule_renewal(now, random.random())  # noqa: S311 - no secret
             self._agenda.put(hold, now)
+            # After `extended`: a restoration is sent for a valid lease only, with its new ttl.
             renewal.restore_missing()
+            # Its neighbours failed when the same masters refused. Masters that refuse push
+            # nothing when they stop, so this success is the only sign that a majority is back.
             if hold in self._failed:
                 del self._failed[hold]
                 self._retry_failed()
@@ -221,8 +448,10 @@ class Watchdog:
             return True
         if renewal.refused_by_a_majority(hold.claim.unsent):
             self.lose(hold, renewal.why_refused())
-        elif renewal.verdict is LOST_ROUND:
+        elif renewal.verdict is LOST:
             self._failed[hold] = None
+            # It was sent before a master's vote returned, and counts that master as away. Nothing
+            # else would repeat it soon: `_retry_failed` ran before it was in `_failed`.
             if renewal.began < self._returned_at:
                 self._retry_at_once(renewal, now)
             else:
@@ -277,7 +506,7 @@ class Watchdog:
         runs. A body that acquires the lock anew as it is cancelled asks behind it.
         """
         if hold.state is HELD:
-            hold.lose(loss)
+            hold.lose(loss)  # first: `_end` keeps the key of a released lease, see *hold_at_least*
             self._end(hold, self.masters.clock())
             hold.notify_lost()
             if (emitter := self.masters.emitter) is not None:
@@ -359,14 +588,13 @@ class Watchdog:
             take_back(self.masters, hold.claim, hold.longest_ttl)
 
     def _end(self, hold: HeldLease, now: float) -> None:
-        self._agenda.remove(hold)
+        hold.page.pop(hold, None)
         if self._failed:
             self._failed.pop(hold, None)
         hold.extension = None  # it refers to the lease, which would stay until a garbage collection
         if hold.keep_until > now and hold.state is RELEASED:
             left = math.ceil((hold.keep_until - now) * 1000)
-            hold.released = keeping = Keeping(self.masters, hold, left)
-            self.masters.send(keeping)
+            hold.released = keep(self.masters, hold, left)
             if leaving := hold.claim.leave():
                 # The next waiter of the fair queue is woken, and asks when the key expires.
                 self.masters.send(Query(self.masters.links, leaving, repeat=True))

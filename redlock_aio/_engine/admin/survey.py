@@ -1,15 +1,18 @@
 """
-The state of a lock, read from the masters without changing it.
+Questions to all masters: the state of a lock, and whether a majority votes.
 
-`inspect` waits for all masters, because the caller wants the view of each. `is_locked`
-returns as soon as a majority is known to keep one value, or can no longer keep one.
+No key is changed. `inspect` waits for all masters, because the caller wants the view of each.
+`is_locked` returns as soon as a majority is known to keep one value, or can no longer keep
+one. `check` reads no key: it asks under the conditions of a lock, so a master votes in it
+only if it is connected, not quarantined, and answers within the master timeout.
 """
 
-from redlock_aio._engine.masters import MasterSet, Query, Round, votes
+from redlock_aio._engine.masters import MasterSet, Query, Round
+from redlock_aio._engine.session import Session, majority_is_known
 from redlock_aio._protocol import commands, lock_state, replies
 from redlock_aio._protocol.lock_state import LockState, MasterReply
-from redlock_aio._protocol.request import NoReply
-from redlock_aio._rules.quorum import Answer
+from redlock_aio._protocol.request import NoReply, QuarantineRule
+from redlock_aio._rules.quorum import GRANTED, WON, Answer
 from redlock_aio.errors import unavailable
 
 
@@ -40,9 +43,6 @@ class Inspection:
 
         Raises:
             RedlockError: The manager was closed meanwhile.
-
-        Cancellation:
-            Nothing was changed on any master.
         """
         await self._masters.ask(self._round)
         self._masters.check_open()
@@ -73,9 +73,6 @@ async def inspect(masters: MasterSet, resource: str, key: bytes) -> LockState:
 
     Raises:
         RedlockError: The manager was closed meanwhile.
-
-    Cancellation:
-        Nothing was changed on any master.
     """
     asked = Inspection(masters, key)
     await asked.run()
@@ -90,9 +87,6 @@ async def is_locked(masters: MasterSet, resource: str, key: bytes) -> bool:
         QuorumUnavailableError: Too few masters have answered to tell.
 
         RedlockError: The manager was closed meanwhile.
-
-    Cancellation:
-        Nothing was changed on any master.
     """
     began, links = masters.clock(), masters.links
 
@@ -103,12 +97,19 @@ async def is_locked(masters: MasterSet, resource: str, key: bytes) -> bool:
     def enough(round: Round) -> bool:
         return round.complete or _is_kept(round) is not None
 
-    asked = Query(links, commands.look(key), count=count, enough=enough, repeat=True)
+    asked = Query(
+        links,
+        commands.look(key),
+        count=count,
+        enough=enough,
+        repeat=True,
+        classify=replies.read_looked,
+    )
     await masters.ask(asked)
     masters.check_open()
     held = _is_kept(asked)
     if held is None:
-        raise unavailable(resource, votes(links, asked.replies, _read), masters.clock() - began)
+        raise unavailable(resource, asked.votes(), masters.clock() - began)
     return held
 
 
@@ -119,8 +120,30 @@ def _is_kept(round: Round) -> bool | None:
     return lock_state.is_kept(kept, looked.count(None), len(looked))
 
 
-def _read(reply: object) -> NoReply:
-    """Return the vote in *reply*: whether somebody has the lock there."""
-    if (values := replies.looked(reply)) is not None:
-        return NoReply(Answer.FREE if values[0] is None else Answer.HELD)
-    return replies.read(reply)
+async def check(session: Session, timeout: int) -> None:  # noqa: ASYNC109 - also of each reply
+    """
+    Check that a majority of the masters votes, within *timeout* ms.
+
+    Raises:
+        QuorumUnavailableError: No majority has answered in time.
+
+        RedlockError: The session was closed.
+    """
+    masters = session.masters
+    began = masters.clock()
+    masters.check_open()
+    await majority_is_known(session.links, timeout)
+    masters.check_open()
+    asked = Query(
+        masters.links,
+        commands.PING,
+        in_quarantine=QuarantineRule.REFUSE,
+        count=lambda _, reply: GRANTED if reply == b"PONG" else reply,
+        # Without a majority all masters are awaited, so that the error has the vote of each.
+        enough=lambda round: round.verdict is WON or round.complete,
+    )
+    left = timeout - (masters.clock() - began) * 1000
+    await masters.ask(asked, max(left, 1))
+    masters.check_open()
+    if asked.verdict is not WON:
+        raise unavailable(None, asked.votes(), masters.clock() - began)
