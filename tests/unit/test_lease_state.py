@@ -161,10 +161,15 @@ class HolderAndMasters(RuleBasedStateMachine):
         self.key_ends = ttl / 1000
         self.sent: list[tuple[int, float, int]] = []
         self.underway: list[int] = []
+        self.was_over = False
 
     @rule(seconds=st.floats(0, 3))
     def wait(self, seconds: float) -> None:
         self.now += seconds
+
+    @rule()
+    def wait_for_the_deadline(self) -> None:
+        self.now = max(self.now, self.state.deadline)
 
     @rule(ttl=st.integers(10, 20_000))
     def send_an_extension(self, ttl: int) -> None:
@@ -182,13 +187,34 @@ class HolderAndMasters(RuleBasedStateMachine):
         epoch, began, ttl = self.sent[number]
         promised = min(sent + ttl / 1000 for _, sent, ttl in self.sent[number:])
         self.key_ends = max(self.key_ends, promised)
+        before = self.state.deadline
+        later_promised = min(
+            (deadline(sent, other) for _, sent, other in self.sent[number + 1 :]), default=math.inf
+        )
         if self.state.extended(epoch, began, ttl, self.now):
             assert self.state.valid(self.now)
+            assert before <= self.state.deadline <= max(before, deadline(began, ttl))
+            assert self.state.deadline <= max(before, later_promised)
+        else:  # too late, or a later extension promised less: it moves nothing
+            assert self.state.deadline == before
 
+    @precondition(lambda self: len(self.sent) > 2)  # late: what is over has few further steps
+    @rule(cause=st.sampled_from(LossCause))
+    def lose(self, cause: LossCause) -> None:
+        before = self.state.loss
+        self.state.lose(Loss(cause))
+        assert before is None or self.state.loss == before
+
+    @precondition(lambda self: len(self.sent) > 2)
     @rule()
     def release(self) -> None:
         was_valid = self.state.valid(self.now)
         assert self.state.release(self.now) == was_valid
+
+    @invariant()
+    def what_is_over_is_never_valid_again(self) -> None:
+        assert not (self.was_over and self.state.valid(self.now))
+        self.was_over = not self.state.valid(self.now)
 
     @invariant()
     def the_validity_ends_before_the_key(self) -> None:
@@ -200,7 +226,7 @@ class HolderAndMasters(RuleBasedStateMachine):
 
 
 HolderAndMasters.TestCase.settings = settings(stateful_step_count=20, deadline=None)
-test_the_validity_never_outlasts_the_key = HolderAndMasters.TestCase
+test_the_validity_never_outlasts_the_key = pytest.mark.promise("S4")(HolderAndMasters.TestCase)
 
 
 def test_the_longest_ttl_is_that_of_any_extension_that_was_sent() -> None:
