@@ -26,7 +26,7 @@ from measuring import TTL, bar
 
 from redlock_aio import Redlock
 from redlock_aio._engine import claim
-from redlock_aio._engine.wait import fair_claim
+from redlock_aio._engine.wait import fair_waiter
 from redlock_aio.testing import embedded_masters
 
 WORK = 0.001
@@ -88,7 +88,7 @@ async def contend(urls: Sequence[str], waiters: int, seconds: float, *, fair: bo
         found.second_rounds += 1
         return await agree(*arguments)  # type: ignore[arg-type]
 
-    claim.agree = fair_claim.agree = counted  # type: ignore[assignment, attr-defined]
+    claim.agree = fair_waiter.agree = counted  # type: ignore[assignment, attr-defined]
     clock = time.monotonic
     async with Redlock(urls, fencing=True) as redlock:
         lock = redlock.lock("benchmark", ttl=TTL, fair=fair)

@@ -63,6 +63,7 @@ IMPLEMENTED_BY = {
     "Listener": [],  # users write them
     "Party": ["HeldLease", "Watch", "FairWaiter", "Pause"],
     "ServiceDialler": ["SentinelAddress", "FakeService"],
+    "Waiter": ["FairWaiter", "NotedWaiter"],  # the second one is in the tests
     "Witness": ["Pushes", "Nobody"],
 }
 """The implementations of each `Protocol`: there are several, in the package or in its tests."""

@@ -195,7 +195,12 @@ class Session:
             self.links, loop, trips=trips, stamp=stamp, emitter=emitter
         )
         self.local_queues: LocalQueues = LocalQueues()
-        self.fair_queue: FairQueue = FairQueue(self.masters, self.local_queues)
+        self.fair_queue: FairQueue = FairQueue(
+            self.masters,
+            self.local_queues,
+            max_waiters=self.max_waiters,
+            clock_lead=self.clock_lead,
+        )
         self.watchdog: Watchdog = Watchdog(self.masters, self.local_queues, settings.drift_factor)
 
     def __repr__(self) -> str:

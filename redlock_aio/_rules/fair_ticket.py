@@ -4,8 +4,10 @@ The standing of one waiter in the fair queues, of which each master has its own.
 Every waiter has a place: an instant that it gets once and that is the same on all
 masters. A master grants only to the first in its queue, and replies to the others
 whether they are next. Where the queue is empty, the first request of a waiter is granted
-without an entry; `fair_entry` describes what follows from that. This file is one waiter's
-side of it:
+without an entry, and a majority of such grants is a win that touched no queue. Grants
+without an entry can't be kept by a waiter: of two waiters with two of four masters each,
+both would be the first in the queues of the others, and neither would give way. This file
+is one waiter's side of it:
 
     UNASKED ─► ASKED ─┬─► GRANTED    the master keeps the lock for this waiter
                       ├─► NEXT       another has the lock, and this waiter is next
@@ -32,13 +34,13 @@ side of it:
   the same waiters again whenever its links come and go.
 
 The first waiter in all queues keeps its place and continues to ask, so one waiter always
-makes progress. Nothing here waits, reads a clock or opens a socket.
+makes progress. `Ticket.move` is the decision that follows from all this. Nothing here waits,
+reads a clock or opens a socket.
 """
 
 import enum
 import math
 
-from redlock_aio._rules import timing
 from redlock_aio._rules.quorum import majority
 
 
@@ -64,6 +66,22 @@ ASIDE = Position.ASIDE
 AGAINST = (BEHIND, FULL, FAILED)
 HELPFUL = (GRANTED, NEXT, BEHIND)
 """The standings at a master that grants the lock to this waiter, now or in its turn."""
+
+
+class Move(enum.Enum):
+    """What a waiter does next; see `Ticket.move`."""
+
+    WAIT = "nothing, until a reply, a push or the timer"
+    WIN = "wake the task: a majority has granted the lock"
+    REFUSE = "wake the task: so many queues are full that waiting can't help"
+    FAIL = "wake the task when the stragglers have had their time: it does not wait for others"
+    ASK_ANEW = "give back all grants, and ask all masters for new ones"
+    GIVE_BACK = "give back all grants"
+    YIELD = "give back all grants, and wait for the turn"
+    YIELD_AND_ENTER = "the same, and enter the queues where the lock was granted without an entry"
+    QUEUE = "wait for the turn"
+    STEP_ASIDE = "leave all queues until a majority answers"
+    RETURN = "enter all queues again, at a new place"
 
 
 LIVES = 3_000
@@ -94,15 +112,25 @@ class Ticket:
 
     Args:
         masters: The number of masters.
+
+        validity: The seconds from a question for which its grant is valid.
     """
 
     __slots__ = (
-        "_asked", "_counters", "_done", "_helped", "_numbers", "_sent", "needed", "standings",
+        "_asked", "_counters", "_done", "_helped", "_numbers", "_sent", "_validity", "aside",
+        "needed", "outside", "standings", "unreached_since",
     )  # fmt: skip
 
-    def __init__(self, masters: int) -> None:
+    def __init__(self, masters: int, validity: float) -> None:
         self.standings = [UNASKED] * masters
         self.needed = majority(masters)
+        self.aside = False
+        """Whether the waiter is in no queue, and only checks whether a majority answers again."""
+        self.outside = 0
+        """A bit for each master that may have granted the lock without an entry in its queue."""
+        self.unreached_since = math.inf
+        """The first request since the last one that a majority has answered."""
+        self._validity = validity
         self._numbers = [0] * masters
         self._asked = [0.0] * masters  # the instant of the last question
         self._sent = [0.0] * masters  # the instant of the last granted question
@@ -113,6 +141,70 @@ class Ticket:
     def __repr__(self) -> str:
         return f"<Ticket {', '.join(standing.name for standing in self.standings)}>"
 
+    # The decision.
+
+    def move(  # noqa: C901, PLR0911 - an ordered list of rules
+        self, now: float, *, patient: bool, within: float
+    ) -> Move:
+        """
+        Return what the waiter does next: the first of these rules that applies.
+
+        Args:
+            patient: Whether it waits if the lock can't be acquired at once.
+
+            within: The seconds within which the masters must have granted the lock, see `FRESH`.
+        """
+        standings = self.standings
+        if standings.count(GRANTED) >= self.needed:
+            until = self.until(within)
+            # Before all else: a waiter that gave back a majority would only delay everybody.
+            if until > now:
+                return Move.WIN
+            # The grants are from before and after something that may have been a forced
+            # release. Kept until a heartbeat, they would block the others for nothing.
+            if not until:
+                return Move.ASK_ANEW
+        lost = self.lost
+        # Where too many queues are full, no wake-up comes: it would wait for ever.
+        if lost and self.refused:
+            return Move.REFUSE
+        # It has no grants and no place. In the queues again before a majority answers, it would
+        # delay the waiters behind it, and win nothing.
+        if self.aside:
+            return Move.RETURN if standings.count(ASIDE) >= self.needed else Move.WAIT
+        # Before any grant is given back: the end of the wait gives back all of them at once.
+        if not patient and (lost or ASKED not in standings):
+            return Move.FAIL
+        # The first in a queue that no majority can hear would hold up all behind it for ever.
+        if now >= self.leaves_at:
+            return Move.STEP_ASIDE
+        stale = now >= self.stale_at(within)
+        if lost:
+            # Two waiters with such grants would be first in each other's queues, and both would
+            # keep what the other one needs.
+            if self.outside and any(
+                standing is GRANTED and self.outside >> master & 1
+                for master, standing in enumerate(standings)
+            ):
+                return Move.YIELD_AND_ENTER
+            # Two waiters with the grants of two of four masters each would wait for each other.
+            if stale or self.must_yield:
+                return Move.YIELD
+            return Move.QUEUE
+        # A waiter that is cut off would keep (possible) grants of a minority as long as it waits.
+        return Move.GIVE_BACK if stale else Move.WAIT
+
+    def moves_at(self, within: float) -> float:
+        """Return the instant at which `move` changes without a reply; infinite if it does not."""
+        # A waiter outside the queues has no grants to give back, and a majority is not given
+        # back for its age. An instant at which nothing is to be done would make the timer fire
+        # again and again.
+        if self.aside or self.until(within):
+            return self.leaves_at
+        return min(self.leaves_at, self.stale_at(within))
+
+    # Questions and answers.
+
     def ask(self, master: int, now: float) -> int:
         """Record that a question is sent to *master*; return its number."""
         if self.standings[master] is not GRANTED:
@@ -120,6 +212,20 @@ class Ticket:
         self._numbers[master] += 1
         self._asked[master] = now
         return self._numbers[master]
+
+    def ask_first(self, now: float) -> None:
+        """Record that the first question, whose number is 1, is sent to all masters."""
+        masters = len(self.standings)
+        self.standings = [ASKED] * masters
+        self._numbers = [1] * masters
+        self._asked = [now] * masters
+        self.outside = (1 << masters) - 1
+        self.unreached_since = now
+
+    def heartbeat(self, now: float) -> None:
+        """Record that all masters are asked again."""
+        if self.reached >= self.unreached_since:
+            self.unreached_since = now
 
     def on_reply(
         self,
@@ -152,23 +258,20 @@ class Ticket:
         """Return the instant at which the last question to *master* was sent."""
         return self._asked[master]
 
-    def counters(self, now: float, ttl: int, *, factor: float) -> list[int]:
+    # Grants.
+
+    def counters(self, now: float) -> list[int]:
         """Return the counters of the masters whose grants are still valid."""
         grants = zip(self._counters, self._sent, self.standings, strict=True)
         return [
             counter
             for counter, sent, standing in grants
-            if standing is GRANTED and now < timing.deadline(sent, ttl, factor=factor)
+            if standing is GRANTED and now < sent + self._validity
         ]
 
-    def until(self, ttl: int, *, factor: float, within: float = math.inf) -> float:
-        """
-        Return the end of the validity that a majority has granted; 0 if none has.
-
-        Args:
-            within: The seconds within which the masters must have granted the lock, see `FRESH`.
-        """
-        if self.count(GRANTED) < self.needed:
+    def until(self, within: float = math.inf) -> float:
+        """Return the end of the validity that a majority has granted *within*; 0 if none has."""
+        if self.standings.count(GRANTED) < self.needed:
             return 0.0
         grants = [
             (sent, done)
@@ -180,16 +283,13 @@ class Ticket:
             for first, _ in grants
             if sum(sent >= first and done <= first + within for sent, done in grants) >= self.needed
         ]
-        return timing.deadline(max(begins), ttl, factor=factor) if begins else 0.0
+        return max(begins) + self._validity if begins else 0.0
 
     def stale_at(self, within: float) -> float:
         """
         Return the instant at which to give back all (possible) grants; infinite if there are none.
 
         They are kept while an answer is outstanding that may complete a majority.
-
-        Args:
-            within: The seconds within which a majority must grant the lock, see `FRESH`.
         """
         if ASKED in self.standings:
             return math.inf
@@ -199,10 +299,19 @@ class Ticket:
                 oldest = min(oldest, sent if standing is GRANTED else asked)
         return oldest + within
 
+    # Facts about the standings.
+
     @property
     def reached(self) -> float:
         """The last instant since which a majority got questions that had HELPFUL answers."""
         return sorted(self._helped, reverse=True)[self.needed - 1]
+
+    @property
+    def leaves_at(self) -> float:
+        """The instant at which to leave the queues if no majority has answered by then."""
+        if self.aside or self.reached >= self.unreached_since:
+            return math.inf
+        return self.unreached_since + UNREACHED
 
     def count(self, *standings: Position) -> int:
         """Return the number of masters at which the waiter has one of *standings*."""
@@ -219,7 +328,7 @@ class Ticket:
 
     @property
     def lost(self) -> bool:
-        """Whether an acquisition that does not wait has failed."""
+        """Whether no majority can grant the lock at once."""
         return self.count(*AGAINST, NEXT, SILENT) > len(self.standings) - self.needed
 
     @property
@@ -232,15 +341,20 @@ class Ticket:
         """Whether to give back grants that can't become a majority: other waiters may need them."""
         return self.hopeless and (GRANTED in self.standings or SILENT in self.standings)
 
+    # What ends grants.
+
     def give_back(self) -> None:
         """Drop all grants, and void the answers to questions that are underway."""
+        self.outside = 0
         for master, standing in enumerate(self.standings):
             if standing in (GRANTED, ASKED, SILENT, FAILED):
                 self.standings[master] = UNASKED
             self._numbers[master] += 1
 
-    def start_over(self) -> None:
+    def start_over(self, now: float) -> None:
         """Reset all standings: the waiter has a new name, which is in no queue yet."""
+        self.outside = 0
+        self.unreached_since = now
         for master in range(len(self.standings)):
             self.forget(master)
 

@@ -12,10 +12,11 @@ a release, so the two waiters must never hold it at once.
 """
 
 import functools
+import math
 from collections.abc import Iterator
 
 from redlock_aio._protocol import commands, replies
-from redlock_aio._rules.fair_ticket import ASKED, FAILED, GRANTED, SILENT, Position, Ticket
+from redlock_aio._rules.fair_ticket import ASKED, FAILED, GRANTED, SILENT, Move, Position, Ticket
 
 from .masters import MasterKeys, words
 from .rules import SHIPPED, Rules
@@ -128,7 +129,7 @@ class Waiting:
             yield label, (replaced(waiters, w, (WAITING, claim + 1)), tuple(sorted(after))), ""
         if self._leaves and w and claim < RENAMED:
             ticket = self._ticket(columns, w)
-            ticket.start_over()
+            ticket.start_over(0.0)
             after = _with_message(_with_ticket(columns, w, ticket), w, (0, claim, LEAVES))
             label = f"{w} leaves the queues, and will enter them again"
             yield label, (replaced(waiters, w, (WAITING, RENAMED)), tuple(sorted(after))), ""
@@ -172,7 +173,9 @@ class Waiting:
         claim = waiters[w][1]
         broken = ""
         left, sent = columns[i][2][w][2:4]
-        if ticket.until(TTL, factor=0.0) > 0:
+        ticket.outside = sum(1 << j for j, c in enumerate(columns) if c[2][w][0] == OUTSIDE)
+        move = ticket.move(0.0, patient=True, within=math.inf)
+        if move is Move.WIN:
             label += ", and holds the lock"
             if waiters[1 - w][0] == HELD:
                 broken = "P3: both waiters hold the lock at once"
@@ -180,7 +183,7 @@ class Waiting:
             won = _with_changes(columns, w, ticket, i, (0, sent, ()))
             after = tuple([_without_replies(column, w) for column in won])
             waiters = replaced(waiters, w, (HELD, claim))
-        elif ticket.must_yield or (ticket.lost and any(c[2][w][0] == OUTSIDE for c in columns)):
+        elif move in (Move.YIELD, Move.YIELD_AND_ENTER):
             if claim % RENAMED == self._yields:
                 return
             label += ", and gives back its grants"
@@ -195,7 +198,7 @@ class Waiting:
         yield f"{w} {label}", (waiters, tuple(sorted(after))), broken
 
     def _ticket(self, columns: tuple[Column, ...], w: int) -> Ticket:
-        ticket = self._rules.ticket(len(columns))
+        ticket = self._rules.ticket(len(columns), TTL / 1000)
         ticket.standings = [_standing(column[2][w][0]) for column in columns]
         ticket._numbers = [column[2][w][1] for column in columns]
         return ticket

@@ -90,7 +90,7 @@ class CountsAfterLeaving(Ticket):
 
     __slots__ = ()
 
-    def start_over(self) -> None:
+    def start_over(self, _now: float) -> None:
         self.standings = [UNASKED] * len(self.standings)
 
 

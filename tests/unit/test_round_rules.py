@@ -1,6 +1,7 @@
 """The effects of single replies on rounds, with masters that only record requests."""
 
 import asyncio
+import math
 import time
 from types import SimpleNamespace
 from typing import cast
@@ -9,20 +10,21 @@ import pytest
 from redis.exceptions import ResponseError
 
 from redlock_aio import Answer
-from redlock_aio._engine.claim import Attempt, Claim, FencedAttempt
+from redlock_aio._engine.claim import Attempt, Claim, FencedAttempt, with_queues
 from redlock_aio._engine.hold.held_lease import HeldLease
 from redlock_aio._engine.hold.renewal import Renewal
 from redlock_aio._engine.masters import MasterSet
+from redlock_aio._engine.options import LockOptions, LockSpec
 from redlock_aio._engine.session import readiness
-from redlock_aio._engine.wait.fair_claim import PROPOSAL_LASTS, FairClaim, FairOptions
-from redlock_aio._engine.wait.fair_queue import Callbacks, FairQueue
-from redlock_aio._engine.wait.fair_waiter import Entry, FairWaiter
+from redlock_aio._engine.wait.fair_queue import FairQueue
+from redlock_aio._engine.wait.fair_waiter import PROPOSAL_LASTS, FairWaiter
 from redlock_aio._engine.wait.local_queue import LocalQueues
 from redlock_aio._engine.wait.wakeup import Watch
 from redlock_aio._protocol import commands, replies
 from redlock_aio._protocol.primitives import FencingCounter, Mutex
 from redlock_aio._rules.fair_ticket import Position
 from redlock_aio._rules.quorum import GRANTED
+from redlock_aio._rules.retry import Retry
 from redlock_aio._rules.roundtrips import RoundTrips
 from redlock_aio._transport.master import Master
 
@@ -75,42 +77,100 @@ async def test_a_key_that_an_extension_does_not_find_is_checked_soon(
 # Fair queues
 
 
-def claim_of(master_set: MasterSet) -> FairClaim:
-    wanted = FairOptions(KEY, 10_000, b"", COUNTER, 0.01, 100)
-    return FairClaim(master_set, wanted, b"client/1")
+def fair_queue(master_set: MasterSet) -> FairQueue:
+    return FairQueue(master_set, LocalQueues(), max_waiters=100, clock_lead=8_000_000)
+
+
+class NotedWaiter:
+    """A waiter that notes what it is told."""
+
+    def __init__(self) -> None:
+        self.calls: list[int] = []
+        self.losses: list[int] = []
+
+    def called(self, master: int) -> None:
+        self.calls.append(master)
+
+    def forgotten(self, master: int) -> None:
+        self.losses.append(master)
+
+    def settled(self) -> None:
+        pass
+
+
+def fair_waiter(master_set: MasterSet, *counters: int, fencing: bool = True) -> FairWaiter:
+    """Return a waiter that was granted the lock with *counters* by the first masters."""
+    options = LockOptions(
+        ttl=10_000,
+        validity=9.9,
+        wait=None,
+        auto_extend=False,
+        max_hold=None,
+        hold_at_least=0,
+        fair=True,
+        fencing=fencing,
+        reentrant=False,
+        on_lost="cancel",
+        retry=Retry(),
+    )
+    lock = LockSpec(("r",), KEY, options, None, b"")
+    waiter = FairWaiter(fair_queue(master_set), lock, patient=True)
+    waiter._proposed_at = -math.inf
+    for master, counter in enumerate(counters):
+        number = waiter.ticket.ask(master, now())
+        waiter.ticket.on_reply(master, number, Position.GRANTED, counter)
+    return waiter
+
+
+def asked(waiter: FairWaiter, link: Link) -> bytes:
+    """Return what the waiter sends to the first master when it asks it again."""
+    waiter.masters.flush()
+    link.writes.clear()
+    waiter._ask(0)
+    waiter.masters.flush()
+    (written,) = link.writes
+    return written
 
 
 @pytest.mark.promise("S5")
 async def test_a_fair_request_proposes_the_highest_counter_that_masters_have_granted(
-    master_set: MasterSet,
+    master_set: MasterSet, links: list[Link]
 ) -> None:
     """Then all counters agree without another round; with a lower value they would not."""
     present = master_set.clocks.new_time(now())
-    claim = claim_of(master_set)
     counters = [present + 1000, present + 3000, present + 2000]
-    asked = claim.question(0, now(), counters, place=1, most=100)
-    assert b"%d" % max(counters) in asked
-    assert not any(b"%d" % counter in asked for counter in sorted(counters)[:-1])
+    waiter = fair_waiter(master_set, *counters)
+    question = asked(waiter, links[0])
+    assert b"%d" % max(counters) in question
+    assert not any(b"%d" % counter in question for counter in sorted(counters)[:-1])
+    waiter.leave()
 
 
 async def test_a_fair_request_proposes_the_time_where_counters_are_far_from_it(
-    master_set: MasterSet,
+    master_set: MasterSet, links: list[Link]
 ) -> None:
     """The masters would refuse a proposal far from their time."""
-    claim = claim_of(master_set)
     far = master_set.clocks.new_time(now()) + 60_000_000
-    assert b"%d" % far not in claim.question(0, now(), [far], place=1, most=100)
+    waiter = fair_waiter(master_set, far)
+    assert b"%d" % far not in asked(waiter, links[0])
+    waiter.leave()
 
 
 async def test_masters_that_are_asked_shortly_after_each_other_get_one_proposal(
-    master_set: MasterSet,
+    master_set: MasterSet, links: list[Link], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    claim = claim_of(master_set)
     counter = master_set.clocks.new_time(now()) + 1000
     proposal = b"%d" % counter
-    assert proposal in claim.question(0, now(), [counter], place=1, most=100)
-    assert proposal in claim.question(1, now() + PROPOSAL_LASTS / 2, [], place=1, most=100)
-    assert proposal not in claim.question(2, now() + 2 * PROPOSAL_LASTS, [], place=1, most=100)
+    waiter = fair_waiter(master_set, counter)
+    began = now()
+    monkeypatch.setattr(master_set, "clock", lambda: began)
+    assert proposal in asked(waiter, links[0])
+    waiter.ticket.give_back()
+    monkeypatch.setattr(master_set, "clock", lambda: began + PROPOSAL_LASTS / 2)
+    assert proposal in asked(waiter, links[0])
+    monkeypatch.setattr(master_set, "clock", lambda: began + 2 * PROPOSAL_LASTS)
+    assert proposal not in asked(waiter, links[0])
+    waiter.leave()
 
 
 @pytest.mark.promise("S8")
@@ -118,10 +178,10 @@ async def test_a_master_that_went_down_or_came_back_notifies_the_waiters_in_its_
     master_set: MasterSet, links: list[Link]
 ) -> None:
     """The master may have lost its queue, and a new connection needs a subscription."""
-    forgotten: list[int] = []
-    called: list[int] = []
-    queue = FairQueue(master_set, LocalQueues())
-    member, _ = queue.enter(Callbacks(called.append, forgotten.append, lambda: None))
+    queue = fair_queue(master_set)
+    waiter = NotedWaiter()
+    called, forgotten = waiter.calls, waiter.losses
+    member, _ = queue.enter(waiter)
     queue.on_push(2, replies.EVERYTHING_CHANGED)
     assert forgotten == [2]
     assert not links[2].writes  # nobody has subscribed yet
@@ -148,13 +208,9 @@ async def test_a_waiter_whose_grants_are_too_far_apart_gives_them_back_and_asks_
     master_set: MasterSet, links: list[Link]
 ) -> None:
     """It does so before its next heartbeat: until then its grants would block other waiters."""
-    local_queues = LocalQueues()
-    wanted = FairOptions(KEY, 10_000, b"", None, 0.01, 100)
-    queue = FairQueue(master_set, local_queues)
-    member, place = queue.new_place()
-    entry = Entry(FairClaim(master_set, wanted, member), place, [0, 0, 0])
-    waiter = FairWaiter(queue, entry, patient=True)
-    waiter.begin([[3, 1, 1, None, 0]] * 3)
+    waiter = fair_waiter(master_set, fencing=False)
+    for master in range(3):
+        waiter.on_reply(master, [3, 1, 1, None, 0])
     waiter.ask_all()
     given = waiter.claim
     for master in (0, 1):
@@ -164,11 +220,16 @@ async def test_a_waiter_whose_grants_are_too_far_apart_gives_them_back_and_asks_
     for link in links:
         link.writes.clear()
     assert not await waiter.win()
+    waiting = asyncio.ensure_future(waiter.wait(5))
+    await asyncio.sleep(0)
+    waiting.cancel()
     assert waiter.ticket.count(Position.GRANTED) == 0
     master_set.flush()
     for link in links[:2]:
         (written,) = link.writes
-        assert written.startswith(given.give_back())
+        keys = with_queues(KEY)
+        back = commands.leave(keys, given.token, given.member, keep_place=True)
+        assert written.startswith(back)
         assert waiter.claim.token in written
     waiter.leave()
 

@@ -10,18 +10,18 @@ cancelled is released on every master that may have granted it, before anything 
                                         └─ wait until a majority may be free (`Watch`), or a
                                            random time; give up at the end of the budget
 
-With *fair* the masters keep the queue: see `fair_acquisition`.
+With *fair* the masters keep the queue: see `fair_waiter`.
 """
 
 import asyncio
 import random
 from collections.abc import Sequence
 
-from redlock_aio._engine.acquire import fair_acquisition
 from redlock_aio._engine.claim import Attempt, Claim, FencedAttempt, take_back
 from redlock_aio._engine.masters import Link, votes
 from redlock_aio._engine.options import LockSpec
 from redlock_aio._engine.session import Session
+from redlock_aio._engine.wait import fair_waiter
 from redlock_aio._engine.wait.local_queue import LocalQueue
 from redlock_aio._engine.wait.wakeup import WaitBudget, Watch, hold_back, is_cut_short
 from redlock_aio._protocol import request
@@ -104,7 +104,9 @@ class Acquisition:
             await self._know_the_time()
         queue, since = self.queue, self._asking_since
         if options.fair:
-            return await fair_acquisition.acquire(self._lock, self.session, self._budget, since)
+            return await fair_waiter.acquire(
+                self.session.fair_queue, self._lock, self._budget, since
+            )
         tried = None
         if queue.take_turn():
             self.has_turn = True
@@ -145,7 +147,9 @@ class Acquisition:
             await self._know_the_time()
         queue, since = self.queue, self._asking_since
         if options.fair:
-            return await fair_acquisition.acquire(self._lock, self.session, self._budget, since)
+            return await fair_waiter.acquire(
+                self.session.fair_queue, self._lock, self._budget, since
+            )
         self.has_turn = queue.take_turn()
         tried = None
         try:

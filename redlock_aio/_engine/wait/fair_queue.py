@@ -7,9 +7,8 @@ any of its tasks waits.
 """
 
 import asyncio
-from collections.abc import Callable
 from secrets import token_hex
-from typing import NamedTuple
+from typing import Protocol
 
 from redlock_aio._engine.masters import MasterSet
 from redlock_aio._engine.wait.local_queue import LocalQueues
@@ -20,15 +19,17 @@ IDLE = 1.0
 """Seconds after the end of the last wait at which the wake-up channel is unsubscribed."""
 
 
-class Callbacks(NamedTuple):
-    """The functions by which one task that waits in the queues is notified."""
+class Waiter(Protocol):
+    """One task that waits in the queues: a `FairWaiter`, or a fake in a test."""
 
-    called: Callable[[int], None]
-    """Called with the number of a master that pushes that it is the waiter's turn there."""
-    forgotten: Callable[[int], None]
-    """Called with the number of a master that may have forgotten the waiter."""
-    on_wakeup: Callable[[], None]
-    """Called to wake the waiting task, which then checks the outcome."""
+    def called(self, master: int) -> None:
+        """Called with the number of a master that pushes that it is the waiter's turn there."""
+
+    def forgotten(self, master: int) -> None:
+        """Called with the number of a master that may have forgotten the waiter."""
+
+    def settled(self) -> None:
+        """Called to wake the task, which then checks the outcome."""
 
 
 class FairQueue:
@@ -39,13 +40,21 @@ class FairQueue:
         masters: The masters.
 
         local_queues: The local queues, whose tasks are notified when a waiter gives back grants.
+
+        max_waiters: The limit of waiters in one queue of a master; a further one is refused.
+
+        clock_lead: See `LocalQueue.counter_of`.
     """
 
-    def __init__(self, masters: MasterSet, local_queues: LocalQueues) -> None:
+    def __init__(
+        self, masters: MasterSet, local_queues: LocalQueues, *, max_waiters: int, clock_lead: int
+    ) -> None:
         self.masters = masters
         self.local_queues = local_queues
+        self.max_waiters = max_waiters
+        self.clock_lead = clock_lead
         self.client: bytes = token_hex(8).encode()
-        self.waiters: dict[bytes, Callbacks] = {}
+        self.waiters: dict[bytes, Waiter] = {}
         self._members = 0
         self._listening = False
         self._idle: asyncio.TimerHandle | None = None
@@ -53,21 +62,11 @@ class FairQueue:
     def __repr__(self) -> str:
         return f"<FairQueue, {len(self.waiters)} waiters>"
 
-    def enter(self, callbacks: Callbacks) -> tuple[bytes, int]:
-        """
-        Add a waiter.
-
-        Returns:
-            Its new name, and its place, which is behind all other waiters of this session.
-        """
-        member, place = self.new_place()
-        self.waiters[member] = callbacks
-        return member, place
-
-    def new_place(self) -> tuple[bytes, int]:
-        """Return a new name, and a place behind all waiters of this session."""
+    def enter(self, waiter: Waiter) -> tuple[bytes, int]:
+        """Add *waiter*; return its new name, and its place behind all others of this session."""
         self._members += 1
         member = b"%b/%d" % (self.client, self._members)
+        self.waiters[member] = waiter
         return member, self.masters.clocks.new_time(self.masters.clock())
 
     # Wake-ups.
@@ -90,7 +89,7 @@ class FairQueue:
         self.masters.send_to(master, request)
 
     def enter_again(self, member: bytes) -> tuple[bytes, int]:
-        """Replace the waiter *member* by one with a new name and place, as `enter` does."""
+        """Give the waiter *member* a new name and place, as `enter` does."""
         return self.enter(self.waiters.pop(member))
 
     def left(self, member: bytes) -> None:
@@ -125,4 +124,4 @@ class FairQueue:
         if self._idle is not None:
             self._idle.cancel()
         for waiter in self.waiters.values():
-            waiter.on_wakeup()
+            waiter.settled()

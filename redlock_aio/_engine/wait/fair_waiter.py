@@ -1,38 +1,48 @@
 """
-The wait of one fair acquisition, in the queue that each master keeps.
+One fair acquisition: its requests, and its wait in the queue that each master keeps.
 
-    enter all queues ─► ask each master ─┬─ a majority grants ─────────────► won
-                          ▲              ├─ refused for good, or wait=0 ───► leave
-                          │              └─ others come first, or hold it ─► wait
-                          └─ a master wakes it, the key expires, a heartbeat ◄──┘
+    ask all masters ─┬─ a majority grants ──────────────────────────────────► won
+           ▲         ├─ refused for good, or wait=0 ────────────────────────► leave
+           │         └─ others come first, or hold it ─► wait
+           └─ a master wakes it, the key expires, a heartbeat ◄──┘
 
 A waiter has the same place in the queues of all masters. It asks a master for the lock
 when it begins, when a master wakes it because it is next, when the key there expires,
 and by heartbeats, which also keep its place. `_rules.fair_ticket` describes what the
-replies mean, and when a waiter leaves the queues for a while.
+replies mean, and decides what the waiter does next; this file carries it out.
+
+The first request is the same for all masters, and may be granted without an entry in a
+queue. A waiter that gives back such a grant enters the queue first (see `_give_back`).
 
 A release wakes only the next waiter. A holder that does not use the queue wakes no waiter,
 therefore the next one tracks the key, and the master pushes its change (`FairWaiter._watch`).
 
-Grants of a minority do not help their waiter and block the others: two waiters with the
-grants of two of four masters each would wait for each other for ever. Therefore a waiter
-gives its grants back if it can't get a majority now, or if the grants are too old.
+Everything here but `acquire`, `wait` and `win` runs in one step of the loop: a reply, a
+push or the timer changes the ticket, and the move that follows is made before the next.
 """
 
 import asyncio
 import functools
 import math
 import random
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable
 
-from redlock_aio._engine.claim import EXPIRY_SLACK, TOO_LATE
-from redlock_aio._engine.masters import votes
-from redlock_aio._engine.wait.fair_claim import MEANS, FairClaim
-from redlock_aio._engine.wait.fair_queue import Callbacks, FairQueue
+from redlock_aio._engine.claim import (
+    EXPIRY_SLACK,
+    TOO_LATE,
+    Claim,
+    agree,
+    release_by,
+    with_queues,
+)
+from redlock_aio._engine.masters import Round
+from redlock_aio._engine.options import LockSpec
+from redlock_aio._engine.wait.fair_queue import FairQueue
+from redlock_aio._engine.wait.local_queue import LocalQueue
+from redlock_aio._engine.wait.wakeup import WaitBudget
 from redlock_aio._protocol import commands, replies
-from redlock_aio._protocol.request import QuarantineRule, Request
-from redlock_aio._rules import fair_ticket
+from redlock_aio._protocol.request import NoReply, QuarantineRule, Request
+from redlock_aio._rules import fair_ticket, fencing
 from redlock_aio._rules.blockers import Blockers
 from redlock_aio._rules.fair_ticket import (
     ASIDE,
@@ -44,24 +54,37 @@ from redlock_aio._rules.fair_ticket import (
     NEXT,
     SILENT,
     UNASKED,
+    Move,
     Ticket,
 )  # fmt: skip
-from redlock_aio._rules.quorum import NOT_YET, Vote
+from redlock_aio._rules.quorum import Answer, is_final
 from redlock_aio.errors import refusal
 
 MOST_REPEATS = 3
 """The most repetitions in a row after NOSCRIPT or a refusal by a master's clock."""
 
+PROPOSAL_LASTS = 0.01
+"""Seconds for which the same fencing token is proposed to masters that are asked one by one."""
+
+TIMER_SLACK = 0.001
+"""Seconds before its end at which a wait counts as over: a timer may fire a little early."""
+
+LOOK_INTERVAL = 1.0
+"""Seconds between two checks of the votes of a waiter without a wake-up, after the first."""
+
+MEANS = {
+    GRANTED: NoReply(Answer.GRANTED),
+    NEXT: NoReply(Answer.HELD, "this waiter is next"),
+    BEHIND: NoReply(Answer.HELD, "others come first"),
+    FULL: NoReply(Answer.HELD, "its queue is full"),
+    FAILED: NoReply(Answer.ERROR, "it got the request too late"),
+    ASIDE: NoReply(Answer.FREE, "too few others answer"),
+}
+"""The vote for each kind of reply to a request of a waiter."""
+
 
 class QueueRequest(Request):
-    """
-    One request of a waiter to one master, which may grant the lock and enter the queue.
-
-    Args:
-        on_reply: Called with the number of the master and its reply.
-
-        on_sent: Called with the number of the master when the request was sent.
-    """
+    """A request of a waiter to one master, which may grant the lock and enter the queue."""
 
     __slots__ = ("_on_sent",)
 
@@ -79,93 +102,153 @@ class QueueRequest(Request):
         self._on_sent(master)
 
 
-class Entry(NamedTuple):
-    """The first request of a waiter, which is the same for all masters."""
-
-    claim: FairClaim
-    place: int
-    """The place in the queues."""
-    received: Sequence[int]
-    """How many chunks each connection had received when it was sent."""
-
-
-class FairWaiter:
+class FairWaiter(Round):
     """
-    One task that waits in the queues.
+    One fair acquisition, from its first request until it wins or leaves the queues.
+
+    As a `Round` it is its own first request, which `MasterSet.ask` sends. All replies, to this
+    and to later requests, come to `on_answer`.
 
     Args:
         queues: The fair queues of all masters, shared by the waiters of this process.
 
-        entry: The first request, which all masters have been sent.
+        lock: The resources to lock, and the options.
 
         patient: Whether it waits if the lock can't be acquired at once.
 
-        task: The task that waits, for the listener.
+    Attributes:
+        replies: The last reply of each master, in the form from which votes are made.
+
+        claim: The grants under the present token. A claim with a new token follows each
+            give-back: under the old token, a release that a slow master executes late would
+            delete a key that the same master has granted since.
     """
 
-    def __init__(
-        self,
-        queues: FairQueue,
-        entry: Entry,
-        *,
-        patient: bool,
-        task: asyncio.Task[object] | None = None,
-    ) -> None:
-        claim = entry.claim
-        masters = len(queues.masters.links)
+    in_quarantine = QuarantineRule.REFUSE
+
+    def __init__(self, queues: FairQueue, lock: LockSpec, *, patient: bool) -> None:
         self.queues = queues
-        self.masters = queues.masters
-        self.claim = claim
-        self.member, self.place = claim.member, entry.place
-        queues.waiters[claim.member] = Callbacks(self.called, self.forgotten, self.on_wakeup)
-        self.ticket = Ticket(masters)
-        for master in range(masters):
-            self.ticket.ask(master, claim.began)
+        self.masters = masters = queues.masters
+        self.lock = lock
         self.patient = patient
-        """Whether it waits if the lock can't be acquired at once."""
-        self.replies: list[object] = [NOT_YET] * masters
-        """The last reply of each master, in the form from which votes are made."""
-        self._wanted = claim.wanted
-        self._over = False
-        self._aside = False
-        """Whether the waiter is in no queue, and only checks whether a majority answers again."""
-        self._never_asked = claim.unsent
+        self.member, self.place = queues.enter(self)
+        self._keys = with_queues(lock.key)
+        self._counter = None
+        if lock.options.fencing:
+            queue = queues.local_queues.of(lock.key)
+            self._counter = queue.counter_of(lock.key, queues.clock_lead)
+            self._keys_asked = (*self._keys, *self._counter.keys)
+        else:
+            self._keys_asked = self._keys
+        self.claim = self._first_claim = self._new_claim()
+        self.claim.unsent = 0  # `not_sent` sets the bits of the masters that never get it
+        self._never_asked = 0
         """A bit for each master that was never asked to enter the present name in its queue."""
-        self._outside = (1 << masters) - 1
-        """A bit for each master that may have granted the lock without an entry in its queue."""
-        self._repeats = [0] * masters
-        self._view = Blockers(masters)
-        self._due = [claim.began + self.masters.master_timeout / 1000] * masters
+        late = self.place + int((TOO_LATE + masters.clocks.spread) * 1_000_000)
+        Round.__init__(self, masters.links, self._question(late, queues.max_waiters, first=True))
+        self.claim.replies = self.replies
+        count = len(masters.links)
+        self._began = began = self.claim.began
+        self.ticket = Ticket(count, lock.options.validity)
+        self.ticket.ask_first(began)
+        self._over = False
+        self._repeats = [0] * count
+        self._view = Blockers(count)
+        self._due = [began + masters.master_timeout / 1000] * count
         """The instants at which to ask each master again, or to count it as silent."""
-        self._unanswered = [1] * masters
+        self._unanswered = [1] * count
         """The number of unanswered requests per master, including those that are void by now."""
-        self._received = list(entry.received)
+        self._received = [link.received for link in masters.links]
         """The number of chunks that each connection had received when the wait for it began."""
-        self._queue = queues.local_queues.of(self.claim.key)
+        self._queue: LocalQueue | None = None
+        """The local queue; ``None`` until the waiter has to hear of releases, and has a timer."""
         self._beats = 1
-        self._task = task
+        self._beat_at = began + _until_next_beat()
+        self._wake_at = math.inf
         self._armed_for = math.inf
         self._timer: asyncio.TimerHandle | None = None
-        self._bell: asyncio.Future[None] | None = None
-        self._began = self._unreached_since = self.claim.began
-        self._beat_at = self._began + _until_next_beat()
+        self._task = None if masters.emitter is None else asyncio.current_task()
         # The end of the grace for late replies: None before the grace, infinite after it.
         self._stragglers_until: float | None = None
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.ticket!r}>"
 
-    # Requests.
+    # The claim and the commands for it.
 
-    def begin(self, replies: Sequence[object]) -> None:
-        """Begin to wait, with the *replies* to the first request so far."""
-        self._queue.subscribe(self, mine=False)
-        for master, reply in enumerate(replies):
-            if reply is not NOT_YET:
-                self._unanswered[master] -= 1
-                self._apply(master, 1, self._began, reply)
-        self._reevaluate()
-        self._arm()
+    def _new_claim(self) -> Claim:
+        masters, lock = self.masters, self.lock
+        token = masters.token() + masters.stamp + lock.metadata
+        nobody = (1 << len(masters.links)) - 1
+        ttl = lock.options.ttl
+        claim = Claim(lock.key, token, ttl, self._counter, self.member, unsent=nobody)
+        claim.began = masters.clock()
+        self._proposal, self._proposed_at = 0, -math.inf
+        return claim
+
+    def _question(self, late: int, most: int, *, first: bool = False) -> bytes:
+        """
+        Return the command that asks a master for the lock and enters its queue.
+
+        Args:
+            late: The time by the master's clock from which it refuses the command.
+
+            most: The greatest number of waiters; with 0 no queue is entered.
+
+            first: Whether the lock is granted without an entry where the queue is empty.
+        """
+        entry = commands.QueueEntry(self.member, self.place, fair_ticket.LIVES, most, late)
+        fence = () if self._counter is None else self._counter.proposed(self._propose(first=first))
+        claim = self.claim
+        return commands.enqueue(self._keys_asked, claim.token, claim.ttl, entry, fence, first=first)
+
+    def _propose(self, *, first: bool) -> int:
+        """Return the fencing token to propose."""
+        clocks, now = self.masters.clocks, self.masters.clock()
+        # Masters that are asked one by one in a short time get one value. With different
+        # values their counters would differ, and another round would have to raise them.
+        if now > self._proposed_at + PROPOSAL_LASTS:
+            time = clocks.new_time(now)
+            # With the value that the first masters granted, all agree without another round.
+            # But the other masters may refuse a value that is far from their time.
+            known = 0 if first else max(self.ticket.counters(now), default=0)
+            self._proposal = known if abs(time - known) < TOO_LATE * 1_000_000 else time
+            self._proposed_at = now
+        return self._proposal
+
+    def _release(self, claim: Claim, *, keep_place: bool) -> None:
+        """Release *claim* where it may be granted, and notify the waiters of this process."""
+        payload, ttl = claim.release(), max(claim.ttl, fair_ticket.LIVES)
+        if keep_place:
+            payload = commands.leave(self._keys, claim.token, claim.member, keep_place=True)
+            ttl = claim.ttl
+        # The debt of a lost release lasts as long as what it deletes: the key, or the place too.
+        release_by(self.masters, claim, payload, ttl)
+        self.queues.local_queues.notify_released(claim.key)
+
+    # The first request, as a round.
+
+    def on_reply(self, master: int, reply: object, /) -> None:
+        """Called with each reply to the first request."""
+        self.to_lose -= 1  # the round is complete when all masters have replied
+        self.on_answer(1, self._began, master, reply)
+
+    def not_sent(self, master: int, no_reply: NoReply) -> None:
+        """Count *no_reply* for a master that never gets the first request."""
+        # The claim that the request was made for: a reply of another master in this step of
+        # the loop may have led to the next claim already.
+        self._first_claim.unsent |= 1 << master
+        self._never_asked |= 1 << master
+        self.on_reply(master, no_reply)
+
+    def expire(self) -> None:
+        """Called after the master timeout, or the limit of a shorter wait, and on closing."""
+        if not self._over:
+            self._begin_to_wait()
+            self._tick()
+            self.settled()
+
+    # Requests.
 
     def ask_all(self, *, again: bool = False) -> None:
         """
@@ -177,8 +260,7 @@ class FairWaiter:
         self._beats += 1
         now = self.masters.clock()
         self._beat_at = now + _until_next_beat()
-        if self.ticket.reached >= self._unreached_since:
-            self._unreached_since = now
+        self.ticket.heartbeat(now)
         for master, unanswered in enumerate(self._unanswered):
             # A new request before the reply to the last one would make that reply void. And
             # where replies do not get through, each request could acquire the lock once
@@ -187,16 +269,53 @@ class FairWaiter:
                 self._ask(master)
         self._arm()
 
+    def _ask(self, master: int) -> None:
+        self._begin_to_wait()
+        masters, now = self.masters, self.masters.clock()
+        number = self.ticket.ask(master, now)
+        offset = masters.clocks.offset(master)
+        late = commands.NEVER if offset is None else int((now + offset + TOO_LATE) * 1_000_000)
+        payload = self._question(late, 0 if self.ticket.aside else self.queues.max_waiters)
+        self._due[master] = now + masters.master_timeout / 1000
+        self._received[master] = masters.links[master].received
+        self._unanswered[master] += 1
+        on_answer = functools.partial(self.on_answer, number, now)
+        if self.ticket.aside:
+            request = Request(payload, on_answer, in_quarantine=QuarantineRule.REFUSE)
+        else:
+            request = QueueRequest(payload, on_answer, functools.partial(self._on_sent, self.claim))
+        masters.send_to(master, request)
+
+    def _on_sent(self, claim: Claim, master: int) -> None:
+        """Called when a request under *claim* was sent to *master*, which may grant the lock."""
+        sent = ~(1 << master)
+        claim.unsent &= sent
+        if claim.member == self.member:
+            self._never_asked &= sent
+            if self._over:
+                # The waiter has ended in the turn of the loop in which it asked. Its last
+                # release has to delete the place, under whichever claim it asked for it.
+                self.claim.unsent &= sent
+
+    # Time.
+
+    def _begin_to_wait(self) -> None:
+        """Subscribe to releases, and use a timer from now on."""
+        # Not before: while all that replied have granted the first request without an entry,
+        # it has nothing to hear of, and `MasterSet` calls `expire` if the other replies are late.
+        if self._queue is None:
+            self._queue = self.queues.local_queues.of(self.lock.key)
+            self._queue.subscribe(self, mine=False)
+
     def _arm(self) -> None:
+        if self._queue is None:
+            return
         due = min(
             *self._due,
             self._beat_at,
+            self._wake_at,
             self._stragglers_until or math.inf,
-            self._leaves_at,
-            # A waiter outside the queues has no grants to give back, and a majority is not
-            # given back for its age. An instant at which nothing is to be done would make the
-            # timer fire again and again.
-            math.inf if self._aside or self._until() else self.ticket.stale_at(self._fresh_for),
+            self.ticket.moves_at(self._fresh_for),
         )
         if due < self._armed_for:  # a timer that fires too early is armed again
             if self._timer is not None:
@@ -204,13 +323,6 @@ class FairWaiter:
             self._armed_for = due
             delay = max(due - self.masters.clock(), 0.0)
             self._timer = self.masters.loop.call_later(delay, self._tick)
-
-    @property
-    def _leaves_at(self) -> float:
-        """The instant at which to leave the queues if no majority has answered by then."""
-        if self._aside or self.ticket.reached >= self._unreached_since:
-            return math.inf
-        return self._unreached_since + fair_ticket.UNREACHED
 
     def _tick(self) -> None:
         """Called by the timer: count silent masters, ask where a key expired, send heartbeats."""
@@ -227,45 +339,20 @@ class FairWaiter:
                 self._await_longer(master, now)
         if self._stragglers_until is not None and now >= self._stragglers_until:
             self._stragglers_until = math.inf
-        if now >= self._leaves_at:
-            self._step_aside()
-        elif now >= self._beat_at:
-            self.ask_all()
+        # The move first: a waiter that steps aside asks under a new name. A heartbeat before
+        # that would enter the old name once more, only to leave it.
         self._reevaluate()
+        if now >= self._beat_at:
+            self.ask_all()
+        if now >= self._wake_at:
+            self._wake_at = math.inf
+            self.settled()
         self._arm()
-
-    # One master: a request, its reply, and the end of the wait for it.
 
     @property
     def _fresh_for(self) -> float:
         """The seconds from the request for which a grant may count for a majority."""
         return fair_ticket.FRESH + self.masters.master_timeout / 1000
-
-    def _ask(self, master: int) -> None:
-        now = self.masters.clock()
-        number = self.ticket.ask(master, now)
-        most = 0 if self._aside else self._wanted.most
-        payload = self.claim.question(master, now, self._counters(), place=self.place, most=most)
-        self._due[master] = now + self.masters.master_timeout / 1000
-        self._received[master] = self.masters.links[master].received
-        self._unanswered[master] += 1
-        on_answer = functools.partial(self.on_answer, number, now)
-        if self._aside:
-            request = Request(payload, on_answer, in_quarantine=QuarantineRule.REFUSE)
-        else:
-            request = QueueRequest(payload, on_answer, functools.partial(self._on_sent, self.claim))
-        self.masters.send_to(master, request)
-
-    def _on_sent(self, claim: FairClaim, master: int) -> None:
-        """Called when a request under *claim* was sent to *master*, which may grant the lock."""
-        sent = ~(1 << master)
-        claim.unsent &= sent
-        if claim.member == self.member:
-            self._never_asked &= sent
-            if self._over:
-                # The waiter has ended in the turn of the loop in which it asked. Its last
-                # release has to delete the place, under whichever claim it asked for it.
-                self.claim.unsent &= sent
 
     def _await_longer(self, master: int, now: float) -> None:
         """
@@ -290,15 +377,25 @@ class FairWaiter:
             self.ticket.standings[master] = SILENT
             self.replies[master] = no_reply
 
+    # One master: its reply, and the watch of its key.
+
+    def on_answer(self, number: int, sent: float, master: int, reply: object) -> None:
+        """Apply a reply, then make the move that follows: win, wait on, or give up."""
+        if not self._over:
+            self._unanswered[master] -= 1
+            self._apply(master, number, sent, reply)
+            self._reevaluate()
+            self._arm()
+
     def _apply(self, master: int, number: int, sent: float, reply: object) -> None:
         """Apply the reply of *master* to request *number*, which was sent at *sent*."""
         answer = replies.queued(reply)
         standing = FAILED if answer is None else answer.standing
-        counter, done = 0, 0.0
-        if answer is not None:
-            self.masters.clocks.learn(master, answer.now, sent, self.masters.clock())
-            counter, done = answer.counter, self.masters.clocks.latest(master, answer.now)
-        if self._aside and standing is FULL:  # a limit of 0 waiters makes every queue full
+        counter = 0 if answer is None else answer.counter
+        done = 0.0 if answer is None else self._done_at(master, answer, sent)
+        if answer is None or answer.in_queue:
+            self._begin_to_wait()
+        if self.ticket.aside and standing is FULL:  # a limit of 0 waiters makes every queue full
             standing = ASIDE
         if not self.ticket.on_reply(master, number, standing, counter, done):
             # The reply is void: since its request was sent, this waiter has given back all
@@ -318,11 +415,11 @@ class FairWaiter:
         self.replies[master] = MEANS[standing]
         if standing is FAILED and self._repeats[master] < MOST_REPEATS:
             self._repeats[master] += 1
-            self.claim.propose_anew()
+            self._proposed_at = -math.inf  # propose another value
             self._ask(master)  # by the master's clock, whose time this reply contains
             return
         self._repeats[master] = 0
-        self._outside &= ~(answer.in_queue << master)
+        self.ticket.outside &= ~(answer.in_queue << master)
         if answer.holder is None:
             self._view.may_be_free(master)
             return
@@ -330,6 +427,16 @@ class FairWaiter:
         self._view.held(master, answer.holder, ends)
         if standing is NEXT:
             self._watch(master, ends + EXPIRY_SLACK)
+
+    def _done_at(self, master: int, answer: replies.Queued, sent: float) -> float:
+        """Return the latest instant at which *master* can have executed the request."""
+        clocks, now = self.masters.clocks, self.masters.clock()
+        # A quick grant without an entry, the most frequent reply by far, is fresh whatever the
+        # master's clock shows: it was executed before it arrived.
+        if not answer.in_queue and now <= sent + fair_ticket.FRESH:
+            return now
+        clocks.learn(master, answer.now, sent, now)
+        return clocks.latest(master, answer.now)
 
     def _watch(self, master: int, ends: float) -> None:
         """
@@ -342,13 +449,62 @@ class FairWaiter:
         """
         self._due[master] = ends
         caching = Request(commands.CACHING)
-        look = Request(self.claim.key.look(), self._on_look)
+        look = Request(self.lock.key.look(), self._on_look)
         self.masters.send_to(master, caching)  # the next command on the connection is this read
         self.masters.send_to(master, look)
 
     def _on_look(self, master: int, reply: object) -> None:
-        if self.claim.key.is_free(reply):
+        if self.lock.key.is_free(reply):
             self.changed(master)
+
+    # The moves.
+
+    def _move(self) -> Move:
+        return self.ticket.move(self.masters.clock(), patient=self.patient, within=self._fresh_for)
+
+    def _reevaluate(self) -> None:
+        """Make the move that follows from the present standings."""
+        # A task that was woken and has not run yet decides by itself. Between its `win` and
+        # its next `wait` there is no future, and the moves go on: while the masters agree on
+        # a fencing token, the grants get old.
+        if self._over or (self.waiter is not None and self.waiter.done()):
+            return
+        move = self._move()
+        if move is Move.WAIT:
+            return
+        match move:
+            case Move.WIN | Move.REFUSE:
+                self.settled()
+            case Move.FAIL:
+                self._wait_for_stragglers()  # `leave` gives back all grants then
+            case Move.ASK_ANEW:
+                self._start_anew()
+            case Move.GIVE_BACK:
+                self._give_back()
+            case Move.STEP_ASIDE:
+                self._step_aside()
+            case Move.RETURN:
+                self._return()
+            case Move.QUEUE | Move.YIELD | Move.YIELD_AND_ENTER:
+                self._wait_for_turn(move)
+
+    def _wait_for_turn(self, move: Move) -> None:
+        """Give back the grants as *move* says, and have the masters wake this waiter."""
+        if self.masters.emitter is not None:
+            self.masters.emitter.on_waiting(self._task)
+        if move is not Move.QUEUE:
+            standings = self.ticket.standings
+            granted = [i for i, standing in enumerate(standings) if standing is GRANTED]
+            self._give_back()
+            # `_give_back` has entered these queues, by requests whose replies are void. Without
+            # another request the waiter would not know its place there until a heartbeat.
+            for master in granted if move is Move.YIELD_AND_ENTER else ():
+                self._ask(master)
+        if self.queues.listen():
+            # A master may have published the wake-up before it executed the subscription. No
+            # other push comes then, and without these requests this waiter would wait until
+            # the next heartbeat.
+            self.ask_all(again=True)
 
     def _give_back(self) -> None:
         """
@@ -358,118 +514,51 @@ class FairWaiter:
         release follows them on each connection. A grant that is still on its way is undone
         by that release, and must not count when it arrives.
         """
-        for master, standing in enumerate(self.ticket.standings):
-            if self._outside >> master & 1 and standing in (GRANTED, ASKED, SILENT):
+        ticket = self.ticket
+        for master, standing in enumerate(ticket.standings):
+            if ticket.outside >> master & 1 and standing in (GRANTED, ASKED, SILENT):
                 # The master may have granted the lock without an entry in its queue. This
                 # request, which comes before the release, makes the entry. Otherwise a waiter
                 # that comes later might find the lock free there, and nobody in the queue.
                 self._ask(master)
-        self._outside = 0
-        given, self.claim = self.claim, self.claim.with_new_token(self.member)
-        self.ticket.give_back()
-        self._release(given, self._wanted.ttl, keep_place=True)
+        given, self.claim = self.claim, self._new_claim()
+        ticket.give_back()
+        self._release(given, keep_place=True)
 
-    def _release(self, claim: FairClaim, ttl: int, *, keep_place: bool) -> None:
-        """Send the release of *claim*, and notify the waiters of this process."""
-        claim.send_release(ttl, keep_place=keep_place)
-        self.queues.local_queues.notify_released(claim.key)
+    def _start_anew(self) -> None:
+        """Give back all grants, and ask all masters for new ones."""
+        # Where the lock was granted without an entry, `_give_back` sends a request that makes one.
+        # Its reply is void, and must not keep `ask_all` from asking that master again.
+        again = self.ticket.outside != 0
+        self._give_back()
+        self.ask_all(again=again)
+
+    def _step_aside(self) -> None:
+        """Withdraw from all queues, and ask until a majority answers; see `_rules.fair_ticket`."""
+        left = self.claim
+        left.unsent &= self._never_asked
+        self.ticket.aside = True
+        self._start_over()
+        # The new name comes first: the release notifies the waiters of this process, also this
+        # one, which may ask at once. Under the old name its request would follow the request
+        # to leave, and enter the old name in the queue again.
+        self._release(left, keep_place=False)
+        self.ask_all(again=True)
+
+    def _return(self) -> None:
+        """Enter all queues again, at a new place."""
+        self.ticket.aside = False
+        self._start_over()
+        self.ask_all(again=True)
 
     def _start_over(self) -> None:
         """Start again under a member name that no master has seen yet."""
         # The name is new each time: a master that has not executed the request to leave
         # yet still has the old name in its queue, at the old place.
         self.member, self.place = self.queues.enter_again(self.member)
-        self.claim = self.claim.with_new_token(self.member)
-        self._outside = 0
+        self.claim = self._new_claim()
         self._never_asked = (1 << len(self.masters.links)) - 1
-        self.ticket.start_over()
-
-    def _until(self) -> float:
-        """Return the end of the validity of a majority's grants, 0 if there is no majority."""
-        wanted = self._wanted
-        return self.ticket.until(wanted.ttl, factor=wanted.factor, within=self._fresh_for)
-
-    def _counters(self) -> list[int]:
-        """Return the counters of the masters whose grants are still valid."""
-        wanted = self._wanted
-        return self.ticket.counters(self.masters.clock(), wanted.ttl, factor=wanted.factor)
-
-    # Answers and pushes.
-
-    def on_answer(self, number: int, sent: float, master: int, reply: object) -> None:
-        """Apply a reply, then re-evaluate: win, wait on, or give up."""
-        if not self._over:
-            self._unanswered[master] -= 1
-            self._apply(master, number, sent, reply)
-            self._reevaluate()
-            self._arm()
-
-    def _reevaluate(self) -> None:
-        """After a reply: wake the task, give back grants, or enter the queues again."""
-        ticket = self.ticket
-        if self._over:
-            return
-        if self._until_when() > self.masters.clock() or ticket.refused:
-            self.on_wakeup()
-            return
-        if self._aside:
-            if ticket.count(ASIDE) >= ticket.needed:
-                self._enter_again()
-            return
-        lost = ticket.lost
-        if self._has_failed:
-            self._wait_for_stragglers()  # `leave` gives back all grants then
-            return
-        if lost and self.masters.emitter is not None:
-            self.masters.emitter.on_waiting(self._task)
-        if lost and self._has_grants_outside:
-            self._enter_queues()
-        elif ticket.must_yield or ticket.stale_at(self._fresh_for) <= self.masters.clock():
-            self._give_back()
-        if lost and self.queues.listen():
-            # A master may have published the wake-up before it executed the subscription. No
-            # other push comes then, and without these requests this waiter would wait until
-            # the next heartbeat.
-            self.ask_all(again=True)
-
-    @property
-    def _has_grants_outside(self) -> bool:
-        """Whether a master has granted the lock without an entry in its queue."""
-        return any(
-            standing is GRANTED and self._outside >> master & 1
-            for master, standing in enumerate(self.ticket.standings)
-        )
-
-    def _enter_queues(self) -> None:
-        """Enter the queues where the lock was granted without an entry; give the grants back."""
-        granted = [i for i, standing in enumerate(self.ticket.standings) if standing is GRANTED]
-        self._give_back()
-        for master in granted:
-            self._ask(master)
-
-    def _step_aside(self) -> None:
-        """Withdraw from all queues, and ask until a majority answers; see `_rules.fair_ticket`."""
-        left = self.claim
-        left.unsent &= self._never_asked
-        self._aside = True
-        self._unreached_since = self.masters.clock()
-        self._start_over()
-        # The new name comes first: the release notifies the waiters of this process, also this
-        # one, which may ask at once. Under the old name its request would follow the request
-        # to leave, and enter the old name in the queue again.
-        self._release(left, max(self._wanted.ttl, fair_ticket.LIVES), keep_place=False)
-        self.ask_all(again=True)
-
-    def _enter_again(self) -> None:
-        self._aside = False
-        self._unreached_since = self.masters.clock()
-        self._start_over()
-        self.ask_all(again=True)
-
-    @property
-    def _has_failed(self) -> bool:
-        """Whether a non-blocking acquisition has failed: refused, or its grants are too old."""
-        return not self.patient and (self.ticket.lost or ASKED not in self.ticket.standings)
+        self.ticket.start_over(self.masters.clock())
 
     def _wait_for_stragglers(self) -> None:
         """
@@ -482,7 +571,9 @@ class FairWaiter:
             now = self.masters.clock()
             self._stragglers_until = now + max(now - self._began, 0.001)
         if ASKED not in self.ticket.standings or self._stragglers_until == math.inf:
-            self.on_wakeup()
+            self.settled()
+
+    # Pushes.
 
     def called(self, master: int) -> None:
         """
@@ -529,30 +620,22 @@ class FairWaiter:
             self._ask(master)
             self._arm()
 
-    # The end.
+    # The task that waits, and the end.
 
-    def on_wakeup(self) -> None:
-        """Wake the waiting task, which then checks whether the lock is acquired."""
-        if self._bell is not None and not self._bell.done():
-            self._bell.set_result(None)
-
-    async def wait(self, seconds: float | None) -> None:
+    async def wait(self, seconds: float) -> None:
         """
-        Wait until the outcome may be certain, for at most *seconds* (``None``: no limit).
+        Wait until the outcome may be certain, for at most *seconds*.
 
         Cancellation:
             The place in the queues is kept; `leave` gives it up.
         """
-        self._bell = bell = self.masters.loop.create_future()
-        self._reevaluate()
-        timer = None
-        if seconds is not None:
-            timer = self.masters.loop.call_later(max(seconds, 0.0), self.on_wakeup)
-        try:
-            await bell
-        finally:
-            if timer is not None:
-                timer.cancel()
+        masters = self.masters
+        self.waiter = woken = masters.loop.create_future()
+        self._wake_at = masters.clock() + max(seconds, 0.0)
+        self._begin_to_wait()
+        self._reevaluate()  # by replies that came while the task did not wait
+        self._arm()
+        await woken
 
     async def win(self) -> bool:
         """
@@ -563,16 +646,22 @@ class FairWaiter:
         Cancellation:
             The place in the queues is kept; `leave` gives it up.
         """
+        self.waiter = None
         ticket, claim, masters = self.ticket, self.claim, self.masters
-        until = self._until_when()
+        # The clock is read after the task has resumed, however long that took.
+        until = ticket.until(self._fresh_for)
         if until <= masters.clock():
             return False
-        if claim.counter is not None:
+        if self._counter is not None:
             # The fencing token belongs to the grants of *claim*. While the masters agree on
             # it, these grants may get too old and be given back, another client may hold the
             # lock meanwhile, and new grants may arrive under the next claim. The token would
             # then be lower than the other client's.
-            agreed = await claim.settle_on(self._counters(), ticket.needed)
+            counters = ticket.counters(masters.clock())
+            agreed = len(counters) >= ticket.needed
+            if agreed:
+                claim.fence = fencing.agreed(counters, ticket.needed)
+                agreed = claim.fence > 0 or await agree(masters, self._counter, claim, counters)
             if claim is not self.claim:
                 return False
             if not agreed or until <= masters.clock():
@@ -584,25 +673,10 @@ class FairWaiter:
         self._end()
         return True
 
-    def _until_when(self) -> float:
-        """Return the end of a majority's validity, else 0; ask again where grants are stale."""
-        until = self._until()
-        if not until and self.ticket.count(GRANTED) >= self.ticket.needed:
-            self._start_anew()
-        return until
-
-    def _start_anew(self) -> None:
-        """Give back all grants, and ask all masters for new ones."""
-        # Where the lock was granted without an entry, `_give_back` sends a request that makes one.
-        # Its reply is void, and must not keep `ask_all` from asking that master again.
-        again = self._outside != 0
-        self._give_back()
-        self.ask_all(again=again)
-
     def leave(self) -> None:
         """Release all grants, and leave the queues of all masters."""
         self._end()
-        self._release(self.claim, max(self._wanted.ttl, fair_ticket.LIVES), keep_place=False)
+        self._release(self.claim, keep_place=False)
 
     def _end(self) -> None:
         self._over = True
@@ -610,28 +684,77 @@ class FairWaiter:
         self.claim.replies = list(self.replies)
         if self._timer is not None:
             self._timer.cancel()
-        self._queue.unsubscribe(self)
+        if self._queue is not None:
+            self._queue.unsubscribe(self)
         self.queues.left(self.member)
 
-    def votes(self) -> tuple[Vote, ...]:
-        """Return the vote of each master so far."""
-        return votes(self.masters.links, self.replies)
-
-    def check(self, resources: tuple[str, ...], began: float, *, over: bool) -> None:
+    def check(self, began: float, *, over: bool) -> None:
         """Raise the error with the reason of the failure, if the wait has ended."""
         self.masters.check_open()
-        if not (over or self.ticket.refused or self._has_failed):
-            return
-        raise refusal(
-            resources,
-            self.votes(),
-            self._view,
-            attempts=self._beats,
-            began=began,
-            now=self.masters.clock(),
-        )
+        if over or self._move() in (Move.REFUSE, Move.FAIL):
+            raise refusal(
+                self.lock.resources,
+                self.votes(),
+                self._view,
+                attempts=self._beats,
+                began=began,
+                now=self.masters.clock(),
+            )
 
 
 def _until_next_beat() -> float:
     """Return in how many seconds to send the next heartbeat, a little different each time."""
     return fair_ticket.HEARTBEAT * random.uniform(0.9, 1)  # noqa: S311 - no secret
+
+
+async def acquire(
+    queues: FairQueue, lock: LockSpec, budget: WaitBudget, asking_since: float
+) -> Claim:
+    """
+    Wait in the queues of the masters until *lock* is acquired.
+
+    Args:
+        asking_since: The instant from which the masters have the time for an answer, however
+            short the wait is.
+
+    Raises:
+        LockNotAcquiredError: Others held the lock to the end, or too many wait.
+
+        QuorumUnavailableError: Too few masters answered.
+
+        RedlockError: The manager was closed.
+
+    Cancellation:
+        No key of the acquisition is left, and no place in a queue.
+    """
+    masters = queues.masters
+    masters.check_open()
+    ends = budget.began + budget.wait / 1000 - TIMER_SLACK if budget.wait else math.inf
+    in_outage, look = False, masters.master_timeout / 1000
+    waiter = FairWaiter(queues, lock, patient=budget.wait != 0)
+    try:
+        await masters.ask(waiter, budget.attempt_limit())
+        while not await waiter.win():
+            over = masters.clock() >= ends
+            unheard = waiter.ticket.count(ASKED) > len(masters.links) - waiter.ticket.needed
+            least = asking_since + masters.trips.at_least / 1000 - TIMER_SLACK
+            if over and unheard and ends < least:
+                # The wait was too short for any reply. Wait for replies as with a wait of 0:
+                # masters without time to answer must not be reported as unreachable.
+                waiter.patient = False
+                ends = least
+            else:
+                votes = waiter.votes()
+                waiter.check(budget.began, over=over or is_final(votes))
+                in_outage = masters.outages.record(lock.resources, votes, waiter.missing, in_outage)
+            await waiter.wait(min(ends - masters.clock(), look))
+            look = LOOK_INTERVAL
+    except BaseException:
+        # A majority may have granted the lock while this task was being cancelled. The release
+        # deletes those grants and wakes the next waiter. It follows every request of this
+        # waiter on each connection, and the masters execute them in that order.
+        waiter.leave()
+        raise
+    if in_outage:
+        masters.outages.over()
+    return waiter.claim
