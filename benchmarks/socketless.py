@@ -120,6 +120,17 @@ def entering(redlock: Redlock, *, fencing: bool = False) -> Pair:
     return pair
 
 
+def once(redlock: Redlock) -> Pair:
+    """Lock a name of its own in each pair, such as ``invoice:42``: what is kept by name is new."""
+    number = itertools.count()
+
+    async def pair(name: str) -> None:
+        async with redlock.lock(f"{name}:{next(number)}", ttl=TTL):
+            pass
+
+    return pair
+
+
 def acquiring(redlock: Redlock) -> Pair:
     async def pair(name: str) -> None:
         lease = await redlock.lock(name, ttl=TTL).acquire()
@@ -146,6 +157,7 @@ async def contestants() -> AsyncIterator[dict[str, Pair]]:
         yield {
             "floor": floor.pair,
             "plain": entering(redlock),
+            "once": once(redlock),
             "acquire": acquiring(redlock),
             "listener": entering(listened),
             "fenced floor": fenced_floor.pair,
