@@ -10,12 +10,13 @@ from redis.asyncio import Redis
 from redlock_aio._api.decorator import LockArguments, P, T, locked
 from redlock_aio._api.lease import Lease
 from redlock_aio._api.lock import Lock
+from redlock_aio._api.options import OptionsCache
 from redlock_aio._api.reporting import announce
 from redlock_aio._engine.acquire.adopt import adopt
 from redlock_aio._engine.admin import scan, survey
 from redlock_aio._engine.admin.force_release import ForcedRelease
 from redlock_aio._engine.emitter import Emitter, milliseconds
-from redlock_aio._engine.options import LockSpec, OnLost, OptionsCache
+from redlock_aio._engine.options import LockSpec, OnLost
 from redlock_aio._engine.session import Opener, RestartGuard, Settings
 from redlock_aio._protocol import lease_export
 from redlock_aio._protocol.lock_state import FoundLocks, LockState
