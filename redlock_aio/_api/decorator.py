@@ -8,10 +8,8 @@ call. A call binds its arguments, fills the templates, and runs the function in
 the subject of this file.
 """
 
-import asyncio
 import functools
 import inspect
-import random
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, ParamSpec, TypedDict, TypeVar
@@ -22,9 +20,6 @@ from redlock_aio._engine.options import OnLost
 from redlock_aio._rules.retry import Retry
 from redlock_aio._rules.validation import of_type
 from redlock_aio.errors import LockNotAcquiredError, QuorumUnavailableError
-
-MOST_SPLITS = 10
-"""The most attempts of a call with *skip_if_locked* while no holder is known."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -162,25 +157,14 @@ def _skipping(
     @functools.wraps(function)
     async def under_a_lock(*args: P.args, **kwargs: P.kwargs) -> T | None:
         wanted = lock(*names.of(args, kwargs), **options)
-        retry = wanted.retry
-        most = min(retry.attempts or MOST_SPLITS, MOST_SPLITS)
-        entered = False
-        for attempt in range(1, most + 1):
-            try:
-                async with wanted:
-                    entered = True
-                    return await function(*args, **kwargs)
-            except LockNotAcquiredError as error:
-                # If *entered*, the error is that of another lock in the function. Without
-                # a quorum it is unknown whether others hold this one.
-                if entered or isinstance(error, QuorumUnavailableError):
-                    raise
-                if error.holder is not None:
-                    return None
-            # Calls at the same moment have split the votes. If all of them skipped now,
-            # none would run the function.
-            if attempt < most:
-                await asyncio.sleep(retry.delay(attempt, random.random()) / 1000)  # noqa: S311
-        return None
+        try:
+            lease = await wanted._acquire_or_skip()  # noqa: SLF001 - not for users
+        except QuorumUnavailableError:
+            raise
+        except LockNotAcquiredError:
+            return None
+        # Nothing was awaited since the acquisition: a cancellation arrives in the body.
+        async with lease:
+            return await function(*args, **kwargs)
 
     return under_a_lock

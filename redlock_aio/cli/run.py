@@ -8,9 +8,7 @@ The lease is not released before the command and what it has started have ended,
 is not started before the lease is held. See `supervision` and `child`.
 """
 
-import asyncio
 import os
-import random
 import shutil
 from pathlib import Path
 from typing import Annotated
@@ -49,9 +47,6 @@ GRACE, GRACE_SHARE = 5_000, 4
 
 MOST_GRACE_SHARE = 2
 """The grace may take half of the ttl: the other half is for extensions, from its third on."""
-
-MOST_SPLITS = 10
-"""The most attempts with ``--skip-if-locked`` while nobody holds the lock."""
 
 MOST_CODE = 255
 """The highest exit code that a process can have."""
@@ -179,7 +174,7 @@ async def run(  # noqa: PLR0913, PLR0917 - its options
                 metadata={"command": name_of(words[0])},
             )
         try:
-            lease = await acquired(lock, key, MOST_SPLITS if skip_if_locked else 1)
+            lease = await acquired(lock, key, skip_if_locked=skip_if_locked)
         except Failure as failure:
             if failure.code != Exit.HELD_BY_OTHERS:
                 raise
@@ -229,13 +224,9 @@ def name_of(word: str) -> str:
     return os.fsencode(Path(word).name).decode(errors="replace")[:200]
 
 
-async def acquired(lock: Lock, key: str, attempts: int) -> Lease:
+async def acquired(lock: Lock, key: str, *, skip_if_locked: bool) -> Lease:
     """
     Return a lease on *lock*.
-
-    Args:
-        attempts: How many times to try while nobody holds it. Hosts that try at the same
-            moment split the votes, and if all of them skipped then, none would run the command.
 
     Raises:
         Failure: Others hold it, with the holder in its message.
@@ -243,16 +234,14 @@ async def acquired(lock: Lock, key: str, attempts: int) -> Lease:
     Cancellation:
         The lock is not acquired.
     """
-    while True:
-        attempts -= 1
-        try:
-            return await lock.acquire()
-        except LockNotAcquiredError as error:
-            if isinstance(error, QuorumUnavailableError):
-                raise
-            if error.holder is not None or attempts < 1:
-                raise held(error, key) from None
-        await asyncio.sleep(random.uniform(0.01, 0.2))  # noqa: S311 - a jitter
+    try:
+        if skip_if_locked:
+            return await lock._acquire_or_skip()  # noqa: SLF001 - not for users
+        return await lock.acquire()
+    except QuorumUnavailableError:
+        raise
+    except LockNotAcquiredError as error:
+        raise held(error, key) from None
 
 
 def held(error: LockNotAcquiredError, key: str) -> Failure:

@@ -7,8 +7,6 @@ gets a coroutine function with the same signature.
 
 import functools
 import inspect
-import random
-import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, ParamSpec, TypedDict, TypeVar
@@ -16,9 +14,6 @@ from typing import Any, ParamSpec, TypedDict, TypeVar
 from redlock_aio import LockNotAcquiredError, QuorumUnavailableError, Retry
 from redlock_aio.sync._callbacks import OnLostCall
 from redlock_aio.sync._lock import Lock
-
-MOST_SPLIT_ATTEMPTS = 10
-"""The most attempts of a call with *skip_if_locked* while no holder is known."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -56,7 +51,7 @@ class FunctionDecorator:
 
         options: Those of the lock.
 
-        skips: For *skip_if_locked* the delays between attempts; else ``None``.
+        skips: Whether a call returns ``None`` if others hold the lock.
     """
 
     def __init__(
@@ -65,14 +60,14 @@ class FunctionDecorator:
         check: Callable[[Callable[..., Any]], object],
         templates: Sequence[str],
         options: Mapping[str, Any],
-        skips: Retry | None,
+        skips: bool,
     ) -> None:
         self._lock = lock
         self._check = check
         self._templates = templates
         self._options = dict(options)
         self._skips = skips
-        if skips is not None:
+        if skips:
             self._options["wait"] = 0
 
     def __call__(self, function: Callable[P, T]) -> Callable[P, T | None]:
@@ -87,8 +82,8 @@ class FunctionDecorator:
         @functools.wraps(function)
         def under_a_lock(*args: P.args, **kwargs: P.kwargs) -> T | None:
             lock = self._lock(*self._names(signature, called, args, kwargs), **self._options)
-            if self._skips is not None:
-                return _skipping(lock, self._skips, lambda: function(*args, **kwargs))
+            if self._skips:
+                return _skipping(lock, lambda: function(*args, **kwargs))
             with lock:
                 return function(*args, **kwargs)
 
@@ -119,27 +114,19 @@ class FunctionDecorator:
         return names
 
 
-def _skipping(lock: Lock, retry: Retry, call: Callable[[], T]) -> T | None:
+def _skipping(lock: Lock, call: Callable[[], T]) -> T | None:
     """Return the result of *call* under *lock*; ``None`` if others hold the lock."""
-    most = min(retry.attempts or MOST_SPLIT_ATTEMPTS, MOST_SPLIT_ATTEMPTS)
     entered = False
-    for attempt in range(1, most + 1):
-        try:
-            with lock:
-                entered = True
-                return call()
-        except LockNotAcquiredError as error:
-            # If *entered*, the error is that of another lock in the function. Without a quorum
-            # it is unknown whether others hold this one.
-            if entered or isinstance(error, QuorumUnavailableError):
-                raise
-            if error.holder is not None:
-                return None
-        # Calls at the same moment have split the votes. If all of them skipped now, none would
-        # run the function.
-        if attempt < most:
-            time.sleep(retry.delay(attempt, random.random()) / 1000)  # noqa: S311
-    return None
+    try:
+        with lock._skips():  # noqa: SLF001 - not for users
+            entered = True
+            return call()
+    except LockNotAcquiredError as error:
+        # If *entered*, the error is that of another lock in the function. Without a quorum it is
+        # unknown whether others hold this one.
+        if entered or isinstance(error, QuorumUnavailableError):
+            raise
+        return None
 
 
 def _check_plain(function: object) -> None:

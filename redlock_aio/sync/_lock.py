@@ -2,9 +2,9 @@
 
 import copy
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Never, cast
+from typing import TYPE_CHECKING, Any, Never, Self, cast
 
 import redlock_aio
 from redlock_aio import RedlockError, Retry
@@ -25,7 +25,15 @@ class Lock(OnlyForThreads):
     ``with lock as lease:`` acquires, runs the body, and releases.
     """
 
-    __slots__ = ("_checked", "_entered", "_on_lost", "_opener", "_options", "_resources")
+    __slots__ = (
+        "_acquire",
+        "_checked",
+        "_entered",
+        "_on_lost",
+        "_opener",
+        "_options",
+        "_resources",
+    )
 
     def __init__(
         self,
@@ -38,6 +46,8 @@ class Lock(OnlyForThreads):
         self._resources = resources
         self._options = options
         self._on_lost = on_lost
+        self._acquire: Callable[[redlock_aio.Lock], Coroutine[Any, Any, redlock_aio.Lease]]
+        self._acquire = redlock_aio.Lock.acquire
         self._checked = self._of(opener.redlock, None)
         if options["metadata"] is not None:  # read by each acquisition: the caller may change it
             self._options = {**options, "metadata": copy.deepcopy(dict(options["metadata"]))}
@@ -97,10 +107,18 @@ class Lock(OnlyForThreads):
         acquire = cast("Callable[[], Lease]", self._acquisition().run)
         return acquire()
 
+    def _skips(self) -> Self:
+        """Return this lock, to be entered by a call with *skip_if_locked*."""
+        self._acquire = redlock_aio.Lock._acquire_or_skip  # noqa: SLF001 - not for users
+        return self
+
     def _acquisition(self, entered: list[tuple[int, Lease]] | None = None) -> ThreadAcquisition:
         owner = threading.current_thread()
         return ThreadAcquisition(
-            self._opener, lambda redlock: self._of(redlock, owner).acquire(), self._on_lost, entered
+            self._opener,
+            lambda redlock: self._acquire(self._of(redlock, owner)),
+            self._on_lost,
+            entered,
         )
 
     def try_acquire(self) -> Lease | None:

@@ -84,7 +84,6 @@ class Redlock(OnlyForThreads):
     ) -> None:
         if isinstance(masters, Iterable) and not isinstance(masters, str | bytes):
             masters = list(masters)  # a forked child reads them again
-        self._retry = retry
         self._opener = PortalOpener(
             functools.partial(
                 redlock_aio.Redlock,
@@ -211,8 +210,7 @@ class Redlock(OnlyForThreads):
         checked_on_lost(given.get("on_lost"))
         checked = {name: value for name, value in given.items() if name != "on_lost"}
         check = self._opener.redlock.locked(*templates, skip_if_locked=skip_if_locked, **checked)
-        skips = (given.get("retry") or self._retry) if skip_if_locked else None
-        return FunctionDecorator(self.lock, check, templates, given, skips)
+        return FunctionDecorator(self.lock, check, templates, given, skip_if_locked)
 
     def adopt(
         self,
