@@ -110,6 +110,22 @@ def test_of_several_calls_at_once_one_runs(redlock: Redlock) -> None:
     assert len(running) == 1
 
 
+def test_a_call_does_not_skip_for_votes_that_are_split(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    async def split() -> None:
+        for number, master in enumerate(masters):
+            master.set("r", f"holder {number}", ttl=100)
+
+    redlock._opener.opened().call(split)  # a ttl needs the clock of the event loop
+
+    @redlock.locked("r", skip_if_locked=True, retry=Retry(min_delay=50, max_delay=50))
+    def work() -> str:
+        return "done"
+
+    assert work() == "done"
+
+
 def test_a_call_does_not_skip_without_a_quorum_or_for_another_lock(
     redlock: Redlock, masters: list[FakeMaster]
 ) -> None:
