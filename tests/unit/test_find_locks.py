@@ -203,6 +203,16 @@ async def test_a_cancelled_call_leaves_nothing(
     assert cancelled >= 2
 
 
+async def test_a_manager_that_is_closed_meanwhile_finds_nothing(masters: list[FakeMaster]) -> None:
+    """It does not say that nothing is locked."""
+    async with Redlock(masters, restart_guard="off") as redlock:
+        hang(masters)
+        task = asyncio.ensure_future(redlock.find_locks())
+        await asyncio.sleep(0.01)
+    with pytest.raises(RedlockError, match="closed"):
+        await task
+
+
 async def test_a_closed_manager_finds_nothing(redlock: Redlock) -> None:
     await redlock.aclose()
     with pytest.raises(RedlockError, match="closed"):

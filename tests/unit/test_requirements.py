@@ -50,6 +50,8 @@ def test_a_master_with_the_marker_of_a_former_run_has_restarted() -> None:
         found.reason
     )
     assert found.max_ttl == 60_000
+    found = requirements.eligibility(info(uptime=0), marker)
+    assert found.reason.startswith("it restarted 0 s ago and may have forgotten locks")
     assert requirements.eligibility(info(uptime=62), marker).votes
 
 

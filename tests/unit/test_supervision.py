@@ -314,6 +314,9 @@ async def test_the_guardian_acts_only_after_redlock(
     trial = run(0.0)
 
     async def script() -> None:
+        await asyncio.sleep(0.1)
+        due = now() + (trial.lease.remaining - GRACE - supervision.SPARE) / 1000
+        assert 0.1 < trial.guardian.term_at - due < 0.3  # a moment behind SIGTERM of this process
         for _ in range(1000):
             await asyncio.sleep(0.1)
             # Not before SIGTERM of this process is due, and before the validity is over.

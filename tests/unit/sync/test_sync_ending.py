@@ -368,6 +368,14 @@ def test_a_block_of_several_that_none_is_known_to_leave_is_an_error(
 # In the thread of the event loop
 
 
+def test_nothing_is_started_in_the_loop_of_a_manager_that_has_ended(redlock: Redlock) -> None:
+    portal = redlock._opener.opened()
+    portal.leave_to_parent()  # as in a child that the thread of the loop has just forked
+    with pytest.raises(RedlockError, match="this Redlock is closed"):
+        portal.start(asyncio.sleep, 0)
+    portal.close()
+
+
 def test_the_listener_is_called_in_the_loop_and_can_not_use_it(masters: list[FakeMaster]) -> None:
     seen: list[object] = []
 

@@ -2,10 +2,13 @@
 
 import asyncio
 import contextlib
+import errno
+import gc
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -188,9 +191,20 @@ def test_an_interrupt_at_any_call_leaves_neither_a_lease_nor_a_block(redlock: Re
 # Opening
 
 
+@pytest.mark.parametrize("runs", ["at once", "later"])
 def test_a_thread_that_is_interrupted_when_it_opens_a_manager_can_open_it_again(
-    masters: list[FakeMaster], monkeypatch: pytest.MonkeyPatch
+    masters: list[FakeMaster], monkeypatch: pytest.MonkeyPatch, runs: str
 ) -> None:
+    """The thread of the manager ends, whether its loop runs before or after the interrupt."""
+    run, interrupted = asyncio.run, threading.Event()
+
+    def runs_later(main: Coroutine[Any, Any, None]) -> None:
+        assert interrupted.wait(SOON)
+        run(main)
+
+    if runs == "later":
+        monkeypatch.setattr(asyncio, "run", runs_later)
+
     class Interrupted(Future[object]):
         def result(self, timeout: float | None = None) -> object:  # noqa: ARG002 - as a Future
             raise TimeLimitError
@@ -200,6 +214,27 @@ def test_a_thread_that_is_interrupted_when_it_opens_a_manager_can_open_it_again(
     monkeypatch.setattr(_portal, "Future", Interrupted)
     with pytest.raises(TimeLimitError):
         redlock.lock("r").acquire()
+    monkeypatch.undo()
+    interrupted.set()
+    until(lambda: portals() == before)
+    with redlock.lock("r"):
+        pass
+    redlock.close()
+
+
+def test_a_manager_whose_event_loop_can_not_be_made_can_be_opened_again(
+    masters: list[FakeMaster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def new_event_loop() -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    before = portals()
+    redlock = Redlock(masters, restart_guard="off")
+    monkeypatch.setattr(asyncio.events, "new_event_loop", new_event_loop)
+    with pytest.warns(RuntimeWarning, match="never awaited"):
+        with pytest.raises(OSError, match="Too many open files"):
+            redlock.lock("r").acquire()
+        gc.collect()  # what was to run in the loop goes with the error
     monkeypatch.undo()
     until(lambda: portals() == before)
     with redlock.lock("r"):
