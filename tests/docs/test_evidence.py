@@ -1,6 +1,8 @@
 """The figures of the page "How it is tested" and of the README are those of the results."""
 
 import json
+import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -90,18 +92,27 @@ def test_the_soak(page: str, readme: str, parts: list[dict[str, Any]]) -> None:
 
 
 def test_the_mutants(root: Path, page: str) -> None:
-    rows = [
-        [cell.strip() for cell in line[1:-1].split("|")]
-        for line in (root / "tests/mutants.md").read_text().splitlines()
-        if line.startswith("|")
-    ]
-    table = {row[0]: [int(cell) for cell in row[1:]] for row in rows if row[1].isdigit()}
-    planted, drawn, checker = (table[name] for name in ("planted", "drawn", "the checker"))
-    assert f"one at a time: {planted[0]} that were chosen" in page
-    assert f"and {drawn[0]} small changes that were drawn at random" in page
-    assert planted[1] == planted[0], "all that were chosen are caught"
-    assert f"Of the drawn ones {number(drawn[2])} are not caught because" in page
-    assert f"{number(drawn[3]).capitalize()} more are open" in page
-    assert not checker[3]
-    assert f"by {checker[0]} defects of its own" in page
-    assert f"{number(checker[2]).capitalize()} of them are not caught" in page
+    for name, text in {
+        "planted": "{} are planted: each breaks",
+        "checker": "{} are planted in the checker",
+    }.items():
+        rows = tomllib.loads((root / f"tests/mutants/{name}.toml").read_text())["mutant"]
+        assert text.format(len(rows)) in page
+    report = (root / "tests/mutants.md").read_text()
+    rows = [line[1:-1].split("|") for line in report.splitlines() if line.startswith("|")]
+    table = {
+        name.strip(): dict(
+            zip(("tried", "caught", "equivalent", "open"), map(int, counts), strict=True)
+        )
+        for name, *counts in rows
+        if counts[0].strip().isdigit()
+    }
+    planted, checker, drawn = (table[name] for name in ("planted", "the checker", "drawn"))
+    date = re.search(r"written this on (.{10}):", report)
+    assert date is not None
+    assert f"has the run of {date[1]}" in page
+    assert planted["caught"] == planted["tried"], "all that are planted are caught"
+    assert not checker["open"]
+    assert f"in the checker {number(checker['equivalent'])} were not caught" in page
+    alive = drawn["tried"] - drawn["caught"]
+    assert f"Of {drawn['tried']} drawn ones {number(alive)} were not caught" in page

@@ -1,28 +1,29 @@
 """
 Draws mutants at random: small changes of operators, constants and statements.
 
-How many mutants a file gets follows from its lines, which of them from a fixed seed. In
-one file the kinds of changes take turns, and no line is changed twice.
+Each line that can be changed has the same chance, so a module gets as many mutants as follows
+from its lines. No line is changed twice, and the kinds of changes take turns.
 """
 
 import ast
 import random
 import re
-from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
 
 from lupa import lua51
 
-from .table import PACKAGE, Function, Mutant, functions, offsets
+from .table import EQUIVALENT, PACKAGE, Function, Mutant, functions, offsets, read
 
-PLACES = ("_rules", "_protocol", "_engine", "_transport")
-SEED = 11
-TOTAL = 230
-LEAST = {"_rules/": 2, ".lua": 2}
-"""The least number of mutants of a file with such a path; 1 without an entry."""
+LEFT_OUT = ("cli/", "demo.py", "testing/")
+"""
+What is drawn only if it is named: most of it runs in processes of its own, in tests/cli.
+
+The masters in memory are compared with real servers, in tests/integration.
+"""
 
 SKIPPED = (Function, ast.ClassDef, ast.JoinedStr, ast.Raise, ast.Assert)
 """Nodes that are not changed: messages, and functions that are changed under their own name."""
@@ -141,9 +142,17 @@ class Finder(ast.NodeVisitor):
         self.generic_visit(node)
 
     def visit_Constant(self, node: ast.Constant) -> None:
-        """Change an integer."""
+        """Change an integer, and a truth value."""
         if type(node.value) is int:
             self._add("constant", node, f"{_other(node.value)}")
+        elif type(node.value) is bool:
+            self._add("true/false", node, f"{not node.value}")
+
+    def visit_Assign(self, node: ast.Assign) -> None:
+        """Drop what is kept in an attribute."""
+        if isinstance(node.targets[0], ast.Attribute):
+            self._add("assignment", node, "pass")
+        self.visit(node.value)
 
     def visit_Return(self, node: ast.Return) -> None:
         """Return nothing."""
@@ -239,53 +248,57 @@ LANGUAGES: dict[str, Language] = {
 }
 
 
-def draw(root: Path, *, seed: int = SEED, total: int = TOTAL) -> list[Mutant]:
+def draw(
+    root: Path, *, seed: int, count: int, per_function: int = 0, only: Sequence[str] = ()
+) -> list[Mutant]:
     """
-    Return about *total* mutants of the package under *root*.
+    Return mutants of the package under *root*, by file and line.
 
     Args:
-        seed: Chooses the changes of each file, together with the file's path.
+        count: The most mutants.
+
+        per_function: The most of one function, or of one script; 0 does not limit them.
+
+        only: The begins of the files' paths in the package; all but `LEFT_OUT` if it is empty.
     """
-    files = sorted(
-        path
-        for place in PLACES
-        for path in (root / PACKAGE / place).rglob("*")
-        if path.suffix in LANGUAGES and path.read_text()
-    )
-    lines = {path: len(path.read_text().splitlines()) for path in files}
-    mutants = []
-    for path in files:
-        name = path.relative_to(root).as_posix()
-        least = max([count for part, count in LEAST.items() if part in name], default=1)
-        count = max(least, round(total * lines[path] / sum(lines.values())))
-        mutants += _drawn(name, path.read_text(), count, random.Random(f"{seed} {name}"))
-    return mutants
+    chance = random.Random(seed)
+    texts = {}
+    for path in sorted((root / PACKAGE).rglob("*.*")):
+        file = path.relative_to(root).as_posix()
+        inside = file.removeprefix(f"{PACKAGE}/")
+        wanted = inside.startswith(tuple(only)) if only else not inside.startswith(LEFT_OUT)
+        if path.suffix in LANGUAGES and wanted:
+            texts[file] = path.read_text()
+    places: dict[tuple[str, int], list[Change]] = defaultdict(list)
+    for file, text in texts.items():
+        for change in LANGUAGES[Path(file).suffix][0](text):
+            places[file, text.count("\n", 0, change.begin) + 1].append(change)
+    order = list(places)
+    chance.shuffle(order)
+    known = {mutant.digest for mutant in read(EQUIVALENT)}
+    kinds, per = Counter[str](), Counter[tuple[str, str]]()
+    drawn: dict[tuple[str, int], Mutant] = {}
+    for file, line in order:
+        changes = places[file, line]
+        function = file, changes[0].inside
+        if len(drawn) == count or (per_function and per[function] == per_function):
+            continue
+        chance.shuffle(changes)
+        for change in sorted(changes, key=lambda change: kinds[change.kind]):
+            mutant = _mutant(
+                f"{file.removeprefix(PACKAGE + '/')}:{line}", file, texts[file], change
+            )
+            if mutant.digest not in known and _is_valid(mutant, texts[file]):
+                drawn[file, line] = mutant
+                kinds[change.kind] += 1
+                per[function] += 1
+                break
+    return [drawn[place] for place in sorted(drawn)]
 
 
-def _drawn(file: str, text: str, count: int, chance: random.Random) -> list[Mutant]:
-    """Return *count* mutants of one file, or all if there are fewer."""
-    find, is_valid = LANGUAGES[Path(file).suffix]
-    kinds = defaultdict(list)
-    for change in find(text):
-        kinds[change.kind].append(change)
-    turns = sorted(kinds)
-    chance.shuffle(turns)
-    for kind in turns:
-        chance.shuffle(kinds[kind])
-    chosen: dict[int, Change] = {}
-    while len(chosen) < count and any(kinds.values()):
-        for kind in turns:
-            if kinds[kind] and len(chosen) < count:
-                change = kinds[kind].pop()
-                line = text.count("\n", 0, change.begin)
-                mutated = text[: change.begin] + change.new + text[change.end :]
-                if line not in chosen and is_valid(mutated):
-                    chosen[line] = change
-    stem = file.removeprefix(f"{PACKAGE}/").removesuffix(".py").replace("/", ".")
-    return [
-        _mutant(f"{stem}-{number}", file, text, chosen[line])
-        for number, line in enumerate(sorted(chosen), 1)
-    ]
+def _is_valid(mutant: Mutant, text: str) -> bool:
+    """Return whether the mutant differs, and compiles."""
+    return mutant.new != mutant.old and LANGUAGES[Path(mutant.file).suffix][1](mutant.apply(text))
 
 
 def _mutant(name: str, file: str, text: str, change: Change) -> Mutant:

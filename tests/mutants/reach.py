@@ -64,15 +64,15 @@ class Reach:
     scripts: dict[str, list[int]] = field(default_factory=dict)
 
     @classmethod
-    def load(cls, path: Path) -> "Reach":
+    def load(cls, path: Path, *, any_state: bool = False) -> "Reach":
         """
         Return the map that `save` has written.
 
         Raises:
-            SystemExit: The package or the tests have changed since.
+            SystemExit: The package or the tests have changed since, unless with *any_state*.
         """
         reach = cls(**json.loads(path.read_text()))
-        if reach.state != state():
+        if reach.state != state() and not any_state:
             raise SystemExit(f"the package or the tests have changed: make {path} anew")
         return reach
 
@@ -80,9 +80,9 @@ class Reach:
         """Write the map to a file."""
         path.write_text(json.dumps(asdict(self)))
 
-    def tests(self, mutant: Mutant, budget: float) -> list[str]:
+    def tests(self, mutant: Mutant, budget: float) -> tuple[list[str], int]:
         """
-        Return the tests for *mutant*, the most promising first; none if nothing runs it.
+        Return the tests for *mutant*, the most promising first, and how many are left out.
 
         Args:
             budget: The most seconds that the tests may have taken altogether.
@@ -96,13 +96,14 @@ class Reach:
             found = {number for line in changed for number in lines.get(str(line), ())}
         chosen = [name for name in names if mutant.test and name.startswith(mutant.test)]
         found -= {names.index(name) for name in chosen}
-        for name in self.ranked(names[number] for number in sorted(found)):
+        count = len(chosen) + len(found)
+        for name in self.ranked([names[number] for number in sorted(found)]):
             budget -= self.seconds[name]
             if budget >= 0 or not chosen:
                 chosen.append(name)
-        return chosen
+        return chosen, count - len(chosen)
 
-    def ranked(self, names: Iterator[str] | Sequence[str]) -> list[str]:
+    def ranked(self, names: Sequence[str]) -> list[str]:
         """
         Sort tests: those that run the fewest lines first.
 

@@ -7,10 +7,10 @@ and the tests, have changed.
 """
 
 import ast
-import json
+import functools
 import tomllib
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, fields
+from collections.abc import Iterator
+from dataclasses import dataclass
 from hashlib import sha1
 from pathlib import Path
 from typing import TypeAlias
@@ -21,7 +21,7 @@ CHECKER = "benchmarks/evidence"
 """The package of the checker of histories, which `tests/evidence` imports as `evidence`."""
 
 HERE = Path(__file__).parent
-DRAWN, PLANTED, CHECKED = HERE / "drawn.toml", HERE / "planted.toml", HERE / "checker.toml"
+PLANTED, CHECKED, EQUIVALENT = (HERE / f"{x}.toml" for x in ("planted", "checker", "equivalent"))
 
 Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -48,14 +48,14 @@ class Mutant:
 
         nth: Which occurrence of *old* is replaced, counted from 0.
 
-        defect: The defect in words; empty for a drawn mutant.
+        defect: The defect in words; only planted mutants have it.
 
         promise: The promise that it breaks, S1 to S10, if it is one of these.
 
         equivalent: Why no test can fail by it; empty if one should.
 
-        test: The node id of a test to run first, for code that runs where lines are not
-            measured: in a child process, or at import.
+        test: The begin of the node ids of tests to run first: for code that runs where lines
+            are not measured, in a child process or at import, and for what only broad tests find.
     """
 
     id: str
@@ -82,7 +82,7 @@ class Mutant:
         Raises:
             StaleError: The text to replace is missing.
         """
-        begin, end = _span(text, self.inside) if self.inside else (0, len(text))
+        begin, end = _spans(text).get(self.inside, (0, 0)) if self.inside else (0, len(text))
         begin -= 1
         for _ in range(self.nth + 1):
             begin = text.find(self.old, begin + 1, end)
@@ -122,31 +122,17 @@ def offsets(text: str) -> list[int]:
     return begins
 
 
-def _span(text: str, name: str) -> tuple[int, int]:
-    """Return the begin and end of a function or class in *text*."""
+@functools.cache
+def _spans(text: str) -> dict[str, tuple[int, int]]:
+    """Return the begin and end in *text* of the functions and classes of each name."""
     begins = offsets(text)
-    for found, node in functions(ast.parse(text)):
-        if found == name:
-            assert node.end_lineno is not None
-            return begins[node.lineno - 1], begins[node.end_lineno]
-    raise StaleError(f"there is no {name}")
+    spans: dict[str, tuple[int, int]] = {}
+    for name, node in functions(ast.parse(text)):
+        first = spans.get(name, (begins[node.lineno - 1], 0))[0]  # of a property's functions, say
+        spans[name] = first, begins[node.end_lineno or 0]
+    return spans
 
 
 def read(path: Path) -> list[Mutant]:
-    """Return the mutants of one table; none if there is no such file."""
-    if not path.exists():
-        return []
-    return [Mutant(**row) for row in tomllib.loads(path.read_text()).get("mutant", [])]
-
-
-def write(path: Path, head: str, mutants: Iterable[Mutant]) -> None:
-    """Write a table with *head* as its comment."""
-    parts = ["".join(f"# {line}".rstrip() + "\n" for line in head.splitlines())]
-    for mutant in mutants:
-        rows = [
-            (field.name, getattr(mutant, field.name), field.default) for field in fields(mutant)
-        ]
-        # A JSON string of ASCII characters is also a TOML string.
-        lines = [f"{name} = {json.dumps(value)}" for name, value, usual in rows if value != usual]
-        parts.append("[[mutant]]\n" + "\n".join(lines) + "\n")
-    path.write_text("\n".join(parts))
+    """Return the mutants of one table."""
+    return [Mutant(**row) for row in tomllib.loads(path.read_text())["mutant"]]
