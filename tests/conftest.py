@@ -3,7 +3,7 @@ Settings of all tests, and the choice of those that run by default.
 
 ``python -m pytest`` runs a short form of everything, in less than three minutes on two
 cores.
-``python -m pytest --full`` runs everything: the second kind of server, chaos, long proofs
+``python -m pytest --full`` runs everything: the second kind of server, faults, long proofs
 and many seeds. Tests marked `full` run there only. Without this option a test marked `seeds`
 gets its first seeds, and a product of parameters marked `spread` some of its cases. A module
 with a number of repetitions chooses it by ``REDLOCK_AIO_FULL``, which this option sets.

@@ -8,7 +8,7 @@ import platform
 import random
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,12 @@ Seconds after the end of a run until all keys of its locks have expired: those o
 process, and registrations in fair queues, which live for 3 s.
 """
 
+BUSY: Mapping[str, float] = {"longest_gap": 4.0, "overtaken_within": 2.0, "lost_within": 0.0}
+"""
+The limits that a cell may have (`Cell.limits`), and how often the longest delay of a client's
+event loop is added to each: on a busy machine all of them wait.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Cell:
@@ -43,6 +49,10 @@ class Cell:
         job: What differs from the job of the row.
 
         program: The module whose command repeats it.
+
+        limits: What the checker holds the run to, in seconds, by the names in `BUSY`.
+
+        clean_within: The seconds after the end by which no key of a lock is left.
     """
 
     row: Row
@@ -55,6 +65,8 @@ class Cell:
     containers: bool = False
     control: str = ""
     program: str = "matrix"
+    limits: Mapping[str, float] = field(default_factory=dict)
+    clean_within: float = EXPIRY
 
     @property
     def name(self) -> str:
@@ -174,16 +186,18 @@ def run(cell: Cell, folder: Path) -> list[str]:
             cell.row.act(world)
             wrong = crew.wait()
             ended = now()
-        left = keys_left(stage.servers)
+            late = crew.late()
+        left = keys_left(stage.servers, cell.clean_within)
         meta = facts(cell, crew.job, server)
         meta |= {"began": began, "ended": ended, "keys_left": left, "masters": world.masters}
+        meta |= {name: limit + BUSY[name] * late for name, limit in cell.limits.items()}
         (folder / "meta.json").write_text(json.dumps(meta, indent=1) + "\n")
     return wrong
 
 
-def keys_left(servers: Sequence[Master]) -> dict[str, list[int]]:
-    """Return the keys of locks that are still on running masters when all have expired."""
-    ends = time.monotonic() + EXPIRY
+def keys_left(servers: Sequence[Master], within: float = EXPIRY) -> dict[str, list[int]]:
+    """Return the keys of locks that are still on running masters after *within* seconds."""
+    ends = time.monotonic() + within
     while True:
         began = time.monotonic()
         left: dict[str, list[int]] = {}

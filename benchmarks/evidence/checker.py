@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from .expiry import claims, revivals
-from .history import History, HistoryError, Operation, read
+from .history import NEVER, History, HistoryError, Operation, read
 from .leases import (
     Leases,
     Tenure,
@@ -31,6 +31,7 @@ from .leases import (
     without_token,
 )
 from .linearizable import NotLinearizable, RegisterState, check_register
+from .order import are_even, overtakings, stopped, told_at, turns, waits
 from .progress import Reachability, gaps, longest_pause, lost_without_need
 
 PROMISES: Final = {
@@ -41,6 +42,8 @@ PROMISES: Final = {
     "register": "no order explains the reads and writes through the fence",
     "progress": "nobody got a free lock for too long",
     "losses": "a lease was lost without need",
+    "order": "a fair waiter was overtaken, or had fewer turns than others",
+    "notices": "a holder whose lease had expired while it was stopped was not told so in time",
     "keys_left": "a key was left behind",
 }
 """What is checked, and what it says of a history that breaks it."""
@@ -186,6 +189,8 @@ def verdict(history: History, folder: str = "", *, longest_gap: float | None = N
         "register": writer.register(),
         "progress": Check(len(longest) if limit is not None else 0),
         "losses": writer.losses(reachability),
+        "order": writer.order(history.meta.get("overtaken_within")),
+        "notices": writer.notices(history.meta.get("lost_within")),
         "keys_left": _keys_left(history),
     }
     for name, gap in longest.items():
@@ -284,6 +289,33 @@ class _Writer:
         result = Check(len(self.leases.all))
         for tenure, at, why in lost_without_need(self.leases, reachability):
             result.broken.append(f"{self._lease(tenure)} at {self.at(at)}, {why}")
+        return result
+
+    def order(self, within: float | None) -> Check:
+        """Check the order of all waiters, who are all fair; without *within* nothing."""
+        result = Check()
+        for keys, group in waits(self._history).items() if within is not None else ():
+            result.checked += len(group)
+            for one, other in overtakings(group, int((within or 0) * 1e9)):
+                result.broken.append(f"{self._describe(one)} by {self._describe(other)}")
+            if not are_even(had := turns(group)):
+                (most, _), *_, (fewest, _) = had.most_common()
+                result.broken.append(
+                    f"{keys}: {fewest} had {had[fewest]} turns, and {most} {had[most]}"
+                )
+        return result
+
+    def notices(self, within: float | None) -> Check:
+        """Check that holders are told of their losses *within* s; without it nothing."""
+        result = Check()
+        for tenure, fault, over in stopped(self._history, self.leases) if within else ():
+            result.checked += 1
+            told = told_at(tenure, over)
+            if told > fault.ended_at + (within or 0) * 1e9:
+                when = "never" if told == NEVER else f"at {self.at(told)}"
+                result.broken.append(
+                    f"{self._lease(tenure)}: stopped until {self.at(fault.ended_at)}, told {when}"
+                )
         return result
 
     def _describe(self, one: Operation) -> str:

@@ -96,6 +96,11 @@ class ContainerServer:
         with contextlib.closing(self.client()) as client:
             client.flushall()
 
+    def cut(self) -> None:
+        """Close the connections of all its clients."""
+        with contextlib.closing(self.client()) as client:
+            client.client_kill_filter(_type="normal", skipme=True)
+
     def save(self) -> None:
         """Fail: a container that is killed has nothing to start from."""
         raise NotImplementedError

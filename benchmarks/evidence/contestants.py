@@ -2,11 +2,11 @@
 
 from .locks import Contestant
 from .no_lock import NoLock
-from .ours import OURS
+from .ours import MIXED, OURS
 from .peers import peers
 
 
 def contestants() -> dict[str, Contestant]:
     """Return all contestants by their names."""
-    everybody: list[Contestant] = [*OURS, *peers(), NoLock()]
+    everybody: list[Contestant] = [*OURS, MIXED, *peers(), NoLock()]
     return {each.name: each for each in everybody}

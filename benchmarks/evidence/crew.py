@@ -147,6 +147,11 @@ class Crew:
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
+    def late(self) -> float:
+        """Return by how many seconds an event loop was late at most, of those that measured it."""
+        paths = self._folder.glob("*.late")
+        return max((int(path.read_text()) for path in paths), default=0) / 1e9
+
     def errors(self, name: str) -> str:
         """Return what a process has written to its standard error."""
         return (self._folder / f"{name}.err").read_text(errors="replace")

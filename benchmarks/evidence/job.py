@@ -48,6 +48,12 @@ class Job:
     checks: bool = True
     """Whether holders look whether their lease is valid before they write."""
 
+    cancel: float = 0.0
+    """
+    The share of turns, each from an acquisition to its release, that are cancelled at a random
+    moment. Then each process checks at its end that nothing of the turns is left in it.
+    """
+
     stall: float = 1.7
     """Seconds for which SIGUSR1 blocks the event loop."""
 

@@ -89,10 +89,16 @@ class Locks(ABC):
         """
         Wait *wait* ms at most for the lock on all *keys*; raise `NotAcquired` after that.
 
+        With *wait* 0 it tries once.
+
         Args:
             auto_extend: Whether the lease is extended until it is released. It is ignored
                 by a library without that ability.
         """
+
+    def leases(self) -> int:
+        """Return how many leases this client believes to have; 0 if it counts none."""
+        return 0
 
     async def adopt(self, exported: str) -> Held:
         """Continue a lease of another process; raise `NotAcquired` if that failed."""
@@ -115,6 +121,9 @@ class Setting:
 
     name: str = ""
     """The name of the client, where a library shows one to others."""
+
+    varied: bool = False
+    """Whether a lock is acquired and released in all ways that the library has, in turn."""
 
 
 class Contestant(ABC):

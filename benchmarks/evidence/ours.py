@@ -1,8 +1,10 @@
 """The locks of redlock_aio, behind the interface of `locks`."""
 
 import contextlib
+import functools
+import itertools
 import weakref
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -29,10 +31,13 @@ from .recorder import now
 class OurLease(Held):
     """A lease of redlock_aio."""
 
-    def __init__(self, lease: Lease, *, fencing: bool) -> None:
+    def __init__(
+        self, lease: Lease, *, fencing: bool, leave: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
         # The fingerprint alone, of 32 bits, comes twice in one of ten parts of a soak.
         self.id = unique(f"{lease.fingerprint}-")
         self.lease = lease
+        self._leave = leave or lease.release
         self.token = lease.fencing_token if fencing else None
 
     @property
@@ -61,7 +66,7 @@ class OurLease(Held):
 
     async def release(self) -> None:
         with _not_held():
-            await self.lease.release()
+            await self._leave()
 
     def export(self) -> str:
         with _not_held():
@@ -85,29 +90,43 @@ def reason(error: RedlockError) -> str:
 class OurLocks(Locks):
     """A manager of redlock_aio."""
 
-    def __init__(self, redlock: Redlock, kind: "Ours", held: "Extensions") -> None:
+    def __init__(self, redlock: Redlock, kind: "Ours", held: "Extensions", *, varied: bool) -> None:
         self._redlock = redlock
         self._kind = kind
         self._held = held
+        self._varied = varied
+        self._turns = itertools.count()
 
     async def acquire(
         self, keys: Sequence[str], ttl: int, wait: int, *, auto_extend: bool
     ) -> OurLease:
-        kind = self._kind
+        kind, turn = self._kind, next(self._turns)
         lock = self._redlock.lock(
             *keys,
             ttl=ttl,
             wait=wait,
             auto_extend=auto_extend,
-            fair=kind.fair,
+            fair=kind.fair or (kind.mixed and turn % 2 == 0),
             fencing=kind.fencing,
             on_lost="flag",
         )
+        leave = None
         try:
-            lease = await lock.acquire()
+            if not wait:
+                lease = await lock.try_acquire()
+            elif self._varied and turn % 3 == 0:
+                lease = await lock.__aenter__()
+                leave = functools.partial(lock.__aexit__, None, None, None)
+            else:
+                lease = await lock.acquire()
         except RedlockError as error:
             raise NotAcquired(reason(error)) from error
-        return self._held.add(OurLease(lease, fencing=kind.fencing))
+        if lease is None:
+            raise NotAcquired("it is held by another")
+        return self._held.add(OurLease(lease, fencing=kind.fencing, leave=leave))
+
+    def leases(self) -> int:
+        return self._redlock.statistics().leases
 
     async def adopt(self, exported: str) -> OurLease:
         try:
@@ -141,10 +160,16 @@ class Extensions:
 
 @dataclass(frozen=True)
 class Ours(Contestant):
-    """One kind of lock of redlock_aio."""
+    """
+    One kind of lock of redlock_aio.
+
+    Attributes:
+        mixed: Whether every second acquisition is fair, and the others are not.
+    """
 
     name: str
     several: int = 1
+    mixed: bool = False
     fair: bool = False
     fencing: bool = False
     abilities = ALL_ABILITIES
@@ -166,7 +191,7 @@ class Ours(Contestant):
                     listener=extensions,
                 )
             )
-            yield OurLocks(redlock, self, extensions)
+            yield OurLocks(redlock, self, extensions, varied=setting.varied)
 
 
 def _master(url: str, stack: contextlib.AsyncExitStack) -> str | redis.asyncio.Redis:
@@ -189,3 +214,6 @@ OURS = (
     Ours("fair and fenced", fair=True, fencing=True),
     Ours("several", several=2),
 )
+
+MIXED = Ours("mixed", mixed=True)
+"""Fair and plain waiters for the same keys; a column of trials only."""

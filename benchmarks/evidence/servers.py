@@ -86,6 +86,7 @@ class Master(Protocol):
     def pause(self) -> None: ...
     def resume(self) -> None: ...
     def flush(self) -> None: ...
+    def cut(self) -> None: ...
     def save(self) -> None: ...
     def set_clock(self, ahead: float) -> None: ...
 
@@ -183,6 +184,11 @@ class Server:
         """Delete all keys."""
         with contextlib.closing(self.client()) as client:
             client.flushall()
+
+    def cut(self) -> None:
+        """Close the connections of all its clients."""
+        with contextlib.closing(self.client()) as client:
+            client.client_kill_filter(_type="normal", skipme=True)
 
     def save(self) -> None:
         """Write all keys to a file, from which the server starts next time."""

@@ -13,6 +13,7 @@ as a client of its own.
 
 import asyncio
 import contextlib
+import gc
 import importlib.util
 import itertools
 import json
@@ -22,9 +23,12 @@ import random
 import signal
 import sys
 import time
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
+
+import anyio
 
 from .contestants import contestants
 from .job import Job
@@ -34,6 +38,15 @@ from .store import Store
 
 LEAST_LEFT = 0.2
 """Seconds before the end after which no task begins to wait for a lock."""
+
+TICK = 0.01
+"""Seconds between two measurements of the event loop's delay."""
+
+LONGEST_MOMENT = 0.003
+"""Seconds within which a turn that is cancelled is cancelled: about as long as it would take."""
+
+CLEAN_WITHIN = 2.0
+"""Seconds after the last turn by which nothing of the cancelled ones is left in this process."""
 
 
 class Worker:
@@ -56,10 +69,16 @@ class Worker:
     async def run(self) -> None:
         """Open the client and run the tasks until the run ends."""
         job, able = self.job, self.contestant.abilities
-        setting = Setting(max_ttl=job.ttl, guard=job.guard, name=self.name)
+        # An event loop may open a file of its own with its first connection, and keep it.
+        async with Store(job.store) as store:
+            await store.count("nobody")
+        files = open_files()
+        setting = Setting(max_ttl=job.ttl, guard=job.guard, name=self.name, varied=bool(job.cancel))
         async with self.store, self.contestant.open(job.urls, setting) as locks:
             await self._get_ready(locks)
+            idle = other_tasks()
             async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._measure())
                 for number in range(job.tasks):
                     task = Task(self, locks, self.recorder.client(number), number)
                     tasks.create_task(task.run())
@@ -71,6 +90,37 @@ class Worker:
                     number = job.tasks + 1
                     forcer = Task(self, locks, self.recorder.client(number), number)
                     tasks.create_task(forcer.force())
+            if job.cancel:
+                await self._settle(locks, idle)
+        if job.cancel:
+            await asyncio.sleep(0.01)  # transports are closed in a later turn of the loop
+            gc.collect()
+            if (left := other_tasks()) or open_files() > files:
+                raise RuntimeError(
+                    f"tasks outlive the client: {left}; or files: {open_files()}, before {files}"
+                )
+
+    async def _settle(self, locks: Locks, idle: list[str]) -> None:
+        """
+        Wait until nothing of the turns is left in this process.
+
+        Raises:
+            RuntimeError: A lease, or a task, is left.
+        """
+        ends = time.monotonic() + CLEAN_WITHIN
+        while (left := other_tasks()) != idle or locks.leases():
+            if time.monotonic() > ends:
+                raise RuntimeError(f"{locks.leases()} leases are left; tasks: {left}, not {idle}")
+            await asyncio.sleep(0.01)
+
+    async def _measure(self) -> None:
+        """Write by how much this event loop was late at most, in ns."""
+        late = 0
+        while self.time_left() > 0:
+            due = now() + int(TICK * 1e9)
+            await asyncio.sleep(TICK)
+            late = max(late, now() - due)
+        (self.folder / f"{self.name}.late").write_text(str(late))
 
     async def _get_ready(self, locks: Locks) -> None:
         """Acquire a lock of its own, say that this process is ready, and wait for the start."""
@@ -107,6 +157,17 @@ class Worker:
         self.must_fork = True
 
 
+def other_tasks() -> list[str]:
+    """Return the names of all tasks but the running one, without numbers."""
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    return sorted(task.get_name().rstrip("0123456789") for task in tasks)
+
+
+def open_files() -> int:
+    """Return how many files this process has open."""
+    return len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - counted, not used as paths
+
+
 class Task:
     """One client: it does one operation at a time."""
 
@@ -122,29 +183,72 @@ class Task:
         self.keys = [keys[(number + i) % len(keys)] for i in range(several)]
 
     async def run(self) -> None:
-        """Acquire, work and release until the run ends."""
-        job, kind = self.job, self.contestant
+        """Acquire, work and release until the run ends; cancel some of these turns."""
+        job = self.job
         while (left := self.worker.time_left()) > LEAST_LEFT:
             wait = min(job.wait, int(left * 1000))
-            pending = self.client.invoke(
-                "acquire",
-                keys=self.keys,
-                fair=kind.fair,
-                fencing=kind.fencing,
-                observed="report" in kind.abilities,
-                ttl=job.ttl,
-                wait=wait,
-            )
-            try:
-                held = await self.locks.acquire(
-                    self.keys, job.ttl, wait, auto_extend=job.auto_extend
-                )
-            except NotAcquired as error:
-                pending.fail(str(error))
-                await asyncio.sleep(0.02)
-                continue
-            pending.ok(lease=held.id, until=held.until or now(), token=held.token)
-            await Section(self, held, self.keys).run()
+            if job.cancel and self.random.random() < job.cancel:
+                await self._cancelled_turn(self.random.choice((0, wait, wait)))
+            else:
+                await self._turn(wait)
+
+    async def _turn(self, wait: int) -> None:
+        """Acquire, work and release."""
+        job, kind = self.job, self.contestant
+        pending = self.client.invoke(
+            "acquire",
+            keys=self.keys,
+            fair=kind.fair,
+            fencing=kind.fencing,
+            observed="report" in kind.abilities,
+            ttl=job.ttl,
+            wait=wait,
+        )
+        try:
+            held = await self.locks.acquire(self.keys, job.ttl, wait, auto_extend=job.auto_extend)
+        except asyncio.CancelledError:
+            pending.info("cancelled")
+            raise
+        except NotAcquired as error:
+            pending.fail(str(error))
+            await asyncio.sleep(0.02)
+            return
+        pending.ok(lease=held.id, until=held.until or now(), token=held.token)
+        await Section(self, held, self.keys).run()
+
+    async def _cancelled_turn(self, wait: int) -> None:
+        """Take a turn in a task that is cancelled once or twice, perhaps before it has begun."""
+        turn = asyncio.create_task(self._limited_turn(wait))
+        for _ in range(self.random.choice((1, 1, 1, 2))):
+            match self.random.randrange(6):
+                case 0:
+                    pass  # in the same turn of the loop
+                case 1:
+                    await asyncio.sleep(0)
+                case _:
+                    await asyncio.sleep(self._moment())
+            turn.cancel()
+        (outcome,) = await asyncio.gather(turn, return_exceptions=True)
+        if outcome is not None and not isinstance(outcome, asyncio.CancelledError | TimeoutError):
+            raise outcome
+
+    async def _limited_turn(self, wait: int) -> None:
+        """Take a turn under one of the usual kinds of time limit, or without one."""
+        match self.random.randrange(4):
+            case 0:
+                async with asyncio.timeout(self._moment()):
+                    await self._turn(wait)
+            case 1:
+                # It cancels again at each await after its time is over.
+                with anyio.move_on_after(self._moment()):
+                    await self._turn(wait)
+            case 2:
+                await asyncio.wait_for(self._turn(wait), self._moment())
+            case _:
+                await self._turn(wait)
+
+    def _moment(self) -> float:
+        return self.random.uniform(0, LONGEST_MOMENT)
 
     async def adopt(self) -> None:
         """Adopt leases that other processes hand over, one after another."""
@@ -199,10 +303,20 @@ class Section:
         self.able = task.contestant.abilities
         self.over = False
         """Whether the holder knows that the lease is over."""
+        self._released = False
         held.on_extended = self._extended
 
     async def run(self) -> None:
-        """Read, work, write, and release or hand over."""
+        """Read, work, write, and release or hand over; if cancelled, release."""
+        try:
+            await self._run()
+        except asyncio.CancelledError:
+            # A release that was cancelled is not repeated: the library completes it.
+            if not self._released:
+                await self._release()
+            raise
+
+    async def _run(self) -> None:
         chance, job = self.random, self.job
         seconds = chance.uniform(*job.body)
         extended = job.auto_extend and "auto_extend" in self.able
@@ -310,6 +424,7 @@ class Section:
         pending.ok(key=key, value=value)
 
     async def _release(self) -> None:
+        self._released = True
         pending = self.client.invoke("release", lease=self.held.id)
         try:
             await self.held.release()
@@ -375,6 +490,8 @@ def main(job: Job, name: str) -> None:
     log = logging.getLogger("redlock_aio")
     log.addHandler(logging.FileHandler(Path(job.folder) / f"{name}.log"))
     log.handlers[0].setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    if job.cancel:
+        warnings.simplefilter("always")  # also of coroutines never awaited, and sockets not closed
     worker = Worker(job, name)
     signal.signal(signal.SIGUSR1, worker.stall)
     signal.signal(signal.SIGUSR2, worker.fork)

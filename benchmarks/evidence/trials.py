@@ -1,0 +1,348 @@
+"""
+Cells beside the matrix, which mix faults or have limits of time; `tests/evidence` runs them.
+
+    python -m benchmarks.evidence.trials [--rows ...] [--columns ...] [--seconds N] [--seed N]
+                                         [--server valkey|redis]
+
+They have no published results. What the checker says of each is printed; the exit code is 1 if one
+is not as expected. Each history has the command that repeats its run.
+"""
+
+import argparse
+import secrets
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from redlock_aio.testing import server_binary
+
+from . import cell as cells, networks
+from .cell import EXPIRY, Cell
+from .checker import check
+from .contestants import contestants
+from .faults import LONG_BODIES, NETWORK, Row, nothing, stopped
+from .soak import Act, pause, restart, some
+from .stopping import stop_cleanly
+from .world import World
+
+CALM = 1.5
+"""Seconds without faults at the end of a run, in which all masters get the missed releases."""
+
+HEARTBEAT = 1.0
+"""Seconds between two heartbeats of a fair waiter that gets no wake-up."""
+
+REGISTRATION = 3.0
+"""Seconds for which a master keeps a fair waiter in its queue without a heartbeat."""
+
+TTL = 1.0
+"""The ttl in seconds, unless a row has another one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """
+    A row, the kinds of locks that are tried there, and what the checker holds them to.
+
+    Attributes:
+        limits: See `Cell.limits`.
+
+        clean_within: See `Cell.clean_within`.
+    """
+
+    row: Row
+    columns: tuple[str, ...] = ("plain",)
+    limits: Mapping[str, float] = field(default_factory=dict)
+    clean_within: float = EXPIRY
+    expected: str = "holds"
+
+    def cell(self, column: str, seed: int, binary: str, seconds: float = 0.0) -> Cell:
+        """Return the cell of one kind of lock."""
+        return Cell(
+            row=self.row,
+            contestant=contestants()[column],
+            seed=seed,
+            binary=binary,
+            seconds=seconds,
+            expected=self.expected,
+            program="trials",
+            limits=self.limits,
+            clean_within=self.clean_within,
+        )
+
+
+# ---------------------------------------------------------------------------- faults
+
+
+def drop(world: World) -> None:
+    """Close the connections of all clients of one master."""
+    if chosen := some(world):
+        world.drop(*chosen[:1])
+
+
+def until_calm(*acts: Act) -> Act:
+    """Return what lets one of the *acts* after another happen, until all is calm at the end."""
+
+    def act(world: World) -> None:
+        world.wait(world.chance.uniform(0.1, 0.6))
+        while world.crew.time_left() > CALM + 1.8:  # the longest pause
+            world.chance.choice(acts)(world)
+            world.wait(world.chance.uniform(0.1, 0.6))
+        world.until(1)
+
+    return act
+
+
+def clients_killed(world: World) -> None:
+    """Kill one client after another at any point of its work, while masters come and go."""
+    world.wait(0.5)
+    while world.crew.time_left() > REGISTRATION + HEARTBEAT + TTL + 0.5:
+        name = world.chance.choice(world.crew.living())
+        with world.fault(f"{name} killed"):
+            world.crew.kill(name)
+            world.crew.start_one()
+            world.note()
+        # Waiters behind a dead one wait for 4 s. A kill before that would begin it anew.
+        ends = world.crew.time_left() - 4.5
+        while world.crew.time_left() > max(ends, CALM + 1.8):
+            world.chance.choice((pause, drop, drop, restart))(world)
+            world.wait(world.chance.uniform(0.1, 0.6))
+        world.wait(world.crew.time_left() - ends)
+    world.until(1)
+
+
+def all_killed(world: World) -> None:
+    """Kill all clients while one of them holds a lock."""
+    world.until(0.5)
+    name = world.crew.holder(world.crew.names)
+    with world.fault("all killed"):
+        # Stopped first: else the others would go on, and might release what they hold.
+        for each in (name, *world.crew.names):
+            world.crew.signal(each, signal.SIGSTOP)
+        for each in world.crew.names:
+            world.crew.kill(each)
+        world.note()
+
+
+def minority_dead(world: World) -> None:
+    """Kill two of five masters at once, for good."""
+    with world.fault("m0 and m1 killed"), world.down(0, 1):
+        for number in (0, 1):
+            world.servers[number].kill()
+        world.until(1)
+
+
+def hung(number: int) -> Act:
+    """Return what stops *number* masters from the beginning until all is calm at the end."""
+
+    def act(world: World) -> None:
+        chosen = range(number)
+        with world.fault("paused", f"{number} masters"), world.down(*chosen):
+            for each in chosen:
+                world.servers[each].pause()
+            world.wait(world.crew.time_left() - CALM)
+            for each in chosen:
+                world.servers[each].resume()
+        world.until(1)
+
+    return act
+
+
+def parted(
+    masters: Sequence[int], *, requests: bool = True, replies: bool = True, down: bool = False
+) -> Callable[[World], None]:
+    """Return what cuts one client off from *masters*; if *down*, the last master hangs for all."""
+
+    def act(world: World) -> None:
+        world.wait(1.0)
+        hangs = [4] if down else []
+        with world.down(*hangs):
+            for number in hangs:
+                world.servers[number].pause()
+            with world.cut("w0", masters, requests=requests, replies=replies):
+                world.wait(world.crew.time_left() - 3.0)
+                for number in hangs:
+                    world.servers[number].resume()
+        world.until(1)
+
+    return act
+
+
+# ------------------------------------------------------------------------------ rows
+
+CANCELLED: Mapping[str, object] = {
+    "cancel": 1.0, "ttl": 60_000, "guard": "off", "tasks": 16, "keys": tuple("abcdefghijklmnop"),
+    "body": (0.0, 0.003), "long": 0.0, "extend": 0.3, "handover": 0.0,
+}  # fmt: skip
+"""
+Turns that are cancelled. The ttl is so long that no key expires: what a turn has left stays. The
+guard is off, so that a master votes as soon as it has restarted: two may hold a lock then.
+"""
+
+ALL_FAIR: Mapping[str, object] = {
+    "keys": ("red",), "tasks": 8, "wait": 10_000, "long": 0.0, "extend": 0.0, "handover": 0.0,
+    "body": (0.0, 0.003),
+}  # fmt: skip
+
+EVERY_KIND = ("plain", "fenced", "fair", "fair and fenced")
+
+PARTITIONS = (
+    Trial(
+        Row(
+            f"cut off: {name}", "One client loses packets to or from some masters.",
+            act, seconds=13.0, needs=NETWORK, job={"wait": 20_000, "body": (0.0, 0.01)},
+        ),
+        EVERY_KIND,
+        # A client that is cut off may delay the others until its registration in a queue has
+        # expired and a heartbeat has noticed that, and until its lock has expired; and 2 s.
+        {"longest_gap": REGISTRATION + HEARTBEAT + TTL + 2.0},
+    )
+    for name, act in {
+        "minority, one master down": parted((0, 1), down=True),
+        "majority": parted((0, 1, 2)),
+        "requests to a minority": parted((0, 1), replies=False),
+        "requests to a majority, one master down": parted((0, 1, 2), replies=False, down=True),
+        "replies of a minority, one master down": parted((0, 1), requests=False, down=True),
+        "replies of a majority": parted((0, 1, 2), requests=False),
+    }.items()
+)  # fmt: skip
+
+CANCELLATIONS = (
+    *(
+        Trial(
+            Row(
+                f"cancelled, {number} hung", f"Most turns are cancelled; {number} masters hang.",
+                hung(number), seconds=5.0, job=CANCELLED,
+            ),
+            ("plain", "fair", "several"),
+            clean_within=2.0,
+        )
+        for number in range(3)
+    ),
+    Trial(
+        Row(
+            "cancelled, masters come and go", "Most turns are cancelled; masters come and go.",
+            until_calm(pause, drop, drop, restart), seconds=6.0, job=CANCELLED,
+        ),
+        ("plain", "fair"),
+        clean_within=2.0, expected="may overlap",
+    ),
+)  # fmt: skip
+
+COME_AND_GO = Trial(
+    Row(
+        "masters come and go", "Masters are stopped, dropped and restarted, two at a time at most.",
+        until_calm(pause, pause, drop, drop, restart), seconds=10.0,
+        job={**LONG_BODIES, "tasks": 9},
+    ),
+    ("plain",),
+    {"longest_gap": 5.0},
+)  # fmt: skip
+
+KILLED = tuple(
+    Trial(
+        Row(
+            "clients killed, masters come and go", "Any client is killed, one every 4.5 s.",
+            clients_killed, seconds=16.0, job={**LONG_BODIES, "wait": 10_000},
+        ),
+        columns,
+        {"longest_gap": gap},
+    )
+    for columns, gap in (
+        # The lock of a killed holder expires with its ttl. Waiters are notified then, or retry
+        # within the longest back-off, and masters may hang at that moment.
+        (("plain",), TTL + 2.0),
+        # Until the registration of a killed waiter expires, no waiter behind it is served. The next
+        # one learns of that by its next heartbeat. If the killed one had been granted the lock on
+        # some masters, or votes have to be collected again, another ttl may pass.
+        (("fair", "mixed"), REGISTRATION + HEARTBEAT + TTL),
+    )
+)  # fmt: skip
+
+ALL_KILLED = Trial(
+    Row(
+        "all clients killed", "All clients are killed at once, and nobody is left to clean up.",
+        # With this ttl the key of a lock lives for as long as a registration in a fair queue.
+        all_killed, seconds=3.0, job={"ttl": round(REGISTRATION * 1000), "body": (0.02, 0.05)},
+    ),
+    ("plain", "fair"),
+    clean_within=REGISTRATION + 1.0,
+)  # fmt: skip
+
+IN_ORDER = Trial(
+    Row("all wait fairly", "Nothing fails; all wait for one key.", nothing, seconds=4.0,
+        job=ALL_FAIR),
+    ("fair",), {"overtaken_within": 0.05}, clean_within=1.0,
+)  # fmt: skip
+
+MINORITY_DEAD = Trial(
+    Row("minority dead", "Two masters are dead.", minority_dead, seconds=3.0, job=ALL_FAIR),
+    ("fair",), {"longest_gap": HEARTBEAT / 2},
+)  # fmt: skip
+
+STOPPED = Trial(
+    Row("holder stopped, and told", "Holders are stopped (SIGSTOP) for 1.7 ttls, one at a time.",
+        stopped, late=True, job={"handover": 0.0, "body": (0.02, 0.15)}),
+    ("plain",), {"lost_within": 5.0},
+)  # fmt: skip
+
+TRIALS = (
+    COME_AND_GO, *CANCELLATIONS, *KILLED, ALL_KILLED, IN_ORDER, MINORITY_DEAD, STOPPED, *PARTITIONS,
+)  # fmt: skip
+
+
+# ------------------------------------------------------------------------ command line
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run trials; return 1 if one is not as expected."""
+    options = parse(arguments)
+    code = 0
+    for cell in chosen(options):
+        with tempfile.TemporaryDirectory(prefix="evidence-") as folder:
+            wrong = cells.run(cell, Path(folder))
+            verdict = check(Path(folder))
+        print(verdict.as_text(), *wrong, verdict.facts["command"], sep="\n  ", flush=True)
+        if wrong or not verdict.is_as_expected:
+            code = 1
+    return code
+
+
+def chosen(options: argparse.Namespace) -> Iterator[Cell]:
+    """Yield the cells that the command line wants, and that can be run here."""
+    reason = networks.why_not()
+    for trial in TRIALS:
+        if trial.row.name not in (options.rows or [trial.row.name]):
+            continue
+        if trial.row.needs and reason:
+            print(f"{trial.row.name}: not run: {reason}")
+            continue
+        for column in trial.columns:
+            if column in (options.columns or [column]):
+                yield trial.cell(column, options.seed, options.binary, options.seconds)
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Parse the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("--rows", nargs="+", choices=list(dict.fromkeys(each.row.name for each in TRIALS)))
+    add("--columns", nargs="+", choices=[*EVERY_KIND, "several", "mixed"])
+    add("--seconds", type=float, default=0.0, help="of each cell (default: as the row needs)")
+    add("--seed", type=int, default=secrets.randbelow(10**6))
+    add("--server", choices=("valkey", "redis"), default="valkey")
+    options = parser.parse_args(arguments)
+    options.binary = server_binary() if options.server == "valkey" else shutil.which("redis-server")
+    if options.binary is None:
+        parser.error("there is no redis-server in the PATH")
+    return options
+
+
+if __name__ == "__main__":
+    stop_cleanly()
+    sys.exit(main())
