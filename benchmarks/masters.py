@@ -50,11 +50,7 @@ def running(options: argparse.Namespace) -> Iterator[Sequence[Server]]:
     """Run five masters for the body."""
     with contextlib.ExitStack() as stack:
         if options.containers:
-            containers = [ContainerServer(f"m{number}") for number in range(5)]
-            for container in containers:
-                stack.callback(container.remove)
-                container.start()
-            yield containers
+            yield [stack.enter_context(ContainerServer(f"m{number}")) for number in range(5)]
         else:
             servers = stack.enter_context(embedded_masters(5, binary_of(options.server)))
             yield cast("Sequence[Server]", servers)

@@ -20,7 +20,7 @@ from .job import Job
 from .locks import Contestant
 from .networks import PORT, Network
 from .recorder import FAULTS, Recorder, now
-from .servers import SERVICE, Master, Place, SentinelProcess, Server, compiled
+from .servers import SERVICE, Master, Place, SentinelServer, Server, compiled
 from .world import World
 
 WORKERS = 3
@@ -98,7 +98,7 @@ class Stage:
         if "sentinels" in needs:
             self._start_sentinels()
         elif cell.containers:
-            self.servers = [self._contain(name) for name in names]
+            self.servers = [stack.enter_context(ContainerServer(name)) for name in names]
         else:
             self.servers = [self._start(Server(self._place, name)) for name in names]
         if "sentinels" not in needs:
@@ -106,15 +106,7 @@ class Stage:
         self.store = self._start(Server(Place(cell.binary, scratch), "store"))
 
     def _start(self, server: Server) -> Server:
-        self._stack.callback(server.kill)
-        server.start()
-        return server
-
-    def _contain(self, name: str) -> Master:
-        server = ContainerServer(name)
-        self._stack.callback(server.remove)
-        server.start()
-        return server
+        return self._stack.enter_context(server)
 
     def _start_sentinels(self) -> None:
         place, net = self._place, self._network
@@ -124,14 +116,22 @@ class Stage:
         follow = ("--replicaof", f"{net.address('old')} {PORT}")
         new = self._start(Server(place, "new", "--repl-diskless-sync-delay", "0", *follow))
         self.servers = [old, new]
-        sentinels = []
+        sentinels, addresses = [], []
         for name in ("s0", "s1", "s2"):
-            sentinel = SentinelProcess(place, name, "old")
+            socket, config = place.folder / f"{name}.socket", place.folder / f"{name}.conf"
+            lines = [
+                *(f"port {PORT}", "bind 0.0.0.0", "protected-mode no", f"unixsocket {socket}"),
+                f"sentinel down-after-milliseconds {SERVICE} 600",
+            ]
+            watched = net.address("old"), PORT
+            sentinel = SentinelServer(
+                place.binary, config, f"unix://{socket}", watched, lines, net.within(name)
+            )
             self._stack.callback(sentinel.kill)
             sentinel.start()
+            addresses.append(f"{net.address(name)}:{PORT}")
             sentinels.append(sentinel)
-        addresses = ",".join(sentinel.address for sentinel in sentinels)
-        self.urls = (f"sentinel://{addresses}/{SERVICE}",)
+        self.urls = (f"sentinel://{','.join(addresses)}/{SERVICE}",)
         ends = time.monotonic() + 30
         while not all(sentinel.knows_all() for sentinel in sentinels):
             if time.monotonic() > ends:
@@ -211,7 +211,7 @@ def keys_left(servers: Sequence[Master], within: float = EXPIRY) -> dict[str, li
 
 def keys(server: Master) -> Iterator[str]:
     """Yield the keys of a server that should not stay; none if it does not run."""
-    if server.runs:
+    if server.state != "stopped":
         with contextlib.closing(server.client()) as client:
             yield from (key for key in client.scan_iter() if not key.startswith(MEANT_TO_STAY))
 

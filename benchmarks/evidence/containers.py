@@ -2,12 +2,11 @@
 
 import contextlib
 import time
+from typing import Self
 
 import redis
 
-from redlock_aio.testing._embedded import free_port
-
-from .servers import START_TIMEOUT
+from redlock_aio.testing._embedded import START_TIMEOUT, free_port
 
 IMAGE = "redis:8-alpine"
 
@@ -37,7 +36,8 @@ class ContainerServer:
         self.port = free_port()
         self._container = DockerContainer(IMAGE).with_bind_ports(6379, self.port)
         self._exists = False
-        self.runs = self.paused = False
+        self.state = "stopped"
+        """One of "stopped", "paused" and "running"."""
 
     def __repr__(self) -> str:
         return f"<ContainerServer {self.url}>"
@@ -53,7 +53,7 @@ class ContainerServer:
 
     def start(self) -> None:
         """Start the container unless it runs, and wait until the server answers."""
-        if self.runs:
+        if self.state != "stopped":
             return
         if self._exists:
             self._container.get_wrapped_container().start()
@@ -65,7 +65,7 @@ class ContainerServer:
             if time.monotonic() > ends:
                 raise OSError(f"{self.url} does not start")
             time.sleep(0.01)
-        self.runs = True
+        self.state = "running"
 
     def _answers(self) -> bool:
         with contextlib.closing(self.client()) as client, contextlib.suppress(redis.RedisError):
@@ -75,21 +75,26 @@ class ContainerServer:
     def pause(self) -> None:
         """Freeze its processes."""
         self._container.get_wrapped_container().pause()
-        self.paused = True
+        self.state = "paused"
 
     def resume(self) -> None:
         """Continue its processes."""
-        if self.paused:
+        if self.state == "paused":
             self._container.get_wrapped_container().unpause()
-        self.paused = False
+            self.state = "running"
 
     def kill(self) -> None:
         """Kill it; its keys are lost."""
-        if self.runs:
+        if self.state != "stopped":
             self.resume()
             self._container.get_wrapped_container().kill()
             self._container.get_wrapped_container().wait()
-        self.runs = False
+        self.state = "stopped"
+
+    def restart(self) -> None:
+        """Kill it and start it again, empty, at the same address."""
+        self.kill()
+        self.start()
 
     def flush(self) -> None:
         """Delete all keys."""
@@ -109,7 +114,15 @@ class ContainerServer:
         """Fail: a container has the machine's clock."""
         raise NotImplementedError
 
-    def remove(self) -> None:
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
         """Remove the container."""
         if self._exists:
             self.resume()

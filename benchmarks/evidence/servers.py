@@ -3,24 +3,22 @@
 import contextlib
 import os
 import shutil
-import signal
 import struct
 import subprocess
 import sys
-import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, cast
 
 import redis
 
-from redlock_aio.testing._embedded import free_port
+from redlock_aio.testing import EmbeddedMaster
 from redlock_aio.testing._processes import start
 
 from .networks import PORT, Network
 
 SHIM = Path(__file__).with_name("clock_shim.c")
-START_TIMEOUT = 20.0
 SERVICE = "mine"
 """The name of the master that the Sentinels watch."""
 
@@ -45,7 +43,17 @@ def compiled(folder: Path) -> Path:
     if compiler is None:
         raise OSError("there is no C compiler in the PATH")
     library = folder / "clock_shim.so"
-    command = [compiler, "-shared", "-fPIC", "-O2", "-o", str(library), str(SHIM)]
+    command = [
+        compiler,
+        "-shared",
+        "-fPIC",
+        "-O2",
+        "-Wall",
+        "-Werror",
+        "-o",
+        str(library),
+        str(SHIM),
+    ]
     subprocess.run(command, check=True)  # noqa: S603 - the compiler of this machine
     return library
 
@@ -58,7 +66,7 @@ class Place:
     Args:
         binary: The path of the server.
 
-        folder: A folder for their files.
+        folder: A folder for the files of Sentinels.
 
         network: Where each server is a node; None for the loopback interface.
 
@@ -79,7 +87,7 @@ class Master(Protocol):
     @property
     def url(self) -> str: ...
     @property
-    def runs(self) -> bool: ...
+    def state(self) -> str: ...
     def client(self) -> redis.Redis: ...
     def start(self) -> None: ...
     def kill(self) -> None: ...
@@ -91,30 +99,27 @@ class Master(Protocol):
     def set_clock(self, ahead: float) -> None: ...
 
 
-class Server:
-    """One server, without persistence unless it is asked to save."""
+class Server(EmbeddedMaster):
+    """
+    An embedded master that may be a node of a network, and may have a clock of its own.
+
+    Without persistence, unless it is asked to save. `stop` removes its files.
+    """
 
     def __init__(self, place: Place, name: str, *options: str) -> None:
+        node = ("--bind", "0.0.0.0") if place.network else ()  # noqa: S104 - no other network
+        super().__init__(place.binary, options=("--protected-mode", "no", *node, *options))
         self.name = name
         self._place = place
-        self._folder = place.folder / name
-        self._folder.mkdir()
-        self._socket = str(self._folder / "socket")
-        self._clock = self._folder / "clock"
+        self._clock = Path(self._folder) / "clock"
         self._clock.write_bytes(bytes(8))
-        self._options = options
-        self._process: subprocess.Popen[bytes] | None = None
-        self._port = PORT if place.network else free_port()
-
-    def __repr__(self) -> str:
-        return f"<Server {self.url}>"
+        if place.network:
+            self.port = PORT
 
     @property
     def url(self) -> str:
         """The URL for clients."""
-        if self._place.network is not None:
-            return self._place.network.url(self.name)
-        return f"redis://127.0.0.1:{self._port}"
+        return self._place.network.url(self.name) if self._place.network else super().url
 
     @property
     def unix_url(self) -> str:
@@ -125,70 +130,20 @@ class Server:
         """Return a client that no partition affects."""
         return redis.Redis(unix_socket_path=self._socket, decode_responses=True, socket_timeout=5)
 
-    def start(self) -> None:
-        """Start the server, and wait until it answers."""
-        place, environment = self._place, dict(os.environ)
-        if place.shim is not None:
-            environment |= {"LD_PRELOAD": str(place.shim), "CLOCK_SHIM": str(self._clock)}
-        Path(self._socket).unlink(missing_ok=True)
-        with (self._folder / "log").open("ab") as log:
-            self._process = start(
-                [
-                    *(place.network.within(self.name) if place.network else ()),
-                    *(place.binary, "--port", str(self._port), "--protected-mode", "no"),
-                    *("--bind", "0.0.0.0" if place.network else "127.0.0.1"),  # noqa: S104 - a node
-                    *("--unixsocket", self._socket, "--dir", str(self._folder)),
-                    *("--save", "", "--appendonly", "no", *self._options),
-                ],
-                stdout=log,
-                stderr=log,
-                env=environment,
-                start_new_session=True,
-            )
-        ends = time.monotonic() + START_TIMEOUT
-        while not self._answers():
-            if self._process.poll() is not None or time.monotonic() > ends:
-                raise OSError(f"{place.binary} did not start: see {self._folder}/log")
-            time.sleep(0.005)
+    def _command(self) -> list[str]:
+        network = self._place.network
+        return [*(network.within(self.name) if network else ()), *super()._command()]
 
-    def _answers(self) -> bool:
-        with contextlib.closing(self.client()) as client, contextlib.suppress(redis.RedisError):
-            return bool(client.ping())
-        return False
-
-    @property
-    def runs(self) -> bool:
-        """Whether it was started, and not killed since."""
-        return self._process is not None and self._process.poll() is None
-
-    def pause(self) -> None:
-        """Stop the process: its connections stay, nothing is answered."""
-        self._signal(signal.SIGSTOP)
-
-    def resume(self) -> None:
-        """Continue a paused process."""
-        self._signal(signal.SIGCONT)
-
-    def _signal(self, number: int) -> None:
-        if self._process is not None:
-            self._process.send_signal(number)
-
-    def kill(self) -> None:
-        """Kill the process; keys that were not saved are lost."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process = None
+    def _environment(self) -> dict[str, str] | None:
+        if self._place.shim is None:
+            return None
+        shim = {"LD_PRELOAD": str(self._place.shim), "CLOCK_SHIM": str(self._clock)}
+        return dict(os.environ) | shim
 
     def flush(self) -> None:
         """Delete all keys."""
         with contextlib.closing(self.client()) as client:
             client.flushall()
-
-    def cut(self) -> None:
-        """Close the connections of all its clients."""
-        with contextlib.closing(self.client()) as client:
-            client.client_kill_filter(_type="normal", skipme=True)
 
     def save(self) -> None:
         """Write all keys to a file, from which the server starts next time."""
@@ -205,44 +160,46 @@ class Server:
             os.close(file)
 
 
-class SentinelProcess:
-    """One Sentinel on a node of a network; its configuration outlives a kill."""
+class SentinelServer:
+    """
+    One Sentinel of three, as a process; its configuration outlives a kill.
 
-    def __init__(self, place: Place, name: str, master: str) -> None:
-        if place.network is None:
-            raise ValueError("place needs a network")
-        self.name = name
-        self._network = place.network
-        self._binary = place.binary
-        self._config = place.folder / f"{name}.conf"
-        self._socket = str(place.folder / f"{name}.socket")
-        address = place.network.address(master)
-        lines = [
-            f"port {PORT}",
-            "bind 0.0.0.0",
-            "protected-mode no",
-            f"dir {place.folder}",
-            f"unixsocket {self._socket}",
-            f"sentinel monitor {SERVICE} {address} {PORT} 2",
-            f"sentinel down-after-milliseconds {SERVICE} 600",
+    Args:
+        config: The file for its configuration.
+
+        url: Where it is asked.
+
+        master: The host and port of the master that it watches.
+
+        lines: What else is in its configuration, such as its port.
+
+        within: The words before its command, see `Network.within`.
+    """
+
+    def __init__(
+        self,
+        binary: str,
+        config: Path,
+        url: str,
+        master: tuple[str, int],
+        lines: Sequence[str],
+        within: Sequence[str] = (),
+    ) -> None:
+        self._url = url
+        self._command = [*within, binary, str(config), "--sentinel"]
+        whole = [
+            f"dir {config.parent}",
+            f"sentinel monitor {SERVICE} {master[0]} {master[1]} 2",
             f"sentinel failover-timeout {SERVICE} 4000",
+            *lines,
         ]
-        self._config.write_text("\n".join(lines) + "\n")
+        config.write_text("\n".join(whole) + "\n")
         self._process: subprocess.Popen[bytes] | None = None
 
-    @property
-    def address(self) -> str:
-        """Its host and port."""
-        return f"{self._network.address(self.name)}:{PORT}"
-
     def start(self) -> None:
-        """Start it."""
-        self._process = start(
-            [*self._network.within(self.name), self._binary, str(self._config), "--sentinel"],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        """Start it; may be repeated after a kill."""
+        quiet = subprocess.DEVNULL
+        self._process = start(self._command, stdout=quiet, stderr=quiet, start_new_session=True)
 
     def kill(self) -> None:
         """Kill it."""
@@ -258,7 +215,7 @@ class SentinelProcess:
 
     def state(self) -> dict[str, object]:
         """Return what it knows of the master; empty if it does not answer."""
-        client = redis.Redis(unix_socket_path=self._socket, decode_responses=True, socket_timeout=2)
+        client = redis.Redis.from_url(self._url, decode_responses=True, socket_timeout=2)
         with contextlib.closing(client), contextlib.suppress(redis.RedisError):
             return dict(cast("dict[str, object]", client.sentinel_master(SERVICE)))
         return {}

@@ -18,7 +18,7 @@ import redis
 
 from redlock_aio.testing._processes import start
 
-START_TIMEOUT = 10.0
+START_TIMEOUT = 20.0
 
 FIRST_PORT, FIRST_EPHEMERAL_PORT = 15_000, 32_768
 """From the second one on, Linux by default gives ports to clients and to servers that name none."""
@@ -133,11 +133,8 @@ class EmbeddedMaster:
         self._paused = False
         Path(self._socket).unlink(missing_ok=True)
         self._process = start(
-            [
-                *(self._binary, "--port", str(self.port), "--bind", "127.0.0.1"),
-                *("--unixsocket", self._socket, "--dir", self._folder),
-                *("--save", "", "--appendonly", "no", *self._options),
-            ],
+            self._command(),
+            env=self._environment(),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             # An interrupt from the keyboard must reach only the program, which then
@@ -149,6 +146,17 @@ class EmbeddedMaster:
         except BaseException:
             self.kill()
             raise
+
+    def _command(self) -> list[str]:
+        return [
+            *(self._binary, "--port", str(self.port), "--bind", "127.0.0.1"),
+            *("--unixsocket", self._socket, "--dir", self._folder),
+            *("--save", "", "--appendonly", "no", *self._options),
+        ]
+
+    def _environment(self) -> dict[str, str] | None:
+        """Return the environment of the process; None for that of this one."""
+        return None
 
     def _wait_for_an_answer(self, process: subprocess.Popen[bytes]) -> None:
         ends = time.monotonic() + START_TIMEOUT

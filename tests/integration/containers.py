@@ -5,10 +5,9 @@ import gc
 import os
 import warnings
 from functools import cache
-from typing import Self
 
 import pytest
-from evidence.containers import IMAGE, ContainerServer
+from evidence.containers import IMAGE
 
 
 @cache
@@ -61,31 +60,3 @@ def need_docker() -> None:
         pytest.fail(f"containers are required, but {why}")
     if why := why or ("" if required else image_is_missing()):
         pytest.skip(why)
-
-
-class ContainerMaster(ContainerServer):
-    """One Redis in a container, at a port that stays the same when it is restarted."""
-
-    @property
-    def state(self) -> str:
-        """One of "stopped", "paused" and "running"."""
-        if not self.runs:
-            return "stopped"
-        return "paused" if self.paused else "running"
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.remove()
-
-    def restart(self) -> None:
-        """Kill it and start it again, empty, at the same address."""
-        self.kill()
-        self.start()
-
-    def cut(self) -> None:
-        """Close all its clients' connections."""
-        with contextlib.closing(self.client()) as client:
-            client.client_kill_filter(_type="normal", skipme=True)

@@ -2,22 +2,20 @@
 
 import asyncio
 import contextlib
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import redis
+from evidence.servers import SERVICE, SentinelServer
 from redis.asyncio.sentinel import Sentinel
 
 from redlock_aio import Redlock
 from redlock_aio.testing import EmbeddedMaster
 from redlock_aio.testing._embedded import free_port
-from redlock_aio.testing._processes import start
 
 from .helpers import TIMEOUT, call, until, up
 
-SERVICE = "mine"
 MAX_TTL = 1_000
 """The quarantine after a failover is 3 s longer."""
 
@@ -26,19 +24,17 @@ MAX_TTL = 1_000
 def sentinel(binary: str, folder: Path, master: int) -> Iterator[int]:
     """Run a Sentinel for the master at this port; yield its own port."""
     port = free_port()
-    config = folder / f"sentinel-{port}.conf"
-    config.write_text(
-        f"port {port}\nbind 127.0.0.1\ndir {folder}\n"
-        f"sentinel monitor {SERVICE} 127.0.0.1 {master} 2\n"
-        f"sentinel down-after-milliseconds {SERVICE} 2000\n"
-    )
-    command = [binary, str(config), "--sentinel"]
-    quiet = subprocess.DEVNULL
-    with start(command, stdout=quiet, stderr=quiet, start_new_session=True) as process:
-        try:
-            yield port
-        finally:
-            process.kill()
+    lines = [
+        *(f"port {port}", "bind 127.0.0.1"),
+        f"sentinel down-after-milliseconds {SERVICE} 2000",
+    ]
+    url, config = f"redis://127.0.0.1:{port}", folder / f"sentinel-{port}.conf"
+    server = SentinelServer(binary, config, url, ("127.0.0.1", master), lines)
+    server.start()
+    try:
+        yield port
+    finally:
+        server.kill()
 
 
 def role(server: EmbeddedMaster) -> list[Any]:

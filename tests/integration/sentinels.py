@@ -3,27 +3,24 @@
 import asyncio
 import contextlib
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
-import redis.asyncio
+from evidence.servers import SERVICE, SentinelServer
 from redis.asyncio import Sentinel
 from redis.asyncio.sentinel import SentinelManagedConnection
 
 from redlock_aio.testing import EmbeddedMaster
 from redlock_aio.testing._embedded import free_port
-from redlock_aio.testing._processes import start
 
 from .helpers import until
 from .proxy import Proxy
 from .servers import binary_of, process
 
-SERVICE = "mine"
 CLIENTS = {"127.0.3.1", "127.0.3.2"}
 DOWN_AFTER = 600
 """Milliseconds without a reply after which a Sentinel regards the master as dead."""
@@ -60,8 +57,15 @@ class Gate(Proxy):
         return str(peer[0]) if peer else ""
 
 
-class SentinelProcess:
-    """One Sentinel, which connects to others from an address of its own."""
+class GatedSentinel:
+    """
+    One Sentinel, which connects to others from an address of its own.
+
+    Attributes:
+        server: Its process, from `start` on.
+    """
+
+    server: SentinelServer
 
     def __init__(self, kind: str, folder: Path, number: int) -> None:
         self.caller = f"127.0.1.{number + 1}"
@@ -69,43 +73,19 @@ class SentinelProcess:
         self.gate = Gate(self.port)
         self._binary = binary_of(kind)
         self._config = folder / f"sentinel-{number}.conf"
-        self._process: subprocess.Popen[bytes] | None = None
 
-    def configure(self, master: int) -> None:
-        """Write its configuration: it monitors the master at this port."""
+    def start(self, master: int) -> None:
+        """Start it: it monitors the master at this port."""
         lines = [
-            f"port {self.port}",
-            "bind 127.0.0.1",
-            f"bind-source-addr {self.caller}",
-            f"dir {self._config.parent}",
-            f"sentinel monitor {SERVICE} 127.0.0.1 {master} 2",
+            *(f"port {self.port}", "bind 127.0.0.1", f"bind-source-addr {self.caller}"),
             f"sentinel down-after-milliseconds {SERVICE} {DOWN_AFTER}",
-            f"sentinel failover-timeout {SERVICE} 4000",
             "sentinel announce-ip 127.0.0.1",
             f"sentinel announce-port {self.gate.port}",
         ]
-        self._config.write_text("\n".join(lines) + "\n")
-
-    def start(self) -> None:
-        """Start it; may be repeated after a kill, because its configuration is in a file."""
-        command = [self._binary, str(self._config), "--sentinel"]
-        self._process = start(
-            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
-        )
-
-    def kill(self) -> None:
-        """Kill it."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process = None
-
-    def ask(self) -> dict[str, Any]:
-        """Return its state of the master; empty if it does not reply."""
-        client = redis.Redis(port=self.port, decode_responses=True, socket_timeout=1)
-        with contextlib.closing(client), contextlib.suppress(redis.RedisError):
-            return cast(dict[str, Any], client.sentinel_master(SERVICE))
-        return {}
+        url = f"redis://127.0.0.1:{self.port}"
+        watched = "127.0.0.1", master
+        self.server = SentinelServer(self._binary, self._config, url, watched, lines)
+        self.server.start()
 
 
 class Site:
@@ -119,7 +99,7 @@ class Site:
     """
 
     def __init__(self, kind: str, folder: Path) -> None:
-        self.sentinels = [SentinelProcess(kind, folder, number) for number in range(3)]
+        self.sentinels = [GatedSentinel(kind, folder, number) for number in range(3)]
         self.callers = {"old": "127.0.2.1", "new": "127.0.2.2"}
         self.servers: dict[str, EmbeddedMaster] = {}
         self.gates: dict[str, Gate] = {}
@@ -144,20 +124,17 @@ class Site:
             self.servers[name] = stack.enter_context(server)
         for sentinel in self.sentinels:
             await stack.enter_async_context(sentinel.gate)
-            sentinel.configure(self.gates["old"].port)
-            stack.callback(sentinel.kill)
-            sentinel.start()
+            sentinel.start(self.gates["old"].port)
+            stack.callback(sentinel.server.kill)
         await until(self._is_complete, within=30)
 
     async def _is_complete(self) -> bool:
-        states = [await asyncio.to_thread(sentinel.ask) for sentinel in self.sentinels]
-        return all(
-            (each.get("num-slaves"), each.get("num-other-sentinels")) == (1, 2) for each in states
-        )
+        known = [await asyncio.to_thread(each.server.knows_all) for each in self.sentinels]
+        return all(known)
 
     def named_by(self, number: int) -> str:
         """Return the server that a Sentinel names as the master."""
-        port = self.sentinels[number].ask().get("port")
+        port = self.sentinels[number].server.state().get("port")
         return next((name for name, gate in self.gates.items() if gate.port == port), "")
 
     async def switched(self, *numbers: int) -> None:

@@ -45,10 +45,12 @@ class Sets:
     def _new(kind: str) -> contextlib.AbstractContextManager[RealMaster]:
         if kind != "containers":
             return process(kind)
-        from .containers import ContainerMaster, need_docker  # only pytest finds what it imports
+        from evidence.containers import ContainerServer  # only pytest finds what it imports
+
+        from .containers import need_docker
 
         need_docker()
-        return ContainerMaster("master")
+        return ContainerServer("master")
 
 
 @contextlib.contextmanager

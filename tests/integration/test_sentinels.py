@@ -13,13 +13,14 @@ from typing import Any
 
 import pytest
 import redis.asyncio
+from evidence.servers import SERVICE
 
 from redlock_aio import Answer, LockNotAcquiredError, LockNotHeldError, Redlock, Retry, Vote
 from redlock_aio._protocol.confirmation import CONFIRMED_FOR
 from redlock_aio._rules import timing
 
 from .helpers import until
-from .sentinels import CLIENTS, SERVICE, ClientView, Site, need_addresses, now, view
+from .sentinels import CLIENTS, ClientView, Site, need_addresses, now, view
 
 MAX_TTL = 1_000
 QUARANTINE = timing.forgetting(MAX_TTL, factor=timing.DRIFT_FACTOR)
@@ -214,7 +215,7 @@ async def test_a_url_names_a_master_behind_sentinels(site: Site) -> None:
                 return "app" in await users_at(site.servers["new"].port)
 
         await until(holds_at_the_new_master, within=60)
-        site.sentinels[2].kill()
+        site.sentinels[2].server.kill()
         async with lock:
             assert "app" in await users_at(site.servers["new"].port)
 
@@ -273,11 +274,11 @@ async def test_the_command_line_takes_such_a_url(site: Site) -> None:
     _, found, _ = await doctor(url.replace("redis+", "rediss+"))
     assert set(found) == {"single", "tls", "no-majority"}
     assert found["tls"].endswith("the URL wants TLS, and the port answers without it")
-    site.sentinels[2].kill()
+    site.sentinels[2].server.kill()
     _, found, _ = await doctor(url)
     assert set(found) == {"single", "sentinel"}
     assert f"{hosts[2]} (no answer)" in found["sentinel"]
-    site.sentinels[1].kill()
+    site.sentinels[1].server.kill()
     _, found, _ = await doctor(url)
     assert set(found) == {"single", "unconfirmed", "no-majority"}
 

@@ -28,13 +28,10 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def masters(kind: str, library: Path, tmp_path: Path) -> Iterator[list[ClockedMaster]]:
+def masters(kind: str, library: Path) -> Iterator[list[ClockedMaster]]:
     """Run five new masters with correct clocks."""
     with contextlib.ExitStack() as stack:
-        yield [
-            stack.enter_context(ClockedMaster(kind, library, tmp_path / str(number)))
-            for number in range(5)
-        ]
+        yield [stack.enter_context(ClockedMaster(kind, library)) for _ in range(5)]
 
 
 @pytest.mark.promise("S4")
