@@ -27,7 +27,7 @@ class Bar:
 
         permanent: Whether a person has to change something first.
 
-        topic: The log tells a bar once, also if its text changes: as long as this is the same.
+        topic: The log tells a bar once, also if its text changes: as long as this is equal.
 
         quiet: Whether the log needs no line: it has one for all masters, or none is of use.
 
@@ -39,7 +39,7 @@ class Bar:
     until: float = math.inf
     answer: Answer = Answer.QUARANTINED
     permanent: bool = False
-    topic: str = ""
+    topic: tuple[object, ...] = ()
     quiet: bool = False
     provisional: bool = False
 

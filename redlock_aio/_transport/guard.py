@@ -304,7 +304,7 @@ class Sentry:
             return None, refusal
         ago = self._guard.clock() - self._started
         bar = quarantine.bar(self._reason, ago=ago, until=self._until)
-        topic = f"{self.info.identity} {self._reason.name}"
+        topic = self.info.identity, self._reason
         return replace(bar, topic=topic, provisional=not self.settled), None
 
     @property
@@ -529,7 +529,7 @@ class Sentry:
         refusal = self._guard.sets.bar(self._number) if verdict.state is MEMBER else None
         self._refusal = refusal
         if refusal is not None:
-            self._refusal = replace(refusal, topic=f"{self.info.identity} sets")
+            self._refusal = replace(refusal, topic=(self.info.identity,))
             self.state = QUARANTINED
             self._until = self._guard.clock() + random.uniform(*REFUSED)  # noqa: S311 - no secret
         self._reason = verdict.reason

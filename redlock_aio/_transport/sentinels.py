@@ -164,7 +164,7 @@ class Sentinels(Route):
         if self.is_confirmed:
             return None
         text = self._confirmation.describe(self._configuration, self._clock())
-        return Bar(NoVoteCause.UNCONFIRMED, text, topic="unconfirmed")
+        return Bar(NoVoteCause.UNCONFIRMED, text)
 
     def identified(self, info: ServerInfo) -> ServerInfo:
         return info.in_epoch(self._dialled.epoch) if self._dialled is not None else info
