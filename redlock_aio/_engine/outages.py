@@ -23,7 +23,7 @@ _ANSWERS = frozenset({Answer.GRANTED, Answer.HELD, Answer.FREE})
 _AWAY = frozenset({Answer.TIMED_OUT, Answer.UNREACHABLE})
 
 _ABOUT_TIME = ("it got the request too late", "its clock is")
-"""The first words of votes about the time of a request; `FencedAttempt.read` makes them."""
+"""The first words of votes about the time of a request; `FencedAttempt` makes them."""
 
 
 class Outages:
@@ -34,59 +34,78 @@ class Outages:
         clock: The clock of leases, in seconds.
     """
 
-    __slots__ = ("_clock", "_logged", "_met_at", "_since")
+    __slots__ = ("_clock", "_last_at", "_logged", "_since")
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._logged: dict[tuple[str, ...], float] = {}
-        self._met_at = -math.inf
-        self._since: float | None = None
+        self._logged: dict[tuple[str, ...], float] = {}  # when each reason was logged
+        self._last_at = -math.inf
+        self._since: float | None = None  # the begin of an outage whose end is not logged yet
 
     def __repr__(self) -> str:
         return f"<Outages, {len(self._logged)} reasons>"
 
-    def record(
-        self,
-        resources: Sequence[str],
-        votes: Sequence[Vote],
-        missing: Collection[int],
-        in_outage: bool,
-    ) -> bool:
-        """
-        Log the *votes* of a waiting acquisition if they lack a majority for a new reason.
-
-        Args:
-            missing: The numbers of the masters that may still answer; they count as answers.
-
-            in_outage: The previous result of this method for the same acquisition.
-
-        Returns:
-            Whether a majority can't be reached.
-        """
-        kinds = tuple("" if i in missing else _kind(vote) for i, vote in enumerate(votes))
-        answers = sum(vote.answer in _ANSWERS or i in missing for i, vote in enumerate(votes))
-        if answers >= majority(len(votes)):
-            if in_outage:
-                self.over()
-            return False
+    def log_begin(
+        self, resources: Sequence[str], votes: Sequence[Vote], reason: tuple[str, ...]
+    ) -> None:
+        """Log *votes* that lack a majority, unless the same *reason* was logged lately."""
         now = self._clock()
-        if now - self._met_at >= AGAIN:
+        if now - self._last_at >= AGAIN:
             self._since = None  # the acquisitions in the last outage gave up before its end
-        self._met_at = now
-        if now - self._logged.get(kinds, -math.inf) >= AGAIN:
+        self._last_at = now
+        if now - self._logged.get(reason, -math.inf) >= AGAIN:
             fresh = {why: at for why, at in self._logged.items() if now - at < AGAIN}
-            self._logged = {**fresh, kinds: now}
+            self._logged = {**fresh, reason: now}
             self._since = now if self._since is None else self._since
             names = ", ".join(map(repr, resources))
             listed = "; ".join(map(str, votes))
             _log.warning("%s: waiting for a majority of the masters (%s)", names, listed)
-        return True
 
-    def over(self) -> None:
+    def log_end(self) -> None:
         """Log the end of an outage that was logged; once."""
         if self._since is not None:
             lasted, self._since = self._clock() - self._since, None
             _log.info("a majority of the masters answers again, after %.1f s", lasted)
+
+
+class Observer:
+    """
+    One waiting acquisition, which may observe an outage and its end.
+
+    Attributes:
+        in_outage: Whether its last votes had no majority.
+    """
+
+    __slots__ = ("_outages", "_resources", "in_outage")
+
+    def __init__(self, outages: Outages, resources: Sequence[str]) -> None:
+        self._outages = outages
+        self._resources = resources
+        self.in_outage: bool = False
+
+    def __repr__(self) -> str:
+        return f"<Observer{' in an outage' if self.in_outage else ''}>"
+
+    def record(self, votes: Sequence[Vote], missing: Collection[int] = ()) -> None:
+        """
+        Log the *votes* of an attempt that failed, if they lack a majority for a new reason.
+
+        Args:
+            missing: The numbers of the masters that may still answer; they count as answers.
+        """
+        reason = tuple("" if i in missing else _kind(vote) for i, vote in enumerate(votes))
+        answers = sum(vote.answer in _ANSWERS or i in missing for i, vote in enumerate(votes))
+        if answers >= majority(len(votes)):
+            self.on_majority()
+        else:
+            self.in_outage = True
+            self._outages.log_begin(self._resources, votes, reason)
+
+    def on_majority(self) -> None:
+        """Called when a majority has answered: log the end of the outage that it observed."""
+        if self.in_outage:
+            self.in_outage = False
+            self._outages.log_end()
 
 
 def _kind(vote: Vote) -> str:

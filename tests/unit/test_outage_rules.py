@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from redlock_aio import Answer, Vote
-from redlock_aio._engine.outages import AGAIN, Outages
+from redlock_aio._engine.outages import AGAIN, Observer, Outages
 
 
 class Clock:
@@ -29,6 +29,11 @@ def outages(clock: Clock, caplog: pytest.LogCaptureFixture) -> Outages:
     return Outages(clock)
 
 
+@pytest.fixture
+def observer(outages: Outages) -> Observer:
+    return Observer(outages, ["r"])
+
+
 def votes(*answers: Answer, detail: str = "") -> list[Vote]:
     """Return a vote for each of *answers*; *detail* is that of the errors."""
     return [
@@ -38,27 +43,30 @@ def votes(*answers: Answer, detail: str = "") -> list[Vote]:
 
 
 def test_a_majority_that_replies_is_no_outage(
-    outages: Outages, caplog: pytest.LogCaptureFixture
+    observer: Observer, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A waiter for a held lock logs nothing, also while a minority is down."""
     for answer in (Answer.GRANTED, Answer.HELD, Answer.FREE):
         for third in (answer, Answer.UNREACHABLE, Answer.TIMED_OUT, Answer.ERROR):
-            assert not outages.record(["r"], votes(answer, answer, third), (), in_outage=False)
+            observer.record(votes(answer, answer, third))
+            assert not observer.in_outage
     assert not caplog.records
 
 
 def test_a_master_that_may_still_reply_counts_as_one_that_does(
-    outages: Outages, caplog: pytest.LogCaptureFixture
+    observer: Observer, caplog: pytest.LogCaptureFixture
 ) -> None:
     seen = votes(Answer.HELD, Answer.TIMED_OUT, Answer.UNREACHABLE)
-    assert not outages.record(["r"], seen, {1}, in_outage=False)
+    observer.record(seen, {1})
+    assert not observer.in_outage
     assert not caplog.records
-    assert outages.record(["r"], seen, (), in_outage=False)
+    observer.record(seen)
+    assert observer.in_outage
     assert len(caplog.records) == 1
 
 
 def test_each_kind_of_error_is_a_reason_of_its_own(
-    outages: Outages, clock: Clock, caplog: pytest.LogCaptureFixture
+    observer: Observer, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The error's code is compared. The words after it may differ each time."""
     refusal = (Answer.ERROR, Answer.ERROR, Answer.HELD)
@@ -71,7 +79,8 @@ def test_each_kind_of_error_is_a_reason_of_its_own(
         ("a malformed reply: a float", 4),
     ]:
         clock.time += AGAIN / 100
-        assert outages.record(["r"], votes(*refusal, detail=detail), (), in_outage=True)
+        observer.record(votes(*refusal, detail=detail))
+        assert observer.in_outage
         assert len(caplog.records) == logged, detail
 
 
@@ -80,12 +89,15 @@ def test_only_an_acquisition_that_saw_the_outage_logs_its_end(
 ) -> None:
     away, back = votes(*[Answer.UNREACHABLE] * 3), votes(*[Answer.HELD] * 3)
     caplog.set_level(logging.INFO, "redlock_aio")
-    assert outages.record(["r"], away, (), in_outage=False)
+    first, second = Observer(outages, ["r"]), Observer(outages, ["r"])
+    first.record(away)
     clock.time += 5
-    assert not outages.record(["r"], back, (), in_outage=False)
+    second.record(back)
+    second.on_majority()
     assert len(caplog.records) == 1
-    assert not outages.record(["r"], back, (), in_outage=True)
-    assert not outages.record(["r"], back, (), in_outage=True)
+    first.record(back)
+    first.record(back)
+    first.on_majority()
     [begin, end] = caplog.records
     assert (begin.levelno, end.levelno) == (logging.WARNING, logging.INFO)
     assert end.getMessage() == "a majority of the masters answers again, after 5.0 s"

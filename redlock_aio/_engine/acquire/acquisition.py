@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from redlock_aio._engine.claim import Attempt, Claim, FencedAttempt, take_back
 from redlock_aio._engine.masters import Link, votes
 from redlock_aio._engine.options import LockSpec
+from redlock_aio._engine.outages import Observer
 from redlock_aio._engine.session import Session
 from redlock_aio._engine.wait import fair_waiter
 from redlock_aio._engine.wait.local_queue import LocalQueue
@@ -326,7 +327,8 @@ class Acquisition:
             As for `run`.
         """
         masters, budget, retry = self._masters, self._budget, self._lock.options.retry
-        queue, pace, in_outage = self.queue, Pace(), False
+        queue, pace = self.queue, Pace()
+        observer = Observer(masters.outages, self._lock.resources)
         known, at_most = (failed, self._watch), None
         while not failed.claim.until:
             watch, self._watch = self._watch, None
@@ -348,14 +350,12 @@ class Acquisition:
             votes = watch.view.explain(failed.votes(), masters.clock())
             if (last_attempt is None and not may_be_free) or is_final(votes):
                 raise await self._refusal(*known)
-            missing, names = failed.missing, self._lock.resources
-            in_outage = masters.outages.record(names, votes, missing, in_outage)
+            observer.record(votes, failed.missing)
             queue.adapt_jitter(watch.is_split, took)
             await hold_back(masters, queue, budget, pace.pause(masters.clock(), watch.view.holder))
             at_most = budget.attempt_limit()
             failed = await self._attempt(at_most)
-        if in_outage:
-            masters.outages.over()
+        observer.on_majority()
         return failed
 
     async def _wait_until_free(self, watch: Watch, seconds: float) -> bool:

@@ -37,6 +37,7 @@ from redlock_aio._engine.claim import (
 )
 from redlock_aio._engine.masters import Round
 from redlock_aio._engine.options import LockSpec
+from redlock_aio._engine.outages import Observer
 from redlock_aio._engine.wait.fair_queue import FairQueue
 from redlock_aio._engine.wait.local_queue import LocalQueue
 from redlock_aio._engine.wait.wakeup import WaitBudget
@@ -730,7 +731,7 @@ async def acquire(
     masters = queues.masters
     masters.check_open()
     ends = budget.began + budget.wait / 1000 - TIMER_SLACK if budget.wait else math.inf
-    in_outage, look = False, masters.master_timeout / 1000
+    observer, look = Observer(masters.outages, lock.resources), masters.master_timeout / 1000
     waiter = FairWaiter(queues, lock, patient=budget.wait != 0)
     try:
         await masters.ask(waiter, budget.attempt_limit())
@@ -746,7 +747,7 @@ async def acquire(
             else:
                 votes = waiter.votes()
                 waiter.check(budget.began, over=over or is_final(votes))
-                in_outage = masters.outages.record(lock.resources, votes, waiter.missing, in_outage)
+                observer.record(votes, waiter.missing)
             await waiter.wait(min(ends - masters.clock(), look))
             look = LOOK_INTERVAL
     except BaseException:
@@ -755,6 +756,5 @@ async def acquire(
         # waiter on each connection, and the masters execute them in that order.
         waiter.leave()
         raise
-    if in_outage:
-        masters.outages.over()
+    observer.on_majority()
     return waiter.claim
