@@ -15,7 +15,7 @@ from redlock_aio._api.reporting import announce
 from redlock_aio._engine.acquire.adopt import adopt
 from redlock_aio._engine.admin import scan, survey
 from redlock_aio._engine.admin.force_release import ForcedRelease
-from redlock_aio._engine.emitter import Emitter, milliseconds
+from redlock_aio._engine.emitter import Emitter, event_ms
 from redlock_aio._engine.options import LockSpec, OnLost
 from redlock_aio._engine.session import Opener, RestartGuard, Settings
 from redlock_aio._protocol import lease_export
@@ -430,7 +430,7 @@ class Redlock(OnlyForAsyncio):
         )
         lease = Lease(session, hold, hold.task, masters.clock(), on_lost)
         if (emitter := session.emitter) is not None:
-            waited = milliseconds(masters.clock() - began)
+            waited = event_ms(masters.clock() - began)
             fence = handed.fence or None
             event = Acquired(lease.resources, lease.fingerprint, waited, fence)
             await announce(emitter, event, lease)

@@ -8,7 +8,7 @@ from typing import TypeVar
 from redlock_aio._api.lease import Lease
 from redlock_aio._engine.acquire.acquisition import is_overload
 from redlock_aio._engine.clock import clock_of
-from redlock_aio._engine.emitter import Emitter, milliseconds
+from redlock_aio._engine.emitter import Emitter, event_ms
 from redlock_aio._engine.options import LockSpec
 from redlock_aio._engine.session import running_loop
 from redlock_aio.errors import LockNotAcquiredError
@@ -41,17 +41,17 @@ async def reported(
     try:
         lease = await obtain()
     except LockNotAcquiredError as error:
-        emitter.emit(Missed(lock.resources, milliseconds(clock() - began), error))
+        emitter.emit(Missed(lock.resources, event_ms(clock() - began), error))
         raise
     except asyncio.CancelledError:
-        emitter.emit(Cancelled(lock.resources, milliseconds(clock() - began)))
+        emitter.emit(Cancelled(lock.resources, event_ms(clock() - began)))
         raise
     finally:
         emitter.end_acquiring(task)
     # A share of a lease that was held already is no acquisition. The count is 0 if the lease is
     # over by now: its end is emitted, and so must be its beginning.
     if lease is not None and lease.hold_count <= 1:
-        waited = milliseconds(clock() - began)
+        waited = event_ms(clock() - began)
         fence = lease.fencing_token if lock.options.fencing else None
         event = Acquired(lease.resources, lease.fingerprint, waited, fence)
         await announce(emitter, event, lease if entered is None else entered)

@@ -17,7 +17,7 @@ from redlock_aio.events import Event, Listener, Waiting
 _log = logging.getLogger("redlock_aio")
 
 
-def milliseconds(seconds: float) -> float:
+def event_ms(seconds: float) -> float:
     """Return a duration in ms as events give it: to the µs, for the sums of many short ones."""
     return round(seconds * 1000, 3)
 

@@ -7,7 +7,7 @@ the masters that vote, and those that are not known yet, are none.
 
 from collections.abc import Callable, Sequence
 
-from redlock_aio._engine.emitter import Emitter, milliseconds
+from redlock_aio._engine.emitter import Emitter, event_ms
 from redlock_aio._rules.quorum import Answer, Vote, majority
 from redlock_aio._rules.standing import Bar, Standing
 from redlock_aio.events import MajorityBack, MajorityLost, MasterBack, MasterLost
@@ -77,4 +77,4 @@ class MasterEvents:
             # The clock of another event loop may be behind, in virtual time.
             lost = max(self._clock() - emitter.majority_lost_at, 0.0)
             emitter.majority_lost_at = None
-            emitter.emit_soon(MajorityBack(round(milliseconds(lost))))
+            emitter.emit_soon(MajorityBack(round(event_ms(lost))))

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 from anyio import CancelScope
 
 from redlock_aio._engine.claim import Claim
-from redlock_aio._engine.emitter import Emitter, milliseconds
+from redlock_aio._engine.emitter import Emitter, event_ms
 from redlock_aio._engine.masters import Round
 from redlock_aio._engine.wait.local_queue import LocalQueue
 from redlock_aio._protocol.lease_export import ExportedLease
@@ -159,7 +159,7 @@ class HeldLease(LeaseState):
 
     def end_event(self, held: float) -> Released | Lost:
         """Return the event of the lease's end after *held* seconds."""
-        who, held_ms = self.fingerprint, milliseconds(held)
+        who, held_ms = self.fingerprint, event_ms(held)
         if (loss := self.loss) is None:
             return Released(self.resources, who, held_ms)
         return Lost(self.resources, who, loss.reason, held_ms, loss.cause, loss.votes)
