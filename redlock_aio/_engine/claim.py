@@ -190,7 +190,7 @@ class FencedAttempt(Attempt):
             self.to_lose = to_lose = self.to_lose - 1
             if not to_lose:
                 self.verdict = LOST
-                self.settled()
+                self.on_verdict()
             return
         replies[master] = GRANTED
         self.counters.append(counter)
@@ -200,7 +200,7 @@ class FencedAttempt(Attempt):
             # now, another round is most likely needed in any case.
             self.claim.fence = fence = fencing.agreed(self.counters, majority(len(replies)))
             self.verdict = WON if fence else SPLIT
-            self.settled()
+            self.on_verdict()
 
     @property
     def is_curable(self) -> bool:

@@ -94,11 +94,13 @@ class Round(Tally, Sender):
         """Count *no_reply* as the reply of a master to which the request could not be sent."""
         self.on_reply(master, no_reply)
 
-    def settled(self) -> None:
-        """Called when the verdict is known; wakes the task that awaits the round."""
+    def wake(self) -> None:
+        """Wake the task that awaits the round, if there is one."""
         waiter = self.waiter
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
+
+    on_verdict = wake  # a subclass may act on the verdict first
 
     def expire(self) -> None:
         """Count the masters that have not replied as timed out."""
@@ -218,14 +220,14 @@ class Query(Round):
             reply = self._count(master, reply)
         super().on_reply(master, reply)
         if self._enough is not None and self._enough(self):
-            super().settled()
+            self.wake()
 
-    def settled(self) -> None:
-        """Called when the verdict is final."""
+    def on_verdict(self) -> None:
+        """Act on the verdict as *then* says, and wake the task unless *enough* decides that."""
         if self._then is not None:
             self._then(self.verdict)
         if self._enough is None:
-            super().settled()
+            self.wake()
 
 
 # Loops over all rounds of a batch run in C by these.

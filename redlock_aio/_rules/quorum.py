@@ -154,7 +154,7 @@ class Tally:
             self.to_win = to_win = self.to_win - 1
             if not to_win:
                 self.verdict = WON
-                self.settled()
+                self.on_verdict()
         else:
             replies[master] = reply
             self.to_lose = to_lose = self.to_lose - 1
@@ -162,7 +162,7 @@ class Tally:
             # Never after WON: a majority granted, so fewer masters than that are left.
             if not to_lose:
                 self.verdict = LOST
-                self.settled()
+                self.on_verdict()
 
     def declined(self, master: int, reply: object) -> None:
         """Called for each reply that grants nothing; does nothing here."""
@@ -184,7 +184,7 @@ class Tally:
             self.verdict = WON
         return self.to_win == 0
 
-    def settled(self) -> None:
+    def on_verdict(self) -> None:
         """Called once, when the verdict is final; does nothing here."""
 
     @property

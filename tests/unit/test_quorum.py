@@ -26,7 +26,7 @@ class Recorded(Tally):
         self.settlements: list[Outcome] = []
         self.refusals: list[tuple[int, object]] = []
 
-    def settled(self) -> None:
+    def on_verdict(self) -> None:
         self.settlements.append(self.verdict)
 
     def declined(self, master: int, reply: object) -> None:

@@ -94,7 +94,7 @@ class NotedWaiter:
     def forgotten(self, master: int) -> None:
         self.losses.append(master)
 
-    def settled(self) -> None:
+    def wake(self) -> None:
         pass
 
 

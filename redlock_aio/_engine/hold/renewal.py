@@ -98,7 +98,7 @@ class KeyCheck(Round):
         if vote.answer is Answer.GRANTED:
             self._on_lost(self.hold, Loss(LossCause.FORCED, votes=self.votes_so_far()))
 
-    def settled(self) -> None:
+    def on_verdict(self) -> None:
         """Lose the lease if the refusals prove that no majority has its key."""
         if self.refused_by_a_majority(self.hold.claim.unsent):
             self._on_lost(self.hold, Loss(self._cause, votes=self.votes_so_far()))
@@ -161,14 +161,14 @@ class Renewal(Round):
         self.payload: bytes = commands.extend(self.extension)
         self._masters.send_and_watch(self, (self.hold.deadline - self.began) * 1000)
 
-    def settled(self) -> None:
+    def on_verdict(self) -> None:
         """
         Report the verdict, then wake the task that waits in `Lease.extend`.
 
         In this order: the task must find the new deadline, or the loss, when it resumes.
         """
         self._on_result(self)
-        super().settled()
+        self.wake()
 
     def is_refusal(self, reply: object) -> bool:
         """Return whether *reply* shows that another client has, or has had, the lock."""

@@ -28,7 +28,7 @@ class Waiter(Protocol):
     def forgotten(self, master: int) -> None:
         """Called with the number of a master that may have forgotten the waiter."""
 
-    def settled(self) -> None:
+    def wake(self) -> None:
         """Called to wake the task, which then checks the outcome."""
 
 
@@ -124,4 +124,4 @@ class FairQueue:
         if self._idle is not None:
             self._idle.cancel()
         for waiter in self.waiters.values():
-            waiter.settled()
+            waiter.wake()

@@ -247,7 +247,7 @@ class FairWaiter(Round):
         if not self._over:
             self._begin_to_wait()
             self._tick()
-            self.settled()
+            self.wake()
 
     # Requests.
 
@@ -347,7 +347,7 @@ class FairWaiter(Round):
             self.ask_all()
         if now >= self._wake_at:
             self._wake_at = math.inf
-            self.settled()
+            self.wake()
         self._arm()
 
     @property
@@ -475,7 +475,7 @@ class FairWaiter(Round):
             return
         match move:
             case Move.WIN | Move.REFUSE:
-                self.settled()
+                self.wake()
             case Move.FAIL:
                 self._wait_for_stragglers()  # `leave` gives back all grants then
             case Move.ASK_ANEW:
@@ -572,7 +572,7 @@ class FairWaiter(Round):
             now = self.masters.clock()
             self._stragglers_until = now + max(now - self._began, 0.001)
         if ASKED not in self.ticket.standings or self._stragglers_until == math.inf:
-            self.settled()
+            self.wake()
 
     # Pushes.
 
