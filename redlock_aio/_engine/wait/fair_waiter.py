@@ -165,7 +165,9 @@ class FairWaiter(Round):
         """The local queue; ``None`` until the waiter has to hear of releases, and has a timer."""
         self._beats = 1
         self._beat_at = began + _until_next_beat()
-        self._wake_at = math.inf
+        # The task looks at the votes first after a master timeout. Once all masters have replied
+        # to the first request, `MasterSet` calls `expire` no more, and nothing else would wake it.
+        self._wake_at = began + masters.master_timeout / 1000
         self._armed_for = math.inf
         self._timer: asyncio.TimerHandle | None = None
         self._task = None if masters.emitter is None else asyncio.current_task()
