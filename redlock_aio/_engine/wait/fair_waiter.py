@@ -165,8 +165,7 @@ class FairWaiter(Round):
         """The local queue; ``None`` until the waiter has to hear of releases, and has a timer."""
         self._beats = 1
         self._beat_at = began + _until_next_beat()
-        # The task looks at the votes first after a master timeout. Once all masters have replied
-        # to the first request, `MasterSet` calls `expire` no more, and nothing else would wake it.
+        # The task looks at the votes first after a master timeout.
         self._wake_at = began + masters.master_timeout / 1000
         self._armed_for = math.inf
         self._timer: asyncio.TimerHandle | None = None
@@ -235,6 +234,11 @@ class FairWaiter(Round):
         """Called with each reply to the first request."""
         self.to_lose -= 1  # the round is complete when all masters have replied
         self.on_answer(1, self._began, master, reply)
+        if self.complete and not self._over and not self._is_woken:
+            # `MasterSet` calls `expire` only while a reply is missing. If all have granted the
+            # lock too late for its ttl, nothing else would wake the task: no reply, no push.
+            self._begin_to_wait()
+            self._arm()
 
     def not_sent(self, master: int, no_reply: NoReply) -> None:
         """Count *no_reply* for a master that never gets the first request."""
@@ -462,15 +466,19 @@ class FairWaiter(Round):
 
     # The moves.
 
+    @property
+    def _is_woken(self) -> bool:
+        """Whether the task was woken and has not run yet: it decides by itself then."""
+        # Between its `win` and its next `wait` there is no future, and the moves go on: while
+        # the masters agree on a fencing token, the grants get old.
+        return self.waiter is not None and self.waiter.done()
+
     def _move(self) -> Move:
         return self.ticket.move(self.masters.clock(), patient=self.patient, within=self._fresh_for)
 
     def _reevaluate(self) -> None:
         """Make the move that follows from the present standings."""
-        # A task that was woken and has not run yet decides by itself. Between its `win` and
-        # its next `wait` there is no future, and the moves go on: while the masters agree on
-        # a fencing token, the grants get old.
-        if self._over or (self.waiter is not None and self.waiter.done()):
+        if self._over or self._is_woken:
             return
         move = self._move()
         if move is Move.WAIT:
