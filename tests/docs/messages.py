@@ -40,7 +40,7 @@ OUTPUT = {"note", "Failure"}
 FOR_USERS = {"Bar", "NoReply", "Vote", "condemn", "_end", "Answer"}
 """Calls and classes in which a single word counts as a text."""
 
-ENUMS = {"MasterStatus", "QuarantineRule", "Position"}
+ENUMS = {"MasterStatus", "Move", "QuarantineRule", "Position"}
 """Enumerations whose values are descriptions for readers of the source, and never shown."""
 
 COMPARED = {
