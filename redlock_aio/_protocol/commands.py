@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from redlock_aio._protocol.request import bulk, pack
 from redlock_aio._protocol.scripts import (
     DECLARE,
     ENQUEUE,
@@ -13,8 +14,6 @@ from redlock_aio._protocol.scripts import (
     MARK,
     RELEASE,
     REVOKE,
-    bulk,
-    pack,
 )
 from redlock_aio._rules.fencing import KEPT
 

@@ -31,7 +31,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from redlock_aio._protocol.replies import harmless
-from redlock_aio._protocol.scripts import pack
+from redlock_aio._protocol.request import pack
 from redlock_aio._rules.quorum import majority
 
 CONFIRMED_FOR = 2.0

@@ -25,7 +25,8 @@ from typing import Self
 
 from redlock_aio._protocol.commands import NEVER
 from redlock_aio._protocol.primitives import FencingCounter, JointMutex, Mutex
-from redlock_aio._protocol.scripts import ADOPT, pack
+from redlock_aio._protocol.request import pack
+from redlock_aio._protocol.scripts import ADOPT
 from redlock_aio._rules import lock_value, timing
 from redlock_aio._rules.fencing import KEPT
 from redlock_aio._rules.validation import MOST_RESOURCES, of_type, text

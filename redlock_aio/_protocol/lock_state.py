@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 from redlock_aio._protocol import commands, primitives, replies
 from redlock_aio._protocol.commands import queue_keys
-from redlock_aio._protocol.request import NoReply
-from redlock_aio._protocol.scripts import INSPECT, pack
+from redlock_aio._protocol.request import NoReply, pack
+from redlock_aio._protocol.scripts import INSPECT
 from redlock_aio._rules import fencing, lock_value
 from redlock_aio._rules.lock_value import Holder
 from redlock_aio._rules.quorum import NOT_YET, Answer, Vote, majority

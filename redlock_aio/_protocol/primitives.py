@@ -13,6 +13,7 @@ from typing import ClassVar, TypeAlias
 
 from redlock_aio._protocol import commands, scripts
 from redlock_aio._protocol.commands import Extension, hash_tagged
+from redlock_aio._protocol.request import bulk, pack
 from redlock_aio._protocol.scripts import (
     ACQUIRE,
     ACQUIRE_ALL,
@@ -20,8 +21,6 @@ from redlock_aio._protocol.scripts import (
     RAISE,
     RELEASE,
     RESTORE_FENCED,
-    bulk,
-    pack,
 )
 from redlock_aio._rules.fencing import KEPT, SHORTEST_LEAD
 from redlock_aio._rules.validation import MOST_RESOURCES, text

@@ -1,10 +1,20 @@
-"""One command to one master, and `NoReply`, the substitute for a missing reply."""
+"""One command to one master: its encoding, its sender, and `NoReply` in the place of a reply."""
 
 import enum
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from redlock_aio._rules.quorum import Answer
+
+
+def bulk(*arguments: bytes) -> bytes:
+    """Return *arguments* as bulk strings of RESP."""
+    return b"".join([b"$%d\r\n%b\r\n" % (len(argument), argument) for argument in arguments])
+
+
+def pack(*arguments: bytes) -> bytes:
+    """Return a command as an array of RESP."""
+    return b"*%d\r\n%b" % (len(arguments), bulk(*arguments))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,5 @@
 """
-The scripts that the masters run, and the encoding of commands.
+The scripts that the masters run.
 
 Names and tokens are arguments, never text of a script. Each script is a file in `lua/`,
 so that editors and reviewers see it as Lua.
@@ -7,6 +7,8 @@ so that editors and reviewers see it as Lua.
 
 from hashlib import sha1
 from importlib import resources
+
+from redlock_aio._protocol.request import pack
 
 
 class Script:
@@ -30,16 +32,6 @@ class Script:
 
     def __repr__(self) -> str:
         return f"<Script {self.name}>"
-
-
-def bulk(*arguments: bytes) -> bytes:
-    """Return *arguments* as bulk strings of RESP."""
-    return b"".join([b"$%d\r\n%b\r\n" % (len(argument), argument) for argument in arguments])
-
-
-def pack(*arguments: bytes) -> bytes:
-    """Return a command as an array of RESP."""
-    return b"*%d\r\n%b" % (len(arguments), bulk(*arguments))
 
 
 ACQUIRE = Script("acquire", "get")

@@ -22,7 +22,7 @@ from redlock_aio._protocol import commands, lock_state, scripts
 from redlock_aio._protocol.commands import SetLine, declare
 from redlock_aio._protocol.lease_export import ExportedLease, adoption
 from redlock_aio._protocol.primitives import FencingCounter, JointMutex, Mutex
-from redlock_aio._protocol.scripts import pack
+from redlock_aio._protocol.request import pack
 from redlock_aio._rules.server_info import ServerInfo
 from redlock_aio.testing import EmbeddedMaster, FakeMaster
 from redlock_aio.testing._fake_commands import EPOCH, encode

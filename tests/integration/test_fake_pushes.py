@@ -10,7 +10,7 @@ import pytest
 from redlock_aio._protocol import commands, scripts
 from redlock_aio._protocol.commands import CACHING, TRACKING
 from redlock_aio._protocol.primitives import FencingCounter, Mutex
-from redlock_aio._protocol.scripts import pack
+from redlock_aio._protocol.request import pack
 from redlock_aio.testing import EmbeddedMaster, FakeMaster
 
 from .servers import process

@@ -8,7 +8,8 @@ import pytest
 
 from redlock_aio._protocol import commands, replies
 from redlock_aio._protocol.commands import SetLine, declare
-from redlock_aio._protocol.scripts import DECLARE, pack
+from redlock_aio._protocol.request import pack
+from redlock_aio._protocol.scripts import DECLARE
 from redlock_aio._rules.membership import Place, write, write_set
 from redlock_aio.testing import FakeMaster
 from redlock_aio.testing._fake_commands import EPOCH

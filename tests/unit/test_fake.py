@@ -15,7 +15,7 @@ import pytest
 
 from redlock_aio._protocol import commands, scripts
 from redlock_aio._protocol.commands import CACHING, TRACKING
-from redlock_aio._protocol.scripts import pack
+from redlock_aio._protocol.request import pack
 from redlock_aio.testing import FakeMaster
 from redlock_aio.testing._fake_lua import Error
 

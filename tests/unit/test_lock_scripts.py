@@ -3,7 +3,7 @@
 import hiredis
 import pytest
 
-from redlock_aio._protocol import scripts
+from redlock_aio._protocol import request, scripts
 from redlock_aio._protocol.primitives import FencingCounter, JointMutex, Mutex
 from redlock_aio.testing import FakeMaster
 from redlock_aio.testing._fake_commands import EPOCH
@@ -73,7 +73,7 @@ async def test_redis_6_0_grants_the_same_fencing_tokens(counter: object) -> None
     for master in (FakeMaster(), Redis60()):
         client = Client(master)
         if isinstance(counter, list):
-            client.send(scripts.pack(b"ZADD", b"redlock_aio:fence:{r}", b"1", b"member"))
+            client.send(request.pack(b"ZADD", b"redlock_aio:fence:{r}", b"1", b"member"))
         elif counter is not None:
             master.set("redlock_aio:fence:{r}", str(counter))
         acquire = FencingCounter((b"r",), lead=8_000_000).acquire(OURS, TTL, NOW, 1_000_000)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from redlock_aio import Answer, NoVoteCause
-from redlock_aio._protocol import commands, replies, scripts
+from redlock_aio._protocol import commands, replies, request, scripts
 from redlock_aio._protocol.primitives import JointMutex, Mutex
 from redlock_aio._protocol.request import NoReply
 from redlock_aio._protocol.scripts import EXTEND, RELEASE
@@ -42,7 +42,7 @@ def test_names_and_tokens_travel_as_arguments(key: bytes, token: bytes, ttl: int
 
 @given(st.lists(st.binary(), min_size=1, max_size=5))
 def test_packed_words_are_parsed_unchanged(arguments: list[bytes]) -> None:
-    assert parsed(scripts.pack(*arguments)) == [arguments]
+    assert parsed(request.pack(*arguments)) == [arguments]
 
 
 @pytest.mark.parametrize(

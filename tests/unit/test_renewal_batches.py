@@ -10,7 +10,8 @@ import pytest
 from redlock_aio import Lease, Redlock
 from redlock_aio._engine.hold import watchdog
 from redlock_aio._engine.hold.renewal import MOST_KEYS
-from redlock_aio._protocol.scripts import EXTEND, Script, pack
+from redlock_aio._protocol.request import pack
+from redlock_aio._protocol.scripts import EXTEND, Script
 from redlock_aio.testing import FakeMaster
 from redlock_aio.testing._fake_lua import Error
 from redlock_aio.testing._fake_pushes import PushReceiver

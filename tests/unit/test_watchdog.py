@@ -11,7 +11,8 @@ from redlock_aio import LockLostError, LockNotHeldError, Redlock
 from redlock_aio._engine.hold.held_lease import HeldLease
 from redlock_aio._engine.hold.watchdog import BATCH, CHECK_AFTER, Watchdog
 from redlock_aio._protocol.replies import EVERYTHING_CHANGED
-from redlock_aio._protocol.scripts import EXTEND, LOOK, pack
+from redlock_aio._protocol.request import pack
+from redlock_aio._protocol.scripts import EXTEND, LOOK
 from redlock_aio._rules.lease_state import STEP
 from redlock_aio.testing import FakeMaster
 
