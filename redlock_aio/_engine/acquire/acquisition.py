@@ -37,6 +37,8 @@ class Acquisition:
     """
     One acquisition of a lock: its place in the local queue, its attempts and its waits.
 
+    An attempt ends as a `Claim`, if it has won, or as the `Watch` that has released it.
+
     Args:
         lock: The resources to lock, and the options.
 
@@ -56,8 +58,8 @@ class Acquisition:
     """
 
     __slots__ = (
-        "_asking_since", "_began", "_lock", "_made_budget", "_masters", "_wait", "_watch",
-        "attempts", "has_turn", "queue", "session",
+        "_asking_since", "_began", "_lock", "_made_budget", "_masters", "_wait", "attempts",
+        "has_turn", "queue", "session",
     )  # fmt: skip
 
     def __init__(self, lock: LockSpec, session: Session, wait: int | None, began: float) -> None:
@@ -67,7 +69,6 @@ class Acquisition:
         self._wait = wait
         self._began = self._asking_since = began
         self._made_budget: WaitBudget | None = None
-        self._watch: Watch | None = None  # the watch of the last attempt, if that failed
         self.attempts = 0
         self.has_turn = False
         self.queue: LocalQueue = session.local_queues.of(lock.key)
@@ -103,30 +104,29 @@ class Acquisition:
         options, began, wait = self._lock.options, self._began, self._wait
         if (options.fair or options.fencing) and began >= self._masters.clocks.due_at:
             await self._know_the_time()
-        queue, since = self.queue, self._asking_since
         if options.fair:
-            return await fair_waiter.acquire(
-                self.session.fair_queue, self._lock, self._budget, since
-            )
+            return await self._acquire_fairly()
+        queue = self.queue
         tried = None
         if queue.take_turn():
             self.has_turn = True
         elif wait != 0 and options.retry.attempts is None:
+            # Not with limited attempts, which do not wait for a turn: see `Retry`.
             tried = await self._wait_for_turn()
+        # From here on this task may have the turn. Until a lease takes it over, whatever ends
+        # the task has to pass it on, or all other tasks of this process wait for ever.
         try:
-            if tried is not None and (tried.claim.until or not self.has_turn):
+            if isinstance(tried, Claim) or (tried is not None and not self.has_turn):
                 last = tried
             elif tried is None and self.has_turn and queue.open_at > began:
                 last = await self._yield_and_attempt()
             else:
                 last = await self._attempt(self._answer_limit() if wait else None)
-            if not last.claim.until:
-                last = await self._persist(last)
+            return last if isinstance(last, Claim) else await self._persist(last)
         except BaseException:
             if self.has_turn:
                 queue.give_up()
             raise
-        return last.claim
 
     async def try_once(self) -> Claim:
         """
@@ -146,27 +146,23 @@ class Acquisition:
         options = self._lock.options
         if (options.fair or options.fencing) and self._began >= self._masters.clocks.due_at:
             await self._know_the_time()
-        queue, since = self.queue, self._asking_since
         if options.fair:
-            return await fair_waiter.acquire(
-                self.session.fair_queue, self._lock, self._budget, since
-            )
+            return await self._acquire_fairly()
+        queue = self.queue
         self.has_turn = queue.take_turn()
         tried = None
         try:
             tried = await self._attempt(None)
         finally:
-            if self.has_turn and (tried is None or not tried.claim.until):
+            if self.has_turn and not isinstance(tried, Claim):
                 queue.give_up()
-        return tried.claim
+        return tried if isinstance(tried, Claim) else tried.failed.claim
+
+    async def _acquire_fairly(self) -> Claim:
+        queues, since = self.session.fair_queue, self._asking_since
+        return await fair_waiter.acquire(queues, self._lock, self._budget, since)
 
     async def _know_the_time(self) -> None:
-        """
-        Ask the masters for their time.
-
-        Cancellation:
-            Replies that arrive later are still used.
-        """
         if not (masters := self._masters).closed:
             if await masters.know_the_time(self._answer_limit()):
                 self._asking_since = masters.clock()  # the masters may take as long once more
@@ -176,7 +172,7 @@ class Acquisition:
 
     # The turn among the tasks of this process.
 
-    async def _wait_for_turn(self) -> Attempt | None:
+    async def _wait_for_turn(self) -> Claim | Watch | None:
         """
         Wait for a turn in the queue, for as long as the budget allows.
 
@@ -185,7 +181,7 @@ class Acquisition:
         last moment is used.
 
         Returns:
-            The attempt that was made out of turn, if there was one.
+            The result of the attempt that was made out of turn, if there was one.
 
         Cancellation:
             The turn is passed on to the next in the queue.
@@ -204,10 +200,10 @@ class Acquisition:
                 if not place.done():
                     self._asking_since = masters.clock()
                     tried = await self._attempt(self._answer_limit())
-                    if not tried.claim.until:
+                    if isinstance(tried, Watch):
                         await asyncio.wait([place], timeout=max(budget.left(), 0) / 1000)
             has_come = place.done()  # the turn may have come while that attempt was underway
-            if tried is not None and not tried.claim.until:
+            if isinstance(tried, Watch):
                 # Tasks that began together end together: a turn that one of them passes on at
                 # that moment comes too late for the others.
                 has_come = has_come and not budget.is_over
@@ -220,22 +216,18 @@ class Acquisition:
         self.has_turn = has_come
         return tried
 
-    async def _yield_and_attempt(self) -> Attempt:
-        """
-        Make an attempt, after the yield delay for other processes if one is due.
-
-        Cancellation:
-            The attempt did not happen.
-        """
+    async def _yield_and_attempt(self) -> Claim | Watch:
+        """Make an attempt, after the pause for other processes if one is due."""
         masters, queue, budget = self._masters, self.queue, self._budget
         delay = queue.yield_delay(masters.clock()) if budget.wait != 0 else 0.0
         if not delay:
             return await self._attempt(self._answer_limit())
         last_attempt = budget.until_last_attempt(masters.master_timeout) or 0
+        # The turn is kept meanwhile: the pause is for other processes, not for the next task here.
         await asyncio.sleep(min(delay, last_attempt / 1000))
-        attempt = await self._attempt(self._answer_limit())
-        queue.on_yield_result(by_others=not attempt.claim.until)
-        return attempt
+        result = await self._attempt(self._answer_limit())
+        queue.on_yield_result(by_others=isinstance(result, Watch))
+        return result
 
     # Attempts.
 
@@ -252,9 +244,9 @@ class Acquisition:
         masters = self._masters
         return max(limit, masters.trips.at_least - (masters.clock() - self._asking_since) * 1000)
 
-    async def _attempt(self, at_most: float | None, *, is_repeated: bool = False) -> Attempt:
+    async def _attempt(self, at_most: float | None, *, is_repeated: bool = False) -> Claim | Watch:
         """
-        Ask all masters once for the lock, twice if their counters differ.
+        Ask all masters once for the lock, and release it there if a majority did not grant it.
 
         Args:
             at_most: How many ms a round may take, if that is less than the master timeout.
@@ -281,6 +273,7 @@ class Acquisition:
         try:
             await masters.ask(round, at_most)
             if round.verdict is SPLIT:
+                # The masters that granted the lock have it by now: only their counters differ.
                 await round.agree(masters, at_most)
         except BaseException:
             # The release follows the request on each connection and cannot arrive before it.
@@ -295,14 +288,18 @@ class Acquisition:
             until = claim.began + lock.options.validity
             if masters.clock() < until:
                 claim.until = until
-                return round
+                return claim
         if round.is_curable and not is_repeated:
+            # The cure is on its way: the connection has sent the scripts again, or this refusal
+            # has shown the master's clock. So no pause, and no count as another attempt.
             take_back(masters, claim, ttl)
             return await self._attempt(at_most, is_repeated=True)
         absent = self._absence(round) if self.has_turn and self._wait != 0 else 0.0
-        self._watch = watch = Watch(masters, self.session.local_queues, round, absent)
+        watch = Watch(masters, self.session.local_queues, round, absent)
+        # The release is also the question who holds the lock. With tracking on, each master
+        # pushes the next change after this very reply: no release falls between the two.
         (masters.send if self._wait == 0 or absent else masters.send_and_watch)(watch)
-        return round
+        return watch
 
     def _absence(self, failed: Attempt) -> float:
         """Return for how many seconds to be absent after *failed*; 0 to ask for pushes."""
@@ -315,9 +312,9 @@ class Acquisition:
             return 0.0
         return min(left, milliseconds(retry.max_delay, name="max_delay") / 1000)
 
-    async def _persist(self, failed: Attempt) -> Attempt:
+    async def _persist(self, watch: Watch) -> Claim:
         """
-        Repeat the attempt after *failed*, until the lock is won or the budget is over.
+        Repeat the attempt that *watch* has released, until the lock is won or the budget is over.
 
         The last attempt without a wake-up is made so early that its replies arrive before the
         budget is over. From then to the end of the budget, attempts follow only a wake-up: a
@@ -329,42 +326,45 @@ class Acquisition:
         masters, budget, retry = self._masters, self._budget, self._lock.options.retry
         queue, pace = self.queue, Pace()
         observer = Observer(masters.outages, self._lock.resources)
-        known, at_most = (failed, self._watch), None
-        while not failed.claim.until:
-            watch, self._watch = self._watch, None
-            if not is_cut_short(failed, at_most, masters.master_timeout):
-                known = failed, watch
+        known = watch  # the last attempt for whose replies there was time: the error tells them
+        while True:
+            failed = watch.failed
             last_attempt = budget.until_last_attempt(masters.master_timeout)
             pause = retry.delay(self.attempts, random.random())  # noqa: S311 - no secret
-            if watch is not None and watch.absent:
+            if watch.absent:
                 pause = watch.absent * 1000
             delay = budget.left() if last_attempt is None else min(pause, last_attempt)
             enough = delay <= SHORTEST_PAUSE or self.attempts == retry.attempts
-            if watch is None or enough or is_final(failed.votes()):
-                raise await self._refusal(*known)
+            if enough or is_final(failed.votes()):
+                raise await self._refusal(known)
             took = masters.clock() - failed.claim.began
             may_be_free = await self._wait_until_free(watch, delay / 1000)
             if may_be_free and self.has_turn:
                 queue.absence = queue.absence or Absence(masters.stamp[1:])
                 queue.absence.on_lost(watch.view.holder, masters.clock() - failed.claim.began)
+            # The votes once more: masters have replied during the wait, and now their replies
+            # to the release show who holds the lock, and for how long.
             votes = watch.view.explain(failed.votes(), masters.clock())
             if (last_attempt is None and not may_be_free) or is_final(votes):
-                raise await self._refusal(*known)
+                raise await self._refusal(known)
             observer.record(votes, failed.missing)
+            # After the wake-up and before the attempt: without the jitter all waiters that one
+            # release wakes would split the votes again, and without the pace masters that
+            # contradict themselves would be asked in a busy loop.
             queue.adapt_jitter(watch.is_split, took)
             await hold_back(masters, queue, budget, pace.pause(masters.clock(), watch.view.holder))
             at_most = budget.attempt_limit()
-            failed = await self._attempt(at_most)
-        observer.on_majority()
-        return failed
+            result = await self._attempt(at_most)
+            if isinstance(result, Claim):
+                observer.on_majority()
+                return result
+            watch = result
+            if not is_cut_short(watch.failed, at_most, masters.master_timeout):
+                known = watch
 
     async def _wait_until_free(self, watch: Watch, seconds: float) -> bool:
-        """
-        Wait until a majority may be free, for at most *seconds*; return whether it may be.
-
-        Cancellation:
-            There is nothing to undo.
-        """
+        # A release of this process is not pushed by the masters: the queue reports it. With the
+        # turn this waiter is the watcher, otherwise a guest; see `LocalQueue`.
         self.queue.subscribe(watch, mine=self.has_turn)
         self._emit_waiting()
         try:
@@ -372,25 +372,20 @@ class Acquisition:
         finally:
             self.queue.unsubscribe(watch)
 
-    async def _refusal(self, failed: Attempt, watch: Watch | None) -> LockNotAcquiredError:
-        """
-        Return the error with the reason why the last attempt failed.
-
-        Cancellation:
-            There is nothing to undo.
-        """
-        masters = self._masters
+    async def _refusal(self, known: Watch) -> LockNotAcquiredError:
+        """Return the error with the reason why the attempt that *known* has released failed."""
+        masters, failed = self._masters, known.failed
         contended = is_contended(failed.votes())
-        if watch is not None and (contended or not failed.complete):
+        if contended or not failed.complete:
             # Most masters that have not answered are only a little later, and the error should
             # name their votes. Only the error's text depends on this wait.
             needed = majority(len(masters.links)) if contended else 0
             took = masters.clock() - failed.claim.began
-            await watch.wait_for_stragglers(max(took, 0.001), needed)
+            await known.wait_for_stragglers(max(took, 0.001), needed)
         return refusal(
             self._lock.resources,
             failed.votes(),
-            None if watch is None else watch.view,
+            known.view,
             attempts=self.attempts,
             began=self._began,
             now=masters.clock(),

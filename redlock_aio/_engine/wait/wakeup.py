@@ -87,7 +87,7 @@ class Watch(Release):
         absent: If not 0, the masters push no changes, and the wait is so many seconds at most.
     """
 
-    __slots__ = ("_bell", "_clock", "_failed", "_key", "_local_queues", "_loop", "absent", "view")
+    __slots__ = ("_bell", "_clock", "_key", "_local_queues", "_loop", "absent", "failed", "view")
     in_quarantine = QuarantineRule.COUNT
 
     def __init__(
@@ -95,7 +95,7 @@ class Watch(Release):
     ) -> None:
         claim = failed.claim
         super().__init__(masters.links, claim, claim.release(), claim.ttl)
-        self._failed = failed
+        self.failed: Attempt = failed
         self._local_queues = local_queues
         self._key = claim.key
         self._clock = masters.clock
@@ -107,10 +107,10 @@ class Watch(Release):
     @property
     def is_split(self) -> bool:
         """Whether the attempt failed by a split vote: several contenders, none with a majority."""
-        several = self._failed.granted > 0 or self.view.parties > 1
+        several = self.failed.granted > 0 or self.view.parties > 1
         if not several or self.view.holder is not None:
             return False
-        return is_contended(self.view.explain(self._failed.votes(), 0.0))
+        return is_contended(self.view.explain(self.failed.votes(), 0.0))
 
     def on_reply(self, master: int, reply: object, /) -> None:
         """Record the state of the key in *reply*, also if it comes too late to be counted."""
@@ -134,7 +134,7 @@ class Watch(Release):
 
     def _was_refused(self, master: int) -> bool:
         """Whether a master refused for another reason than a holder; a free key proves nothing."""
-        answer = replies.read(self._failed.replies[master]).answer
+        answer = replies.read(self.failed.replies[master]).answer
         return answer in {Answer.ERROR, Answer.QUARANTINED}
 
     def changed(self, master: int) -> None:
