@@ -330,7 +330,7 @@ class MasterSet:
 
     def ask(self, round: Round, at_most: float | None = None) -> asyncio.Future[None]:
         """
-        Send *round* as `send` does; return a future that is done when it is settled.
+        Send *round* as `send` does; return a future that is done when the round calls `wake`.
 
         For ``await masters.ask(round)``. A round that is awaited has one future, any other
         round has none.
@@ -341,7 +341,7 @@ class MasterSet:
         return waiter
 
     def wait_for(self, round: Round) -> asyncio.Future[None]:
-        """Return a future that is done when *round* is settled; *round* was sent and is open."""
+        """Return a future that is done when *round*, which was sent and is open, calls `wake`."""
         waiter: asyncio.Future[None] = asyncio.Future(loop=self.loop)
         round.waiter = waiter
         return waiter
@@ -389,7 +389,7 @@ class MasterSet:
         asked = self._asked
         if not asked:
             return
-        self._asked = []
+        self._asked = []  # first: a refusal below may make its round send another one
         now = self.loop.time()
         if now >= self._probe_at:
             self._probed_at = now
@@ -397,6 +397,7 @@ class MasterSet:
             # The probe goes first: behind the other requests it would measure their execution, too.
             asked.insert(0, self._probe(now))
         rounds = self._send_each(asked) if self._addressed else self._send_all(asked)
+        # In the usual case all replies to the last batches are there, and no timer has to tell.
         underway = self._underway
         while underway and self._is_complete(underway[0][1]):
             underway.popleft()
@@ -544,7 +545,8 @@ class MasterSet:
         underway = self._underway
         now = self.loop.time()
         if due is None and underway and now - underway[0][0] > STALLED:
-            # The loop was blocked, and may not have read replies that arrived meanwhile.
+            # The loop was blocked, and may not have read replies that arrived meanwhile. The
+            # second call, with *due*, counts only what was due before: it can't be put off again.
             self._timer = self.loop.call_later(STALLED, self._expire, now)
             return
         while underway and underway[0][0] <= (due or now):

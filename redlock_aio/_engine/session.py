@@ -172,8 +172,8 @@ class Session:
         self.drift_factor: float = settings.drift_factor
         self.max_ttl: int = settings.max_ttl
         self.max_waiters: int = settings.max_waiters
-        lasts = timing.forgetting(settings.max_ttl, factor=settings.drift_factor)
-        self.clock_lead: int = int(lasts * LEAD_SHARE * 1_000_000)
+        quarantine = timing.forgetting(settings.max_ttl, factor=settings.drift_factor)
+        self.clock_lead: int = int(quarantine * LEAD_SHARE * 1_000_000)
         emitter = settings.emitter
         self.emitter: Emitter | None = emitter
         if emitter is not None:
@@ -184,7 +184,7 @@ class Session:
             guard = Guard(
                 seen,
                 clock_of(loop),
-                quarantine=lasts,
+                quarantine=quarantine,
                 strict=settings.restart_guard == "strict",
                 addresses=[address_of(dialler) for dialler in settings.diallers],
                 key=commands.DECLARED_SETS + settings.key_prefix,
@@ -273,6 +273,7 @@ class Session:
             ) or watchdog.is_awaited():
                 await asyncio.sleep(min(CHECK_INTERVAL, patience))
         finally:
+            # Also if this task is cancelled again, as a second Ctrl-C does.
             watchdog.close(LossCause.CANCELLED)
             masters.flush()
             if drained := master.drained():
@@ -327,6 +328,8 @@ class Session:
             Everything is closed; only the wait for the masters' replies is cut short.
         """
         masters = self.masters
+        # Leases first: `masters.close` sends their releases. The local queues last: the tasks that
+        # they wake find the masters closed, and give up.
         self.watchdog.close()
         self.fair_queue.close()
         masters.close()
@@ -495,9 +498,6 @@ class Opener:
 
         Raises:
             RedlockError: As for `session`.
-
-        Cancellation:
-            The connecting continues.
         """
         session = self.session()
         if not session.ready:
@@ -565,15 +565,13 @@ class Opener:
 
         Raises:
             RedlockError: The session belongs to another event loop, thread or process.
-
-        Cancellation:
-            As for `Session.close`.
         """
         self._abandon_in_closed_loop()
         if self.current is None:
             self._closed = True
             return
         session = self.session()
+        # Before the wait: whoever opens or closes meanwhile must not get this session.
         self._closed = True
         self.current = None
         await session.close()

@@ -42,10 +42,10 @@ IDLE_QUEUES = 256
 
 class Party(Protocol):
     """
-    A lease or a waiter that is notified when the key may have changed on a master.
+    One that hears of changes of the key: a lease, or a task that waits.
 
-    Implemented by `HeldLease`, and by those that wait: `Watch`, `FairWaiter`, and the `Pause`
-    of an adoption.
+    The lease checks its key then: a `HeldLease`. A task that waits asks for the lock: a
+    `Watch`, a `FairWaiter`, or the `Pause` of an adoption.
     """
 
     def changed(self, master: int) -> None:
@@ -64,26 +64,30 @@ class LocalQueue:
     The holder of a resource in this process, the task that has the turn, and its waiters.
 
     Attributes:
-        absence: How long this process stays away; ``None`` if it never waited for others.
-
-        contending: Whether a task has the turn and no lease yet.
-
-        counter: The commands for the resource's counter; ``None`` before the first use.
+        contending: Whether a task has the turn and no lease yet. Of the tasks in the queue only
+            this one asks the masters.
 
         holder: The lease of this process on the resource; ``None`` without one.
 
-        watcher: The waiter that has the turn and waits for pushes of the masters.
+        watcher: The task whose turn it is, while it waits for a push of a master.
 
-        guests: The waiters out of turn: in the masters' queues, or with limited attempts.
+        guests: Those that wait for a push without a turn: in the masters' queues (fair), with
+            limited attempts, for a lock of several resources, or for the end of a turn that
+            comes too late.
 
-        since: The start of the tenure, in which the lock was only passed on within this
-            process, on the clock of leases.
+        since: The start of the tenure: since then the lock has only been passed on within this
+            process, and no other process could go first. On the clock of leases.
 
-        open_at: The end of the pause for other processes, on the clock of leases.
+        open_at: The end of the last pause for other processes, on the clock of leases. Until
+            then a task whose turn comes does not ask.
 
-        round_trip: The duration of the last acquisition in seconds.
+        round_trip: The duration of the last acquisition in seconds, which measures the pause.
 
         spread: The seconds over which attempts are spread after split votes.
+
+        absence: How long this process stays away; ``None`` if it never waited for others.
+
+        counter: The commands for the resource's counter; ``None`` before the first use.
     """
 
     __slots__ = (
@@ -99,10 +103,11 @@ class LocalQueue:
         self.watcher: Party | None = None
         self.guests: dict[Party, None] | None = None
         # A dict keeps the order, and removes a task in constant time.
+        # Made when the first task waits: most of many resources never have a second task.
         self._queue: dict[asyncio.Future[bool], None] | None = None
         self.since: float = 0.0
         self.open_at: float = 0.0
-        self._tried_by = 0.0
+        self._tried_by = 0.0  # until when others try that were woken by the last release
         self.round_trip: float = 0.0
         self.spread: float = 0.0
         self._tenure = TENURE
@@ -133,6 +138,8 @@ class LocalQueue:
             self.counter = key.counter(lead)
         return self.counter
 
+    # Turns.
+
     def join(self, place: asyncio.Future[bool]) -> None:
         """Append *place* to the queue; it is done with ``True`` when the turn comes."""
         if self._queue is None:
@@ -143,6 +150,7 @@ class LocalQueue:
         """Remove *place* from the queue; a turn that has come is passed on."""
         if self._queue is not None:
             self._queue.pop(place, None)
+        # `_next` may have given the turn to a task that was cancelled before it ran again.
         if place.done() and not place.cancelled() and place.result():
             self.give_up()
 
@@ -154,17 +162,12 @@ class LocalQueue:
         return True
 
     def give_up(self) -> None:
-        """End a turn without a lease, and pass it on."""
+        """End a turn without a lease."""
         self.contending = False
         self._next()
 
     def on_acquired(self, holder: Party, began: float, now: float) -> None:
-        """
-        End a turn with a lease.
-
-        Args:
-            began: When the winning attempt began, on the clock of leases.
-        """
+        """End a turn with a lease, whose attempt had *began* then."""
         self.contending = False
         self.set_holder(holder)
         if began > self._tried_by:
@@ -194,6 +197,7 @@ class LocalQueue:
                 tenure = min(tenure, CROWDED_TENURE)
             if kept >= tenure and (self._others or kept >= ALONE * self.round_trip):
                 self.open_at = tried_by
+        # The release was sent before: what a waiter asks now follows it on each connection.
         if self.guests or self.watcher is not None:
             self.notify_released()  # the watcher as well: the lease may have been won out of turn
         self._next()
@@ -203,9 +207,12 @@ class LocalQueue:
         while queue and not self.taken:
             place = next(iter(queue))
             del queue[place]
-            if not place.done():
+            if not place.done():  # done here means cancelled, and its task not yet run
+                # At once, and not when that task runs: another one could take the turn before.
                 self.contending = True
                 place.set_result(True)
+
+    # Notifications.
 
     def subscribe(self, party: Party, *, mine: bool) -> None:
         """Notify *party* of changes until `unsubscribe`; *mine*: it has the turn."""
@@ -216,14 +223,13 @@ class LocalQueue:
             self.guests[party] = None
 
     def unsubscribe(self, party: Party) -> None:
-        """Stop the notifications of `subscribe`."""
         if self.watcher is party:
             self.watcher = None
         elif self.guests is not None:
             self.guests.pop(party, None)
 
     def changed(self, master: int) -> None:
-        """Called when others may have changed the key on one master."""
+        """Called when *master* pushes that another client has changed the key there."""
         if self.holder is not None:
             self.holder.changed(master)
         self.notify_released(master)
@@ -296,25 +302,21 @@ class JointQueue(LocalQueue):
         self._find = find
 
     def set_holder(self, holder: Party) -> None:
-        """Set the lease that has the lock, here and in the queue of each key."""
         super().set_holder(holder)
         for key in self._keys:
             self._find(key).set_holder(holder)
 
     def on_lease_ended(self, holder: Party, now: float) -> None:
-        """Called when a lease has ended; its release, if there is one, was sent before."""
         super().on_lease_ended(holder, now)
         for key in self._keys:
             self._find(key).on_lease_ended(holder, now)
 
     def subscribe(self, party: Party, *, mine: bool) -> None:
-        """Notify *party* of changes of any of the keys until `unsubscribe`."""
         super().subscribe(party, mine=mine)
         for key in self._keys:
             self._find(key).subscribe(party, mine=False)
 
     def unsubscribe(self, party: Party) -> None:
-        """Stop the notifications of `subscribe`."""
         super().unsubscribe(party)
         for key in self._keys:
             self._find(key).unsubscribe(party)
@@ -361,14 +363,14 @@ class LocalQueues:
         return queue
 
     def holder(self, key: Mutex) -> Party | None:
-        """Return the lease of this process on *key*, or ``None``."""
         queue = self.by_key.get(key)
         return None if queue is None else queue.holder
 
     def on_push(self, master: int, push: object) -> None:
-        """Called with a *push* of *master*: notify the queues of changed keys, or all waiters."""
+        """Called with each *push* of *master*."""
         changed = replies.changed(push)
         if changed is None:
+            # A flush, or a new connection: what changed before it was tracked is not known.
             for queue in list(self.by_key.values()):
                 if queue.watcher is not None or queue.guests:
                     queue.notify_released(master)

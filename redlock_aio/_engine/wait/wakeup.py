@@ -133,12 +133,12 @@ class Watch(Release):
             self._local_queues.notify_released(self._key, master)
 
     def _was_refused(self, master: int) -> bool:
-        """Whether a master refused for another reason than a holder; a free key proves nothing."""
+        """Return whether *master* refused for another reason than that another holds the lock."""
         answer = replies.read(self.failed.replies[master]).answer
         return answer in {Answer.ERROR, Answer.QUARANTINED}
 
     def changed(self, master: int) -> None:
-        """Called when the key was changed on *master*; ignored before the reply to the release."""
+        # Before the reply to the release a push tells of nothing newer than that reply will.
         if self.replies[master] is not NOT_YET:
             self.view.may_be_free(master)
             self._wake_task()
@@ -161,12 +161,11 @@ class Watch(Release):
 
         Returns:
             Whether the lock may be free on a majority.
-
-        Cancellation:
-            There is nothing to undo.
         """
         ends = self._clock() + seconds
         view = self.view
+        # Each reply and push rings the bell, and may move the instant either way: a push frees a
+        # master, and a later reply shows the next holder there.
         while (left := min(view.free_from + EXPIRY_SLACK, ends) - self._clock()) > 0:
             if view.is_hopeless:
                 break
@@ -178,9 +177,6 @@ class Watch(Release):
         Wait until all masters have answered, for at most *seconds* after *needed* have.
 
         The wait ends with the master timeout at the latest.
-
-        Cancellation:
-            There is nothing to undo.
         """
         masters = len(self.replies)
         while not self.complete and len(self.missing) > masters - needed:
@@ -202,12 +198,7 @@ class Watch(Release):
 async def hold_back(
     masters: MasterSet, queue: LocalQueue, budget: WaitBudget, pause: float
 ) -> None:
-    """
-    Wait for the *pause* in seconds, or for the jitter after split votes if that is longer.
-
-    Cancellation:
-        There is nothing to undo.
-    """
+    """Wait for the *pause* in seconds, or for the jitter after split votes if that is longer."""
     nap = pause * 1000
     if queue.spread:
         # One release wakes all waiters. If all asked at once, they would split the votes as
