@@ -9,10 +9,10 @@ An attempt is one round with a token of its own: if two attempts shared a token,
 of the first would delete the lock that the second has won.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import ClassVar
 
-from redlock_aio._engine.masters import Link, MasterSet, Query, Round
+from redlock_aio._engine.masters import MasterSet, Query, Round
 from redlock_aio._protocol import commands, replies
 from redlock_aio._protocol.commands import Extension
 from redlock_aio._protocol.primitives import FencingCounter, JointMutex, Mutex
@@ -307,13 +307,14 @@ class Release(Round):
         ttl: The longest time in ms for which the key may live without the release.
     """
 
-    __slots__ = ("_claim", "debt_ttl")
+    __slots__ = ("_claim", "_masters", "debt_ttl")
     in_quarantine = QuarantineRule.COUNT_IF_FOUND
     classify: Callable[[object], NoReply] = staticmethod(replies.read_kept)
 
-    def __init__(self, links: Sequence[Link], claim: Claim, payload: bytes, ttl: int) -> None:
-        Round.__init__(self, links, payload)
+    def __init__(self, masters: MasterSet, claim: Claim, payload: bytes, ttl: int) -> None:
+        Round.__init__(self, masters.links, payload)
         self.debt_ttl: int = ttl
+        self._masters = masters
         self._claim = claim
 
     @property
@@ -352,14 +353,10 @@ class NativeRelease(Release):
     Its reply has fewer facts than that of the script, but it takes a third of the time.
     """
 
-    __slots__ = ("_masters",)
+    __slots__ = ()
 
     yes: ClassVar[object] = 1
     classify: Callable[[object], NoReply] = staticmethod(replies.read_freed)
-
-    def __init__(self, masters: MasterSet, claim: Claim, ttl: int) -> None:
-        Release.__init__(self, masters.links, claim, claim.key.free(claim.token), ttl)
-        self._masters = masters
 
     @property
     def debt(self) -> bytes:
@@ -390,7 +387,7 @@ class NativeRelease(Release):
 def take_back(masters: MasterSet, claim: Claim, ttl: int) -> Release:
     """Release *claim*, whose key may live *ttl* ms, on all masters; nothing is awaited."""
     if masters.can_free and claim.can_free:
-        freeing = NativeRelease(masters, claim, ttl)
+        freeing = NativeRelease(masters, claim, claim.key.free(claim.token), ttl)
         masters.send(freeing)
         return freeing
     return release_by(masters, claim, claim.release(), ttl)
@@ -403,6 +400,6 @@ def release_by(masters: MasterSet, claim: Claim, payload: bytes, ttl: int) -> Re
     The release uses the same connections, and therefore cannot arrive before the request that
     it undoes.
     """
-    release = Release(masters.links, claim, payload, ttl)
+    release = Release(masters, claim, payload, ttl)
     masters.send(release)
     return release

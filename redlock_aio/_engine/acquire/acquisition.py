@@ -116,7 +116,7 @@ class Acquisition:
         # From here on this task may have the turn. Until a lease takes it over, whatever ends
         # the task has to pass it on, or all other tasks of this process wait for ever.
         try:
-            if isinstance(tried, Claim) or (tried is not None and not self.has_turn):
+            if tried is not None and (isinstance(tried, Claim) or not self.has_turn):
                 last = tried
             elif tried is None and self.has_turn and queue.open_at > began:
                 last = await self._yield_and_attempt()

@@ -54,7 +54,7 @@ class ClearingRelease(Release):
     __slots__ = ("found",)
 
     def __init__(self, masters: MasterSet, claim: Claim, payload: bytes) -> None:
-        super().__init__(masters.links, claim, payload, claim.ttl)
+        super().__init__(masters, claim, payload, claim.ttl)
         self.found = False
         """Whether any master had the value."""
 

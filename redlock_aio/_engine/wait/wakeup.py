@@ -94,7 +94,7 @@ class Watch(Release):
         self, masters: MasterSet, local_queues: LocalQueues, failed: Attempt, absent: float = 0.0
     ) -> None:
         claim = failed.claim
-        super().__init__(masters.links, claim, claim.release(), claim.ttl)
+        super().__init__(masters, claim, claim.release(), claim.ttl)
         self.failed: Attempt = failed
         self._local_queues = local_queues
         self._key = claim.key
