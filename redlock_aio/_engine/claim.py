@@ -186,7 +186,7 @@ class FencedAttempt(Attempt):
             return
         counter = counter_in(reply, self.proposal)
         if not counter:
-            replies[master] = self.read(master, reply)
+            replies[master] = self.refused(master, reply)
             self.to_lose = to_lose = self.to_lose - 1
             if not to_lose:
                 self.verdict = LOST
@@ -212,7 +212,7 @@ class FencedAttempt(Attempt):
         if await agree(masters, self._counter, self.claim, self.counters, at_most):
             self.verdict = WON
 
-    def read(self, master: int, reply: object) -> object:
+    def refused(self, master: int, reply: object) -> object:
         """Return *reply* as counted; a refusal with the master's time also updates `Clocks`."""
         time = replies.time(reply)
         if time is None:
