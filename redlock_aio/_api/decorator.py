@@ -48,12 +48,7 @@ def locked(
     options: LockArguments,
     skip_if_locked: bool,
 ) -> "Decorator":
-    """
-    Return the decorator; see `Redlock.locked`.
-
-    Args:
-        lock: `Redlock.lock` of the manager.
-    """
+    """Return the decorator; see `Redlock.locked`."""
     if len(templates) == 1 and callable(templates[0]):
         raise TypeError("locked() needs a name: write @redlock.locked('invoice:{invoice_id}')")
     parsed = [Template(template) for template in templates]
@@ -116,7 +111,6 @@ def _checked(
 
 
 def _kind(thing: object) -> str:
-    """Return a description of an object that can't be decorated, for the error."""
     if isinstance(thing, staticmethod | classmethod):
         name = type(thing).__name__
         return f"a {name}: put @redlock.locked(...) below @{name}"
@@ -136,7 +130,6 @@ def _waiting(
     options: Mapping[str, object],
     function: Callable[P, Coroutine[Any, Any, T]],
 ) -> Callable[P, Coroutine[Any, Any, T]]:
-    """Return a function whose calls wait for their lock."""
 
     @functools.wraps(function)
     async def under_a_lock(*args: P.args, **kwargs: P.kwargs) -> T:

@@ -413,12 +413,7 @@ class Lease(OnlyForAsyncio):
 
 
 def check_here(hold: HeldLease, origin: Origin) -> None:
-    """
-    Raise an error unless *hold* belongs to this event loop, thread and process, or is lost.
-
-    Raises:
-        RedlockError: *hold* belongs to another one. Nothing was done.
-    """
+    """Raise an error unless *hold* belongs to this event loop, thread and process, or is lost."""
     if hold.state is not LOST and not origin.is_here():
         refuse(hold, origin)
 
@@ -507,9 +502,6 @@ def left_by_this_task(entered: dict[T, Sharer], resources: tuple[str, ...]) -> T
 
     That is the last lease that this task has entered. If it has entered none, it is the last
     one whose task has ended: fixtures may enter a block in one task and leave it in another.
-
-    Args:
-        entered: The leases whose blocks are entered, with the tasks that have entered them.
     """
     task = asyncio.current_task()
     for leaves in (lambda by: by is task, lambda by: by.done()):

@@ -106,9 +106,6 @@ class Lock(NotALease, OnlyForAsyncio):
             QuorumUnavailableError: It is not known whether others hold the lock: no skip.
 
             LockNotAcquiredError: Others hold it: skip.
-
-        Cancellation:
-            As for `acquire`.
         """
         retry, attempt = self.retry, 0
         most = min(retry.attempts or MOST_SPLITS, MOST_SPLITS)
@@ -151,12 +148,10 @@ class Lock(NotALease, OnlyForAsyncio):
                 return self._lease(acquisition, won, entering=entering)
 
     def _shared(self, session: Session, *, waits: bool) -> HeldLease | None:
-        """Return the lease of this task or owner that can be shared, or ``None``."""
         masters, queues = session.masters, session.local_queues
         return reentrancy.find_shared(masters, queues, self._spec, waits=waits)
 
     def _share(self, session: Session, hold: HeldLease, *, entering: bool) -> Lease:
-        """Return another lease that shares *hold*; no request is sent."""
         options = self._spec.options
         task = task_ref(asyncio.current_task(session.loop))
         keep = options.hold_at_least

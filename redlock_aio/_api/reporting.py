@@ -27,8 +27,6 @@ async def reported(
     Await *obtain*, and emit `Acquired`, `Missed` or `Cancelled`.
 
     Args:
-        lock: The resources that are to be locked, and the options.
-
         entered: The lock, if *obtain* also enters the lease for it.
 
     Cancellation:
@@ -66,9 +64,6 @@ async def announce(
 
     Args:
         leaving: Releases the lease if the listener ends the program.
-
-    Cancellation:
-        Nothing is awaited before the event, and nothing after it unless the listener fails.
     """
     try:
         emitter.emit(event)
@@ -90,9 +85,6 @@ async def tried(
 
     Raises:
         QuorumUnavailableError: Too few masters were asked.
-
-    Cancellation:
-        As for `reported`.
     """
     try:
         return await reported(emitter, lock, attempt)

@@ -119,7 +119,6 @@ class Names:
         return names
 
     def _arguments(self, args: tuple[object, ...], kwargs: dict[str, object]) -> dict[str, object]:
-        """Return all arguments of a call by their parameters' names."""
         # `Signature.bind` costs a tenth of a lock. It is left out for calls that obviously
         # fit; for all others it decides, and makes the error.
         given = dict(zip(self._positional, args))  # noqa: B905 - counted below, at half the price

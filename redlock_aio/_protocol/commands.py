@@ -160,7 +160,6 @@ def mark(value: bytes, *, over: bytes) -> bytes:
 
 
 def subscription(client: bytes, *, begins: bool) -> bytes:
-    """Return SUBSCRIBE or UNSUBSCRIBE for the wake-up channel of *client*."""
     return pack(b"SUBSCRIBE" if begins else b"UNSUBSCRIBE", CHANNEL + client)
 
 
@@ -182,7 +181,6 @@ def hash_tag(key: bytes) -> bytes:
 
 
 def queue_keys(*keys: bytes) -> tuple[bytes, ...]:
-    """Return the names of the queues of *keys*."""
     return tuple([b"redlock_aio:queue:" + hash_tagged(key) for key in keys])
 
 
@@ -290,7 +288,6 @@ NO_MEMBER = b"-"
 
 
 def revocation(token: bytes) -> bytes:
-    """Return the revocation with this *token*."""
     return token + REVOKED
 
 

@@ -63,7 +63,6 @@ def questions(service: str) -> tuple[bytes, ...]:
 
 
 def is_switch(push: object, service: str) -> bool:
-    """Return whether *push* announces another master of *service*."""
     if not isinstance(push, list) or len(push) != 3 or push[:2] != [b"message", b"+switch-master"]:
         return False
     return isinstance(push[2], bytes) and push[2].split(b" ")[0] == service.encode()
@@ -151,12 +150,7 @@ def _number(value: object) -> int | None:
 
 
 class Confirmation:
-    """
-    The newest answers of the Sentinels that were named.
-
-    Args:
-        names: The names of the Sentinels.
-    """
+    """The newest answers of the Sentinels that were named."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names = tuple(names)
@@ -168,7 +162,6 @@ class Confirmation:
         return f"<Confirmation {answers}>"
 
     def on_answer(self, number: int, answer: SentinelAnswer) -> None:
-        """Replace the last answer of the Sentinel with this *number*."""
         self._answers[number] = answer
 
     def failed(self, number: int, reason: str) -> None:

@@ -54,7 +54,6 @@ class LeaseText(str):
     _names: str
 
     def __new__(cls, text: str, resources: Sequence[str]) -> Self:
-        """Create *text*, the text of the lease on *resources*."""
         made = super().__new__(cls, text)
         made._names = ", ".join(map(repr, resources))
         return made
@@ -126,7 +125,6 @@ def boot(machine: str) -> str:
 
 
 def exported(handed: ExportedLease) -> LeaseText:
-    """Return the text that `imported` reads."""
     value: dict[str, object] = {
         "v": VERSION,
         "r": handed.resources,
@@ -239,9 +237,6 @@ def adoption(
 
     A master writes the fencing token of a text into its counter only if the token is not
     ahead of its clock: a text with the highest possible token would use up all tokens.
-
-    Args:
-        counter: The counter of the lease's fencing token, if it has one.
     """
     names = key.each if counter is None else (*key.each, *counter.keys)
     arguments = [handed.value, value, b"%d" % handed.ttl]

@@ -299,7 +299,6 @@ def view(of_master: MasterReply) -> MasterView:
 
 
 def lock_state(resource: str, replies: Sequence[MasterReply]) -> LockState:
-    """Return the state of *resource*, from the replies of all masters."""
     views = tuple(map(view, replies))
     kept: dict[bytes, list[MasterView]] = {}
     for one, its in zip(replies, views, strict=True):

@@ -112,8 +112,6 @@ class FencingCounter:
         Return the command that sets the lock for *ttl* ms again where it is free.
 
         Args:
-            fence: The fencing token.
-
             ceiling: The value to which a majority has lifted its counters; 0 if none has.
         """
         own, most = b"%016d" % fence, b"%016d" % max(fence, ceiling)
@@ -151,19 +149,15 @@ class _Locked:
         raise NotImplementedError
 
     def look(self) -> bytes:
-        """Return the command that reads the values."""
         return commands.look(*self.each)
 
     def is_kept(self, reply: object, token: bytes) -> bool:
-        """Return whether the *reply* to `look` proves that every key has *token*."""
         return reply == [token] * len(self.each)
 
     def is_free(self, reply: object) -> bool:
-        """Return whether the *reply* to `look` proves that no key exists."""
         return reply == [None] * len(self.each)
 
     def counter(self, lead: int) -> FencingCounter:
-        """Return the counter of the fencing tokens; *lead* as in `FencingCounter`."""
         return FencingCounter(self.each, lead)
 
 
@@ -180,12 +174,10 @@ class Mutex(bytes, _Locked):
     restore: ClassVar[Setting] = commands.acquire
 
     def extension(self, token: bytes, ttl: int) -> Extension:
-        """Return the part of `commands.extend` that sets its ttl to *ttl* ms."""
         return commands.extension((self,), 1, token, ttl)
 
     @property
     def each(self) -> tuple["Mutex", ...]:
-        """Every single key of it."""
         return (self,)
 
 
@@ -197,7 +189,6 @@ class JointMutex(tuple[Mutex, ...], _Locked):
 
     @property
     def each(self) -> tuple[Mutex, ...]:
-        """Every single key of it."""
         return self
 
     def acquire(self, token: bytes, ttl: int) -> bytes:
@@ -205,7 +196,6 @@ class JointMutex(tuple[Mutex, ...], _Locked):
         return self._packed(ACQUIRE_ALL, token, b"%d" % ttl)
 
     def extension(self, token: bytes, ttl: int) -> Extension:
-        """Return the part of `commands.extend` that sets the ttl of all keys to *ttl* ms."""
         return commands.extension(self, len(self), token, ttl)
 
     def restore(self, token: bytes, ttl: int) -> bytes:
@@ -213,7 +203,6 @@ class JointMutex(tuple[Mutex, ...], _Locked):
         return commands.extend(self.extension(token, ttl), again=True)
 
     def release(self, token: bytes) -> bytes:
-        """Return the command that deletes the keys whose value is *token*."""
         return self._packed(RELEASE, token)
 
     def free(self, token: bytes) -> bytes:
@@ -225,17 +214,7 @@ class JointMutex(tuple[Mutex, ...], _Locked):
 
 
 class Resources:
-    """
-    The keys of one manager's resources.
-
-    Args:
-        prefix: Put before each name to make its key.
-
-    Attributes:
-        prefix: The prefix of each key, as bytes.
-
-        known: The keys of names that have been checked.
-    """
+    """The keys of one manager's resources."""
 
     __slots__ = ("known", "prefix")
 

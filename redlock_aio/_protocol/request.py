@@ -92,18 +92,6 @@ class Request(Sender):
     One command to one master.
 
     A command to all masters is a `Round`, which counts their replies.
-
-    Args:
-        payload: The packed command.
-
-        on_reply: Called with the number of the master and its reply; with a `NoReply`
-            if none will come.
-
-        debt_ttl: For a release: the ms for which the key lives if it is not released.
-
-        needless: For a release: a bit for each master that can't have the key.
-
-        in_quarantine: How the command is treated at a quarantined master.
     """
 
     __slots__ = ("debt_ttl", "in_quarantine", "needless", "on_reply", "payload")
@@ -130,7 +118,6 @@ class Request(Sender):
         """Called when the request was sent to *master*; does nothing here."""
 
     def not_sent(self, master: int, no_reply: NoReply) -> None:
-        """Called with the substitute for the reply if the request could not be sent to *master*."""
         self.on_reply(master, no_reply)
 
 

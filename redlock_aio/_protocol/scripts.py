@@ -16,8 +16,6 @@ class Script:
     One script that the masters run.
 
     Args:
-        name: The name of the script's file.
-
         after: The names of files whose functions the script uses; they are put before it.
     """
 

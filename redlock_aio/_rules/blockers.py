@@ -12,12 +12,7 @@ from redlock_aio._rules.quorum import TAKING_PART, Answer, Vote, majority
 
 
 class Blockers:
-    """
-    For each of *masters*, the value that blocks the lock there, and when it may be free.
-
-    Args:
-        masters: The number of masters.
-    """
+    """For each of *masters*, the value that blocks the lock there, and when it may be free."""
 
     __slots__ = ("_free_from", "_unfit", "_values")
 
@@ -84,7 +79,6 @@ class Blockers:
 
     @property
     def parties(self) -> int:
-        """The number of different values."""
         return len({value for value in self._values if value is not None})
 
     @property

@@ -30,8 +30,6 @@ class Clocks:
     A quick reply narrows the bounds, a slow one does not change them.
 
     Args:
-        masters: The number of masters.
-
         ahead: The assumed offset in seconds until a master has replied.
     """
 

@@ -75,8 +75,6 @@ def agreed(counters: Sequence[int], needed: int) -> int:
 
     Args:
         counters: The counters of the masters that keep the lock for this client.
-
-        needed: The number of counters that must be equal.
     """
     highest = max(counters)
     return highest if counters.count(highest) >= needed else 0

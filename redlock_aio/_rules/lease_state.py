@@ -71,18 +71,7 @@ def retry_pause(ttl: int, master_timeout: int) -> float:
 
 
 class LeaseState:
-    """
-    The life of one lease.
-
-    Args:
-        deadline: The end of the validity.
-
-        ttl: The ttl that the masters were sent, in milliseconds.
-
-        factor: The drift factor.
-
-        renewed: Whether the lease is extended while it is held.
-    """
+    """The life of one lease."""
 
     __slots__ = (
         "_epoch", "_promised", "deadline", "due", "ends", "factor", "longest_ttl", "loss",
@@ -98,7 +87,6 @@ class LeaseState:
         self.loss: Loss | None = None
         """How the lease was lost; ``None`` if it is not."""
         self.deadline: float = deadline
-        """The end of the validity."""
         self.ends: float = math.inf
         """The end that no extension moves; see `limit`."""
         self.renewed: bool = renewed
@@ -117,7 +105,6 @@ class LeaseState:
         self._promised = self.deadline = min(self.deadline, ends)
 
     def valid(self, now: float) -> bool:
-        """Return whether the lease is held and its deadline lies after *now*."""
         return self.state is HELD and now < self.deadline
 
     def schedule_renewal(self, now: float, chance: float) -> None:
@@ -184,8 +171,6 @@ class LeaseState:
         Args:
             epoch: The result of `begin_extension`.
 
-            began: The instant at which the extension was sent.
-
         Returns:
             Whether the extension is valid: the lease was, and no later extension promised less.
         """
@@ -216,7 +201,6 @@ class LeaseState:
         return False
 
     def hand_over(self) -> None:
-        """End the lease because it was handed over to another process."""
         self.state = HANDED_OVER
 
     @property
@@ -229,12 +213,7 @@ class LeaseState:
         return "it was handed over" if self.state is HANDED_OVER else released
 
     def why_expired(self, stalled: tuple[float, float] = NEVER_STALLED) -> Loss:
-        """
-        Return the loss at the deadline.
-
-        Args:
-            stalled: The begin and end of the last stall of the event loop.
-        """
+        """Return the loss at the deadline."""
         if self.deadline >= self.ends:
             return Loss(LossCause.MAX_HOLD)
         began, ended = stalled

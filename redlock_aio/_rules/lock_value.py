@@ -78,7 +78,6 @@ def packed(metadata: object) -> bytes:
 
 
 def unpacked(metadata: bytes) -> dict[str, object]:
-    """Return the metadata that `packed` has made JSON of."""
     data: dict[str, object] = json.loads(metadata)
     return data
 

@@ -139,7 +139,6 @@ class Restriction(NamedTuple):
 
 
 def names_of(masters: Masters) -> Addresses:
-    """Return the names of a set of masters."""
     return tuple(sorted(place.address for place in masters))
 
 
@@ -148,8 +147,6 @@ def learn(known: Known, ours: Addresses, lines: Iterable[Line], now: float) -> K
     Return what is known after a master has shown its *lines*.
 
     Args:
-        ours: The names of this program's set.
-
         lines: With this program's lines that were deleted before they had run out, as by an
             eviction: they keep the places that they had.
     """
@@ -334,7 +331,6 @@ def describe_refusal(ours: Addresses, restriction: Restriction, *, lasts: float)
 
 
 def describe_stranger(ours: Addresses, theirs: Addresses) -> str:
-    """Return why a master has no vote that is not in a set that came first."""
     return (
         f"programs with the masters {_named(theirs)} were here first, and it is none of these,"
         f" as far as is known; this program names {_named(ours)};"
@@ -351,7 +347,6 @@ def describe_moved(*, lasts: float) -> str:
 
 
 def describe_later(theirs: Addresses, strangers: Addresses) -> str:
-    """Return what a program that came first says about one that restricts itself."""
     return (
         f"programs with the masters {_named(theirs)} came later, and get no votes of"
         f" {_named(strangers)}, which this program does not name; {ADVICE}"
@@ -359,7 +354,6 @@ def describe_later(theirs: Addresses, strangers: Addresses) -> str:
 
 
 def describe_deleted(address: str) -> str:
-    """Return what a program says that does not find its lines any more."""
     return (
         f"{address}: the key with the sets of masters was deleted or evicted; a master must have"
         " the maxmemory-policy noeviction"

@@ -34,7 +34,6 @@ class NoOptions(TypedDict):
 
 
 def unknown_options(unknown: Iterable[str], *, called: str) -> TypeError:
-    """Return the error for options that *called* does not have."""
     name = next(iter(unknown))
     instead = OPTIONS.get(name)
     return TypeError(f"{called} has no option {name!r}" + (f"; use {instead}" if instead else ""))

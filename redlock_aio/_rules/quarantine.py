@@ -206,8 +206,6 @@ class Verdict:
     The standing of a master, and the marker to write there.
 
     Attributes:
-        state: The standing of the master.
-
         seconds: The seconds without a vote, if nothing else becomes known.
 
         reason: Why it has none.
@@ -238,14 +236,6 @@ def judge(
     Return the standing of a master.
 
     Args:
-        info: The server's own information (``INFO``).
-
-        marker: The marker on the master.
-
-        seen: The earlier observations at its address.
-
-        now: The current instant, on the clock of *seen*.
-
         lasts: The most seconds for which a lost lease may be valid.
 
         strict: Whether a young server without a marker counts as restarted, whatever
@@ -440,7 +430,6 @@ def bar(reason: Reason, *, ago: float, until: float) -> Bar:
 
 
 def cause(reason: Reason) -> NoVoteCause:
-    """Return the cause of a quarantine for programs."""
     match reason:
         case Reason.RESTARTED:
             return NoVoteCause.RESTARTED

@@ -116,9 +116,6 @@ class Tally:
     The count of one round among *masters*, each of which is counted once.
 
     Replies are kept as they came, and are interpreted only when they are read.
-
-    Args:
-        masters: The number of masters.
     """
 
     yes: ClassVar[object] = GRANTED
@@ -189,7 +186,6 @@ class Tally:
 
     @property
     def granted(self) -> int:
-        """The number of masters that have granted the request."""
         return majority(len(self.replies)) - self.to_win
 
     @property
@@ -199,7 +195,6 @@ class Tally:
 
     @property
     def complete(self) -> bool:
-        """Whether every master has been counted."""
         return self.to_win + self.to_lose == COMPLETE
 
     @property

@@ -135,8 +135,6 @@ def pause(delay: float, *, wait: int | None, waited: float, reserve: float) -> f
     *wait*: *reserve* before its end, but never more than a tenth of it.
 
     Args:
-        delay: The delay by the rules of `Retry`.
-
         wait: For how long the caller will wait in all, ``None`` for ever.
 
         waited: How much of it is over.

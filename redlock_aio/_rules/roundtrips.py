@@ -60,11 +60,6 @@ class RoundTrips:
     """
     The round trips to all masters, and the timeout that follows from them.
 
-    Args:
-        masters: The number of masters.
-
-        fixed: The timeout, if it is not adaptive.
-
     Attributes:
         timeout: The time limit for a reply, in whole milliseconds.
     """
@@ -91,14 +86,12 @@ class RoundTrips:
         self._judge()
 
     def learn(self, master: int, ms: float) -> None:
-        """Add another round trip on the same connection."""
         trip = self._trips[master]
         if trip is not None:
             trip.learn(ms)
             self._judge()
 
     def forget(self, master: int) -> None:
-        """Drop the round trips of *master*, which is not connected."""
         self._trips[master] = None
         self._judge()
 

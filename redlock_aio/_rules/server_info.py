@@ -53,7 +53,6 @@ class ServerInfo:
 
     @classmethod
     def parse(cls, text: bytes) -> "ServerInfo":
-        """Parse the reply to ``INFO``."""
         lines = text.decode("utf-8", "replace").splitlines()
         fields = dict(line.split(":", 1) for line in lines if ":" in line)
         policy = fields.get("maxmemory_policy", "noeviction")

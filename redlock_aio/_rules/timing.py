@@ -30,13 +30,6 @@ def milliseconds(duration: int | timedelta, *, name: str, zero: bool = False) ->
     """
     Return *duration* as whole milliseconds.
 
-    Args:
-        duration: An `int` of milliseconds, or a `timedelta`.
-
-        name: The argument's name, for the error.
-
-        zero: Whether 0 is allowed.
-
     Raises:
         TypeError: It is neither an `int` nor a `timedelta`; a `float` or a
             `bool` is most often a mistake of unit.

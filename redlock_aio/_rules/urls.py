@@ -120,9 +120,6 @@ def check(url: str, *, name: str) -> None:
     """
     Raise `ValueError` unless *url* is unambiguous.
 
-    Args:
-        name: The argument's name, for the error.
-
     Raises:
         ValueError: *url* is ambiguous or malformed; the text shows no part of a password.
     """

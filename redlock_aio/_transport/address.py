@@ -165,9 +165,6 @@ class Address(_Settings):
         Raises:
             OSError, redis.RedisError: The server could not be reached, or refused
                 the login.
-
-        Cancellation:
-            The connection is closed.
         """
         return await self._opened(self._make())
 
@@ -184,9 +181,6 @@ class SentinelAddress(_Settings):
 
     redis-py would ask the Sentinels one after the other, and trust the first answer. So
     `sentinels.Sentinels` asks them instead, and passes the confirmed address to `dial_to`.
-
-    Args:
-        sentinels: The Sentinels, at least one.
     """
 
     def __init__(
@@ -204,15 +198,7 @@ class SentinelAddress(_Settings):
         self.secrets += tuple(text for sentinel in self.sentinels for text in sentinel.secrets)
 
     async def dial_to(self, host: str, port: int) -> tuple[asyncio.Transport, object]:
-        """
-        Connect to the server at this address and log in.
-
-        Raises:
-            OSError, redis.RedisError: The server could not be reached, or refused the login.
-
-        Cancellation:
-            The connection is closed.
-        """
+        """Connect to the server at this address and log in; otherwise as `Address.dial`."""
         connection = self._make()
         connection.connection_pool = _Found(host, port)
         return await self._opened(connection)
@@ -250,12 +236,7 @@ def _looking_up(kind: type[AbstractConnection]) -> Any:
         _address: str | None = None
 
         async def _connect(self) -> None:
-            """
-            Connect to the first address of the host that can be reached.
-
-            Cancellation:
-                A look-up continues; the next attempt uses its result.
-            """
+            """Connect to the first address of the host that can be reached."""
             name = _looked_up(self)
             if name is None:
                 await super()._connect()
@@ -332,8 +313,6 @@ def address(master: object, *, name: str) -> AnyDialler:
     Args:
         master: A URL, a `redis.asyncio.Redis` client, or a dialler.
 
-        name: The argument's name, for the error.
-
     Raises:
         TypeError: *master* is none of these, or a Redis Cluster.
 
@@ -391,12 +370,7 @@ def addresses(
 
 
 def _check_sentinels(sentinels: Sequence[Address], *, name: str) -> None:
-    """
-    Raise `ValueError` unless each Sentinel of a master is named once.
-
-    Args:
-        name: The argument's name, for the error.
-    """
+    """Raise `ValueError` unless each Sentinel of a master is named once."""
     names = [str(sentinel) for sentinel in sentinels]
     if not names:
         raise ValueError(f"{name} names no Sentinel")
@@ -466,7 +440,6 @@ def why_not_connected(error: Exception, secrets: tuple[str, ...], patience: floa
 
 
 def _cause_of(error: Exception, text: str) -> NoVoteCause:
-    """Return why there is no connection, by the *error* and its *text*."""
     if isinstance(error, UnconfirmedError):
         return NoVoteCause.UNCONFIRMED
     if not isinstance(error, FROM_SERVER):

@@ -53,8 +53,6 @@ class Debts:
 
     Args:
         overdue: Called while debts remain, to end a connection without data.
-
-        warn: Called with a sentence for operators.
     """
 
     def __init__(
@@ -96,7 +94,6 @@ class Debts:
             self._collect_later()
 
     def settle_debt(self, debt: Debt) -> None:
-        """Forget a release that the master has confirmed."""
         if self._owed.get(debt.payload) is debt:
             del self._owed[debt.payload]
             self._gave_up = self._gave_up and bool(self._owed)
@@ -117,7 +114,6 @@ class Debts:
             debt.underway = False
 
     def close(self) -> None:
-        """Stop repeating debts."""
         if self._collector is not None:
             self._collector.cancel()
 

@@ -102,9 +102,6 @@ class Master:
     One master, for as long as its manager is open.
 
     `Sentry` handles the locks that the master may have lost.
-
-    Args:
-        dialler: Makes its connections; the dialler's text is the master's name.
     """
 
     def __init__(self, number: int, dialler: AnyDialler, context: MasterContext) -> None:
@@ -180,7 +177,6 @@ class Master:
 
     @property
     def votes(self) -> bool:
-        """Whether the master is up and not quarantined."""
         return self.standing.votes
 
     @property

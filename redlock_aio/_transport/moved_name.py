@@ -55,18 +55,7 @@ async def moved(
     Wait until another server answers where the name of a master leads; return what to report.
 
     Args:
-        dialler: Has the name, and makes the connection that tries the new address.
-
         connection: The connection to the master; it is not used.
-
-        run_id: That of its server.
-
-        every: The longest delay between two look-ups, in seconds.
-
-        within: The seconds within which the other server has to answer.
-
-    Cancellation:
-        A look-up continues, see `resolver`. A connection to the new address is closed.
     """
     old, misses = connection.peer, 0
     task = asyncio.current_task()

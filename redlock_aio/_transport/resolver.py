@@ -63,12 +63,7 @@ class LookUp:
                 loop.call_soon_threadsafe(_wake, waiter)
 
     async def ended(self) -> None:
-        """
-        Wait until there is a result.
-
-        Cancellation:
-            The look-up continues.
-        """
+        """Wait until there is a result."""
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[None] = loop.create_future()
         with _lock:
@@ -121,9 +116,6 @@ async def look_up(host: str, port: int) -> Sequence[str]:
         OSError, UnicodeError: There is no address; raised as by `socket.getaddrinfo`.
 
         RuntimeError: The process can't have another thread.
-
-    Cancellation:
-        The look-up continues; the next caller gets its result.
     """
     if is_numeric(host):
         return (host,)

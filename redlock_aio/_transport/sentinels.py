@@ -65,7 +65,6 @@ class Route:
         """The command that names a connection to the master; it may be refused."""
 
     async def dial(self) -> tuple[asyncio.Transport, object]:
-        """Connect to the master; see `Dialler.dial`."""
         return await self._dialler.dial()
 
     @property
@@ -113,8 +112,6 @@ class Sentinels(Route):
     The route to a master that Sentinels name; polls them until `close`.
 
     Args:
-        client_name: The name of the connections to Sentinels for which the user chose none.
-
         changed: Called when the confirmation of the connected server ends, or the server is
             confirmed again.
     """

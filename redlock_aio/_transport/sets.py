@@ -60,7 +60,6 @@ class EvaluatedQuestion(Question):
         self._on_reply = on_reply
 
     def on_reply(self, master: int, reply: object, /) -> None:
-        """Evaluate *reply*, then pass it on to the waiting task."""
         self._on_reply(master, reply)
         super().on_reply(master, reply)
 
@@ -70,10 +69,6 @@ class DeclaredSets:
     The lines on the masters of one manager, and the votes that it loses by those of others.
 
     Args:
-        addresses: The names of the masters, without credentials.
-
-        key: The key of the lines.
-
         quarantine: Returns the longest quarantine, in seconds.
 
         on_restricted: Called with the numbers of the masters that lose their votes.

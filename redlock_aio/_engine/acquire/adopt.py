@@ -58,10 +58,6 @@ async def adopt(  # noqa: PLR0913 - the options of an adoption
     Adopt the lease *handed*; see `Redlock.adopt`.
 
     Args:
-        key: The key of its resources, in this manager.
-
-        metadata: The holder's metadata, packed.
-
         max_hold: In ms from now; ``None`` for the rest of the exporter's.
 
     Cancellation:
@@ -93,18 +89,7 @@ async def adopt(  # noqa: PLR0913 - the options of an adoption
 
 
 class Adoption:
-    """
-    The adoption of one lease.
-
-    Args:
-        session: The masters and the settings of the manager.
-
-        key: The key or keys of the lock.
-
-        handed: The exported lease.
-
-        metadata: The metadata of the new value, packed.
-    """
+    """The adoption of one lease."""
 
     def __init__(
         self,
@@ -292,7 +277,6 @@ class Pause:
             self._over.set_result(None)
 
     async def wait(self, queue: LocalQueue, seconds: float) -> None:
-        """Wait for *seconds*, or until the manager is closed."""
         timer = self._over.get_loop().call_later(seconds, self.on_local_release)
         queue.subscribe(self, mine=False)
         try:

@@ -59,22 +59,12 @@ class ClearingRelease(Release):
         """Whether any master had the value."""
 
     def on_reply(self, master: int, reply: object, /) -> None:
-        """Count a reply as a grant if it proves that the value is no longer on the master."""
         self.found = self.found or reply == GRANTED
         super().on_reply(master, GRANTED if replies.is_settled(reply) else reply)
 
 
 class ForcedRelease:
-    """
-    One forced release.
-
-    Args:
-        session: The masters; its *max_ttl* is the longest that a holder may have asked for.
-
-        resource: The name of the lock in errors.
-
-        key: The key of the lock.
-    """
+    """One forced release."""
 
     def __init__(self, session: Session, resource: str, key: Mutex) -> None:
         self._masters = masters = session.masters
@@ -111,10 +101,6 @@ class ForcedRelease:
 
             RedlockError: The key on the masters is no lock; or the manager was closed
                 meanwhile.
-
-        Cancellation:
-            If a revocation was sent already, the lock is released nevertheless: the
-            revocation expires by itself.
         """
         asked = Inspection(self._masters, self._key)
         await asked.run()

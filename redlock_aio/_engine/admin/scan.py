@@ -45,9 +45,6 @@ async def find_locks(
     """
     Return the locks whose keys begin with *prefix*, at most *limit* of them.
 
-    Args:
-        resource_of: Returns the name for a key; ``None`` if no lock has this key.
-
     Raises:
         RedlockError: The manager was closed meanwhile.
     """
@@ -94,7 +91,6 @@ async def _scan(
     limit: int,
     resource_of: Callable[[bytes], str | None],
 ) -> Scanned:
-    """Return the locks of one master whose keys begin with *prefix*."""
     link, names, cursor = masters.links[number], dict[bytes, str](), b"0"
     for _ in range(MOST_STEPS):
         reply = await _asked(masters, number, commands.scan(cursor, prefix, PER_STEP))

@@ -38,22 +38,14 @@ class Inspection:
         self._round = Query(masters.links, payload, count=note, enough=_is_complete, repeat=True)
 
     async def run(self) -> None:
-        """
-        Ask all masters, and wait until they have answered.
-
-        Raises:
-            RedlockError: The manager was closed meanwhile.
-        """
         await self._masters.ask(self._round)
         self._masters.check_open()
 
     @property
     def replies(self) -> list[object]:
-        """The reply of each master."""
         return self._round.replies
 
     def master_replies(self) -> list[MasterReply]:
-        """Return the reply of each master, and its age."""
         now = self._masters.clock()
         return [
             MasterReply(link.name, reply, round((now - at) * 1000), quarantine)
@@ -68,12 +60,6 @@ def _is_complete(round: Round) -> bool:
 
 
 async def inspect(masters: MasterSet, resource: str, key: bytes) -> LockState:
-    """
-    Return the state of the lock with this *key* on each master.
-
-    Raises:
-        RedlockError: The manager was closed meanwhile.
-    """
     asked = Inspection(masters, key)
     await asked.run()
     return lock_state.lock_state(resource, asked.master_replies())

@@ -32,7 +32,6 @@ Sharer: TypeAlias = "weakref.ref[asyncio.Task[object]] | None"
 
 
 def task_ref(task: asyncio.Task[object] | None) -> Sharer:
-    """Return a weak reference to *task*, which does not keep its frames alive."""
     return None if task is None else weakref.ref(task)
 
 
@@ -41,22 +40,7 @@ class LossEvent(EventIsNoBool, asyncio.Event):
 
 
 class HeldLease(LeaseState):
-    """
-    One lease as the engine keeps it.
-
-    Args:
-        claim: What has won the lock: its token, key and fencing token.
-
-        resources: The names that are locked, as the user gave them.
-
-        queue: The local queue of the key.
-
-        now: The current instant, after a majority was counted.
-
-        factor: The drift factor.
-
-        renewed: Whether the watchdog extends the lease.
-    """
+    """One lease as the engine keeps it."""
 
     __slots__ = (
         "_fingerprint", "_lost", "check_at", "checked_at", "claim", "count", "extension",
@@ -107,7 +91,6 @@ class HeldLease(LeaseState):
         self.check_at: float = math.inf
         """The instant of the next check whether the masters still have the key."""
         self.checked_at: float = -math.inf
-        """The instant of the last such check."""
         self._lost: asyncio.Event | None = None
         self._fingerprint = ""
 
@@ -129,9 +112,6 @@ class HeldLease(LeaseState):
     def handover(self, now: float, boot: str) -> ExportedLease:
         """
         Return the values that another process needs to continue the lease.
-
-        Args:
-            boot: The boot that *now* counts from, see `clock.boot_of`.
 
         Raises:
             RedlockError: Other leases share it.
@@ -158,7 +138,6 @@ class HeldLease(LeaseState):
         return Extended(self.resources, self.fingerprint, ttl, before)
 
     def end_event(self, held: float) -> Released | Lost:
-        """Return the event of the lease's end after *held* seconds."""
         who, held_ms = self.fingerprint, event_ms(held)
         if (loss := self.loss) is None:
             return Released(self.resources, who, held_ms)
@@ -181,9 +160,6 @@ class HeldLease(LeaseState):
         Release the lease by awaiting *end*, then emit the event of its end.
 
         For the first call that releases the lease, which waits for the masters' replies.
-
-        Cancellation:
-            As for *end*; the event is emitted nevertheless.
         """
         try:
             await end()
@@ -224,7 +200,6 @@ class HeldLease(LeaseState):
                 scope.cancel(f"lock lost: {loss.reason}")
 
     def is_of(self, task: asyncio.Task[object] | None) -> bool:
-        """Return whether *task* holds the lease, alone or with others."""
         shares = (self.task, *self.others)
         return task is not None and any(ref is not None and ref() is task for ref in shares)
 
@@ -237,7 +212,6 @@ class HeldLease(LeaseState):
                     self._lost.set()
 
     def add_share(self, task: Sharer) -> None:
-        """Add a share of *task*."""
         if self.count:
             self.others = (*self.others, task)
         else:
@@ -245,7 +219,6 @@ class HeldLease(LeaseState):
         self.count += 1
 
     def remove_share(self, task: Sharer) -> None:
-        """Remove a share of *task*."""
         self.count -= 1
         others = list(self.others)
         if task in others:
@@ -271,7 +244,6 @@ class HeldLease(LeaseState):
                 error.add_note(lost)
 
     def recheck_soon(self) -> None:
-        """Ask the watchdog to check soon whether the masters still have the key."""
         self.on_recheck(self)
 
     def changed(self, _master: int) -> None:

@@ -27,9 +27,6 @@ def find_shared(
     """
     Return the lease that this task or *owner* holds on all the lock's keys, or ``None``.
 
-    Args:
-        waits: Whether the acquisition would wait for other holders.
-
     Raises:
         RedlockError: This task or owner holds the lock or a part of it, so that it would
             wait for itself for ever; or it holds the lock without a fencing token, and
@@ -139,7 +136,6 @@ def add_hint(masters: MasterSet, queues: LocalQueues, lock: LockSpec, error: Bas
 
 
 def _why(hold: HeldLease, lock: LockSpec, who: str) -> str:
-    """Return the error for an acquisition that would wait for its own holder, with a remedy."""
     return (
         f"{_names(lock.resources)} would never be free: {who} holds {_names(hold.resources)};"
         f" {_how(hold, lock)}, or set wait= if another task will release it"
@@ -147,7 +143,6 @@ def _why(hold: HeldLease, lock: LockSpec, who: str) -> str:
 
 
 def _how(hold: HeldLease, lock: LockSpec) -> str:
-    """Return how a lock can be acquired again by its holder."""
     if not lock.options.reentrant:
         return "reentrant=True acquires it again"
     if _has_all(hold, lock):

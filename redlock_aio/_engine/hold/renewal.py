@@ -42,9 +42,6 @@ class KeyCheck(Round):
 
     Not a `Query`: a revocation ends the lease only after its reply is counted, so that the loss
     names the vote of that master too, and whatever the verdict of the round is.
-
-    Args:
-        on_lost: Called with the lease and its loss if it is lost.
     """
 
     __slots__ = ("_cause", "_on_lost", "hold")
@@ -59,7 +56,6 @@ class KeyCheck(Round):
         self._cause = LossCause.KEY_GONE
 
     def is_refusal(self, reply: object) -> bool:
-        """Return whether *reply* shows that another client has one of the keys."""
         values = reply if isinstance(reply, list) else [reply]
         ours = self.hold.claim.token
         foreign = any(isinstance(value, bytes) and value != ours for value in values)
@@ -99,7 +95,6 @@ class KeyCheck(Round):
             self._on_lost(self.hold, Loss(LossCause.FORCED, votes=self.votes_so_far()))
 
     def on_verdict(self) -> None:
-        """Lose the lease if the refusals prove that no majority has its key."""
         if self.refused_by_a_majority(self.hold.claim.unsent):
             self._on_lost(self.hold, Loss(self._cause, votes=self.votes_so_far()))
 
@@ -110,11 +105,6 @@ class Renewal(Round):
 
     Not a `Query`: 10,000 leases need thousands of them a second, each with several policies;
     and it counts a late grant, which no other round does.
-
-    Args:
-        ttl: The new ttl in ms, from *now* on.
-
-        on_result: Called with this round when its verdict is final.
     """
 
     __slots__ = (
@@ -132,7 +122,6 @@ class Renewal(Round):
     ) -> None:
         super().__init__(masters.links, b"")
         self.extension: Extension = hold.claim.extension(ttl)
-        """What the command says about this lease."""
         self._masters = masters
         self._on_result = on_result
         self.hold: HeldLease = hold
@@ -171,7 +160,6 @@ class Renewal(Round):
         self.wake()
 
     def is_refusal(self, reply: object) -> bool:
-        """Return whether *reply* shows that another client has, or has had, the lock."""
         return reply.__class__ is int and reply != 0
 
     def declined(self, master: int, reply: object) -> None:
@@ -201,7 +189,6 @@ class Renewal(Round):
             self.declined(master, reply)
 
     def restore_missing(self) -> None:
-        """Restore the key on each master that may lack it by its reply so far."""
         if self.against:
             for master, reply in enumerate(self.replies):
                 if _may_lack_key(reply):
@@ -223,7 +210,6 @@ class Renewal(Round):
         return any(isinstance(reply, Exception) for reply in self.replies)
 
     def why_refused(self) -> Loss:
-        """Return the loss that the refusals prove."""
         beyond = [reply for reply in self.replies if isinstance(reply, int) and reply > 0]
         cause = LossCause.OVERTAKEN if beyond else LossCause.KEY_GONE
         return Loss(cause, votes=self.votes())
@@ -233,7 +219,6 @@ class Renewal(Round):
         return votes(self._links, self.last_replies(), self.classify)
 
     def last_replies(self) -> list[object]:
-        """Return the reply of each master to this extension, or else to an earlier one."""
         # Read once: `Lease.ensure_valid` calls this in any thread, and when the next extension
         # begins meanwhile, this one may no longer refer to the one before.
         before, replies = self.before, self.replies
@@ -248,9 +233,6 @@ class RenewalBatch(Round):
     One command that extends several leases: one reply for 64 rounds, which a `Query` can't have.
 
     Its own tally says only which masters have answered.
-
-    Args:
-        renewals: The extensions; each gets its own replies, as if it had been sent alone.
     """
 
     __slots__ = ("_renewals",)
@@ -260,7 +242,6 @@ class RenewalBatch(Round):
         self._renewals = renewals
 
     def on_reply(self, master: int, reply: object, /) -> None:
-        """Pass on to each extension the reply for it."""
         super().on_reply(master, GRANTED)
         parts = replies.for_each(reply, len(self._renewals))
         for renewal, part in zip(self._renewals, parts, strict=True):
@@ -339,7 +320,6 @@ class Restoration:
         self._tries = tries
 
     def send_to(self, master: int) -> None:
-        """Send the request to *master*, unless the lease is over."""
         masters, hold = self._masters, self._hold
         if not hold.valid(masters.clock()):
             return

@@ -94,13 +94,6 @@ class Agenda:
     multiples of `STEP`, up to `HORIZON` from now, so that there are few pages, and nothing of a
     lease that has ended stays for long. Only what is due before the next multiple has a page at
     its exact instant.
-
-    Args:
-        loop: The event loop of the leases.
-
-        clock: The clock of leases.
-
-        attend: Called with the leases for which something is due, and the present instant.
     """
 
     __slots__ = (
@@ -129,7 +122,6 @@ class Agenda:
         return sum(map(len, self._pages.values()))
 
     def leases(self) -> list[HeldLease]:
-        """Return all leases that are held."""
         return [hold for page in self._pages.values() for hold in page]
 
     def add(self, hold: HeldLease, now: float) -> None:
@@ -166,11 +158,9 @@ class Agenda:
         hold.page = page
 
     def remove(self, hold: HeldLease) -> None:
-        """Forget *hold*, which has ended."""
         hold.page.pop(hold, None)
 
     def clear(self) -> None:
-        """Forget all leases, and stop the timer."""
         self._pages.clear()
         self._instants.clear()
         self._armed_for = math.inf
@@ -227,12 +217,7 @@ class Agenda:
 
 
 class Watchdog:
-    """
-    Extends leases, and ends those that are lost.
-
-    Args:
-        factor: The drift factor.
-    """
+    """Extends leases, and ends those that are lost."""
 
     __slots__ = (
         "_agenda", "_factor", "_failed", "_local_queues", "_on_recheck", "_returned_at",
@@ -258,7 +243,6 @@ class Watchdog:
 
     @property
     def held(self) -> int:
-        """The number of leases that are held."""
         return len(self._agenda)
 
     def hold(  # noqa: PLR0913, PLR0917 - all facts of a lease; positional, which is faster
@@ -276,15 +260,7 @@ class Watchdog:
         Return the lease on what was *won*, which is extended, checked and ended from now on.
 
         Args:
-            renewed: Whether it is extended.
-
             turn: The local queue in which this task has the turn; ``None`` without a turn.
-
-            ends: The instant at which it ends in any case.
-
-            keep_until: The instant until which the masters keep the key after a release.
-
-            owner: The owner, which may share it; ``None`` if only this task may.
         """
         # Without a turn the local queue may have become idle, and have been dropped.
         queue = self._local_queues.of(won.key) if turn is None else turn
@@ -376,7 +352,6 @@ class Watchdog:
         self._agenda.put(failed.hold, now)
 
     def _attend(self, due: list[HeldLease], now: float) -> None:
-        """Handle the leases that are *due*: each is lost, checked or extended."""
         together: list[Renewal] = []
         for hold in due:
             # The deadline comes first: after a suspension all three may be due at once, and
@@ -400,7 +375,6 @@ class Watchdog:
         self.masters.send_and_watch(KeyCheck(self.masters, hold, self.lose))
 
     def renew(self, hold: HeldLease, ttl: int, now: float) -> Renewal:
-        """Send one extension of *hold* to *ttl* ms from *now*, and return its round."""
         renewal = self._begin(hold, ttl, now)
         renewal.send_alone()
         return renewal
@@ -467,9 +441,6 @@ class Watchdog:
             LockLostError: The lease was lost before a majority agreed.
 
             LockNotHeldError: The lease has been released.
-
-        Cancellation:
-            The lease is extended, or unchanged.
         """
         sent: list[Renewal] = []
         while True:
@@ -495,7 +466,6 @@ class Watchdog:
             await asyncio.sleep(max(min(pause, hold.deadline - self.masters.clock()), 0))
 
     def why_expired(self, hold: HeldLease, now: float) -> Loss:
-        """Return the loss of *hold* at its deadline, and whether the loop had stalled then."""
         return hold.why_expired(self._agenda.stall(now))
 
     def lose(self, hold: HeldLease, loss: Loss) -> None:
@@ -513,7 +483,6 @@ class Watchdog:
                 emitter.emit_soon(hold.end_event(self.masters.clock() - hold.held_since))
 
     def lose_tokens(self, tokens: Collection[bytes], cause: LossCause) -> None:
-        """Lose each lease whose token is one of *tokens*."""
         for hold in self._agenda.leases():
             if hold.claim.token in tokens:
                 self.lose(hold, Loss(cause))
