@@ -465,7 +465,6 @@ def exit_scope(
 
 
 def _left_elsewhere(hold: HeldLease, scope: CancelScope, masters: MasterSet) -> RedlockError | None:
-    """Return the error if another task than the running one entered the guarded block."""
     if not _stop_cancelling_another(scope, asyncio.current_task(masters.loop)):
         return None
     hold.notify_lost()  # if the lease was lost, the bodies around this one

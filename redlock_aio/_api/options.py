@@ -17,7 +17,6 @@ from redlock_aio._rules.retry import Retry
 from redlock_aio._rules.validation import of_type, one_of
 
 MOST_OPTIONS = 256
-"""The number of different sets of options that are cached for one manager."""
 
 
 class OptionsCache:

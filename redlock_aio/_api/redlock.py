@@ -31,7 +31,6 @@ from redlock_aio._transport.address import AnyDialler, addresses
 from redlock_aio.events import Acquired, Listener
 
 MAX_WAITERS = 1_000
-"""The default of *max_waiters*."""
 
 CHECK_WAIT = 1_000
 """The default *wait* of `Redlock.check` in ms, the timeout of a readiness probe of Kubernetes."""

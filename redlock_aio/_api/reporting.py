@@ -28,9 +28,6 @@ async def reported(
 
     Args:
         entered: The lock, if *obtain* also enters the lease for it.
-
-    Cancellation:
-        As for *obtain*: once there is a lease nothing is awaited.
     """
     loop = running_loop()
     clock, task = clock_of(loop), asyncio.current_task(loop)
@@ -80,12 +77,7 @@ async def tried(
     lock: LockSpec,
     attempt: Callable[[], Coroutine[object, object, Lease | None]],
 ) -> Lease | None:
-    """
-    Await *attempt* as `reported` does, but return ``None`` if it was refused.
-
-    Raises:
-        QuorumUnavailableError: Too few masters were asked.
-    """
+    """Await *attempt* as `reported` does, but return ``None`` if it was refused."""
     try:
         return await reported(emitter, lock, attempt)
     except LockNotAcquiredError as error:

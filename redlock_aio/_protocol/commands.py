@@ -72,7 +72,6 @@ def scan(cursor: bytes, prefix: bytes, number: int) -> bytes:
 
 
 def acquire(key: bytes, token: bytes, ttl: int) -> bytes:
-    """Return the command that sets *key* to *token* for *ttl* ms, if the key does not exist."""
     digits = b"%d" % ttl
     return _SET % (len(key), key, len(token), token, len(digits), digits)
 
@@ -83,9 +82,7 @@ class Extension(NamedTuple):
     keys: int
     """How many keys it has."""
     names: bytes
-    """The keys, packed."""
     arguments: bytes
-    """The other arguments, packed."""
 
 
 def extension(
@@ -124,7 +121,6 @@ def extend(*leases: Extension, again: bool = False) -> bytes:
 
 
 def release(key: bytes, token: bytes) -> bytes:
-    """Return the command that deletes *key*, if its value is *token*."""
     return _RELEASE % (len(key), key, len(token), token)
 
 

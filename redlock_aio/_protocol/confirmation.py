@@ -92,15 +92,11 @@ class SentinelAnswer:
     The answer of one Sentinel.
 
     Attributes:
-        configuration: The server that the Sentinel names; ``None`` if it names none.
-
         reason: Why the Sentinel names none, or why there is no newer answer.
 
         sentinel: The Sentinel's identity (MYID), empty if it is not known.
 
         known: The number of Sentinels that it knows, including itself; 0 if that is not known.
-
-        asked_at: When the question was sent.
     """
 
     configuration: Configuration | None = None
@@ -189,7 +185,6 @@ class Confirmation:
         return None
 
     def describe(self, configuration: Configuration | None, now: float) -> str:
-        """Return how many Sentinels confirm *configuration*, and why the others do not."""
         missing = [
             f"{name} {self._why_not(answer, now)}"
             for name, answer in zip(self._names, self._answers, strict=True)

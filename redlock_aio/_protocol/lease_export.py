@@ -71,12 +71,6 @@ class ExportedLease:
     The facts of a lease that go from one process to another.
 
     Attributes:
-        resources: The names that are locked.
-
-        value: The value of the lock on the masters.
-
-        ttl: In milliseconds.
-
         at: The instant of the export, in seconds on the clock of leases.
 
         left: The validity from that instant, in ms.
@@ -144,14 +138,7 @@ def exported(handed: ExportedLease) -> LeaseText:
 
 
 def imported(exported: str) -> ExportedLease:
-    """
-    Parse the text that `exported` has written.
-
-    Raises:
-        TypeError: *exported* is not a text.
-
-        ValueError: The text is damaged, or of another version.
-    """
+    """Parse the text that `exported` has written."""
     handed, wrong = _parsed(of_type(exported, str, name="exported"))
     # Raised here, outside of any except block: an exception from the parser carries
     # the text that it could not parse, and would become the context of this one.
@@ -161,7 +148,6 @@ def imported(exported: str) -> ExportedLease:
 
 
 def _parsed(exported: str) -> tuple[ExportedLease | None, str]:
-    """Return the facts in a text, or ``None`` and the text of the error."""
     if len(exported) > LONGEST or _ALPHABET.fullmatch(exported) is None:
         return None, DAMAGED
     try:

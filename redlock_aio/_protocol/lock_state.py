@@ -191,8 +191,6 @@ class KeyState(NamedTuple):
     The reply of a master to `inspect`, parsed.
 
     Attributes:
-        value: The value of the lock; ``None`` if the key does not exist.
-
         left: The remaining ms of the key, `ENDLESS` if it does not end.
     """
 
@@ -203,14 +201,7 @@ class KeyState(NamedTuple):
 
 
 class MasterReply(NamedTuple):
-    """
-    The reply of one master, its age, and whether the master has a vote.
-
-    Attributes:
-        age: The age of the reply in ms.
-
-        quarantine: Why the master has no vote, empty if it has one.
-    """
+    """The reply of one master, its age in ms, and why the master has no vote (empty if it has)."""
 
     master: str
     reply: object
@@ -257,7 +248,6 @@ def objection(reply: object) -> str:
 
 
 def is_number(text: bytes) -> bool:
-    """Return whether *text* is a possible value of a counter."""
     return text.isdigit() and len(text) <= 20 and int(text) <= commands.NEVER
 
 

@@ -72,8 +72,6 @@ class FencingCounter:
         Return the command that grants the lock to *token*, if nobody has it.
 
         Args:
-            ttl: In milliseconds.
-
             proposal: The least value for the counter: the masters' time in us.
 
             patience: The us after the proposal from which the command is refused as too late.
@@ -139,8 +137,6 @@ FreeCommand: TypeAlias = "Callable[[Mutex, bytes], bytes]"
 
 
 class _Locked:
-    """The common base of `Mutex` and `JointMutex`."""
-
     __slots__ = ()
 
     @property
@@ -192,7 +188,6 @@ class JointMutex(tuple[Mutex, ...], _Locked):
         return self
 
     def acquire(self, token: bytes, ttl: int) -> bytes:
-        """Return the command that sets all keys to *token* for *ttl* ms, if none of them exists."""
         return self._packed(ACQUIRE_ALL, token, b"%d" % ttl)
 
     def extension(self, token: bytes, ttl: int) -> Extension:
@@ -214,8 +209,6 @@ class JointMutex(tuple[Mutex, ...], _Locked):
 
 
 class Resources:
-    """The keys of one manager's resources."""
-
     __slots__ = ("known", "prefix")
 
     def __init__(self, prefix: str) -> None:
@@ -223,12 +216,7 @@ class Resources:
         self.known: dict[tuple[str, ...], Mutex | JointMutex] = {}
 
     def key(self, resource: str) -> Mutex:
-        """
-        Return the key of one *resource*.
-
-        Raises:
-            TypeError, ValueError: The name is not a valid resource.
-        """
+        """Return the key of one *resource*."""
         if isinstance(resource, list | tuple | set | frozenset):
             kind = type(resource).__name__
             raise TypeError(f"resource must be a str, not a {kind}: write lock(*names) for several")
@@ -253,12 +241,7 @@ class Resources:
         return None
 
     def keys(self, resources: tuple[str, ...]) -> Mutex | JointMutex:
-        """
-        Return the key of one resource, or the keys of several that are locked together.
-
-        Raises:
-            TypeError, ValueError: A name is not a valid resource, or they can't be locked together.
-        """
+        """Return the key of one resource, or the keys of several that are locked together."""
         key = self.key(resources[0]) if len(resources) == 1 else self._joint(resources)
         if len(self.known) >= MOST_NAMES:
             self.known.clear()

@@ -38,7 +38,6 @@ def looked(reply: object, keys: int = 1) -> list[bytes | None] | None:
 
 
 def is_confirmation(push: object) -> bool:
-    """Return whether *push* confirms a SUBSCRIBE or UNSUBSCRIBE."""
     kinds = (b"subscribe", b"unsubscribe")
     return isinstance(push, list) and len(push) == 3 and push[0] in kinds
 

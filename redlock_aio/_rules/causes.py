@@ -170,5 +170,4 @@ class Loss(NamedTuple):
 
     @property
     def reason(self) -> str:
-        """The text of the cause with its detail."""
         return f"{self.cause.text}: {self.detail}" if self.detail else self.cause.text

@@ -27,8 +27,6 @@ from redlock_aio._rules.causes import Loss, LossCause
 
 
 class State(enum.Enum):
-    """The state of a lease."""
-
     HELD = "held"
     LOST = "lost"
     RELEASED = "released"
@@ -71,8 +69,6 @@ def retry_pause(ttl: int, master_timeout: int) -> float:
 
 
 class LeaseState:
-    """The life of one lease."""
-
     __slots__ = (
         "_epoch", "_promised", "deadline", "due", "ends", "factor", "longest_ttl", "loss",
         "renewed", "state", "ttl",
@@ -145,7 +141,6 @@ class LeaseState:
             self.due = min(instant, self._loss_at())
 
     def _loss_at(self) -> float:
-        """Return the instant at which to report the loss, if no extension succeeds before."""
         margin = self.ttl * (MARGIN_SHARE / 1000)
         return self.deadline - (margin if margin < MARGIN else MARGIN)  # noqa: FURB136 - faster
 
@@ -205,7 +200,6 @@ class LeaseState:
 
     @property
     def is_given_up(self) -> bool:
-        """Whether its holder has ended it: released it, or handed it over."""
         return self.state is RELEASED or self.state is HANDED_OVER
 
     def why_given_up(self, released: str = "it has been released") -> str:
@@ -213,7 +207,6 @@ class LeaseState:
         return "it was handed over" if self.state is HANDED_OVER else released
 
     def why_expired(self, stalled: tuple[float, float] = NEVER_STALLED) -> Loss:
-        """Return the loss at the deadline."""
         if self.deadline >= self.ends:
             return Loss(LossCause.MAX_HOLD)
         began, ended = stalled

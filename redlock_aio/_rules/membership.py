@@ -58,8 +58,6 @@ class Place(NamedTuple):
     One master, as one program names it.
 
     Attributes:
-        address: Its name without credentials.
-
         run_id: The server that the program is connected to there; empty if there is none.
     """
 
@@ -223,12 +221,7 @@ def other_names(ours: Masters, known: Known) -> set[Place]:
 
 
 def restriction(ours: Masters, known: Known, *, until: float) -> Restriction:
-    """
-    Return which masters of this program have no vote beside the sets that came first.
-
-    Args:
-        until: As for `is_surely_in`.
-    """
+    """Return which masters of this program have no vote beside the sets that came first."""
     moved = frozenset(
         number for number, place in enumerate(ours) if place.run_id and has_moved(place, known)
     )
@@ -295,12 +288,10 @@ def strangers_of(theirs: Addresses, ours: Masters, known: Known) -> Addresses:
 
 
 def write(place: Place) -> bytes:
-    """Return the text of the line with the server at an address."""
     return json.dumps({place.address: place.run_id}, separators=(",", ":")).encode()
 
 
 def write_set(names: Addresses) -> bytes:
-    """Return the text of the line with a set of masters."""
     return json.dumps(names, separators=(",", ":")).encode()
 
 

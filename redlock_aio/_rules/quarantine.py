@@ -74,8 +74,6 @@ class Marker:
     The marker of one master.
 
     Attributes:
-        run_id: The identity of the server for which it was written; see `ServerInfo`.
-
         rejoining: Whether the master may have forgotten locks.
 
         at: For a rejoining master the instant at which it votes again, on its own clock,
@@ -138,8 +136,6 @@ def _marker_number(digits: str) -> int:
 
 
 class MasterStatus(enum.Enum):
-    """The standing of a master that can be reached."""
-
     MEMBER = "it votes"
     QUARANTINED = "it may have forgotten locks"
     UNDECIDED = "it may have forgotten locks, or be one of a new set"
@@ -178,16 +174,10 @@ class Seen:
     The observations of this process at one address.
 
     Attributes:
-        run_id: The identity of the last server at the address.
-
-        at: The last instant at which that server was seen.
-
         marker: The number in the server's marker (`Marker.at`), ``None`` if it had none.
 
         until: The instant before which it has no vote, whatever other programs find;
             minus infinity if it has one.
-
-        reason: Why it has none.
 
         replica: The last replica at the address, until it is found as a master.
     """
@@ -207,10 +197,6 @@ class Verdict:
 
     Attributes:
         seconds: The seconds without a vote, if nothing else becomes known.
-
-        reason: Why it has none.
-
-        write: The new marker, ``None`` if the marker stays as it is.
 
         careful: Whether the marker is written only if there is none: another program
             may know better.
@@ -375,7 +361,6 @@ def founding(info: ServerInfo, lasts: float) -> Verdict:
 def remember(
     seen: Seen, info: ServerInfo, marker: Marker | None, verdict: Verdict, now: float
 ) -> Seen:
-    """Return the observations after *verdict*, which was reached with *marker*."""
     ours = marker is not None and info.is_named(marker.run_id)
     certain = verdict.state is QUARANTINED and not verdict.careful
     until = now + verdict.seconds if certain else -math.inf
@@ -394,7 +379,6 @@ def seen_as_replica(seen: Seen, run_id: str, time: int | None) -> Seen:
 
 
 def last_seen(seen: Seen, now: float) -> Seen:
-    """Return the observations after the connection to a server has ended at the instant *now*."""
     return replace(seen, at=now)
 
 

@@ -50,8 +50,6 @@ TAKING_PART = frozenset({Answer.GRANTED, Answer.HELD, Answer.TIMED_OUT})
 
 
 class Outcome(enum.Enum):
-    """The result of a round so far."""
-
     OPEN = enum.auto()
     WON = enum.auto()
     LOST = enum.auto()
@@ -119,7 +117,6 @@ class Tally:
     """
 
     yes: ClassVar[object] = GRANTED
-    """The reply that grants the request."""
 
     __slots__ = ("replies", "to_lose", "to_win", "verdict")
 
@@ -199,7 +196,6 @@ class Tally:
 
     @property
     def missing(self) -> list[int]:
-        """The numbers of the masters that have not been counted."""
         return [i for i, reply in enumerate(self.replies) if reply is NOT_YET]
 
 
@@ -208,7 +204,6 @@ PERMANENT = ("NOPERM", "NOAUTH", "WRONGPASS", "MOVED", "WRONGTYPE")
 
 
 def is_permanent(error: str) -> bool:
-    """Return whether waiting does not help against this *error* of a master."""
     return error.startswith(PERMANENT)
 
 

@@ -25,8 +25,6 @@ NEW, SPREAD_NEW = 1 / 8, 1 / 4
 
 
 class RoundTrip:
-    """The round trips to one master."""
-
     __slots__ = ("_before", "_mean", "_spread", "last")
 
     def __init__(self, ms: float) -> None:
@@ -57,12 +55,7 @@ class RoundTrip:
 
 
 class RoundTrips:
-    """
-    The round trips to all masters, and the timeout that follows from them.
-
-    Attributes:
-        timeout: The time limit for a reply, in whole milliseconds.
-    """
+    """The round trips to all masters, and the timeout that follows from them."""
 
     __slots__ = ("_trips", "fixed", "timeout")
 

@@ -85,14 +85,7 @@ def remaining(until: float, now: float) -> int:
 
 
 def drift_factor(factor: float) -> float:
-    """
-    Return *factor* if it can be a drift factor.
-
-    Raises:
-        TypeError: *factor* is not a number.
-
-        ValueError: *factor* is outside [0, 0.5].
-    """
+    """Return *factor* if it can be a drift factor."""
     if isinstance(factor, bool) or not isinstance(factor, int | float):
         raise TypeError(f"drift_factor must be a number, not {type(factor).__name__}")
     if not 0 <= factor <= 0.5:  # a NaN fails this too
@@ -111,24 +104,14 @@ def forgetting(max_ttl: int, *, factor: float) -> float:
 
 
 def at_most(ttl: int, max_ttl: int) -> int:
-    """
-    Return *ttl* if it is not longer than *max_ttl*.
-
-    Raises:
-        ValueError: It is longer: a master that restarts would vote again too early.
-    """
+    """Return *ttl* if *max_ttl* permits it; after a longer one a master would vote too early."""
     if ttl > max_ttl:
         raise ValueError(f"ttl must be at most max_ttl, which is {max_ttl} ms, not {ttl} ms")
     return ttl
 
 
 def at_least(ttl: int, *, name: str = "ttl") -> int:
-    """
-    Return *ttl* if it is at least `SHORTEST_TTL`; then some validity is left after the drift.
-
-    Raises:
-        ValueError: *ttl* is shorter, and was most likely meant in seconds.
-    """
+    """Return *ttl* if it is at least `SHORTEST_TTL`; then some validity is left after the drift."""
     if ttl < SHORTEST_TTL:
         raise ValueError(
             f"{name} must be at least {SHORTEST_TTL} ms, not {ttl} ms; times are milliseconds:"

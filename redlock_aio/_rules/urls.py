@@ -117,12 +117,7 @@ def _service(path: str) -> tuple[str, str]:
 
 
 def check(url: str, *, name: str) -> None:
-    """
-    Raise `ValueError` unless *url* is unambiguous.
-
-    Raises:
-        ValueError: *url* is ambiguous or malformed; the text shows no part of a password.
-    """
+    """Raise `ValueError` unless *url* is unambiguous."""
     complaint = _complaint(url)
     if complaint:
         raise ValueError(f"{name} {complaint}")

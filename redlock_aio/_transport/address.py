@@ -159,13 +159,6 @@ class Address(_Settings):
     """One master, or one Sentinel, that the user named."""
 
     async def dial(self) -> tuple[asyncio.Transport, object]:
-        """
-        Connect and log in.
-
-        Raises:
-            OSError, redis.RedisError: The server could not be reached, or refused
-                the login.
-        """
         return await self._opened(self._make())
 
     async def dial_any(self, addresses: Sequence[str]) -> tuple[asyncio.Transport, object]:
@@ -198,7 +191,7 @@ class SentinelAddress(_Settings):
         self.secrets += tuple(text for sentinel in self.sentinels for text in sentinel.secrets)
 
     async def dial_to(self, host: str, port: int) -> tuple[asyncio.Transport, object]:
-        """Connect to the server at this address and log in; otherwise as `Address.dial`."""
+        """Connect to the server at this address, and log in."""
         connection = self._make()
         connection.connection_pool = _Found(host, port)
         return await self._opened(connection)
@@ -223,7 +216,6 @@ class _Found:
 
 
 def _looked_up(connection: Any) -> tuple[str, int] | None:
-    """Return the host name and port of a connection of redis-py, if it has a name."""
     host = getattr(connection, "host", None)
     return (host, int(connection.port)) if isinstance(host, str) and not is_numeric(host) else None
 
@@ -312,11 +304,6 @@ def address(master: object, *, name: str) -> AnyDialler:
 
     Args:
         master: A URL, a `redis.asyncio.Redis` client, or a dialler.
-
-    Raises:
-        TypeError: *master* is none of these, or a Redis Cluster.
-
-        ValueError: The URL can't be parsed, or the client's settings can't be used.
     """
     if isinstance(master, str):
         return _from_url(master, name=name)
@@ -349,14 +336,7 @@ def address(master: object, *, name: str) -> AnyDialler:
 def addresses(
     masters: str | Redis | AnyDialler | Iterable[str | Redis | AnyDialler],
 ) -> list[AnyDialler]:
-    """
-    Return the diallers of *masters*, or of the single master that it is.
-
-    Raises:
-        TypeError: *masters* is no master and no list, or an item is not a master.
-
-        ValueError: The list is empty, a master is named twice, or a URL can't be parsed.
-    """
+    """Return the diallers of *masters*, or of the single master that it is."""
     if not isinstance(masters, Iterable) or isinstance(masters, str | bytes):
         return [address(masters, name="masters")]
     diallers = [address(master, name=f"masters[{i}]") for i, master in enumerate(masters)]
@@ -402,7 +382,6 @@ def _from_url(url: str, *, name: str) -> AnyDialler:
 
 
 def _pool_of(named: MasterUrl) -> SentinelConnectionPool:
-    """Return the settings of the connections to a master that Sentinels name."""
     pool = ConnectionPool.from_url(named.at("localhost", 6379))
     settings = {k: v for k, v in pool.connection_kwargs.items() if k not in {"host", "port"}}
     uses_tls = issubclass(pool.connection_class, SSLConnection)
@@ -454,5 +433,4 @@ def _cause_of(error: Exception, text: str) -> NoVoteCause:
 
 
 def _is_too_old(text: str) -> bool:
-    """Return whether *text* is the error of a server that does not know RESP3 or a command."""
     return "unknown command" in text.lower() or text.startswith("NOPROTO")

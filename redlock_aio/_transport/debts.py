@@ -28,8 +28,6 @@ DEBT_INTERVAL = 0.2
 
 
 class Debt(Sender):
-    """One release that a master has not confirmed."""
-
     __slots__ = ("_debts", "debt_ttl", "payload", "underway", "until")
 
     def __init__(self, debts: "Debts", payload: bytes, ttl: int) -> None:

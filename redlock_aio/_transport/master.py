@@ -51,7 +51,6 @@ SAME_WORDS = 0.2
 """Seconds for which the text about a master without a vote is reused."""
 
 TASK_NAME = "redlock_aio "
-"""The begin of the name of a master's task."""
 
 POLLING = "waiters poll, and each grant is sent with a read of the marker"
 
@@ -186,7 +185,6 @@ class Master:
 
     @property
     def pending(self) -> int:
-        """The number of commands that were sent and are not answered yet."""
         return connection.pending if (connection := self._connection) is not None else 0
 
     @property
@@ -315,7 +313,6 @@ class Master:
                 await asyncio.wait([following])
 
     def _following(self) -> asyncio.Task[None] | None:
-        """Return the task that looks up the name of the master; ``None`` if it has no name."""
         dialler, connection = self._dialler, self._connection
         if connection is None or not isinstance(dialler, Address) or dialler.looks_up is None:
             return None

@@ -80,7 +80,6 @@ async def moved(
 async def _other_server(
     dialler: Address, addresses: Sequence[str], run_id: str, within: float
 ) -> str:
-    """Return the address where a master with another *run_id* answers; empty if none does."""
     try:
         async with asyncio.timeout(within):
             transport, keep = await dialler.dial_any(addresses)
@@ -99,7 +98,6 @@ async def _other_server(
 
 
 def _has(addresses: Sequence[str], address: str) -> bool:
-    """Return whether *address* is among *addresses*, in whichever form they are written."""
     return _plain(address) in map(_plain, addresses)
 
 

@@ -63,7 +63,6 @@ class LookUp:
                 loop.call_soon_threadsafe(_wake, waiter)
 
     async def ended(self) -> None:
-        """Wait until there is a result."""
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[None] = loop.create_future()
         with _lock:
@@ -78,7 +77,6 @@ class LookUp:
                 self._waiters.pop(waiter, None)
 
     def result(self) -> Sequence[str]:
-        """Return the addresses, or raise the error of `socket.getaddrinfo`."""
         if self._error is not None:
             raise self._error
         return self._found
@@ -100,7 +98,6 @@ if hasattr(os, "register_at_fork"):
 
 
 def is_numeric(host: str) -> bool:
-    """Return whether *host* is an IP address, which needs no look-up."""
     try:
         ipaddress.ip_address(host)
     except ValueError:

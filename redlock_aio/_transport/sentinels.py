@@ -112,6 +112,8 @@ class Sentinels(Route):
     The route to a master that Sentinels name; polls them until `close`.
 
     Args:
+        client_name: The name of the connections to Sentinels for which the user chose none.
+
         changed: Called when the confirmation of the connected server ends, or the server is
             confirmed again.
     """

@@ -69,6 +69,10 @@ class DeclaredSets:
     The lines on the masters of one manager, and the votes that it loses by those of others.
 
     Args:
+        addresses: The names of the masters, without credentials.
+
+        key: The key of the lines.
+
         quarantine: Returns the longest quarantine, in seconds.
 
         on_restricted: Called with the numbers of the masters that lose their votes.
@@ -84,7 +88,6 @@ class DeclaredSets:
         on_restricted: Callable[[Collection[int]], None],
     ) -> None:
         self.reading = commands.declare(key)
-        """The command that reads the lines on a master."""
         self._key = key
         self._clock = clock
         self._quarantine = quarantine
@@ -172,12 +175,7 @@ class DeclaredSets:
             await asyncio.wait(others, timeout=PATIENCE)
 
     async def look(self, number: int, connection: Connection, *, quarantined: bool) -> None:
-        """
-        Write the lines again if that is due; read them first while a master may not vote.
-
-        Args:
-            quarantined: Whether the master is in a quarantine of its own.
-        """
+        """Write the lines again if that is due; read them first while a master may not vote."""
         if self._is_restricted or number not in self._links:
             await self._ask_until_answered(number, connection, reads=True)
             # The reply has been evaluated, maybe by a reply to another master's question, too.
@@ -273,7 +271,6 @@ class DeclaredSets:
         ]
 
     def _texts(self, number: int) -> list[SetLine]:
-        """Return the lines to write on a master: the names, and the servers of this program."""
         now = self._clock()
         since = {(line.names, line.run_id): line.since for line in self._deleted(number, [], now)}
         length = math.ceil(self._quarantine() * LIVES * 1000)

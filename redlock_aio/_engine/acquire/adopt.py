@@ -89,8 +89,6 @@ async def adopt(  # noqa: PLR0913 - the options of an adoption
 
 
 class Adoption:
-    """The adoption of one lease."""
-
     def __init__(
         self,
         session: Session,
@@ -206,12 +204,7 @@ class Adoption:
         return LockLostError(self.handed.resources, cause, detail, votes)
 
     def ends(self, max_hold: int | None, now: float) -> float:
-        """
-        Return the instant at which the adopted lease ends in any case.
-
-        Raises:
-            LockLostError: The lease has been held for as long as the exporter's *max_hold*.
-        """
+        """Return the instant at which the adopted lease ends in any case."""
         ends = math.inf if max_hold is None else now + max_hold / 1000
         if self.handed.max_hold is not None:
             left = timing.remaining(self.since + self.handed.max_hold / 1000, now)

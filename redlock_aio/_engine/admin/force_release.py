@@ -56,7 +56,6 @@ class ClearingRelease(Release):
     def __init__(self, masters: MasterSet, claim: Claim, payload: bytes) -> None:
         super().__init__(masters, claim, payload, claim.ttl)
         self.found = False
-        """Whether any master had the value."""
 
     def on_reply(self, master: int, reply: object, /) -> None:
         self.found = self.found or reply == GRANTED
@@ -64,8 +63,6 @@ class ClearingRelease(Release):
 
 
 class ForcedRelease:
-    """One forced release."""
-
     def __init__(self, session: Session, resource: str, key: Mutex) -> None:
         self._masters = masters = session.masters
         self._watchdog = session.watchdog
@@ -95,12 +92,6 @@ class ForcedRelease:
 
         Returns:
             Whether the lock was held on any master.
-
-        Raises:
-            QuorumUnavailableError: Too few masters have answered.
-
-            RedlockError: The key on the masters is no lock; or the manager was closed
-                meanwhile.
         """
         asked = Inspection(self._masters, self._key)
         await asked.run()

@@ -42,12 +42,7 @@ class Scanned(NamedTuple):
 async def find_locks(
     masters: MasterSet, prefix: bytes, limit: int, resource_of: Callable[[bytes], str | None]
 ) -> FoundLocks:
-    """
-    Return the locks whose keys begin with *prefix*, at most *limit* of them.
-
-    Raises:
-        RedlockError: The manager was closed meanwhile.
-    """
+    """Return the locks whose keys begin with *prefix*, at most *limit* of them."""
     scanned = await asyncio.gather(
         *(
             _scan(masters, number, prefix, limit, resource_of)

@@ -66,14 +66,7 @@ async def inspect(masters: MasterSet, resource: str, key: bytes) -> LockState:
 
 
 async def is_locked(masters: MasterSet, resource: str, key: bytes) -> bool:
-    """
-    Return whether a majority of the masters keeps one value under *key*.
-
-    Raises:
-        QuorumUnavailableError: Too few masters have answered to tell.
-
-        RedlockError: The manager was closed meanwhile.
-    """
+    """Return whether a majority of the masters keeps one value under *key*."""
     began, links = masters.clock(), masters.links
 
     def count(master: int, reply: object) -> object:
@@ -107,14 +100,7 @@ def _is_kept(round: Round) -> bool | None:
 
 
 async def check(session: Session, timeout: int) -> None:  # noqa: ASYNC109 - also of each reply
-    """
-    Check that a majority of the masters votes, within *timeout* ms.
-
-    Raises:
-        QuorumUnavailableError: No majority has answered in time.
-
-        RedlockError: The session was closed.
-    """
+    """Check that a majority of the masters votes, within *timeout* ms."""
     masters = session.masters
     began = masters.clock()
     masters.check_open()

@@ -40,8 +40,6 @@ class LossEvent(EventIsNoBool, asyncio.Event):
 
 
 class HeldLease(LeaseState):
-    """One lease as the engine keeps it."""
-
     __slots__ = (
         "_fingerprint", "_lost", "check_at", "checked_at", "claim", "count", "extension",
         "guards", "held_for", "held_since", "keep_until", "on_recheck", "others", "owner", "page",
@@ -89,7 +87,6 @@ class HeldLease(LeaseState):
         self.queue: LocalQueue = queue
         self.extension: Round | None = None  # the last one, until one succeeds
         self.check_at: float = math.inf
-        """The instant of the next check whether the masters still have the key."""
         self.checked_at: float = -math.inf
         self._lost: asyncio.Event | None = None
         self._fingerprint = ""
@@ -110,12 +107,7 @@ class HeldLease(LeaseState):
         return self._fingerprint
 
     def handover(self, now: float, boot: str) -> ExportedLease:
-        """
-        Return the values that another process needs to continue the lease.
-
-        Raises:
-            RedlockError: Other leases share it.
-        """
+        """Return the values that another process needs to continue the lease."""
         if self.count > 1:
             names = ", ".join(map(repr, self.resources))
             raise RedlockError(f"{names} can't be handed over: {self.count} leases share the lock")

@@ -434,14 +434,7 @@ class Watchdog:
         return False
 
     async def extend(self, hold: HeldLease, ttl: int) -> None:
-        """
-        Extend *hold* to *ttl* milliseconds from now, trying until its deadline.
-
-        Raises:
-            LockLostError: The lease was lost before a majority agreed.
-
-            LockNotHeldError: The lease has been released.
-        """
+        """Extend *hold* to *ttl* milliseconds from now, trying until its deadline."""
         sent: list[Renewal] = []
         while True:
             now = self.masters.clock()
