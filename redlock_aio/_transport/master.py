@@ -144,6 +144,7 @@ class Master:
         """Done as soon as it is known whether the master votes."""
         self.send: Send = self._refuse
         """Send commands behind all earlier ones; return a `NoReply` if they were not sent."""
+        # Last: with an eager task factory its first step runs within this call.
         self._task = self._loop.create_task(self._serve(), name=f"{TASK_NAME}{self.name}")
         self._task.add_done_callback(lambda _task: self._ended(context.never_began))
 
@@ -202,6 +203,8 @@ class Master:
         connection, sentry = self._connection, self._sentry
         if connection is None:
             return self._refuse(payload, senders)
+        # Read for each command. A timer would not do: after a stall, callbacks that are ready run
+        # before timers that are due, and a replaced master would get one more command of a lock.
         if not self._route.is_confirmed:
             return self._send_muted(payload, senders)
         if sentry is None or sentry.tracked:
@@ -246,6 +249,9 @@ class Master:
                 raise
             await self._take_leave()
         finally:
+            # Last: the releases that `_take_leave` waits for leave over this connection. Without
+            # `finally` an error there would leave it open, and the server with a client that asks
+            # nothing.
             if self._connection is not None:
                 self._connection.close()
 
@@ -259,6 +265,8 @@ class Master:
     async def _take_leave(self) -> None:
         """If the task was cancelled from outside, wait until *cancelled* has sent the releases."""
         if not self._closing:
+            # Before the wait: from here on the end of the connection is no loss to report, and
+            # `_ended` finds that all was done.
             self._closing = True
             self._wake()
             await self._context.cancelled(self)
@@ -286,6 +294,8 @@ class Master:
                     # That was pause enough. A server that was stopped, and continues, answers
                     # the connection that waits in its backlog at once, but none that is not made.
                     failures = 0
+                # Behind `_step_down`: who waits for the first attempt finds the reason for the
+                # missing vote.
                 self._wake()
             else:
                 failures = 0
@@ -302,6 +312,9 @@ class Master:
 
     async def _watch(self, down: asyncio.Future[None]) -> None:
         """Examine the master, and look up its name, until its connection is *down*."""
+        # Two tasks look at one connection: `monitor`, in this task and only with a guard, at the
+        # server, and `follow` at the name that led there. Either may end the connection. That sets
+        # *down*, which ends the wait below; then `follow` is cancelled.
         following = self._following()
         try:
             await (down if self._sentry is None else self._sentry.monitor(down))
@@ -484,6 +497,8 @@ class Master:
         self._connection = None
         self._voted = False
         self._trips.forget(self._number)
+        # Before `_report`, and before the senders underway get their `NoReply`: a waiter that is
+        # woken by either may send again at once, and must find the master down.
         self.send = self._refuse
         self._away = away
         self._no_reply = NoReply(away.answer, away.text, away.permanent)
@@ -492,6 +507,8 @@ class Master:
         # The guard ends a connection only to make the next one: that one is reported.
         if not self._closing and (self._sentry is None or not self._sentry.dials_again):
             self._report(Standing(link=away))
+        # Only the own entry: a second master at the same server was refused because of it, steps
+        # down as well, and must not free the name.
         if self._context.neighbours.get(self._run_id) is self:
             del self._context.neighbours[self._run_id]
 

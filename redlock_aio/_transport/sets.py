@@ -96,10 +96,16 @@ class DeclaredSets:
         self._names = membership.names_of(self._places)
         self._known = Known()
         self._restriction = Restriction()
+        # By the number of a master: all lines in its last reply; this program's lines in the reply
+        # to the last write; the run_id of its last server, also while it is away.
         self._shown: dict[int, list[Line]] = {}
         self._own: dict[int, list[Line]] = {}
         self._last: dict[int, str] = {}
+        # The servers that have gone, with the instant of that. They are written for one more
+        # quarantine, with their age, because leases that they granted may be valid.
         self._left: dict[Place, float] = {}
+        # The connections on which this program has sent its lines, with the instant of the last
+        # time: the masters that may vote, as far as the sets are concerned.
         self._links: dict[int, tuple[Connection, float]] = {}
         self._told: set[Addresses] = set()
 
@@ -148,10 +154,15 @@ class DeclaredSets:
             self._own.pop(number, None)  # they were on another server
         self._places[number] = Place(self._places[number].address, info.run_id)
         self._shown.pop(number, None)
+        # Read before the first write: what others wrote may refuse this program, and then `_ask`
+        # below only reads. If it wrote first, the lines of a refused program would restrict those
+        # that come later.
         self._take(number, reply)
         if self._waits(number, quarantined=True):
             return []
         others = self._tell_others() if is_new and self._restriction.refused_by is None else []
+        # All requests have left by now, before any reply is awaited: a master that hangs delays
+        # the evaluation of no other reply. `joined` waits.
         return [self._ask(number, connection, joins=True).reply, *others]
 
     async def joined(
@@ -192,6 +203,7 @@ class DeclaredSets:
 
     def gone(self, number: int, *, closing: bool) -> None:
         """Called when the connection to a master has ended; *closing* if this manager ends."""
+        # First: `_tell_others` writes on all `_links`, and this one has ended.
         self._links.pop(number, None)
         if self._places[number].run_id:
             # Leases that this server has granted may be valid for a while. So its line counts
@@ -256,8 +268,12 @@ class DeclaredSets:
             self._links[number] = connection, self._clock()
         question = EvaluatedQuestion(command, asyncio.get_running_loop(), on_reply)
         refused = connection.send(command, [question])
+        # Without this answer the task that awaits the reply would wait for ever.
         if refused is not None:
             question.on_reply(number, refused)
+        # This request is in no round, so nothing times it out: from here on the connection ends if
+        # no data comes. Without that a master that hangs could keep the task that awaits the reply
+        # for ever.
         connection.overdue()
         return question
 
@@ -323,6 +339,8 @@ class DeclaredSets:
         if answer is None:
             return
         lines = answer.lines
+        # Before `_own` is replaced: what was deleted is known from what was there after the last
+        # write.
         deleted = self._deleted(number, lines, now)
         if expected is not None:
             ours = {
@@ -342,6 +360,9 @@ class DeclaredSets:
         """Take the votes of the masters that may not vote any more, and report what is new."""
         before = self._restriction
         after = membership.restriction(self._places, self._known, until=self._until)
+        # Before `_on_restricted`, by which the sentries end connections and read `bar` for the
+        # reason. Only votes that end are reported there. One that comes back is found by the next
+        # `look`.
         self._restriction = after
         lost = self._barred(after) - self._barred(before)
         texts: dict[Addresses, str] = {}

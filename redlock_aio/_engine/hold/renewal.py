@@ -76,9 +76,13 @@ class KeyCheck(Round):
             # The master has read nothing, so it will not push changes either. Check again,
             # behind the scripts that are being sent.
             self.hold.recheck_soon()
+        # Before the reply is counted: it may be the one that completes the verdict, and
+        # `on_verdict` names this cause.
         if revoked:
             self._cause = LossCause.FORCED
         super().on_reply(master, reply)
+        # After the count: the loss names the votes so far, and this master's must be among them.
+        # If `on_verdict` has lost the lease just now, this changes nothing.
         if revoked:
             self._revoked(master)
 
@@ -127,6 +131,10 @@ class Renewal(Round):
         self.hold: HeldLease = hold
         self.ttl: int = ttl
         self.began: float = now
+        # The lease is told before the command leaves. If this ttl ends earlier than what was
+        # promised, the deadline moves back now: any master may execute the command at any time
+        # from now on. Then grants of the extensions before it do not count any more, see
+        # `LeaseState.extended`.
         self.epoch: int = hold.begin_extension(now, ttl)
         self.alone: bool = False
         """Whether it must not share a command, because the one before it got an error."""
@@ -138,6 +146,8 @@ class Renewal(Round):
                 last.before, self.before = None, last
             else:
                 self.before = last.before
+        # Last: another thread may read the votes of the last extension at any time
+        # (`ensure_valid`), and must find this one complete, or the one before.
         hold.extension = self
 
     def send_alone(self) -> None:
@@ -166,6 +176,8 @@ class Renewal(Round):
         """Restore the key on a master whose refusal arrives after the extension succeeded."""
         if isinstance(reply, int) and reply in {0, OTHERS}:
             self.hold.recheck_soon()  # the lock may have been released by force
+        # Before the verdict nothing is restored: the extension may fail and the lease end, and the
+        # key would block others. `restore_missing` does it for the refusals that came before WON.
         if self.verdict is WON and _may_lack_key(reply):
             self._restore(master)
 
@@ -182,6 +194,9 @@ class Renewal(Round):
         if not isinstance(before, NoReply) or before.answer is not Answer.TIMED_OUT:
             return
         if reply == GRANTED:
+            # The round had failed. A task in `Lease.extend` was woken then, and looks at all its
+            # rounds again before it gives up. `apply_result` moves the deadline, unless the lease
+            # has ended meanwhile or a later extension promised less.
             if self.recount(master):
                 self._on_result(self)
         elif reply.__class__ is int:
@@ -323,6 +338,8 @@ class Restoration:
         masters, hold = self._masters, self._hold
         if not hold.valid(masters.clock()):
             return
+        # `send` of a link writes at once, the rounds of this turn of the loop are written at its
+        # end. Without this line the restoration would overtake them.
         masters.flush()  # behind all earlier requests
         request = Request(hold.claim.restoration(hold.ttl, self._ceiling), self._on_reply)
         if masters.links[master].send(request.payload, (request,)) is None:
@@ -365,6 +382,9 @@ def lift(masters: MasterSet, hold: HeldLease, master: int, ceiling: int) -> None
         return
 
     def restore(verdict: Outcome) -> None:
+        # The lease may have ended since the lift was sent; `send_to` tests that. After any other
+        # verdict a client could still get a token up to the ceiling, and this master would count
+        # for a lease whose token is lower.
         if verdict is WON:
             Restoration(masters, hold, ceiling).send_to(master)
 

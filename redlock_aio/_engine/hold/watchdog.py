@@ -152,6 +152,9 @@ class Agenda:
         if page is None:
             self._pages[at] = page = {}
             heapq.heappush(self._instants, at)
+            # A page that comes after the instant of the timer needs no timer of its own: `_tick`
+            # arms the next one. Within `_tick` the instant is -inf, so that the pages which are
+            # made there arm none.
             if at < self._armed_for:
                 self._arm(now)
         page[hold] = None
@@ -205,11 +208,16 @@ class Agenda:
         while left and instants and instants[0] <= now:
             page = self._pages[instants[0]]
             while left and page:
+                # The lease is on no page from here on. Every branch below and in `_attend` puts it
+                # on one again, or ends it: a lease on no page would never be extended, and never
+                # be lost.
                 hold, _ = page.popitem()
                 left -= 1
                 if hold.due <= now or hold.check_at <= now:
                     due.append(hold)
                 else:
+                    # On a page after *now*, so the one that is emptied here stays the first of the
+                    # heap.
                     self.put(hold, now)
             if not page:
                 del self._pages[heapq.heappop(instants)]
@@ -276,6 +284,9 @@ class Watchdog:
         else:
             queue.on_acquired(hold, won.began, now)
         if owner is not None:
+            # Before the callbacks, each of which compares it with its own owner. A task that asks
+            # for the same lock stops its acquisition, and when it resumes it finds this lease as
+            # the holder in the local queue. Otherwise it would wait for a lock that its owner has.
             hold.owner = owner
             for on_acquired in list(self._local_queues.owner_waiters):
                 on_acquired(hold)
@@ -289,6 +300,9 @@ class Watchdog:
         check; another one follows if the key is changed again after the check was sent.
         """
         now = self.masters.clock()
+        # A check that is due within the interval reads the key after this change, and covers it.
+        # One that was sent has set `check_at` to infinity: it may have read the key before the
+        # change, so another one follows.
         if hold.state is HELD and hold.check_at > now + CHECK_INTERVAL:
             hold.check_at = max(now, hold.checked_at + CHECK_INTERVAL)
             self._agenda.put(hold, now)
@@ -318,6 +332,7 @@ class Watchdog:
         # extensions come in between, however many leases wait for a check.
         for hold in list(itertools.islice(self._unchecked, BATCH // 2)):
             del self._unchecked[hold]
+            # Those that have ended since they were entered here are ignored by it.
             self.recheck_soon(hold)
         if self._unchecked:
             self.masters.loop.call_soon(self._recheck_next)
@@ -330,6 +345,9 @@ class Watchdog:
             self._failed = {}
             # With many leases it takes a while until the last one is extended.
             self._to_retry = sorted(waiting, key=_deadline, reverse=True)
+            # Else `_retry_next` is scheduled already and takes the new list. A second chain would
+            # extend twice as many leases in each turn of the loop, and leave less room for
+            # deadlines.
             if idle:
                 self._retry_next()
 
@@ -365,6 +383,8 @@ class Watchdog:
             else:  # Not extended, or dropped without a release: the lease ends at its deadline.
                 hold.schedule_retry(now)
                 self._agenda.put(hold, now)
+        # `begin_extension` has set `due` of each to the report of its loss. So the timer ends it if
+        # no majority replies, and masters that hang delay no loss.
         send_together(self.masters, together)
 
     def _check(self, hold: HeldLease, now: float) -> None:
@@ -403,10 +423,14 @@ class Watchdog:
         # for less: the masters have applied the newer, shorter ttl, and the key ends with that.
         hold = renewal.hold
         now = self.masters.clock()
+        # The lease has ended since the extension was sent: no grant revives it, and no refusal
+        # ends it a second time.
         if hold.state is not HELD:
             return False
         deadline = hold.deadline  # of before, for the event: `extended` moves it
         if renewal.verdict is WON and hold.extended(renewal.epoch, renewal.began, renewal.ttl, now):
+            # If the next extension fails, the loss shows its votes, without those of rounds before
+            # this success.
             hold.extension = None
             hold.schedule_renewal(now, random.random())  # noqa: S311 - no secret
             self._agenda.put(hold, now)
@@ -423,6 +447,8 @@ class Watchdog:
         if renewal.refused_by_a_majority(hold.claim.unsent):
             self.lose(hold, renewal.why_refused())
         elif renewal.verdict is LOST:
+            # It stays there until it is extended, ends, or is taken by `_retry_failed`. Without
+            # this entry it would wait for its next try although a majority is back.
             self._failed[hold] = None
             # It was sent before a master's vote returned, and counts that master as away. Nothing
             # else would repeat it soon: `_retry_failed` ran before it was in `_failed`.
@@ -438,6 +464,9 @@ class Watchdog:
         sent: list[Renewal] = []
         while True:
             now = self.masters.clock()
+            # Read anew in each turn: while this task waits, the watchdog may extend or lose the
+            # lease, and another task may release it or close the manager. A lease whose time is
+            # over is lost here and not extended, also if the timer of the agenda is late.
             if hold.expired(now):
                 self.lose(hold, self.why_expired(hold, now))
             if hold.loss is not None:
@@ -493,6 +522,8 @@ class Watchdog:
         if hold.count > 1 and hold.valid(now):
             hold.remove_share(task)
             return True
+        # `HeldLease.reported` emits the end only if this is set. The end of a lease that was lost
+        # before has been emitted by `lose`, and this line is not reached for it.
         hold.held_for = now - hold.held_since
         if hold.release(now):
             self._end(hold, now)
@@ -515,6 +546,9 @@ class Watchdog:
         if at_least:
             hold.keep_until = max(hold.keep_until, now + at_least / 1000)
         was_renewed, hold.renewed = hold.renewed, hold.renewed or renewed
+        # Both: `ttl` is the last one that a majority has granted. An extension to less may be
+        # underway (`requested_ttl`), and masters that have executed it keep the key for less
+        # already.
         is_kept = was_renewed and min(hold.ttl, hold.requested_ttl) >= ttl
         # The next extension requests the ttl again if the masters do not get this one.
         hold.pending_ttl = max(hold.pending_ttl, ttl)
@@ -562,6 +596,8 @@ class Watchdog:
                 self.masters.send(Query(self.masters.links, leaving, repeat=True))
         else:
             hold.released = take_back(self.masters, hold.claim, hold.longest_ttl)
+        # Last: it wakes the next task of this process, whose request must follow the release on
+        # each connection. Before the release it would find the key of this lease there.
         hold.queue.on_lease_ended(hold, now)
 
     def is_awaited(self) -> bool:
@@ -586,6 +622,7 @@ class Watchdog:
 
     def close(self, cause: LossCause = LossCause.CLOSED) -> None:
         """Lose all leases: nothing would extend them any more."""
+        # Over a copy, which `leases` returns: `lose` takes each lease off its page.
         for hold in self._agenda.leases():
             self.lose(hold, Loss(cause))
         self._agenda.clear()
