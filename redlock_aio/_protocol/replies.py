@@ -215,7 +215,6 @@ def queued(reply: object) -> Queued | None:
 
 
 def scanned(reply: object) -> tuple[bytes, list[bytes]] | None:
-    """Parse the reply to `commands.scan`: the next cursor and the keys; ``None`` if malformed."""
     match reply:
         case [bytes(cursor), list(keys)] if all(isinstance(key, bytes) for key in keys):
             return cursor, keys
@@ -281,8 +280,6 @@ class Declared(NamedTuple):
 
     Attributes:
         found: How many of the texts that were written were there before.
-
-        lines: All lines, in the order in which they came.
     """
 
     found: int

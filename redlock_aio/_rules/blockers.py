@@ -83,7 +83,6 @@ class Blockers:
 
     @property
     def holder(self) -> bytes | None:
-        """The value on a majority of the masters, ``None`` if there is none."""
         values = self._values
         for value in values:
             if value is not None and values.count(value) >= majority(len(values)):

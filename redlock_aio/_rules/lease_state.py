@@ -163,9 +163,6 @@ class LeaseState:
         """
         Move the deadline after a majority granted an extension, if that extension is valid.
 
-        Args:
-            epoch: The result of `begin_extension`.
-
         Returns:
             Whether the extension is valid: the lease was, and no later extension promised less.
         """

@@ -83,7 +83,6 @@ def unpacked(metadata: bytes) -> dict[str, object]:
 
 
 def named(name: str) -> bytes:
-    """Return the part of a value after the token: the *name* of a manager, checked."""
     data = text(name, name="name")
     if "{" in name or not name.isprintable():
         raise ValueError("name must have printable characters, and no '{'")

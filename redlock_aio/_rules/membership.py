@@ -352,7 +352,6 @@ def describe_deleted(address: str) -> str:
 
 
 def is_refusal(detail: str) -> bool:
-    """Return whether a vote's *detail* says that programs with other masters were here first."""
     return " were here first" in detail
 
 

@@ -219,12 +219,7 @@ def _of_options(query: str) -> str | None:
 
 
 def wrong_option(url: str, option: str | None) -> str:
-    """
-    Return the complaint about a URL that `check` accepts and redis-py does not.
-
-    Args:
-        option: The option that redis-py rejects, if it names one.
-    """
+    """Return the complaint about a URL that `check` accepts and redis-py does not."""
     names = {name for name, _ in parse_qsl(urlsplit(url).query)}
     # A password among the options may contain '&'; its rest then looks like an option, too.
     if option is None or option not in names or names & _PASSWORDS:

@@ -350,7 +350,6 @@ def addresses(
 
 
 def _check_sentinels(sentinels: Sequence[Address], *, name: str) -> None:
-    """Raise `ValueError` unless each Sentinel of a master is named once."""
     names = [str(sentinel) for sentinel in sentinels]
     if not names:
         raise ValueError(f"{name} names no Sentinel")

@@ -169,12 +169,7 @@ class Sentinels(Route):
         return info.in_epoch(self._dialled.epoch) if self._dialled is not None else info
 
     async def dial(self) -> tuple[asyncio.Transport, object]:
-        """
-        Connect to the server that a majority confirms.
-
-        Raises:
-            UnconfirmedError: No server is confirmed; the text has the answer of each Sentinel.
-        """
+        """Connect to the server that a majority confirms."""
         ends = self._loop.time() + PATIENCE
         while (found := self._confirmation.current(self._clock())) is None:
             left = ends - self._loop.time()
@@ -194,7 +189,6 @@ class Sentinels(Route):
         self._was_confirmed = True
 
     async def _ask(self, number: int, sentinel: Dialler) -> None:
-        """Ask one Sentinel until cancelled; connect again whenever the connection ends."""
         task = asyncio.current_task()
         # If redis-py or another library swallows a cancellation, this condition still ends
         # the task; otherwise it would keep the program from ending.

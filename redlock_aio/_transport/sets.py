@@ -311,7 +311,6 @@ class DeclaredSets:
         return texts
 
     def _check(self, reply: object) -> None:
-        """Raise an error if *reply* means that the connection is lost, or the key forbidden."""
         if isinstance(reply, NoReply):
             raise ConnectionError(reply.detail)
         if replies.is_forbidden(reply):

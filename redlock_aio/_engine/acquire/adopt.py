@@ -128,11 +128,6 @@ class Adoption:
         """
         Repeat rounds until a majority has given the lock the new value.
 
-        Raises:
-            LockLostError: The lease has ended, or another client holds the lock.
-
-            RedlockError: The manager was closed.
-
         Cancellation:
             Some masters may have given the lock the new value; see `abandon`.
         """

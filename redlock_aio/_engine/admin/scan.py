@@ -103,7 +103,6 @@ async def _scan(
 
 
 async def _asked(masters: MasterSet, number: int, payload: bytes) -> object:
-    """Return the reply of one master, or its substitute after the master timeout."""
     waiter: asyncio.Future[object] = masters.loop.create_future()
 
     def on_reply(_master: int, reply: object) -> None:

@@ -106,7 +106,6 @@ def _has_all(hold: HeldLease, lock: LockSpec) -> bool:
 
 
 def _never_ends(hold: HeldLease) -> bool:
-    """Return whether a wait for *hold* by its own holder could never succeed."""
     # The lease is extended for ever, or its end would cancel the body that waits.
     return bool(hold.guards) or (hold.renewed and hold.ends == math.inf)
 

@@ -264,12 +264,7 @@ class Watchdog:
         keep_until: float = 0.0,
         owner: object = None,
     ) -> HeldLease:
-        """
-        Return the lease on what was *won*, which is extended, checked and ended from now on.
-
-        Args:
-            turn: The local queue in which this task has the turn; ``None`` without a turn.
-        """
+        """Return the lease on what was *won*, which is extended, checked and ended from now on."""
         # Without a turn the local queue may have become idle, and have been dropped.
         queue = self._local_queues.of(won.key) if turn is None else turn
         hold = HeldLease(won, resources, queue, now, self._factor, renewed)
