@@ -47,6 +47,8 @@ PURE = ("_rules", "_protocol")
 MAKES_LINKS = {"_engine.session"}
 # Code that users could have written imports public names only.
 ONLY_PUBLIC = ("contrib", "demo", "fencing", "sync", "testing._embedded", "cli", "__main__")
+SHARED = {"_api.faces": {"sync", "cli"}}
+"""Private modules that parts of `ONLY_PUBLIC` import: what they share is no feature for users."""
 LEAVES = {
     "cli": {"rich", "typer"},
     "contrib": {"aiohttp", "fastapi", "opentelemetry", "prometheus_client", "starlette"},
@@ -136,7 +138,15 @@ def test_the_engine_imports_no_transport(name: str, path: Path) -> None:
     ("name", "path"), [pair for pair in modules() if pair[0].startswith(ONLY_PUBLIC)]
 )
 def test_code_that_users_could_have_written_uses_public_names(name: str, path: Path) -> None:
-    assert not [other for other in of_the_house(path) if other.startswith("_")], name
+    private = {other for other in of_the_house(path) if other.startswith("_")}
+    part = name.partition(".")[0]
+    assert not {other for other in private if part not in SHARED.get(other, ())}, name
+
+
+def test_what_is_shared_is_used_by_all_that_may() -> None:
+    users = {(other, room(name)) for name, path in modules() for other in of_the_house(path)}
+    for shared, parts in SHARED.items():
+        assert {(shared, part) for part in parts} <= users, shared
 
 
 def test_importing_the_package_loads_no_leaf() -> None:

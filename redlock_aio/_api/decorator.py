@@ -12,12 +12,12 @@ import functools
 import inspect
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, ParamSpec, TypedDict, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
+from redlock_aio._api.faces import CommonLockArguments, acquire_or_skip
 from redlock_aio._api.lock import Lock
 from redlock_aio._api.templates import Names, Template
 from redlock_aio._engine.options import OnLost
-from redlock_aio._rules.retry import Retry
 from redlock_aio._rules.validation import of_type
 from redlock_aio.errors import LockNotAcquiredError, QuorumUnavailableError
 
@@ -25,20 +25,9 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class LockArguments(TypedDict, total=False):
+class LockArguments(CommonLockArguments, total=False):
     """The keyword arguments of `Redlock.lock`, for type checkers; a test compares the two."""
 
-    ttl: int | timedelta | None
-    wait: int | timedelta | None
-    auto_extend: bool
-    max_hold: int | timedelta | None
-    hold_at_least: int | timedelta
-    fair: bool
-    fencing: bool | None
-    reentrant: bool
-    owner: object
-    metadata: Mapping[str, object] | None
-    retry: Retry | None
     on_lost: OnLost
 
 
@@ -151,7 +140,7 @@ def _skipping(
     async def under_a_lock(*args: P.args, **kwargs: P.kwargs) -> T | None:
         wanted = lock(*names.of(args, kwargs), **options)
         try:
-            lease = await wanted._acquire_or_skip()  # noqa: SLF001 - not for users
+            lease = await acquire_or_skip(wanted)
         except QuorumUnavailableError:
             raise
         except LockNotAcquiredError:

@@ -3,7 +3,6 @@
 import asyncio
 import functools
 import math
-import random
 from types import CoroutineType, TracebackType
 from typing import Any
 
@@ -18,10 +17,7 @@ from redlock_aio._engine.session import Opener, Session
 from redlock_aio._rules import lock_value
 from redlock_aio._rules.mistakes import NotALease, OnlyForAsyncio
 from redlock_aio._rules.retry import Retry
-from redlock_aio.errors import LockNotAcquiredError, QuorumUnavailableError
-
-MOST_SPLITS = 10
-"""The most attempts for a call that skips if others hold the lock, while no holder is known."""
+from redlock_aio.errors import LockNotAcquiredError
 
 
 class Lock(NotALease, OnlyForAsyncio):
@@ -97,30 +93,6 @@ class Lock(NotALease, OnlyForAsyncio):
             return await self._obtain(entering=False)
         obtain = functools.partial(self._obtain, entering=False)
         return await reporting.reported(emitter, self._spec, obtain)
-
-    async def _acquire_or_skip(self) -> Lease:
-        """
-        Acquire the lock, whose *wait* is 0, for *skip_if_locked* of all faces.
-
-        Raises:
-            QuorumUnavailableError: It is not known whether others hold the lock: no skip.
-
-            LockNotAcquiredError: Others hold it: skip.
-        """
-        retry, attempt = self.retry, 0
-        most = min(retry.attempts or MOST_SPLITS, MOST_SPLITS)
-        while True:
-            attempt += 1
-            try:
-                return await self.acquire()
-            except QuorumUnavailableError:
-                raise
-            except LockNotAcquiredError as error:
-                if error.holder is not None or attempt >= most:
-                    raise
-            # Calls at the same moment have split the votes. If all of them skipped now, none
-            # would run.
-            await asyncio.sleep(retry.delay(attempt, random.random()) / 1000)  # noqa: S311
 
     async def _obtain(self, *, entering: bool) -> Lease:
         session, spec = self._opener.session(), self._spec

@@ -22,6 +22,7 @@ from redlock_aio import (
     LockNotAcquiredError,
     QuorumUnavailableError,
 )
+from redlock_aio._api.faces import acquire_or_skip
 from redlock_aio.cli import durations
 from redlock_aio.cli.exits import Exit, Failure
 from redlock_aio.cli.frame import (
@@ -236,7 +237,7 @@ async def acquired(lock: Lock, key: str, *, skip_if_locked: bool) -> Lease:
     """
     try:
         if skip_if_locked:
-            return await lock._acquire_or_skip()  # noqa: SLF001 - not for users
+            return await acquire_or_skip(lock)
         return await lock.acquire()
     except QuorumUnavailableError:
         raise

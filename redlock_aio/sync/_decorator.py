@@ -8,31 +8,22 @@ gets a coroutine function with the same signature.
 import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from datetime import timedelta
-from typing import Any, ParamSpec, TypedDict, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
-from redlock_aio import LockNotAcquiredError, QuorumUnavailableError, Retry
+import redlock_aio
+from redlock_aio import LockNotAcquiredError, QuorumUnavailableError
+from redlock_aio._api.faces import CommonLockArguments, acquire_or_skip
 from redlock_aio.sync._callbacks import OnLostCall
 from redlock_aio.sync._lock import Lock
+from redlock_aio.sync._portal import PortalOpener
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class SyncLockArguments(TypedDict, total=False):
+class SyncLockArguments(CommonLockArguments, total=False):
     """The keyword arguments of `Redlock.lock`, for type checkers; a test compares the two."""
 
-    ttl: int | timedelta | None
-    wait: int | timedelta | None
-    auto_extend: bool
-    max_hold: int | timedelta | None
-    hold_at_least: int | timedelta
-    fair: bool
-    fencing: bool | None
-    reentrant: bool
-    owner: object
-    metadata: Mapping[str, object] | None
-    retry: Retry | None
     on_lost: OnLostCall | None
 
 
@@ -43,32 +34,34 @@ class FunctionDecorator:
     It has no truth value, because `is_locked` is another method.
 
     Args:
-        lock: Makes the lock of a call, with its names and options.
+        opener: Starts the portal of the manager.
 
         check: The decorator of `redlock_aio.Redlock`, which checks functions.
 
         templates: The names, with fields.
 
-        options: Those of the lock.
+        options: Those of the lock, but *on_lost*.
+
+        on_lost: As for `Redlock.lock`.
 
         skips: Whether a call returns ``None`` if others hold the lock.
     """
 
     def __init__(
         self,
-        lock: Callable[..., Lock],
+        opener: PortalOpener,
         check: Callable[[Callable[..., Any]], object],
         templates: Sequence[str],
         options: Mapping[str, Any],
+        on_lost: OnLostCall | None,
         skips: bool,
     ) -> None:
-        self._lock = lock
+        self._opener = opener
         self._check = check
         self._templates = templates
-        self._options = dict(options)
+        self._options = {**options, "wait": 0} if skips else options
+        self._on_lost = on_lost
         self._skips = skips
-        if skips:
-            self._options["wait"] = 0
 
     def __call__(self, function: Callable[P, T]) -> Callable[P, T | None]:
         _check_plain(function)
@@ -81,7 +74,7 @@ class FunctionDecorator:
 
         @functools.wraps(function)
         def under_a_lock(*args: P.args, **kwargs: P.kwargs) -> T | None:
-            lock = self._lock(*self._names(signature, called, args, kwargs), **self._options)
+            lock = self._lock(self._names(signature, called, args, kwargs))
             if self._skips:
                 return _skipping(lock, lambda: function(*args, **kwargs))
             with lock:
@@ -95,9 +88,13 @@ class FunctionDecorator:
             " use 'redlock.is_locked(name)'"
         )
 
+    def _lock(self, names: tuple[str, ...]) -> Lock:
+        acquire = acquire_or_skip if self._skips else redlock_aio.Lock.acquire
+        return Lock(self._opener, names, self._options, self._on_lost, acquire)
+
     def _names(
         self, signature: inspect.Signature, called: str, args: Any, kwargs: Any
-    ) -> list[str]:
+    ) -> tuple[str, ...]:
         """Return the names that a call with these arguments locks."""
         try:
             bound = signature.bind(*args, **kwargs)
@@ -111,14 +108,14 @@ class FunctionDecorator:
             except Exception as error:
                 error.add_note(f"while the template {template!r} of {called}() was filled")
                 raise
-        return names
+        return tuple(names)
 
 
 def _skipping(lock: Lock, call: Callable[[], T]) -> T | None:
     """Return the result of *call* under *lock*; ``None`` if others hold the lock."""
     entered = False
     try:
-        with lock._skips():  # noqa: SLF001 - not for users
+        with lock:
             entered = True
             return call()
     except LockNotAcquiredError as error:

@@ -4,7 +4,7 @@ import copy
 import threading
 from collections.abc import Callable, Coroutine, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Never, Self, cast
+from typing import TYPE_CHECKING, Any, Never, TypeAlias, cast
 
 import redlock_aio
 from redlock_aio import RedlockError, Retry
@@ -13,6 +13,8 @@ from redlock_aio.sync._callbacks import OnLostCall
 from redlock_aio.sync._lease import Lease
 from redlock_aio.sync._mistakes import OnlyForThreads
 from redlock_aio.sync._portal import PortalOpener
+
+Acquire: TypeAlias = Callable[[redlock_aio.Lock], Coroutine[Any, Any, redlock_aio.Lease]]
 
 
 class Lock(OnlyForThreads):
@@ -41,15 +43,17 @@ class Lock(OnlyForThreads):
         resources: tuple[str, ...],
         options: Mapping[str, Any],
         on_lost: OnLostCall | None,
+        acquire: Acquire = redlock_aio.Lock.acquire,
     ) -> None:
         self._opener = opener
         self._resources = resources
         self._options = options
         self._on_lost = on_lost
-        self._acquire: Callable[[redlock_aio.Lock], Coroutine[Any, Any, redlock_aio.Lease]]
-        self._acquire = redlock_aio.Lock.acquire
+        self._acquire = acquire
         self._checked = self._of(opener.redlock, None)
-        if options["metadata"] is not None:  # read by each acquisition: the caller may change it
+        if (
+            options.get("metadata") is not None
+        ):  # read by each acquisition: the caller may change it
             self._options = {**options, "metadata": copy.deepcopy(dict(options["metadata"]))}
         # The leases of the entered blocks, with the threads that entered them.
         self._entered: list[tuple[int, Lease]] = []
@@ -65,7 +69,7 @@ class Lock(OnlyForThreads):
     @property
     def owner(self) -> object:
         """Its option *owner*; ``None`` without one."""
-        return self._options["owner"]
+        return self._options.get("owner")
 
     @property
     def metadata(self) -> dict[str, object] | None:
@@ -81,7 +85,7 @@ class Lock(OnlyForThreads):
         """Return the lock of a manager, for *owner* unless the options have one."""
         # In a forked child the manager is another one than that of `_checked`.
         options = self._options
-        if options["owner"] is None:
+        if options.get("owner") is None:
             options = {**options, "owner": owner}
         return redlock.lock(*self._resources, **options)
 
@@ -106,11 +110,6 @@ class Lock(OnlyForThreads):
         """
         acquire = cast("Callable[[], Lease]", self._acquisition().run)
         return acquire()
-
-    def _skips(self) -> Self:
-        """Return this lock, to be entered by a call with *skip_if_locked*."""
-        self._acquire = redlock_aio.Lock._acquire_or_skip  # noqa: SLF001 - not for users
-        return self
 
     def _acquisition(self, entered: list[tuple[int, Lease]] | None = None) -> ThreadAcquisition:
         owner = threading.current_thread()

@@ -207,10 +207,9 @@ class Redlock(OnlyForThreads):
                 exception of its own.
         """
         given: dict[str, Any] = {**options}
-        checked_on_lost(given.get("on_lost"))
-        checked = {name: value for name, value in given.items() if name != "on_lost"}
-        check = self._opener.redlock.locked(*templates, skip_if_locked=skip_if_locked, **checked)
-        return FunctionDecorator(self.lock, check, templates, given, skip_if_locked)
+        on_lost = checked_on_lost(given.pop("on_lost", None))
+        check = self._opener.redlock.locked(*templates, skip_if_locked=skip_if_locked, **given)
+        return FunctionDecorator(self._opener, check, templates, given, on_lost, skip_if_locked)
 
     def adopt(
         self,

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
-from redlock_aio import Answer, Holder, Lock, LockNotAcquiredError, Retry, Vote
+from redlock_aio import Answer, Holder, LockNotAcquiredError, Retry, Vote
 from redlock_aio.cli import app, run
 from redlock_aio.cli.exits import Exit, Failure
 from redlock_aio.cli.run import TOKEN
@@ -115,7 +115,6 @@ class Split:
     """A lock for which several hosts ask at the same moment, so that nobody gets it."""
 
     retry = Retry(min_delay=1, max_delay=1)
-    _acquire_or_skip = Lock._acquire_or_skip
 
     def __init__(self, times: int) -> None:
         self.times = times
@@ -134,7 +133,6 @@ class HeldByOthers:
 
     retry = Retry(min_delay=1, max_delay=1)
     attempts = 0
-    _acquire_or_skip = Lock._acquire_or_skip
 
     async def acquire(self) -> str:
         """Fail, and count that."""

@@ -1,0 +1,63 @@
+"""
+What the locks for asyncio, for threads and of the command line have in common.
+
+`sync` and `cli` may import this private module: what is here exists once, and is no feature.
+"""
+
+import asyncio
+import random
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import TypedDict
+
+from redlock_aio._api.lease import Lease
+from redlock_aio._api.lock import Lock
+from redlock_aio._rules.retry import Retry
+from redlock_aio.errors import LockNotAcquiredError, QuorumUnavailableError
+
+MOST_SPLITS = 10
+"""The most attempts for a call that skips if others hold the lock, while no holder is known."""
+
+
+class CommonLockArguments(TypedDict, total=False):
+    """The options of a lock, for type checkers, but *on_lost*, which threads have otherwise."""
+
+    ttl: int | timedelta | None
+    wait: int | timedelta | None
+    auto_extend: bool
+    max_hold: int | timedelta | None
+    hold_at_least: int | timedelta
+    fair: bool
+    fencing: bool | None
+    reentrant: bool
+    owner: object
+    metadata: Mapping[str, object] | None
+    retry: Retry | None
+
+
+async def acquire_or_skip(lock: Lock) -> Lease:
+    """
+    Acquire *lock*, whose *wait* is 0, for *skip_if_locked*.
+
+    Raises:
+        QuorumUnavailableError: It is not known whether others hold the lock: no skip.
+
+        LockNotAcquiredError: Others hold it: skip.
+
+    Cancellation:
+        As for `Lock.acquire`.
+    """
+    retry, attempt = lock.retry, 0
+    most = min(retry.attempts or MOST_SPLITS, MOST_SPLITS)
+    while True:
+        attempt += 1
+        try:
+            return await lock.acquire()
+        except QuorumUnavailableError:
+            raise
+        except LockNotAcquiredError as error:
+            if error.holder is not None or attempt >= most:
+                raise
+        # Calls at the same moment have split the votes. If all of them skipped now, none
+        # would run.
+        await asyncio.sleep(retry.delay(attempt, random.random()) / 1000)  # noqa: S311 - no secret
