@@ -12,7 +12,7 @@ import redis
 
 from redlock_aio import Redlock, requirements
 from redlock_aio.cli.doctor import all_masters, command
-from redlock_aio.cli.doctor.examination import Questions, examine_all, look_up
+from redlock_aio.cli.doctor.examination import Questions, addresses, examine_all
 from redlock_aio.cli.doctor.facts import Expectations, MasterFacts
 from redlock_aio.cli.doctor.findings import Finding, Kind
 from redlock_aio.testing import EmbeddedMaster
@@ -126,7 +126,16 @@ async def test_a_host_that_does_not_exist_is_named() -> None:
         facts.failure
     )
     assert Kind.UNREACHABLE in kinds(found)
-    assert await look_up("127.0.0.1", 1) == ("127.0.0.1",)
+    with pytest.raises(OSError, match=r"^\.\.a can't be looked up: "):  # no possible name
+        await addresses("..a", 1)
+
+
+@pytest.mark.parametrize(
+    ("host", "address"),
+    [("127.0.0.1", "127.0.0.1"), ("0:0:0:0:0:0:0:1", "::1"), ("fe80::1%lo", "fe80::1")],
+)
+async def test_an_address_has_one_form(host: str, address: str) -> None:
+    assert await addresses(host, 1) == (address,)
 
 
 async def test_options_in_the_url_do_not_matter(masters: list[RealMaster]) -> None:

@@ -9,9 +9,8 @@ A master that does not answer costs its own time only: what was asked before is 
 
 import asyncio
 import contextlib
+import ipaddress
 import secrets
-import socket
-import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from redis.asyncio.connection import ConnectionPool
 from redis.exceptions import AuthenticationError, RedisError, ResponseError
 
 from redlock_aio import requirements
+from redlock_aio._transport.resolver import look_up
 from redlock_aio.cli.doctor import probes, sentinels, tls
 from redlock_aio.cli.doctor.facts import MasterFacts
 from redlock_aio.requirements import Permissions
@@ -185,7 +185,7 @@ class Examination:
         pool = ConnectionPool.from_url(self._server)
         settings = pool.connection_kwargs
         if host := settings.get("host"):
-            self._facts.hosts = await look_up(str(host), int(settings.get("port", 6379)))
+            self._facts.hosts = await addresses(str(host), int(settings.get("port", 6379)))
         settings.update(protocol=2, decode_responses=False)  # whatever the URL wants
         self._connection = pool.make_connection()
         await self._connection.connect()
@@ -252,39 +252,16 @@ def _text(reply: object) -> bytes | None:
     return reply if isinstance(reply, bytes) and reply else None
 
 
-async def look_up(host: str, port: int) -> tuple[str, ...]:
+async def addresses(host: str, port: int) -> tuple[str, ...]:
     """
-    Return the IP addresses of *host*.
-
-    In a thread of its own, which does not keep the program from ending: asyncio waits for
-    those of its executor, and a resolver may hang for half a minute.
+    Return the IP addresses of *host*, each written in one form only, and without a scope.
 
     Raises:
         OSError: It has none.
-
-    Cancellation:
-        The thread goes on.
     """
-    loop = asyncio.get_running_loop()
-    answer: asyncio.Future[tuple[str, ...]] = loop.create_future()
-
-    def conclude(found: tuple[str, ...], error: OSError | None) -> None:
-        if answer.done():
-            return
-        if error is None:
-            answer.set_result(found)
-        else:
-            answer.set_exception(error)
-
-    def resolve() -> None:
-        found, failed = list[Any](), None
-        try:
-            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        except (OSError, UnicodeError) as error:
-            failed = OSError(f"{host} can't be looked up: {error}")
-        addresses = tuple(dict.fromkeys(str(each[4][0]).partition("%")[0] for each in found))
-        with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
-            loop.call_soon_threadsafe(conclude, addresses, failed)
-
-    threading.Thread(target=resolve, daemon=True).start()
-    return await answer
+    try:
+        found = await look_up(host, port)
+    except (OSError, UnicodeError) as error:
+        raise OSError(f"{host} can't be looked up: {error}") from None
+    parsed = [ipaddress.ip_address(address.partition("%")[0]) for address in found]
+    return tuple(dict.fromkeys(map(str, parsed)))
