@@ -47,7 +47,11 @@ PURE = ("_rules", "_protocol")
 MAKES_LINKS = {"_engine.session"}
 # Code that users could have written imports public names only.
 ONLY_PUBLIC = ("contrib", "demo", "fencing", "sync", "testing._embedded", "cli", "__main__")
-SHARED = {"_api.faces": {"sync", "cli"}, "_transport.resolver": {"cli"}}
+SHARED = {
+    "_api.faces": {"sync", "cli"},
+    "_rules.validation": {"sync"},
+    "_transport.resolver": {"cli"},
+}
 """Private modules that parts of `ONLY_PUBLIC` import: what they share is no feature for users."""
 LEAVES = {
     "cli": {"rich", "typer"},

@@ -40,10 +40,17 @@ def plain_function(value: F, *, name: str) -> F:
     """Return *value* if it is callable and no coroutine function; else a `TypeError`."""
     if not callable(value):
         raise TypeError(f"{name} must be a plain function, not a {type(value).__name__}")
-    for called in (value, type(value).__call__):
-        if inspect.iscoroutinefunction(called) or inspect.isasyncgenfunction(called):
-            raise TypeError(f"{name} must be a plain function, not a coroutine function")
+    if not runs_when_called(value):
+        raise TypeError(f"{name} must be a plain function, not a coroutine function")
     return value
+
+
+def runs_when_called(function: Callable[..., object]) -> bool:
+    """Return whether a call of *function* runs it, and does not only make a coroutine."""
+    return not any(
+        inspect.iscoroutinefunction(called) or inspect.isasyncgenfunction(called)
+        for called in (function, type(function).__call__)
+    )
 
 
 def text(value: str, *, name: str) -> bytes:

@@ -1,12 +1,12 @@
 """The functions that users give to the lock for threads: checked, and contained."""
 
 import functools
-import inspect
 import logging
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from redlock_aio import LockLostError
+from redlock_aio._rules.validation import runs_when_called
 from redlock_aio.events import Event, Listener
 
 OnLostCall: TypeAlias = Callable[[LockLostError], object]
@@ -20,17 +20,9 @@ def checked_on_lost(on_lost: OnLostCall | None) -> OnLostCall | None:
         return None
     if not callable(on_lost):
         raise TypeError(f"on_lost must be a plain function or None, not {on_lost!r}")
-    if not is_plain(on_lost):
+    if not runs_when_called(on_lost):
         raise TypeError("on_lost must be a plain function or None, not a coroutine function")
     return on_lost
-
-
-def is_plain(function: Any) -> bool:
-    """Return whether a call of *function* runs it, and does not only make a coroutine."""
-    return not any(
-        inspect.iscoroutinefunction(called) or inspect.isasyncgenfunction(called)
-        for called in (function, type(function).__call__)
-    )
 
 
 def contained(listener: Listener | None) -> Listener | None:
@@ -40,7 +32,7 @@ def contained(listener: Listener | None) -> Listener | None:
     A KeyboardInterrupt or SystemExit of a listener ends a program with asyncio. Here it would
     end the thread only, and with it all leases, while the program goes on.
     """
-    if listener is None or not callable(listener) or not is_plain(listener):
+    if listener is None or not callable(listener) or not runs_when_called(listener):
         return listener  # `redlock_aio.Redlock` has the error
 
     @functools.wraps(listener)
