@@ -1,5 +1,6 @@
 """The manager of one set of masters, with the options that hold for all locks on them."""
 
+import functools
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from datetime import timedelta
 from types import TracebackType
@@ -10,13 +11,12 @@ from redis.asyncio import Redis
 from redlock_aio._api.decorator import LockArguments, P, T, locked
 from redlock_aio._api.lease import Lease
 from redlock_aio._api.lock import Lock
-from redlock_aio._api.options import OptionsCache
 from redlock_aio._api.reporting import announce
 from redlock_aio._engine.acquire.adopt import adopt
 from redlock_aio._engine.admin import scan, survey
 from redlock_aio._engine.admin.force_release import ForcedRelease
 from redlock_aio._engine.emitter import Emitter, event_ms
-from redlock_aio._engine.options import LockSpec, OnLost
+from redlock_aio._engine.options import LockOptions, LockSpec, OnLost
 from redlock_aio._engine.session import Opener, RestartGuard, Settings
 from redlock_aio._protocol import lease_export
 from redlock_aio._protocol.lock_state import FoundLocks, LockState
@@ -34,6 +34,9 @@ MAX_WAITERS = 1_000
 
 CHECK_WAIT = 1_000
 """The default *wait* of `Redlock.check` in ms, the timeout of a readiness probe of Kubernetes."""
+
+MOST_OPTIONS = 256
+"""The number of different sets of options that are cached for one manager."""
 
 MOST_FOUND = 1_000
 """The most locks that `Redlock.find_locks` returns by default."""
@@ -642,3 +645,70 @@ class Redlock(OnlyForAsyncio):
             Everything is closed, only the wait for the masters is cut short.
         """
         await self._opener.close()
+
+
+class OptionsCache:
+    """
+    The options of `Redlock.lock`: checked once for each set of them, then found in a cache.
+
+    The key of the cache holds the values and their types. Values alone would not do:
+    ``10_000 == 10_000.0`` and ``True == 1``, and both hash alike, so a value of a wrong type
+    would be found instead of being refused.
+
+    `cached` and `uncached` take the parameters of `_checked`, by position. `cached` also raises
+    a TypeError for a value that is not hashable.
+    """
+
+    __slots__ = ("_drift_factor", "_fencing", "_max_ttl", "_retry", "cached")
+
+    def __init__(self, *, max_ttl: int, drift_factor: float, fencing: bool, retry: Retry) -> None:
+        self._max_ttl = max_ttl
+        self._drift_factor = drift_factor
+        self._fencing = fencing
+        self._retry = retry
+        self.cached: Callable[..., LockOptions] = functools.lru_cache(MOST_OPTIONS, typed=True)(
+            self._checked
+        )
+
+    def uncached(self, *given: Any) -> LockOptions:
+        """
+        Check the options after `cached` has failed.
+
+        An instance of a subclass of int may be valid and not hashable.
+        """
+        try:
+            return self._checked(*given)
+        except (TypeError, ValueError) as error:
+            raise error from None  # the error of the cache says the same, or less
+
+    def _checked(  # noqa: PLR0913, PLR0917 - the options of a lock, as a key of the cache
+        self,
+        ttl: int | timedelta | None,
+        wait: int | timedelta | None,
+        auto_extend: bool,
+        max_hold: int | timedelta | None,
+        hold_at_least: int | timedelta,
+        fair: bool,
+        fencing: bool | None,
+        reentrant: bool,
+        on_lost: OnLost,
+        retry: Retry | None,
+        # A retry is compared by its id as well, because a subclass may hold more than its fields.
+        # The cache keeps the retry alive, so the id is not used again.
+        _retry_id: int,
+    ) -> LockOptions:
+        ttl = min(timing.TTL, self._max_ttl) if ttl is None else ttl
+        ttl = timing.at_most(timing.milliseconds(ttl, name="ttl"), self._max_ttl)
+        return LockOptions(
+            ttl=timing.at_least(ttl),
+            validity=timing.validity(ttl, factor=self._drift_factor),
+            wait=None if wait is None else timing.milliseconds(wait, name="wait", zero=True),
+            max_hold=None if max_hold is None else timing.milliseconds(max_hold, name="max_hold"),
+            hold_at_least=timing.milliseconds(hold_at_least, name="hold_at_least", zero=True),
+            on_lost=one_of(on_lost, ("cancel", "flag"), name="on_lost"),
+            auto_extend=of_type(auto_extend, bool, name="auto_extend"),
+            fair=of_type(fair, bool, name="fair"),
+            reentrant=of_type(reentrant, bool, name="reentrant"),
+            fencing=self._fencing if fencing is None else of_type(fencing, bool, name="fencing"),
+            retry=self._retry if retry is None else of_type(retry, Retry, name="retry"),
+        )

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from redlock_aio import Redlock, Retry
-from redlock_aio._api.options import MOST_OPTIONS
+from redlock_aio._api.redlock import MOST_OPTIONS
 from redlock_aio.testing import FakeMaster
 
 A_TIME = "must be an int (milliseconds) or a timedelta, not"
