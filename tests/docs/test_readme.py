@@ -58,17 +58,6 @@ def test_every_example_is_in_the_table_of_features(readme: str, root: Path) -> N
     assert all("](examples/" in more for *_, more in rows(table)), "every row has its example"
 
 
-def test_the_page_about_the_architecture_names_files_that_exist(root: Path) -> None:
-    page = (root / "docs" / "architecture.md").read_text()
-    package = root / "redlock_aio"
-    named = re.findall(r"`((?:_[a-z]+/)*[a-z_]+\.py)`", page)
-    assert len(named) > 10
-    for name in named:
-        assert (package / name).is_file(), name
-    for path in package.glob("_*/"):
-        assert f"{path.name}/" in page or path.name == "__pycache__", path.name
-
-
 def test_every_promise_has_a_row_and_a_test(root: Path) -> None:
     page = (root / "docs" / "explanation" / "guarantees.md").read_text()
     promised = {row[0] for row in rows(page.partition("## The assumptions")[0])}
