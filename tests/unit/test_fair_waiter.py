@@ -11,6 +11,7 @@ import pytest
 from redlock_aio import Redlock, RedlockError
 from redlock_aio._protocol import commands, replies, scripts
 from redlock_aio._rules.fair_ticket import HEARTBEAT, LIVES
+from redlock_aio._transport.debts import DEBT_INTERVAL
 from redlock_aio.testing import FakeMaster
 
 from . import kit
@@ -236,6 +237,49 @@ async def test_a_place_that_is_requested_and_left_in_one_turn_is_left_on_the_nex
     for master in masters:
         left = {(command[6], command[7]) for command in runs_of(master, scripts.LEAVE)}
         assert (waiter.member, b"go") in left
+
+
+@pytest.mark.promise("S3")
+@pytest.mark.parametrize(
+    ("ttl", "held", "refuses"),
+    [
+        pytest.param(500, True, 1.5, id="as the place lives, after a short ttl"),
+        pytest.param(10_000, False, 5, id="as the key lives, after the place"),
+    ],
+)
+async def test_a_waiter_that_left_owes_its_release_as_long_as_the_longer_of_key_and_place(
+    redlock: Redlock, masters: list[FakeMaster], ttl: int, held: bool, refuses: float
+) -> None:
+    await fair_acquired_at(redlock)
+    if held:
+        occupy(masters, ttl=200)
+    waiter = waiting_fair(redlock, ttl=ttl)
+    await asyncio.sleep(0.01 if held else 0.75 * LATENCY)  # the key is set before the reply comes
+    assert [bool(queued(master)) for master in masters] == [held] * 5
+    kit.fail(masters)
+    waiter.cancel()
+    await asyncio.sleep(refuses)
+    kit.fail(masters, "")
+    await asyncio.sleep(2 * DEBT_INTERVAL)
+    assert not remaining_keys(masters)
+
+
+@pytest.mark.promise("S3")
+async def test_a_waiter_owes_no_release_to_a_master_that_never_got_a_request(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    await fair_acquired_at(redlock)
+    occupy(masters)
+    kill(masters[1:3])
+    await asyncio.sleep(0.01)
+    waiter = waiting_fair(redlock)
+    await asyncio.sleep(2 * HEARTBEAT)
+    masters[3].hang()
+    waiter.cancel()
+    await asyncio.sleep(0.01)
+    masters[3].kill()
+    await asyncio.sleep(0.01)
+    assert [master.debts for master in redlock.statistics().masters] == [0, 0, 0, 1, 0]
 
 
 async def test_programs_are_served_in_the_order_in_which_they_came(

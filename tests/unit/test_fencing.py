@@ -18,7 +18,8 @@ from redlock_aio._rules.clock_offsets import Clocks
 from redlock_aio._rules.fencing import KEPT
 from redlock_aio.testing import FakeMaster
 
-from .kit import LEAD, count_up, fence, hang, keys, loop, now, ran, runs_of
+from . import kit
+from .kit import LATENCY, LEAD, count_up, fence, hang, keys, loop, now, ran, runs_of
 
 pytestmark = pytest.mark.promise("S7")
 
@@ -166,6 +167,29 @@ async def test_the_time_is_asked_for_now_and_then_and_awaited_once(
         async with redlock.lock("r", fencing=True) as lease:
             expected = masters[0]._clock() - 500_000 + ahead
             assert lease.fencing_token == pytest.approx(expected, abs=5_000)
+
+
+@pytest.mark.parametrize(
+    ("kind", "requests"),
+    [({}, 0), ({"fencing": True}, 1), ({"fair": True, "fencing": True}, 1)],
+    ids=["plain", "fenced", "fair"],
+)
+async def test_a_single_try_awaits_the_first_time_that_its_kind_of_lock_needs(
+    redlock: Redlock, masters: list[FakeMaster], kind: kit.Kind, requests: int
+) -> None:
+    """Otherwise its token and its place would be by the clock of this program."""
+    for master in masters:
+        master.clock_offset = 0.5
+    for first, asked, pause in ((True, 1, 0), (False, 1, 31), (False, 2, 0)):
+        began = now()
+        lease = await redlock.lock("r", wait=0, **kind).try_acquire()
+        assert lease is not None
+        assert now() - began == pytest.approx((1 + first * requests) * LATENCY)
+        if "fencing" in kind:
+            assert lease.fencing_token == pytest.approx(masters[0]._clock(), abs=5_000)
+        await lease.release()
+        assert masters[0].commands.count([b"TIME"]) == asked * requests
+        await asyncio.sleep(pause)
 
 
 @pytest.mark.promise("S6")
