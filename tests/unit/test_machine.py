@@ -32,6 +32,7 @@ from redlock_aio import (
     Redlock,
     RedlockError,
 )
+from redlock_aio._rules.clock_offsets import Clocks
 from redlock_aio._rules.timing import DRIFT_FACTOR, drift, forgetting, validity
 from redlock_aio.testing import FakeMaster, VirtualTimeLoop, cancelled_at
 
@@ -39,7 +40,7 @@ from . import kit
 
 pytestmark = [pytest.mark.promise(f"S{number}") for number in (1, 2, 3, 4, 7)]
 
-EXAMPLES = 600 if "REDLOCK_AIO_FULL" in os.environ else 30
+EXAMPLES = 600 if "REDLOCK_AIO_FULL" in os.environ else 18
 LATENCY = kit.LATENCY
 SLOW = 0.2
 TTLS = (100, 1_000, 10_000)
@@ -125,8 +126,18 @@ class Machine(RuleBasedStateMachine):
 
     calls: Bundle[Call] = Bundle("calls")
 
-    @initialize(masters=st.sampled_from([3, 5]), clients=st.integers(1, 3), drains=st.booleans())
-    def start(self, masters: int, clients: int, drains: bool) -> None:
+    @initialize(
+        masters=st.sampled_from([3, 5]),
+        clients=st.integers(1, 3),
+        drains=st.booleans(),
+        tick=st.sampled_from([1, 100_000]),
+    )
+    def start(self, masters: int, clients: int, drains: bool, tick: int) -> None:
+        """Begin; fencing tokens are proposed in steps of *tick* microseconds."""
+        new_time = Clocks.new_time
+        self.patch = pytest.MonkeyPatch()
+        # With long steps, several clients propose the same token one after the other.
+        self.patch.setattr(Clocks, "new_time", lambda *args: new_time(*args) // tick * tick)
         self.loop = VirtualTimeLoop()
         self.broken: list[str] = []
         self.loop.set_exception_handler(lambda _, seen: self.must(False, f"reported: {seen}"))
@@ -355,6 +366,32 @@ class Machine(RuleBasedStateMachine):
 
     @rule(
         client=st.integers(0, 2),
+        names=st.sampled_from(["a", "b", "ab"]),
+        kind=st.sampled_from([{}, {"fair": True}]),
+        ttl=st.sampled_from([1_000, MAX_TTL]),
+        lost=st.sampled_from([None, 0, 1, 2]),
+        then=INSTANTS,
+    )
+    def hand_over(
+        self, client: int, names: str, kind: dict[str, Any], ttl: int, lost: int | None, then: float
+    ) -> None:
+        """Let two clients acquire a lock at one instant; each leaves it soon."""
+        options: dict[str, Any] = {"wait": 300, "auto_extend": True, "max_hold": None}
+        options |= {
+            "on_lost": "cancel",
+            "kind": kind,
+            "ttl": ttl,
+            "fencing": True,
+            "way": "with",
+            "then": 0.0,
+        }
+        both = [self.acquire(number, names, **options) for number in (client, client + 1)]
+        for call in both:
+            self.pass_time(0.01)
+            self.leave(call, error=False, lost=lost, then=then)
+
+    @rule(
+        client=st.integers(0, 2),
         names=st.sampled_from(["a", "ab"]),
         kind=st.sampled_from([{}, {"fair": True}, {"fencing": True}]),
         nth=st.integers(1, 6),
@@ -374,8 +411,14 @@ class Machine(RuleBasedStateMachine):
         self.pass_time(0.4)
         self.must(call.task.done(), f"{call} goes on")
 
-    @rule(call=consumes(calls), error=st.booleans(), then=INSTANTS)
-    def leave(self, call: Call, error: bool, then: float) -> None:
+    @rule(
+        call=consumes(calls),
+        error=st.booleans(),
+        lost=st.sampled_from([None, None, 0, 1, 2]),
+        then=INSTANTS,
+    )
+    def leave(self, call: Call, error: bool, lost: int | None, then: float) -> None:
+        """End a body; its release may be lost on the way to one master."""
         if call.lease is not None and not call.leave.done():
             call.ending = True
             self.act(
@@ -383,6 +426,9 @@ class Machine(RuleBasedStateMachine):
                     call.leave.set_exception(BodyError()) if error else call.leave.set_result(None)
                 )
             )
+        if lost is not None and self.can_fail(self.masters[lost]):
+            self.pass_time(LATENCY / 4)
+            self.begin_fault(self.masters[lost], "cut")
         self.pass_time(then)
 
     @rule(call=consumes(calls), then=INSTANTS)
@@ -487,11 +533,14 @@ class Machine(RuleBasedStateMachine):
         failing = self.masters[master % len(self.masters)]
         if self.away[failing] == math.inf:
             self.recover(failing)
-        else:
-            others = [m for m in self.masters if m is not failing and self.now < self.away[m]]
-            if 2 * (len(others) + 1) < len(self.masters):
-                self.begin_fault(failing, fault)
+        elif self.can_fail(failing):
+            self.begin_fault(failing, fault)
         self.pass_time(then)
+
+    def can_fail(self, master: FakeMaster) -> bool:
+        """Return whether *master* works, and only a minority is away if it fails too."""
+        others = [m for m in self.masters if m is not master and self.now < self.away[m]]
+        return self.away[master] < math.inf and 2 * (len(others) + 1) < len(self.masters)
 
     def begin_fault(self, master: FakeMaster, fault: str) -> None:
         self.away[master] = math.inf
@@ -583,6 +632,7 @@ class Machine(RuleBasedStateMachine):
                 self.run(self.end())
                 self.all_is_well()
         finally:
+            self.patch.undo()
             self.run(self.close_all())
             self.loop.close()
 
