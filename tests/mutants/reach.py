@@ -11,13 +11,15 @@ from dataclasses import asdict, dataclass, field
 from hashlib import sha1
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import pytest
-from coverage import Coverage
 
 from .table import CHECKER, HERE, PACKAGE, ROOT, Mutant
+
+if TYPE_CHECKING:  # of the extra `mutants`; other commands and the tests of the table need none
+    from coverage import Coverage
 
 OPTIONS = (
     "-n0", "-q", "-p", "no:cacheprovider", "--timeout=0", "--hypothesis-seed=0",
@@ -121,7 +123,7 @@ class Reach:
 class _Recorder:
     """The plugin of pytest that fills a `Reach`."""
 
-    def __init__(self, coverage: Coverage, scripts: dict[str, str]) -> None:
+    def __init__(self, coverage: "Coverage", scripts: dict[str, str]) -> None:
         self.reach = Reach(state())
         self.failed: list[str] = []
         self._coverage = coverage
@@ -179,6 +181,8 @@ def make(tests: Sequence[str]) -> Reach:
     Raises:
         SystemExit: A test failed.
     """
+    from coverage import Coverage
+
     coverage = Coverage(
         data_file=None,
         config_file=False,
