@@ -34,13 +34,9 @@ class Claim:
     An attempt, a waiter or an adoption makes it; the lease keeps it until its end.
 
     Args:
-        key: The key or keys of the lock.
-
         token: The value that the masters keep: a random part, and a stamp that names the holder.
 
         ttl: The ttl in ms with which the lock was requested.
-
-        counter: The commands for a fencing token; ``None`` without fencing.
 
         member: The name of the waiter in the masters' queues; empty without a queue.
 
@@ -50,8 +46,6 @@ class Claim:
         fence: The fencing token; 0 until there is one.
 
         replies: The reply of each master to the request, as the round counts them.
-
-        began: The instant of the request.
 
         until: The end of the validity; 0 if the lock was not won, or won too late.
     """
@@ -89,7 +83,6 @@ class Claim:
         return not self.member and self.key.can_free
 
     def release(self) -> bytes:
-        """Return the command that releases the lock, and leaves the queue."""
         if not self.member:
             return self.key.release(self.token)
         return commands.leave(with_queues(self.key), self.token, self.member, keep_place=False)
@@ -102,7 +95,6 @@ class Claim:
         return commands.leave(names, self.token, self.member, keep_place=False, keep_key=True)
 
     def extension(self, ttl: int) -> Extension:
-        """Return the part of `commands.extend` that sets the ttl to *ttl* ms."""
         if self.counter is None:
             return self.key.extension(self.token, ttl)
         return self.counter.extension(self.token, ttl, self.fence)
@@ -121,7 +113,6 @@ class Claim:
 
 
 def with_queues(key: Mutex | JointMutex) -> tuple[bytes, ...]:
-    """Return the names of the keys of the lock, and of their queues."""
     return (*key.each, *commands.queue_keys(*key.each))
 
 
@@ -134,12 +125,10 @@ class Attempt(Round):
     def __init__(self, masters: MasterSet, claim: Claim, payload: bytes) -> None:
         Round.__init__(self, masters.links, payload)
         self.claim: Claim = claim
-        """What it acquires: the token, and later the replies and the end of the validity."""
         claim.replies = self.replies
         claim.began = masters.clock()
 
     def not_sent(self, master: int, no_reply: NoReply) -> None:
-        """Count *no_reply* for a master that never gets the request."""
         self.claim.unsent |= 1 << master
         self.on_reply(master, no_reply)
 
@@ -150,15 +139,7 @@ class Attempt(Round):
         return self.verdict is LOST and forgotten >= self.to_win
 
     async def agree(self, masters: MasterSet, at_most: float | None) -> None:
-        """
-        Make the masters that granted the lock agree on a fencing token, if they differ.
-
-        Args:
-            at_most: The limit of a round in ms, if it is less than the master timeout.
-
-        Cancellation:
-            Counters may stay raised, which only skips numbers.
-        """
+        """Make the masters that granted the lock agree on a fencing token, if they differ."""
 
 
 class FencedAttempt(Attempt):
@@ -208,7 +189,6 @@ class FencedAttempt(Attempt):
         return self.verdict is LOST and self._curable >= self.to_win
 
     async def agree(self, masters: MasterSet, at_most: float | None) -> None:
-        """Make the masters agree on the fencing token; see `Attempt.agree`."""
         if await agree(masters, self._counter, self.claim, self.counters, at_most):
             self.verdict = WON
 
@@ -247,17 +227,9 @@ async def agree(
     """
     Make a majority that granted the lock agree on one of its *counters*, the fencing token.
 
-    Args:
-        claim: Gets the fencing token.
-
-        at_most: The limit of a round in ms, if it is less than the master timeout.
-
     Returns:
         Whether they agree; not if too few masters keep the lock, or other clients raised
         the counters in each of `MOST_RAISES` rounds.
-
-    Cancellation:
-        Counters may stay raised, which only skips numbers.
     """
     for _ in range(fencing.MOST_RAISES):
         counters = await _raised(masters, counter, claim, max(counters), at_most)
@@ -276,12 +248,7 @@ async def _raised(
     proposal: int,
     at_most: float | None,
 ) -> list[int]:
-    """
-    Raise the counters to *proposal* where the lock has the token; return those of a majority.
-
-    Cancellation:
-        Counters may stay raised, which only skips numbers.
-    """
+    """Raise the counters to *proposal* where the lock has the token; return those of a majority."""
     found: list[int] = []
 
     def note(_master: int, reply: object) -> object:
@@ -302,8 +269,6 @@ class Release(Round):
     The request to release a lock, repeated as a debt until each master has confirmed it.
 
     Args:
-        claim: What is released.
-
         ttl: The longest time in ms for which the key may live without the release.
     """
 
@@ -380,7 +345,6 @@ class NativeRelease(Release):
         )
 
     def _by_script(self, master: int, reply: object) -> None:
-        """Count the reply to the script like one to the command."""
         self.on_reply(master, NativeRelease.yes if reply == GRANTED else reply)
 
 

@@ -23,12 +23,7 @@ def event_ms(seconds: float) -> float:
 
 
 class Emitter:
-    """
-    Calls a listener, with one event at a time.
-
-    Args:
-        listener: A plain function; see `redlock_aio.events`.
-    """
+    """Calls a listener, with one event at a time."""
 
     __slots__ = (
         "_acquiring",
@@ -66,7 +61,6 @@ class Emitter:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no task is acquiring, and no event waits to be emitted."""
         return not (self._acquiring or self._queue)
 
     def emit(self, event: Event) -> None:
@@ -81,7 +75,6 @@ class Emitter:
             self.loop.call_soon(self.flush)
 
     def flush(self) -> None:
-        """Call the listener with each event in the queue."""
         if self._emitting:
             return  # called by the listener: the loop below continues afterwards
         self._emitting = True
@@ -103,11 +96,9 @@ class Emitter:
     def begin_acquiring(
         self, task: asyncio.Task[object] | None, resources: tuple[str, ...]
     ) -> None:
-        """Record that *task* is acquiring, until `end_acquiring`."""
         self._acquiring[task] = resources
 
     def end_acquiring(self, task: asyncio.Task[object] | None) -> None:
-        """Remove the record of *task*, whose acquisition has ended."""
         self._acquiring.pop(task, None)
 
     def on_waiting(self, task: asyncio.Task[object] | None = None) -> None:

@@ -69,14 +69,7 @@ class Link(Protocol):
 
 
 class Round(Tally, Sender):
-    """
-    One request to all masters, and their replies so far.
-
-    Args:
-        links: The masters.
-
-        payload: The packed command.
-    """
+    """One request to all masters, and their replies so far."""
 
     __slots__ = ("_links", "payload", "waiter")
     in_quarantine = QuarantineRule.COUNT_REFUSALS
@@ -91,11 +84,9 @@ class Round(Tally, Sender):
         self.waiter: asyncio.Future[None] | None = None
 
     def not_sent(self, master: int, no_reply: NoReply) -> None:
-        """Count *no_reply* as the reply of a master to which the request could not be sent."""
         self.on_reply(master, no_reply)
 
     def wake(self) -> None:
-        """Wake the task that awaits the round, if there is one."""
         waiter = self.waiter
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
@@ -108,11 +99,9 @@ class Round(Tally, Sender):
             self.on_reply(number, self._links[number].overdue())
 
     def votes(self) -> tuple[Vote, ...]:
-        """Return the vote of each master so far."""
         return votes(self._links, self.replies, self.classify)
 
     def votes_so_far(self) -> tuple[Vote, ...]:
-        """Return the votes of the masters that have been counted; none for the others."""
         missing = self.missing
         return tuple(vote for i, vote in enumerate(self.votes()) if i not in missing)
 
@@ -135,7 +124,6 @@ def votes(
     answers: Iterable[object],
     classify: Callable[[object], NoReply] = replies.read,
 ) -> tuple[Vote, ...]:
-    """Return the vote of each master, read by *classify* from its reply in *answers*."""
     return tuple(
         replies.vote(link.name, answer, classify)
         for link, answer in zip(links, answers, strict=True)
@@ -147,8 +135,6 @@ class Query(Round):
     A round whose policy is given as values, for requests that are not on the hot path.
 
     Args:
-        in_quarantine: What is done with the request at a quarantined master.
-
         count: Called with the number of a master and each of its replies, late ones too;
             returns the reply to count. `GRANTED` makes a majority.
 
@@ -162,8 +148,6 @@ class Query(Round):
 
         refuses: Whether a reply proves that another client has, or has had, the lock. It
             counts in quarantine then, with `QuarantineRule.COUNT_REFUSALS`.
-
-        classify: What a reply means as a vote; see `replies.vote`.
 
     Attributes:
         unsent: A bit for each master to which it could not be sent.
@@ -203,11 +187,9 @@ class Query(Round):
         self.on_reply(master, no_reply)
 
     def is_refusal(self, reply: object) -> bool:
-        """Return whether *reply* counts in quarantine."""
         return self._refuses is not None and self._refuses(reply)
 
     def on_reply(self, master: int, reply: object, /) -> None:
-        """Count a reply as *count* says, or repeat the request."""
         again = not self._repeated >> master & 1 and self.replies[master] is NOT_YET
         if again and replies.has_no_script(reply):
             self._repeated |= 1 << master
@@ -223,7 +205,6 @@ class Query(Round):
             self.wake()
 
     def on_verdict(self) -> None:
-        """Act on the verdict as *then* says, and wake the task unless *enough* decides that."""
         if self._then is not None:
             self._then(self.verdict)
         if self._enough is None:
@@ -249,15 +230,6 @@ class MasterSet:
 
     All rounds sent in one turn of the loop leave together, in one write to each master, in
     the order in which they were sent. Requests to single masters leave with them.
-
-    Args:
-        links: The masters.
-
-        trips: The round trips of the masters, and the timeout that follows from them.
-
-        stamp: The suffix of each token, which identifies this manager.
-
-        emitter: Emits events to the listener; ``None`` without a listener.
     """
 
     __slots__ = (
@@ -426,14 +398,8 @@ class MasterSet:
         Only the first round is awaited. Later rounds run in the background, because the known
         offsets are good enough until the replies arrive.
 
-        Args:
-            at_most: The limit of the round in ms, if it is less than the master timeout.
-
         Returns:
             Whether a round was awaited, and a majority answered.
-
-        Cancellation:
-            Replies that arrive later are still used.
         """
         clocks, due_at, began = self.clocks, self.clocks.due_at, self.clock()
         if began < due_at:
@@ -462,7 +428,6 @@ class MasterSet:
         return times.verdict is WON
 
     def _send_all(self, rounds: list[Any]) -> list[Round]:
-        """Send a batch of rounds, which is the same for all masters."""
         payload = rounds[0].payload if len(rounds) == 1 else b"".join(map(_payload, rounds))
         for number, link in enumerate(self.links):
             no_reply = link.send(payload, rounds)
@@ -516,22 +481,11 @@ class MasterSet:
         return sum(map(_to_win, batch)) + sum(map(_to_lose, batch)) == COMPLETE * len(batch)
 
     def check_open(self) -> None:
-        """
-        Check that the session was not closed.
-
-        Raises:
-            RedlockError: The session was closed; the error has the reason.
-        """
         if self.closed:
             raise RedlockError(self._why_closed)
 
     def close(self, why: str = "this Redlock was closed") -> None:
-        """
-        Send pending rounds, refuse new attempts, and end the rounds that are underway.
-
-        Args:
-            why: The text of the error that every use raises from now on; the first one counts.
-        """
+        """Send pending rounds, refuse new attempts, and end the rounds that are underway."""
         if not self.closed:
             self._why_closed = why
         self.closed = True

@@ -38,9 +38,7 @@ class LockSpec:
     """The resources of a lock, and its options, as the engine reads them."""
 
     resources: tuple[str, ...]
-    """The names of the resources, as they were given."""
     key: Mutex | JointMutex
-    """Their key or keys on the masters."""
     options: LockOptions
     owner: object
     """The owner that shares its leases; ``None`` for the task that acquires."""

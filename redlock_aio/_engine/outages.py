@@ -27,12 +27,7 @@ _ABOUT_TIME = ("it got the request too late", "its clock is")
 
 
 class Outages:
-    """
-    The outages that acquisitions of one manager have observed.
-
-    Args:
-        clock: The clock of leases, in seconds.
-    """
+    """The outages that acquisitions of one manager have observed."""
 
     __slots__ = ("_clock", "_last_at", "_logged", "_since")
 
@@ -62,19 +57,13 @@ class Outages:
             _log.warning("%s: waiting for a majority of the masters (%s)", names, listed)
 
     def log_end(self) -> None:
-        """Log the end of an outage that was logged; once."""
         if self._since is not None:
             lasted, self._since = self._clock() - self._since, None
             _log.info("a majority of the masters answers again, after %.1f s", lasted)
 
 
 class Observer:
-    """
-    One waiting acquisition, which may observe an outage and its end.
-
-    Attributes:
-        in_outage: Whether its last votes had no majority.
-    """
+    """One waiting acquisition, which may observe an outage and its end."""
 
     __slots__ = ("_outages", "_resources", "in_outage")
 
@@ -102,7 +91,6 @@ class Observer:
             self._outages.log_begin(self._resources, votes, reason)
 
     def on_majority(self) -> None:
-        """Called when a majority has answered: log the end of the outage that it observed."""
         if self.in_outage:
             self.in_outage = False
             self._outages.log_end()

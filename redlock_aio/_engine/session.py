@@ -78,12 +78,6 @@ class Settings(NamedTuple):
 
 
 def running_loop() -> asyncio.AbstractEventLoop:
-    """
-    Return the running event loop.
-
-    Raises:
-        RedlockError: There is none, as under trio.
-    """
     try:
         return asyncio.get_running_loop()
     except RuntimeError:
@@ -127,32 +121,14 @@ class Session:
     All objects that exist between open and close of a manager.
 
     Args:
-        settings: The options of the manager.
-
-        loop: The running event loop, to which the session belongs.
-
         trips: The round trips of the masters; kept for the next session.
 
         seen: The known restarts of each master; kept for the next session, too.
 
     Attributes:
-        origin: The loop, thread and process to which the session belongs.
-
-        links: The masters, with their connections.
-
-        masters: Sends rounds to all masters, and knows those that are underway.
-
-        local_queues: The tasks of this process that want a lock, by key.
-
-        fair_queue: The waiters of this session in the masters' queues.
-
-        watchdog: The watchdog of all leases.
-
         ready: Whether the votes of the masters are known.
 
         clock_lead: The most by which a fencing token may be ahead of a master's clock, in µs.
-
-        drift_factor, max_ttl, max_waiters, emitter: The options of the manager.
     """
 
     __slots__ = (
@@ -236,15 +212,7 @@ class Session:
         self.watchdog.on_push(push)
 
     async def get_ready(self, wait: int | None) -> None:
-        """
-        Wait until it is known which masters vote, for at most *wait* ms unless that is 0.
-
-        Raises:
-            RedlockError: The session was closed.
-
-        Cancellation:
-            The connecting continues.
-        """
+        """Wait until it is known which masters vote, for at most *wait* ms unless that is 0."""
         self.masters.check_open()
         if await readiness(self.links, wait, self.masters.trips):
             self.ready = True
@@ -357,9 +325,6 @@ async def readiness(masters: Sequence[Master], wait: int | None, trips: RoundTri
 
     Returns:
         Whether enough is known; if not, a caller with a longer limit waits on.
-
-    Cancellation:
-        The connecting continues.
     """
     loop = asyncio.get_running_loop()
     ends = loop.time() + wait / 1000 if wait else math.inf
@@ -392,9 +357,6 @@ async def majority_is_known(masters: Sequence[Master], wait: int) -> None:
     Wait until a majority votes, or can't vote for now, for at most *wait* ms.
 
     Unlike `readiness` it gives a minority no extra time.
-
-    Cancellation:
-        The connecting continues.
     """
     loop = asyncio.get_running_loop()
     ends = loop.time() + wait / 1000
@@ -431,15 +393,7 @@ class Opener:
     Opens a session on first use, and closes it.
 
     Args:
-        settings: The options of the manager.
-
         master_timeout: In milliseconds; ``None`` for one that follows from round trips.
-
-    Raises:
-        ValueError: The options contradict each other.
-
-    Attributes:
-        current: The session, if there is one.
     """
 
     __slots__ = ("_closed", "_seen", "current", "emitter", "settings", "trips")
@@ -493,12 +447,7 @@ class Opener:
         return session
 
     async def ready_session(self) -> Session:
-        """
-        Return the session of the running loop, once the votes of the masters are known.
-
-        Raises:
-            RedlockError: As for `session`.
-        """
+        """Return the session of the running loop, once the votes of the masters are known."""
         session = self.session()
         if not session.ready:
             await session.get_ready(None)
@@ -539,10 +488,6 @@ class Opener:
         """
         Open a session and wait until it is ready.
 
-        Raises:
-            RedlockError: The session belongs to another event loop or process, or was
-                closed meanwhile.
-
         Cancellation:
             The session is closed.
         """
@@ -560,12 +505,6 @@ class Opener:
             session.masters.check_open()
 
     async def close(self) -> None:
-        """
-        Close the session, if there is one.
-
-        Raises:
-            RedlockError: The session belongs to another event loop, thread or process.
-        """
         self._abandon_in_closed_loop()
         if self.current is None:
             self._closed = True

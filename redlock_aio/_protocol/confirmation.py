@@ -107,7 +107,6 @@ class SentinelAnswer:
 
 
 def read_answer(replies: Sequence[object], asked_at: float) -> SentinelAnswer:
-    """Parse the *replies* to `questions`."""
     address, details, sentinel = replies
     if address is None:
         return SentinelAnswer(reason="knows no master of that name", asked_at=asked_at)

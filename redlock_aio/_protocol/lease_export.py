@@ -99,7 +99,6 @@ class ExportedLease:
 
     @property
     def metadata(self) -> bytes:
-        """The holder's metadata, as written in the value."""
         _, brace, rest = self.value.partition(b"{")
         return brace + rest
 

@@ -40,8 +40,6 @@ class FencingCounter:
     highest of them. One token is then higher than every earlier token of each resource.
 
     Args:
-        keys: The lock's key, or the keys of all its resources.
-
         lead: The most us by which a proposal may differ from a master's clock.
     """
 
@@ -64,7 +62,6 @@ class FencingCounter:
 
     @property
     def lead(self) -> int:
-        """The most us by which a value may differ from a master's clock to be accepted."""
         return self._lead
 
     def acquire(self, token: bytes, ttl: int, proposal: int, patience: int) -> bytes:
@@ -216,7 +213,6 @@ class Resources:
         self.known: dict[tuple[str, ...], Mutex | JointMutex] = {}
 
     def key(self, resource: str) -> Mutex:
-        """Return the key of one *resource*."""
         if isinstance(resource, list | tuple | set | frozenset):
             kind = type(resource).__name__
             raise TypeError(f"resource must be a str, not a {kind}: write lock(*names) for several")
@@ -241,7 +237,6 @@ class Resources:
         return None
 
     def keys(self, resources: tuple[str, ...]) -> Mutex | JointMutex:
-        """Return the key of one resource, or the keys of several that are locked together."""
         key = self.key(resources[0]) if len(resources) == 1 else self._joint(resources)
         if len(self.known) >= MOST_NAMES:
             self.known.clear()

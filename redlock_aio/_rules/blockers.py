@@ -25,7 +25,6 @@ class Blockers:
         return f"<Blockers {self._free_from}>"
 
     def held(self, master: int, value: bytes, until: float) -> None:
-        """Record that *master* has *value*, which expires at *until* if it is not extended."""
         self._values[master] = value
         self._free_from[master] = until
         self._unfit.pop(master, None)
@@ -37,7 +36,6 @@ class Blockers:
         self._unfit[master] = why
 
     def may_be_free(self, master: int) -> None:
-        """Record that the key does not exist on *master*, or has changed."""
         self._free_from[master] = 0.0
         self._unfit.pop(master, None)
 

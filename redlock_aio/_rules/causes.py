@@ -155,14 +155,7 @@ class NoVoteCause(enum.Enum):
 
 
 class Loss(NamedTuple):
-    """
-    The loss of a lease: the arguments of its `LockLostError` after the resources.
-
-    Attributes:
-        detail: More about the cause; empty if there is nothing to add.
-
-        votes: The votes of the round that showed the loss, or of the last extension.
-    """
+    """The loss of a lease: the arguments of its `LockLostError` after the resources."""
 
     cause: LossCause
     detail: str = ""

@@ -45,8 +45,6 @@ from redlock_aio._rules.quorum import majority
 
 
 class Position(enum.Enum):
-    """The standing of a waiter at one master."""
-
     UNASKED = "not asked yet"
     ASKED = "asked"
     GRANTED = "granted"
@@ -111,8 +109,6 @@ class Ticket:
     The standings of one waiter at all *masters*.
 
     Args:
-        masters: The number of masters.
-
         validity: The seconds from a question for which its grant is valid.
     """
 
@@ -223,7 +219,6 @@ class Ticket:
         self.unreached_since = now
 
     def heartbeat(self, now: float) -> None:
-        """Record that all masters are asked again."""
         if self.reached >= self.unreached_since:
             self.unreached_since = now
 
@@ -255,13 +250,11 @@ class Ticket:
         return True
 
     def asked_at(self, master: int) -> float:
-        """Return the instant at which the last question to *master* was sent."""
         return self._asked[master]
 
     # Grants.
 
     def counters(self, now: float) -> list[int]:
-        """Return the counters of the masters whose grants are still valid."""
         grants = zip(self._counters, self._sent, self.standings, strict=True)
         return [
             counter
@@ -314,7 +307,6 @@ class Ticket:
         return self.unreached_since + UNREACHED
 
     def count(self, *standings: Position) -> int:
-        """Return the number of masters at which the waiter has one of *standings*."""
         return sum(map(self.standings.count, standings))
 
     def may_win(self, master: int) -> bool:

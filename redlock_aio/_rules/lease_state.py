@@ -57,7 +57,6 @@ NEVER_STALLED = (math.inf, math.inf)
 """The begin and end of a stall of the event loop if there was none."""
 
 NOTHING_DUE = math.inf
-"""The value of `LeaseState.due` until something is scheduled."""
 
 MARGIN_SHARE = 1 / 4
 """The largest share of a short ttl that the margin may take."""
@@ -81,7 +80,6 @@ class LeaseState:
         """The longest ttl in ms that was sent to any master."""
         self.state: State = HELD
         self.loss: Loss | None = None
-        """How the lease was lost; ``None`` if it is not."""
         self.deadline: float = deadline
         self.ends: float = math.inf
         """The end that no extension moves; see `limit`."""
@@ -179,13 +177,12 @@ class LeaseState:
         return self.state is HELD and now >= self._loss_at()
 
     def lose(self, loss: Loss) -> None:
-        """End the lease without a release by its holder."""
         if self.state is HELD:
             self.state = LOST
             self.loss = loss
 
     def release(self, now: float) -> bool:
-        """End the lease on behalf of its holder; return whether it was still valid."""
+        """Return whether the lease was still valid; an expired one counts as lost."""
         if self.state is HELD and now < self.deadline:
             self.state = RELEASED
             return True
@@ -200,7 +197,6 @@ class LeaseState:
         return self.state is RELEASED or self.state is HANDED_OVER
 
     def why_given_up(self, released: str = "it has been released") -> str:
-        """Return the text for a holder that has ended the lease itself, *released* or not."""
         return "it was handed over" if self.state is HANDED_OVER else released
 
     def why_expired(self, stalled: tuple[float, float] = NEVER_STALLED) -> Loss:

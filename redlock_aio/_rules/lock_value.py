@@ -61,7 +61,6 @@ class Holder:
 
 
 def packed(metadata: object) -> bytes:
-    """Return *metadata* as JSON; raise `TypeError` or `ValueError` if that is not possible."""
     if not isinstance(metadata, Mapping):
         raise TypeError(f"metadata must be a mapping, not a {type(metadata).__name__}")
     if wrong := [type(key).__name__ for key in metadata if not isinstance(key, str)]:

@@ -221,7 +221,6 @@ def other_names(ours: Masters, known: Known) -> set[Place]:
 
 
 def restriction(ours: Masters, known: Known, *, until: float) -> Restriction:
-    """Return which masters of this program have no vote beside the sets that came first."""
     moved = frozenset(
         number for number, place in enumerate(ours) if place.run_id and has_moved(place, known)
     )

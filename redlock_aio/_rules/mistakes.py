@@ -15,7 +15,6 @@ OPTIONS = {
     "blocking": "wait=0, or try_acquire(), which tries once",
     "thread_local": "reentrant=True and owner=",
 }
-"""Options of other libraries, and their replacements here."""
 
 OF_A_LEASE = frozenset({
     "do_release", "ensure_valid", "export", "extend", "fencing_token", "lost", "owned",

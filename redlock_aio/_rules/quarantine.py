@@ -31,7 +31,6 @@ from redlock_aio._rules.server_info import ServerInfo
 from redlock_aio._rules.standing import Bar
 
 GUARDS = ("auto", "strict", "fsync-always", "off")
-"""The values of *restart_guard*."""
 
 LONGEST_UPTIME = 10**9
 """The seconds beyond which an uptime is an error of a clock: about 32 years."""
@@ -161,8 +160,6 @@ class Reason(enum.Enum):
 
 
 class Replica(NamedTuple):
-    """A server that this process has seen as a replica."""
-
     run_id: str
     at: int
     """The last instant of that, on the server's clock in us; `NEVER` if it is not known."""
@@ -223,9 +220,6 @@ def judge(
 
     Args:
         lasts: The most seconds for which a lost lease may be valid.
-
-        strict: Whether a young server without a marker counts as restarted, whatever
-            the other masters are.
     """
     if _was_replica(info, marker, seen.replica):
         return _out(info, lasts, lasts, Reason.PROMOTED)
@@ -322,7 +316,6 @@ def _by_marker(
 def _by_own_marker(
     info: ServerInfo, marker: Marker, seen: Seen, now: float, lasts: float
 ) -> Verdict:
-    """Return the standing by a marker that was written for this server."""
     shorter = marker.lasts < in_marker(lasts)
     if not marker.rejoining:
         if not shorter:
@@ -374,7 +367,6 @@ def remember(
 
 
 def seen_as_replica(seen: Seen, run_id: str, time: int | None) -> Seen:
-    """Return the observations after a server was found as a replica at *time* of its clock."""
     return replace(seen, replica=Replica(run_id, NEVER if time is None else time))
 
 

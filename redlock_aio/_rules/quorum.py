@@ -187,7 +187,6 @@ class Tally:
 
     @property
     def against(self) -> int:
-        """The number of masters that have been counted and have not granted it."""
         return len(self.replies) - majority(len(self.replies)) + 1 - self.to_lose
 
     @property

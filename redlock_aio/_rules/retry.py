@@ -137,8 +137,6 @@ def pause(delay: float, *, wait: int | None, waited: float, reserve: float) -> f
     Args:
         wait: For how long the caller will wait in all, ``None`` for ever.
 
-        waited: How much of it is over.
-
         reserve: How long an attempt may take.
     """
     if wait is None:

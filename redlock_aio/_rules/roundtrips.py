@@ -55,8 +55,6 @@ class RoundTrip:
 
 
 class RoundTrips:
-    """The round trips to all masters, and the timeout that follows from them."""
-
     __slots__ = ("_trips", "fixed", "timeout")
 
     def __init__(self, masters: int, fixed: int | None = None) -> None:

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from redlock_aio._rules.causes import NoVoteCause
 
 REPLID_DIGITS = 8
-"""The digits of a replication id in an identity."""
 
 _REPLID = re.compile(rf"-[0-9a-f]{{{REPLID_DIGITS}}}(?=(\.\d+)?$)")
 

@@ -44,7 +44,6 @@ class Bar:
     provisional: bool = False
 
     def describe(self, now: float) -> str:
-        """Return the text, with the time that is left if that is known."""
         if self.until == math.inf:
             return self.text
         return f"{self.text}; it votes again in {max(1, math.ceil(self.until - now))} s"
@@ -76,7 +75,6 @@ class Standing(NamedTuple):
 
     @property
     def votes(self) -> bool:
-        """Whether the master has a vote."""
         return not self.bars
 
     @property

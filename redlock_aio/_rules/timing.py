@@ -85,7 +85,6 @@ def remaining(until: float, now: float) -> int:
 
 
 def drift_factor(factor: float) -> float:
-    """Return *factor* if it can be a drift factor."""
     if isinstance(factor, bool) or not isinstance(factor, int | float):
         raise TypeError(f"drift_factor must be a number, not {type(factor).__name__}")
     if not 0 <= factor <= 0.5:  # a NaN fails this too

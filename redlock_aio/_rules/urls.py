@@ -169,7 +169,7 @@ def _of_parts(url: str, scheme: str) -> str | None:
 
 
 def _of_service(base: str, rest: str) -> str | None:
-    """Return the complaint about a URL with Sentinels; *rest* is what follows its ``://``."""
+    """*rest* is what follows the ``://``."""
     login, hosts, path, query = _of_sentinels(rest)
     complaint = None
     if "@" in login[:-1]:

@@ -15,14 +15,12 @@ F = TypeVar("F", bound=Callable[..., object])
 
 
 def of_type(value: T, kind: type[T], *, name: str) -> T:
-    """Return *value* if it is a *kind*; else a `TypeError` that names the argument."""
     if not isinstance(value, kind):
         raise TypeError(f"{name} must be a {kind.__name__}, not a {type(value).__name__}")
     return value
 
 
 def one_of(value: T, values: Sequence[T], *, name: str) -> T:
-    """Return *value* if it is one of *values*; else a `ValueError` that names the argument."""
     if value not in values:
         *most, last = map(repr, values)
         raise ValueError(f"{name} must be {', '.join(most)} or {last}, not {value!r}")
@@ -30,14 +28,12 @@ def one_of(value: T, values: Sequence[T], *, name: str) -> T:
 
 
 def positive(value: int, *, name: str) -> int:
-    """Return *value* if it is a positive number; else an error that names the argument."""
     if isinstance(of_type(value, int, name=name), bool) or value < 1:
         raise ValueError(f"{name} must be positive, not {value}")
     return value
 
 
 def plain_function(value: F, *, name: str) -> F:
-    """Return *value* if it is callable and no coroutine function; else a `TypeError`."""
     if not callable(value):
         raise TypeError(f"{name} must be a plain function, not a {type(value).__name__}")
     if not runs_when_called(value):

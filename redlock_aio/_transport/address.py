@@ -94,16 +94,7 @@ AnyDialler = Dialler | ServiceDialler
 
 
 class _Settings:
-    """
-    The connection settings of a user's client or URL.
-
-    Args:
-        pool: A pool of redis-py; only its connection settings are used.
-
-        source: An object to keep alive, because the settings refer to it.
-
-        by: What the scheme of the user's URL has behind that of redis-py.
-    """
+    """The connection settings of a user's client or URL."""
 
     def __init__(self, pool: ConnectionPool, source: object, *, by: str = "") -> None:
         taken = {k: v for k, v in pool.connection_kwargs.items() if k not in _NOT_TAKEN}
@@ -191,7 +182,6 @@ class SentinelAddress(_Settings):
         self.secrets += tuple(text for sentinel in self.sentinels for text in sentinel.secrets)
 
     async def dial_to(self, host: str, port: int) -> tuple[asyncio.Transport, object]:
-        """Connect to the server at this address, and log in."""
         connection = self._make()
         connection.connection_pool = _Found(host, port)
         return await self._opened(connection)
@@ -228,7 +218,6 @@ def _looking_up(kind: type[AbstractConnection]) -> Any:
         _address: str | None = None
 
         async def _connect(self) -> None:
-            """Connect to the first address of the host that can be reached."""
             name = _looked_up(self)
             if name is None:
                 await super()._connect()
@@ -336,7 +325,6 @@ def address(master: object, *, name: str) -> AnyDialler:
 def addresses(
     masters: str | Redis | AnyDialler | Iterable[str | Redis | AnyDialler],
 ) -> list[AnyDialler]:
-    """Return the diallers of *masters*, or of the single master that it is."""
     if not isinstance(masters, Iterable) or isinstance(masters, str | bytes):
         return [address(masters, name="masters")]
     diallers = [address(master, name=f"masters[{i}]") for i, master in enumerate(masters)]

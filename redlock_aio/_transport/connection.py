@@ -72,7 +72,6 @@ class Question(Sender):
         self.reply: asyncio.Future[object] = loop.create_future()
 
     def on_reply(self, _master: int, reply: object, /) -> None:
-        """Set the result of *reply*, unless the waiting task was cancelled."""
         if not self.reply.done():
             self.reply.set_result(reply)
 
@@ -98,22 +97,12 @@ class MasterError(Exception):
 
 
 class ReplicaError(MasterError):
-    """A server was reached that is a replica."""
-
     def __init__(self, info: ServerInfo, cause: NoVoteCause, text: str) -> None:
         super().__init__(cause, text)
         self.info = info
 
 
 def info_of(reply: object) -> ServerInfo:
-    """
-    Parse the reply to ``INFO``.
-
-    Raises:
-        ConnectionError: There is no reply.
-
-        MasterError: The reply is an error or malformed, or the server must not vote.
-    """
     if isinstance(reply, NoReply):
         raise ConnectionError(reply.detail)
     if isinstance(reply, Exception):
@@ -134,9 +123,6 @@ async def examined(reply: object, connection: "Connection") -> ServerInfo:
     Parse the reply to ``INFO``, and ask for the time if that is not in it, as on Redis 6.0.
 
     The time is later than the rest then, by a round trip. So no quarantine becomes shorter.
-
-    Raises:
-        ConnectionError, MasterError: As `info_of`.
     """
     info = info_of(reply)
     if info.time is not None:
@@ -170,8 +156,6 @@ class Connection(asyncio.Protocol):
     One connection, after redis-py has authenticated it.
 
     Args:
-        number: The number of its master, passed on with every reply.
-
         condemn_after: The seconds without data after which the connection is ended
             while a reply is overdue.
 
@@ -217,12 +201,10 @@ class Connection(asyncio.Protocol):
 
     @property
     def pending(self) -> int:
-        """The number of commands that are not answered yet."""
         return len(self._pending)
 
     @property
     def received(self) -> int:
-        """The number of times that data was received."""
         return self._received
 
     @property
@@ -248,14 +230,7 @@ class Connection(asyncio.Protocol):
         _open.add(self)
 
     def send(self, payload: bytes, senders: Sequence[Sender], /) -> NoReply | None:
-        """
-        Send commands behind all earlier ones; return a `NoReply` if they were not sent.
-
-        Args:
-            payload: The packed commands, joined.
-
-            senders: The objects that get the replies, one for each command.
-        """
+        """Send commands behind all earlier ones; return a `NoReply` if they were not sent."""
         transport = self._transport
         if transport is None:
             return NoReply(Answer.UNREACHABLE, self.reason)
@@ -305,7 +280,6 @@ class Connection(asyncio.Protocol):
         return isinstance(sender, Question | Proof)
 
     def data_received(self, data: bytes) -> None:
-        """Pass the replies in *data* on to their senders, in order."""
         self._received += 1
         self._unparsed += len(data)
         received: list[object] = []
@@ -473,7 +447,6 @@ class Connection(asyncio.Protocol):
                     copy.shutdown(socket.SHUT_RDWR)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Give each pending sender a `NoReply`."""
         reason = replies.harmless(str(exc)) if exc else "it closed the connection"
         self._end(NoVoteCause.DISCONNECTED, reason)
 

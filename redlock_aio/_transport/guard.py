@@ -100,8 +100,6 @@ class Guard:
 
         strict: Whether young servers without a marker count as restarted, even if all
             masters are young.
-
-        addresses, key: As for `DeclaredSets`.
     """
 
     def __init__(
@@ -343,11 +341,6 @@ class Sentry:
         """
         Judge the server of a new connection, which has sent the `questions` behind ``INFO``.
 
-        Raises:
-            MasterError: The server forbids access to the marker.
-
-            ConnectionError: The connection has ended.
-
         Cancellation:
             The master counts as not connected.
         """
@@ -516,7 +509,6 @@ class Sentry:
         )
 
     def set_verdict(self, verdict: Verdict, marker: Marker | None) -> None:
-        """Set the state and the end of the quarantine by *verdict*, for which *marker* was read."""
         # In one step, without an await: `send` and the votes follow in `_changed`, before
         # another task can see the new state.
         self._remember(verdict, marker)
@@ -711,7 +703,6 @@ def must_carry(marker: Marker | None, lasts: float, error: Exception) -> None:
 
 
 def forbidden(error: Exception) -> MasterError:
-    """Return the error that names the rights that a server with the reply *error* must grant."""
     return MasterError(
         NoVoteCause.FORBIDDEN,
         f"the restart guard must GETRANGE and SET the key {commands.MARKER.decode()}, or be off"

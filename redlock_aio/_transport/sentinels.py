@@ -169,7 +169,6 @@ class Sentinels(Route):
         return info.in_epoch(self._dialled.epoch) if self._dialled is not None else info
 
     async def dial(self) -> tuple[asyncio.Transport, object]:
-        """Connect to the server that a majority confirms."""
         ends = self._loop.time() + PATIENCE
         while (found := self._confirmation.current(self._clock())) is None:
             left = ends - self._loop.time()

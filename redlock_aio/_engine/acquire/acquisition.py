@@ -40,21 +40,11 @@ class Acquisition:
     An attempt ends as a `Claim`, if it has won, or as the `Watch` that has released it.
 
     Args:
-        lock: The resources to lock, and the options.
-
-        session: The masters and the settings of the manager.
-
         wait: The limit in ms; ``None`` for no limit, 0 for a single attempt.
 
-        began: When the call began, on the clock of leases.
-
     Attributes:
-        attempts: The number of attempts so far.
-
         has_turn: Whether it has the turn in its local queue. A won lease or
             `LocalQueue.give_up` ends the turn.
-
-        queue: The local queue of the resource.
     """
 
     __slots__ = (
@@ -87,16 +77,6 @@ class Acquisition:
     async def run(self) -> Claim:
         """
         Acquire the lock.
-
-        Returns:
-            The claim of the attempt that has won the lock.
-
-        Raises:
-            LockNotAcquiredError: Others held it at the last attempt, or too many wait.
-
-            QuorumUnavailableError: Too few masters answered at the last attempt.
-
-            RedlockError: The manager was closed meanwhile.
 
         Cancellation:
             No key stays on any master that can be reached, and no place in a queue.
@@ -134,14 +114,6 @@ class Acquisition:
 
         Returns:
             The claim of the attempt, won or failed.
-
-        Raises:
-            LockNotAcquiredError: The attempt failed; only with *fair*.
-
-            RedlockError: The manager was closed meanwhile.
-
-        Cancellation:
-            As for `run`.
         """
         options = self._lock.options
         if (options.fair or options.fencing) and self._began >= self._masters.clocks.due_at:
@@ -217,7 +189,6 @@ class Acquisition:
         return tried
 
     async def _yield_and_attempt(self) -> Claim | Watch:
-        """Make an attempt, after the pause for other processes if one is due."""
         masters, queue, budget = self._masters, self.queue, self._budget
         delay = queue.yield_delay(masters.clock()) if budget.wait != 0 else 0.0
         if not delay:
@@ -247,11 +218,6 @@ class Acquisition:
     async def _attempt(self, at_most: float | None, *, is_repeated: bool = False) -> Claim | Watch:
         """
         Ask all masters once for the lock, and release it there if a majority did not grant it.
-
-        Args:
-            at_most: How many ms a round may take, if that is less than the master timeout.
-
-            is_repeated: Whether this repeats an attempt that had no chance.
 
         Cancellation:
             The attempt is released on every master to which it was sent.
@@ -319,9 +285,6 @@ class Acquisition:
         The last attempt without a wake-up is made so early that its replies arrive before the
         budget is over. From then to the end of the budget, attempts follow only a wake-up: a
         master or a lease of this process has reported that the lock may be free.
-
-        Cancellation:
-            As for `run`.
         """
         masters, budget, retry = self._masters, self._budget, self._lock.options.retry
         queue, pace = self.queue, Pace()
@@ -373,7 +336,6 @@ class Acquisition:
             self.queue.unsubscribe(watch)
 
     async def _refusal(self, known: Watch) -> LockNotAcquiredError:
-        """Return the error with the reason why the attempt that *known* has released failed."""
         masters, failed = self._masters, known.failed
         contended = is_contended(failed.votes())
         if contended or not failed.complete:
@@ -392,7 +354,6 @@ class Acquisition:
         )
 
     def _emit_waiting(self) -> None:
-        """Emit `Waiting` for the running task, once per acquisition."""
         if self._masters.emitter is not None:
             self._masters.emitter.on_waiting()
 

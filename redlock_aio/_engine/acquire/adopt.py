@@ -199,7 +199,6 @@ class Adoption:
         return LockLostError(self.handed.resources, cause, detail, votes)
 
     def ends(self, max_hold: int | None, now: float) -> float:
-        """Return the instant at which the adopted lease ends in any case."""
         ends = math.inf if max_hold is None else now + max_hold / 1000
         if self.handed.max_hold is not None:
             left = timing.remaining(self.since + self.handed.max_hold / 1000, now)

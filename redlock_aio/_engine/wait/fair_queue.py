@@ -33,18 +33,7 @@ class Waiter(Protocol):
 
 
 class FairQueue:
-    """
-    The waiters of one session in the queues of all masters, and their wake-ups.
-
-    Args:
-        masters: The masters.
-
-        local_queues: The local queues, whose tasks are notified when a waiter gives back grants.
-
-        max_waiters: The limit of waiters in one queue of a master; a further one is refused.
-
-        clock_lead: See `LocalQueue.counter_of`.
-    """
+    """The waiters of one session in the queues of all masters, and their wake-ups."""
 
     def __init__(
         self, masters: MasterSet, local_queues: LocalQueues, *, max_waiters: int, clock_lead: int

@@ -67,8 +67,6 @@ class LocalQueue:
         contending: Whether a task has the turn and no lease yet. Of the tasks in the queue only
             this one asks the masters.
 
-        holder: The lease of this process on the resource; ``None`` without one.
-
         watcher: The task whose turn it is, while it waits for a push of a master.
 
         guests: Those that wait for a push without a turn: in the masters' queues (fair), with
@@ -86,8 +84,6 @@ class LocalQueue:
         spread: The seconds over which attempts are spread after split votes.
 
         absence: How long this process stays away; ``None`` if it never waited for others.
-
-        counter: The commands for the resource's counter; ``None`` before the first use.
     """
 
     __slots__ = (
@@ -118,12 +114,10 @@ class LocalQueue:
 
     @property
     def taken(self) -> bool:
-        """Whether a task or lease of this process has the lock or the turn."""
         return self.contending or self.holder is not None
 
     @property
     def idle(self) -> bool:
-        """Whether no task or lease of this process uses the queue."""
         return not (self.contending or self.holder is not None or self.guests)
 
     @property
@@ -133,7 +127,6 @@ class LocalQueue:
         return [*(self._queue or ()), *watching, *(self.guests or ())]
 
     def counter_of(self, key: Mutex | JointMutex, lead: int) -> FencingCounter:
-        """Return the commands for the fencing tokens of *key*; *lead* as in `FencingCounter`."""
         if self.counter is None:
             self.counter = key.counter(lead)
         return self.counter
@@ -155,7 +148,6 @@ class LocalQueue:
             self.give_up()
 
     def take_turn(self) -> bool:
-        """Start a turn if the turn and the lock are free; return whether a turn was started."""
         if self.contending or self.holder is not None:
             return False
         self.contending = True
@@ -252,7 +244,6 @@ class LocalQueue:
     # Pauses for other processes.
 
     def yield_delay(self, now: float) -> float:
-        """Return the rest of the pause for other processes in seconds, 0 if none is due."""
         return max(self.open_at - now, 0.0)
 
     def on_yield_result(self, by_others: bool) -> None:
@@ -266,14 +257,7 @@ class LocalQueue:
         self._tenure = TENURE if by_others else min(2 * self._tenure, LONGEST_TENURE)
 
     def adapt_jitter(self, split: bool, took: float) -> None:
-        """
-        Adapt the jitter after a failed attempt: double it after a split vote, else shrink it.
-
-        Args:
-            split: Whether no contender had a majority.
-
-            took: The duration of the attempt in seconds.
-        """
+        """Adapt the jitter after a failed attempt: double it after a split vote, else shrink it."""
         if split:
             self.spread = min(max(2 * self.spread, 4 * took), LONGEST_SPREAD)
         else:
@@ -287,11 +271,6 @@ class JointQueue(LocalQueue):
     The queue of each single resource reports its changes to the waiters of this queue. A lease
     is the holder here and in each of those queues. A task that waits here takes no turn
     there: no task waits for one turn while it has another.
-
-    Args:
-        keys: The keys of the resources.
-
-        find: Returns the queue of a single key.
     """
 
     __slots__ = ("_find", "_keys")
@@ -327,8 +306,6 @@ class LocalQueues:
     The local queues of one session, and the pushes of the masters for them.
 
     Attributes:
-        by_key: The local queue of each key that is in use, or was in use lately.
-
         owner_waiters: Callbacks of waiting tasks with an owner; called with each lease that
             an owner has acquired.
     """
@@ -345,12 +322,10 @@ class LocalQueues:
 
     @property
     def waiters(self) -> int:
-        """The number of tasks of this process that wait for a lock."""
         queues = list(self.by_key.values())  # copied in one step, see `Session.statistics`
         return len({waiter for queue in queues for waiter in queue.waiters})
 
     def of(self, key: Mutex | JointMutex) -> LocalQueue:
-        """Return the local queue of *key*, made on first use."""
         queues = self.by_key
         queue = queues.get(key)
         if queue is None:
@@ -367,7 +342,6 @@ class LocalQueues:
         return None if queue is None else queue.holder
 
     def on_push(self, master: int, push: object) -> None:
-        """Called with each *push* of *master*."""
         changed = replies.changed(push)
         if changed is None:
             # A flush, or a new connection: what changed before it was tracked is not known.

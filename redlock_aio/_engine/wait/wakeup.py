@@ -27,11 +27,7 @@ class WaitBudget:
     The *wait* of one acquisition, counted from the start of the acquisition.
 
     Args:
-        clock: The clock of leases, in seconds.
-
         wait: In milliseconds; ``None`` for no limit, 0 for a single attempt.
-
-        began: The start of the acquisition, on the clock of leases.
     """
 
     __slots__ = ("began", "clock", "wait")
@@ -51,7 +47,6 @@ class WaitBudget:
 
     @property
     def is_over(self) -> bool:
-        """Whether the remaining time is at most a rounding error."""
         return self.left() <= retry.SHORTEST_PAUSE
 
     def until_last_attempt(self, reserve: float) -> float | None:
@@ -155,12 +150,9 @@ class Watch(Release):
 
     async def wait(self, seconds: float) -> bool:
         """
-        Wait until the lock may be free on a majority, for at most *seconds*.
+        Wait until the lock may be free on a majority, for at most *seconds*; return whether it may.
 
         The wait also ends when no wait can help: see `Blockers.is_hopeless`.
-
-        Returns:
-            Whether the lock may be free on a majority.
         """
         ends = self._clock() + seconds
         view = self.view
