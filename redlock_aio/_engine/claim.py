@@ -125,10 +125,16 @@ class Attempt(Round):
     def __init__(self, masters: MasterSet, claim: Claim, payload: bytes) -> None:
         Round.__init__(self, masters.links, payload)
         self.claim: Claim = claim
+        # The list itself, not a copy: a master that answers after the verdict is still counted in
+        # it.
         claim.replies = self.replies
+        # Now, and the request leaves in a later turn of the loop: the validity must not begin after
+        # the ttl does on any master.
         claim.began = masters.clock()
 
     def not_sent(self, master: int, no_reply: NoReply) -> None:
+        # The key can't be on this master, so the release leaves no debt there (`Release.needless`).
+        # Otherwise a master that is down would get a debt for each attempt.
         self.claim.unsent |= 1 << master
         self.on_reply(master, no_reply)
 
@@ -161,8 +167,9 @@ class FencedAttempt(Attempt):
         self._masters = masters
 
     def on_reply(self, master: int, reply: object, /) -> None:
-        """Count the value of a counter as a grant, any other reply as a refusal."""
         replies = self.replies
+        # The master was counted before, by a timeout. If this is a late grant of a failed attempt,
+        # the release that follows the request on the connection deletes it.
         if replies[master] is not NOT_YET:
             return
         counter = counter_in(reply, self.proposal)
@@ -174,6 +181,8 @@ class FencedAttempt(Attempt):
                 self.on_verdict()
             return
         replies[master] = GRANTED
+        # Also after the verdict: when the task resumes to `agree`, it begins with the highest of
+        # the counters that are known by then, and may need fewer rounds.
         self.counters.append(counter)
         self.to_win = to_win = self.to_win - 1
         if not to_win:
@@ -231,6 +240,8 @@ async def agree(
         Whether they agree; not if too few masters keep the lock, or other clients raised
         the counters in each of `MOST_RAISES` rounds.
     """
+    # Another client may raise a counter between the attempt and this round, or between two rounds.
+    # So each round raises to the highest value that was found before it.
     for _ in range(fencing.MOST_RAISES):
         counters = await _raised(masters, counter, claim, max(counters), at_most)
         if not counters:
@@ -294,13 +305,15 @@ class Release(Round):
         return self._claim.unsent
 
     def not_sent(self, master: int, no_reply: NoReply) -> None:
-        """Count the master, and add a debt if it may have the key."""
         super().not_sent(master, no_reply)
         if not replies.is_unsettled(no_reply):  # otherwise `declined` has added the debt
             self._add_debt(master)
 
     def declined(self, master: int, reply: object) -> None:
-        """Add a debt after an error, or if the connection ended before the reply."""
+        # A timeout is not final: the release is on the connection, behind the request. Either its
+        # reply still comes, to `late`, or the connection ends, and `late` gets that as the reply.
+        # Errors and that end make a debt. A debt at each timeout would repeat releases that are
+        # only late.
         if replies.is_unsettled(reply):
             self._add_debt(master)
 
@@ -335,7 +348,11 @@ class NativeRelease(Release):
         Also stop using the command until that master has been asked for it on a new
         connection: otherwise each release would cost another round trip.
         """
+        # Both: the next push would compute the manager's flag from those of the links.
         self._links[master].can_free = self._masters.can_free = False
+        # The connection sends this behind all that was sent since, and the master is counted by the
+        # reply to it, or by the timeout of the round. If the connection ends first, `_by_script`
+        # gets that as the reply, and the debt is added as for the command.
         return Request(
             self.debt,
             self._by_script,
@@ -345,11 +362,15 @@ class NativeRelease(Release):
         )
 
     def _by_script(self, master: int, reply: object) -> None:
+        # `yes` is the reply of the command. Without the translation, a release by the script would
+        # not count as a grant.
         self.on_reply(master, NativeRelease.yes if reply == GRANTED else reply)
 
 
 def take_back(masters: MasterSet, claim: Claim, ttl: int) -> Release:
     """Release *claim*, whose key may live *ttl* ms, on all masters; nothing is awaited."""
+    # A server without the command refuses it, and has the script sent instead (`instead`). So a
+    # flag that is out of date costs a round trip and leaves no key behind.
     if masters.can_free and claim.can_free:
         freeing = NativeRelease(masters, claim, claim.key.free(claim.token), ttl)
         masters.send(freeing)

@@ -95,6 +95,8 @@ class Round(Tally, Sender):
 
     def expire(self) -> None:
         """Count the masters that have not replied as timed out."""
+        # Of a complete round none is missing, so that a timer that comes too late changes nothing.
+        # Nor does a reply that comes after this change a vote.
         for number in self.missing:
             self.on_reply(number, self._links[number].overdue())
 
@@ -301,12 +303,9 @@ class MasterSet:
         return self._tokens.pop()
 
     def ask(self, round: Round, at_most: float | None = None) -> asyncio.Future[None]:
-        """
-        Send *round* as `send` does; return a future that is done when the round calls `wake`.
-
-        For ``await masters.ask(round)``. A round that is awaited has one future, any other
-        round has none.
-        """
+        """Send *round* as `send` does; return a future that is done when the round calls `wake`."""
+        # The batch leaves in the loop's next turn, so no reply can come before there is a future
+        # for it to wake.
         self.send(round, at_most)
         waiter: asyncio.Future[None] = asyncio.Future(loop=self.loop)
         round.waiter = waiter
@@ -327,10 +326,14 @@ class MasterSet:
         Args:
             at_most: The limit for a reply in ms, if it is less than the master timeout.
         """
+        # The first request of a turn schedules the flush. Whatever other tasks send in the same
+        # turn joins this batch, behind it: a release never overtakes the request that it undoes.
         asked = self._asked
         if not asked:
             self.loop.call_soon(self.flush)
         asked.append(round)
+        # `_underway` is in the order of one timeout, so a shorter limit has a timer of its own. If
+        # the round is complete when that fires, nothing is left to expire.
         if at_most is not None and at_most < self.master_timeout:
             self.loop.call_later(at_most / 1000, round.expire)
 
@@ -348,16 +351,20 @@ class MasterSet:
 
     def send_and_watch(self, round: Round, at_most: float | None = None) -> None:
         """Send *round* with client tracking: masters push changes of the keys that it reads."""
+        # The servers apply CACHING to the next command of the connection alone. Both join the batch
+        # in one step, so no request of another task comes between them; otherwise the keys of that
+        # one would be tracked, and the waiter of this one would get no push.
         self.send(self._caching)
         self.send(round, at_most)
 
     def on_push(self, push: object) -> None:
-        """Called with each push of a master: one that was just reached may lack DELIFEQ."""
+        # No list of keys: a connection has begun or ended, or a flush was pushed. A server that
+        # lacks the command was noted by `NativeRelease.instead`, and each new connection asks
+        # again.
         if replies.changed(push) is None:
             self.can_free = all(link.can_free for link in self.links)
 
     def flush(self) -> None:
-        """Send the rounds of this turn of the loop now."""
         asked = self._asked
         if not asked:
             return
@@ -373,10 +380,13 @@ class MasterSet:
         underway = self._underway
         while underway and self._is_complete(underway[0][1]):
             underway.popleft()
+        # Requests to single masters are not among these: their senders time them out.
         if not rounds:
             return
         expires_at = now + self.trips.timeout / 1000
         underway.append((expires_at, rounds))
+        # The one timer is that of the oldest batch, and `_expire` sets it for the next one. If the
+        # timeout has become shorter meanwhile, this batch still waits for the ones before it.
         if self._timer is None:
             self._timer = self.loop.call_at(expires_at, self._expire)
 
@@ -468,6 +478,7 @@ class MasterSet:
         # pass, and releases do.
         send = self.links[number].send
         for sender in asked:
+            # The order within the batch is kept: a release still follows its request.
             if (refused := send(sender.payload, [sender])) is not None:
                 sender.not_sent(number, refused)
             elif isinstance(sender, Request):
@@ -488,6 +499,10 @@ class MasterSet:
         """Send pending rounds, refuse new attempts, and end the rounds that are underway."""
         if not self.closed:
             self._why_closed = why
+        # In this order: tasks that resume find the session closed. The flush writes what was sent
+        # in this turn, as the releases of the leases that have just ended. Last the rounds expire,
+        # which wakes their tasks. What a round sends at its verdict joins a new batch, so
+        # `_underway` does not change meanwhile.
         self.closed = True
         self.flush()
         for _, batch in self._underway:
@@ -499,8 +514,10 @@ class MasterSet:
         underway = self._underway
         now = self.loop.time()
         if due is None and underway and now - underway[0][0] > STALLED:
-            # The loop was blocked, and may not have read replies that arrived meanwhile. The
-            # second call, with *due*, counts only what was due before: it can't be put off again.
+            # The loop was blocked, and may not have read replies that arrived meanwhile. The second
+            # call, with *due*, counts only what was due before: it can't be put off again. Without
+            # this pause, masters that answered in time would be counted as timed out, and an
+            # attempt or an extension would fail for no other reason.
             self._timer = self.loop.call_later(STALLED, self._expire, now)
             return
         while underway and underway[0][0] <= (due or now):

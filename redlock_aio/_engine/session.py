@@ -106,7 +106,6 @@ class Origin:
         return self._forks == _forks
 
     def whose(self) -> str:
-        """Return the name of the loop, thread or process, for errors of calls from another one."""
         if self._forks != _forks:
             return "the parent process; export() it there, and adopt() it here"
         if self._loop.is_closed():
@@ -119,11 +118,6 @@ class Origin:
 class Session:
     """
     All objects that exist between open and close of a manager.
-
-    Args:
-        trips: The round trips of the masters; kept for the next session.
-
-        seen: The known restarts of each master; kept for the next session, too.
 
     Attributes:
         ready: Whether the votes of the masters are known.
@@ -231,6 +225,7 @@ class Session:
             Leases that are still held are lost at once.
         """
         masters, watchdog = self.masters, self.watchdog
+        # First: while this waits for the other tasks to end, none of them may acquire once more.
         self._refuse()
         patience = masters.master_timeout / 1000
         ends = self.loop.time() + patience
@@ -241,7 +236,10 @@ class Session:
             ) or watchdog.is_awaited():
                 await asyncio.sleep(min(CHECK_INTERVAL, patience))
         finally:
-            # Also if this task is cancelled again, as a second Ctrl-C does.
+            # Also if this task is cancelled again, as a second Ctrl-C does. In this order: the
+            # first line ends the leases and sends their releases, the second one writes them in
+            # this turn, and the third one waits for the replies. Then the master's task ends the
+            # connection.
             watchdog.close(LossCause.CANCELLED)
             masters.flush()
             if drained := master.drained():
@@ -249,6 +247,8 @@ class Session:
 
     def _refuse(self) -> None:
         """End the acquisitions that are underway, and refuse new ones."""
+        # The task of each master comes here, and only the first one finds anything to do. With
+        # `ready` unset, `ready_session` goes to `get_ready`, which raises the reason.
         if not self.masters.closed:
             self.ready = False
             self.fair_queue.close()
@@ -310,6 +310,9 @@ class Session:
             if drained := [answer for link in self.links if (answer := link.drained())]:
                 await asyncio.wait(drained, timeout=masters.master_timeout / 1000)
         finally:
+            # Also if the wait above is cancelled: otherwise the sockets and the tasks of the
+            # masters would stay. `Opener.close` has dropped this session before, so no later call
+            # could end them.
             for link in self.links:
                 link.close()
             await asyncio.gather(*(link.ended() for link in self.links))
@@ -428,7 +431,6 @@ class Opener:
 
     @property
     def state(self) -> str:
-        """The state of a manager without a session, for its repr."""
         return "closed" if self._closed else "not used yet"
 
     def session(self) -> Session:
@@ -447,7 +449,6 @@ class Opener:
         return session
 
     async def ready_session(self) -> Session:
-        """Return the session of the running loop, once the votes of the masters are known."""
         session = self.session()
         if not session.ready:
             await session.get_ready(None)
@@ -463,6 +464,8 @@ class Opener:
             raise RedlockError(
                 f"this Redlock is in use by {what}; make one for each event loop and process"
             )
+        # In one step, without an await: two tasks that use the manager first at the same time get
+        # the same session.
         self.current = session = Session(self.settings, loop, self.trips, self._seen)
         return session
 
@@ -499,8 +502,11 @@ class Opener:
         try:
             session = await self.ready_session()
         except asyncio.CancelledError:
+            # `__aexit__` does not run when `__aenter__` is cancelled: nobody else would close the
+            # session.
             await self.close()
             raise
+        # Another task may have closed the manager while this one waited.
         if self.current is None:
             session.masters.check_open()
 

@@ -137,7 +137,6 @@ def exported(handed: ExportedLease) -> LeaseText:
 
 
 def imported(exported: str) -> ExportedLease:
-    """Parse the text that `exported` has written."""
     handed, wrong = _parsed(of_type(exported, str, name="exported"))
     # Raised here, outside of any except block: an exception from the parser carries
     # the text that it could not parse, and would become the context of this one.

@@ -66,7 +66,6 @@ class Clocks:
         self.spread = max(offsets) - self._ahead
 
     def ask_later(self, now: float) -> None:
-        """Schedule the next round of TIME after a majority replied; double the interval."""
         self.due_at = now + self._interval
         self._interval = min(2 * self._interval, LONGEST_INTERVAL)
 

@@ -307,7 +307,6 @@ class Sentry:
 
     @property
     def is_old(self) -> bool:
-        """Whether the master is known not to be new."""
         if self.state is MEMBER or self._refusal is not None:
             return not self.unmarked
         return self.state is QUARANTINED
@@ -318,6 +317,10 @@ class Sentry:
         """Send to a master with a vote; grants count only with its marker, read behind them."""
         if not any(sender.in_quarantine in NEED_PROOF for sender in senders):
             return connection.send(payload, senders)
+        # The marker is read behind the commands, in the same write. If the server had lost its keys
+        # when it executed one of them, the marker is gone when it is read, or is another one. The
+        # grants are held until then: an attempt that counted one at once would hold a lock that
+        # another client may have.
         proof = Proof([commands.READ_MARKER], self._has_marker)
         held = [proof.hold(s) if s.in_quarantine in NEED_PROOF else s for s in senders]
         return connection.send(payload + proof.payload, [*held, *proof.senders])
@@ -326,6 +329,7 @@ class Sentry:
 
     def attach(self, connection: Connection) -> None:
         """Use *connection* from now on, so that no push is missed before the marker is read."""
+        # A proof that is underway belongs to the former connection: the next flush needs a new one.
         self._connection = connection
         self._proof = None
 
@@ -365,13 +369,15 @@ class Sentry:
             raise
 
     async def monitor(self, down: asyncio.Future[None]) -> None:
-        """Examine the master again and again until its connection is *down*."""
         pace = Pace(quarantine.PUSHED_INTERVAL)
         while not down.done():
             try:
                 if self.state is UNDECIDED:
                     # Before the wait: the last master of a new set makes all usable at once.
                     await self._guard.found()
+                # `_rest` clears `_recheck` before `_look` reads the marker. A push that comes
+                # behind that read sets it again, and the next rest ends at once; cleared after the
+                # read, such a push would be lost.
                 await self._rest(down, pace)
                 if not down.done():
                     await self._look()
@@ -384,7 +390,6 @@ class Sentry:
                     self._connection.condemn(error.cause, replies.harmless(str(error)))
 
     async def _rest(self, down: asyncio.Future[None], pace: Pace) -> None:
-        """Wait until the next examination is due or requested, or the connection is *down*."""
         wait = self._pause()
         if not self._recheck:
             self._wake = wake = asyncio.get_running_loop().create_future()
@@ -408,7 +413,6 @@ class Sentry:
         )
 
     async def _look(self) -> None:
-        """Declare the set again if that is due, read INFO and the marker, and evaluate them."""
         connection = self._connection
         if connection is None:
             return
@@ -514,6 +518,8 @@ class Sentry:
         self._remember(verdict, marker)
         self._marker = marker
         self.state = verdict.state
+        # A `_look` that has asked before this, and waits for its replies, finds another number then
+        # and drops them.
         self._verdicts += 1
         self._until = self._guard.clock() + verdict.seconds
         # Only here: a set that is refused no more gives the vote back at the next examination,
@@ -658,6 +664,8 @@ class Sentry:
 
     def gone(self, *, closing: bool = False) -> None:
         """Called when the connection has ended; *closing* if the manager ends."""
+        # From now on this process does not see what happens to the server. If another server is
+        # found at the next connection, `judge` compares the time since then with the quarantine.
         if self.state is not None:
             guard, number = self._guard, self._number
             guard.seen[number] = quarantine.last_seen(guard.seen[number], guard.clock())

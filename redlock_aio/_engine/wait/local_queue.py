@@ -221,7 +221,6 @@ class LocalQueue:
             self.guests.pop(party, None)
 
     def changed(self, master: int) -> None:
-        """Called when *master* pushes that another client has changed the key there."""
         if self.holder is not None:
             self.holder.changed(master)
         self.notify_released(master)
