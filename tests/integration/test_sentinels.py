@@ -174,10 +174,12 @@ async def test_a_planned_failover_costs_the_quarantine_and_the_bound(site: Site)
             began = now()
             await site.switched(0, 1, 2)
             switched = now()
-            await asyncio.sleep(0.5)
-            vote = await attempt(a)
-            assert vote.answer is Answer.QUARANTINED
-            assert "it votes again in" in vote.detail
+
+            async def is_quarantined() -> bool:
+                vote = await attempt(a)
+                return vote.answer is Answer.QUARANTINED and "it votes again in" in vote.detail
+
+            await until(is_quarantined)  # as soon as it is connected
             async with a.lock("late", ttl=MAX_TTL, retry=QUICK_RETRY):
                 late = now()
             assert late > began + QUARANTINE + CONFIRMED_FOR

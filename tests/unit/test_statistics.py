@@ -146,7 +146,8 @@ def test_another_thread_may_ask_at_any_moment() -> None:
         while more:
             runner.run(be_busy())
             seen = redlock.statistics()
-            assert (seen.rounds, seen.leases, seen.waiters) == (1, 1, 1)
+            assert (seen.leases, seen.waiters) == (1, 1)
+            assert seen.rounds in (1, 2)  # a probe of the round trip may leave with the round
             more = interrupted(redlock.statistics, place, lambda: runner.run(go_on()))
             runner.run(end())
             place += 1

@@ -119,7 +119,9 @@ class Agenda:
         return f"<Agenda of {len(self)} leases>"
 
     def __len__(self) -> int:
-        return sum(map(len, self._pages.values()))
+        # Any thread may ask, see `Session.statistics`. The list is made in one step; a page that
+        # the loop adds between two byte codes would end an iteration of the dict itself.
+        return sum(map(len, list(self._pages.values())))
 
     def leases(self) -> list[HeldLease]:
         return [hold for page in self._pages.values() for hold in page]
