@@ -262,11 +262,13 @@ async def _raised(
     """Raise the counters to *proposal* where the lock has the token; return those of a majority."""
     found: list[int] = []
 
-    def note(_master: int, reply: object) -> object:
+    def note(master: int, reply: object) -> object:
         value = counter_in(reply, proposal)
         if not value:
             return reply
-        found.append(value)
+        # A master is counted once: two replies of one are not the counters of a majority.
+        if raising.replies[master] is NOT_YET:
+            found.append(value)
         return GRANTED
 
     payload, rule = counter.raise_to(proposal, claim.token), QuarantineRule.COUNT_REFUSALS

@@ -15,7 +15,10 @@ from redlock_aio import (
     RedlockError,
     Retry,
 )
+from redlock_aio._engine.claim import Claim, agree
+from redlock_aio._engine.masters import MasterSet, Round
 from redlock_aio._protocol.commands import NEVER
+from redlock_aio._protocol.primitives import FencingCounter, Mutex
 from redlock_aio._protocol.scripts import ACQUIRE, ENQUEUE, LEAVE, RAISE
 from redlock_aio._rules.fencing import MOST_RAISES
 from redlock_aio.testing import FakeMaster, cancelled_at
@@ -93,6 +96,24 @@ async def test_counters_that_others_raise_meanwhile_are_raised_again(
         await asyncio.sleep(0.01)
         assert {master.keys[FENCE] for master in masters} == {str(lease.fencing_token)}
     assert ran(masters[2], RAISE) == times + 1
+
+
+async def test_a_master_that_replies_twice_is_counted_once_when_counters_are_raised(
+    redlock: Redlock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two of five counters are higher in each round, one of them twice: that is no majority."""
+    session, higher = kit.session(redlock), itertools.count(7)
+
+    async def ask(_masters: MasterSet, round: Round, _at_most: float | None) -> None:
+        counter = next(higher)
+        for master, reply in [(0, counter), (0, counter), (1, counter), (2, 1)]:
+            round.on_reply(master, reply)
+
+    monkeypatch.setattr(MasterSet, "ask", ask)
+    claim = Claim(Mutex(b"r"), b"token", 1_000)
+    counter = FencingCounter((Mutex(b"r"),), 0)
+    assert not await agree(session.masters, counter, claim, [5])
+    assert not claim.fence
 
 
 @FAIR
