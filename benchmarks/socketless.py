@@ -26,7 +26,7 @@ from floor import FencedFloor, Floor, Wire
 from measuring import TTL, Pair, Rate, median, median_ratio
 
 from redlock_aio import Redlock
-from redlock_aio._protocol.scripts import ACQUIRE
+from redlock_aio._protocol.scripts import ACQUIRE, ENQUEUE
 from redlock_aio.events import Event
 
 MASTERS = 5
@@ -52,6 +52,8 @@ class Replies:
             return b":%d\r\n" % (argument != b"redlock_aio:marker")
         if command == b"EVALSHA" and argument == ACQUIRE.sha:
             return b":1\r\n"  # the proposed fencing token is granted
+        if command == b"EVALSHA" and argument == ENQUEUE.sha:
+            return b"*2\r\n:1700000000000000\r\n:0\r\n"  # granted without a place in the queue
         if command == b"TIME":
             return b"*2\r\n$10\r\n1700000000\r\n$6\r\n000000\r\n"
         if command == b"INFO":
@@ -112,9 +114,9 @@ def ignore(_event: Event) -> None:
     """Do nothing, as a listener."""
 
 
-def entering(redlock: Redlock, *, fencing: bool = False) -> Pair:
+def entering(redlock: Redlock, *, fencing: bool = False, fair: bool = False) -> Pair:
     async def pair(name: str) -> None:
-        async with redlock.lock(name, ttl=TTL, fencing=fencing):
+        async with redlock.lock(name, ttl=TTL, fencing=fencing, fair=fair):
             pass
 
     return pair
@@ -162,6 +164,7 @@ async def contestants() -> AsyncIterator[dict[str, Pair]]:
             "listener": entering(listened),
             "fenced floor": fenced_floor.pair,
             "fenced": entering(redlock, fencing=True),
+            "fair": entering(redlock, fair=True),
         }
 
 

@@ -9,13 +9,14 @@ An attempt is one round with a token of its own: if two attempts shared a token,
 of the first would delete the lock that the second has won.
 """
 
+import functools
 from collections.abc import Callable
 from typing import ClassVar
 
 from redlock_aio._engine.masters import MasterSet, Query, Round
 from redlock_aio._protocol import commands, replies
 from redlock_aio._protocol.commands import Extension
-from redlock_aio._protocol.primitives import FencingCounter, JointMutex, Mutex
+from redlock_aio._protocol.primitives import MOST_NAMES, FencingCounter, JointMutex, Mutex
 from redlock_aio._protocol.request import NoReply, QuarantineRule, Request
 from redlock_aio._rules import fencing
 from redlock_aio._rules.quorum import GRANTED, LOST, NOT_YET, SPLIT, WON, Answer, majority
@@ -112,6 +113,7 @@ class Claim:
         return self.counter.restore(self.token, ttl, self.fence, ceiling)
 
 
+@functools.lru_cache(MOST_NAMES)
 def with_queues(key: Mutex | JointMutex) -> tuple[bytes, ...]:
     return (*key.each, *commands.queue_keys(*key.each))
 

@@ -241,12 +241,12 @@ class Ticket:
         if number != self._numbers[master]:
             return False
         self.standings[master] = standing
-        if standing in HELPFUL:
-            self._helped[master] = self._asked[master]
         if standing is GRANTED:
-            self._sent[master] = self._asked[master]
+            self._helped[master] = self._sent[master] = self._asked[master]
             self._done[master] = done
             self._counters[master] = counter
+        elif standing in HELPFUL:
+            self._helped[master] = self._asked[master]
         return True
 
     def asked_at(self, master: int) -> float:
@@ -266,17 +266,14 @@ class Ticket:
         """Return the end of the validity that a majority has granted *within*; 0 if none has."""
         if self.standings.count(GRANTED) < self.needed:
             return 0.0
-        grants = [
-            (sent, done)
-            for sent, done, standing in zip(self._sent, self._done, self.standings, strict=True)
-            if standing is GRANTED
-        ]
-        begins = [
-            first
-            for first in {sent for sent, _ in grants}  # most often one instant
-            if sum(sent >= first and done <= first + within for sent, done in grants) >= self.needed
-        ]
-        return max(begins) + self._validity if begins else 0.0
+        for first in sorted(set(self._sent), reverse=True):  # most often the first one suffices
+            needed = self.needed
+            for sent, done, standing in zip(self._sent, self._done, self.standings, strict=True):
+                if standing is GRANTED and sent >= first and done <= first + within:
+                    needed -= 1
+                    if not needed:
+                        return first + self._validity
+        return 0.0
 
     def stale_at(self, within: float) -> float:
         """

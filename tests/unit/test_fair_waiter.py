@@ -453,6 +453,25 @@ async def test_grants_outside_of_the_queues_that_make_no_majority_are_given_back
         assert {standing for each in standings for standing in each} == {NOT_YET}
 
 
+async def test_late_grants_outside_of_the_queues_are_given_back_at_once_too(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    """The waiter hears of its turn already, and has no majority when the grants come."""
+    occupy(masters, "other")
+    other = asyncio.create_task(refused(redlock, "other", fair=True, wait=500))
+    await asyncio.sleep(0.1)  # now the program listens
+    occupy(masters[:3])
+    kit.slow(masters[3:], 0.02)
+    waiter = asyncio.create_task(refused(redlock, fair=True, wait=300))
+    await asyncio.sleep(0.015)
+    assert None not in values(masters)
+    assert not any(queued(master) for master in masters[3:])
+    await asyncio.sleep(0.02)
+    assert all(queued(master) for master in masters[3:]), "it enters them before it releases"
+    await waiter
+    await other
+
+
 async def test_a_waiter_keeps_its_place_where_it_gives_back_grants_outside_of_the_queues(
     redlock: Redlock, masters: list[FakeMaster]
 ) -> None:

@@ -43,15 +43,18 @@ from redlock_aio._engine.wait.local_queue import LocalQueue
 from redlock_aio._engine.wait.wakeup import WaitBudget
 from redlock_aio._protocol import commands, replies
 from redlock_aio._protocol.request import NoReply, QuarantineRule, Request
-from redlock_aio._rules import fair_ticket, fencing
+from redlock_aio._rules import fencing
 from redlock_aio._rules.blockers import Blockers
 from redlock_aio._rules.fair_ticket import (
     ASIDE,
     ASKED,
     BEHIND,
     FAILED,
+    FRESH,
     FULL,
     GRANTED,
+    HEARTBEAT,
+    LIVES,
     NEXT,
     SILENT,
     UNASKED,
@@ -82,6 +85,8 @@ MEANS = {
     ASIDE: NoReply(Answer.FREE, "too few others answer"),
 }
 """The vote for each kind of reply to a request of a waiter."""
+
+GRANTS = MEANS[GRANTED]
 
 
 class QueueRequest(Request):
@@ -125,6 +130,12 @@ class FairWaiter(Round):
             delete a key that the same master has granted since.
     """
 
+    __slots__ = (
+        "_armed_for", "_beat_at", "_beats", "_began", "_counter", "_due", "_first_claim", "_keys",
+        "_keys_asked", "_never_asked", "_over", "_proposal", "_proposed_at", "_queue", "_received",
+        "_repeats", "_stragglers_until", "_task", "_timer", "_unanswered", "_view", "_wake_at",
+        "claim", "lock", "masters", "member", "patient", "place", "queues", "ticket",
+    )  # fmt: skip
     in_quarantine = QuarantineRule.REFUSE
 
     def __init__(self, queues: FairQueue, lock: LockSpec, *, patient: bool) -> None:
@@ -164,7 +175,7 @@ class FairWaiter(Round):
         self._queue: LocalQueue | None = None
         """The local queue; ``None`` until the waiter has to hear of releases, and has a timer."""
         self._beats = 1
-        self._beat_at = began + _until_next_beat()
+        self._beat_at = math.inf
         # The task looks at the votes first after a master timeout.
         self._wake_at = began + masters.master_timeout / 1000
         self._armed_for = math.inf
@@ -199,7 +210,7 @@ class FairWaiter(Round):
 
             first: Whether the lock is granted without an entry where the queue is empty.
         """
-        entry = commands.QueueEntry(self.member, self.place, fair_ticket.LIVES, most, late)
+        entry = commands.QueueEntry(self.member, self.place, LIVES, most, late)
         fence = () if self._counter is None else self._counter.proposed(self._propose(first=first))
         claim = self.claim
         return commands.enqueue(self._keys_asked, claim.token, claim.ttl, entry, fence, first=first)
@@ -220,7 +231,7 @@ class FairWaiter(Round):
 
     def _release(self, claim: Claim, *, keep_place: bool) -> None:
         """Release *claim* where it may be granted, and notify the waiters of this process."""
-        payload, ttl = claim.release(), max(claim.ttl, fair_ticket.LIVES)
+        payload, ttl = claim.release(), max(claim.ttl, LIVES)
         if keep_place:
             payload = commands.leave(self._keys, claim.token, claim.member, keep_place=True)
             ttl = claim.ttl
@@ -234,11 +245,6 @@ class FairWaiter(Round):
         """Called with each reply to the first request."""
         self.to_lose -= 1  # the round is complete when all masters have replied
         self.on_answer(1, self._began, master, reply)
-        if self.complete and not self._over and not self._is_woken:
-            # `MasterSet` calls `expire` only while a reply is missing. If all have granted the
-            # lock too late for its ttl, nothing else would wake the task: no reply, no push.
-            self._begin_to_wait()
-            self._arm()
 
     def not_sent(self, master: int, no_reply: NoReply) -> None:
         """Count *no_reply* for a master that never gets the first request."""
@@ -311,6 +317,7 @@ class FairWaiter(Round):
         # Not before: while all that replied have granted the first request without an entry,
         # it has nothing to hear of, and `MasterSet` calls `expire` if the other replies are late.
         if self._queue is None:
+            self._beat_at = self._began + _until_next_beat()
             self._queue = self.queues.local_queues.of(self.lock.key)
             self._queue.subscribe(self, mine=False)
 
@@ -359,7 +366,7 @@ class FairWaiter(Round):
     @property
     def _fresh_for(self) -> float:
         """The seconds from the request for which a grant may count for a majority."""
-        return fair_ticket.FRESH + self.masters.master_timeout / 1000
+        return FRESH + self.masters.trips.timeout / 1000
 
     def _await_longer(self, master: int, now: float) -> None:
         """
@@ -388,11 +395,28 @@ class FairWaiter(Round):
 
     def on_answer(self, number: int, sent: float, master: int, reply: object) -> None:
         """Apply a reply, then make the move that follows: win, wait on, or give up."""
-        if not self._over:
-            self._unanswered[master] -= 1
+        if self._over:
+            return
+        self._unanswered[master] -= 1
+        ticket, now = self.ticket, self.masters.clock()
+        counter = replies.granted_outside_queue(reply)
+        # The most frequent reply by far, and the least to do. Quick as it was, the grant is fresh
+        # whatever the master's clock shows: it was executed before it arrived.
+        if (
+            counter is not None
+            and now <= sent + FRESH
+            and ticket.on_reply(master, number, GRANTED, counter, now)
+        ):
+            self.replies[master] = GRANTS
+            self._due[master] = math.inf
+            self._repeats[master] = 0
+            self._view.may_be_free(master)
+            if self._queue is None and ticket.standings.count(GRANTED) < ticket.needed:
+                return  # only grants so far, and no majority: no move follows from that
+        else:
             self._apply(master, number, sent, reply)
-            self._reevaluate()
-            self._arm()
+        self._reevaluate()
+        self._arm()
 
     def _apply(self, master: int, number: int, sent: float, reply: object) -> None:
         """Apply the reply of *master* to request *number*, which was sent at *sent*."""
@@ -438,10 +462,6 @@ class FairWaiter(Round):
     def _done_at(self, master: int, answer: replies.Queued, sent: float) -> float:
         """Return the latest instant at which *master* can have executed the request."""
         clocks, now = self.masters.clocks, self.masters.clock()
-        # A quick grant without an entry, the most frequent reply by far, is fresh whatever the
-        # master's clock shows: it was executed before it arrived.
-        if not answer.in_queue and now <= sent + fair_ticket.FRESH:
-            return now
         clocks.learn(master, answer.now, sent, now)
         return clocks.latest(master, answer.now)
 
@@ -476,12 +496,16 @@ class FairWaiter(Round):
     def _move(self) -> Move:
         return self.ticket.move(self.masters.clock(), patient=self.patient, within=self._fresh_for)
 
-    def _reevaluate(self) -> None:
+    def _reevaluate(self) -> None:  # noqa: C901 - one case a move
         """Make the move that follows from the present standings."""
         if self._over or self._is_woken:
             return
         move = self._move()
         if move is Move.WAIT:
+            # `MasterSet` calls `expire` only while a reply is missing. If all have granted the
+            # lock too late for its ttl, nothing else would wake the task: no reply, no push.
+            if self._queue is None and self.complete:
+                self._begin_to_wait()
             return
         match move:
             case Move.WIN | Move.REFUSE:
@@ -715,7 +739,7 @@ class FairWaiter(Round):
 
 def _until_next_beat() -> float:
     """Return in how many seconds to send the next heartbeat, a little different each time."""
-    return fair_ticket.HEARTBEAT * random.uniform(0.9, 1)  # noqa: S311 - no secret
+    return HEARTBEAT * random.uniform(0.9, 1)  # noqa: S311 - no secret
 
 
 async def acquire(
