@@ -224,18 +224,18 @@ def eligibility(  # noqa: PLR0913 - facts about the master, and options of the p
     facts, found = ServerInfo.parse(info), Marker.parse(marker or None)
     if facts.time is None and time is not None:
         facts = replace(facts, time=math.floor(time * 1_000_000))
-    lasts = timing.forgetting(max_ttl, factor=drift_factor)
+    length = timing.forgetting(max_ttl, factor=drift_factor)
     longest = None
-    if found is not None and found.lasts:
-        longest = round((found.lasts / 1000 - 1) / (1 + drift_factor) * 1000)
-        lasts = max(lasts, found.lasts / 1000)
+    if found is not None and found.quarantine_ms:
+        longest = round((found.quarantine_ms / 1000 - 1) / (1 + drift_factor) * 1000)
+        length = max(length, found.quarantine_ms / 1000)
     if epoch is not None:
         facts = facts.in_epoch(epoch)
-        lasts += _CONFIRMED_FOR  # for so long an old master may have granted locks
+        length += _CONFIRMED_FOR  # for so long an old master may have granted locks
     if facts.objection is not None:
         _, text = facts.objection
         return Eligibility(False, text, math.inf, longest)
-    verdict = quarantine.judge(facts, found, Seen(), 0.0, lasts=lasts, strict=strict)
+    verdict = quarantine.judge(facts, found, Seen(), 0.0, quarantine=length, strict=strict)
     if verdict.state is quarantine.MEMBER:
         return Eligibility(True, "", 0.0, longest)
     bar = quarantine.bar(verdict.reason, ago=facts.uptime or 0, until=verdict.seconds)
@@ -408,14 +408,14 @@ def moved_addresses(value: bytes | None, *, time: float) -> list[str]:
 def _lines(value: bytes, time: float) -> Iterator[tuple[Addresses, str, tuple[int, int]]]:
     """Yield the lines that count, each with the ms since it came and since it was written last."""
     now = math.floor(time * 1000)
-    for begun, at, lasts, text in _entries(value):
+    for begun, at, lives, text in _entries(value):
         line = membership.parse(text)
         # The same test as in the script that reads this key for the library.
-        if line is not None and abs(now - at) < lasts and begun < now + 1000:
+        if line is not None and abs(now - at) < lives and begun < now + 1000:
             yield *line, (max(now - begun, 0), max(now - at, 0))
 
 
 def _entries(value: bytes) -> Iterable[tuple[int, int, int, bytes]]:
-    for begun, at, lasts, text in _LINE.findall(value):
-        if int(lasts) < _LONGEST_ENTRY:
-            yield int(begun), int(at), int(lasts), text
+    for begun, at, lives, text in _LINE.findall(value):
+        if int(lives) < _LONGEST_ENTRY:
+            yield int(begun), int(at), int(lives), text

@@ -19,7 +19,7 @@ from redlock_aio._protocol.commands import Extension
 from redlock_aio._protocol.primitives import MOST_NAMES, FencingCounter, JointMutex, Mutex
 from redlock_aio._protocol.request import NoReply, QuarantineRule, Request
 from redlock_aio._rules import fencing
-from redlock_aio._rules.quorum import GRANTED, LOST, NOT_YET, SPLIT, WON, Answer, majority
+from redlock_aio._rules.quorum import LOST, NOT_YET, OK, SPLIT, WON, Answer, majority
 
 EXPIRY_SLACK = 0.001
 """Seconds to add to a ttl: a master expires a key in the millisecond after its ttl."""
@@ -182,7 +182,7 @@ class FencedAttempt(Attempt):
                 self.verdict = LOST
                 self.on_verdict()
             return
-        replies[master] = GRANTED
+        replies[master] = OK
         # Also after the verdict: when the task resumes to `agree`, it begins with the highest of
         # the counters that are known by then, and may need fewer rounds.
         self.counters.append(counter)
@@ -271,7 +271,7 @@ async def _raised(
         # A master is counted once: two replies of one are not the counters of a majority.
         if raising.replies[master] is NOT_YET:
             found.append(value)
-        return GRANTED
+        return OK
 
     payload, rule = counter.raise_to(proposal, claim.token), QuarantineRule.COUNT_REFUSALS
     raising = Query(masters.links, payload, in_quarantine=rule, count=note)
@@ -289,7 +289,7 @@ class Release(Round):
 
     __slots__ = ("_claim", "_masters", "debt_ttl")
     in_quarantine = QuarantineRule.COUNT_IF_FOUND
-    classify: Callable[[object], NoReply] = staticmethod(replies.read_kept)
+    classify: Callable[[object], NoReply] = staticmethod(replies.classify_kept)
 
     def __init__(self, masters: MasterSet, claim: Claim, payload: bytes, ttl: int) -> None:
         Round.__init__(self, masters.links, payload)
@@ -338,7 +338,7 @@ class NativeRelease(Release):
     __slots__ = ()
 
     yes: ClassVar[object] = 1
-    classify: Callable[[object], NoReply] = staticmethod(replies.read_freed)
+    classify: Callable[[object], NoReply] = staticmethod(replies.classify_freed)
 
     @property
     def debt(self) -> bytes:
@@ -368,7 +368,7 @@ class NativeRelease(Release):
     def _by_script(self, master: int, reply: object) -> None:
         # `yes` is the reply of the command. Without the translation, a release by the script would
         # not count as a grant.
-        self.on_reply(master, NativeRelease.yes if reply == GRANTED else reply)
+        self.on_reply(master, NativeRelease.yes if reply == OK else reply)
 
 
 def take_back(masters: MasterSet, claim: Claim, ttl: int) -> Release:

@@ -31,7 +31,7 @@ from redlock_aio._engine.outages import Outages
 from redlock_aio._protocol import commands, replies, request
 from redlock_aio._protocol.request import NoReply, QuarantineRule, Request, Sender
 from redlock_aio._rules.clock_offsets import Clocks
-from redlock_aio._rules.quorum import COMPLETE, GRANTED, NOT_YET, WON, Answer, Outcome, Tally, Vote
+from redlock_aio._rules.quorum import COMPLETE, NOT_YET, OK, WON, Answer, Outcome, Tally, Vote
 from redlock_aio._rules.roundtrips import RoundTrips
 from redlock_aio.errors import RedlockError
 
@@ -73,7 +73,7 @@ class Round(Tally, Sender):
 
     __slots__ = ("_links", "payload", "waiter")
     in_quarantine = QuarantineRule.COUNT_REFUSALS
-    classify: Callable[[object], NoReply] = staticmethod(replies.read)
+    classify: Callable[[object], NoReply] = staticmethod(replies.classify)
     """What a reply means as a vote; see `replies.vote`."""
 
     def __init__(self, links: Sequence[Link], payload: bytes) -> None:
@@ -124,7 +124,7 @@ class Round(Tally, Sender):
 def votes(
     links: Sequence[Link],
     answers: Iterable[object],
-    classify: Callable[[object], NoReply] = replies.read,
+    classify: Callable[[object], NoReply] = replies.classify,
 ) -> tuple[Vote, ...]:
     return tuple(
         replies.vote(link.name, answer, classify)
@@ -138,7 +138,7 @@ class Query(Round):
 
     Args:
         count: Called with the number of a master and each of its replies, late ones too;
-            returns the reply to count. `GRANTED` makes a majority.
+            returns the reply to count. `OK` makes a majority.
 
         enough: Called with the round after each reply; the task that awaits the round is
             woken when it is true. By default that is when the verdict is final.
@@ -171,7 +171,7 @@ class Query(Round):
         then: Callable[[Outcome], object] | None = None,
         repeat: bool = False,
         refuses: Callable[[object], bool] | None = None,
-        classify: Callable[[object], NoReply] = replies.read,
+        classify: Callable[[object], NoReply] = replies.classify,
     ) -> None:
         super().__init__(links, payload)
         self.in_quarantine: QuarantineRule = in_quarantine
@@ -264,7 +264,7 @@ class MasterSet:
         self.loop: asyncio.AbstractEventLoop = loop
         self._caching = Round(links, commands.CACHING)
         for number in range(len(links)):
-            self._caching.on_reply(number, GRANTED)  # complete: no reply to it is awaited
+            self._caching.on_reply(number, OK)  # complete: no reply to it is awaited
         self._asked: list[Round | Addressed] = []
         self._addressed = False  # whether the batch has a request to a single master
         self._underway: deque[tuple[float, list[Round]]] = deque()
@@ -420,7 +420,7 @@ class MasterSet:
             if now is None:
                 return reply
             clocks.learn(master, now, began, self.clock())
-            return GRANTED
+            return OK
 
         def ask_later(verdict: Outcome) -> None:
             if verdict is WON:

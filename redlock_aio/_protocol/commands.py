@@ -250,7 +250,7 @@ class SetLine(NamedTuple):
     A line to write with `declare`.
 
     Attributes:
-        lasts: The ms for which it counts if it is not written again.
+        lives: The ms for which it counts if it is not written again.
 
         ago: The ms since it was true last.
 
@@ -259,7 +259,7 @@ class SetLine(NamedTuple):
     """
 
     text: bytes
-    lasts: int
+    lives: int
     ago: int = 0
     since: int = 0
 

@@ -236,7 +236,7 @@ def objection(reply: object) -> str:
     a lock even if another client has removed its ttl.
     """
     if replies.is_of_another_type(reply):
-        return replies.read(reply).detail.removeprefix("WRONGTYPE ")
+        return replies.classify(reply).detail.removeprefix("WRONGTYPE ")
     state = key_state(reply)
     if state is None or state.value is None:
         return ""
@@ -273,7 +273,7 @@ def view(of_master: MasterReply) -> MasterView:
         reply = of_master.reply
         if not (isinstance(reply, NoReply | Exception) or reply is NOT_YET):
             reply = Exception(f"a malformed reply: a {type(reply).__name__}")
-        vote = replies.vote(of_master.master, reply, replies.read)
+        vote = replies.vote(of_master.master, reply, replies.classify)
         return MasterView(vote.master, vote.answer, vote.detail)
     answer = Answer.FREE if state.value is None else Answer.HELD
     ends = state.value is not None and state.left < ENDLESS

@@ -9,7 +9,7 @@ from redlock_aio._protocol.commands import NEVER
 from redlock_aio._protocol.request import NoReply
 from redlock_aio._rules.fair_ticket import Position
 from redlock_aio._rules.membership import LIVES, Line, parse
-from redlock_aio._rules.quorum import GRANTED, NOT_YET, Answer, Vote, is_permanent
+from redlock_aio._rules.quorum import NOT_YET, OK, Answer, Vote, is_permanent
 
 OLDEST_SERVER = 6
 """The first Redis whose connections speak RESP3; every Valkey does."""
@@ -70,7 +70,7 @@ def is_settled(reply: object) -> bool:
     if is_of_another_type(reply):  # this library never locks with a list or a set
         return True
     # A list is the value and the ttl of another holder's lock.
-    return reply == GRANTED or reply == 0 or isinstance(reply, list)  # noqa: PLR1714
+    return reply == OK or reply == 0 or isinstance(reply, list)  # noqa: PLR1714
 
 
 def is_unsettled(reply: object) -> bool:
@@ -232,7 +232,7 @@ def vote(master: str, reply: object, classify: Callable[[object], NoReply]) -> V
     return Vote(master, what.answer, what.detail, permanent=what.permanent)
 
 
-def read(reply: object) -> NoReply:
+def classify(reply: object) -> NoReply:
     """Classify a *reply* to a request for a lock, with a detail that holds no secret."""
     if isinstance(reply, NoReply):
         return reply
@@ -243,14 +243,14 @@ def read(reply: object) -> NoReply:
         if text.startswith("WRONGTYPE Operation"):  # the server's own words, which contain no names
             text = "WRONGTYPE a key of another type is where the lock, its counter or its queue is"
         return NoReply(Answer.ERROR, text, is_permanent(text))
-    if reply == GRANTED:
+    if reply == OK:
         return NoReply(Answer.GRANTED)
     if reply is None or (type(reply) is int and reply in {0, OTHERS}):
         return NoReply(Answer.HELD)
     return NoReply(Answer.ERROR, f"a malformed reply: a {type(reply).__name__}")
 
 
-def read_kept(reply: object) -> NoReply:
+def classify_kept(reply: object) -> NoReply:
     """
     Classify a *reply* about a key that a lease had: to its extension, check or release.
 
@@ -259,19 +259,19 @@ def read_kept(reply: object) -> NoReply:
     """
     if isinstance(reply, list) or (isinstance(reply, int) and reply):
         return NoReply(Answer.HELD)
-    return NoReply(Answer.FREE) if reply == 0 else read(reply)
+    return NoReply(Answer.FREE) if reply == 0 else classify(reply)
 
 
-def read_freed(reply: object) -> NoReply:
-    """Classify the *reply* to `free`, as `read_kept`; 0 may also mean another holder's key."""
-    return NoReply(Answer.HELD, "or free") if reply == 0 else read_kept(reply)
+def classify_freed(reply: object) -> NoReply:
+    """Classify the *reply* to `free`, as `classify_kept`; 0 may also mean another holder's key."""
+    return NoReply(Answer.HELD, "or free") if reply == 0 else classify_kept(reply)
 
 
-def read_looked(reply: object) -> NoReply:
+def classify_looked(reply: object) -> NoReply:
     """Classify the *reply* to `look` for one key: whether somebody has the lock there."""
     if (values := looked(reply)) is not None:
         return NoReply(Answer.FREE if values[0] is None else Answer.HELD)
-    return read(reply)
+    return classify(reply)
 
 
 class Declared(NamedTuple):
@@ -296,8 +296,8 @@ def declared(reply: object, now: float) -> Declared | None:
         line = parse(text)
         if line is None or not isinstance(times, list) or [type(ms) for ms in times] != [int] * 3:
             continue
-        since, left, lasts = times
+        since, left, lives = times
         until = now + left / 1000
-        held = until - lasts / 1000 * (1 - 1 / LIVES)
+        held = until - lives / 1000 * (1 - 1 / LIVES)
         lines.append(Line(*line, since, until, held))
     return Declared(found, lines)

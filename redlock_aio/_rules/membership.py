@@ -310,13 +310,13 @@ def parse(text: object) -> tuple[Addresses, str] | None:
     return None
 
 
-def describe_refusal(ours: Addresses, restriction: Restriction, *, lasts: float) -> str:
-    """Return why a program has no votes; *lasts* is the life of a set in seconds."""
+def describe_refusal(ours: Addresses, restriction: Restriction, *, lives: float) -> str:
+    """Return why a program has no votes; a set lives for *lives* seconds."""
     theirs = restriction.refused_by or ()
     return (
         f"programs with the masters {_named(theirs)} were here first; of {_named(ours)} they have"
         f" {_named(restriction.shared) or 'none'}, and {meeting(len(theirs))} are needed: no votes"
-        f" until {math.ceil(lasts)} s after the last of them ended"
+        f" until {math.ceil(lives)} s after the last of them ended"
     )
 
 
@@ -328,11 +328,11 @@ def describe_stranger(ours: Addresses, theirs: Addresses) -> str:
     )
 
 
-def describe_moved(*, lasts: float) -> str:
-    """Return why a server has no vote; *lasts* is the life of its line in seconds."""
+def describe_moved(*, lives: float) -> str:
+    """Return why a server has no vote; its line lives for *lives* seconds."""
     return (
         "this address has led other programs, or this one, to another server; this server votes"
-        f" {math.ceil(lasts)} s after the last of them has left that one"
+        f" {math.ceil(lives)} s after the last of them has left that one"
     )
 
 

@@ -11,11 +11,10 @@ and each client that connects compares:
 An identity is new with every start and promotion of a server (`ServerInfo.identity`). If
 the marker is missing or was written for another one, the master restarted, was promoted, or
 is one of a new set. The observations of this process and the markers of the other masters
-decide which. Unless it is certain
-that nothing was forgotten, a master stays out of votes until every lease that it may have
-forgotten is over: that time is called *lasts* here. It follows from the longest ttl that
-any program may ask for. Markers carry it: a program with a shorter *lasts* reads a longer
-one there, and waits as long.
+decide which. Unless it is certain that nothing was forgotten, a master stays out of votes until
+every lease that it may have forgotten is over: that time is called *quarantine* here. It follows
+from the longest ttl that any program may ask for. Markers carry it: a program with a shorter
+*quarantine* reads a longer one there, and waits as long.
 
 Nothing here waits, reads a clock or opens a socket: instants are seconds on the
 clock of leases, those in markers are microseconds on the master's own.
@@ -51,7 +50,7 @@ the first `retry.BURST`.
 """
 
 LOOKS = 4
-"""The number of checks of a connected master during *lasts*."""
+"""The number of checks of a connected master during *quarantine*."""
 
 NEVER = 2**63
 """An instant in microseconds that is later than all others."""
@@ -75,11 +74,11 @@ class Marker:
     Attributes:
         rejoining: Whether the master may have forgotten locks.
 
-        at: For a rejoining master the instant at which it votes again, on its own clock,
-            in us; 0 if that is not known. A member keeps the number, so that a marker
-            that was written anew can be recognised.
+        number: An instant on the master's clock, in us, by which a marker that was written anew
+            can be recognised: a rejoining master votes again at it, and keeps it as a member.
+            0 if it is not known.
 
-        lasts: The quarantine of the program that wrote the marker, in ms: the longest
+        quarantine_ms: The quarantine of the program that wrote the marker, in ms: the longest
             that the program knew; 0 if the marker does not contain it.
 
         since: The instant before which the master may have forgotten locks, on its own
@@ -88,13 +87,18 @@ class Marker:
 
     run_id: str
     rejoining: bool
-    at: int
-    lasts: int = 0
+    number: int
+    quarantine_ms: int = 0
     since: int = 0
 
     def __bytes__(self) -> bytes:
         state = "rejoining" if self.rejoining else "member"
-        return f"{self.run_id} {state} {self.at} {self.lasts} {self.since}".encode()
+        return f"{self.run_id} {state} {self.number} {self.quarantine_ms} {self.since}".encode()
+
+    @property
+    def votes_at(self) -> int:
+        """The instant at which the master votes (again), on its clock in us; 0 if not known."""
+        return self.number
 
     def continues(self, earlier: "Marker") -> bool:
         """
@@ -103,8 +107,8 @@ class Marker:
         Programs with a longer *max_ttl* may change the other numbers. A program that finds no
         marker writes another instant.
         """
-        mine = self.run_id, self.rejoining, self.at
-        return mine == (earlier.run_id, earlier.rejoining, earlier.at)
+        mine = self.run_id, self.rejoining, self.number
+        return mine == (earlier.run_id, earlier.rejoining, earlier.number)
 
     @classmethod
     def parse(cls, value: bytes | None) -> "Marker | None":
@@ -112,14 +116,14 @@ class Marker:
         if value is None:
             return None
         words = value[: MOST_BYTES + 1].decode("utf-8", "replace").split(" ")
-        run_id, state, at, lasts, since, *_ = [*words, "", "", "", "", ""]
+        run_id, state, number, quarantine_ms, since, *_ = [*words, "", "", "", "", ""]
         if len(value) > MOST_BYTES or state not in ("member", "rejoining"):
-            return cls("", rejoining=False, at=0)
+            return cls("", rejoining=False, number=0)
         return cls(
             run_id,
             rejoining=state == "rejoining",
-            at=_marker_number(at),
-            lasts=_marker_number(lasts),
+            number=_marker_number(number),
+            quarantine_ms=_marker_number(quarantine_ms),
             since=_marker_number(since),
         )
 
@@ -171,7 +175,7 @@ class Seen:
     The observations of this process at one address.
 
     Attributes:
-        marker: The number in the server's marker (`Marker.at`), ``None`` if it had none.
+        marker: The number in the server's marker (`Marker.number`), ``None`` if it had none.
 
         until: The instant before which it has no vote, whatever other programs find;
             minus infinity if it has one.
@@ -212,27 +216,29 @@ def judge(
     seen: Seen,
     now: float,
     *,
-    lasts: float,
+    quarantine: float,
     strict: bool = False,
 ) -> Verdict:
     """
     Return the standing of a master.
 
     Args:
-        lasts: The most seconds for which a lost lease may be valid.
+        quarantine: The most seconds for which a lost lease may be valid.
     """
     if _was_replica(info, marker, seen.replica):
-        return _out(info, lasts, lasts, Reason.PROMOTED)
+        return _out(info, quarantine, quarantine, Reason.PROMOTED)
     if not info.is_named(seen.run_id):
-        if seen.run_id and now - seen.at < lasts:
+        if seen.run_id and now - seen.at < quarantine:
             # A server that started before this process lost the connection was there
             # already, as a replica.
             older = info.promoted and (info.uptime or 0) > now - seen.at
-            return _out(info, lasts, lasts, Reason.PROMOTED if older else Reason.RESTARTED)
+            return _out(
+                info, quarantine, quarantine, Reason.PROMOTED if older else Reason.RESTARTED
+            )
         seen = Seen()  # the observation is of another server, long ago
-    elif (left := _since_flush(info, marker, seen, lasts)) > 0:
-        return _out(info, left, lasts, Reason.FLUSHED)
-    verdict = _by_marker(info, marker, seen, now, lasts, strict=strict)
+    elif (left := _since_flush(info, marker, seen, quarantine)) > 0:
+        return _out(info, left, quarantine, Reason.FLUSHED)
+    verdict = _by_marker(info, marker, seen, now, quarantine, strict=strict)
     left = seen.until - now
     if left <= verdict.seconds:
         return verdict
@@ -244,9 +250,9 @@ def judge(
     marked = (
         marker is not None
         and info.is_named(marker.run_id)
-        and (marker.rejoining or marker.at == seen.marker)
+        and (marker.rejoining or marker.number == seen.marker)
     )
-    return _out(info, left, lasts, seen.reason, write=not marked)
+    return _out(info, left, quarantine, seen.reason, write=not marked)
 
 
 def _was_replica(info: ServerInfo, marker: Marker | None, replica: Replica | None) -> bool:
@@ -264,7 +270,7 @@ def _was_replica(info: ServerInfo, marker: Marker | None, replica: Replica | Non
     return not judged
 
 
-def _since_flush(info: ServerInfo, marker: Marker | None, seen: Seen, lasts: float) -> float:
+def _since_flush(info: ServerInfo, marker: Marker | None, seen: Seen, quarantine: float) -> float:
     """
     Return the seconds for which leases may live that were lost with the earlier marker.
 
@@ -273,17 +279,17 @@ def _since_flush(info: ServerInfo, marker: Marker | None, seen: Seen, lasts: flo
     if seen.marker is None:
         return 0.0
     if marker is None or not info.is_named(marker.run_id):
-        return lasts
+        return quarantine
     # A program that knows more may write a rejoining marker anew at any time.
-    if marker.rejoining or marker.at == seen.marker:
+    if marker.rejoining or marker.number == seen.marker:
         return 0.0
     # The keys were deleted, and a program that had not seen the old marker wrote
     # this one at the instant that it carries, or later others ended a quarantine
     # at that instant. This process may have been away for hours since: the keys
     # were deleted before that instant, not now.
-    if not marker.at or info.time is None:
-        return lasts
-    return _bounded(lasts + (marker.at - info.time) / 1_000_000, lasts)
+    if not marker.votes_at or info.time is None:
+        return quarantine
+    return _bounded(quarantine + (marker.votes_at - info.time) / 1_000_000, quarantine)
 
 
 def _by_marker(
@@ -291,64 +297,64 @@ def _by_marker(
     marker: Marker | None,
     seen: Seen,
     now: float,
-    lasts: float,
+    quarantine: float,
     *,
     strict: bool,
 ) -> Verdict:
     """Return the standing by marker and uptime alone, without earlier observations of a loss."""
     if marker is not None and info.is_named(marker.run_id):
-        return _by_own_marker(info, marker, seen, now, lasts)
+        return _by_own_marker(info, marker, seen, now, quarantine)
     if info.uptime is None or not 0 <= info.uptime <= LONGEST_UPTIME:
-        return _out(info, lasts, lasts, Reason.ABSURD)
+        return _out(info, quarantine, quarantine, Reason.ABSURD)
     if info.promoted:
         # The time of the promotion is not known, and does not follow from the uptime. A
         # replica that was not in sync when it was promoted may lack the marker too.
-        return _out(info, lasts, lasts, Reason.PROMOTED, careful=marker is None)
-    young = lasts - info.uptime
+        return _out(info, quarantine, quarantine, Reason.PROMOTED, careful=marker is None)
+    young = quarantine - info.uptime
     if marker is not None:  # restored from a disk
-        votes = _in(info, marker.at, lasts, since=_started(info))
-        return _out(info, young, lasts, Reason.RESTARTED) if young > 0 else votes
+        votes = _in(info, marker.number, quarantine, since=_started(info))
+        return _out(info, young, quarantine, Reason.RESTARTED) if young > 0 else votes
     if young <= 0:
-        return _in(info, info.time or 0, lasts, since=_started(info), careful=True)
-    return not_new(info, lasts) if strict else Verdict(UNDECIDED, young, Reason.UNPROVEN)
+        return _in(info, info.time or 0, quarantine, since=_started(info), careful=True)
+    return not_new(info, quarantine) if strict else Verdict(UNDECIDED, young, Reason.UNPROVEN)
 
 
 def _by_own_marker(
-    info: ServerInfo, marker: Marker, seen: Seen, now: float, lasts: float
+    info: ServerInfo, marker: Marker, seen: Seen, now: float, quarantine: float
 ) -> Verdict:
-    shorter = marker.lasts < in_marker(lasts)
+    shorter = marker.quarantine_ms < in_marker(quarantine)
     if not marker.rejoining:
         if not shorter:
             return Verdict(MEMBER)
         # The master votes after the quarantine of a program that did not know leases this long.
-        left = _until(marker, info, lasts) if marker.since else 0.0
+        left = _until(marker, info, quarantine) if marker.since else 0.0
         if left > 0:
-            return _out(info, _bounded(left, lasts), lasts, Reason.MARKED)
-        return _in(info, marker.at, lasts, since=marker.since)
+            return _out(info, _bounded(left, quarantine), quarantine, Reason.MARKED)
+        return _in(info, marker.number, quarantine, since=marker.since)
     reason = Reason.MARKED
-    if marker.at == seen.marker and seen.until > -math.inf:
+    if marker.number == seen.marker and seen.until > -math.inf:
         # The clock of this process decides: an uptime is whole seconds of another clock.
         left, reason = seen.until - now, seen.reason
     elif info.uptime is None or not 0 <= info.uptime <= LONGEST_UPTIME:
-        left, reason = lasts, Reason.ABSURD
+        left, reason = quarantine, Reason.ABSURD
     else:
-        young = lasts - info.uptime
-        left = _bounded(max(young, _until(marker, info, lasts)), lasts)
+        young = quarantine - info.uptime
+        left = _bounded(max(young, _until(marker, info, quarantine)), quarantine)
         reason = Reason.RESTARTED if young > 0 else reason
     if left > 0:
-        return _out(info, left, lasts, reason, write=shorter)
-    return _in(info, marker.at, lasts, since=marker.since)
+        return _out(info, left, quarantine, reason, write=shorter)
+    return _in(info, marker.number, quarantine, since=marker.since)
 
 
-def not_new(info: ServerInfo, lasts: float, *, certain: bool = False) -> Verdict:
+def not_new(info: ServerInfo, quarantine: float, *, certain: bool = False) -> Verdict:
     """Return the standing of a young server without a marker that is not one of a new set."""
-    young = lasts if info.uptime is None else _bounded(lasts - info.uptime, lasts)
-    return _out(info, young, lasts, Reason.RESTARTED, careful=not certain)
+    young = quarantine if info.uptime is None else _bounded(quarantine - info.uptime, quarantine)
+    return _out(info, young, quarantine, Reason.RESTARTED, careful=not certain)
 
 
-def founding(info: ServerInfo, lasts: float) -> Verdict:
+def founding(info: ServerInfo, quarantine: float) -> Verdict:
     """Return the standing of a server of a new set; its marker is written only if there is none."""
-    return _in(info, info.time or 0, lasts, since=0, careful=True)
+    return _in(info, info.time or 0, quarantine, since=0, careful=True)
 
 
 def remember(
@@ -359,11 +365,11 @@ def remember(
     until = now + verdict.seconds if certain else -math.inf
     if certain and info.is_named(seen.run_id) and abs(until - seen.until) < 1e-6:
         until = seen.until  # the rounding of floats must not change the instant
-    at = marker.at if marker is not None and ours else None
+    number = marker.number if marker is not None and ours else None
     # A replica that is no master yet may be found again, while another server is used here.
     away = seen.replica is not None and seen.replica.run_id != info.run_id
     replica = seen.replica if away else None
-    return Seen(info.identity, now, at, until, verdict.reason, replica)
+    return Seen(info.identity, now, number, until, verdict.reason, replica)
 
 
 def seen_as_replica(seen: Seen, run_id: str, time: int | None) -> Seen:
@@ -381,7 +387,7 @@ def since_forgot(info: ServerInfo, marker: Marker | None) -> float:
     return (info.time - marker.since) / 1_000_000
 
 
-def pause(state: MasterStatus | None, left: float, lasts: float, looks: int) -> float:
+def pause(state: MasterStatus | None, left: float, quarantine: float, looks: int) -> float:
     """
     Return the seconds until the next check of a master.
 
@@ -391,9 +397,9 @@ def pause(state: MasterStatus | None, left: float, lasts: float, looks: int) -> 
         looks: The number of checks of an undecided master.
     """
     if state is QUARANTINED:
-        return max(min(left + SLACK, lasts / LOOKS), 0.0)
+        return max(min(left + SLACK, quarantine / LOOKS), 0.0)
     if state is not UNDECIDED:
-        return lasts / LOOKS
+        return quarantine / LOOKS
     if looks <= len(REREADS):
         return REREADS[looks - 1]
     return min(max(left, 0.0), UNDECIDED_INTERVAL)
@@ -423,16 +429,18 @@ def cause(reason: Reason) -> NoVoteCause:
             assert_never(reason)
 
 
-def _in(info: ServerInfo, at: int, lasts: float, *, since: int, careful: bool = False) -> Verdict:
-    length = in_marker(lasts)
-    written = Marker(info.identity, rejoining=False, at=at, lasts=length, since=since)
+def _in(
+    info: ServerInfo, at: int, quarantine: float, *, since: int, careful: bool = False
+) -> Verdict:
+    length = in_marker(quarantine)
+    written = Marker(info.identity, rejoining=False, number=at, quarantine_ms=length, since=since)
     return Verdict(MEMBER, write=written, careful=careful)
 
 
 def _out(
     info: ServerInfo,
     left: float,
-    lasts: float,
+    quarantine: float,
     reason: Reason,
     *,
     write: bool = True,
@@ -441,9 +449,9 @@ def _out(
     at = since = 0
     if info.time is not None:
         at = info.time + math.ceil(left * 1_000_000)
-        since = max(at - math.floor(lasts * 1_000_000), 1)
-    length = in_marker(lasts)
-    written = Marker(info.identity, rejoining=True, at=at, lasts=length, since=since)
+        since = max(at - math.floor(quarantine * 1_000_000), 1)
+    length = in_marker(quarantine)
+    written = Marker(info.identity, rejoining=True, number=at, quarantine_ms=length, since=since)
     return Verdict(QUARANTINED, left, reason, written if write else None, careful)
 
 
@@ -454,14 +462,14 @@ def _started(info: ServerInfo) -> int:
     return max(info.time - info.uptime * 1_000_000, 1)
 
 
-def _until(marker: Marker, info: ServerInfo, lasts: float) -> float:
-    """Return the seconds until a rejoining master votes again, *lasts* if they are not known."""
-    if not marker.at or info.time is None:
-        return lasts
-    if marker.since and marker.lasts < in_marker(lasts):
-        return (marker.since - info.time) / 1_000_000 + lasts
-    return (marker.at - info.time) / 1_000_000
+def _until(marker: Marker, info: ServerInfo, quarantine: float) -> float:
+    """Return the seconds until a rejoining master votes; *quarantine* if they are not known."""
+    if not marker.votes_at or info.time is None:
+        return quarantine
+    if marker.since and marker.quarantine_ms < in_marker(quarantine):
+        return (marker.since - info.time) / 1_000_000 + quarantine
+    return (marker.votes_at - info.time) / 1_000_000
 
 
-def _bounded(left: float, lasts: float) -> float:
-    return min(max(left, 0.0), lasts)
+def _bounded(left: float, quarantine: float) -> float:
+    return min(max(left, 0.0), quarantine)

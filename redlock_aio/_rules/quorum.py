@@ -57,7 +57,7 @@ class Outcome(enum.Enum):
     """A majority has granted, but other facts that must agree do not (fencing counters)."""
 
 
-GRANTED = b"OK"
+OK = b"OK"
 """The reply that grants a request of any kind; no other reply equals it."""
 
 OPEN, WON, LOST, SPLIT = Outcome.OPEN, Outcome.WON, Outcome.LOST, Outcome.SPLIT
@@ -116,7 +116,7 @@ class Tally:
     Replies are kept as they came, and are interpreted only when they are read.
     """
 
-    yes: ClassVar[object] = GRANTED
+    yes: ClassVar[object] = OK
 
     __slots__ = ("replies", "to_lose", "to_win", "verdict")
 
@@ -144,7 +144,7 @@ class Tally:
             self.late(master, reply)
             return
         if reply == self.yes:
-            replies[master] = GRANTED
+            replies[master] = OK
             self.to_win = to_win = self.to_win - 1
             if not to_win:
                 self.verdict = WON
@@ -171,7 +171,7 @@ class Tally:
         Returns:
             Whether this grant makes the majority.
         """
-        self.replies[master] = GRANTED
+        self.replies[master] = OK
         self.to_lose += 1
         self.to_win -= 1
         if self.to_win == 0:

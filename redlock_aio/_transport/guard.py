@@ -37,7 +37,7 @@ from redlock_aio._rules.quarantine import (
     Verdict,
     in_marker,
 )
-from redlock_aio._rules.quorum import GRANTED, Answer
+from redlock_aio._rules.quorum import OK, Answer
 from redlock_aio._rules.retry import Pace
 from redlock_aio._rules.server_info import ServerInfo
 from redlock_aio._rules.standing import Bar
@@ -212,18 +212,18 @@ class Guard:
         found = [read_marker(reply) for _, reply in answers]
         # Before the set is judged: a longer quarantine of another program applies to it.
         for marker in found:
-            self.learn(0.0 if marker is None else marker.lasts / 1000)
+            self.learn(0.0 if marker is None else marker.quarantine_ms / 1000)
         new = not any(
             marker is not None and (marker.rejoining or not sentry.info.is_named(marker.run_id))
             for sentry, marker in zip(sentries, found, strict=True)
         )
         for sentry, marker, (marked, get) in zip(sentries, found, answers, strict=True):
             if new and marker is not None and sentry.state is UNDECIDED:
-                if marker.lasts < in_marker(self.quarantine):
+                if marker.quarantine_ms < in_marker(self.quarantine):
                     sentry.recheck_soon()  # a program with a shorter quarantine has marked it
                 else:
                     sentry.set_verdict(Verdict(MEMBER), marker)
-            elif not new and marked == GRANTED:
+            elif not new and marked == OK:
                 late = quarantine.not_new(sentry.info, sentry.quarantine, certain=True)
                 sentry.ask_for(late, over=get)
                 sentry.recheck_soon()  # masters do not push a client's own changes to it
@@ -442,10 +442,12 @@ class Sentry:
 
     def _verdict(self, info: ServerInfo, marker: Marker | None) -> Verdict:
         guard = self._guard
-        guard.learn(0.0 if marker is None else marker.lasts / 1000 - self._outlives, by=self)
+        guard.learn(
+            0.0 if marker is None else marker.quarantine_ms / 1000 - self._outlives, by=self
+        )
         seen, now = guard.seen[self._number], guard.clock()
         verdict = quarantine.judge(
-            info, marker, seen, now, lasts=self.quarantine, strict=guard.strict
+            info, marker, seen, now, quarantine=self.quarantine, strict=guard.strict
         )
         reread = self._rereads >= len(quarantine.REREADS)
         if verdict.state is UNDECIDED and reread and guard.is_old:
@@ -472,7 +474,7 @@ class Sentry:
             marker = carried(marker_of(found), self._outlives)
             if isinstance(written, Exception) and replies.is_forbidden(written):
                 raise forbidden(written)
-            longest = marker is not None and marker.lasts >= in_marker(self.quarantine)
+            longest = marker is not None and marker.quarantine_ms >= in_marker(self.quarantine)
             if marker == verdict.write and not verdict.careful and longest:
                 break  # equal to the written marker: no other program knows more
             verdict = self._verdict(info, marker)
@@ -693,19 +695,19 @@ def read_marker(reply: object) -> Marker | None:
 
 def carried(marker: M, outlives: float) -> M:
     """Return *marker* with *outlives* seconds added to the quarantine in it."""
-    if marker is None or not marker.lasts or not outlives:
+    if marker is None or not marker.quarantine_ms or not outlives:
         return marker
-    return replace(marker, lasts=marker.lasts + round(outlives * 1000))
+    return replace(marker, quarantine_ms=marker.quarantine_ms + round(outlives * 1000))
 
 
-def must_carry(marker: Marker | None, lasts: float, error: Exception) -> None:
+def must_carry(marker: Marker | None, quarantine: float, error: Exception) -> None:
     """
-    Raise unless *marker* carries a quarantine of *lasts* seconds or more.
+    Raise unless *marker* carries a quarantine of *quarantine* seconds or more.
 
     Called when the master refused a new marker. After its restart, programs with a shorter
     *max_ttl* would otherwise not wait until the leases of this program are over.
     """
-    if marker is None or marker.lasts < in_marker(lasts):
+    if marker is None or marker.quarantine_ms < in_marker(quarantine):
         text = f"its marker can't be written: {error}"
         raise MasterError(NoVoteCause.SERVER_ERROR, text)
 

@@ -33,7 +33,7 @@ SHORTEST_INTERVAL = 1.0
 """The shortest interval in seconds: others use the name servers as well."""
 
 
-def interval(lasts: float | None) -> float:
+def interval(seconds: float | None) -> float:
     """
     Return the longest delay between two look-ups of a name, in seconds.
 
@@ -41,11 +41,11 @@ def interval(lasts: float | None) -> float:
     that each program has left the old server before the new one votes, if that is empty.
 
     Args:
-        lasts: The quarantine in seconds; ``None`` without a restart guard.
+        seconds: The quarantine in seconds; ``None`` without a restart guard.
     """
-    if lasts is None:
+    if seconds is None:
         return UNGUARDED_INTERVAL
-    return max(lasts / quarantine.LOOKS, SHORTEST_INTERVAL)
+    return max(seconds / quarantine.LOOKS, SHORTEST_INTERVAL)
 
 
 async def moved(

@@ -122,10 +122,10 @@ class DeclaredSets:
         restriction, ours, cause = self._restriction, self._names, NoVoteCause.SET_CONFLICT
         if restriction.refused_by is not None:
             # It is the same for all masters, and `_judge` has logged it once.
-            text = membership.describe_refusal(ours, restriction, lasts=self._quarantine() * LIVES)
+            text = membership.describe_refusal(ours, restriction, lives=self._quarantine() * LIVES)
             return Bar(cause, text, quiet=True)
         if number in restriction.moved:
-            return Bar(cause, membership.describe_moved(lasts=self._quarantine()))
+            return Bar(cause, membership.describe_moved(lives=self._quarantine()))
         if number in restriction.strangers:
             return Bar(cause, membership.describe_stranger(ours, restriction.strangers[number]))
         if number in self._links:
@@ -366,7 +366,7 @@ class DeclaredSets:
         lost = self._barred(after) - self._barred(before)
         texts: dict[Addresses, str] = {}
         if after.refused_by is not None:
-            text = membership.describe_refusal(self._names, after, lasts=self._quarantine() * LIVES)
+            text = membership.describe_refusal(self._names, after, lives=self._quarantine() * LIVES)
             texts[after.refused_by] = f"{text}; {membership.ADVICE}"
             # Nothing is written any more: who is refused must not restrict anybody.
             self._links.clear()

@@ -60,7 +60,9 @@ async def test_a_flush_of_a_majority_gives_no_lock_to_two_holders(
             assert found is not None
             call(master, "FLUSHALL")
             if hidden:
-                call(master, "SET", "redlock_aio:marker", f"{found.run_id} member {found.at + 1}")
+                call(
+                    master, "SET", "redlock_aio:marker", f"{found.run_id} member {found.number + 1}"
+                )
         granted = await granted_after(other, held)
         last = granted.refusals[-1][1]
         assert any("flushed" in vote.detail or "marked" in vote.detail for vote in last), last
@@ -89,4 +91,4 @@ async def test_a_master_that_was_seen_as_a_replica_waits_although_info_hides_it(
         found = marker(first)
         assert found is not None
         assert found.run_id == run_id(first)
-        assert found.at > before.at if before is not None else False
+        assert found.number > before.number if before is not None else False

@@ -15,7 +15,7 @@ import itertools
 from collections.abc import Callable, Iterator
 
 from redlock_aio._protocol.primitives import FencingCounter
-from redlock_aio._rules.quorum import GRANTED, majority
+from redlock_aio._rules.quorum import OK, majority
 
 from . import rules
 from .masters import MasterKeys, words
@@ -212,7 +212,7 @@ def _reply(
         "extend": lambda: extend(counter, token, TTL, number),
     }[command]()
     reply = master.run(words(payload))
-    yes = int(reply == GRANTED) if command == "extend" else reply
+    yes = int(reply == OK) if command == "extend" else reply
     assert isinstance(yes, int)
     held = tuple(int(data.get(name) or NOBODY) for name in NAMES)
     return yes, held, tuple(int(data.get(key) or 0) for key in every)

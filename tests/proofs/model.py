@@ -36,7 +36,7 @@ from collections.abc import Callable, Iterator
 
 from redlock_aio._protocol.primitives import FencingCounter
 from redlock_aio._rules import fencing
-from redlock_aio._rules.quorum import GRANTED, majority
+from redlock_aio._rules.quorum import OK, majority
 
 from .masters import MasterKeys, words
 from .rules import SHIPPED, Rules
@@ -410,7 +410,7 @@ def _extended(
 ) -> tuple[int, int, int]:
     payload = rules.extend(COUNTER, b"%d" % owner, TTL, fence)
     reply, then, value = _ran(_master(holder, counter), payload)
-    return reply == GRANTED, then, value
+    return reply == OK, then, value
 
 
 @functools.cache
@@ -419,7 +419,7 @@ def _lifted(
 ) -> tuple[int, int, int]:
     payload = rules.lift(COUNTER, b"%d" % owner, fence, ceiling)
     reply, then, value = _ran(_master(holder, counter), payload)
-    return reply == GRANTED, then, value
+    return reply == OK, then, value
 
 
 @functools.cache

@@ -8,7 +8,7 @@ import pytest
 from redlock_aio import Redlock
 from redlock_aio._protocol.request import NoReply, Sender
 from redlock_aio._protocol.scripts import REVOKE
-from redlock_aio._rules.quorum import GRANTED
+from redlock_aio._rules.quorum import OK
 from redlock_aio._transport.debts import Debts
 from redlock_aio.testing._fake_lua import Error
 from redlock_aio.testing._fake_pushes import PushReceiver
@@ -82,6 +82,6 @@ async def test_a_release_that_is_underway_when_its_key_is_over_is_sent_again() -
     debts.lost()
     debts.connected(send)
     assert [[sender.payload for sender in each] for each in sent] == [[b"release"]] * 2
-    sent[-1][0].on_reply(0, GRANTED)
+    sent[-1][0].on_reply(0, OK)
     assert len(debts) == 0
     debts.close()

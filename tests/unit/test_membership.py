@@ -346,14 +346,14 @@ def test_a_line_with_malformed_times_is_ignored(times: object) -> None:
 
 def test_messages_name_the_masters_on_one_line() -> None:
     refused = Restriction(frozenset(), {}, ("a\n", "x", "y"), ("a",))
-    text = membership.describe_refusal(ABC, refused, lasts=61.6)
+    text = membership.describe_refusal(ABC, refused, lives=61.6)
     assert text == (
         "programs with the masters a?, x, y were here first; of a, b, c they have a, and 2 are"
         " needed: no votes until 62 s after the last of them ended"
     )
     assert is_refusal(text)
     assert is_refusal(membership.describe_stranger(ABC, ABD))
-    assert not is_refusal(membership.describe_moved(lasts=1.0))
+    assert not is_refusal(membership.describe_moved(lives=1.0))
     long = tuple(f"{letter}{'x' * 90}" for letter in "abc")
     assert f"{'x' * 90}..." not in membership.describe_stranger(ABC, long)
     assert len(membership.describe_stranger(ABC, long)) < MOST_NAMED + 200

@@ -330,7 +330,7 @@ def test_a_server_whose_info_is_missing_or_wrong_has_no_vote(
     ],
 )
 def test_replies_that_are_permanent(text: str, permanent: bool) -> None:
-    assert replies.read(Exception(text)).permanent is permanent
+    assert replies.classify(Exception(text)).permanent is permanent
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ def test_packed_words_are_parsed_unchanged(arguments: list[bytes]) -> None:
     ],
 )
 def test_every_reply_is_a_vote(reply: object, answer: Answer) -> None:
-    assert replies.read(reply).answer is answer
+    assert replies.classify(reply).answer is answer
 
 
 @pytest.mark.promise("S10")

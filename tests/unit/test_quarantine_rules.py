@@ -35,13 +35,13 @@ def info(
 
 
 def member(run_id: str = ME, at: int = 5, lasts: float = LASTS, since: int = 0) -> Marker:
-    return Marker(run_id, rejoining=False, at=at, lasts=int(lasts * 1000), since=since)
+    return Marker(run_id, rejoining=False, number=at, quarantine_ms=int(lasts * 1000), since=since)
 
 
 def rejoining(left: float, run_id: str = ME, lasts: float = LASTS) -> Marker:
     at = CLOCK + int(left * 1_000_000)
     since = at - int(lasts * 1_000_000)
-    return Marker(run_id, rejoining=True, at=at, lasts=int(lasts * 1000), since=since)
+    return Marker(run_id, rejoining=True, number=at, quarantine_ms=int(lasts * 1000), since=since)
 
 
 def new_member(ago: float) -> Marker:
@@ -52,7 +52,7 @@ def new_member(ago: float) -> Marker:
 def judge(
     server: ServerInfo, marker: Marker | None, seen: Seen = NOTHING, *, strict: bool = False
 ) -> Verdict:
-    return quarantine.judge(server, marker, seen, NOW, lasts=LASTS, strict=strict)
+    return quarantine.judge(server, marker, seen, NOW, quarantine=LASTS, strict=strict)
 
 
 MINUTE_AGO = CLOCK - 60_000_000
@@ -61,8 +61,8 @@ THERE_BEFORE = Seen(ME, NOW - 1, marker=5)
 THERE_LONG_AGO = Seen(ME, NOW - 999, marker=5)
 ANOTHER_BEFORE = Seen(OTHER, NOW - 59, marker=5)
 LONG_AGO = Seen(OTHER, NOW - 60, marker=5)
-OUT = Seen(ME, NOW - 1, rejoining(99).at, NOW + 7, Reason.FLUSHED)
-SERVED = Seen(ME, NOW - 1, rejoining(99).at, NOW - 0.01, Reason.FLUSHED)
+OUT = Seen(ME, NOW - 1, rejoining(99).number, NOW + 7, Reason.FLUSHED)
+SERVED = Seen(ME, NOW - 1, rejoining(99).number, NOW - 0.01, Reason.FLUSHED)
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ SERVED = Seen(ME, NOW - 1, rejoining(99).at, NOW - 0.01, Reason.FLUSHED)
         (OLD, rejoining(999), NOTHING, QUARANTINED, 60, Reason.MARKED),
         (OLD, rejoining(0), NOTHING, MEMBER, 0, Reason.NONE),
         (info(99, time=None), rejoining(0), NOTHING, QUARANTINED, 60, Reason.MARKED),
-        (OLD, Marker(ME, rejoining=True, at=0), NOTHING, QUARANTINED, 60, Reason.MARKED),
+        (OLD, Marker(ME, rejoining=True, number=0), NOTHING, QUARANTINED, 60, Reason.MARKED),
         # A quarantine that this process began lasts exactly to its end.
         (OLD, rejoining(99), OUT, QUARANTINED, 7, Reason.FLUSHED),
         (info(0), rejoining(99), SERVED, MEMBER, 0, Reason.NONE),
@@ -151,7 +151,13 @@ def test_the_standing_of_a_master(
         (OLD, member(OTHER), NOTHING, member(since=MINUTE_AGO), False),
         (OLD, None, NOTHING, member(at=CLOCK, since=MINUTE_AGO), True),
         (info(60, time=None), None, NOTHING, member(at=0), True),
-        (info(-1, time=None), None, NOTHING, Marker(ME, rejoining=True, at=0, lasts=60_000), False),
+        (
+            info(-1, time=None),
+            None,
+            NOTHING,
+            Marker(ME, True, 0, 60_000),
+            False,
+        ),
         # Written by a program with a shorter quarantine, or by a version that did not write it.
         (OLD, member(lasts=2), NOTHING, member(), False),
         (OLD, member(lasts=0), NOTHING, member(), False),
@@ -159,7 +165,7 @@ def test_the_standing_of_a_master(
         (OLD, member(lasts=2, since=MINUTE_AGO), NOTHING, member(since=MINUTE_AGO), False),
         (OLD, member(lasts=2, since=CLOCK - 9_000_000), NOTHING, rejoining(51), False),
         (OLD, rejoining(1, lasts=2), NOTHING, rejoining(59), False),
-        (OLD, Marker(ME, rejoining=True, at=CLOCK + 9_000_000), NOTHING, rejoining(9), False),
+        (OLD, Marker(ME, rejoining=True, number=CLOCK + 9_000_000), NOTHING, rejoining(9), False),
         # Another program has overwritten the marker.
         (OLD, member(at=4), Seen(ME, NOW - 1, 5, NOW + 7, Reason.FLUSHED), rejoining(7), False),
         (OLD, member(at=5), Seen(ME, NOW - 1, 5, NOW + 7, Reason.FLUSHED), None, False),
@@ -291,7 +297,7 @@ HUGE = b" ".join([ME.encode(), b"member 5 60000 5", b"x" * MOST_BYTES])
 
 @pytest.mark.parametrize("value", [b"", b"member", b"\xff\xfe", b"a b c d", b"x" * 99, HUGE])
 def test_a_malformed_marker_belongs_to_no_server(value: bytes) -> None:
-    assert Marker.parse(value) == Marker("", rejoining=False, at=0)
+    assert Marker.parse(value) == Marker("", rejoining=False, number=0)
     assert judge(YOUNG, Marker.parse(value)).state is QUARANTINED
 
 
@@ -299,7 +305,7 @@ def test_a_marker_without_all_numbers_is_parsed() -> None:
     assert Marker.parse(None) is None
     assert Marker.parse(ME.encode() + b" member") == member(at=0, lasts=0)
     assert Marker.parse(f"{ME} member 5 {10**20} -1 more".encode()) == member(lasts=0)
-    assert Marker.parse(ME.encode() + b" rejoining soon") == Marker(ME, rejoining=True, at=0)
+    assert Marker.parse(ME.encode() + b" rejoining soon") == Marker(ME, rejoining=True, number=0)
 
 
 @pytest.mark.parametrize("max_ttl", [timing.SHORTEST_TTL, timing.MAX_TTL, timing.LONGEST])

@@ -23,7 +23,7 @@ from redlock_aio._engine.wait.wakeup import Watch
 from redlock_aio._protocol import commands, replies
 from redlock_aio._protocol.primitives import FencingCounter, Mutex
 from redlock_aio._rules.fair_ticket import Position
-from redlock_aio._rules.quorum import GRANTED
+from redlock_aio._rules.quorum import OK
 from redlock_aio._rules.retry import Retry
 from redlock_aio._rules.roundtrips import RoundTrips
 from redlock_aio._transport.master import Master
@@ -55,7 +55,7 @@ def time_of(microseconds: int) -> list[bytes]:
 
 @pytest.mark.parametrize(
     ("reply", "checked"),
-    [(0, 1), (replies.OTHERS, 1), (12_345, 0), (ResponseError("OOM"), 0), (GRANTED, 0)],
+    [(0, 1), (replies.OTHERS, 1), (12_345, 0), (ResponseError("OOM"), 0), (OK, 0)],
     ids=["gone", "of another", "overtaken", "error", "extended"],
 )
 async def test_a_key_that_an_extension_does_not_find_is_checked_soon(

@@ -35,7 +35,7 @@ from redlock_aio._protocol.lock_state import KeyState
 from redlock_aio._protocol.primitives import Mutex
 from redlock_aio._protocol.request import NoReply
 from redlock_aio._rules.causes import LossCause
-from redlock_aio._rules.quorum import GRANTED, OPEN, WON, Answer, Vote, majority
+from redlock_aio._rules.quorum import OK, OPEN, WON, Answer, Vote, majority
 from redlock_aio.errors import QuorumUnavailableError, RedlockError, unavailable
 
 UNCONFIRMED = NoReply(Answer.TIMED_OUT, "it has not confirmed that the lock is revoked")
@@ -58,8 +58,8 @@ class ClearingRelease(Release):
         self.found = False
 
     def on_reply(self, master: int, reply: object, /) -> None:
-        self.found = self.found or reply == GRANTED
-        super().on_reply(master, GRANTED if replies.is_settled(reply) else reply)
+        self.found = self.found or reply == OK
+        super().on_reply(master, OK if replies.is_settled(reply) else reply)
 
 
 class ForcedRelease:
@@ -152,7 +152,7 @@ class ForcedRelease:
             # A master that has not confirmed the revocation may execute it late, or as a debt.
             # A release behind it would cut the grace short there: the revocation must last
             # from its arrival until it expires.
-            if any(round.replies[number] != GRANTED for round in revoked):
+            if any(round.replies[number] != OK for round in revoked):
                 Round.not_sent(freed, number, UNCONFIRMED)
             elif (no_reply := link.send(freed.payload, (freed,))) is not None:
                 freed.not_sent(number, no_reply)

@@ -91,7 +91,7 @@ async def _scan(
         reply = await _asked(masters, number, commands.scan(cursor, prefix, PER_STEP))
         step = replies.scanned(reply)
         if step is None:
-            return Scanned(names, replies.vote(link.name, reply, replies.read), whole=False)
+            return Scanned(names, replies.vote(link.name, reply, replies.classify), whole=False)
         cursor, keys = step
         names |= {key: name for key in keys if (name := resource_of(key)) is not None}
         if cursor == b"0" or len(names) > limit:

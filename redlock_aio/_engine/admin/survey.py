@@ -12,7 +12,7 @@ from redlock_aio._engine.session import Session, majority_is_known
 from redlock_aio._protocol import commands, lock_state, replies
 from redlock_aio._protocol.lock_state import LockState, MasterReply
 from redlock_aio._protocol.request import NoReply, QuarantineRule
-from redlock_aio._rules.quorum import GRANTED, WON, Answer
+from redlock_aio._rules.quorum import OK, WON, Answer
 from redlock_aio.errors import unavailable
 
 
@@ -82,7 +82,7 @@ async def is_locked(masters: MasterSet, resource: str, key: bytes) -> bool:
         count=count,
         enough=enough,
         repeat=True,
-        classify=replies.read_looked,
+        classify=replies.classify_looked,
     )
     await masters.ask(asked)
     masters.check_open()
@@ -110,7 +110,7 @@ async def check(session: Session, timeout: int) -> None:  # noqa: ASYNC109 - als
         masters.links,
         commands.PING,
         in_quarantine=QuarantineRule.REFUSE,
-        count=lambda _, reply: GRANTED if reply == b"PONG" else reply,
+        count=lambda _, reply: OK if reply == b"PONG" else reply,
         # Without a majority all masters are awaited, so that the error has the vote of each.
         enough=lambda round: round.verdict is WON or round.complete,
     )

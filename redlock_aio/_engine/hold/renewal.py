@@ -16,7 +16,7 @@ from redlock_aio._protocol.commands import NEVER, Extension, is_revocation
 from redlock_aio._protocol.replies import OTHERS
 from redlock_aio._protocol.request import NoReply, QuarantineRule, Request
 from redlock_aio._rules.causes import Loss, LossCause
-from redlock_aio._rules.quorum import GRANTED, NOT_YET, WON, Answer, Outcome, Vote
+from redlock_aio._rules.quorum import NOT_YET, OK, WON, Answer, Outcome, Vote
 
 COUNT_REFUSALS = QuarantineRule.COUNT_REFUSALS
 
@@ -45,7 +45,7 @@ class KeyCheck(Round):
     """
 
     __slots__ = ("_cause", "_on_lost", "hold")
-    classify: Callable[[object], NoReply] = staticmethod(replies.read_kept)
+    classify: Callable[[object], NoReply] = staticmethod(replies.classify_kept)
 
     def __init__(
         self, masters: MasterSet, hold: HeldLease, on_lost: Callable[[HeldLease, Loss], None]
@@ -69,7 +69,7 @@ class KeyCheck(Round):
             revoked = any(value and is_revocation(value) for value in values)
             foreign = any(value and value != ours.token for value in values)
             kept = ours.key.is_kept(reply, ours.token)
-            reply = GRANTED if kept else OTHERS if foreign else 0
+            reply = OK if kept else OTHERS if foreign else 0
         elif replies.is_of_another_type(reply):
             reply = OTHERS
         elif replies.has_no_script(reply):
@@ -94,7 +94,7 @@ class KeyCheck(Round):
         late: `force_release` lets others in on all of them after a moment, whether the
         holder has seen a majority of revocations by then or not.
         """
-        vote = replies.read(self.hold.claim.replies[master])
+        vote = replies.classify(self.hold.claim.replies[master])
         if vote.answer is Answer.GRANTED:
             self._on_lost(self.hold, Loss(LossCause.FORCED, votes=self.votes_so_far()))
 
@@ -114,7 +114,7 @@ class Renewal(Round):
     __slots__ = (
         "_masters", "_on_result", "alone", "before", "began", "epoch", "extension", "hold", "ttl"
     )  # fmt: skip
-    classify: Callable[[object], NoReply] = staticmethod(replies.read_kept)
+    classify: Callable[[object], NoReply] = staticmethod(replies.classify_kept)
 
     def __init__(
         self,
@@ -193,7 +193,7 @@ class Renewal(Round):
         before = self.replies[master]
         if not isinstance(before, NoReply) or before.answer is not Answer.TIMED_OUT:
             return
-        if reply == GRANTED:
+        if reply == OK:
             # The round had failed. A task in `Lease.extend` was woken then, and looks at all its
             # rounds again before it gives up. `apply_result` moves the deadline, unless the lease
             # has ended meanwhile or a later extension promised less.
@@ -257,7 +257,7 @@ class RenewalBatch(Round):
         self._renewals = renewals
 
     def on_reply(self, master: int, reply: object, /) -> None:
-        super().on_reply(master, GRANTED)
+        super().on_reply(master, OK)
         parts = replies.for_each(reply, len(self._renewals))
         for renewal, part in zip(self._renewals, parts, strict=True):
             renewal.on_reply(master, part)
@@ -415,7 +415,7 @@ def keep(masters: MasterSet, hold: HeldLease, left: int) -> Query:
         gone = isinstance(reply, int) and reply <= 0
         never_sent = claim.unsent >> master & 1
         first = asked.replies[master] is NOT_YET  # else it had timed out, or the link had ended
-        if first and reply != GRANTED and not never_sent and not gone:
+        if first and reply != OK and not never_sent and not gone:
             masters.loop.call_later(max(until - masters.clock(), 0.0), release, master)
         return reply
 
@@ -425,7 +425,7 @@ def keep(masters: MasterSet, hold: HeldLease, left: int) -> Query:
         in_quarantine=COUNT_REFUSALS,
         count=count,
         repeat=True,
-        classify=replies.read_kept,
+        classify=replies.classify_kept,
     )
     masters.send(asked)
     return asked

@@ -438,7 +438,7 @@ class FairWaiter(Round):
             return
         self._due[master] = math.inf
         if answer is None:
-            self.replies[master] = no_reply = replies.read(reply)
+            self.replies[master] = no_reply = replies.classify(reply)
             if "NOSCRIPT" in no_reply.detail and self._repeats[master] < MOST_REPEATS:
                 self._repeats[master] += 1
                 self._ask(master)  # follows the scripts, which the connection sends again

@@ -19,7 +19,7 @@ from redlock_aio._protocol import replies
 from redlock_aio._protocol.request import QuarantineRule
 from redlock_aio._rules import retry
 from redlock_aio._rules.blockers import Blockers
-from redlock_aio._rules.quorum import GRANTED, NOT_YET, TAKING_PART, Answer, is_contended, majority
+from redlock_aio._rules.quorum import NOT_YET, OK, TAKING_PART, Answer, is_contended, majority
 
 
 class WaitBudget:
@@ -116,7 +116,7 @@ class Watch(Release):
         elif replies.is_of_another_type(reply):
             # SET NX replies nil for such a key, as for a held lock. If the key
             # counted as released now, the next attempt would follow at once.
-            self.view.can_not_be(master, replies.read(reply).detail)
+            self.view.can_not_be(master, replies.classify(reply).detail)
         elif replies.is_settled(reply) and not self._was_refused(master):
             self.view.may_be_free(master)
         super().on_reply(master, reply)
@@ -124,12 +124,12 @@ class Watch(Release):
         # OK: the failed attempt had the key here, where it blocked other waiters of this
         # process. They are not notified if the master refused the attempt for another reason
         # than a holder: that would repeat this attempt at once, again and again.
-        if reply == GRANTED and not self._was_refused(master):
+        if reply == OK and not self._was_refused(master):
             self._local_queues.notify_released(self._key, master)
 
     def _was_refused(self, master: int) -> bool:
         """Return whether *master* refused for another reason than that another holds the lock."""
-        answer = replies.read(self.failed.replies[master]).answer
+        answer = replies.classify(self.failed.replies[master]).answer
         return answer in {Answer.ERROR, Answer.QUARANTINED}
 
     def changed(self, master: int) -> None:
