@@ -26,6 +26,7 @@ from redis.asyncio import Redis
 
 import redlock_aio
 from redlock_aio import FoundLocks, LockState, Retry, Statistics
+from redlock_aio._api.faces import CommonLockArguments
 from redlock_aio.events import Listener
 from redlock_aio.sync._acquisition import ThreadAcquisition
 from redlock_aio.sync._callbacks import OnLostCall, checked_on_lost, contained
@@ -115,30 +116,22 @@ class Redlock(OnlyForThreads):
         """
         return self._opener.redlock.master_timeout
 
-    def lock(  # noqa: PLR0913 - the options of a lock, each with a default
+    def lock(
         self,
         *resources: str,
-        ttl: int | timedelta | None = None,
-        wait: int | timedelta | None = None,
-        auto_extend: bool = True,
-        max_hold: int | timedelta | None = None,
-        hold_at_least: int | timedelta = 0,
-        fair: bool = False,
-        fencing: bool | None = None,
-        reentrant: bool = False,
-        owner: object = None,
-        metadata: Mapping[str, object] | None = None,
-        retry: Retry | None = None,
         on_lost: OnLostCall | None = None,
-        **unknown: Unpack[NoSyncOptions],
+        **options: Unpack[CommonLockArguments],
     ) -> Lock:
         """
         Return a lock on *resources*; nothing is sent yet.
 
-        The options are those of `redlock_aio.Redlock.lock`, except these:
+        The options and their defaults are those of `redlock_aio.Redlock.lock`, except these:
 
         Args:
             resources: The names that are locked, all or none.
+
+            options: *ttl*, *wait*, *auto_extend*, *max_hold*, *hold_at_least*, *fair*,
+                *fencing*, *reentrant*, *metadata* and *retry*, as there.
 
             owner: The holder, compared by ``==`` (default: the thread that acquires the
                 lease). Another thread of the same owner shares it, with *reentrant*.
@@ -155,13 +148,7 @@ class Redlock(OnlyForThreads):
 
             ValueError: An argument is invalid.
         """
-        options = {
-            "ttl": ttl, "wait": wait, "auto_extend": auto_extend, "max_hold": max_hold,
-            "hold_at_least": hold_at_least, "fair": fair, "fencing": fencing,
-            "reentrant": reentrant, "owner": owner, "metadata": metadata, "retry": retry,
-            **unknown,
-        }  # fmt: skip
-        return Lock(self._opener, resources, options, checked_on_lost(on_lost))
+        return Lock(self._opener, resources, {**options}, checked_on_lost(on_lost))
 
     @overload
     def locked(
