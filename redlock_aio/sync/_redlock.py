@@ -130,17 +130,16 @@ class Redlock(OnlyForThreads):
         Args:
             resources: The names that are locked, all or none.
 
-            options: *ttl*, *wait*, *auto_extend*, *max_hold*, *hold_at_least*, *fair*,
-                *fencing*, *reentrant*, *metadata* and *retry*, as there.
-
-            owner: The holder, compared by ``==`` (default: the thread that acquires the
-                lease). Another thread of the same owner shares it, with *reentrant*.
-
             on_lost: Called with the `LockLostError` when the lease is lost before it is
                 released or the block ends: once, in a new thread, which no other lease
                 waits for. What it raises is logged. It can set an event that the work
                 looks at, or end the process; it can't stop a thread (default: nothing
                 is called).
+
+            options: *ttl*, *wait*, *auto_extend*, *max_hold*, *hold_at_least*, *fair*,
+                *fencing*, *reentrant*, *metadata* and *retry*, as there. *owner* is the
+                holder, compared by ``==`` (default: the thread that acquires the lease);
+                another thread of the same owner shares it, with *reentrant*.
 
         Raises:
             TypeError: An argument is of another type, such as a `float` for a
