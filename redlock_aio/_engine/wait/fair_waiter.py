@@ -43,7 +43,7 @@ from redlock_aio._engine.wait.local_queue import LocalQueue
 from redlock_aio._engine.wait.wakeup import WaitBudget
 from redlock_aio._protocol import commands, replies
 from redlock_aio._protocol.request import NoReply, QuarantineRule, Request
-from redlock_aio._rules import fencing
+from redlock_aio._rules import fair_ticket, fencing
 from redlock_aio._rules.blockers import Blockers
 from redlock_aio._rules.fair_ticket import (
     ASIDE,
@@ -53,8 +53,6 @@ from redlock_aio._rules.fair_ticket import (
     FRESH,
     FULL,
     GRANTED,
-    HEARTBEAT,
-    LIVES,
     NEXT,
     SILENT,
     UNASKED,
@@ -210,7 +208,7 @@ class FairWaiter(Round):
 
             first: Whether the lock is granted without an entry where the queue is empty.
         """
-        entry = commands.QueueEntry(self.member, self.place, LIVES, most, late)
+        entry = commands.QueueEntry(self.member, self.place, fair_ticket.LIVES, most, late)
         fence = () if self._counter is None else self._counter.proposed(self._propose(first=first))
         claim = self.claim
         return commands.enqueue(self._keys_asked, claim.token, claim.ttl, entry, fence, first=first)
@@ -231,7 +229,7 @@ class FairWaiter(Round):
 
     def _release(self, claim: Claim, *, keep_place: bool) -> None:
         """Release *claim* where it may be granted, and notify the waiters of this process."""
-        payload, ttl = claim.release(), max(claim.ttl, LIVES)
+        payload, ttl = claim.release(), max(claim.ttl, fair_ticket.LIVES)
         if keep_place:
             payload = commands.leave(self._keys, claim.token, claim.member, keep_place=True)
             ttl = claim.ttl
@@ -739,7 +737,7 @@ class FairWaiter(Round):
 
 def _until_next_beat() -> float:
     """Return in how many seconds to send the next heartbeat, a little different each time."""
-    return HEARTBEAT * random.uniform(0.9, 1)  # noqa: S311 - no secret
+    return fair_ticket.HEARTBEAT * random.uniform(0.9, 1)  # noqa: S311 - no secret
 
 
 async def acquire(
