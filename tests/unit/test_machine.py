@@ -302,7 +302,7 @@ class Machine(RuleBasedStateMachine):
         self.must(others == shared, f"{call} and {others} hold the lock")
         for other in shared:
             same = (call.client, call.options["owner"]) == (other.client, other.options["owner"])
-            is_own = same and {*call.names} <= {*other.names}
+            is_own = same and {*call.names} <= {*lease.resources}
             self.must(is_own and call.options["reentrant"], f"{call} shares the lock of {other}")
         if not shared:
             self.model.granted(call, lease, self.now)
