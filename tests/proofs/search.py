@@ -76,8 +76,8 @@ def _search(model: Model[S], limit: int) -> Found[S]:
             for label, after, broken in model.steps(state):
                 if broken:
                     return Found(states, broken, (*_path(came_from, state), label), complete=False)
-                if after not in came_from:
-                    came_from[after] = (state, label)
+                link = (state, label)
+                if came_from.setdefault(after, link) is link:  # hashes the state once
                     following.append(after)
             if states >= limit:
                 return Found(states, "", (), complete=False)
