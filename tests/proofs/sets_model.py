@@ -16,7 +16,7 @@ with several names; the others are constant.
 
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -52,6 +52,9 @@ class Facts(NamedTuple):
     first: int = 0
     servers: int = 0
     before: int = 0
+
+
+NOTHING = Facts()
 
 
 class Round(NamedTuple):
@@ -99,6 +102,38 @@ class Server(NamedTuple):
     quarantined: bool = False
     lines: tuple[int, ...] = ()
     holder: int = NOBODY
+
+
+class Standing(NamedTuple):
+    """
+    What follows for a program from its links, its facts and the lives of the servers.
+
+    Many states have the same, so it is computed once.
+
+    Attributes:
+        restriction: Which masters have no vote.
+
+        own: How many votes its own masters give.
+
+        barred: The links to masters that have no vote.
+
+        connected: For each link the line with its server; none if servers of its name have none.
+
+        others: The lines with its servers by the addresses of older sets.
+
+        voting: Those lines in *connected* whose servers may vote and are not the only ones of
+            their names, as bits.
+
+        writes: All lines that it writes, as bits; of servers that it left it writes more.
+    """
+
+    restriction: Restriction
+    own: int
+    barred: frozenset[int]
+    connected: tuple[int | None, ...]
+    others: tuple[int, ...]
+    voting: int
+    writes: int
 
 
 class State(NamedTuple):
@@ -199,10 +234,12 @@ class Sets:
     # What never changes
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_learned", functools.cache(self._learn_from))
-        object.__setattr__(self, "_restricted", functools.cache(self._restrict_by))
-        object.__setattr__(self, "_renamed", functools.cache(self._other_lines_by))
-        object.__setattr__(self, "_moved", functools.cache(self._moved_by))
+        # These depend on small parts of a state, which are the same in many states.
+        for name in (
+            "_learned", "_restriction_by", "_other_lines_by", "_has_moved", "_line_of", "_stands",
+            "_about", "_of_these_names",
+        ):  # fmt: skip
+            object.__setattr__(self, name, functools.cache(getattr(self, name)))
 
     def _leads(self, name: str) -> str:
         return self.leads.get(name, name)
@@ -237,6 +274,15 @@ class Sets:
             [i for i, name in enumerate(names) if set(self._leads(name)) <= set(known)]
             for names in self.sets
         ]
+
+    @functools.cached_property
+    def _called(self) -> list[list[str]]:
+        """For each program the names of its links."""
+        return [[self.sets[p][i] for i in at] for p, at in enumerate(self._at)]
+
+    @functools.cached_property
+    def _who(self) -> list[str]:
+        return [f"{p} ({names})" for p, names in enumerate(self.sets)]
 
     @functools.cached_property
     def _names(self) -> list[Addresses]:
@@ -280,8 +326,9 @@ class Sets:
     def _place(self, n: int) -> Place:
         return Place(self._lines[n][0][0], self._lines[n][1])
 
-    def _set_line(self, p: int) -> int:
-        return self._number[self._names[p], ""]
+    @functools.cached_property
+    def _set_lines(self) -> list[int]:
+        return [self._number[names, ""] for names in self._names]
 
     @functools.cached_property
     def _own_lines(self) -> list[list[int]]:
@@ -315,7 +362,7 @@ class Sets:
             servers=servers,
         )
 
-    def _learn_from(
+    def _learned(
         self, p: int, before: tuple[Facts, ...], s: int, shown: tuple[int, ...]
     ) -> tuple[Facts, ...]:
         """Return the facts of a program after a server has shown its lines."""
@@ -367,7 +414,9 @@ class Sets:
             Place(name, at.get(i, f"{self._leads(name)}0")) for i, name in enumerate(self.sets[p])
         ]
 
-    def _restrict_by(self, p: int, facts: tuple[Facts, ...], runs: tuple[str, ...]) -> Restriction:
+    def _restriction_by(
+        self, p: int, facts: tuple[Facts, ...], runs: tuple[str, ...]
+    ) -> Restriction:
         return self.rules.restrict(self._places(p, runs), self._known(_union(facts)))
 
     def _other_lines_by(
@@ -377,43 +426,66 @@ class Sets:
         numbers = [self._number.get(((place.address,), place.run_id)) for place in others]
         return tuple(sorted([n for n in numbers if n is not None]))
 
-    def _moved_by(self, facts: tuple[Facts, ...], n: int) -> bool:
+    def _has_moved(self, facts: tuple[Facts, ...], n: int) -> bool:
         return membership.has_moved(self._place(n), self._known(_union(facts)))
 
-    def _has_moved(self, facts: tuple[Facts, ...], n: int) -> bool:
-        return self._moved(facts, n)  # type: ignore[attr-defined,no-any-return]
+    def _run_id(self, p: int, i: int, server: int, life: int) -> str:
+        is_followed = self._called[p][i] in self._followed
+        return f"{self._server_names[server]}{life if is_followed else 0}"
 
-    def _other_lines(self, state: State, p: int) -> tuple[int, ...]:
-        """Return the lines of a program with its servers by the addresses of older sets."""
-        facts, runs = state.programs[p].facts, self._runs(state, p)
-        return self._renamed(p, facts, runs)  # type: ignore[attr-defined,no-any-return]
+    def _line_of(self, p: int, i: int, server: int, life: int) -> int | None:
+        """Return the line with the server of a link; none if servers of its name have none."""
+        name = self._called[p][i]
+        if name not in self._followed:
+            return None
+        return self._number[(name,), self._run_id(p, i, server, life)]
 
-    def _run(self, state: State, p: int, i: int, server: int) -> str:
-        name = self.sets[p][self._at[p][i]]
-        life = state.servers[server].life if name in self._followed else 0
-        return f"{self._server_names[server]}{life}"
-
-    def _runs(self, state: State, p: int) -> tuple[str, ...]:
-        return tuple(
-            [
-                self._run(state, p, i, link.server) if link.phase else ""
-                for i, link in enumerate(state.programs[p].links)
-            ]
+    def _stands(
+        self, p: int, links: tuple[Link, ...], facts: tuple[Facts, ...], lives: tuple[int, ...]
+    ) -> Standing:
+        at = self._at[p]
+        reached = [(i, x.server, lives[x.server]) if x.phase else None for i, x in enumerate(links)]
+        runs = tuple([self._run_id(p, *x) if x else "" for x in reached])
+        connected = [self._line_of(p, *x) if x else None for x in reached]
+        others = self._other_lines_by(p, facts, runs)
+        restriction = self._restriction_by(p, facts, runs)
+        barred = {*restriction.moved, *restriction.strangers}
+        own = set(range(len(self.sets[p]))).difference(at, barred)
+        voting = [
+            n
+            for i, n in enumerate(connected)
+            if at[i] not in restriction.moved and len(self._leads(self._called[p][i])) > 1
+        ]
+        writes = (self._set_lines[p], *others, *self._own_lines[p], *connected)
+        return Standing(
+            restriction,
+            own=0 if restriction.refused_by is not None else len(own),
+            barred=frozenset(i for i, number in enumerate(at) if number in barred),
+            connected=tuple(connected),
+            others=others,
+            voting=_mask(n for n in voting if n is not None),
+            writes=_mask(n for n in writes if n is not None),
         )
+
+    @functools.cached_property
+    def _first_lives(self) -> tuple[int, ...]:
+        return (0,) * len(self._server_names)
+
+    def _standing(self, state: State, p: int) -> Standing:
+        program = state.programs[p]
+        lives = tuple([x.life for x in state.servers]) if self.restarts else self._first_lives
+        return self._stands(p, program.links, program.facts, lives)
 
     def restriction(self, state: State, p: int) -> Restriction:
         """Return which masters have no vote for a program."""
-        facts, runs = state.programs[p].facts, self._runs(state, p)
-        return self._restricted(p, facts, runs)  # type: ignore[attr-defined,no-any-return]
+        return self._standing(state, p).restriction
 
     def _votes(self, state: State, p: int, given: Sequence[int]) -> int:
         """Return how many votes count: those of links in *given*, and of its own masters."""
-        restriction = self.restriction(state, p)
-        if restriction.refused_by is not None:
+        standing = self._standing(state, p)
+        if standing.restriction.refused_by is not None:
             return 0
-        barred = {*restriction.moved, *restriction.strangers}
-        own = set(range(len(self.sets[p]))).difference(self._at[p], barred)
-        return len(own) + sum(self._at[p][i] not in barred for i in given)
+        return standing.own + sum([i not in standing.barred for i in given])
 
     def may_vote(self, state: State, p: int) -> list[int]:
         """Return the links of a program to masters that may vote, whoever has the lock."""
@@ -471,28 +543,30 @@ class Sets:
                 elif link.phase == ASKED:
                     yield self._on_reply(state, p, i)
                 else:
-                    label = f"{self._called(p, i)} writes again"
-                    yield label, self._renewed(state, p, i)
+                    yield f"{self._link_name(p, i)} writes again", self._renewed(state, p, i)
                 if state.cuts:
                     yield (
-                        f"{self._called(p, i)} is cut off",
+                        f"{self._link_name(p, i)} is cut off",
                         self._cut(state._replace(cuts=state.cuts - 1), p, i),
                     )
             yield from self._forgetting(state, p)
             if self.leases:
                 yield from self._locking(state, p)
+        kept = self._kept(state)
         for s in range(len(state.servers)):
+            yield from self._run_outs(state, s, kept[s])
             yield from self._changes_of_server(state, s)
 
-    def _called(self, p: int, i: int) -> str:
-        return f"{p} ({self.sets[p]}): {self.sets[p][self._at[p][i]]}"
+    def _link_name(self, p: int, i: int) -> str:
+        return f"{self._who[p]}: {self._called[p][i]}"
 
     def _connect(self, state: State, p: int, i: int) -> Iterator[tuple[str, State]]:
-        for name in self._leads(self.sets[p][self._at[p][i]]):
+        servers = self._leads(self._called[p][i])
+        for name in servers:
             s = self._server_names.index(name)
             after = _with_link(state, p, i, Link(s, READING))
-            number = self._server_line(after, p, i)
-            if number is not None and len(self._leads(self.sets[p][self._at[p][i]])) > 1:
+            number = self._line_of(p, i, s, state.servers[s].life)
+            if number is not None and len(servers) > 1:
                 # Others have met this program again when they have read its new server.
                 after = after._replace(
                     met=frozenset(
@@ -510,7 +584,7 @@ class Sets:
 
         Both are one step. What others write between them is in the reply to the write.
         """
-        label = f"{p} ({self.sets[p]}) {verb} {self.sets[p][self._at[p][i]]}"
+        label = f"{self._who[p]} {verb} {self._called[p][i]}"
         s = state.programs[p].links[i].server
         read = self._learning(state, p, s, state.servers[s].lines)
         if self.restriction(read, p).refused_by is not None or self._waits(read, p, i):
@@ -523,7 +597,7 @@ class Sets:
         link = state.programs[p].links[i]
         after = _with_link(state, p, i, Link(link.server, DECLARED))
         after = self._learning(after, p, link.server, link.reply)
-        return f"{self._called(p, i)} gets the reply", self._meeting(after, p, link.server)
+        return f"{self._link_name(p, i)} gets the reply", self._meeting(after, p, link.server)
 
     def _renewed(self, state: State, p: int, i: int) -> State:
         """Return the state after a program has written its lines again, and got the reply."""
@@ -534,38 +608,31 @@ class Sets:
     def _learning(self, state: State, p: int, s: int, shown: tuple[int, ...]) -> State:
         """Return the state after a program has read what a master shows."""
         program = state.programs[p]
-        facts = self._learned(p, program.facts, s, shown)  # type: ignore[attr-defined]
-        program = program._replace(facts=facts)
-        state = state._replace(programs=replaced(state.programs, p, program))
+        facts = self._learned(p, program.facts, s, shown)
+        if facts != program.facts:
+            program = Program(program.links, facts, program.round, program.left)
+            state = _with_program(state, p, program)
         if self.restriction(state, p).refused_by is not None:
             links = [Link(x.server, READING) if x.phase else x for x in program.links]
-            program = program._replace(links=tuple(links))
-            state = state._replace(programs=replaced(state.programs, p, program))
+            state = _with_program(state, p, program._replace(links=tuple(links)))
         return state
 
     def _waits(self, state: State, p: int, i: int) -> bool:
         """Return whether a program lets those with an older set write first, as the shipped one."""
-        restriction = self.restriction(state, p)
         s = state.programs[p].links[i].server
         server = state.servers[s]
-        older = set(restriction.strangers.values())
-        if not self.rules.waits or not server.quarantined or not older:
+        if not self.rules.waits or not server.quarantined:
+            return False
+        older = set(self.restriction(state, p).strangers.values())
+        if not older:
             return False
         there = {self._lines[n][0] for n in server.lines if not self._lines[n][1]}
-        place = Place(self.sets[p][self._at[p][i]], self._run(state, p, i, s))
+        place = Place(self._called[p][i], self._run_id(p, i, s, server.life))
         known = self._known(_union(state.programs[p].facts))
         return self._names[p] not in there and any(
             theirs not in there and membership.is_surely_in(place, theirs, known, until=ALWAYS)
             for theirs in older
         )
-
-    def _server_line(self, state: State, p: int, i: int) -> int | None:
-        """Return the line with the server of a link; none if servers of its name have none."""
-        link = state.programs[p].links[i]
-        name = self.sets[p][self._at[p][i]]
-        if not link.phase or name not in self._followed:
-            return None
-        return self._number[(name,), self._run(state, p, i, link.server)]
 
     def _written(self, state: State, p: int, s: int) -> State:
         """
@@ -573,22 +640,23 @@ class Sets:
 
         Those of servers that it left come first, as in the shipped one.
         """
-        server, program = state.servers[s], state.programs[p]
+        server, program, standing = state.servers[s], state.programs[p], self._standing(state, p)
         lines = server.lines
-        if self._set_line(p) not in lines:
-            lines = (*lines, self._set_line(p))
-        connected = [self._server_line(state, p, i) for i in range(len(self._at[p]))]
-        numbers = (*program.left, *self._other_lines(state, p), *connected)
-        for n in numbers:
-            if n is None or n in lines:
-                continue
-            is_behind = any(self._lines[x][0] == self._lines[n][0] for x in server.lines)
-            if self.rules.behind and not is_behind and self._has_moved(program.facts, n):
-                continue
-            lines = (*lines, n)
-        lines += tuple([n for n in self._own_lines[p] if n not in lines])
-        if lines != server.lines:
-            state = _with_server(state, s, server._replace(lines=lines))
+        if (standing.writes | _bits_of(program.left)) & ~_bits_of(lines):
+            if self._set_lines[p] not in lines:
+                lines = (*lines, self._set_lines[p])
+            for n in (*program.left, *standing.others, *standing.connected):
+                if n is None or n in lines:
+                    continue
+                is_behind = any(self._lines[x][0] == self._lines[n][0] for x in server.lines)
+                if self.rules.behind and not is_behind and self._has_moved(program.facts, n):
+                    continue
+                lines = (*lines, n)
+            lines += tuple([n for n in self._own_lines[p] if n not in lines])
+            if lines != server.lines:
+                state = _with_server(state, s, server._replace(lines=lines))
+        if not program.left or program.round is None:
+            return state
         # The line of a server that was left ends after the leases that it has granted.
         granted = {(s, n) for n in program.left if n in lines and self._is_voter(program, n)}
         return _outliving(state, p, granted)
@@ -600,37 +668,33 @@ class Sets:
             self._server_names[s] == server for _, s in program.round.votes
         )
 
-    def _voting_servers(self, state: State, p: int) -> int:
-        moved = self.restriction(state, p).moved
-        return sum(
-            1 << n
-            for i in range(len(self._at[p]))
-            if self._at[p][i] not in moved
-            and len(self._leads(self.sets[p][self._at[p][i]])) > 1
-            and (n := self._server_line(state, p, i)) is not None
-        )
-
     def _meeting(self, state: State, p: int, s: int) -> State:
         """Return the state with the programs that have met: both have read of the other on *s*."""
-        here = state.servers[s].lines
-        met = set(state.met)
-        if not self._is_declared(state, p, s) or self._set_line(p) not in here:
-            return state
-        for r in range(len(self.sets)):
-            if r == p or not self._is_declared(state, r, s) or self._set_line(r) not in here:
+        here, met = state.servers[s].lines, []
+        for r in (declared := self._declared(state, s)):
+            pair = (s, min(p, r), max(p, r))
+            if r == p or p not in declared or pair in state.met:
+                continue
+            if self._set_lines[p] not in here or self._set_lines[r] not in here:
                 continue
             a, b = state.programs[p].facts[s].servers, state.programs[r].facts[s].servers
-            ours, theirs = self._voting_servers(state, p), self._voting_servers(state, r)
+            ours, theirs = self._standing(state, p).voting, self._standing(state, r).voting
             if theirs & ~a == 0 and ours & ~b == 0:
-                met.add((s, min(p, r), max(p, r)))
-        return state if len(met) == len(state.met) else state._replace(met=frozenset(met))
+                met.append(pair)
+        return state._replace(met=state.met.union(met)) if met else state
 
-    def _is_declared(self, state: State, p: int, s: int) -> bool:
-        return any(x.server == s and x.phase == DECLARED for x in state.programs[p].links)
+    def _declared(self, state: State, s: int) -> set[int]:
+        """Return the programs that have written their lines on a server."""
+        return {
+            p
+            for p, program in enumerate(state.programs)
+            for x in program.links
+            if x.server == s and x.phase == DECLARED
+        }
 
     def _cut(self, state: State, p: int, i: int) -> State:
         """Return the state after a connection has ended."""
-        link, line = state.programs[p].links[i], self._server_line(state, p, i)
+        link, line = state.programs[p].links[i], self._standing(state, p).connected[i]
         if self.rules.tells and line is not None:
             others = {
                 x.server
@@ -642,12 +706,12 @@ class Sets:
             now = state.programs[p]
             if now.round is not None and (i, link.server) in now.round.votes:
                 run = self._lines[line][1]
-                names = [n for n in self._other_lines(state, p) if self._lines[n][1] == run]
+                others_of = self._standing(state, p).others
+                names = [n for n in others_of if self._lines[n][1] == run]
                 state = _outliving(state, p, set(itertools.product(others, (line, *names))))
         if self.rules.again and line is not None:
             now = state.programs[p]
-            now = now._replace(left=tuple(sorted({*now.left, line})))
-            state = state._replace(programs=replaced(state.programs, p, now))
+            state = _with_program(state, p, now._replace(left=tuple(sorted({*now.left, line}))))
         return _with_link(state, p, i, Link())
 
     # What runs out
@@ -662,60 +726,76 @@ class Sets:
         for n in program.left:
             if not self._is_voter(program, n):
                 after = program._replace(left=tuple([x for x in program.left if x != n]))
-                label = f"{p} ({self.sets[p]}) left {self._lines[n][1]} long ago"
-                yield label, state._replace(programs=replaced(state.programs, p, after))
+                label = f"{self._who[p]} left {self._lines[n][1]} long ago"
+                yield label, _with_program(state, p, after)
         for s, facts in enumerate(program.facts):
-            if facts == Facts() or any(x.server == s and x.phase for x in program.links):
+            if facts == NOTHING or any(x.server == s and x.phase for x in program.links):
                 continue
             if any(x.round is not None and (s, p) in x.round.present for x in state.programs):
                 continue
-            after = program._replace(facts=replaced(program.facts, s, Facts()))
-            after_all = state._replace(programs=replaced(state.programs, p, after))
-            label = f"{p} ({self.sets[p]}) forgets what it read on {self._server_names[s]}"
-            yield label, self._parted(after_all, s, {p})
+            after = program._replace(facts=replaced(program.facts, s, NOTHING))
+            label = f"{self._who[p]} forgets what it read on {self._server_names[s]}"
+            yield label, self._parted(_with_program(state, p, after), s, {p})
 
-    def _run_outs(self, state: State, s: int) -> Iterator[tuple[str, State]]:
+    def _kept(self, state: State) -> list[int]:
+        """Return for each server the lines with servers that programs keep there, as bits."""
+        if self._is_told_late(state):
+            return [-1] * len(state.servers)
+        kept = [0] * len(state.servers)
+        for p, program in enumerate(state.programs):
+            writes = self._standing(state, p).writes
+            for link in program.links:
+                if link.phase in (ASKED, DECLARED):
+                    kept[link.server] |= writes
+        return kept
+
+    def _run_outs(self, state: State, s: int, kept: int) -> Iterator[tuple[str, State]]:
         """Let a line on a server run out, there and for all who have read it there."""
-        server = state.servers[s]
-        seen = sum(1 << n for n in server.lines)
+        shown = _bits_of(state.servers[s].lines)
         for program in state.programs:
-            facts = program.facts[s]
-            seen |= facts.older | facts.first | facts.servers
-            seen |= _mask(self._pairs[k][0] for k in _bits(facts.before))
-        for n in _bits(seen):
+            shown |= self._about(program.facts[s])
+        linked = self._linked(state, s)
+        rounds = [x.round for x in state.programs if x.round is not None]
+        for n in _bits(shown):
             names, run = self._lines[n]
             if run:
-                if self._is_written(state, s, n) or self._is_told_late(state):
+                if kept >> n & 1 or any((s, n) in x.lasting for x in rounds):
                     continue
-                parted = {p for p in range(len(self.sets)) if not self._is_linked(state, p, s)}
-                if any(x.round and (s, n) in x.round.lasting for x in state.programs):
-                    continue
+                parted = self._everyone - linked
             else:
-                parted = {p for p, ours in enumerate(self._names) if ours == names}
+                parted = self._of_set[n]
                 if "B" in self.checks and self.senior in parted:
                     continue  # it reconnects before
-                if any(self._is_linked(state, p, s) for p in parted) or any(
-                    x.round is not None and any((s, p) in x.round.present for p in parted)
-                    for x in state.programs
-                ):
+                if parted & linked or any((s, p) in x.present for x in rounds for p in parted):
                     continue
             label = f"the line {''.join(names)} {run} runs out on {self._server_names[s]}"
             yield label, self._parted(self._without(state, s, n), s, parted)
 
-    def _is_linked(self, state: State, p: int, s: int) -> bool:
-        """Return whether a program writes its lines on a server again and again."""
-        return any(x.server == s and x.phase in (ASKED, DECLARED) for x in state.programs[p].links)
+    @functools.cached_property
+    def _everyone(self) -> frozenset[int]:
+        return frozenset(range(len(self.sets)))
 
-    def _is_written(self, state: State, s: int, n: int) -> bool:
-        return any(
-            self._is_linked(state, p, s)
-            and (
-                any(self._server_line(state, p, i) == n for i in range(len(self._at[p])))
-                or n in self._own_lines[p]
-                or n in self._other_lines(state, p)
-            )
-            for p in range(len(self.sets))
-        )
+    @functools.cached_property
+    def _of_set(self) -> list[frozenset[int]]:
+        """For each line the programs whose set it is."""
+        return [
+            frozenset(p for p in self._everyone if self._set_lines[p] == n)
+            for n in range(len(self._lines))
+        ]
+
+    def _about(self, facts: Facts) -> int:
+        """Return the lines that are in facts, as bits."""
+        earlier = _mask(self._pairs[k][0] for k in _bits(facts.before))
+        return facts.older | facts.first | facts.servers | earlier
+
+    def _linked(self, state: State, s: int) -> set[int]:
+        """Return the programs that write their lines on a server again and again."""
+        return {
+            p
+            for p, program in enumerate(state.programs)
+            for x in program.links
+            if x.server == s and x.phase in (ASKED, DECLARED)
+        }
 
     def _is_told_late(self, state: State) -> bool:
         """
@@ -725,75 +805,79 @@ class Sets:
         master that hangs meanwhile, until its connection ends, is not modelled.
         """
         for p, program in enumerate(state.programs):
-            connected = [self._server_line(state, p, i) for i in range(len(self._at[p]))]
+            connected = self._standing(state, p).connected
             for i, link in enumerate(program.links):
                 if link.phase != DECLARED:
                     continue
                 lines = state.servers[link.server].lines
-                names = {self._lines[n][0] for n in lines}
-                others = [n for j, n in enumerate(connected) if j != i and n is not None]
-                if any(n not in lines and self._lines[n][0] in names for n in others):
-                    return True
+                missing = self._of_these_names(lines) & ~_bits_of(lines)
+                for j, n in enumerate(connected):
+                    if j != i and n is not None and missing >> n & 1:
+                        return True
         return False
+
+    def _of_these_names(self, lines: tuple[int, ...]) -> int:
+        """Return all lines of the names that *lines* have, as bits."""
+        names = {self._lines[n][0] for n in lines}
+        return _mask(n for n, (these, _) in enumerate(self._lines) if these in names)
 
     def _without(self, state: State, s: int, n: int) -> State:
         server = state.servers[s]
-        lines = tuple([x for x in server.lines if x != n])
-        state = _with_server(state, s, server._replace(lines=lines))
+        gone, gone_pairs = ~(1 << n), ~self._pairs_behind[n]
         programs = []
         for program in state.programs:
-            facts = program.facts[s]
-            gone = ~(1 << n)
-            facts = Facts(
-                facts.older & gone,
-                facts.first & gone,
-                facts.servers & gone,
-                facts.before & ~self._pairs_behind[n],
-            )
-            links = [
-                x._replace(reply=tuple([y for y in x.reply if y != n])) if x.server == s else x
-                for x in program.links
-            ]
-            all_facts = replaced(program.facts, s, facts)
-            programs.append(program._replace(facts=all_facts, links=tuple(links)))
-        return state._replace(programs=tuple(programs))
+            links, facts, round, left = program
+            older, first, servers, before = facts[s]
+            here = Facts(older & gone, first & gone, servers & gone, before & gone_pairs)
+            kept = tuple([
+                x._replace(reply=tuple([y for y in x.reply if y != n]))
+                if x.server == s and x.reply
+                else x
+                for x in links
+            ])  # fmt: skip
+            programs.append(Program(kept, replaced(facts, s, here), round, left))
+        servers_after = state.servers
+        if n in server.lines:
+            lines = tuple([x for x in server.lines if x != n])
+            servers_after = replaced(servers_after, s, server._replace(lines=lines))
+        return State(servers_after, tuple(programs), state.met, state.cuts, state.restarts)
 
-    def _parted(self, state: State, s: int, parted: set[int]) -> State:
+    def _parted(self, state: State, s: int, parted: AbstractSet[int]) -> State:
         """Return the state after programs have been away from a server for the life of a line."""
-        met = frozenset(x for x in state.met if x[0] != s or not parted & set(x[1:]))
-        programs = []
-        for p, program in enumerate(state.programs):
+        met = state.met
+        if met:
+            met = frozenset([x for x in met if x[0] != s or not parted & {x[1], x[2]}])
+        programs = list(state.programs)
+        for p, program in enumerate(programs):
             round = program.round
             if round is not None and round.met:
-                kept = frozenset((x, r) for x, r in round.met if x != s or not parted & {p, r})
-                program = program._replace(round=round._replace(met=kept))  # noqa: PLW2901
-            programs.append(program)
-        return state._replace(met=met, programs=tuple(programs))
+                kept = frozenset([(x, r) for x, r in round.met if x != s or not parted & {p, r}])
+                programs[p] = program._replace(round=round._replace(met=kept))
+        return State(state.servers, tuple(programs), met, state.cuts, state.restarts)
 
     # The lock
 
     def _locking(self, state: State, p: int) -> Iterator[tuple[str, State]]:
         program = state.programs[p]
-        who = f"{p} ({self.sets[p]})"
+        who = self._who[p]
         if program.round is not None:
             word = "gives up" if program.round.met is None else "releases"
             servers = tuple(
                 [x._replace(holder=NOBODY) if x.holder == p else x for x in state.servers]
             )
-            programs = replaced(state.programs, p, program._replace(round=None))
-            yield f"{who} {word}", state._replace(servers=servers, programs=programs)
+            after = _with_program(state, p, program._replace(round=None))
+            yield f"{who} {word}", after._replace(servers=servers)
             if program.round.met is not None:
                 return
+        standing = self._standing(state, p)
+        if standing.restriction.refused_by is not None:
+            return
         able = [
             i for i in self.may_vote(state, p)
-            if state.servers[program.links[i].server].holder == NOBODY
+            if i not in standing.barred and state.servers[program.links[i].server].holder == NOBODY
         ]  # fmt: skip
-        barred = self.restriction(state, p)
-        if barred.refused_by is not None:
-            return
-        able = [i for i in able if self._at[p][i] not in {*barred.moved, *barred.strangers}]
         needed = majority(len(self.sets[p]))
-        round = program.round or Round(present=self._present(state))
+        round = program.round or Round(present=_present(tuple([x.links for x in state.programs])))
         if self.votes:
             for i in able:
                 s = program.links[i].server
@@ -827,17 +911,9 @@ class Sets:
                 self._granted(taken, p, round._replace(votes=votes)),
             )
 
-    def _present(self, state: State) -> frozenset[tuple[int, int]]:
-        return frozenset(
-            (link.server, p)
-            for p, program in enumerate(state.programs)
-            for link in program.links
-            if link.phase
-        )
-
     def _in_round(self, state: State, p: int, round: Round) -> State:
         program = state.programs[p]._replace(round=round._replace(votes=tuple(sorted(round.votes))))
-        return state._replace(programs=replaced(state.programs, p, program))
+        return _with_program(state, p, program)
 
     def _granted(self, state: State, p: int, round: Round) -> State:
         met = frozenset((s, a if b == p else b) for s, a, b in state.met if p in (a, b))
@@ -847,7 +923,6 @@ class Sets:
 
     def _changes_of_server(self, state: State, s: int) -> Iterator[tuple[str, State]]:
         server, name = state.servers[s], self._server_names[s]
-        yield from self._run_outs(state, s)
         if state.restarts:
             after = state._replace(restarts=state.restarts - 1)
             for p, program in enumerate(state.programs):
@@ -857,7 +932,7 @@ class Sets:
             follows = any(name in self._leads(n) for n in self._followed)
             new = Server(server.life + follows, quarantined=True)
             yield f"{name} restarts empty", _with_server(after, s, new)
-        if "B" in self.checks and not self._is_linked(state, self.senior, s):
+        if "B" in self.checks and self.senior not in self._linked(state, s):
             return  # it reconnects within the quarantine
         if server.quarantined and not any(
             x.round is not None and server.holder != p and any(s == v for _, v in x.round.votes)
@@ -870,16 +945,18 @@ class Sets:
 
     def broken(self, state: State) -> str:
         """Return the property that is broken; empty if none is."""
-        checks = {
-            "A": self._overlap,
-            "B": self._hurt,
-            "C": self._limited,
-            "D": self._refused,
-        }
-        return next((why for x in self.checks if (why := checks[x](state))), "")
+        for check in self._checked:
+            if why := check(state):
+                return why
+        return ""
+
+    @functools.cached_property
+    def _checked(self) -> list[Callable[[State], str]]:
+        checks = {"A": self._overlap, "B": self._hurt, "C": self._limited, "D": self._refused}
+        return [checks[x] for x in self.checks]
 
     def _overlap(self, state: State) -> str:
-        if sum(x.round is not None for x in state.programs) < 2:
+        if len([x for x in state.programs if x.round is not None]) < 2:
             return ""
         leases = [
             (p, x.round.met)
@@ -916,6 +993,11 @@ def _mask(numbers: Iterable[int]) -> int:
     return functools.reduce(int.__or__, [1 << n for n in numbers], 0)
 
 
+@functools.cache
+def _bits_of(lines: tuple[int, ...]) -> int:
+    return _mask(lines)
+
+
 def _bits(mask: int) -> list[int]:
     return [n for n in range(mask.bit_length()) if mask >> n & 1]
 
@@ -938,18 +1020,31 @@ def _outliving(state: State, p: int, lines: set[tuple[int, int]]) -> State:
     if program.round is None or not lines:
         return state
     round = program.round._replace(lasting=program.round.lasting | lines)
-    program = program._replace(round=round)
-    return state._replace(programs=replaced(state.programs, p, program))
+    return _with_program(state, p, program._replace(round=round))
+
+
+@functools.cache
+def _present(links: tuple[tuple[Link, ...], ...]) -> frozenset[tuple[int, int]]:
+    """Return which programs are connected to which servers, from the links of all programs."""
+    return frozenset((x.server, p) for p, those in enumerate(links) for x in those if x.phase)
+
+
+# Without `_replace`, which takes three times as long.
 
 
 def _with_link(state: State, p: int, i: int, link: Link) -> State:
-    program = state.programs[p]
-    program = program._replace(links=replaced(program.links, i, link))
-    return state._replace(programs=replaced(state.programs, p, program))
+    links, facts, round, left = state.programs[p]
+    return _with_program(state, p, Program(replaced(links, i, link), facts, round, left))
+
+
+def _with_program(state: State, p: int, program: Program) -> State:
+    servers, programs, met, cuts, restarts = state
+    return State(servers, replaced(programs, p, program), met, cuts, restarts)
 
 
 def _with_server(state: State, s: int, server: Server) -> State:
-    return state._replace(servers=replaced(state.servers, s, server))
+    servers, programs, met, cuts, restarts = state
+    return State(replaced(servers, s, server), programs, met, cuts, restarts)
 
 
 End = tuple[tuple[int, ...], tuple[int, ...]]
