@@ -62,8 +62,17 @@ Column = tuple[int, int, int, tuple[Side, ...]]
 State = tuple[tuple[Attempt, ...], tuple[Column, ...], tuple[int, int], int]
 """The attempts, the masters, the faults that are left, the highest token reported."""
 
+View = tuple[tuple[Attempt, ...], int, tuple[tuple[int, ...], ...]]
+"""
+What the actions of a master depend on besides itself: the attempts, the highest token reported,
+and for each attempt the counters to which it may raise or lift others.
+"""
+
 Delivery = tuple[str, Column, Callable[[Side], Side] | None, Attempt]
 """What a master does, its column then, the change of the other sides, and the attempt then."""
+
+Action = tuple[str, Column, int, Callable[[Side], Side] | None, tuple[Attempt, ...]]
+"""The label of a delivery, the column then, the attempt, the same change, all attempts then."""
 
 PROPERTIES = ("P1", "P2", "P3", "P4", "P5")
 """
@@ -137,7 +146,14 @@ class Fencing:
         self._looked_for = looked_for
         # The first client makes two attempts where the defect concerns both.
         self._owners = [a if rules.new_tokens else max(a - 1, 0) for a in range(len(proposals))]
+        # By the model and not by the rules, whose hash takes longer than what is looked up.
         self._extended = functools.cache(functools.partial(_extended, rules))
+        self._lifted_by = functools.cache(functools.partial(_lifted, rules))
+        self._outcomes = functools.cache(functools.partial(_outcomes, rules))
+        # Most states have a view and columns that others have, too.
+        self._actions_by = functools.cache(
+            lambda view: functools.cache(functools.partial(self._actions, view))
+        )
 
     def first(self) -> State:
         """Return the state in which nobody has begun."""
@@ -148,10 +164,18 @@ class Fencing:
     def steps(self, state: State) -> Iterator[Step[State]]:
         """Return all that can happen next."""
         attempts, columns, budget, highest = state
-        if all(self._final(attempt) for attempt in attempts):
+        if all(map(self._final, attempts)):
             return  # nothing more can be observed
-        for a in range(len(attempts)):
-            yield from self._decided(state, a)
+        targets = []
+        for a, attempt in enumerate(attempts):
+            if attempt[0] in (ASKING, RAISING):
+                agreed, raises = self._outcome(attempt, columns, a)
+                targets.append(raises)
+            else:
+                agreed = ()
+                targets.append(self._lift_targets(attempt, columns))
+            yield from self._decided(state, a, agreed)
+        actions = self._actions_by((attempts, highest, tuple(targets)))
         for i, column in enumerate(columns):
             if i and column == columns[i - 1]:
                 continue
@@ -167,12 +191,9 @@ class Fencing:
                 left = (budget[0], budget[1] - 1)
                 label = f"another client gets a master with counter {_text(counter)}"
                 yield label, (attempts, _among(rest, locked), left, highest), ""
-            for a in range(len(attempts)):
-                for what, after, everywhere, new in self._delivered(state, column, a):
-                    others = rest if everywhere is None else _each(rest, a, everywhere)
-                    changed = replaced(attempts, a, new)
-                    label = f"attempt {a}: a master with counter {_text(counter)} {what}"
-                    yield label, (changed, _among(others, after), budget, highest), ""
+            for label, after, a, everywhere, changed in actions(column):
+                others = rest if everywhere is None else _each(rest, a, everywhere)
+                yield label, (changed, _among(others, after), budget, highest), ""
 
     def _final(self, attempt: Attempt) -> bool:
         done = attempt[4] == self._extensions and not self._until_released
@@ -180,11 +201,11 @@ class Fencing:
 
     # The decisions of clients.
 
-    def _decided(self, state: State, a: int) -> Iterator[Step[State]]:
+    def _decided(self, state: State, a: int, agreed: tuple[int, ...]) -> Iterator[Step[State]]:
         attempts, columns, budget, highest = state
         status, token, floor, raises, extensions, lifts = attempts[a]
         if status in (ASKING, RAISING):
-            for fence in self._outcome(attempts[a], columns, a)[0]:
+            for fence in agreed:
                 held = (HELD, fence, 0, raises, 0, lifts)
                 after = self._settled(replaced(attempts, a, held), columns, a)
                 broken = self._broken(state, a, fence)
@@ -214,8 +235,15 @@ class Fencing:
         if len(answers) < self.needed:
             return (), ()
         asked = attempt[3][-1] if raising else 0
-        agreed, targets = _outcomes(self._rules, tuple(answers), self.needed, asked)
+        agreed, targets = self._outcomes(tuple(answers), self.needed, asked)
         return agreed, targets if len(attempt[3]) < fencing.MOST_RAISES else ()
+
+    def _lift_targets(self, attempt: Attempt, columns: tuple[Column, ...]) -> tuple[int, ...]:
+        """Return the counters to which a holder may lift the others for the first time."""
+        status, fence, *_, lifts = attempt
+        if len(lifts) > self._lifts or status not in (HELD, EXTENDING, LIFTING):
+            return ()
+        return tuple(sorted({c[2] % MARK for c in columns if c[2] % MARK > fence}))
 
     def _broken(self, state: State, a: int, token: int) -> str:
         """Return the first property that a report of *token* breaks."""
@@ -244,13 +272,23 @@ class Fencing:
 
     # The actions of masters.
 
-    def _delivered(self, state: State, column: Column, a: int) -> Iterator[Delivery]:
+    def _actions(self, view: View, column: Column) -> list[Action]:
+        attempts = view[0]
+        who = f"a master with counter {_text(column[2])}"
+        return [
+            (f"attempt {a}: {who} {what}", after, a, everywhere, replaced(attempts, a, new))
+            for a in range(len(attempts))
+            for what, after, everywhere, new in self._delivered(view, column, a)
+        ]
+
+    def _delivered(self, view: View, column: Column, a: int) -> Iterator[Delivery]:
         votes, holder, counter, sides = column
-        attempt = state[0][a]
+        attempts, highest, _ = view
+        attempt = attempts[a]
         status, _, _, raises, extensions, _ = attempt
         left, _, _, releasing = sides[a]
-        if votes and status == NEW and self._may_begin(state[0], a):
-            new: Attempt = (ASKING, 0, state[3], (), 0, (0,))
+        if votes and status == NEW and self._may_begin(attempts, a):
+            new: Attempt = (ASKING, 0, highest, (), 0, (0,))
             new_side = (self._copies[a], 0, 0, 0)
             begun = (votes, holder, counter, replaced(sides, a, new_side))
             for what, after, _, _ in self._granted(begun, a, new):
@@ -261,21 +299,21 @@ class Fencing:
             if releasing:
                 yield "releases", _side(column, a, (left, 0, 0, 0), NOBODY), None, attempt
             if status in (ASKING, RAISING):
-                yield from self._raises(state, column, a)
+                yield from self._raises(view, column, a)
             for target in raises if status != RAISING else raises[:-1]:
                 if (value := _raised(counter, target)[1]) != counter:
                     late = _side(column, a, sides[a], holder, value)
                     yield f"is raised to {target}, too late", late, None, attempt
         if status == EXTENDING or (status in (HELD, LIFTING) and extensions < self._extensions):
-            yield from self._extends(state, column, a)
-            yield from self._lifted(state, column, a)
+            yield from self._extends(view, column, a)
+            yield from self._lifted(view, column, a)
 
-    def _raises(self, state: State, column: Column, a: int) -> Iterator[Delivery]:
+    def _raises(self, view: View, column: Column, a: int) -> Iterator[Delivery]:
         _, holder, counter, sides = column
-        attempt = state[0][a]
+        attempt = view[0][a]
         status, _, floor, raises, _, lifts = attempt
         left, _, answer, releasing = sides[a]
-        for target in self._outcome(attempt, state[1], a)[1]:
+        for target in view[2][a]:
             reply, now = _raised(counter, target)
             new: Attempt = (RAISING, 0, floor, (*raises, target), 0, lifts)
             after = _side(column, a, (left, 0, reply, releasing), holder, now)
@@ -312,9 +350,9 @@ class Fencing:
                 after = (votes, new_holder, value, replaced(sides, a, side))
                 yield f"grants, with counter {value}", after, None, attempt
 
-    def _extends(self, state: State, column: Column, a: int) -> Iterator[Delivery]:
+    def _extends(self, view: View, column: Column, a: int) -> Iterator[Delivery]:
         votes, holder, counter, sides = column
-        attempt = state[0][a]
+        attempt = view[0][a]
         status, fence, _, raises, extensions, lifts = attempt
         left, got, answer, releasing = sides[a]
         owner = self._owners[a]
@@ -336,18 +374,17 @@ class Fencing:
             elif status == EXTENDING:
                 yield "extends", after, None, attempt
             else:
-                new = (EXTENDING, fence, state[3], raises, extensions, lifts)
+                new = (EXTENDING, fence, view[1], raises, extensions, lifts)
                 yield "extends", after, lambda s: (s[0], s[1], 0, s[3]), new
 
-    def _lifted(self, state: State, column: Column, a: int) -> Iterator[Delivery]:
+    def _lifted(self, view: View, column: Column, a: int) -> Iterator[Delivery]:
         votes, holder, counter, sides = column
-        attempt = state[0][a]
+        attempt = view[0][a]
         status, fence, _, raises, extensions, lifts = attempt
         left, got, answer, releasing = sides[a]
         asked = lifts[1:]
-        targets = {c[2] % MARK for c in state[1]} if len(asked) < self._lifts else set()
-        for ceiling in {target for target in targets if target > fence} | set(asked):
-            reply, _, value = _lifted(self._rules, holder, counter, self._owners[a], fence, ceiling)
+        for ceiling in {*view[2][a], *asked}:
+            reply, _, value = self._lifted_by(holder, counter, self._owners[a], fence, ceiling)
             counts = reply and votes
             after = _side(column, a, (left, got, 1, releasing), holder, value)
             if status == LIFTING and ceiling == asked[-1] and counts and not answer:
@@ -413,7 +450,6 @@ def _extended(
     return reply == OK, then, value
 
 
-@functools.cache
 def _lifted(
     rules: Rules, holder: int, counter: int, owner: int, fence: int, ceiling: int
 ) -> tuple[int, int, int]:
@@ -431,7 +467,6 @@ def _restored(
     return bool(reply), then, value
 
 
-@functools.cache
 def _outcomes(
     rules: Rules, answers: tuple[int, ...], needed: int, asked: int
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
