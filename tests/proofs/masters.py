@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from redlock_aio._protocol.scripts import SCRIPTS
 from redlock_aio.testing._fake_data import Data
-from redlock_aio.testing._fake_keys import KeyCommands
+from redlock_aio.testing._fake_keys import Command, KeyCommands
 from redlock_aio.testing._fake_lua import lua
 
 for script in SCRIPTS:
@@ -44,13 +44,21 @@ class MasterKeys(KeyCommands):
         super().__init__(Data(Nobody(), lambda: self.time))
         self.time = time
         self.data = self._data
+        self._handlers: dict[bytes, Command] = {}
 
     def _clock(self) -> int:
         return int(self.time * 1_000_000)
 
+    def _called(self, name: bytes, *arguments: bytes) -> object:
+        """Execute a command of a script; its method is looked up once."""
+        handler = self._handlers.get(name)
+        if handler is None:
+            handler = self._handlers[name] = self._handler(name)
+        return handler(*arguments)
+
     def run(self, command: Sequence[bytes]) -> object:
         """Run a script by the words of its command; return the reply."""
-        return lua().run(command[1], self._called, int(command[2]), command[3:])
+        return self._lua.run(command[1], self._called, int(command[2]), command[3:])
 
 
 def words(payload: bytes) -> list[bytes]:

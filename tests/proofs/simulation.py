@@ -164,14 +164,12 @@ class World:
         if chance() < conditions.loss:
             return
         for _ in range(1 + (chance() < conditions.duplicates)):
-            self.at(self.delay(), what, *arguments)
-
-    def delay(self) -> float:
-        """Return the delay of a message, in seconds."""
-        delay = 0.0001 + self.exponential(0.0002)
-        if self.chance.random() < self.conditions.slow:
-            delay += self.exponential(self.conditions.late)
-        return delay
+            # Most of all events are messages, so this is without `exponential` and `at`.
+            delay = 0.0001 - 0.0002 * math.log(1 - chance())
+            if chance() < conditions.slow:
+                delay += self.exponential(conditions.late)
+            event = (self.now + delay, next(self._order), what, arguments)
+            heapq.heappush(self._heap, event)
 
     def resume(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Run *coroutine* until it waits again."""
