@@ -237,7 +237,8 @@ class Sets:
         # These depend on small parts of a state, which are the same in many states.
         for name in (
             "_learned", "_restriction_by", "_other_lines_by", "_has_moved", "_line_of", "_stands",
-            "_about", "_of_these_names",
+            "_about", "_of_these_names", "_reads_and_writes", "_writes_and_reads",
+            "_program_without",
         ):  # fmt: skip
             object.__setattr__(self, name, functools.cache(getattr(self, name)))
 
@@ -473,8 +474,10 @@ class Sets:
 
     def _standing(self, state: State, p: int) -> Standing:
         program = state.programs[p]
-        lives = tuple([x.life for x in state.servers]) if self.restarts else self._first_lives
-        return self._stands(p, program.links, program.facts, lives)
+        return self._stands(p, program.links, program.facts, self._lives(state))
+
+    def _lives(self, state: State) -> tuple[int, ...]:
+        return tuple([x.life for x in state.servers]) if self.restarts else self._first_lives
 
     def restriction(self, state: State, p: int) -> Restriction:
         """Return which masters have no vote for a program."""
@@ -584,14 +587,23 @@ class Sets:
 
         Both are one step. What others write between them is in the reply to the write.
         """
-        label = f"{self._who[p]} {verb} {self._called[p][i]}"
         s = state.programs[p].links[i].server
-        read = self._learning(state, p, s, state.servers[s].lines)
+        does, program, server = self._reads_and_writes(
+            p, i, state.programs[p], state.servers[s], self._lives(state)
+        )
+        after = _with_both(state, p, program, s, server)
+        return f"{self._who[p]} {verb} {self._called[p][i]}, {does}", after
+
+    def _reads_and_writes(
+        self, p: int, i: int, program: Program, server: Server, lives: tuple[int, ...]
+    ) -> tuple[str, Program, Server]:
+        s = program.links[i].server
+        read = self._learning(_alone(p, s, program, server, lives), p, s, server.lines)
         if self.restriction(read, p).refused_by is not None or self._waits(read, p, i):
-            return f"{label}, reads", read
+            return "reads", read.programs[p], server
         written = self._written(read, p, s)
         link = Link(s, ASKED, written.servers[s].lines)
-        return f"{label}, writes", _with_link(written, p, i, link)
+        return "writes", _with_link(written, p, i, link).programs[p], written.servers[s]
 
     def _on_reply(self, state: State, p: int, i: int) -> tuple[str, State]:
         link = state.programs[p].links[i]
@@ -602,8 +614,21 @@ class Sets:
     def _renewed(self, state: State, p: int, i: int) -> State:
         """Return the state after a program has written its lines again, and got the reply."""
         s = state.programs[p].links[i].server
-        after = self._written(state, p, s)
-        return self._meeting(self._learning(after, p, s, after.servers[s].lines), p, s)
+        changed = self._writes_and_reads(
+            p, i, state.programs[p], state.servers[s], self._lives(state)
+        )
+        after = _with_both(state, p, changed[0], s, changed[1]) if changed else state
+        return self._meeting(after, p, s)
+
+    def _writes_and_reads(
+        self, p: int, i: int, program: Program, server: Server, lives: tuple[int, ...]
+    ) -> tuple[Program, Server] | None:
+        """Return a program and a server after a write and its reply; none if both are as before."""
+        s = program.links[i].server
+        after = self._written(_alone(p, s, program, server, lives), p, s)
+        after = self._learning(after, p, s, after.servers[s].lines)
+        changed = after.programs[p], after.servers[s]
+        return None if changed == (program, server) else changed
 
     def _learning(self, state: State, p: int, s: int, shown: tuple[int, ...]) -> State:
         """Return the state after a program has read what a master shows."""
@@ -670,10 +695,12 @@ class Sets:
 
     def _meeting(self, state: State, p: int, s: int) -> State:
         """Return the state with the programs that have met: both have read of the other on *s*."""
-        here, met = state.servers[s].lines, []
-        for r in (declared := self._declared(state, s)):
-            pair = (s, min(p, r), max(p, r))
-            if r == p or p not in declared or pair in state.met:
+        left = [(r, pair) for r, pair in self._pairs_with[p][s] if pair not in state.met]
+        if not left:
+            return state
+        here, declared, met = state.servers[s].lines, self._declared(state, s), []
+        for r, pair in left:
+            if p not in declared or r not in declared:
                 continue
             if self._set_lines[p] not in here or self._set_lines[r] not in here:
                 continue
@@ -682,6 +709,17 @@ class Sets:
             if theirs & ~a == 0 and ours & ~b == 0:
                 met.append(pair)
         return state._replace(met=state.met.union(met)) if met else state
+
+    @functools.cached_property
+    def _pairs_with(self) -> list[list[list[tuple[int, tuple[int, int, int]]]]]:
+        """For each program and server the others, and how *met* names them together."""
+        return [
+            [
+                [(r, (s, min(p, r), max(p, r))) for r in range(len(self.sets)) if r != p]
+                for s in range(len(self._server_names))
+            ]
+            for p in range(len(self.sets))
+        ]
 
     def _declared(self, state: State, s: int) -> set[int]:
         """Return the programs that have written their lines on a server."""
@@ -725,7 +763,8 @@ class Sets:
         program = state.programs[p]
         for n in program.left:
             if not self._is_voter(program, n):
-                after = program._replace(left=tuple([x for x in program.left if x != n]))
+                left = tuple([x for x in program.left if x != n])
+                after = Program(program.links, program.facts, program.round, left)
                 label = f"{self._who[p]} left {self._lines[n][1]} long ago"
                 yield label, _with_program(state, p, after)
         for s, facts in enumerate(program.facts):
@@ -733,15 +772,18 @@ class Sets:
                 continue
             if any(x.round is not None and (s, p) in x.round.present for x in state.programs):
                 continue
-            after = program._replace(facts=replaced(program.facts, s, NOTHING))
+            kept = replaced(program.facts, s, NOTHING)
+            after = Program(program.links, kept, program.round, program.left)
             label = f"{self._who[p]} forgets what it read on {self._server_names[s]}"
             yield label, self._parted(_with_program(state, p, after), s, {p})
 
     def _kept(self, state: State) -> list[int]:
         """Return for each server the lines with servers that programs keep there, as bits."""
-        if self._is_told_late(state):
+        if self._followed and self._is_told_late(state):
             return [-1] * len(state.servers)
         kept = [0] * len(state.servers)
+        if not self._followed:
+            return kept
         for p, program in enumerate(state.programs):
             writes = self._standing(state, p).writes
             for link in program.links:
@@ -822,25 +864,23 @@ class Sets:
         return _mask(n for n, (these, _) in enumerate(self._lines) if these in names)
 
     def _without(self, state: State, s: int, n: int) -> State:
-        server = state.servers[s]
-        gone, gone_pairs = ~(1 << n), ~self._pairs_behind[n]
-        programs = []
-        for program in state.programs:
-            links, facts, round, left = program
-            older, first, servers, before = facts[s]
-            here = Facts(older & gone, first & gone, servers & gone, before & gone_pairs)
-            kept = tuple([
-                x._replace(reply=tuple([y for y in x.reply if y != n]))
-                if x.server == s and x.reply
-                else x
-                for x in links
-            ])  # fmt: skip
-            programs.append(Program(kept, replaced(facts, s, here), round, left))
-        servers_after = state.servers
-        if n in server.lines:
-            lines = tuple([x for x in server.lines if x != n])
-            servers_after = replaced(servers_after, s, server._replace(lines=lines))
-        return State(servers_after, tuple(programs), state.met, state.cuts, state.restarts)
+        servers, programs, met, cuts, restarts = state
+        if n in servers[s].lines:
+            lines = tuple([x for x in servers[s].lines if x != n])
+            servers = replaced(servers, s, servers[s]._replace(lines=lines))
+        programs = tuple([self._program_without(x, s, n) for x in programs])
+        return State(servers, programs, met, cuts, restarts)
+
+    def _program_without(self, program: Program, s: int, n: int) -> Program:
+        links, facts, round, left = program
+        older, first, servers, before = facts[s]
+        gone = ~(1 << n)
+        here = Facts(older & gone, first & gone, servers & gone, before & ~self._pairs_behind[n])
+        kept = [
+            x._replace(reply=tuple([y for y in x.reply if y != n])) if x.server == s else x
+            for x in links
+        ]
+        return Program(tuple(kept), replaced(facts, s, here), round, left)
 
     def _parted(self, state: State, s: int, parted: AbstractSet[int]) -> State:
         """Return the state after programs have been away from a server for the life of a line."""
@@ -865,7 +905,9 @@ class Sets:
             servers = tuple(
                 [x._replace(holder=NOBODY) if x.holder == p else x for x in state.servers]
             )
-            after = _with_program(state, p, program._replace(round=None))
+            after = _with_program(
+                state, p, Program(program.links, program.facts, None, program.left)
+            )
             yield f"{who} {word}", after._replace(servers=servers)
             if program.round.met is not None:
                 return
@@ -1029,6 +1071,12 @@ def _present(links: tuple[tuple[Link, ...], ...]) -> frozenset[tuple[int, int]]:
     return frozenset((x.server, p) for p, those in enumerate(links) for x in those if x.phase)
 
 
+def _alone(p: int, s: int, program: Program, server: Server, lives: tuple[int, ...]) -> State:
+    """Return a state that has only this program and server, and the lives of the others."""
+    servers = [server if i == s else Server(life) for i, life in enumerate(lives)]
+    return State(tuple(servers), (program,) * (p + 1), frozenset(), 0, 0)
+
+
 # Without `_replace`, which takes three times as long.
 
 
@@ -1040,6 +1088,12 @@ def _with_link(state: State, p: int, i: int, link: Link) -> State:
 def _with_program(state: State, p: int, program: Program) -> State:
     servers, programs, met, cuts, restarts = state
     return State(servers, replaced(programs, p, program), met, cuts, restarts)
+
+
+def _with_both(state: State, p: int, program: Program, s: int, server: Server) -> State:
+    servers, programs, met, cuts, restarts = state
+    servers, programs = replaced(servers, s, server), replaced(programs, p, program)
+    return State(servers, programs, met, cuts, restarts)
 
 
 def _with_server(state: State, s: int, server: Server) -> State:
