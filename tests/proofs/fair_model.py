@@ -42,7 +42,15 @@ more requests it may send, the messages underway to the master, and the replies 
 Column = tuple[int, tuple[int, ...], tuple[Side, ...]]
 """One master: the holder and its claim, the members of its queue, and its sides."""
 
-State = tuple[tuple[WaiterState, ...], tuple[Column, ...]]
+Waiters = tuple[WaiterState, ...]
+
+State = tuple[Waiters, tuple[Column, ...]]
+
+Sides = tuple[Side, ...]
+"""The sides of one waiter, in the order of the masters."""
+
+Turn = tuple[str, Waiters, Sides, str]
+"""What a waiter does: the label, the waiters and its sides then, and the broken property."""
 
 STANDINGS = tuple(Position)
 NUMBER = {standing: number for number, standing in enumerate(STANDINGS)}
@@ -89,6 +97,8 @@ class Waiting:
         self._yields = yields
         self._ages = ages
         self._leaves = leaves
+        # A waiter knows its own sides only, and a hundred states have the same.
+        self._turns = functools.cache(self._all_turns)
 
     def first(self) -> State:
         """Return the state before the first request."""
@@ -100,12 +110,12 @@ class Waiting:
         waiters, columns = state
         if all(phase != WAITING for phase, _ in waiters):
             return
-        for w, (phase, claim) in enumerate(waiters):
-            if phase == HELD:
-                after = _with_message(columns, w, (0, claim, LEAVES))
-                yield f"{w} releases", (replaced(waiters, w, (DONE, claim)), after), ""
-            elif phase == WAITING:
-                yield from self._timed_steps(state, w)
+        turns = []
+        for w in range(len(waiters)):
+            by_time, at = self._turns(waiters, tuple([sides[w] for _, _, sides in columns]), w)
+            for turn in by_time:
+                yield _taken(columns, w, turn)
+            turns.append(at)
         for i, column in enumerate(columns):
             if i and column == columns[i - 1]:
                 continue
@@ -113,94 +123,106 @@ class Waiting:
                 if column[2][w][3]:
                     label, served = _served(column, w, listens=phase == WAITING)
                     yield label, (waiters, tuple(sorted(replaced(columns, i, served)))), ""
-                if phase == WAITING:
-                    yield from self._steps_at(state, i, w)
+                for turn in turns[w][i]:
+                    yield _taken(columns, w, turn)
 
-    def _timed_steps(self, state: State, w: int) -> Iterator[Step[State]]:
-        """Return the steps of a waiter that time may cause."""
-        waiters, columns = state
+    def _all_turns(
+        self, waiters: Waiters, sides: Sides, w: int
+    ) -> tuple[list[Turn], list[list[Turn]]]:
+        """Return what a waiter does by itself, and what it may do at each master."""
+        phase, claim = waiters[w]
+        if phase == WAITING:
+            at = [list(self._turns_at(waiters, sides, i, w)) for i in range(len(sides))]
+            return list(self._timed_turns(waiters, sides, w)), at
+        by_itself: list[Turn] = []
+        if phase == HELD:
+            after = _with_message(sides, (0, claim, LEAVES))
+            by_itself = [(f"{w} releases", replaced(waiters, w, (DONE, claim)), after, "")]
+        return by_itself, [[]] * len(sides)
+
+    def _timed_turns(self, waiters: Waiters, sides: Sides, w: int) -> Iterator[Turn]:
+        """Return the turns of a waiter that time may cause."""
         claim = waiters[w][1]
-        ticket = self._ticket(columns, w)
+        ticket = self._ticket(sides)
         if self._ages and ticket.stale_at(0.0) <= 0.0 and claim % RENAMED < self._yields:
-            columns = _with_entries(columns, w, claim)
+            sides = _with_entries(sides, claim)
             ticket.give_back()
-            after = _with_message(_with_ticket(columns, w, ticket), w, (0, claim, STAYS))
+            after = _with_message(_with_ticket(sides, ticket), (0, claim, STAYS))
             label = f"{w} gives back grants that are too old"
-            yield label, (replaced(waiters, w, (WAITING, claim + 1)), tuple(sorted(after))), ""
+            yield label, replaced(waiters, w, (WAITING, claim + 1)), after, ""
         if self._leaves and w and claim < RENAMED:
-            ticket = self._ticket(columns, w)
+            ticket = self._ticket(sides)
             ticket.start_over(0.0)
-            after = _with_message(_with_ticket(columns, w, ticket), w, (0, claim, LEAVES))
+            after = _with_message(_with_ticket(sides, ticket), (0, claim, LEAVES))
             label = f"{w} leaves the queues, and will enter them again"
-            yield label, (replaced(waiters, w, (WAITING, RENAMED)), tuple(sorted(after))), ""
+            yield label, replaced(waiters, w, (WAITING, RENAMED)), after, ""
 
-    def _steps_at(self, state: State, i: int, w: int) -> Iterator[Step[State]]:
-        waiters, columns = state
-        standing, _, left, sent, replies = columns[i][2][w]
+    def _turns_at(self, waiters: Waiters, sides: Sides, i: int, w: int) -> Iterator[Turn]:
+        standing, _, left, sent, replies = sides[i]
         if left and _standing(standing) is not ASKED:
-            ticket = self._ticket(columns, w)
+            ticket = self._ticket(sides)
             number = ticket.ask(i, 0.0)
             claim = waiters[w][1]
             kind = FIRST if number == 1 and not claim else 0
             changed = (left - 1, (*sent, (number, claim, kind)), replies)
-            after = _with_changes(columns, w, ticket, i, changed)
-            yield f"{w} sends a request", (waiters, tuple(sorted(after))), ""
+            yield f"{w} sends a request", waiters, _with_changes(sides, ticket, i, changed), ""
         if _standing(standing) is ASKED:
-            ticket = self._ticket(columns, w)
+            ticket = self._ticket(sides)
             # As the shipped waiter does after the master timeout, or when a connection ends.
             ticket.standings[i] = SILENT if self._ages else FAILED
-            yield from self._after_reply(state, i, w, ticket, replies, "gives up on a reply")
+            label = f"{w} gives up on a reply"
+            yield from self._after_reply(waiters, sides, i, w, ticket, replies, label)
         if replies:
-            ticket = self._ticket(columns, w)
+            ticket = self._ticket(sides)
             number, standing_now = replies[0]
             counts = ticket.on_reply(i, number, _standing(standing_now))
             if counts:  # a reply that is void does not change where the waiter has an entry
-                state = waiters, replaced(columns, i, _with_standing(columns[i], w, standing_now))
-            label = f"gets {_name_of(standing_now)} to request {number}"
-            yield from self._after_reply(state, i, w, ticket, replies[1:], label)
+                sides = replaced(sides, i, (standing_now, *sides[i][1:]))
+            label = f"{w} gets {_name_of(standing_now)} to request {number}"
+            yield from self._after_reply(waiters, sides, i, w, ticket, replies[1:], label)
 
     def _after_reply(
         self,
-        state: State,
+        waiters: Waiters,
+        sides: Sides,
         i: int,
         w: int,
         ticket: Ticket,
         replies: tuple[tuple[int, int], ...],
         label: str,
-    ) -> Iterator[Step[State]]:
-        """Return the step of a waiter after a reply: it holds the lock, yields or waits on."""
-        waiters, columns = state
+    ) -> Iterator[Turn]:
+        """Return the turn of a waiter after a reply: it holds the lock, yields or waits on."""
         claim = waiters[w][1]
         broken = ""
-        left, sent = columns[i][2][w][2:4]
-        ticket.outside = sum(1 << j for j, c in enumerate(columns) if c[2][w][0] == OUTSIDE)
+        left, sent = sides[i][2:4]
+        ticket.outside = sum(1 << j for j, side in enumerate(sides) if side[0] == OUTSIDE)
         move = ticket.move(0.0, patient=True, within=math.inf)
         if move is Move.WIN:
             label += ", and holds the lock"
             if waiters[1 - w][0] == HELD:
                 broken = "P3: both waiters hold the lock at once"
             # A holder handles no more replies.
-            won = _with_changes(columns, w, ticket, i, (0, sent, ()))
-            after = tuple([_without_replies(column, w) for column in won])
+            won = _with_changes(sides, ticket, i, (0, sent, ()))
+            after: Sides = tuple([(0, 0, 0, side[3], ()) for side in won])
             waiters = replaced(waiters, w, (HELD, claim))
         elif move in (Move.YIELD, Move.YIELD_AND_ENTER):
             if claim % RENAMED == self._yields:
                 return
             label += ", and gives back its grants"
-            columns = _with_entries(columns, w, claim)
-            left, sent = columns[i][2][w][2:4]
+            sides = _with_entries(sides, claim)
+            left, sent = sides[i][2:4]
             ticket.give_back()
-            after = _with_changes(columns, w, ticket, i, (left, sent, replies))
-            after = _with_message(after, w, (0, claim, STAYS))
+            after = _with_changes(sides, ticket, i, (left, sent, replies))
+            after = _with_message(after, (0, claim, STAYS))
             waiters = replaced(waiters, w, (WAITING, claim + 1))
         else:
-            after = _with_changes(columns, w, ticket, i, (left, sent, replies))
-        yield f"{w} {label}", (waiters, tuple(sorted(after))), broken
+            after = _with_changes(sides, ticket, i, (left, sent, replies))
+        yield label, waiters, after, broken
 
-    def _ticket(self, columns: tuple[Column, ...], w: int) -> Ticket:
-        ticket = self._rules.ticket(len(columns), TTL / 1000)
-        ticket.standings = [_standing(column[2][w][0]) for column in columns]
-        ticket._numbers = [column[2][w][1] for column in columns]
+    def _ticket(self, sides: Sides) -> Ticket:
+        ticket = self._rules.ticket(len(sides), TTL / 1000)
+        ticket.standings = [_standing(side[0]) for side in sides]
+        ticket._numbers = [side[1] for side in sides]
         return ticket
 
 
@@ -298,61 +320,52 @@ def _left(
     return _contents(master)
 
 
-# Changed columns
+# Changed sides and columns
 
 
 def _with_changes(
-    columns: tuple[Column, ...],
-    w: int,
+    sides: Sides,
     ticket: Ticket,
     i: int,
     changed: tuple[int, tuple[Message, ...], tuple[tuple[int, int], ...]],
-) -> tuple[Column, ...]:
-    """Return the columns with the contents of *ticket*, and *changed* at master *i*."""
-    after = []
-    for j, (holder, queue, sides) in enumerate(columns):
-        outside = sides[w][0] == OUTSIDE and ticket.standings[j] is GRANTED
-        side = (
-            OUTSIDE if outside else NUMBER[ticket.standings[j]],
-            ticket._numbers[j],
-            *(changed if j == i else sides[w][2:]),
-        )
-        after.append((holder, queue, replaced(sides, w, side)))
+) -> Sides:
+    """Return the sides with the contents of *ticket*, and *changed* at master *i*."""
+    after: list[Side] = []
+    for j, side in enumerate(sides):
+        outside = side[0] == OUTSIDE and ticket.standings[j] is GRANTED
+        standing = OUTSIDE if outside else NUMBER[ticket.standings[j]]
+        after.append((standing, ticket._numbers[j], *(changed if j == i else side[2:])))
     return tuple(after)
 
 
-def _with_ticket(columns: tuple[Column, ...], w: int, ticket: Ticket) -> tuple[Column, ...]:
-    """Return the columns with the contents of *ticket*."""
-    return _with_changes(columns, w, ticket, 0, columns[0][2][w][2:])
+def _with_ticket(sides: Sides, ticket: Ticket) -> Sides:
+    """Return the sides with the contents of *ticket*."""
+    return _with_changes(sides, ticket, 0, sides[0][2:])
 
 
-def _with_standing(column: Column, w: int, standing: int) -> Column:
-    """Return the column with a new standing of a waiter."""
-    holder, queue, sides = column
-    return holder, queue, replaced(sides, w, (standing, *sides[w][1:]))
-
-
-def _with_entries(columns: tuple[Column, ...], w: int, claim: int) -> tuple[Column, ...]:
-    """Return the columns with what a waiter sends before it gives back grants without entries."""
+def _with_entries(sides: Sides, claim: int) -> Sides:
+    """Return the sides with what a waiter sends before it gives back grants without entries."""
     after = []
-    for holder, queue, sides in columns:
-        standing, number, left, sent, replies = sides[w]
+    for standing, number, left, sent, underway in sides:
         asked = not claim and number == 1 and _standing(standing) in (ASKED, SILENT)
-        if standing == OUTSIDE or asked:
-            sent = (*sent, (0, claim, ENTERS))
-        after.append((holder, queue, replaced(sides, w, (standing, number, left, sent, replies))))
+        enters = standing == OUTSIDE or asked
+        messages = (*sent, (0, claim, ENTERS)) if enters else sent
+        after.append((standing, number, left, messages, underway))
     return tuple(after)
 
 
-def _with_message(columns: tuple[Column, ...], w: int, message: Message) -> tuple[Column, ...]:
-    after = []
-    for holder, queue, sides in columns:
-        standing, number, left, sent, replies = sides[w]
-        side = (standing, number, left, (*sent, message), replies)
-        after.append((holder, queue, replaced(sides, w, side)))
-    return tuple(sorted(after))
+def _with_message(sides: Sides, message: Message) -> Sides:
+    return tuple([
+        (standing, number, left, (*sent, message), underway)
+        for standing, number, left, sent, underway in sides
+    ])  # fmt: skip
 
 
-def _without_replies(column: Column, w: int) -> Column:
-    holder, queue, sides = column
-    return holder, queue, replaced(sides, w, (0, 0, 0, sides[w][3], ()))
+def _taken(columns: tuple[Column, ...], w: int, turn: Turn) -> Step[State]:
+    """Return the step of a waiter that takes a turn."""
+    label, waiters, own, broken = turn
+    after = [
+        (holder, queue, replaced(sides, w, side))
+        for (holder, queue, sides), side in zip(columns, own, strict=True)
+    ]
+    return label, (waiters, tuple(sorted(after))), broken
