@@ -47,6 +47,12 @@ Reply = tuple[int, tuple[int, ...], tuple[int, ...]]
 Served = tuple[str, Attempt, Reply, Side]
 """The label of a master's action, the attempt afterwards, the reply, and the side."""
 
+View = tuple[Attempt, tuple[int, ...], tuple[int, ...]]
+"""
+What the actions of a master for an attempt depend on besides itself: the attempt, the highest
+token of each resource that was reported, and the counters to which it may raise.
+"""
+
 State = tuple[tuple[Attempt, ...], tuple[Column, ...], tuple[tuple[int, ...], ...]]
 """The attempts, the masters, the tokens of each resource that were reported."""
 
@@ -76,6 +82,8 @@ class Joint:
         self._wanted = wanted
         self._rules = rules
         self._extended = extended
+        # Most states have a view and columns that others have, too.
+        self._served = functools.cache(self._all_served)
 
     def first(self) -> State:
         """Return the state in which nobody has begun."""
@@ -85,15 +93,18 @@ class Joint:
 
     def steps(self, state: State) -> Iterator[Step[State]]:
         """Return all that can happen next."""
-        attempts, columns, _ = state
+        attempts, columns, reported = state
         done = (OVER,) if self._extended else (OVER, HELD)
         if all(attempt[0] in done for attempt in attempts):
             return  # nothing more can be observed
-        for a in range(len(attempts)):
+        highest = tuple([max(tokens, default=0) for tokens in reported])
+        for a, attempt in enumerate(attempts):
             yield from self._decided(state, a)
+            view = attempt, highest, self._targets(attempt, columns, a)
             for i, column in enumerate(columns):
                 if not i or column != columns[i - 1]:
-                    yield from self._delivered(state, a, column, columns[:i] + columns[i + 1 :])
+                    rest = columns[:i] + columns[i + 1 :]
+                    yield from self._delivered(state, a, view, column, rest)
 
     def _decided(self, state: State, a: int) -> Iterator[Step[State]]:
         attempts, columns, reported = state
@@ -130,30 +141,32 @@ class Joint:
         return ""
 
     def _delivered(
-        self, state: State, a: int, column: Column, rest: tuple[Column, ...]
+        self, state: State, a: int, view: View, column: Column, rest: tuple[Column, ...]
     ) -> Iterator[Step[State]]:
         attempts, _, reported = state
         counters, sides = column[1:]
-        for command, new, reply, side in self._served(state, a, column):
+        for command, new, reply, side in self._served(a, view, column):
             begins = new[0] == EXTENDING != attempts[a][0]
             after = (*reply[1:], replaced(sides, a, side))
             others = _cleared(rest, a) if begins else rest
             label = f"attempt {a}: a master with counters {counters} {command}"
             yield label, (replaced(attempts, a, new), _among(others, after), reported), ""
 
-    def _served(self, state: State, a: int, column: Column) -> Iterator[Served]:
-        attempt = state[0][a]
+    def _all_served(self, a: int, view: View, column: Column) -> list[Served]:
+        return list(self._serving(a, view, column))
+
+    def _serving(self, a: int, view: View, column: Column) -> Iterator[Served]:
+        attempt, highest, _ = view
         status, token, floor, _ = attempt
         holders, counters, sides = column
         got, answer = sides[a]
-        highest = tuple(max(tokens, default=0) for tokens in state[2])
         if not got:  # also late, when its round is over
             free = tuple(NOBODY if n in self._wanted[a] else h for n, h in enumerate(holders))
             reply = _reply("acquire", self._wanted[a], free, counters, a, 1)
             new = (ASKING, 0, highest, 0) if status == NEW else attempt
             acknowledged = _known(reply, 1) if new[0] == ASKING else USED
             yield "grants", new, reply, (acknowledged, answer)
-        yield from self._raises(state, a, column)
+        yield from self._raises(a, view, column)
         if status in (HELD, EXTENDING) and self._extended and not answer:
             rule = self._rules.extend
             reply = _reply("extend", self._wanted[a], holders, counters, a, token, rule)
@@ -161,19 +174,22 @@ class Joint:
                 new = (EXTENDING, token, highest if status == HELD else floor, attempt[3])
                 yield "extends", new, reply, (got, 1)
 
-    def _raises(self, state: State, a: int, column: Column) -> Iterator[Served]:
-        status, _, floor, target = attempt = state[0][a]
+    def _targets(self, attempt: Attempt, columns: tuple[Column, ...], a: int) -> tuple[int, ...]:
+        """Return the counters to which an attempt may raise the others."""
+        status, _, _, target = attempt
+        if status != ASKING:
+            return (target,) if target else ()
+        answers = sorted([c[2][a][0] for c in columns if c[2][a][0] > 0])
+        counted = set(itertools.combinations(answers, self.needed))
+        return tuple(
+            {max(those) for those in counted if not self._rules.agreed(those, self.needed)}
+        )
+
+    def _raises(self, a: int, view: View, column: Column) -> Iterator[Served]:
+        attempt, _, targets = view
+        status, _, floor, _ = attempt
         holders, counters, sides = column
         got, answer = sides[a]
-        targets = {target} if target else set()
-        if status == ASKING:
-            answers = sorted(c[2][a][0] for c in state[1] if c[2][a][0] > 0)
-            combinations = set(itertools.combinations(answers, self.needed))
-            targets = {
-                max(replies)
-                for replies in combinations
-                if not self._rules.agreed(replies, self.needed)
-            }
         for value in targets:
             reply = _reply("raise", self._wanted[a], holders, counters, a, value)
             counts = status in (ASKING, RAISING) and not answer
