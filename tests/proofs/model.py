@@ -146,6 +146,7 @@ class Fencing:
         self._looked_for = looked_for
         # The first client makes two attempts where the defect concerns both.
         self._owners = [a if rules.new_tokens else max(a - 1, 0) for a in range(len(proposals))]
+        self._begun = [functools.partial(_begun, copies=copies) for copies in self._copies]
         # By the model and not by the rules, whose hash takes longer than what is looked up.
         self._extended = functools.cache(functools.partial(_extended, rules))
         self._lifted_by = functools.cache(functools.partial(_lifted, rules))
@@ -222,7 +223,7 @@ class Fencing:
             yield f"attempt {a} has lifted a majority to {lifts[-1]}", (*after, budget, highest), ""
         if self._until_released and status in (ASKING, RAISING, HELD):
             over = replaced(attempts, a, (OVER, 0, 0, raises, 0, lifts))
-            gone = _each(columns, a, lambda side: (side[0], 0, 0, 1))
+            gone = _each(columns, a, _given_up)
             label = f"attempt {a} is {'released' if status == HELD else 'given up'}"
             yield label, (over, tuple(sorted(gone)), budget, highest), ""
 
@@ -262,7 +263,7 @@ class Fencing:
         self, attempts: tuple[Attempt, ...], columns: tuple[Column, ...], a: int
     ) -> tuple[tuple[Attempt, ...], tuple[Column, ...]]:
         """Clear what has no effect any more, so that fewer states differ."""
-        sides = _each(columns, a, lambda side: (side[0], 0, 0, side[3]))
+        sides = _each(columns, a, _without_replies)
         if not self._final(attempts[a]) or attempts[a][3]:
             return attempts, tuple(sorted(sides))
         owner = self._owners[a]
@@ -289,10 +290,9 @@ class Fencing:
         left, _, _, releasing = sides[a]
         if votes and status == NEW and self._may_begin(attempts, a):
             new: Attempt = (ASKING, 0, highest, (), 0, (0,))
-            new_side = (self._copies[a], 0, 0, 0)
-            begun = (votes, holder, counter, replaced(sides, a, new_side))
+            begun = (votes, holder, counter, replaced(sides, a, self._begun[a](sides[a])))
             for what, after, _, _ in self._granted(begun, a, new):
-                yield what, after, lambda _: new_side, new
+                yield what, after, self._begun[a], new
         elif votes and left:
             yield from self._granted(column, a, attempt)
         if holder == self._owners[a]:
@@ -317,7 +317,7 @@ class Fencing:
             reply, now = _raised(counter, target)
             new: Attempt = (RAISING, 0, floor, (*raises, target), 0, lifts)
             after = _side(column, a, (left, 0, reply, releasing), holder, now)
-            yield f"is raised to {target}", after, lambda s: (s[0], 0, 0, s[3]), new
+            yield f"is raised to {target}", after, _without_replies, new
         if status == RAISING and not answer:
             reply, now = _raised(counter, raises[-1])
             after = _side(column, a, (left, 0, reply, releasing), holder, now)
@@ -375,7 +375,7 @@ class Fencing:
                 yield "extends", after, None, attempt
             else:
                 new = (EXTENDING, fence, view[1], raises, extensions, lifts)
-                yield "extends", after, lambda s: (s[0], s[1], 0, s[3]), new
+                yield "extends", after, _with_its_grant, new
 
     def _lifted(self, view: View, column: Column, a: int) -> Iterator[Delivery]:
         votes, holder, counter, sides = column
@@ -396,7 +396,7 @@ class Fencing:
             elif counts and status == HELD:
                 known = lifts[0] if self._rules.lifts_a_majority else ceiling
                 new = (LIFTING, fence, 0, raises, extensions, (known, *asked, ceiling))
-                yield f"is lifted to {ceiling}", after, lambda s: (s[0], s[1], 0, s[3]), new
+                yield f"is lifted to {ceiling}", after, _with_its_grant, new
 
 
 # The scripts, on a master of which only the holder and the counter matter.
@@ -482,6 +482,25 @@ def _outcomes(
     return tuple(sorted(tokens)), tuple(sorted(targets))
 
 
+# Changed sides
+
+
+def _begun(_: Side, copies: int) -> Side:
+    return copies, 0, 0, 0
+
+
+def _with_its_grant(side: Side) -> Side:
+    return side[0], side[1], 0, side[3]
+
+
+def _without_replies(side: Side) -> Side:
+    return side[0], 0, 0, side[3]
+
+
+def _given_up(side: Side) -> Side:
+    return side[0], 0, 0, 1
+
+
 # Changed columns
 
 
@@ -493,7 +512,13 @@ def _side(column: Column, a: int, side: Side, holder: int, counter: int | None =
 def _each(
     columns: tuple[Column, ...], a: int, change: Callable[[Side], Side]
 ) -> tuple[Column, ...]:
-    return tuple([(v, h, c, replaced(sides, a, change(sides[a]))) for v, h, c, sides in columns])
+    return tuple([_changed(column, a, change) for column in columns])
+
+
+@functools.cache
+def _changed(column: Column, a: int, change: Callable[[Side], Side]) -> Column:
+    votes, holder, counter, sides = column
+    return votes, holder, counter, replaced(sides, a, change(sides[a]))
 
 
 def _among(columns: tuple[Column, ...], one: Column) -> tuple[Column, ...]:
