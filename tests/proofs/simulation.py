@@ -93,9 +93,8 @@ class Master:
     def receive(self, command: Sequence[bytes], answer: Callable[[int, object], None]) -> None:
         """Execute *command*, except an acquisition in quarantine, which gets no reply."""
         world = self._world
-        acquires = command[1] in {scripts.ACQUIRE.sha, scripts.ENQUEUE.sha}
         quarantined = world.now < self.quarantined_until
-        if acquires and quarantined:
+        if quarantined and command[1] in {scripts.ACQUIRE.sha, scripts.ENQUEUE.sha}:
             return
         self.keys.time = self.clock()
         reply = self.keys.run(command)
